@@ -1,0 +1,1 @@
+"""The agent: policies, tree rollouts and the trainer. Knows neither Prefect nor MLflow."""

@@ -1,0 +1,1 @@
+"""The embedded model: built, taught and trained on the machine; no download."""

@@ -1,0 +1,85 @@
+"""Settings of the agent side: how a policy samples, and how GRPO trains it on trees."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from env.settings import Settings
+
+
+class GenerationSettings(Settings):
+    """Sampling of one turn."""
+
+    temperature: float = Field(1.0, ge=0, le=2, description="0 is greedy")
+    max_turn_tokens: int = Field(96, ge=8, le=8192, description="new tokens of one turn")
+    max_frame_tokens: int = Field(512, ge=64, description="tokens of one frame's conversation")
+    batch_frames: int = Field(64, ge=1, le=4096, description="frames decoded together")
+
+
+class LoraSettings(Settings):
+    """The adapter that GRPO trains."""
+
+    r: int = Field(16, ge=1, le=256)
+    alpha: int = Field(16, ge=1)
+    dropout: float = Field(0.0, ge=0, lt=1)
+
+
+class CurriculumSettings(Settings):
+    """Which difficulty is played; see OVERVIEW in docs/design.md."""
+
+    mode: Literal["auto", "always", "off"] = Field(
+        "always", description="auto: start at target, fall back; always: start easy; off: target"
+    )
+    levels: list[str] = ["easy", "medium", "hard"]
+    target: str = "hard"
+    metric: str = Field("primary_objective", description="a component's name, or `reward`")
+    fall_back_below: float = Field(0.1, ge=0, le=1)
+    unlock_above: float = Field(0.3, ge=0, le=1)
+    patience: int = Field(6, ge=1, description="steps before a fall-back")
+    min_steps: int = Field(3, ge=1, description="steps at a level before a promotion")
+    window: int = Field(4, ge=1, description="steps the metric is averaged over")
+    replay: float = Field(0.2, ge=0, lt=1, description="share of problems from earlier levels")
+
+
+class ParitySettings(Settings):
+    """Limits on |log-prob of the rollout - log-prob of the trainer| over sampled tokens."""
+
+    max_abs: float = Field(1e-3, gt=0, description="fp32: maximum")
+    mean_abs: float = Field(5e-3, gt=0, description="bf16 and 4-bit: mean")
+    p99_abs: float = Field(0.05, gt=0, description="bf16 and 4-bit: 99th percentile")
+    every: int = Field(10, ge=1, description="steps between checks after steps 1 and 2")
+
+
+class TrainSettings(Settings):
+    """GRPO."""
+
+    method: Literal["lora", "full"] = "lora"
+    lora: LoraSettings = LoraSettings()
+    steps: int = Field(40, ge=1)
+    problems_per_step: int = Field(8, ge=1, description="groups per step")
+    group_size: int = Field(8, ge=2, description="episodes of one problem")
+    learning_rate: float = Field(2e-3, gt=0)
+    warmup_steps: int = Field(2, ge=0)
+    max_grad_norm: float = Field(1.0, gt=0)
+    loss_type: Literal["dapo"] = "dapo"
+    epsilon_low: float = Field(0.2, gt=0)
+    epsilon_high: float = Field(0.28, gt=0)
+    inheritance: Literal["inverse_count", "full", "none"] = "inverse_count"
+    scale_rewards: Literal["batch", "group", "none"] = Field(
+        "batch", description="deviation that advantages are divided by"
+    )
+    min_group_std: float = Field(0.02, ge=0, description="a group below it has no signal")
+    micro_batch_rows: int = Field(64, ge=1, description="rows of one forward and backward pass")
+    save_every: int = Field(5, ge=1)
+    keep_checkpoints: int = Field(2, ge=1)
+    table_every: int = Field(10, ge=1, description="steps between tables of raw episodes")
+    generation: GenerationSettings = GenerationSettings()
+    curriculum: CurriculumSettings = CurriculumSettings()
+    parity: ParitySettings = ParitySettings()
+    report_to: list[str] = Field([], description="`wandb`, `tensorboard`: the trainer's own")
+    control: Literal["none", "wrong_gold", "shuffled_advantages"] = Field(
+        "none", description="negative controls that must not learn"
+    )
+    seed: int = Field(0, ge=0)

@@ -1,0 +1,16 @@
+"""What can go wrong between a client and the environment, and inside its sandbox.
+
+The model's mistakes are observations, never one of these.
+"""
+
+
+class EpisodeError(Exception):
+    """An episode was lost to infrastructure: record it as void, never as a reward of 0."""
+
+
+class SandboxError(Exception):
+    """The sandbox cannot be had or broke; the message says which layer and how to mend it."""
+
+
+class ProblemError(ValueError):
+    """A problem row is wrong; the message names row, field and remedy."""

@@ -1,0 +1,1 @@
+"""Problems: one schema, several sources."""

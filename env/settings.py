@@ -1,0 +1,54 @@
+"""Settings of the environment: the section `env` of params.yaml.
+
+The server reads them from the file that `RLM_SETTINGS` names (an address, no setting); without
+it the defaults below hold, so it starts anywhere.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Settings(BaseModel):
+    """Base of all sections: frozen, and an unknown key is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+
+class LimitSettings(Settings):
+    """Tree-wide limits. One that bites is said in an observation, never an exception."""
+
+    max_depth: int = Field(2, ge=0, le=8, description="deepest frame; the root is 0")
+    max_frames: int = Field(32, ge=1, le=512, description="frames of one episode, root included")
+    max_children: int = Field(8, ge=1, le=64, description="frames opened by one call")
+    max_turns: int = Field(4, ge=1, le=64, description="turns of one frame")
+    cell_cpu_s: float = Field(2.0, gt=0, le=300, description="CPU seconds of one cell")
+    cell_wall_s: float = Field(10.0, gt=0, le=600, description="wall seconds of one cell, backstop")
+    memory_mb: int = Field(96, ge=32, le=4096, description="MB above a bare interpreter")
+    observation_chars: int = Field(1200, ge=100, le=100_000, description="characters of one stdout")
+    child_context_chars: int = Field(200_000, ge=100, description="characters of a child's context")
+    episode_s: float = Field(60.0, gt=0, description="seconds of environment time of one episode")
+
+
+class SandboxSettings(Settings):
+    """The REPL's boundary."""
+
+    backend: Literal["process"] = Field("process", description="forked worker under seccomp")
+    running_cells: int = Field(4, ge=1, le=256, description="cells that run at the same time")
+
+
+class EnvSettings(Settings):
+    """The environment as a whole."""
+
+    prompt_style: Literal["full", "compact"] = Field(
+        "compact", description="`full` for real models, `compact` for nano"
+    )
+    search_window: int = Field(0, ge=0, le=10_000, description="characters around a search hit")
+    max_sessions: int = Field(256, ge=1, le=1024, description="episodes at the same time")
+    idle_timeout_s: float = Field(600.0, gt=0, description="an idle session ends as void")
+    allow_documents: bool = Field(False, description="reset(question=..., papers=...) is allowed")
+    document_chars: int = Field(2_000_000, ge=1, description="characters of a client's own papers")
+    limits: LimitSettings = LimitSettings()
+    sandbox: SandboxSettings = SandboxSettings()

@@ -1,0 +1,1 @@
+"""The chain as prose, and the command line."""

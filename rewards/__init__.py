@@ -1,0 +1,1 @@
+"""The reward: four components as pure functions of plain values."""

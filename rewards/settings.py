@@ -1,0 +1,48 @@
+"""Settings of the reward: the section `rewards` of params.yaml."""
+
+from __future__ import annotations
+
+from math import isclose
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+
+class WeightSettings(_Settings):
+    """Weights of the four components; they sum to 1."""
+
+    primary_objective: float = Field(0.40, ge=0, le=1)
+    process_quality: float = Field(0.25, ge=0, le=1)
+    format_compliance: float = Field(0.20, ge=0, le=1)
+    efficiency: float = Field(0.15, ge=0, le=1)
+
+    @model_validator(mode="after")
+    def _sum_to_one(self) -> WeightSettings:
+        total = (
+            self.primary_objective + self.process_quality + self.format_compliance + self.efficiency
+        )
+        if not isclose(total, 1.0, abs_tol=1e-9):
+            raise ValueError(f"the four weights must sum to 1, they sum to {total:g}")
+        return self
+
+
+class RewardSettings(_Settings):
+    """Guards and constants; `docs/rewards.md` argues each."""
+
+    weights: WeightSettings = WeightSettings()
+    min_span_chars: int = Field(12, ge=1, le=1000, description="shorter spans are ignored")
+    min_cover: float = Field(
+        0.8, gt=0, le=1, description="share of an alternative that one stretch must cover to count"
+    )
+    overshoot_offset: float = Field(1.25, ge=1, description="clip(offset - slope wrong/W, 0, 1)")
+    overshoot_slope: float = Field(0.75, gt=0)
+    gate_at: float = Field(0.3, gt=0, le=1, description="primary that opens G = primary / gate_at")
+    gate_floor: float = Field(0.4, ge=0, le=1, description="part of a component that needs no G")
+    read_chars: int = Field(200, ge=1, description="contiguous characters that count as reading")
+    par_base: int = Field(3, ge=0, description="par = base + per_paper (gold papers + 1)")
+    par_per_paper: int = Field(3, ge=1)
+    limit_factor: float = Field(3.0, gt=1, description="limit = factor x par")
+    success_at: float = Field(0.5, gt=0, le=1, description="primary of a successful episode")

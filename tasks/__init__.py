@@ -1,0 +1,1 @@
+"""One thin module a stage; stages exchange files, not objects."""

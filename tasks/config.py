@@ -1,0 +1,254 @@
+"""The settings in force: params.yaml, a profile, overrides; checked before anything starts.
+
+Each package owns the sections it reads; this module composes them and writes the one file that
+stages and DVC read, `params.resolved.yaml`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import Field, ValidationError, model_validator
+
+from agent.nano.settings import NanoSettings
+from agent.settings import GenerationSettings, TrainSettings
+from env.problems.settings import SyntheticSettings
+from env.settings import EnvSettings, Settings
+from rewards.settings import RewardSettings
+from tasks.errors import ConfigError
+
+PARAMS = Path("params.yaml")
+RESOLVED = Path("params.resolved.yaml")
+PROFILES = Path("profiles")
+
+
+class PrepareSettings(Settings):
+    """Where problems come from."""
+
+    source: Literal["synthetic"] = "synthetic"
+    synthetic: SyntheticSettings = SyntheticSettings()
+
+
+class ValidateSettings(Settings):
+    """Bounds of the checks on the data."""
+
+    min_rows: int = Field(20, ge=1, description="rows per split")
+    max_text_chars: int = Field(200_000, ge=1, description="characters of one paper")
+    tier_share: float = Field(0.02, ge=0, le=1, description="least share of each tier")
+    difficulty_share: float = Field(0.1, ge=0, le=1, description="least share of each difficulty")
+
+
+class DeploySettings(Settings):
+    """Where the environment runs."""
+
+    target: Literal["local"] = "local"
+    host: str = "127.0.0.1"
+    port: int = Field(0, ge=0, le=65535, description="0 picks a free port")
+    wait_s: float = Field(120.0, gt=0, description="seconds to wait for health")
+
+
+class WarmstartSettings(Settings):
+    """What the base model is."""
+
+    kind: Literal["nano", "none"] = Field("nano", description="none: an untrained nano base")
+    nano: NanoSettings = NanoSettings()
+
+
+class GateSettings(Settings):
+    """The zero-shot reward gate."""
+
+    episodes: int = Field(10, ge=1, description="episodes per level")
+    max_episodes: int = Field(60, ge=1, description="when all are 0, until the first success")
+    baseline_episodes: int = Field(64, ge=20, description="episodes of the baseline on the plot")
+    generation: GenerationSettings = GenerationSettings()
+    seed: int = Field(0, ge=0)
+
+
+class ExportSettings(Settings):
+    """The merged 16-bit save and its checks."""
+
+    dtype: Literal["float16", "bfloat16"] = "float16"
+    max_logit_error: float = Field(
+        0.001, gt=0, description="relative error of logits: 0.001 float16, 0.01 bfloat16"
+    )
+    prompts: int = Field(20, ge=1, description="prompts whose greedy completions must agree")
+    seed: int = Field(0, ge=0)
+
+
+class EvaluateSettings(Settings):
+    """Before and after on the same held-out problems and seeds."""
+
+    episodes: int = Field(240, ge=20)
+    bootstrap: int = Field(10_000, ge=100, description="bootstrap resamples")
+    sampling_seeds: int = Field(1, ge=1, description="sampled passes over the problems")
+    generation: GenerationSettings = GenerationSettings()
+    seed: int = Field(0, ge=0)
+
+
+class PlotsSettings(Settings):
+    """How the plots look."""
+
+    smooth: int = Field(5, ge=1, description="steps of the moving average")
+    dpi: int = Field(120, ge=50, le=600)
+    transcripts: int = Field(3, ge=1, description="before/after pairs in the report")
+
+
+class RegisterSettings(Settings):
+    """The MLflow registry."""
+
+    model_name: str = "rlm"
+
+
+class TrackingSettings(Settings):
+    """MLflow."""
+
+    experiment: str = "rlm"
+
+
+class VersionSettings(Settings):
+    """DVC."""
+
+    remote: str = "local"
+
+
+class Params(Settings):
+    """Every setting of one pipeline run."""
+
+    profile: str = "nano"
+    threads: int = Field(2, ge=1, le=256, description="CPU threads of torch")
+    env: EnvSettings = EnvSettings()
+    rewards: RewardSettings = RewardSettings()
+    prepare: PrepareSettings = PrepareSettings()
+    validate_: ValidateSettings = Field(ValidateSettings(), alias="validate")
+    deploy: DeploySettings = DeploySettings()
+    warmstart: WarmstartSettings = WarmstartSettings()
+    gate: GateSettings = GateSettings()
+    train: TrainSettings = TrainSettings()
+    export: ExportSettings = ExportSettings()
+    evaluate: EvaluateSettings = EvaluateSettings()
+    plots: PlotsSettings = PlotsSettings()
+    register_: RegisterSettings = Field(RegisterSettings(), alias="register")
+    version: VersionSettings = VersionSettings()
+    tracking: TrackingSettings = TrackingSettings()
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Params:
+        levels = self.prepare.synthetic.levels
+        for level in self.train.curriculum.levels:
+            if level not in levels:
+                raise ValueError(f"train.curriculum.levels: {level!r} is not in {sorted(levels)}")
+        if self.train.curriculum.target not in self.train.curriculum.levels:
+            raise ValueError("train.curriculum.target must be one of train.curriculum.levels")
+        most = max(level.max_gold for level in levels.values())
+        if self.env.limits.max_children < most:
+            raise ValueError(
+                f"env.limits.max_children {self.env.limits.max_children} is below the "
+                f"{most} gold papers a problem may need (prepare.synthetic.levels)"
+            )
+        return self
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """A YAML mapping from a file.
+
+    Raises:
+        ConfigError: the file is missing, is no YAML, or holds no mapping.
+    """
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file; run from the project's root") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not readable as YAML: {error}") from None
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: expected sections (a mapping), found {type(data).__name__}")
+    return data
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` laid onto `base`; mappings merge, everything else replaces."""
+    merged = dict(base)
+    for key, value in over.items():
+        old = merged.get(key)
+        both = isinstance(old, dict) and isinstance(value, dict)
+        merged[key] = merge(old, value) if both else value
+    return merged
+
+
+def parse_override(text: str) -> dict[str, Any]:
+    """`train.steps=3` as a nested mapping; the value is read as YAML.
+
+    Raises:
+        ConfigError: no `=` in it, or the value is no YAML.
+    """
+    path, equals, value = text.partition("=")
+    if not equals or not path.strip():
+        raise ConfigError(f"--set {text!r}: write it as section.key=value")
+    try:
+        nested: Any = yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--set {text!r}: the value is no YAML: {error}") from None
+    for key in reversed(path.strip().split(".")):
+        nested = {key: nested}
+    return dict(nested)
+
+
+def check(data: Mapping[str, Any], source: str) -> Params:
+    """Settings from plain data.
+
+    Raises:
+        ConfigError: an unknown key, a value out of bounds, weights that do not sum to 1; each
+            named by the path of its key.
+    """
+    try:
+        return Params.model_validate(data)
+    except ValidationError as error:
+        lines = [
+            f"{source}: {'.'.join(str(part) for part in item['loc']) or '(whole file)'}: "
+            + ("unknown key" if item["type"] == "extra_forbidden" else item["msg"])
+            + (
+                f" (found {item['input']!r})"
+                if item["type"] not in ("extra_forbidden", "value_error", "missing")
+                else ""
+            )
+            for item in error.errors()
+        ]
+        raise ConfigError("\n".join(lines)) from None
+
+
+def resolve(profile: str = "nano", overrides: Sequence[str] = ()) -> Params:
+    """Params.yaml, then the profile (nano is params.yaml itself), then `section.key=value`s."""
+    data = read_yaml(PARAMS)
+    source = str(PARAMS)
+    if profile != data.get("profile", "nano"):
+        path = PROFILES / f"{profile}.yaml"
+        if not path.exists():
+            known = sorted(p.stem for p in PROFILES.glob("*.yaml"))
+            raise ConfigError(f"profile {profile!r}: no {path}; known: {['nano', *known]}")
+        data = merge(merge(data, read_yaml(path)), {"profile": profile})
+        source = f"{PARAMS} + {path}"
+    for text in overrides:
+        data = merge(data, parse_override(text))
+        source += f" + {text}"
+    return check(data, source)
+
+
+def write_resolved(params: Params) -> Path:
+    """Write the settings in force, whole or not at all; untouched when nothing changed."""
+    text = yaml.safe_dump(params.model_dump(by_alias=True, mode="json"), sort_keys=False)
+    if not RESOLVED.exists() or RESOLVED.read_text(encoding="utf-8") != text:
+        temporary = RESOLVED.with_suffix(".tmp")
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, RESOLVED)
+    return RESOLVED
+
+
+def load_resolved() -> Params:
+    """The settings in force, as the stages read them; made from params.yaml when absent."""
+    if not RESOLVED.exists():
+        write_resolved(resolve())
+    return check(read_yaml(RESOLVED), str(RESOLVED))
