@@ -174,8 +174,9 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in over.items():
         old = merged.get(key)
-        both = isinstance(old, dict) and isinstance(value, dict)
-        merged[key] = merge(old, value) if both else value
+        if isinstance(old, dict) and isinstance(value, dict):
+            value = merge(old, value)
+        merged[key] = value
     return merged
 
 
