@@ -1,0 +1,46 @@
+"""What every command sets before heavy libraries are imported: telemetry off, quiet, threads.
+
+Called at command start and by the flow, never on import. Values that the user already set in the
+environment win.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+
+QUIET = {
+    # Telemetry: off everywhere unless the user turned it on.
+    "DO_NOT_TRACK": "1",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "DVC_NO_ANALYTICS": "1",
+    "GX_ANALYTICS_ENABLED": "false",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    # Readable output: warnings of libraries that nobody here can act on.
+    "TRANSFORMERS_VERBOSITY": "error",
+    "TOKENIZERS_PARALLELISM": "false",
+    "BITSANDBYTES_NOWELCOME": "1",
+    "MLFLOW_LOGGING_LEVEL": "WARNING",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "PREFECT_LOGGING_LEVEL": "WARNING",
+    # A cold start on a busy laptop takes Prefect's own server up to 45 s.
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
+    # Waiting threads sleep: the environment's server shares the cores.
+    "OMP_WAIT_POLICY": "PASSIVE",
+}
+
+
+def settle(threads: int | None = None) -> None:
+    """Set the process's environment; child processes inherit it.
+
+    Args:
+        threads: CPU threads of torch and BLAS; must come before they are imported.
+    """
+    for key, value in QUIET.items():
+        os.environ.setdefault(key, value)
+    if threads is not None:
+        os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")
