@@ -1,0 +1,187 @@
+"""Synthetic problems: small papers that say what model X scores on data set Y.
+
+A question asks for every sentence with X and Y. Its papers also hold X with other data sets, Y
+with other models, and both names in different sentences, in gold papers and beside them: a
+search for one name, or its first hits, is imprecise, while a search for both is exact. Nothing
+is read from disk; the same settings give the same bytes in every process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import cycle
+from random import Random
+from typing import get_args
+
+from env.problems import names
+from env.problems.schema import Fact, Paper, Problem, Span, Split, tier_of
+from env.problems.settings import (
+    FILLER_NAMES,
+    MAX_SENTENCES,
+    MIN_SENTENCES,
+    SyntheticSettings,
+)
+
+TITLE = "A study of {z}."
+FACTS = ("{x} scores {n} on {y}.", "{x} reaches {n} on {y}.", "On {y}, {x} gets {n}.")
+QUESTIONS = ("What does {x} score on {y}?", "How well does {x} do on {y}?", "Report {x} on {y}.")
+SCORES = range(10, 100)
+
+_NEAR_MISSES = ("both", "model", "data", "model_in_gold", "data_in_gold")
+"""Kinds of distractors in the order in which a question receives them; `both` makes two."""
+
+
+@dataclass
+class _Draft:
+    """A group while it is written: `lines[p]` are the sentences of paper p, without title."""
+
+    rng: Random
+    lines: list[list[str]]
+    fillers: list[str]
+    golds: list[list[tuple[int, str]]] = field(default_factory=list)
+    """For each question its (paper, sentence) pairs."""
+
+    def sentence(self, x: str, y: str, n: int | None = None) -> str:
+        score = self.rng.choice(SCORES) if n is None else n
+        return self.rng.choice(FACTS).format(x=x, y=y, n=score)
+
+    def filler(self) -> str:
+        return self.rng.choice(self.fillers)
+
+
+def _choose_names(rng: Random, count: int, split: Split, held_out: float) -> list[str]:
+    """Distinct names; outside the test split none is reserved, in it a share `held_out` is."""
+    reserved = round(held_out * count) if split == "test" else 0
+    chosen = rng.sample(names.RESERVED, reserved) + rng.sample(names.COMMON, count - reserved)
+    rng.shuffle(chosen)
+    return chosen
+
+
+def _by_room(draft: _Draft, papers: Sequence[int]) -> list[int]:
+    """Those of `papers` that take another sentence, the emptiest first."""
+    free = [p for p in papers if len(draft.lines[p]) < MAX_SENTENCES]
+    return sorted(free, key=lambda p: (len(draft.lines[p]), draft.rng.random()))
+
+
+def _add_gold(draft: _Draft, x: str, y: str, gold: int) -> None:
+    """Write one question's gold sentences, each into a paper of its own."""
+    papers = draft.rng.sample(range(len(draft.lines)), gold)
+    scores = draft.rng.sample(SCORES, gold)
+    draft.golds.append([])
+    for p, n in zip(papers, scores, strict=True):
+        sentence = draft.sentence(x, y, n)
+        draft.lines[p].append(sentence)
+        draft.golds[-1].append((p, sentence))
+
+
+def _add_near_misses(draft: _Draft, question: int, x: str, y: str, count: int) -> None:
+    """Write `count` sentences that name x or y, never both."""
+    everywhere = range(len(draft.lines))
+    gold_papers = [p for p, _ in draft.golds[question]]
+    others = [p for p in everywhere if p not in gold_papers]
+    used: set[int] = set()
+    for kind in cycle(_NEAR_MISSES):
+        if count <= 0:
+            return
+        # Beside gold, a paper of its own for each near miss while there are such papers.
+        fresh = [p for p in others if p not in used] or others
+        wanted = gold_papers if kind.endswith("_in_gold") else fresh
+        p = (_by_room(draft, wanted) or _by_room(draft, everywhere))[0]
+        used.add(p)
+        sentences = []
+        if kind in ("both", "model", "model_in_gold"):
+            sentences.append(draft.sentence(x, draft.filler()))
+        if kind in ("both", "data", "data_in_gold"):
+            sentences.append(draft.sentence(draft.filler(), y))
+        sentences = sentences[: min(count, MAX_SENTENCES - len(draft.lines[p]))]
+        draft.lines[p] += sentences
+        count -= len(sentences)
+
+
+def _write_papers(draft: _Draft) -> tuple[Paper, ...]:
+    papers = []
+    for i, lines in enumerate(draft.lines):
+        wanted = draft.rng.randint(MIN_SENTENCES, MAX_SENTENCES)
+        while len(lines) < wanted:
+            x, y = draft.rng.sample(draft.fillers, 2)
+            lines.append(draft.sentence(x, y))
+        draft.rng.shuffle(lines)
+        title = TITLE.format(z=draft.filler())
+        papers.append(
+            Paper(
+                paper_id=f"p{i + 1}",
+                title=title,
+                abstract=lines[0],
+                text="\n".join([title, *lines]),
+            )
+        )
+    return tuple(papers)
+
+
+def _facts(papers: Sequence[Paper], golds: Sequence[tuple[int, str]]) -> tuple[Fact, ...]:
+    facts = []
+    for number, (p, sentence) in enumerate(sorted(golds)):
+        start = papers[p].text.index(sentence)
+        span = Span(
+            paper_id=papers[p].paper_id, start=start, end=start + len(sentence), text=sentence
+        )
+        facts.append(Fact(fact_id=f"f{number + 1}", spans=(span,)))
+    return tuple(facts)
+
+
+def _write_group(
+    settings: SyntheticSettings, split: Split, difficulty: str, number: int
+) -> list[Problem]:
+    level = settings.levels[difficulty]
+    # A generator of its own for each group: one more group changes no other. Python seeds from
+    # a string by its SHA-512, so no process's hash seed enters.
+    rng = Random(f"{settings.seed}/{split}/{difficulty}/{number}")
+    asked = settings.questions_per_group
+    chosen = _choose_names(rng, 2 * asked + FILLER_NAMES, split, settings.held_out)
+    pairs = [(chosen[2 * q], chosen[2 * q + 1]) for q in range(asked)]
+    draft = _Draft(rng, [[] for _ in range(level.papers)], fillers=chosen[2 * asked :])
+    for q, (x, y) in enumerate(pairs):
+        # Runs through 1..max_gold over the questions of the level, so that tiers are even.
+        _add_gold(draft, x, y, gold=1 + (number * asked + q) % level.max_gold)
+    # Near misses come last: gold may stand in any paper, they stand where there is room.
+    for q, (x, y) in enumerate(pairs):
+        _add_near_misses(draft, q, x, y, level.distractors)
+    papers = _write_papers(draft)
+    group_id = f"{split}-{difficulty}-{number:04d}"
+    problems = []
+    for q, ((x, y), golds) in enumerate(zip(pairs, draft.golds, strict=True)):
+        evidence = _facts(papers, golds)
+        problems.append(
+            Problem(
+                problem_id=f"{group_id}-{q}",
+                group_id=group_id,
+                split=split,
+                difficulty=difficulty,
+                tier=tier_of(len(evidence)),
+                question=rng.choice(QUESTIONS).format(x=x, y=y),
+                papers=papers,
+                evidence=evidence,
+            )
+        )
+    return problems
+
+
+def generate(settings: SyntheticSettings) -> list[Problem]:
+    """All problems of all splits and levels, in a fixed order.
+
+    Args:
+        settings: sizes, levels and the seed.
+
+    Returns:
+        `groups[split] x questions_per_group` problems for each split and level. Each gold span
+        is a whole sentence line; a sentence holds both names of a question exactly when it is
+        gold for it.
+    """
+    return [
+        problem
+        for split in get_args(Split)
+        for difficulty in settings.levels
+        for number in range(settings.groups.get(split, 0))
+        for problem in _write_group(settings, split, difficulty, number)
+    ]
