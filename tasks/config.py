@@ -76,6 +76,7 @@ class ExportSettings(Settings):
         0.001, gt=0, description="relative error of logits: 0.001 float16, 0.01 bfloat16"
     )
     prompts: int = Field(20, ge=1, description="prompts whose greedy completions must agree")
+    dequantise: bool = Field(False, description="a 4-bit base is dequantised before the merge")
     seed: int = Field(0, ge=0)
 
 
@@ -85,6 +86,8 @@ class EvaluateSettings(Settings):
     episodes: int = Field(240, ge=20)
     bootstrap: int = Field(10_000, ge=100, description="bootstrap resamples")
     sampling_seeds: int = Field(1, ge=1, description="sampled passes over the problems")
+    latency_episodes: int = Field(20, ge=1, description="episodes played alone, for latency")
+    transcripts: int = Field(6, ge=1, description="whole episodes kept per difficulty and model")
     generation: GenerationSettings = GenerationSettings()
     seed: int = Field(0, ge=0)
 

@@ -1,0 +1,259 @@
+"""Stage `evaluate`: before and after on the same held-out problems and the same seeds.
+
+`before` is models/base, `after` is models/merged: the very files that `register` registers. Both
+play every problem greedily and sampled at `evaluate.generation.temperature`. The reward that the
+headline speaks of is the sampled one, as in training and in the measured baseline; F1 is given
+in both modes. The numbers are made in `agent/evaluation.py`.
+
+Writes reports/evaluation.json, reports/episodes.parquet (a row per episode) and
+reports/transcripts.jsonl (whole episodes of a stated sample).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from agent import evaluation
+from agent.evaluation import Mode, Row
+from agent.settings import GenerationSettings
+from agent.statistics import Bootstrap, choose_problems
+from tasks.config import EvaluateSettings, Params
+from tasks.errors import StageError
+from tasks.outputs import replacing, write_json
+
+if TYPE_CHECKING:
+    from agent.rollout import EpisodeSpec
+    from agent.trajectory import Trajectory
+    from tasks.tracking import StageRun
+
+TEST = Path("data/problems/test.parquet")
+MODELS = {"before": Path("models/base"), "after": Path("models/merged")}
+REPORT = Path("reports/evaluation.json")
+EPISODES = Path("reports/episodes.parquet")
+TRANSCRIPTS = Path("reports/transcripts.jsonl")
+PUBLIC = ["problem_id", "group_id", "difficulty", "tier"]
+
+logger = logging.getLogger(__name__)
+
+
+def run(params: Params, run: StageRun) -> Path:
+    """Play, compare, write; returns the report's path.
+
+    Raises:
+        StageError: a model or the data is missing, there are too few problems, or every episode
+            of a model was void.
+    """
+    import torch
+
+    from tasks.deploy import environment
+
+    settings = params.evaluate
+    for stage, path in (("warmstart", MODELS["before"]), ("export", MODELS["after"])):
+        if not path.is_dir():
+            raise StageError(f"evaluate: {path} is missing; run the stage {stage} first")
+    specs = choose(TEST, settings.episodes, settings.seed)
+    torch.set_num_threads(params.threads)
+
+    played: dict[str, dict[tuple[Mode, int], list[Trajectory]]] = {}
+    alone: dict[str, list[float]] = {}
+    with environment(params) as url:
+        for name, path in MODELS.items():
+            played[name] = play_modes(path, url, specs, settings, label=name)
+            alone[name] = play_alone(path, url, specs, settings, label=name)
+
+    rows = {
+        name: [
+            evaluation.episode_row(episode, name, mode, number, params.rewards.success_at)
+            for (mode, number), episodes in modes.items()
+            for episode in episodes
+        ]
+        for name, modes in played.items()
+    }
+    report = compare(rows, alone, settings)
+    sample = transcripts(played, settings.transcripts)
+    with replacing(EPISODES) as temporary:
+        pd.DataFrame(rows["before"] + rows["after"]).to_parquet(temporary, index=False)
+    with replacing(TRANSCRIPTS) as temporary:
+        temporary.write_text("".join(json.dumps(item) + "\n" for item in sample), encoding="utf-8")
+    write_json(REPORT, report)
+    log(report, run)
+    Console().print(report["improvement"], highlight=False)
+    return REPORT
+
+
+def choose(path: Path, count: int, seed: int) -> list[EpisodeSpec]:
+    """The problems to play, balanced over difficulties, with the seeds of their episodes.
+
+    Raises:
+        StageError: the file is missing or holds too few problems.
+    """
+    from agent.rollout import EpisodeSpec
+
+    if not path.is_file():
+        raise StageError(f"evaluate: {path} is missing; run the stage prepare first")
+    frame = pd.read_parquet(path, columns=PUBLIC).set_index("problem_id", drop=False)
+    levels = {
+        str(level): [str(item) for item in part["problem_id"]]
+        for level, part in frame.groupby("difficulty", sort=False)
+    }
+    try:
+        chosen = choose_problems(levels, count, seed)
+    except ValueError as error:
+        raise StageError(
+            f"evaluate: {path}: {error}; lower evaluate.episodes or raise "
+            "prepare.synthetic.groups.test"
+        ) from None
+    return [
+        EpisodeSpec(
+            problem_id=problem_id,
+            seed=seed * 1_000_003 + index,
+            difficulty=level,
+            group_id=str(frame.loc[problem_id, "group_id"]),
+            tier=str(frame.loc[problem_id, "tier"]),
+        )
+        for index, (level, problem_id) in enumerate(chosen)
+    ]
+
+
+def play_model(
+    model: Path,
+    url: str,
+    specs: Sequence[EpisodeSpec],
+    generation: GenerationSettings,
+    *,
+    sessions: int,
+    label: str,
+) -> list[Trajectory]:
+    """Episodes of a model folder, in the order of `specs`, with a progress bar."""
+    from agent.models import TransformersPolicy, load_model
+    from agent.rollout import play
+
+    policy = TransformersPolicy(*load_model(model), generation)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task(label, total=len(specs))
+        return play(
+            policy, url, specs, sessions=sessions, on_episode=lambda _: progress.advance(bar)
+        )
+
+
+def play_modes(
+    model: Path, url: str, specs: Sequence[EpisodeSpec], settings: EvaluateSettings, *, label: str
+) -> dict[tuple[Mode, int], list[Trajectory]]:
+    """All problems once greedily and `sampling_seeds` times sampled, by (mode, pass)."""
+    sessions = min(len(specs), settings.generation.batch_frames)
+    greedy = settings.generation.model_copy(update={"temperature": 0.0})
+    played: dict[tuple[Mode, int], list[Trajectory]] = {
+        ("greedy", 0): play_model(
+            model, url, specs, greedy, sessions=sessions, label=f"{label}, greedy"
+        )
+    }
+    for number in range(settings.sampling_seeds):
+        seeded = [replace(spec, seed=spec.seed + 7_919 * (number + 1)) for spec in specs]
+        played["sampled", number] = play_model(
+            model,
+            url,
+            seeded,
+            settings.generation,
+            sessions=sessions,
+            label=f"{label}, sampled {number + 1} of {settings.sampling_seeds}",
+        )
+    return played
+
+
+def play_alone(
+    model: Path, url: str, specs: Sequence[EpisodeSpec], settings: EvaluateSettings, *, label: str
+) -> list[float]:
+    """Seconds of episodes played one at a time, greedily: the latency that one user sees."""
+    step = max(1, len(specs) // settings.latency_episodes)
+    some = specs[::step][: settings.latency_episodes]
+    greedy = settings.generation.model_copy(update={"temperature": 0.0})
+    played = play_model(model, url, some, greedy, sessions=1, label=f"{label}, one at a time")
+    return [episode.seconds for episode in played if episode.void is None]
+
+
+def compare(
+    rows: dict[str, list[Row]], alone: dict[str, list[float]], settings: EvaluateSettings
+) -> dict[str, Any]:
+    """The report, with the modes and seeds its numbers come from.
+
+    Raises:
+        StageError: every episode of a model is void, or every pair has a void.
+    """
+    for name, of_model in rows.items():
+        voids = [row["void"] for row in of_model if row["void"] is not None]
+        if voids:
+            logger.warning(
+                "evaluate: %d of %d episodes of %s are void and excluded, the first: %s",
+                *(len(voids), len(of_model), name, voids[0]),
+            )
+        if len(voids) == len(of_model):
+            raise StageError(
+                f"evaluate: every episode of {name} is void, the first: {voids[0]}; look at the "
+                "environment's log"
+            )
+    bootstrap = Bootstrap(settings.bootstrap, settings.seed)
+    try:
+        report = evaluation.report(rows, alone, bootstrap)
+    except ValueError as error:
+        raise StageError(f"evaluate: {error}") from None
+    return report | {
+        "seed": settings.seed,
+        "reward_mode": f"reward_mean, reward, components, success_rate, stop_reasons and tokens "
+        f"are of episodes sampled at T = {settings.generation.temperature:g}; f1_greedy and "
+        "what is named greedy are of greedy ones",
+        "models": {name: str(path) for name, path in MODELS.items()},
+    }
+
+
+def transcripts(
+    played: dict[str, dict[tuple[Mode, int], list[Trajectory]]], count: int
+) -> list[dict[str, Any]]:
+    """The first `count` problems by id of each difficulty, greedy, of every model.
+
+    Chosen by id and before anyone looks: no picking of fine examples.
+    """
+    chosen: dict[str, list[str]] = {}
+    for episode in played["before"]["greedy", 0]:
+        chosen.setdefault(episode.difficulty, []).append(episode.problem_id)
+    kept = {item for ids in chosen.values() for item in sorted(ids)[:count]}
+    return [
+        evaluation.transcript(episode, name, "greedy")
+        for name, modes in played.items()
+        for episode in modes["greedy", 0]
+        if episode.problem_id in kept
+    ]
+
+
+def log(report: dict[str, Any], run: StageRun) -> None:
+    """Headline numbers to the run; the files as artifacts."""
+    metrics = {
+        f"evaluate/{name}_{model}": report[model][name]
+        for model in MODELS
+        for name in ("reward_mean", "f1_greedy", "f1_sampled", "success_rate", "void_rate")
+        if report[model][name] is not None
+    }
+    for name in ("reward", "f1_greedy"):
+        low, high = report[name]["ci95"]
+        metrics |= {
+            f"evaluate/{name}_difference": report[name]["difference"],
+            f"evaluate/{name}_ci95_low": low,
+            f"evaluate/{name}_ci95_high": high,
+        }
+    run.log_metrics(metrics)
+    for path in (REPORT, EPISODES, TRANSCRIPTS):
+        run.log_artifact(path)
