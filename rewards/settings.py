@@ -41,6 +41,9 @@ class RewardSettings(_Settings):
     overshoot_slope: float = Field(0.75, gt=0)
     gate_at: float = Field(0.3, gt=0, le=1, description="primary that opens G = primary / gate_at")
     gate_floor: float = Field(0.4, ge=0, le=1, description="part of a component that needs no G")
+    max_items: int = Field(
+        2000, ge=1, description="distinct items of an answer; one with more points at nothing"
+    )
     read_chars: int = Field(200, ge=1, description="contiguous characters that count as reading")
     par_base: int = Field(3, ge=0, description="par = base + per_paper (gold papers + 1)")
     par_per_paper: int = Field(3, ge=1)

@@ -1,0 +1,101 @@
+"""The reward of an episode: four components, their weights, and the agreement with gold.
+
+Computed once, when the root has ended, from what the server received and counted. Pure: the same
+facts give the same score. `rewards/rubrics.py` presents it as OpenEnv rubrics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rewards.efficiency import efficiency
+from rewards.format import format_compliance
+from rewards.primary import primary_objective
+from rewards.process import process_quality
+from rewards.settings import RewardSettings
+from rewards.spans import Agreement, Evidence, locate, span_f1
+
+COMPONENTS = ("primary_objective", "process_quality", "format_compliance", "efficiency")
+
+
+@dataclass(frozen=True)
+class EpisodeFacts:
+    """What the server knows of an episode that ended."""
+
+    papers: Mapping[str, str]
+    evidence: Evidence
+    """For each fact its alternatives (paper_id, start, end)."""
+    answer: Any | None
+    """What the root gave to FINAL, as plain JSON values."""
+    answered: bool
+    """The root ended by FINAL."""
+    papers_read: frozenset[str]
+    """From `reading.papers_read`."""
+    turns: int
+    """Of all frames."""
+    turns_with_error: int
+    turns_with_one_block: int
+    """A turn of an `llm` frame, where no block is asked for, counts as one."""
+    sub_calls: int
+
+
+@dataclass(frozen=True)
+class Score:
+    """The reward in [0, 1], its components by name, and plain agreement with gold."""
+
+    total: float
+    components: dict[str, float]
+    precision: float
+    recall: float
+    f1: float
+
+
+def components(facts: EpisodeFacts, settings: RewardSettings) -> tuple[dict[str, float], Agreement]:
+    """The four components, each in [0, 1]; all are 0 when the answer points at nothing.
+
+    Raises:
+        ValueError: the problem has no evidence.
+    """
+    retrieved = locate(facts.answer, facts.papers, settings) if facts.answered else {}
+    agreement = span_f1(retrieved, facts.evidence)
+    if not retrieved:
+        return dict.fromkeys(COMPONENTS, 0.0), agreement
+    primary = primary_objective(retrieved, facts.evidence, settings)
+    gate = min(1.0, primary / settings.gate_at)
+    return {
+        "primary_objective": primary,
+        "process_quality": process_quality(
+            facts.papers,
+            facts.evidence,
+            facts.papers_read,
+            facts.turns,
+            facts.turns_with_error,
+            gate,
+            settings,
+        ),
+        "format_compliance": format_compliance(
+            facts.turns, facts.turns_with_one_block, gate, settings
+        ),
+        "efficiency": efficiency(primary, facts.evidence, facts.turns, facts.sub_calls, settings),
+    }, agreement
+
+
+def score(facts: EpisodeFacts, settings: RewardSettings) -> Score:
+    """Score an episode.
+
+    Raises:
+        ValueError: the problem has no evidence, so nothing can be said of an answer.
+    """
+    parts, agreement = components(facts, settings)
+    weights = settings.weights
+    total = sum(getattr(weights, name) * value for name, value in parts.items())
+    # Weights sum to 1 within rounding only.
+    return Score(
+        total=min(1.0, total),
+        components=parts,
+        precision=agreement.precision,
+        recall=agreement.recall,
+        f1=agreement.f1,
+    )

@@ -1,0 +1,22 @@
+"""Format compliance: did each turn hold exactly one block?"""
+
+from __future__ import annotations
+
+from rewards.settings import RewardSettings
+
+
+def format_compliance(
+    turns: int, turns_with_one_block: int, gate: float, settings: RewardSettings
+) -> float:
+    """Share of turns with exactly one block x (floor + (1 - floor) G), in [0, 1].
+
+    Args:
+        turns: of all frames.
+        turns_with_one_block: those that did what their frame asks.
+        gate: G in [0, 1]; a tidy answer that is wrong earns `gate_floor` of this component.
+        settings: `gate_floor`.
+    """
+    if turns <= 0:
+        return 0.0
+    share = min(turns, max(0, turns_with_one_block)) / turns
+    return share * (settings.gate_floor + (1.0 - settings.gate_floor) * gate)

@@ -1,0 +1,53 @@
+"""Primary objective: are the spans of the answer the evidence, and little else?"""
+
+from __future__ import annotations
+
+from rewards.settings import RewardSettings
+from rewards.spans import (
+    Alternative,
+    Evidence,
+    Retrieved,
+    covered_share,
+    gold_size,
+    harmonic,
+    right_chars,
+    size,
+    stretches,
+)
+
+
+def _accepted(retrieved: Retrieved, alternative: Alternative, min_cover: float) -> bool:
+    """One contiguous stretch covers enough of it; a heap of shards does not."""
+    _, start, end = alternative
+    longest = max((b - a for a, b in stretches(retrieved, alternative)), default=0)
+    # The tolerance keeps 0.8 of 15 characters at 12.
+    return longest >= min_cover * (end - start) - 1e-9
+
+
+def primary_objective(retrieved: Retrieved, evidence: Evidence, settings: RewardSettings) -> float:
+    """Guarded character F1 x clip(offset - slope wrong/W, 0, 1), in [0, 1].
+
+    Recall weighs each fact by its longest alternative and takes the best covered share among
+    its accepted alternatives; retrieved characters outside all accepted alternatives are wrong.
+
+    Raises:
+        ValueError: the problem has no evidence.
+    """
+    gold = gold_size(evidence)
+    found = 0.0
+    accepted: list[Alternative] = []
+    for fact in evidence:
+        counting = [
+            alternative
+            for alternative in fact
+            if _accepted(retrieved, alternative, settings.min_cover)
+        ]
+        if counting:
+            longest = max(end - start for _, start, end in fact)
+            found += longest * max(covered_share(retrieved, a) for a in counting)
+            accepted += counting
+    right = right_chars(retrieved, accepted)
+    wrong = size(retrieved) - right
+    f1 = harmonic(right / max(1, right + wrong), found / gold)
+    dilution = settings.overshoot_offset - settings.overshoot_slope * wrong / gold
+    return f1 * min(1.0, max(0.0, dilution))

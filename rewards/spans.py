@@ -1,0 +1,225 @@
+"""From an answer to characters: where its items stand in the papers, and how that agrees.
+
+An answer is one item or a list of items, nested at will: a bare string (it counts at every
+place where it occurs), `{"paper_id", "text"}` or `{"paper_id", "start", "end"}`. What stands
+nowhere verbatim, what is too short and what has another shape is ignored; nothing here raises on
+an answer. Intervals are half-open and count Unicode code points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+from rewards.settings import RewardSettings
+
+Interval = tuple[int, int]
+Retrieved = dict[str, list[Interval]]
+"""Per paper: sorted, disjoint, not touching. A paper without intervals is absent."""
+
+Alternative = tuple[str, int, int]
+"""(paper_id, start, end)."""
+
+Evidence = Sequence[Sequence[Alternative]]
+"""For each fact its alternatives; any of them is right."""
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Plain character agreement with gold, each in [0, 1]."""
+
+    precision: float
+    recall: float
+    f1: float
+
+
+def harmonic(precision: float, recall: float) -> float:
+    """F1; 0 when both are 0."""
+    total = precision + recall
+    return 2 * precision * recall / total if total > 0 else 0.0
+
+
+def merge(intervals: Iterable[Interval]) -> list[Interval]:
+    """Overlapping and touching intervals as one, in order."""
+    merged: list[Interval] = []
+    for start, end in sorted(intervals):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def _items(answer: Any) -> list[Any] | None:
+    """The distinct leaves of nested lists; None when any number in it is NaN or infinite."""
+    seen: dict[object, Any] = {}
+    stack = [answer]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, float) and not isfinite(item):
+            return None
+        if isinstance(item, list | tuple):
+            stack.extend(item)
+        elif isinstance(item, str):
+            seen.setdefault(item, item)
+        elif isinstance(item, dict):
+            values = list(item.values())
+            if any(isinstance(value, float) and not isfinite(value) for value in values):
+                return None
+            key = tuple(item.get(name) for name in ("paper_id", "text", "start", "end"))
+            # True equals 1 as a key, and is no index.
+            if all(type(value) in (str, int, type(None)) for value in key):
+                seen.setdefault(key, item)
+    return list(seen.values())
+
+
+def _occurrences(text: str, wanted: str) -> Iterable[Interval]:
+    start = text.find(wanted)
+    while start >= 0:
+        yield start, start + len(wanted)
+        start = text.find(wanted, start + 1)
+
+
+def _places(item: Any, papers: Mapping[str, str], min_chars: int) -> Iterable[Alternative]:
+    if isinstance(item, str):
+        if len(item) >= min_chars:
+            for paper_id, text in papers.items():
+                for start, end in _occurrences(text, item):
+                    yield paper_id, start, end
+        return
+    paper_id, wanted = item.get("paper_id"), item.get("text")
+    if not isinstance(paper_id, str) or paper_id not in papers:
+        return
+    text = papers[paper_id]
+    if isinstance(wanted, str):
+        if len(wanted) >= min_chars:
+            for start, end in _occurrences(text, wanted):
+                yield paper_id, start, end
+        return
+    start, end = item.get("start"), item.get("end")
+    if isinstance(start, int) and isinstance(end, int) and wanted is None:
+        inside = 0 <= start < end <= len(text)
+        if inside and end - start >= min_chars:
+            yield paper_id, start, end
+
+
+def locate(answer: Any, papers: Mapping[str, str], settings: RewardSettings) -> Retrieved:
+    """The characters that an answer points at.
+
+    Args:
+        answer: whatever was given to FINAL, as plain JSON values.
+        papers: text of each paper.
+        settings: `min_span_chars`, and `max_items`: an answer with more distinct items than
+            that points at nothing, so that scoring stays cheap.
+
+    Returns:
+        Empty when nothing stands in a paper, or when a number in the answer is not finite.
+    """
+    items = _items(answer)
+    if items is None or len(items) > settings.max_items:
+        return {}
+    places: dict[str, set[Interval]] = {}
+    for item in items:
+        for paper_id, start, end in _places(item, papers, settings.min_span_chars):
+            places.setdefault(paper_id, set()).add((start, end))
+    return {paper_id: merge(intervals) for paper_id, intervals in places.items()}
+
+
+def stretches(retrieved: Retrieved, alternative: Alternative) -> list[Interval]:
+    """The retrieved parts of an alternative, each contiguous."""
+    paper_id, start, end = alternative
+    return [
+        (max(start, a), min(end, b))
+        for a, b in retrieved.get(paper_id, [])
+        if a < end and b > start
+    ]
+
+
+def size(retrieved: Retrieved) -> int:
+    """Retrieved characters in all."""
+    return sum(end - start for intervals in retrieved.values() for start, end in intervals)
+
+
+def right_chars(retrieved: Retrieved, alternatives: Iterable[Alternative]) -> int:
+    """Retrieved characters that lie in any of the alternatives, each counted once."""
+    parts: dict[str, list[Interval]] = {}
+    for alternative in alternatives:
+        parts.setdefault(alternative[0], []).extend(stretches(retrieved, alternative))
+    return size({paper_id: merge(intervals) for paper_id, intervals in parts.items()})
+
+
+def gold_size(evidence: Evidence) -> int:
+    """W: the length of each fact's longest alternative, summed. No answer changes it.
+
+    Raises:
+        ValueError: there is no evidence, or an alternative is empty.
+    """
+    if not evidence or any(
+        not fact or any(end <= start for _, start, end in fact) for fact in evidence
+    ):
+        raise ValueError("a problem needs evidence, and each alternative characters")
+    return sum(max(end - start for _, start, end in fact) for fact in evidence)
+
+
+def covered_share(retrieved: Retrieved, alternative: Alternative) -> float:
+    """Share of an alternative's characters that were retrieved."""
+    _, start, end = alternative
+    return sum(b - a for a, b in stretches(retrieved, alternative)) / (end - start)
+
+
+def span_f1(retrieved: Retrieved, evidence: Evidence) -> Agreement:
+    """Plain character precision, recall and F1, without any guard: for comparison elsewhere.
+
+    Each fact weighs as its longest alternative, and counts by the best covered one.
+    """
+    total = gold_size(evidence)
+    right = right_chars(retrieved, (alternative for fact in evidence for alternative in fact))
+    precision = right / max(1, size(retrieved))
+    recall = (
+        sum(
+            max(end - start for _, start, end in fact)
+            * max(covered_share(retrieved, alternative) for alternative in fact)
+            for fact in evidence
+        )
+        / total
+    )
+    return Agreement(precision, recall, harmonic(precision, recall))
+
+
+def frame_score(
+    answer: Any,
+    given: Mapping[str, str],
+    papers: Mapping[str, str],
+    evidence: Evidence,
+    settings: RewardSettings,
+) -> float:
+    """A child's own span F1 on the texts it was given, for reports only.
+
+    Args:
+        answer: what the child returned.
+        given: the texts of its context, under any keys.
+        papers: all papers of the problem.
+        evidence: all gold of the problem; a fact whose text stands in no given text is not
+            the child's to find.
+        settings: `min_span_chars`, `max_items`.
+
+    Returns:
+        F1; where nothing was there to find, 1 for an answer without any span and else 0.
+    """
+    found = locate(answer, given, settings)
+    there = []
+    for fact in evidence:
+        texts = {papers[paper_id][start:end] for paper_id, start, end in fact}
+        places = [
+            (key, *interval)
+            for key, text in given.items()
+            for wanted in texts
+            for interval in _occurrences(text, wanted)
+        ]
+        if places:
+            there.append(places)
+    if not there:
+        return float(not found)
+    return span_f1(found, there).f1
