@@ -1,17 +1,9 @@
-"""What stops an agent's work. Each message says what failed, where and how to mend it."""
+"""What a policy can be told wrong. Infrastructure failures are `env.errors.EpisodeError`."""
 
 
-class AgentError(Exception):
-    """Base of this package's errors."""
+class PolicyError(ValueError):
+    """A model, tokenizer, template or endpoint cannot be used: what is wrong, how to mend it."""
 
 
-class ParityError(AgentError):
-    """The trainer computes other log-probabilities than the rollout sampled with."""
-
-
-class RolloutError(AgentError):
-    """A whole step's episodes were void, or came back in the wrong shape."""
-
-
-class CheckpointError(AgentError):
-    """A checkpoint cannot be written or read."""
+class ExportError(ValueError):
+    """A merge that must not be made: what is wrong, how to mend it."""
