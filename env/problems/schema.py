@@ -5,7 +5,9 @@ Gold stays on the server: of a `Problem` a client may only ever see its `Problem
 
 from __future__ import annotations
 
-from typing import Literal
+import json
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -57,6 +59,46 @@ class Problem(Settings):
     def gold_papers(self) -> set[str]:
         """Papers that hold evidence."""
         return {span.paper_id for fact in self.evidence for span in fact.spans}
+
+
+COLUMNS = (
+    "problem_id",
+    "group_id",
+    "split",
+    "difficulty",
+    "tier",
+    "question",
+    "papers",
+    "evidence",
+)
+"""Of a row as it is stored; the last two are JSON text, and all others plain strings."""
+
+PUBLIC_COLUMNS = COLUMNS[:5]
+"""What a client may read of the files."""
+
+
+def to_row(problem: Problem) -> dict[str, str]:
+    """A problem as it is stored: one string for each of `COLUMNS`."""
+    row = problem.model_dump(mode="json")
+    for name in ("papers", "evidence"):
+        row[name] = json.dumps(row[name], ensure_ascii=False)
+    return {name: row[name] for name in COLUMNS}
+
+
+def from_row(row: Mapping[str, Any]) -> Problem:
+    """The problem of a stored row.
+
+    Raises:
+        ValueError: a column is missing, or holds what no problem may hold (pydantic's
+            ValidationError and a JSONDecodeError are ValueErrors).
+    """
+    missing = [name for name in COLUMNS if not isinstance(row.get(name), str)]
+    if missing:
+        raise ValueError(f"no text in {missing}")
+    data = {name: row[name] for name in COLUMNS}
+    for name in ("papers", "evidence"):
+        data[name] = json.loads(data[name])
+    return Problem.model_validate(data)
 
 
 def tier_of(gold_papers: int) -> Tier:
