@@ -1,38 +1,24 @@
 """The command line: the whole chain, or one stage by its name.
 
-`python -m flows.pipeline run` plays the chain of `flows/chain.py`; `python -m flows.pipeline
-STAGE` is what DVC and people call for one stage. Nothing heavy is imported before it is needed.
+`run` plays the chain of `flows/chain.py` under Prefect; a stage's name runs that stage alone, as
+DVC and people call it.
 """
 
+# Nothing heavy is imported before it is needed: --help answers at once.
 from __future__ import annotations
 
-import importlib
 import logging
 import signal
 import sys
 from collections.abc import Callable
 from types import FrameType
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
+from flows.stages import INTERRUPTED, STAGES, run_stage
 from flows.surroundings import settle
 from tasks.errors import PipelineError
-
-STAGES = {
-    "prepare": "Make the problems: data/problems/.",
-    "validate": "Check them with Great Expectations: reports/data_docs/.",
-    "deploy": "Start the environment, smoke-test it over the wire: reports/deployment.json.",
-    "warmstart": "Build and teach the base model: models/base/.",
-    "gate": "Refuse a base that never earns a reward; measure the baseline: reports/gate.json.",
-    "train": "GRPO on trees under the curriculum: models/adapter/, reports/train.parquet.",
-    "export": "Merge to 16 bits, reload, prove it still behaves: models/merged/.",
-    "evaluate": "Before and after on the same held-out problems: reports/evaluation.json.",
-    "plots": "Figures and the report with transcripts: plots/, reports/index.html.",
-    "register": "A model version with its lineage in the MLflow registry.",
-    "version": "Push data and checkpoints to the DVC remote.",
-}
-INTERRUPTED = 130
 
 app = typer.Typer(
     help=__doc__,
@@ -42,21 +28,30 @@ app = typer.Typer(
 )
 
 
-def run_stage(name: str) -> None:
-    """One stage under its own MLflow run, with the settings of params.resolved.yaml.
+@app.command()
+def run(
+    profile: Annotated[
+        str, typer.Option(help="nano is params.yaml itself; others lie in profiles/.")
+    ] = "nano",
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change a setting; repeatable."),
+    ] = None,
+) -> None:
+    """Play the whole chain, from data to a registered model."""
+    overrides = set_ or []
 
-    Raises:
-        PipelineError: the stage refused or failed, with one clear message.
-    """
-    from tasks import config
+    def work() -> None:
+        from tasks import config
 
-    params = config.load_resolved()
-    settle(params.threads)
-    from tasks import tracking
+        settle(config.resolve(profile, overrides).threads)
+        from flows.chain import play
 
-    stage = importlib.import_module(f"tasks.{name}")
-    with tracking.stage_run(name, params) as run:
-        stage.run(params, run)
+        sys.exit(play(profile, overrides))
+
+    again = ["make full"] if not overrides and profile == "nano" else []
+    given = ["python -m flows.pipeline run", f"--profile {profile}"]
+    guarded(work, again[0] if again else " ".join([*given, *(f"--set {x}" for x in overrides)]))
 
 
 def _stage_command(name: str) -> Callable[[], None]:
@@ -73,9 +68,11 @@ for _name, _does in STAGES.items():
 def guarded(work: Callable[[], None], again: str) -> None:
     """Run a command: errors of the pipeline become one message and an exit code.
 
-    SIGTERM ends it like Ctrl-C, so that servers and half-written files are cleaned up.
+    SIGTERM ends it like Ctrl-C, so that servers and half-written files are cleaned up; a second
+    signal does not interrupt the cleaning.
     """
-    signal.signal(signal.SIGTERM, _terminate)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     try:
         work()
@@ -83,14 +80,16 @@ def guarded(work: Callable[[], None], again: str) -> None:
         typer.echo(f"{type(error).__name__}: {error}", err=True)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
-        typer.echo(f"Interrupted. Finished stages are kept; go on with: {again}", err=True)
+        typer.echo(f"\nInterrupted. Finished stages are kept; go on with: {again}", err=True)
         sys.exit(INTERRUPTED)
 
 
-def _terminate(signum: int, frame: FrameType | None) -> NoReturn:
+def _interrupt(signum: int, frame: FrameType | None) -> NoReturn:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
 if __name__ == "__main__":
     settle()
-    app()
+    app(prog_name="python -m flows.pipeline")

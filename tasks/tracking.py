@@ -209,9 +209,14 @@ def data_hash() -> str:
 
 
 def folder_hash(folder: Path) -> str:
-    """The first 16 hex digits of SHA-256 over a folder's files and their relative names."""
+    """`files_hash` of everything in a folder."""
+    return files_hash(sorted(p for p in folder.rglob("*") if p.is_file()), folder)
+
+
+def files_hash(files: Sequence[Path], folder: Path) -> str:
+    """The first 16 hex digits of SHA-256 over files and their names relative to `folder`."""
     digest = hashlib.sha256()
-    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+    for path in files:
         digest.update(path.relative_to(folder).as_posix().encode() + b"\0")
         with path.open("rb") as stream:
             digest.update(hashlib.file_digest(stream, "sha256").digest())
@@ -254,3 +259,28 @@ def sandbox_layers() -> list[str]:
     except (OSError, ValueError):
         return []
     return [str(layer) for layer in layers]
+
+
+def has_child(params: Params, parent: str, stage: str) -> bool:
+    """Whether a stage already has its run under `parent`."""
+    found = client(tracking_uri()).search_runs(
+        [experiment_id(params.tracking.experiment)],
+        f"tags.`mlflow.parentRunId` = '{parent}' and tags.stage = '{stage}'",
+        max_results=1,
+    )
+    return len(found) > 0
+
+
+def close_killed(run_id: str) -> None:
+    """End a run, and the children that still count as running, whose process was killed."""
+    from mlflow.exceptions import MlflowException
+
+    store = client(tracking_uri())
+    try:
+        experiment = store.get_run(run_id).info.experiment_id
+    except MlflowException:  # another store than last time
+        return
+    children = store.search_runs([experiment], f"tags.`mlflow.parentRunId` = '{run_id}'")
+    for run in [*children, store.get_run(run_id)]:
+        if run.info.status == "RUNNING":
+            store.set_terminated(run.info.run_id, "KILLED")

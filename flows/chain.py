@@ -1,0 +1,257 @@
+"""The chain as prose: Prefect flow `rlm`, from data to a registered recursive model.
+
+Prefect decides when, DVC decides whether, MLflow remembers: each task asks DVC to reproduce its
+stage, and DVC runs the stage's command only if its inputs changed. Neighbours: `flows/stages.py`
+runs one stage, `flows/summary.py` says how it went, `flows/pipeline.py` is the command line.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from prefect import flow, task
+from prefect.artifacts import (
+    create_markdown_artifact,
+    create_progress_artifact,
+    update_progress_artifact,
+)
+from prefect.states import Completed, Failed
+from rich.console import Console
+
+from flows import stages, summary
+from flows.surroundings import settle
+from tasks import config, tracking
+from tasks.config import Params
+from tasks.errors import GateFailed, StageError
+
+RUNNING = Path(".run")
+LOCK = RUNNING / "chain.lock"
+MARK = RUNNING / "chain.json"
+"""Which run works here; it outlives only a run that was killed."""
+
+console = Console(highlight=False, soft_wrap=True)
+
+
+@flow(name="rlm", retries=0, log_prints=False)
+def rlm(profile: str = "nano", overrides: list[str] | None = None) -> Any:
+    """Build, check, deploy, gate, train, export, evaluate, register, version.
+
+    Args:
+        profile: `nano` is params.yaml itself; others lie in profiles/.
+        overrides: `section.key=value`, each laid over the profile.
+
+    Returns:
+        A Prefect state: Completed, or Failed named `Gated` with the gate's advice.
+    """
+    params = config.resolve(profile, overrides or [])
+    settle(params.threads)
+    with exclusive(), Chain(params) as chain:
+        chain.run("prepare")
+        chain.run("validate")
+        chain.deploy()
+        chain.run("warmstart")
+        try:
+            chain.run("gate")
+        except GateFailed as refusal:
+            chain.refuse(refusal)
+            return Failed(name="Gated", message=str(refusal))
+        chain.run("train")
+        chain.run("export")
+        chain.run("evaluate")
+        chain.run("plots")
+        chain.run("register")
+        chain.run("version")
+        return Completed(message=chain.finish())
+
+
+class Chain:
+    """One run of the chain: its MLflow parent, its environment, and what each stage did.
+
+    Leaving it always stops the environment and closes the MLflow run, whatever happened.
+    """
+
+    def __init__(self, params: Params) -> None:
+        self.params = params
+        self.rows: list[summary.Row] = []
+        self._open = ExitStack()
+
+    def __enter__(self) -> Chain:
+        config.write_resolved(self.params)
+        # DVC starts `python`: this very interpreter, whichever shell called us.
+        os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        say_what_is_kept(stages.unchanged(), interrupted=close_killed_run())
+        self._mlflow = tracking.start_run(f"rlm-{self.params.profile}", self.params)
+        MARK.write_text(json.dumps({"run_id": self._mlflow.run_id}), encoding="utf-8")
+        os.environ[tracking.PARENT_RUN] = self._mlflow.run_id
+        self._progress = _progress()
+        return self
+
+    def run(self, name: str) -> None:
+        """One stage as a Prefect task; DVC may find that nothing changed."""
+        started = time.monotonic()
+        number = list(stages.STAGES).index(name) + 1
+        console.rule(f"[bold]{number}/{len(stages.STAGES)} {name}[/] {stages.STAGES[name]}")
+        outcome = "failed"
+        try:
+            # Retries stay 0: a stage is minutes of computing, and DVC resumes the chain anyway.
+            outcome = task(_stage, name=name, retries=0)(name, self.params)
+        except GateFailed:
+            outcome = "refused"
+            raise
+        except KeyboardInterrupt:
+            outcome = "interrupted"
+            raise
+        finally:
+            self.rows.append(summary.Row(name, outcome, time.monotonic() - started))
+            console.print(summary.line(self.rows))
+            _advance(self._progress, number / len(stages.STAGES), name)
+
+    def deploy(self) -> None:
+        """Start the environment for the stages that follow; they find it by RLM_ENV_URL."""
+        from tasks import deploy
+
+        url = self._open.enter_context(deploy.environment(self.params))
+        os.environ[deploy.ENV_URL] = url
+        self._open.callback(os.environ.pop, deploy.ENV_URL, None)
+        self.run("deploy")
+
+    def refuse(self, refusal: GateFailed) -> None:
+        """Say in MLflow why nothing was trained, and what to do."""
+        self._mlflow.set_tags({"gate": "refused", "advice": str(refusal)})
+
+    def finish(self) -> str:
+        """Closing figures, to MLflow and Prefect; returns the one-line result."""
+        result = summary.read(self.rows)
+        self._mlflow.log_metrics(result.metrics)
+        self._mlflow.set_tags({"result": result.headline})
+        _note(summary.markdown(result))
+        return result.headline
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._open.close()
+        os.environ.pop(tracking.PARENT_RUN, None)
+        gated = any(row.outcome == "refused" for row in self.rows)
+        if kind is None:
+            self._mlflow.end("FAILED" if gated else "FINISHED")
+        else:
+            self._mlflow.end("FAILED" if issubclass(kind, Exception) else "KILLED")
+        MARK.unlink(missing_ok=True)
+
+
+def _stage(name: str, params: Params) -> str:
+    """Run one stage, or learn from DVC that it need not run: `done` or `cached`."""
+    if name in stages.DIRECT:
+        stages.run_stage(name)
+        return "done"
+    stages.reproduce(name)
+    parent = os.environ[tracking.PARENT_RUN]
+    if tracking.has_child(params, parent, name):
+        return "done"
+    cached = tracking.start_run(name, params, parent)
+    cached.set_tags({"cached": "true"})
+    cached.end("FINISHED")
+    return "cached"
+
+
+def play(profile: str, overrides: list[str]) -> int:
+    """Run the flow from the command line; returns the exit code: 0, 1, or 3 when gated.
+
+    Uses the Prefect server of PREFECT_API_URL or `make up` when it answers, else one of its own.
+    """
+    with prefect_server():
+        state = rlm(profile, overrides, return_state=True)
+    if state.is_completed():
+        console.print(summary.table(summary.read_last()))
+        return 0
+    if state.name == "Gated":
+        console.print(f"[bold red]Gated[/] {state.message}")
+        return GateFailed.exit_code
+    error = state.result(raise_on_failure=False)
+    if isinstance(error, BaseException):
+        raise error
+    raise StageError(f"the flow ended {state.name}: {state.message}")
+
+
+@contextmanager
+def prefect_server() -> Iterator[None]:
+    """Prefect's configured server if it is healthy, else an ephemeral one."""
+    import httpx
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
+    url = PREFECT_API_URL.value()
+    try:
+        healthy = bool(url) and httpx.get(f"{url}/health", timeout=3.0).is_success
+    except httpx.HTTPError:
+        healthy = False
+    if healthy:
+        yield
+        return
+    with temporary_settings({PREFECT_API_URL: None}):
+        yield
+
+
+@contextmanager
+def exclusive() -> Iterator[None]:
+    """One chain at a time in this folder.
+
+    Raises:
+        StageError: another one is running.
+    """
+    RUNNING.mkdir(exist_ok=True)
+    with LOCK.open("a+") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            handle.seek(0)
+            raise StageError(
+                f"another run works in this folder (process {handle.read() or 'unknown'}): "
+                "wait for it, or stop it with Ctrl-C or SIGTERM"
+            ) from None
+        handle.truncate(0)
+        handle.write(str(os.getpid()))
+        handle.flush()
+        yield
+
+
+def close_killed_run() -> bool:
+    """Close the MLflow run of a chain that was killed; True if there was one."""
+    try:
+        run_id = json.loads(MARK.read_text(encoding="utf-8"))["run_id"]
+    except (OSError, ValueError, KeyError):
+        return False
+    tracking.close_killed(run_id)
+    MARK.unlink(missing_ok=True)
+    return True
+
+
+def say_what_is_kept(kept: list[str], interrupted: bool) -> None:
+    """Tell whether this run starts clean or goes on from earlier work."""
+    if interrupted:
+        console.print("The last run was killed before it could end.")
+    if not kept:
+        console.print("Starting clean: no stage's result fits the present inputs.")
+    elif len(kept) == len(stages.BY_DVC):
+        console.print("Nothing changed since the last run: every result is kept.")
+    else:
+        first = stages.BY_DVC[len(kept)]
+        console.print(f"Resuming at {first}: {', '.join(kept)} are unchanged and kept.")
+
+
+def _progress() -> Any:
+    return create_progress_artifact(0.0, key="rlm-progress", description="Stages of the chain")
+
+
+def _advance(progress: Any, share: float, name: str) -> None:
+    update_progress_artifact(progress, 100.0 * share, description=f"after {name}")
+
+
+def _note(text: str) -> None:
+    create_markdown_artifact(text, key="rlm-result", description="What the run brought")

@@ -1,0 +1,142 @@
+"""How a run of the chain went: stage times, the gate, before and after, the registered version.
+
+Reads the reports that the stages wrote; computes nothing of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+REPORTS = Path("reports")
+LAST = Path(".run/last.json")
+MARKS = {
+    "done": "[green]✓[/]",
+    "cached": "[blue]=[/]",
+    "refused": "[red]✗[/]",
+    "failed": "[red]✗[/]",
+    "interrupted": "[yellow]![/]",
+}
+COMPARED = {
+    "reward": "reward, sampled",
+    "primary_objective": "primary objective, sampled",
+    "f1_greedy": "F1, greedy",
+    "f1_sampled": "F1, sampled",
+}
+"""Comparisons of reports/evaluation.json, and what the table calls them."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What became of one stage: done, cached (kept by DVC), refused, failed or interrupted."""
+
+    stage: str
+    outcome: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Result:
+    """The closing figures of a run."""
+
+    rows: list[Row]
+    lines: list[tuple[str, str]]
+    """Name and figure, ready to print."""
+    headline: str
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+def line(rows: Sequence[Row]) -> str:
+    """All stages so far in one line of rich markup."""
+    return "  ".join(f"{MARKS[row.outcome]} {row.stage} {row.seconds:.0f} s" for row in rows)
+
+
+def read(rows: Sequence[Row]) -> Result:
+    """The figures of the reports as they now are; kept for `read_last`."""
+    gate, evaluation = _report("gate"), _report("evaluation")
+    registered = _report("registered")
+    lines = []
+    if gate:
+        lines.append(("gate", str(gate.get("summary") or gate.get("verdict") or "passed")))
+    metrics = {}
+    for name, label in COMPARED.items():
+        found = evaluation.get(name)
+        if not found:
+            continue
+        low, high = found["ci95"]
+        lines.append(
+            (
+                label,
+                f"{found['before']:.3f} -> {found['after']:.3f}  "
+                f"({found['difference']:+.3f}, 95 % interval {low:+.3f} to {high:+.3f})",
+            )
+        )
+        metrics |= {
+            f"evaluate/{name}_before": found["before"],
+            f"evaluate/{name}_after": found["after"],
+            f"evaluate/{name}_difference": found["difference"],
+        }
+    headline = str(evaluation.get("improvement", "no evaluation"))
+    lines.append(("result", f"{headline} (reward, n = {evaluation.get('n', 0)} problems)"))
+    if registered:
+        told = "new" if registered["new"] else "the weights are unchanged"
+        aliases = ", ".join(registered["aliases"]) or "no alias"
+        lines.append(
+            (
+                "registered",
+                f"{registered['name']} version {registered['version']} ({told}; {aliases})",
+            )
+        )
+    lines.append(("seconds", f"{sum(row.seconds for row in rows):.0f}"))
+    lines.append(("look at", "reports/index.html, plots/, `make ui` for MLflow and Prefect"))
+    result = Result(list(rows), lines, headline, metrics)
+    LAST.parent.mkdir(exist_ok=True)
+    LAST.write_text(json.dumps(asdict(result)), encoding="utf-8")
+    return result
+
+
+def read_last() -> Result:
+    """The result that `read` made last, in whichever process."""
+    told = json.loads(LAST.read_text(encoding="utf-8"))
+    return Result(
+        [Row(**row) for row in told["rows"]],
+        [(name, figure) for name, figure in told["lines"]],
+        told["headline"],
+        told["metrics"],
+    )
+
+
+def table(result: Result) -> Table:
+    """The closing table."""
+    drawn = Table(show_header=False, title="What this run brought", title_justify="left")
+    drawn.add_column(style="bold")
+    drawn.add_column()
+    drawn.add_row("stages", line(result.rows))
+    for name, figure in result.lines:
+        drawn.add_row(name, figure)
+    return drawn
+
+
+def markdown(result: Result) -> str:
+    """The same for Prefect's page."""
+    stages = "\n".join(
+        f"| {row.stage} | {row.outcome} | {row.seconds:.0f} |" for row in result.rows
+    )
+    figures = "\n".join(f"| {name} | {figure} |" for name, figure in result.lines)
+    return (
+        f"## {result.headline}\n\n| | |\n|---|---|\n{figures}\n\n"
+        f"| stage | outcome | seconds |\n|---|---|---|\n{stages}\n"
+    )
+
+
+def _report(name: str) -> dict[str, Any]:
+    try:
+        told = json.loads((REPORTS / f"{name}.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return told if isinstance(told, dict) else {}

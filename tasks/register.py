@@ -1,0 +1,119 @@
+"""Stage `register`: a model version with its lineage in the MLflow registry.
+
+The merged model is logged as a pyfunc from code (`mlflow/recursive_model.py`) with its Hugging
+Face folder as artifact. Unchanged weights make no new version. The newest version is
+`challenger`; the very first one is also `champion`. A later version becomes champion only by a
+comparison on fresh problems, which is not this stage's to make.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tasks import tracking
+from tasks.errors import StageError
+from tasks.outputs import write_json
+from tasks.version import recorded
+
+if TYPE_CHECKING:
+    from mlflow.entities.model_registry import ModelVersion
+
+    from tasks.config import Params
+    from tasks.tracking import StageRun
+
+MERGED = Path("models/merged")
+CODE = Path("mlflow/recursive_model.py")
+PACKAGES = ("agent", "env", "rewards", "tasks")
+"""Our packages that travel with the model, so that it loads without this folder."""
+REPORT = Path("reports/registered.json")
+EVALUATION = Path("reports/evaluation.json")
+
+
+def run(params: Params, run: StageRun) -> Path:
+    """Register models/merged unless its weights are registered already.
+
+    Raises:
+        StageError: there is no merged model, or its evaluation is missing.
+    """
+    if not any(MERGED.glob("*.safetensors")):
+        raise StageError(f"register: no weights in {MERGED}; run the stage export first")
+    name = params.register_.model_name
+    weights = weights_hash(MERGED)
+    newest = newest_version(name)
+    if newest is not None and newest.tags.get("weights_hash") == weights:
+        report = describe(name, str(newest.version), new=False)
+    else:
+        tags = {"weights_hash": weights, **tracking.lineage(params, "train"), **evaluated()}
+        tags |= {f"dvc.{path}": md5 for path, md5 in recorded().items()}
+        version = log_version(name, params, run, tags)
+        store = run.client
+        if newest is None:
+            store.set_registered_model_alias(name, "champion", version)
+        store.set_registered_model_alias(name, "challenger", version)
+        report = describe(name, version, new=True)
+    run.set_tags({"registered": f"{name}/{report['version']}", "weights_hash": weights})
+    return write_json(REPORT, report)
+
+
+def weights_hash(folder: Path) -> str:
+    """The first 16 hex digits of SHA-256 over the weights alone: configs name paths and dates."""
+    return tracking.files_hash(sorted(folder.glob("*.safetensors")), folder)
+
+
+def newest_version(name: str) -> ModelVersion | None:
+    """The registered version with the highest number, with its tags."""
+    store = tracking.client(tracking.tracking_uri())
+    found = store.search_model_versions(f"name = '{name}'")
+    return max(found, key=lambda version: int(version.version), default=None)
+
+
+def evaluated() -> dict[str, str]:
+    """Headline figures of reports/evaluation.json as tags.
+
+    Raises:
+        StageError: the report is missing: an unmeasured model is not registered.
+    """
+    try:
+        told = json.loads(EVALUATION.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise StageError(f"register: {EVALUATION}: {error}; run the stage evaluate first") from None
+    tags = {"n": told["n"], "improvement": told["improvement"]}
+    for name in ("reward", "f1_greedy", "f1_sampled", "primary_objective"):
+        tags[f"{name}.before"] = f"{told[name]['before']:.4f}"
+        tags[f"{name}.after"] = f"{told[name]['after']:.4f}"
+        tags[f"{name}.ci95"] = json.dumps([round(x, 4) for x in told[name]["ci95"]])
+    return {f"evaluation.{key}": str(value) for key, value in tags.items()}
+
+
+def log_version(name: str, params: Params, run: StageRun, tags: dict[str, str]) -> str:
+    """Log the model to the stage's run and register it; returns the version's number."""
+    import mlflow
+
+    settings = Path("params.resolved.yaml")
+    for noisy in ("mlflow.pyfunc", "mlflow.models.model", "mlflow.utils.environment"):
+        logging.getLogger(noisy).setLevel(logging.ERROR)
+    with mlflow.start_run(run_id=run.run_id, log_system_metrics=False):
+        logged = mlflow.pyfunc.log_model(
+            name=name,
+            python_model=str(CODE),
+            artifacts={"model": str(MERGED), "settings": str(settings)},
+            code_paths=list(PACKAGES),
+            pip_requirements="constraints.txt",
+            registered_model_name=name,
+            model_config={"threads": params.threads},
+            input_example=None,
+        )
+    version = str(logged.registered_model_version)
+    for key, value in tags.items():
+        run.client.set_model_version_tag(name, version, key, value[:5000])
+    return version
+
+
+def describe(name: str, version: str, *, new: bool) -> dict[str, Any]:
+    """What the summary says of a version; its aliases are read back from the registry."""
+    store = tracking.client(tracking.tracking_uri())
+    aliases = store.get_model_version(name, version).aliases
+    return {"name": name, "version": version, "new": new, "aliases": sorted(aliases)}
