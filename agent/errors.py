@@ -7,3 +7,15 @@ class PolicyError(ValueError):
 
 class ExportError(ValueError):
     """A merge that must not be made: what is wrong, how to mend it."""
+
+
+class ParityError(RuntimeError):
+    """The trainer computes other log-probabilities than the rollout sampled with."""
+
+
+class RolloutError(RuntimeError):
+    """A step brought no valid episode: nothing to learn from, and something to mend."""
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint cannot be written, or there is no room for one."""

@@ -19,11 +19,13 @@ class GenerationSettings(Settings):
 
 
 class LoraSettings(Settings):
-    """The adapter that GRPO trains."""
+    """The adapter that GRPO trains, on all linear layers.
+
+    Without dropout: it would make the trainer's log-probabilities differ from the rollout's.
+    """
 
     r: int = Field(16, ge=1, le=256)
     alpha: int = Field(16, ge=1)
-    dropout: float = Field(0.0, ge=0, lt=1)
 
 
 class CurriculumSettings(Settings):
@@ -62,6 +64,9 @@ class TrainSettings(Settings):
     group_size: int = Field(8, ge=2, description="episodes of one problem")
     learning_rate: float = Field(2e-3, gt=0)
     warmup_steps: int = Field(2, ge=0)
+    schedule: Literal["constant", "linear", "cosine"] = Field(
+        "constant", description="of the learning rate, after the warm-up"
+    )
     max_grad_norm: float = Field(1.0, gt=0)
     loss_type: Literal["dapo"] = "dapo"
     epsilon_low: float = Field(0.2, gt=0)
@@ -73,6 +78,7 @@ class TrainSettings(Settings):
     min_group_std: float = Field(0.02, ge=0, description="a group below it has no signal")
     std_floor: float = Field(0.05, gt=0, description="least deviation advantages are divided by")
     micro_batch_rows: int = Field(64, ge=1, description="rows of one forward and backward pass")
+    gradient_checkpointing: bool = Field(False, description="recompute activations: less memory")
     save_every: int = Field(5, ge=1)
     keep_checkpoints: int = Field(2, ge=1)
     table_every: int = Field(10, ge=1, description="steps between tables of raw episodes")

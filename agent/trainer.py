@@ -1,0 +1,383 @@
+"""GRPO on trees: TRL's trainer with rollouts that return more rows than prompts.
+
+A thin subclass. What is logic lives beside it and is pure: `agent/batching.py` makes the rows,
+`agent/parity.py` judges log-probabilities, `agent/checkpoints.py` finds and prunes checkpoints.
+Where episodes come from, and what is logged, is the caller's (`tasks/train.py`).
+
+One step: play the groups with the live weights, make rows, cut them by length into micro-batches
+of at most `micro_batch_rows`, add up their gradients, take one optimizer step. On-policy, so the
+old log-probabilities are the trainer's own.
+
+Source: `GRPOTrainer` of TRL 1.15. Departures: `training_step` loops over the micro-batches itself,
+because TRL cuts a batch into a fixed number of equal parts and drops the remainder silently;
+`tool_mask` carries env_mask x weight, so a weight multiplies the whole token loss and the `dapo`
+normaliser is the sum of weight x mask; checkpoints are renamed into place when they are whole.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset
+from peft import LoraConfig
+from torch.utils.data import DataLoader
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
+
+from agent import checkpoints, parity
+from agent.batching import MicroBatch, Rows, make_rows, micro_batches
+from agent.errors import RolloutError
+from agent.settings import TrainSettings
+from agent.trajectory import Trajectory
+
+Rollout = Callable[[PreTrainedModel, int], Sequence[Sequence[Trajectory]]]
+"""(live model, step from 1) -> groups of episodes, one group a problem."""
+
+OnStep = Callable[[int, dict[str, float]], None]
+"""Called after each optimizer step with the trainer's own figures, before a checkpoint."""
+
+State = Callable[[], dict[str, Any]]
+"""What the caller wants back after a resume, as JSON types; saved in every checkpoint."""
+
+
+def _no_reward(**_: Any) -> list[float | None]:
+    """TRL wants a reward source; rewards come with the episodes."""
+    raise NotImplementedError("rewards come from the environment, with the trajectories")
+
+
+def training_arguments(settings: TrainSettings, output_dir: Path) -> GRPOConfig:
+    """Every option of TRL and of the Trainer that has a say, none left to a default."""
+    trees = settings.problems_per_step * settings.group_size
+    schedule = {"constant": "constant_with_warmup"}.get(settings.schedule, settings.schedule)
+    return GRPOConfig(
+        output_dir=str(output_dir),
+        # The loop: one generation, one optimizer step.
+        max_steps=settings.steps,
+        per_device_train_batch_size=trees,
+        gradient_accumulation_steps=1,
+        steps_per_generation=1,
+        generation_batch_size=None,
+        num_iterations=1,
+        num_generations=settings.group_size,
+        num_generations_eval=None,
+        shuffle_dataset=False,
+        remove_unused_columns=False,
+        dataloader_num_workers=0,
+        dataloader_pin_memory=False,
+        # The loss.
+        loss_type=settings.loss_type,
+        beta=0.0,
+        epsilon=settings.epsilon_low,
+        epsilon_high=settings.epsilon_high,
+        delta=None,
+        importance_sampling_level="token",
+        scale_rewards=settings.scale_rewards,
+        multi_objective_aggregation="sum_then_normalize",
+        reward_weights=None,
+        mask_truncated_completions=False,
+        top_entropy_quantile=1.0,
+        entropy_coef=0.0,
+        use_adaptive_entropy=False,
+        off_policy_mask_threshold=None,
+        use_bias_correction_kl=False,
+        sync_ref_model=False,
+        router_aux_loss_coef=None,
+        disable_dropout=True,
+        cast_lm_head_to_fp32=False,
+        # Sampling: only the temperature matters here, for the trainer's log-probabilities.
+        temperature=settings.generation.temperature,
+        top_p=1.0,
+        top_k=0,
+        min_p=None,
+        repetition_penalty=1.0,
+        max_completion_length=settings.generation.max_frame_tokens,
+        generation_kwargs=None,
+        chat_template_kwargs=None,
+        cache_implementation=None,
+        pad_to_multiple_of=None,
+        max_tool_calling_iterations=None,
+        use_vllm=False,
+        vllm_importance_sampling_correction=False,
+        use_transformers_continuous_batching=False,
+        transformers_continuous_batching_config=None,
+        # The optimizer.
+        optim="adamw_torch",
+        learning_rate=settings.learning_rate,
+        lr_scheduler_type=schedule,
+        warmup_steps=settings.warmup_steps,
+        weight_decay=0.0,
+        adam_beta1=0.9,
+        adam_beta2=0.99,
+        adam_epsilon=1e-8,
+        max_grad_norm=settings.max_grad_norm,
+        # Precision is the loaded model's own: autocast would part the trainer from the rollout.
+        bf16=False,
+        fp16=False,
+        tf32=False if torch.cuda.is_available() else None,
+        use_cpu=not torch.cuda.is_available(),
+        gradient_checkpointing=settings.gradient_checkpointing,
+        use_liger_kernel=False,
+        torch_compile=False,
+        auto_find_batch_size=False,
+        model_init_kwargs=None,
+        trust_remote_code=False,
+        # Seeds, logs, checkpoints.
+        seed=settings.seed,
+        data_seed=settings.seed,
+        logging_strategy="steps",
+        logging_steps=1,
+        logging_first_step=True,
+        logging_nan_inf_filter=False,
+        log_completions=False,
+        log_multimodal=False,
+        num_completions_to_print=None,
+        log_unique_prompts=False,
+        log_completions_hub_repo=None,
+        report_to=settings.report_to,
+        disable_tqdm=True,
+        eval_strategy="no",
+        save_strategy="steps",
+        save_steps=settings.save_every,
+        save_total_limit=None,  # pruned by agent/checkpoints.py, after the rename
+        save_only_model=False,
+        load_best_model_at_end=False,
+        push_to_hub=False,
+    )
+
+
+class TreeGRPOTrainer(GRPOTrainer):
+    """Trains a model on groups of episode trees.
+
+    Args:
+        model: the base, in the precision it is to be trained in; with `method: lora` it gets an
+            adapter here.
+        tokenizer: its tokenizer; a padding token is needed.
+        settings: the section `train`.
+        output_dir: folder of the checkpoints.
+        rollout: plays a step's episodes.
+        on_step: receives each step's figures.
+        state: the caller's part of a checkpoint.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        settings: TrainSettings,
+        *,
+        output_dir: Path,
+        rollout: Rollout,
+        on_step: OnStep,
+        state: State,
+    ) -> None:
+        lora = LoraConfig(
+            task_type="CAUSAL_LM",
+            r=settings.lora.r,
+            lora_alpha=settings.lora.alpha,
+            lora_dropout=0.0,
+            target_modules="all-linear",
+            bias="none",
+        )
+        super().__init__(
+            model=model,
+            reward_funcs=[_no_reward],
+            args=training_arguments(settings, output_dir),
+            # Problems are chosen by the rollout; a row is the number of a step.
+            train_dataset=Dataset.from_dict({"prompt": [str(s) for s in range(settings.steps)]}),
+            processing_class=tokenizer,
+            peft_config=lora if settings.method == "lora" else None,
+        )
+        self.remove_callback(PrinterCallback)
+        self._settings = settings
+        self._rollout = rollout
+        self._on_step = on_step
+        self._extra_state = state
+        self._folder = output_dir
+        self._saving: Path | None = None
+        self._resumed = False
+        self._compared: list[tuple[np.ndarray, np.ndarray]] = []
+        # Weights in float32 agree to the last digits; anything shorter needs other limits.
+        self._exact = all(p.dtype == torch.float32 for p in self.live_model.parameters())
+
+    @property
+    def live_model(self) -> PreTrainedModel:
+        """The model that is being trained, adapter included."""
+        model: Any = self.model
+        return model
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        """One item a step: its number from 0, so that a resume skips to the right one."""
+        steps = range(self._settings.steps)
+        return self.accelerator.prepare(DataLoader(steps, batch_size=1, collate_fn=list))  # type: ignore[arg-type]
+
+    def training_step(
+        self, model: torch.nn.Module, inputs: Any, num_items_in_batch: Any = None
+    ) -> torch.Tensor:
+        """Play, and add up the gradients of all micro-batches. Returns the loss."""
+        step = inputs[0] + 1
+        checked = parity.due(step, self._settings.parity, resumed=self._resumed)
+        batches = self._prepare_inputs(inputs)
+        started = time.perf_counter()
+        model.train()
+        self._compared = []
+        loss = torch.zeros((), device=self.accelerator.device)
+        for batch in batches:
+            with self.compute_loss_context_manager():
+                part = self.compute_loss(model, batch)
+            self.accelerator.backward(part)
+            loss += part.detach()
+        self._judge_parity(step, checked)
+        self._resumed = False
+        self._step += 1
+        self._note("seconds/gradient", time.perf_counter() - started)
+        return loss
+
+    def _prepare_inputs(self, generation_batch: Any) -> Any:
+        """Episodes of a step as micro-batches in TRL's names.
+
+        Rows that can only add zeros (no advantage, no weight, masked) are left out of the
+        forward passes, unless log-probabilities are to be compared on this step; the normaliser
+        counts all rows either way.
+        """
+        step = generation_batch[0] + 1
+        rows: Rows = self._generate_and_score_completions(generation_batch)
+        everything = parity.due(step, self._settings.parity, resumed=self._resumed)
+        used = [r for r in rows.rows if r.has_gradient or (everything and r.tokens)]
+        pad = int(self._tokenizer.pad_token_id)
+        self._note("rows/forwarded", len(used))
+        return [
+            self._tensors(batch, rows.normaliser)
+            for batch in micro_batches(used, self._settings.micro_batch_rows, pad)
+        ]
+
+    def _generate_and_score_completions(self, inputs: Any) -> Any:
+        """Play the step's groups with the live weights and make their rows.
+
+        Raises:
+            RolloutError: not one episode of the step is valid.
+        """
+        step = inputs[0] + 1
+        started = time.perf_counter()
+        self.live_model.eval()
+        with torch.no_grad():
+            groups = self._rollout(self.live_model, step)
+        seconds = time.perf_counter() - started
+        trees = [tree for group in groups for tree in group]
+        if not any(tree.void is None for tree in trees):
+            reasons = sorted({tree.void or "" for tree in trees})
+            raise RolloutError(
+                f"step {step}: all {len(trees)} episodes are void, so there is nothing to learn "
+                f"from; is the environment up? First reason: {reasons[0] if reasons else 'none'}"
+            )
+        rows = make_rows(groups, self._settings, np.random.default_rng([self.args.seed, step]))
+        sampled = sum(
+            len(t.sampled_ids) for tree in trees for f in tree.frames.values() for t in f.turns
+        )
+        for name, value in {
+            "rows/all": len(rows.rows),
+            "rows/void": rows.count("void"),
+            "rows/cut": rows.count("cut"),
+            "groups/flat": rows.flat_groups,
+            "tokens/sampled": sampled,
+            "tokens/per_second": sampled / max(seconds, 1e-9),
+            "seconds/rollout": seconds,
+        }.items():
+            self._note(name, value)
+        return rows
+
+    def _tensors(self, batch: MicroBatch, normaliser: float) -> dict[str, torch.Tensor]:
+        """A micro-batch as TRL's loss wants it: columns before `context` are the prompt."""
+        device = self.accelerator.device
+        at = batch.context
+        ids = torch.from_numpy(batch.ids_B_T).to(device)
+        attention = torch.from_numpy(batch.attention_B_T).to(device)
+        weighted = batch.env_mask_B_T * batch.weights_B[:, None]
+        return {
+            "prompt_ids": ids[:, :at],
+            "prompt_mask": attention[:, :at],
+            "completion_ids": ids[:, at:],
+            "completion_mask": attention[:, at:],
+            "tool_mask": torch.from_numpy(weighted[:, at:]).to(device),
+            "advantages": torch.from_numpy(batch.advantages_B).to(device),
+            "num_items_in_batch": torch.tensor(normaliser, device=device),
+            "sampling_per_token_logps": torch.from_numpy(batch.logprobs_B_T[:, at:]).to(device),
+            "env_mask": torch.from_numpy(batch.env_mask_B_T[:, at:]).to(device),
+        }
+
+    def compute_loss(
+        self,
+        model: torch.nn.Module,
+        inputs: dict[str, torch.Tensor],
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
+    ) -> torch.Tensor:
+        """TRL's loss; keeps both sides' log-probabilities of the sampled tokens."""
+        loss = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        sampled = inputs["env_mask"]
+        self._compared.append(
+            (
+                inputs["sampling_per_token_logps"][sampled].float().cpu().numpy(),
+                self._last_logps[sampled].float().cpu().numpy(),
+            )
+        )
+        return loss
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
+        found = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        self._last_logps = found[0].detach()
+        return found
+
+    def _judge_parity(self, step: int, checked: bool) -> None:
+        if not self._compared:
+            return
+        rollout, trainer = (np.concatenate(side) for side in zip(*self._compared, strict=True))
+        found = parity.measure(rollout, trainer)
+        self._note("parity/mean", found.mean)
+        self._note("parity/max", found.max)
+        if checked:
+            parity.check(found, self._settings.parity, exact=self._exact, step=step)
+
+    def _note(self, name: str, value: float) -> None:
+        self._metrics["train"][name].append(float(value))
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """TRL's log, then the caller's."""
+        super().log(logs, start_time)
+        if "loss" in logs:
+            self._on_step(self.state.global_step, dict(logs))
+
+    def resume(self, checkpoint: Path | None) -> None:
+        """Train to the last step, from a checkpoint if there is one."""
+        self._resumed = checkpoint is not None
+        self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+
+    def _get_output_dir(self, trial: Any) -> str:
+        return str(self._saving) if self._saving else super()._get_output_dir(trial)
+
+    def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
+        """Write the checkpoint aside, the caller's state last, and rename it into place."""
+        folder = self._folder
+        with checkpoints.writing(folder, self.state.global_step) as aside:
+            self._saving = aside.parent
+            try:
+                super()._save_checkpoint(model, trial)
+            finally:
+                self._saving = None
+            state = {"step": self.state.global_step, **self._extra_state()}
+            (aside / checkpoints.STATE).write_text(json.dumps(state), encoding="utf-8")
+        checkpoints.prune(folder, self._settings.keep_checkpoints)
+
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """None: a checkpoint is no release."""
+
+    def save_result(self, folder: Path) -> None:
+        """The adapter (or the whole model) and the tokenizer, as Hugging Face folders."""
+        self.live_model.save_pretrained(str(folder))
+        self._tokenizer.save_pretrained(str(folder))
