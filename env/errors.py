@@ -8,6 +8,14 @@ class EpisodeError(Exception):
     """An episode was lost to infrastructure: record it as void, never as a reward of 0."""
 
 
+class RefusedError(Exception):
+    """The server refused a request (its state is unchanged): a mistake of the calling code."""
+
+
+class SettingsError(ValueError):
+    """The server's settings or data are wrong; the message names file, key and remedy."""
+
+
 class SandboxError(Exception):
     """The sandbox cannot be had or broke; the message says which layer and how to mend it."""
 

@@ -10,6 +10,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+PromptStyle = Literal["full", "compact"]
+
 
 class Settings(BaseModel):
     """Base of all sections: frozen, and an unknown key is an error."""
@@ -20,7 +22,7 @@ class Settings(BaseModel):
 class LimitSettings(Settings):
     """Tree-wide limits. One that bites is said in an observation, never an exception."""
 
-    max_depth: int = Field(2, ge=0, le=8, description="deepest frame; the root is 0")
+    max_depth: int = Field(2, ge=0, le=8, description="deepest frame with a REPL; the root is 0")
     max_frames: int = Field(32, ge=1, le=512, description="frames of one episode, root included")
     max_children: int = Field(8, ge=1, le=64, description="frames opened by one call")
     max_turns: int = Field(4, ge=1, le=64, description="turns of one frame")
@@ -29,7 +31,8 @@ class LimitSettings(Settings):
     memory_mb: int = Field(96, ge=32, le=4096, description="MB above a bare interpreter")
     observation_chars: int = Field(1200, ge=100, le=100_000, description="characters of one stdout")
     child_context_chars: int = Field(200_000, ge=100, description="characters of a child's context")
-    episode_s: float = Field(60.0, gt=0, description="seconds of environment time of one episode")
+    prompt_chars: int = Field(8_000, ge=20, description="characters of a sub-call's prompt")
+    episode_s: float = Field(60.0, gt=0, description="CPU seconds of all cells of one episode")
 
 
 class SandboxSettings(Settings):
@@ -42,7 +45,7 @@ class SandboxSettings(Settings):
 class EnvSettings(Settings):
     """The environment as a whole."""
 
-    prompt_style: Literal["full", "compact"] = Field(
+    prompt_style: PromptStyle = Field(
         "compact", description="`full` for real models, `compact` for nano"
     )
     search_window: int = Field(0, ge=0, le=10_000, description="characters around a search hit")

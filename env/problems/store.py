@@ -1,0 +1,168 @@
+"""The server's problems: read from a folder of Parquet files, or generated.
+
+Columns: problem_id, group_id, split, difficulty, tier, question, papers, evidence; the last two
+hold JSON text and are read only when a problem is played. A client reads the first five
+(`public_rows`) and names a problem by its id.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from env.errors import ProblemError, SettingsError
+from env.problems.schema import Problem
+from env.problems.settings import SyntheticSettings
+
+PUBLIC_COLUMNS = ("problem_id", "group_id", "split", "difficulty", "tier")
+COLUMNS = (*PUBLIC_COLUMNS, "question", "papers", "evidence")
+
+
+class PublicRow(NamedTuple):
+    """What a client may read of a problem."""
+
+    problem_id: str
+    group_id: str
+    split: str
+    difficulty: str
+    tier: str
+
+
+def _parse(row: Mapping[str, Any]) -> Problem:
+    try:
+        return Problem.model_validate(
+            {**row, "papers": json.loads(row["papers"]), "evidence": json.loads(row["evidence"])}
+        )
+    except (ValidationError, json.JSONDecodeError) as error:
+        # The row's values may be gold: say where it is wrong, never what it holds.
+        raise ProblemError(
+            f"problem {row.get('problem_id')!r}: the row does not fit the schema "
+            f"({type(error).__name__}); prepare the data again"
+        ) from None
+
+
+class ProblemStore:
+    """Problems by id, and by split and difficulty.
+
+    Args:
+        rows: Parquet rows, or problems.
+        source: where they come from, for messages and metadata.
+
+    Raises:
+        SettingsError: there is no problem, or an id occurs twice.
+    """
+
+    def __init__(self, rows: Iterable[Mapping[str, Any] | Problem], source: str) -> None:
+        self.source = source
+        self._rows: dict[str, Mapping[str, Any] | Problem] = {}
+        self._ids: dict[tuple[str, str], list[str]] = {}
+        for row in rows:
+            values = vars(row) if isinstance(row, Problem) else row
+            problem_id = values["problem_id"]
+            if problem_id in self._rows:
+                raise SettingsError(f"{source}: problem_id {problem_id!r} occurs twice")
+            self._rows[problem_id] = row
+            self._ids.setdefault((values["split"], values["difficulty"]), []).append(problem_id)
+        if not self._rows:
+            raise SettingsError(f"{source}: holds no problems; run the stage `prepare` first")
+        self._parsed = lru_cache(maxsize=256)(_parse_row(self._rows))
+
+    @classmethod
+    def load(cls, data_dir: Path) -> ProblemStore:
+        """Every `*.parquet` file of a folder.
+
+        Raises:
+            SettingsError: no such folder, no files, or columns are missing.
+        """
+        import pyarrow.parquet as pq
+
+        files = sorted(data_dir.glob("*.parquet"))
+        if not files:
+            raise SettingsError(f"{data_dir}: no Parquet files; run the stage `prepare` first")
+        rows: list[Mapping[str, Any]] = []
+        for path in files:
+            missing = set(COLUMNS) - set(pq.read_schema(path).names)
+            if missing:
+                raise SettingsError(f"{path}: columns {sorted(missing)} are missing")
+            rows += pq.read_table(path, columns=list(COLUMNS)).to_pylist()
+        return cls(rows, str(data_dir))
+
+    @classmethod
+    def generate(cls, settings: SyntheticSettings) -> ProblemStore:
+        """The synthetic problems of these settings."""
+        from env.problems.synthetic import generate
+
+        return cls(generate(settings), f"synthetic, seed {settings.seed}")
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def get(self, problem_id: str) -> Problem:
+        """One problem.
+
+        Raises:
+            KeyError: there is none of that id.
+            ProblemError: its row does not fit the schema.
+        """
+        return self._parsed(problem_id)
+
+    def ids(self, split: str | None = None, difficulty: str | None = None) -> list[str]:
+        """Ids of a split and a difficulty (None: any), in the order of the data."""
+        return [
+            problem_id
+            for (row_split, row_difficulty), ids in self._ids.items()
+            if split in (None, row_split) and difficulty in (None, row_difficulty)
+            for problem_id in ids
+        ]
+
+    def pick(self, split: str | None, difficulty: str | None, seed: int) -> Problem:
+        """A problem chosen by the seed alone; consecutive seeds give distinct problems.
+
+        Raises:
+            KeyError: no problem has that split and difficulty.
+        """
+        ids = self.ids(split, difficulty)
+        if not ids:
+            raise KeyError((split, difficulty))
+        Random(0).shuffle(ids)
+        return self.get(ids[seed % len(ids)])
+
+    def most_gold_papers(self) -> int:
+        """Gold papers of the widest question."""
+        return max(map(_gold_papers, self._rows.values()))
+
+
+def _parse_row(rows: Mapping[str, Mapping[str, Any] | Problem]) -> Any:
+    def parse(problem_id: str) -> Problem:
+        row = rows[problem_id]
+        return row if isinstance(row, Problem) else _parse(row)
+
+    return parse
+
+
+def _gold_papers(row: Mapping[str, Any] | Problem) -> int:
+    if isinstance(row, Problem):
+        return len(row.gold_papers)
+    facts = json.loads(row["evidence"])
+    return len({span["paper_id"] for fact in facts for span in fact["spans"]})
+
+
+def public_rows(data_dir: Path, split: str) -> list[PublicRow]:
+    """Rows of one split as a client may read them.
+
+    Raises:
+        SettingsError: the file of that split is missing.
+    """
+    import pyarrow.parquet as pq
+
+    path = data_dir / f"{split}.parquet"
+    if not path.exists():
+        raise SettingsError(f"{path}: no such file; run the stage `prepare` first")
+    table = pq.read_table(path, columns=list(PUBLIC_COLUMNS))
+    return [PublicRow(**row) for row in table.to_pylist()]

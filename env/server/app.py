@@ -1,0 +1,102 @@
+"""The server: `uvicorn env.server.app:app`.
+
+Reads its settings when it is imported, since uvicorn wants the application by then; problems and
+sandbox are made when it starts. What is served where: OpenEnv's HTTP and WebSocket routes, with
+`/metadata` naming the enforced layers of the sandbox.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from functools import partial
+
+from fastapi import FastAPI
+from openenv.core.env_server import create_app
+from openenv.core.env_server.types import ConcurrencyConfig
+
+from env.errors import SandboxError, SettingsError
+from env.models import RLMAction, RLMObservation, RLMState
+from env.server.environment import NAME, RLMEnvironment, RLMMetadata
+from env.server.service import Service, read_problems, read_settings
+
+
+def build() -> FastAPI:
+    """The application, from the environment variables.
+
+    Raises:
+        SystemExit: a setting is wrong; the message says which and how to mend it.
+    """
+    try:
+        settings = read_settings(os.environ)
+    except SettingsError as error:
+        raise SystemExit(str(error)) from None
+    running: list[Service] = []
+
+    def start() -> None:
+        try:
+            service = Service(settings, read_problems(settings, os.environ))
+            running.append(service)
+            # A machine without the boundary must fail at the start, not in an episode.
+            _ = service.host
+        except (SettingsError, SandboxError) as error:
+            raise SystemExit(str(error)) from None
+
+    def stop() -> None:
+        while running:
+            running.pop().close()
+
+    app = create_app(
+        partial(RLMEnvironment, lambda: running[0]),
+        RLMAction,
+        RLMObservation,
+        env_name=NAME,
+        concurrency_config=ConcurrencyConfig(
+            max_concurrent_envs=settings.env.max_sessions,
+            session_timeout=settings.env.idle_timeout_s,
+        ),
+        state_cls=RLMState,
+    )
+    app.router.on_startup.insert(0, start)
+    app.router.on_shutdown.append(stop)
+    # OpenEnv's route answers in its own base model, which would drop our fields.
+    app.router.routes[:] = [
+        route for route in app.router.routes if getattr(route, "path", None) != "/metadata"
+    ]
+
+    @app.get("/metadata", tags=["Environment Info"])
+    def metadata() -> RLMMetadata:
+        """What this server serves, and behind which boundary."""
+        return RLMEnvironment(lambda: running[0]).get_metadata()
+
+    return app
+
+
+app = build()
+
+
+def main() -> None:
+    """Serve with the sizes and pings that many concurrent trees need."""
+    import uvicorn
+
+    parser = argparse.ArgumentParser(description="The environment's server.")
+    parser.add_argument("--host", default="0.0.0.0")
+    parser.add_argument("--port", type=int, default=8000)
+    arguments = parser.parse_args()
+    uvicorn.run(app, host=arguments.host, port=arguments.port, **SERVING)
+
+
+SERVING = {
+    # Own documents of `document_chars`, four bytes each at worst.
+    "ws_max_size": 64 * 1024 * 1024,
+    # A policy that keeps every core busy may answer a ping late.
+    "ws_ping_interval": 30.0,
+    "ws_ping_timeout": 300.0,
+    # On one machine compression only costs time.
+    "ws_per_message_deflate": False,
+    "log_level": "warning",
+}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,369 @@
+"""The OpenEnv environment: adapts one session's messages to a tree, and its end to a reward.
+
+What it refuses, it refuses in words and unchanged; whatever goes wrong inside, a client reads a
+fixed sentence: a text of an exception may hold gold. Neighbours: `tree.py` plays, `service.py`
+holds what sessions share, `rewards.rubrics` scores.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from openenv.core.env_server.interfaces import Environment
+from openenv.core.env_server.types import EnvironmentMetadata
+
+from env.errors import ProblemError, RefusedError, SandboxError
+from env.models import (
+    Evidence,
+    FrameTurn,
+    JSONValue,
+    ProblemCard,
+    RLMAction,
+    RLMObservation,
+    RLMState,
+)
+from env.problems.schema import Problem
+from env.server.service import Service
+from env.server.tree import Tree
+from rewards.combine import EpisodeFacts
+from rewards.reading import papers_read
+from rewards.rubrics import EpisodeRubric
+from rewards.spans import frame_score
+
+logger = logging.getLogger(__name__)
+
+NAME = "rlm"
+DESCRIPTION = (
+    "Questions about collections of papers, answered by a tree of agents that write Python in "
+    "a REPL and call themselves on parts of the collection."
+)
+VERSION = "0.1.0"
+
+NOT_RESET = "no episode is running: reset first"
+SESSION_ENDED = "this session was closed: connect again, then reset"
+SANDBOX_FAILED = "the sandbox failed"
+INTERNAL = "internal error of the server"
+IDLE = "the session was closed, idle for too long"
+
+
+class RLMMetadata(EnvironmentMetadata):
+    """Metadata, with what a run has to record about its environment."""
+
+    sandbox_backend: str
+    sandbox_layers: list[str]
+    """Layers of the boundary that are enforced on this machine."""
+    prompt_style: str
+    limits: dict[str, float]
+    weights: dict[str, float]
+    problems: int
+    problem_source: str
+    documents: bool
+    """`reset(question=..., papers=...)` is allowed."""
+
+
+class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
+    """One session: at most one tree at a time.
+
+    Args:
+        service: gives the shared settings, problems and sandbox.
+    """
+
+    SUPPORTS_CONCURRENT_SESSIONS = True
+
+    def __init__(self, service: Callable[[], Service]) -> None:
+        super().__init__()
+        # Constructed for every stateless request as well: everything costly waits for a reset.
+        self._service = service
+        self.rubric: EpisodeRubric | None = None
+        self._tree: Tree | None = None
+        self._problem: Problem | None = None
+        self._card: ProblemCard | None = None
+        self._episode_id: str | None = None
+        self._steps = 0
+        self._seq: int | None = None
+        self._last: RLMObservation | None = None
+        self._closed = False
+
+    # --- OpenEnv's interface
+
+    def reset(
+        self,
+        seed: int | None = None,
+        episode_id: str | None = None,
+        problem_id: str | None = None,
+        split: str | None = None,
+        difficulty: str | None = None,
+        question: str | None = None,
+        papers: JSONValue = None,
+        **unknown: Any,
+    ) -> RLMObservation:
+        """Start an episode: on a named problem, on one chosen by the seed, or on own papers."""
+        try:
+            if self._closed:
+                return RLMObservation(done=True, refused=SESSION_ENDED)
+            if unknown:
+                raise RefusedError(
+                    "reset takes problem_id, or split, difficulty and seed, or question and papers"
+                )
+            tree, problem, card = self._start(seed, problem_id, split, difficulty, question, papers)
+        except RefusedError as error:
+            return self._refuse(str(error))
+        except Exception:
+            # Names of fields and texts of rows may stand in it: logged here, never sent.
+            logger.exception("reset failed")
+            return self._refuse(INTERNAL)
+        self._drop()
+        self._tree, self._problem, self._card = tree, problem, card
+        self._episode_id = episode_id or str(uuid.uuid4())
+        return self._observe()
+
+    def step(
+        self, action: RLMAction, timeout_s: float | None = None, **kwargs: Any
+    ) -> RLMObservation:
+        """Play turns of ready frames; a repeated `seq` is answered again, not played twice."""
+        tree = self._tree
+        if self._closed:
+            return RLMObservation(
+                done=True, void=IDLE if tree is not None else None, refused=SESSION_ENDED
+            )
+        if tree is None:
+            return self._refuse(NOT_RESET)
+        if action.seq is not None and self._seq is not None:
+            if action.seq == self._seq and self._last is not None:
+                return self._last
+            if action.seq < self._seq:
+                return self._refuse(f"seq {action.seq} is older than {self._seq}")
+        if tree.done:
+            return self._refuse("the episode has ended: reset first")
+        try:
+            tree.play(self._turns(tree, action))
+        except RefusedError as error:
+            return self._refuse(str(error))
+        except SandboxError:
+            logger.exception("episode %s is void", self._episode_id)
+            tree.end_void(SANDBOX_FAILED)
+        except Exception:
+            logger.exception("episode %s is void", self._episode_id)
+            tree.end_void(INTERNAL)
+        self._steps += 1
+        self._seq = action.seq
+        self._last = self._observe()
+        return self._last
+
+    @property
+    def state(self) -> RLMState:
+        """The tree, without gold and without texts."""
+        tree = self._tree
+        if tree is None:
+            return RLMState()
+        return RLMState(
+            episode_id=self._episode_id,
+            step_count=self._steps,
+            problem=self._shown_card(tree),
+            frames=tree.states(),
+            counters=tree.counters,
+            done=tree.done,
+            void=tree.void,
+        )
+
+    def get_metadata(self) -> RLMMetadata:
+        """What this server serves, and behind which boundary."""
+        service = self._service()
+        env = service.settings.env
+        return RLMMetadata(
+            name=NAME,
+            description=DESCRIPTION,
+            version=VERSION,
+            sandbox_backend=env.sandbox.backend,
+            sandbox_layers=list(service.host.enforced),
+            prompt_style=env.prompt_style,
+            limits=env.limits.model_dump(),
+            weights=service.settings.rewards.weights.model_dump(),
+            problems=len(service.problems),
+            problem_source=service.problems.source,
+            documents=env.allow_documents,
+        )
+
+    def close(self) -> None:
+        """Free the session's processes; every later call is refused."""
+        self._closed = True
+        if self._tree is not None:
+            self._tree.close()
+
+    # --- reset
+
+    def _start(
+        self,
+        seed: JSONValue,
+        problem_id: JSONValue,
+        split: JSONValue,
+        difficulty: JSONValue,
+        question: JSONValue,
+        papers: JSONValue,
+    ) -> tuple[Tree, Problem | None, ProblemCard]:
+        service = self._service()
+        for name, value in (
+            ("problem_id", problem_id),
+            ("split", split),
+            ("difficulty", difficulty),
+            ("question", question),
+        ):
+            if not isinstance(value, str | None):
+                raise RefusedError(f"{name} must be a string")
+        if not isinstance(seed, int | None):
+            raise RefusedError("seed must be a whole number")
+        if question is not None or papers is not None:
+            texts = _own_papers(service, question, papers)
+            tree = Tree(service.settings.env, service.host, question, texts)
+            card = ProblemCard(
+                problem_id="own", group_id="own", difficulty="own", split="own", papers=len(texts)
+            )
+            return tree, None, card
+        problem = _choose(service, seed, problem_id, split, difficulty)
+        tree = Tree(
+            service.settings.env,
+            service.host,
+            problem.question,
+            {paper.paper_id: paper.text for paper in problem.papers},
+            hint=service.hint(problem),
+        )
+        card = ProblemCard(
+            problem_id=problem.problem_id,
+            group_id=problem.group_id,
+            difficulty=problem.difficulty,
+            split=problem.split,
+            papers=len(problem.papers),
+        )
+        return tree, problem, card
+
+    def _drop(self) -> None:
+        if self._tree is not None:
+            self._tree.close()
+        self._reset_rubric()
+        self._steps, self._seq, self._last = 0, None, None
+
+    # --- step
+
+    @staticmethod
+    def _turns(tree: Tree, action: RLMAction) -> list[FrameTurn]:
+        if action.text and action.turns:
+            raise RefusedError("send text or turns, not both")
+        if action.turns:
+            return action.turns
+        if not action.text:
+            raise RefusedError("the action is empty: send text, or turns")
+        return [FrameTurn(frame=tree.first_ready(), text=action.text)]
+
+    def _refuse(self, reason: str) -> RLMObservation:
+        return RLMObservation(refused=reason)
+
+    def _observe(self) -> RLMObservation:
+        tree = self._tree
+        assert tree is not None
+        scored: dict[str, Any] = {}
+        if tree.done and tree.void is None and self._problem is not None:
+            try:
+                scored = self._score(tree, self._problem)
+            except Exception:
+                logger.exception("episode %s cannot be scored", self._episode_id)
+                tree.end_void(INTERNAL)
+        return RLMObservation(
+            frames=tree.views(),
+            done=tree.done,
+            counters=tree.counters,
+            void=tree.void,
+            problem=self._shown_card(tree),
+            **scored,
+        )
+
+    def _shown_card(self, tree: Tree) -> ProblemCard | None:
+        """The card; the tier tells how many papers hold gold, so it comes with the end."""
+        if self._card is None or self._problem is None or not tree.done:
+            return self._card
+        return self._card.model_copy(update={"tier": self._problem.tier})
+
+    def _score(self, tree: Tree, problem: Problem) -> dict[str, Any]:
+        settings = self._service().settings.rewards
+        evidence = [
+            [(span.paper_id, span.start, span.end) for span in fact.spans]
+            for fact in problem.evidence
+        ]
+        counters = tree.counters
+        facts = EpisodeFacts(
+            papers=tree.papers,
+            evidence=evidence,
+            answer=tree.answer,
+            answered=tree.answered,
+            papers_read=papers_read(tree.papers, tree.shown, settings.read_chars),
+            turns=counters.turns,
+            turns_with_error=counters.errors,
+            turns_with_one_block=counters.turns - counters.format_errors,
+            sub_calls=counters.sub_calls,
+        )
+        if self.rubric is None:
+            self.rubric = EpisodeRubric(settings)
+        reward = self.rubric(None, facts)
+        score = self.rubric.score
+        assert score is not None
+        return {
+            "reward": reward,
+            "components": score.components,
+            "evidence": Evidence(precision=score.precision, recall=score.recall, f1=score.f1),
+            "frame_scores": {
+                frame: frame_score(answer, _given(context), tree.papers, evidence, settings)
+                for frame, context, answer in tree.child_answers()
+            },
+        }
+
+
+def _given(context: JSONValue) -> dict[str, str]:
+    """A child's context as texts under any keys."""
+    if isinstance(context, dict):
+        return context
+    return {} if context is None else {"context": context}
+
+
+def _choose(
+    service: Service,
+    seed: int | None,
+    problem_id: str | None,
+    split: str | None,
+    difficulty: str | None,
+) -> Problem:
+    try:
+        if problem_id is not None:
+            return service.problems.get(problem_id)
+        chosen = secrets.randbelow(2**31) if seed is None else seed
+        return service.problems.pick(split or "train", difficulty, chosen)
+    except KeyError:
+        what = f"problem_id {problem_id!r}" if problem_id else f"{split!r}, {difficulty!r}"
+        raise RefusedError(f"this server has no problem for {what}") from None
+    except ProblemError:
+        logger.exception("problem %s", problem_id)
+        raise RefusedError("that problem's row does not fit the schema") from None
+
+
+def _own_papers(service: Service, question: JSONValue, papers: JSONValue) -> dict[str, str]:
+    """A client's own documents, checked.
+
+    Raises:
+        RefusedError: not allowed, too large, or of another shape than {paper_id: text}.
+    """
+    env = service.settings.env
+    if not env.allow_documents:
+        raise RefusedError("own documents are off on this server (env.allow_documents)")
+    if not isinstance(question, str) or not question.strip():
+        raise RefusedError("own papers need a question")
+    if len(question) > env.limits.prompt_chars:
+        raise RefusedError(f"the question is longer than {env.limits.prompt_chars} characters")
+    if not isinstance(papers, dict) or not papers:
+        raise RefusedError("papers must be a dict {paper_id: text}")
+    if not all(isinstance(text, str) and text for text in papers.values()):
+        raise RefusedError("every paper must be a text that is not empty")
+    if sum(map(len, papers.values())) > env.document_chars:
+        raise RefusedError(f"the papers are longer than {env.document_chars} characters in all")
+    return {str(paper_id): text for paper_id, text in papers.items()}

@@ -1,0 +1,165 @@
+"""What every session of one server shares: settings, problems, one sandbox host.
+
+Read once when the server starts; `RLM_SETTINGS` names a YAML file (sections `env`, `rewards`,
+`prepare`; others are not the server's) and `RLM_DATA` a folder of Parquet files. Without either
+the defaults hold and problems are generated, so a server starts anywhere.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from env.errors import SettingsError
+from env.problems.schema import Problem
+from env.problems.settings import SyntheticSettings
+from env.problems.store import ProblemStore
+from env.server.sandbox import SandboxHost
+from env.settings import EnvSettings, Settings
+from rewards.settings import RewardSettings
+
+DEFAULT_DATA = Path("data/problems")
+
+
+class PrepareSection(Settings):
+    """What the server needs of the section `prepare`."""
+
+    source: str = "synthetic"
+    synthetic: SyntheticSettings = SyntheticSettings()
+
+
+class ServerSettings(Settings):
+    """The sections that a server reads."""
+
+    env: EnvSettings = EnvSettings()
+    rewards: RewardSettings = RewardSettings()
+    prepare: PrepareSection = PrepareSection()
+
+
+def read_settings(environ: Mapping[str, str]) -> ServerSettings:
+    """The settings in force.
+
+    Raises:
+        SettingsError: the file is missing or no YAML, or a key or value is wrong.
+    """
+    name = environ.get("RLM_SETTINGS")
+    if not name:
+        return ServerSettings()
+    try:
+        data = yaml.safe_load(Path(name).read_text(encoding="utf-8")) or {}
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise SettingsError(f"RLM_SETTINGS {name}: not readable as YAML: {error}") from None
+    if not isinstance(data, dict):
+        raise SettingsError(f"RLM_SETTINGS {name}: expected sections (a mapping)")
+    sections: dict[str, Any] = {key: data[key] for key in ("env", "rewards") if key in data}
+    prepare = data.get("prepare") or {}
+    known = PrepareSection.model_fields
+    sections["prepare"] = {key: value for key, value in prepare.items() if key in known}
+    try:
+        return ServerSettings.model_validate(sections)
+    except ValidationError as error:
+        lines = [
+            f"RLM_SETTINGS {name}: {'.'.join(map(str, item['loc']))}: {item['msg']}"
+            for item in error.errors()
+        ]
+        raise SettingsError("\n".join(lines)) from None
+
+
+def read_problems(settings: ServerSettings, environ: Mapping[str, str]) -> ProblemStore:
+    """The problems: of `RLM_DATA`, else of data/problems, else generated.
+
+    An empty `RLM_DATA` asks for generated ones.
+
+    Raises:
+        SettingsError: `RLM_DATA` names no folder of problems.
+    """
+    folder = environ.get("RLM_DATA")
+    if folder:
+        return ProblemStore.load(Path(folder))
+    if folder is None and any(DEFAULT_DATA.glob("*.parquet")):
+        return ProblemStore.load(DEFAULT_DATA)
+    return ProblemStore.generate(settings.prepare.synthetic)
+
+
+def check_budget(settings: ServerSettings, gold_papers: int) -> None:
+    """The tree's limits must leave room for what the reward still pays for.
+
+    Efficiency falls from par to `limit_factor x par` turns and sub-calls; a tree that is cut
+    earlier would punish thoroughness twice.
+
+    Raises:
+        SettingsError: the widest question's limit does not fit the tree's budget.
+    """
+    limits, rewards = settings.env.limits, settings.rewards
+    par = rewards.par_base + rewards.par_per_paper * (gold_papers + 1)
+    needed = rewards.limit_factor * par
+    budget = limits.max_frames * limits.max_turns + limits.max_frames - 1
+    if budget < needed:
+        raise SettingsError(
+            f"env.limits: max_frames {limits.max_frames} x max_turns {limits.max_turns} allow "
+            f"{budget} turns and sub-calls, a question with {gold_papers} gold papers is paid up "
+            f"to {needed:g} (rewards.limit_factor); raise max_frames or max_turns"
+        )
+    if limits.max_frames <= gold_papers:
+        raise SettingsError(
+            f"env.limits.max_frames {limits.max_frames}: a question has {gold_papers} gold "
+            f"papers; allow at least {gold_papers + 1} frames"
+        )
+
+
+class Service:
+    """Problems and sandbox of one server; safe to share between threads.
+
+    Args:
+        settings: what to serve.
+        problems: which problems.
+    """
+
+    def __init__(self, settings: ServerSettings, problems: ProblemStore) -> None:
+        check_budget(settings, problems.most_gold_papers())
+        self.settings = settings
+        self.problems = problems
+        self._host: SandboxHost | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def host(self) -> SandboxHost:
+        """The sandbox host, started at its first use.
+
+        Raises:
+            SandboxError: the boundary cannot be had on this machine.
+        """
+        with self._lock:
+            if self._host is None:
+                env = self.settings.env
+                self._host = SandboxHost(env.limits, env.sandbox, search_window=env.search_window)
+            return self._host
+
+    def hint(self, problem: Problem) -> bool:
+        """Whether the problem's level gives a hint."""
+        prepare = self.settings.prepare
+        level = prepare.synthetic.levels.get(problem.difficulty)
+        return prepare.source == "synthetic" and level is not None and level.hint
+
+    def close(self) -> None:
+        """End the sandbox host and every process of it."""
+        with self._lock:
+            host, self._host = self._host, None
+        if host is not None:
+            host.close()
+
+
+def start(environ: Mapping[str, str] = os.environ) -> Service:
+    """A service as the environment variables say.
+
+    Raises:
+        SettingsError: settings or data are wrong.
+    """
+    settings = read_settings(environ)
+    return Service(settings, read_problems(settings, environ))
