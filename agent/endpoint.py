@@ -1,0 +1,148 @@
+"""Any OpenAI-compatible endpoint as a policy: vLLM, llama.cpp, Ollama, or a paid API.
+
+It plays in the identical harness as the trained model, with texts only: no token ids and no
+log-probs, so it can be measured and can demonstrate, but not be trained. Requests of one call run
+side by side. A passing failure is retried; one that stays makes the turn `error`, which voids the
+episode; a wrong address, name or key stops at once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any
+
+import openai
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+
+from agent.errors import PolicyError
+from agent.policy import FrameKey, TurnReply, TurnRequest
+from agent.settings import GenerationSettings
+
+_PASSING = (openai.APIConnectionError, openai.RateLimitError, openai.InternalServerError)
+_WRONG = (openai.AuthenticationError, openai.PermissionDeniedError, openai.NotFoundError)
+
+
+@dataclass
+class Usage:
+    """What an endpoint was asked for, so far."""
+
+    requests: int = 0
+    failures: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+    def cost(self, prompt_price: float, completion_price: float) -> float:
+        """Money, from prices of a million tokens."""
+        return (self.prompt_tokens * prompt_price + self.completion_tokens * completion_price) / 1e6
+
+
+class EndpointPolicy:
+    """Plays frames with a model behind an OpenAI-compatible API.
+
+    Args:
+        base_url: such as `http://127.0.0.1:8000/v1`.
+        model: the name the endpoint knows.
+        settings: temperature and `max_turn_tokens`; a frame's own limit is the endpoint's.
+        api_key: the environment variable OPENAI_API_KEY unless given; local servers need none.
+        concurrency: requests in flight.
+        attempts: tries of one request before its turn is an `error`.
+        timeout_s: seconds one try may take.
+        wait_s: longest pause between tries.
+        extra: more fields of the request's body, such as `{"reasoning_effort": "low"}`.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        model: str,
+        settings: GenerationSettings,
+        *,
+        api_key: str | None = None,
+        concurrency: int = 16,
+        attempts: int = 4,
+        timeout_s: float = 120.0,
+        wait_s: float = 20.0,
+        extra: dict[str, Any] | None = None,
+    ) -> None:
+        self.base_url, self.model, self.settings = base_url, model, settings
+        self.usage = Usage()
+        self._client = openai.OpenAI(
+            base_url=base_url,
+            api_key=api_key or os.environ.get("OPENAI_API_KEY") or "none",
+            timeout=timeout_s,
+            max_retries=0,  # tenacity retries
+        )
+        self._concurrency = concurrency
+        self._retrying = Retrying(
+            retry=retry_if_exception_type(_PASSING),
+            stop=stop_after_attempt(attempts),
+            wait=wait_random_exponential(multiplier=min(0.5, wait_s), max=wait_s),
+            reraise=True,
+        )
+        self._extra = dict(extra or {})
+        self._frames: dict[FrameKey, list[dict[str, str]]] = {}
+        self._lock = Lock()
+
+    def act(self, requests: Sequence[TurnRequest]) -> list[TurnReply]:
+        """One turn for each request; a request that keeps failing gets an `error` turn.
+
+        Raises:
+            PolicyError: the endpoint refuses the key, or does not know the address or the model.
+        """
+        with ThreadPoolExecutor(max_workers=self._concurrency) as pool:
+            return list(pool.map(self._turn, requests))
+
+    def release(self, keys: Iterable[FrameKey]) -> None:
+        """Forget frames that ended."""
+        for key in keys:
+            self._frames.pop(key, None)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def _turn(self, request: TurnRequest) -> TurnReply:
+        if not request.first and request.key not in self._frames:
+            raise PolicyError(f"frame {request.key}: its first turn was never played here")
+        talk = [] if request.first else self._frames[request.key]
+        talk += [{"role": item.role, "content": item.content} for item in request.messages]
+        self._frames[request.key] = talk
+        try:
+            # A copy, because the statistics of a Retrying are kept on it.
+            answer = self._retrying.copy()(self._ask, talk, request.seed)
+        except _WRONG as error:
+            raise PolicyError(
+                f"{self.base_url} refuses model {self.model!r}: {error}; check the address (it "
+                "ends in /v1 mostly), the model's name and OPENAI_API_KEY"
+            ) from error
+        except openai.OpenAIError:
+            with self._lock:
+                self.usage.failures += 1
+            return TurnReply(text="", finish="error")
+        choice = answer.choices[0]
+        text = choice.message.content or ""
+        talk.append({"role": "assistant", "content": text})
+        return TurnReply(text=text, finish="length" if choice.finish_reason == "length" else "stop")
+
+    def _ask(self, talk: list[dict[str, str]], seed: int) -> Any:
+        client: Any = self._client
+        answer = client.chat.completions.create(
+            model=self.model,
+            messages=talk,
+            temperature=self.settings.temperature,
+            max_tokens=self.settings.max_turn_tokens,
+            seed=seed % 2**31,
+            extra_body=self._extra,
+        )
+        with self._lock:
+            self.usage.requests += 1
+            if answer.usage is not None:
+                self.usage.prompt_tokens += answer.usage.prompt_tokens
+                self.usage.completion_tokens += answer.usage.completion_tokens
+        if not answer.choices:
+            raise openai.OpenAIError("an answer without choices")
+        return answer

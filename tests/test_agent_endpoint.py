@@ -1,0 +1,175 @@
+"""The endpoint policy against a small OpenAI-compatible server."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from agent.endpoint import EndpointPolicy
+from agent.errors import PolicyError
+from agent.policy import TurnRequest
+from agent.settings import GenerationSettings
+from env.models import Message
+
+SETTINGS = GenerationSettings(temperature=0.5, max_turn_tokens=32)
+
+
+class FakeServer(ThreadingHTTPServer):
+    """Answers with the last user message reversed; `plan` holds statuses to give before that."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), FakeHandler)
+        self.bodies: list[dict] = []
+        self.plan: list[int] = []
+        self.finish = "stop"
+        self.pause_s = 0.0
+        self.in_flight = self.most_in_flight = 0
+        self.lock = threading.Lock()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/v1"
+
+
+class FakeHandler(BaseHTTPRequestHandler):
+    server: FakeServer
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        with self.server.lock:
+            self.server.bodies.append(body | {"path": self.path})
+            self.server.in_flight += 1
+            self.server.most_in_flight = max(self.server.most_in_flight, self.server.in_flight)
+            status = self.server.plan.pop(0) if self.server.plan else 200
+        time.sleep(self.server.pause_s)
+        with self.server.lock:
+            self.server.in_flight -= 1
+        if status == 0:  # drop the connection
+            self.connection.close()
+            return
+        message = {"role": "assistant", "content": body["messages"][-1]["content"][::-1]}
+        answer = {
+            "id": "1",
+            "object": "chat.completion",
+            "created": 0,
+            "model": body["model"],
+            "choices": [{"index": 0, "message": message, "finish_reason": self.server.finish}],
+            "usage": {"prompt_tokens": 10, "completion_tokens": 3, "total_tokens": 13},
+        }
+        data = json.dumps(answer if status == 200 else {"error": {"message": "no"}}).encode()
+        self.send_response(status)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[FakeServer]:
+    with FakeServer() as fake:
+        threading.Thread(target=fake.serve_forever, kwargs={"poll_interval": 0.02}).start()
+        yield fake
+        fake.shutdown()
+
+
+def policy_of(server: FakeServer, **changes: object) -> EndpointPolicy:
+    options = {"wait_s": 0.01, "timeout_s": 10.0, **changes}
+    return EndpointPolicy(server.url, "some-model", SETTINGS, **options)
+
+
+def ask(number: int, text: str, first: bool = True) -> TurnRequest:
+    messages = [Message(role="user", content=text)]
+    return TurnRequest((number, 0), messages, 0, "rlm", first, seed=2**40 + number)
+
+
+def test_the_whole_conversation_is_sent_on_every_turn(server):
+    policy = policy_of(server)
+    assert policy.act([ask(0, "abc")])[0].text == "cba"
+    assert policy.act([ask(0, "def", first=False)])[0].text == "fed"
+    assert server.bodies[1]["messages"] == [
+        {"role": "user", "content": "abc"},
+        {"role": "assistant", "content": "cba"},
+        {"role": "user", "content": "def"},
+    ]
+
+
+def test_settings_and_seed_reach_the_endpoint(server):
+    policy_of(server, extra={"top_k": 5}).act([ask(7, "abc")])
+    body = server.bodies[0]
+    assert body["path"] == "/v1/chat/completions"
+    assert (body["model"], body["temperature"], body["max_tokens"]) == ("some-model", 0.5, 32)
+    assert body["seed"] == (2**40 + 7) % 2**31
+    assert body["top_k"] == 5
+
+
+def test_replies_come_in_the_order_asked_from_requests_side_by_side(server):
+    server.pause_s = 0.1
+    replies = policy_of(server, concurrency=4).act([ask(n, f"text{n}") for n in range(8)])
+    assert [reply.text for reply in replies] == [f"text{n}"[::-1] for n in range(8)]
+    assert server.most_in_flight == 4
+
+
+@pytest.mark.parametrize("status", [0, 429, 500, 503])
+def test_a_passing_failure_is_retried(server, status):
+    server.plan = [status, status]
+    policy = policy_of(server)
+    assert policy.act([ask(0, "abc")])[0].text == "cba"
+    assert len(server.bodies) == 3
+    assert policy.usage.failures == 0
+
+
+def test_a_lasting_failure_is_an_error_turn_of_that_frame_alone(server):
+    server.plan = [500] * 3
+    policy = policy_of(server, attempts=3, concurrency=1)
+    replies = policy.act([ask(0, "abc"), ask(1, "def")])
+    assert [reply.finish for reply in replies] == ["error", "stop"]
+    assert len(server.bodies) == 4
+    assert policy.usage.failures == 1
+
+
+def test_a_refused_request_is_an_error_turn_without_retries(server):
+    server.plan = [400]
+    assert policy_of(server).act([ask(0, "abc")])[0].finish == "error"
+    assert len(server.bodies) == 1
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_a_wrong_key_or_name_stops_at_once(server, status):
+    server.plan = [status]
+    with pytest.raises(PolicyError, match="OPENAI_API_KEY"):
+        policy_of(server).act([ask(0, "abc")])
+
+
+def test_an_unreachable_endpoint_gives_error_turns():
+    policy = EndpointPolicy("http://127.0.0.1:9/v1", "m", SETTINGS, attempts=2, wait_s=0.01)
+    assert policy.act([ask(0, "abc")])[0].finish == "error"
+
+
+def test_a_truncated_answer_ends_by_length(server):
+    server.finish = "length"
+    assert policy_of(server).act([ask(0, "abc")])[0].finish == "length"
+
+
+def test_tokens_are_counted_and_priced(server):
+    policy = policy_of(server)
+    policy.act([ask(n, "abc") for n in range(4)])
+    assert (policy.usage.requests, policy.usage.prompt_tokens) == (4, 40)
+    assert policy.usage.cost(2.0, 10.0) == pytest.approx((40 * 2 + 12 * 10) / 1e6)
+
+
+def test_released_frames_are_forgotten(server):
+    policy = policy_of(server)
+    policy.act([ask(0, "abc")])
+    policy.release([(0, 0)])
+    with pytest.raises(PolicyError, match="first turn"):
+        policy.act([ask(0, "def", first=False)])
