@@ -23,9 +23,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from agent import evaluation
+from agent.errors import PolicyError
 from agent.evaluation import Mode, Row
 from agent.settings import GenerationSettings
 from agent.statistics import Bootstrap, choose_problems
+from env.errors import EpisodeError
 from tasks.config import EvaluateSettings, Params
 from tasks.errors import StageError
 from tasks.outputs import replacing, write_json
@@ -65,10 +67,13 @@ def run(params: Params, run: StageRun) -> Path:
 
     played: dict[str, dict[tuple[Mode, int], list[Trajectory]]] = {}
     alone: dict[str, list[float]] = {}
-    with environment(params) as url:
-        for name, path in MODELS.items():
-            played[name] = play_modes(path, url, specs, settings, label=name)
-            alone[name] = play_alone(path, url, specs, settings, label=name)
+    try:
+        with environment(params) as url:
+            for name, path in MODELS.items():
+                played[name] = play_modes(path, url, specs, settings, label=name)
+                alone[name] = play_alone(path, url, specs, settings, label=name)
+    except (EpisodeError, PolicyError) as error:
+        raise StageError(f"evaluate: {error}") from error
 
     rows = {
         name: [

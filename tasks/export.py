@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent.errors import ExportError, PolicyError
 from agent.export import Measured, Record, judge, merge, observe, relative_errors
+from env.errors import EpisodeError
 from tasks.config import Params
 from tasks.errors import StageError
 from tasks.outputs import replacing, write_json
@@ -68,7 +69,7 @@ def run(params: Params, run: StageRun) -> Path:
                     "the figures. Check that the adapter belongs to this base, or set "
                     "export.dtype=bfloat16 with export.max_logit_error=0.01"
                 )
-    except (ExportError, PolicyError) as error:
+    except (ExportError, PolicyError, EpisodeError) as error:
         raise StageError(f"export: {error}") from error
     return MERGED
 
