@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from agent.policy import FrameKey, Policy, TurnReply, TurnRequest
 from agent.trajectory import FrameRecord, Trajectory, TurnRecord
 from env.client import Sessions
-from env.errors import EpisodeError
+from env.errors import EpisodeError, RefusedError
 from env.models import FrameTurn, FrameView, RLMAction, RLMObservation
 
 _DEAD_ROUNDS = 2
@@ -78,8 +78,8 @@ def play(
         connection, a policy that failed, a refused action) has `void` set and no reward.
 
     Raises:
-        EpisodeError: nothing works: every session failed in two rounds in a row, or the
-            environment never answered at all.
+        EpisodeError: nothing works: every session failed or was refused in two rounds in a row,
+            or no episode could be begun at all (no server, or one with other problems).
     """
     if sessions < 1:
         raise ValueError(f"play needs at least one session, not {sessions}")
@@ -131,7 +131,7 @@ class _Rounds:
                 [(e.number, frame) for e in self.active for frame in e.trajectory.frames]
             )
         if not self.answered:
-            raise EpisodeError(f"the environment does not answer: {self.last_loss}")
+            raise EpisodeError(f"the environment played no episode: {self.last_loss}")
         return [self.done[number] for number in range(len(self.specs))]
 
     def _over(self, episode: _Episode) -> bool:
@@ -159,10 +159,11 @@ class _Rounds:
             assert episode.waiting is not None
             try:
                 observation = episode.waiting.result()
-            except EpisodeError as error:
+            except (EpisodeError, RefusedError) as error:
                 failures += 1
                 self.last_loss = str(error)
-                self._finish(episode, void=f"connection: {error}")
+                kind = "refused" if isinstance(error, RefusedError) else "connection"
+                self._finish(episode, void=f"{kind}: {error}")
             else:
                 self.answered = True
                 self._take(episode, observation)
@@ -172,15 +173,12 @@ class _Rounds:
         self.dead_rounds = self.dead_rounds + 1 if failures == len(self.active) else 0
         if self.dead_rounds >= _DEAD_ROUNDS:
             raise EpisodeError(
-                f"the environment does not answer ({len(self.done)} of {len(self.specs)} "
+                f"the environment plays no more ({len(self.done)} of {len(self.specs)} "
                 f"episodes were over): {self.last_loss}"
             )
 
     def _take(self, episode: _Episode, observation: RLMObservation) -> None:
         record = episode.trajectory
-        if observation.refused is not None:
-            self._finish(episode, void=f"the environment refused: {observation.refused}")
-            return
         record.counters = observation.counters
         if card := observation.problem:
             record.difficulty = card.difficulty or record.difficulty
