@@ -1,0 +1,87 @@
+"""The system-call filter of a worker, compiled to BPF in the server.
+
+Allow-list: what a running interpreter needs to compute, and the channel. Everything else is
+EPERM, so that the policy sees an ordinary exception. libseccomp writes the program, for the
+machine's own architecture; another one (32 bits, x32) kills the process.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from typing import Any
+
+from env.errors import SandboxError
+
+CHANNEL_FD = 3
+_EPERM = 1
+_PROT_EXEC = 0x4
+_MAP_ANONYMOUS = 0x20
+
+_ALLOWED = (
+    # memory without executable pages: see the argument rules below for mmap and mprotect
+    "brk",
+    "munmap",
+    "mremap",
+    "madvise",
+    # clocks, where the vDSO falls back to the kernel; no sleeping and no timers
+    "clock_gettime",
+    "clock_getres",
+    "gettimeofday",
+    "time",
+    # locks of the interpreter; a deadlock meets the wall limit
+    "futex",
+    "sched_yield",
+    "getrandom",
+    # the soft limit's signal, and being stopped and continued by the host
+    "rt_sigreturn",
+    "restart_syscall",
+    "exit",
+    "exit_group",
+)
+
+
+def compile_filter() -> bytes:
+    """Return the BPF program (8 bytes per instruction).
+
+    Raises:
+        SandboxError: seccomp cannot be had here.
+    """
+    if not sys.platform.startswith("linux"):
+        raise SandboxError(
+            f"The REPL sandbox needs Linux with seccomp, and this is {sys.platform}. "
+            "Run the environment server in a Linux container or virtual machine."
+        )
+    try:
+        import pyseccomp
+    except (ImportError, RuntimeError, OSError) as error:
+        raise SandboxError(
+            f"The REPL sandbox needs libseccomp ({error}). "
+            "Install it: `apt-get install libseccomp2` and `pip install pyseccomp`."
+        ) from error
+    try:
+        return _program(pyseccomp)
+    except OSError as error:
+        raise SandboxError(
+            f"libseccomp could not build the sandbox's filter ({error}). "
+            "Version 2.5 or later is needed: `apt-get install libseccomp2`."
+        ) from error
+
+
+def _program(seccomp: Any) -> bytes:
+    rules = seccomp.SyscallFilter(seccomp.ERRNO(_EPERM))
+    rules.set_attr(seccomp.Attr.ACT_BADARCH, seccomp.KILL_PROCESS)
+    for name in _ALLOWED:
+        number = seccomp.resolve_syscall(seccomp.Arch.NATIVE, name)
+        if number >= 0:  # negative: this architecture has no such call
+            rules.add_rule(seccomp.ALLOW, number)
+    for name in ("read", "write"):
+        rules.add_rule(seccomp.ALLOW, name, seccomp.Arg(0, seccomp.EQ, CHANNEL_FD))
+    no_exec = seccomp.Arg(2, seccomp.MASKED_EQ, _PROT_EXEC, 0)
+    anonymous = seccomp.Arg(3, seccomp.MASKED_EQ, _MAP_ANONYMOUS, _MAP_ANONYMOUS)
+    rules.add_rule(seccomp.ALLOW, "mmap", no_exec, anonymous)
+    rules.add_rule(seccomp.ALLOW, "mprotect", no_exec)
+    with tempfile.TemporaryFile() as file:
+        rules.export_bpf(file)
+        file.seek(0)
+        return file.read()

@@ -1,0 +1,118 @@
+"""The worker's end of the channel: frames on fd 3.
+
+Host to worker: u32 length, marshal (trusted, compact). Worker to host: u32 length, u32 length of
+a JSON header, header, UTF-8 blobs. Every text of a value is a blob and the header only refers to
+it, so the host never parses much JSON from here: `env/server/sandbox/wire.py` is the other end.
+"""
+
+from __future__ import annotations
+
+import json
+import marshal
+import os
+import struct
+from typing import Any
+
+FD = 3
+MAX_HEADER = 256 * 1024
+MAX_FRAME = 4 * 1024 * 1024
+MAX_DEPTH = 64
+
+
+class TooLargeError(ValueError):
+    """A value does not fit into a frame; the policy sees the message."""
+
+
+def receive() -> tuple[Any, ...]:
+    """Block until the host's next frame; an empty tuple when the host is gone."""
+    head = _read(4)
+    if len(head) < 4:
+        return ()
+    (size,) = struct.unpack("!I", head)
+    body = _read(size)
+    if len(body) < size:
+        return ()
+    message: tuple[Any, ...] = marshal.loads(body)
+    return message
+
+
+def _read(size: int) -> bytes:
+    parts = []
+    while size > 0:
+        part = os.read(FD, min(size, 1 << 20))
+        if not part:
+            break
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def frame(kind: str, number: int, value: Any) -> bytes:
+    """Encode one message.
+
+    Raises:
+        TooLargeError: the frame would pass a limit, or `value` is nested too deeply.
+    """
+    blobs: dict[str, int] = {}
+    tree = _tree(value, blobs, 0, set())
+    encoded = [text.encode("utf-8", "replace") for text in blobs]
+    header = json.dumps(
+        {"t": kind, "n": number, "v": tree, "b": [len(blob) for blob in encoded]},
+        separators=(",", ":"),
+    ).encode()
+    size = 4 + len(header) + sum(len(blob) for blob in encoded)
+    if len(header) > MAX_HEADER or size > MAX_FRAME:
+        raise TooLargeError("too large: at most 4 MB, in at most some thousand items")
+    return b"".join([struct.pack("!II", size, len(header)), header, *encoded])
+
+
+def send(data: bytes) -> None:
+    """Write a frame as a whole."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(FD, view) :]
+
+
+def _tree(value: Any, blobs: dict[str, int], depth: int, above: set[int]) -> Any:
+    """`value` as JSON types with texts as references; other objects become their `str`."""
+    if value is None or value is True or value is False:
+        return value
+    if isinstance(value, str):
+        return {"s": _blob(value, blobs)}
+    if isinstance(value, int):
+        if not -(2**63) <= value < 2**63:
+            raise TooLargeError("a number of more than 64 bits")
+        return int(value)
+    if isinstance(value, float):
+        number = float(value)
+        return number if number - number == 0 else None  # NaN and infinity are no JSON
+    if depth >= MAX_DEPTH:
+        raise TooLargeError(f"nested deeper than {MAX_DEPTH}")
+    if id(value) in above:
+        raise TooLargeError("a list or dict that contains itself")
+    if isinstance(value, dict):
+        inside = above | {id(value)}
+        return {
+            "d": [
+                [_blob(str(key), blobs), _tree(item, blobs, depth + 1, inside)]
+                for key, item in value.items()
+            ]
+        }
+    if isinstance(value, (set, frozenset)):
+        value = sorted(value, key=str)
+    if isinstance(value, (list, tuple)) or _is_lazy_list(value):
+        inside = above | {id(value)}
+        return [_tree(item, blobs, depth + 1, inside) for item in value]
+    return {"s": _blob(str(value), blobs)}
+
+
+_LAZY = tuple(map(type, ({}.keys(), {}.values(), {}.items(), range(0), map(str, ()), iter([]))))
+
+
+def _is_lazy_list(value: Any) -> bool:
+    return isinstance(value, _LAZY) or type(value).__name__ in ("generator", "deque", "filter")
+
+
+def _blob(text: str, blobs: dict[str, int]) -> int:
+    # A plain copy: a subclass may lie about its hash and equality.
+    return blobs.setdefault(str.__str__(text), len(blobs))

@@ -1,0 +1,110 @@
+"""Locking the process in. The zygote takes what its children inherit, the worker the rest.
+
+Order matters: each step still needs calls that the next one takes away; seccomp comes last. The
+filter is the boundary, everything else is spare. No retreat is made here for a filter that cannot
+be installed: the process ends.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+import struct
+from typing import Any
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_DUMPABLE = 4
+_PR_SET_SECCOMP = 22
+_PR_SET_NO_NEW_PRIVS = 38
+_SECCOMP_MODE_FILTER = 2
+_LANDLOCK_CREATE_RULESET = 444  # the same number on x86_64 and aarch64
+_LANDLOCK_RESTRICT_SELF = 446
+_NOBODY = 65534
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _Program(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p)]
+
+
+def _prctl(option: int, argument: Any, third: Any = 0) -> None:
+    if _libc.prctl(option, ctypes.c_ulong(argument), third, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl {option}")
+
+
+def harden_zygote() -> list[str]:
+    """Give up privileges and files for this process and all its children; return the layers."""
+    layers = ["no_new_privs"]
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    if os.geteuid() == 0 and _drop_uid():
+        layers.append("uid")
+    _prctl(_PR_SET_DUMPABLE, 0)  # after the uid, which resets it
+    if _landlock():
+        layers.append("landlock")
+    return layers
+
+
+def _drop_uid() -> bool:
+    try:
+        os.setgroups([])
+        os.setresgid(_NOBODY, _NOBODY, _NOBODY)
+        os.setresuid(_NOBODY, _NOBODY, _NOBODY)
+    except OSError:  # a container's root without the capability
+        return False
+    return True
+
+
+def _landlock() -> bool:
+    """Deny every file, port and outside signal that this kernel's Landlock knows of."""
+    version = _libc.syscall(_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint(1))
+    if version < 1:
+        return False
+    files = (1 << {1: 13, 2: 14, 3: 15, 4: 15}.get(version, 16)) - 1
+    handled = struct.pack("QQQ", files, 0b11, 0b11)
+    size = 8 if version < 4 else 16 if version < 6 else 24
+    rules = _libc.syscall(
+        _LANDLOCK_CREATE_RULESET, handled, ctypes.c_size_t(size), ctypes.c_uint(0)
+    )
+    if rules < 0:
+        return False
+    done = _libc.syscall(_LANDLOCK_RESTRICT_SELF, ctypes.c_int(rules), ctypes.c_uint(0)) == 0
+    os.close(rules)
+    return done
+
+
+def harden_worker(bpf: bytes | None, zygote_pid: int, memory: int, cpu_s: int) -> list[str]:
+    """Take the last rights away; return the layers.
+
+    Args:
+        bpf: The filter, or None to go without (only a test can ask for it).
+        zygote_pid: Whose death ends this process.
+        memory: Bytes of address space.
+        cpu_s: CPU seconds of the whole life, far above what the host allows.
+
+    Raises:
+        OSError: A layer that must hold does not.
+    """
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != zygote_pid:
+        os._exit(1)
+    for limit, value in (
+        (resource.RLIMIT_AS, memory),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_FSIZE, 0),
+        (resource.RLIMIT_NPROC, 0),
+        (resource.RLIMIT_NOFILE, 0),
+    ):
+        resource.setrlimit(limit, (value, value))
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))
+    if bpf is None:
+        return ["rlimits"]
+    program = _Program(len(bpf) // 8, bpf)
+    _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(program))
+    try:
+        os.stat("/")
+    except PermissionError:
+        return ["rlimits", "seccomp"]
+    raise OSError("the seccomp filter was installed and does not hold")

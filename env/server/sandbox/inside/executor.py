@@ -1,0 +1,31 @@
+"""Executors that run each task at once, in the caller: there are no threads or processes here."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import concurrent.futures.thread
+from collections.abc import Callable
+from typing import Any
+
+
+class InlineExecutor(concurrent.futures.Executor):
+    """`ThreadPoolExecutor` with one worker, which is the caller."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._max_workers = 1
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Run `fn` now; its Exception goes into the future, FINAL and limits go through."""
+        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+def install() -> None:
+    """Put the inline executor where policy code looks for a pool."""
+    for module in (concurrent.futures, concurrent.futures.thread):
+        module.ThreadPoolExecutor = InlineExecutor  # type: ignore[attr-defined, misc]
+    concurrent.futures.ProcessPoolExecutor = InlineExecutor  # type: ignore[misc]

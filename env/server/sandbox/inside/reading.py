@@ -1,0 +1,189 @@
+"""The functions that read `context`, as the policy calls them. Pure: they ask nobody.
+
+`context` is one text or {paper_id: text}. Snippets are verbatim slices of what they were found
+in, so an answer made of them stands in a paper.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+_CLOSE = 0.85
+"""Similarity from which a word counts as a misspelling: 6-letter names one letter apart differ."""
+
+_ABSTRACT_TAG = re.compile(r"<abstract>\s*(.*?)\s*</abstract>", re.DOTALL | re.IGNORECASE)
+_ABSTRACT_HEAD = re.compile(r"^\W*abstract\W*", re.MULTILINE | re.IGNORECASE)
+_ABSTRACT_CHARS = 2000
+
+
+class Reader:
+    """`search`, `list_papers`, `get_abstract`, `extract` with the settings of this REPL.
+
+    Args:
+        window: Characters kept on each side of a hit before widening to whole sentences.
+        quiet: False prints what is found, as the published scaffold does.
+    """
+
+    def __init__(self, window: int, quiet: bool) -> None:
+        self._window = window
+        self._quiet = quiet
+
+    def search(
+        self, text: Any, keyword: str, window: int | None = None, bidirectional: bool = True
+    ) -> Any:
+        """Sentences of `text` with `keyword`: exact, else in any case, else misspelt.
+
+        Returns:
+            A list of snippets for a text; {paper_id: snippets} of the papers with hits for a dict.
+        """
+        if not isinstance(keyword, str) or not keyword.strip():
+            raise ValueError("search: keyword must be a text that is not empty")
+        if isinstance(text, (list, tuple)) and all(isinstance(part, str) for part in text):
+            text = "\n".join(text)
+        if not isinstance(text, (str, Mapping)):
+            raise TypeError(f"search: give it a text or a dict, not {type(text).__name__}")
+        width = self._window if window is None else max(0, int(window))
+        before = width if bidirectional else 0
+        papers = text if isinstance(text, Mapping) else {"": text}
+        found: dict[Any, list[str]] = {}
+        for paper_id, hits in _hits(papers, keyword).items():
+            found[paper_id] = _snippets(papers[paper_id], hits, before, width)
+        if not self._quiet:
+            _show(found, keyword, grouped=isinstance(text, Mapping))
+        return found if isinstance(text, Mapping) else found.get("", [])
+
+    def list_papers(self, context: Any) -> list[str]:
+        """The ids of the papers."""
+        if isinstance(context, Mapping):
+            return list(context)
+        raise TypeError("list_papers: context is one text here, not a dict of papers")
+
+    def get_abstract(self, context: Any, paper_id: str | None = None) -> str:
+        """The abstract of a paper, or the first sentence or paragraph after its title."""
+        return _abstract(_paper(context, paper_id))
+
+    def get_paper_abstract(self, context: Any, paper_id: str | None = None) -> str:
+        """As `get_abstract`, with id and title, in the published scaffold's form."""
+        text = _paper(context, paper_id)
+        title = text.split("\n", 1)[0].replace("### PAPER: ", "")
+        return f"Paper ID: {paper_id}\nTitle: {title}\nAbstract: {_abstract(text)}"
+
+    def extract(self, snippet: str, start_phrase: str, end_phrase: str) -> str:
+        """The part of `snippet` from one phrase to the end of another, both included, any case.
+
+        A start that is not there means the beginning, an end that is not there the end.
+        """
+        folded = _fold(snippet)
+        start = max(0, folded.find(_fold(start_phrase)))
+        end = folded.find(_fold(end_phrase), start)
+        part = snippet[start:] if end < 0 else snippet[start : end + len(end_phrase)]
+        if not self._quiet:
+            print(part)  # noqa: T201  the REPL's own output
+        return part
+
+
+def _paper(context: Any, paper_id: str | None) -> str:
+    if isinstance(context, Mapping):
+        if paper_id not in context:
+            raise KeyError(f"no paper {paper_id!r}; list_papers(context) names them")
+        context = context[paper_id]
+    if not isinstance(context, str):
+        raise TypeError(f"a paper is a text, not {type(context).__name__}")
+    return context
+
+
+def _abstract(text: str) -> str:
+    tagged = _ABSTRACT_TAG.search(text)
+    if tagged:
+        return tagged.group(1)
+    heading = _ABSTRACT_HEAD.search(text, 0, 5000)
+    body = text[heading.end() :] if heading else text.partition("\n")[2].lstrip("\n") or text
+    paragraph, blank, _ = body.partition("\n\n")
+    if not blank and not heading:
+        paragraph = body.partition("\n")[0]
+    return paragraph[:_ABSTRACT_CHARS].strip()
+
+
+def _fold(text: str) -> str:
+    """Lower case, character by character: positions in the result are positions in `text`."""
+    lower = text.lower()
+    if len(lower) == len(text):
+        return lower
+    return "".join(char if len(char.lower()) != 1 else char.lower() for char in text)
+
+
+def _hits(papers: Mapping[Any, Any], keyword: str) -> dict[Any, list[tuple[int, int]]]:
+    """Places of `keyword` by paper, at the first strictness that finds any."""
+    texts = {paper_id: text for paper_id, text in papers.items() if isinstance(text, str)}
+    exact = {paper_id: _places(text, keyword) for paper_id, text in texts.items()}
+    if any(exact.values()):
+        return {paper_id: places for paper_id, places in exact.items() if places}
+    folded = _fold(keyword)
+    loose = {paper_id: _places(_fold(text), folded) for paper_id, text in texts.items()}
+    if not any(loose.values()):
+        loose = {paper_id: _close_places(text, folded) for paper_id, text in texts.items()}
+    return {paper_id: places for paper_id, places in loose.items() if places}
+
+
+def _places(text: str, keyword: str) -> list[tuple[int, int]]:
+    places = []
+    start = text.find(keyword)
+    while start >= 0:
+        places.append((start, start + len(keyword)))
+        start = text.find(keyword, start + len(keyword))
+    return places
+
+
+def _close_places(text: str, keyword: str) -> list[tuple[int, int]]:
+    """Runs of words that are each close to the keyword's word at that position."""
+    wanted = re.findall(r"\w+", keyword)
+    words = [(match.group().lower(), match.span()) for match in re.finditer(r"\w+", text)]
+    vocabulary = sorted({word for word, _ in words})
+    close = [set(difflib.get_close_matches(word, vocabulary, 20, _CLOSE)) for word in wanted]
+    if not close or not all(close):
+        return []
+    return [
+        (words[i][1][0], words[i + len(close) - 1][1][1])
+        for i in range(len(words) - len(close) + 1)
+        if all(words[i + j][0] in close[j] for j in range(len(close)))
+    ]
+
+
+def _snippets(text: str, hits: list[tuple[int, int]], before: int, after: int) -> list[str]:
+    """Hits widened by a window and then to whole sentences; those that overlap become one."""
+    spans: list[tuple[int, int]] = []
+    for hit_start, hit_end in hits:
+        start = _sentence_start(text, max(0, hit_start - before))
+        end = _sentence_end(text, min(len(text), hit_end + after))
+        if spans and start < spans[-1][1]:
+            spans[-1] = (spans[-1][0], max(end, spans[-1][1]))
+        else:
+            spans.append((start, end))
+    return list(dict.fromkeys(text[start:end].strip() for start, end in spans))
+
+
+def _sentence_start(text: str, position: int) -> int:
+    line = text.rfind("\n", 0, position) + 1
+    stop = text.rfind(". ", 0, position)
+    return max(line, stop + 2 if stop >= 0 else 0)
+
+
+def _sentence_end(text: str, position: int) -> int:
+    line = text.find("\n", position)
+    # A hit that ends with the sentence's own full stop lies inside it.
+    stop = text.find(". ", max(0, position - 1))
+    ends = [line if line >= 0 else len(text), stop + 1 if stop >= 0 else len(text)]
+    return max(position, min(ends))
+
+
+def _show(found: dict[Any, list[str]], keyword: str, grouped: bool) -> None:
+    for paper_id, snippets in found.items():
+        if grouped:
+            print(f"\n=== Paper: {paper_id} ===")  # noqa: T201
+        for index, snippet in enumerate(snippets):
+            print(f"--- snippet {index} ---\n{snippet}")  # noqa: T201
+    if not found:
+        print(f"(no hits for {keyword!r})")  # noqa: T201

@@ -1,0 +1,244 @@
+"""One REPL: runs cells for the host until its channel closes.
+
+Nothing here is a guard: policy code can reach all of it. What it can do to it hurts only its own
+REPL, since the host believes no frame and the kernel allows no way out.
+"""
+
+from __future__ import annotations
+
+import builtins
+import gc
+import mmap
+import os
+import random
+import signal
+import sys
+import threading
+import time
+import types
+from typing import Any
+
+from . import channel, confine, executor, traces
+from .calls import Calls, FinalCalled
+from .output import Output
+from .reading import Reader
+
+BROKEN = 70
+"""Exit status of a worker that cannot go on."""
+
+_BALLAST = 24 << 20
+"""Bytes of address space kept back for the bookkeeping after a cell that filled its memory."""
+
+
+class CellStopped(BaseException):
+    """The host's soft limit; not an Exception, so that no ordinary handler keeps it."""
+
+
+def main(config: dict[str, Any]) -> None:
+    """Confine this process, report what holds, and serve cells."""
+    init = channel.receive()
+    if not init:
+        return
+    _, context, options = init
+    memory = config["base_bytes"] + _BALLAST + options["memory_bytes"]
+    repl = _Repl(context, options)
+    layers = confine.harden_worker(
+        config["bpf"], config["zygote_pid"], memory, options["life_cpu_s"]
+    )
+    channel.send(channel.frame("ready", 0, config["layers"] + layers))
+    while message := channel.receive():
+        _, number, code = message
+        repl.run(number, code)
+
+
+class _Repl:
+    """The namespace of one REPL and what has to be put right after each cell."""
+
+    def __init__(self, context: Any, options: dict[str, Any]) -> None:
+        self._ballast = _reserve()
+        self._number = 0
+        self._inside = False
+        self._on_wire = False
+        self._stop_wanted = False
+        self._stopped = False
+        self._cells: dict[str, list[str]] = {}
+        self._output = Output(options["stdout_chars"])
+        module = types.ModuleType("__main__")
+        self._variables = module.__dict__
+        self._variables["__builtins__"] = builtins
+        reader = Reader(options["search_window"], options["quiet_search"])
+        calls = Calls(self._ask, self._finish, self._variables)
+        self._reserved: dict[str, Any] = {
+            "context": context,
+            "search": reader.search,
+            "list_papers": reader.list_papers,
+            "get_abstract": reader.get_abstract,
+            "get_paper_abstract": reader.get_paper_abstract,
+            "extract": reader.extract,
+            "extract_section": reader.extract,
+            "llm_query": calls.llm_query,
+            "llm_query_batched": calls.llm_query_batched,
+            "rlm_query": calls.rlm_query,
+            "rlm_query_batched": calls.rlm_query_batched,
+            "FINAL": calls.FINAL,
+            "FINAL_VAR": calls.FINAL_VAR,
+            "SHOW_VARS": self._show_vars,
+        }
+        self._variables.update(self._reserved)
+        self._hidden = set(self._variables)
+        sys.modules["__main__"] = module
+        executor.install()
+        time.sleep = _refuse_sleep
+        random.seed(0)
+        sys.stdin = None
+        sys.stdout = sys.stderr = self._output  # type: ignore[assignment]
+        sys.displayhook = self._display
+        self._builtins = dict(vars(builtins))
+        self._modules = dict(sys.modules)
+        self._recursion = sys.getrecursionlimit()
+        signal.signal(signal.SIGALRM, self._soft_limit)
+
+    def run(self, number: int, code: str) -> None:
+        """Run one cell and send how it ended."""
+        self._number = number
+        self._stop_wanted = self._stopped = False
+        self._output.clear()
+        before = set(self._variables)
+        error, trace = "exception", ""
+        try:
+            error, trace = self._execute(code)
+        except BaseException:  # the limit bit while the report was written
+            pass
+        self._inside = False
+        self._ballast.close()
+        if error == "memory":
+            gc.collect()
+        new = [
+            name
+            for name, value in self._variables.items()
+            if name not in before
+            and not name.startswith("_")
+            and not isinstance(value, types.ModuleType)
+        ]
+        self._restore()
+        result = {
+            "stdout": self._output.text(),
+            "cut": self._output.cut,
+            "error": "stopped" if self._stopped else error or None,
+            "traceback": trace,
+            "new": new[:200],
+            "full": self._is_full(),
+        }
+        channel.send(channel.frame("done", number, result))
+
+    def _execute(self, code: str) -> tuple[str, str]:
+        filename = f"<cell {len(self._cells) + 1}>"
+        self._cells[filename] = code.split("\n")
+        try:
+            try:
+                self._inside = True
+                for part in traces.compile_cell(code, filename):
+                    exec(part, self._variables)
+            finally:
+                self._inside = False
+            return "", ""
+        except FinalCalled:
+            return "", ""
+        except BaseException as error:
+            if isinstance(error, MemoryError):
+                self._ballast.close()
+            kind = _kind(error)
+            # Formatting runs the policy's own __str__: still under the limits of the cell.
+            self._inside = kind != "stopped"
+            return kind, traces.describe(error, self._cells, filename)
+
+    def _restore(self) -> None:
+        """Put back what a cell may have replaced."""
+        sys.settrace(None)
+        sys.setprofile(None)
+        threading.settrace(None)  # type: ignore[arg-type]
+        threading.setprofile(None)
+        sys.setrecursionlimit(self._recursion)
+        live = builtins.__dict__
+        if live != self._builtins:
+            live.clear()
+            live.update(self._builtins)
+        if sys.modules != self._modules:
+            sys.modules.clear()
+            sys.modules.update(self._modules)
+        sys.stdout = sys.stderr = self._output  # type: ignore[assignment]
+        sys.displayhook = self._display
+        self._variables["__builtins__"] = builtins
+        self._variables.update(self._reserved)
+        gc.enable()
+
+    def _is_full(self) -> bool:
+        """Whether the variables leave no room to work: the ballast cannot be had again."""
+        try:
+            self._ballast = _reserve()
+        except (OSError, MemoryError):
+            return True
+        return False
+
+    def _ask(self, name: str, prompts: list[str], contexts: list[Any] | None) -> Any:
+        self._send("call", {"fn": name, "prompts": prompts, "contexts": contexts})
+        message = channel.receive()
+        if len(message) != 3:
+            os._exit(BROKEN)
+        return message[2]
+
+    def _finish(self, value: Any) -> None:
+        self._send("final", value)
+
+    def _send(self, kind: str, value: Any) -> None:
+        data = channel.frame(kind, self._number, value)
+        self._on_wire = True  # a frame goes out whole or not at all
+        channel.send(data)
+        self._on_wire = False
+        if self._stop_wanted:
+            self._stop()
+
+    def _soft_limit(self, signum: int, stack: Any) -> None:
+        if not self._inside:
+            return
+        if self._on_wire:
+            self._stop_wanted = True
+        else:
+            self._stop()
+
+    def _stop(self) -> None:
+        self._stop_wanted = False
+        self._stopped = True
+        raise CellStopped
+
+    def _display(self, value: Any) -> None:
+        if value is not None:
+            self._variables["_"] = value
+            self._output.write(repr(value) + "\n")
+
+    def _show_vars(self) -> str:
+        shown = {
+            name: type(value).__name__
+            for name, value in self._variables.items()
+            if name not in self._hidden and not name.startswith("_")
+        }
+        return f"Available variables: {shown}" if shown else "No variables created yet."
+
+
+def _reserve() -> mmap.mmap:
+    """Address space that is never touched, so it costs no memory."""
+    return mmap.mmap(-1, _BALLAST, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+
+def _kind(error: BaseException) -> str:
+    if isinstance(error, CellStopped):
+        return "stopped"
+    if isinstance(error, MemoryError):
+        return "memory"
+    if isinstance(error, SystemExit):
+        return "exit"
+    return "syntax" if isinstance(error, traces.CellSyntaxError) else "exception"
+
+
+def _refuse_sleep(seconds: float) -> None:
+    raise PermissionError("sleep is refused: nothing here needs waiting")

@@ -1,0 +1,101 @@
+"""One worker process as the host holds it: its channel, its CPU clock, its end."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+from env.errors import SandboxError
+from env.server.sandbox.spawner import Spawner
+from env.server.sandbox.wire import Frame, Inbox
+
+
+class WorkerGoneError(Exception):
+    """The channel ended: the process is dead or dying."""
+
+
+class WorkerProcess:
+    """A forked worker. One thread at a time, but `kill` may come from any.
+
+    Args:
+        spawner: The zygote to fork it from.
+    """
+
+    def __init__(self, spawner: Spawner) -> None:
+        self._spawner = spawner
+        self.pid, self._channel = spawner.fork()
+        self._inbox = Inbox(self._channel)
+        self._poll = select.poll()  # not select(): descriptors may be past 1024
+        self._poll.register(self._channel, select.POLLIN)
+        self._guard = threading.Lock()
+        self._reaped = False
+
+    def cpu_s(self) -> float:
+        """CPU seconds of its life, by the kernel's clock of that process."""
+        try:
+            return time.clock_gettime((~self.pid << 3) | 2)
+        except OSError:
+            return 0.0
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal.
+
+        Raises:
+            SandboxError: the zygote is dead, so the process id may mean another process.
+        """
+        with self._guard:
+            if not self._reaped:
+                self._spawner.signal(self.pid, number)
+
+    def send(self, data: bytes, budget: Callable[[], float]) -> None:
+        """Write a frame; `budget` is asked for the seconds to wait and may raise.
+
+        Raises:
+            WorkerGoneError: the process ended.
+        """
+        view = memoryview(data)
+        while view:
+            try:
+                view = view[self._channel.send(view) :]
+            except BlockingIOError:
+                self._poll.modify(self._channel, select.POLLOUT)
+                self._poll.poll(budget() * 1000)
+                self._poll.modify(self._channel, select.POLLIN)
+            except ConnectionError:
+                raise WorkerGoneError from None
+
+    def receive(self, budget: Callable[[], float]) -> Frame:
+        """Wait for a frame; `budget` as in `send`.
+
+        Raises:
+            WorkerGoneError: the process ended.
+            BadFrameError: it sent something else.
+        """
+        while True:
+            frame = self._inbox.take()
+            if frame is not None:
+                return frame
+            if self._poll.poll(budget() * 1000) and not self._inbox.fill():
+                raise WorkerGoneError
+
+    def end(self) -> int:
+        """Kill and reap it and close the channel.
+
+        Returns:
+            The exit status, or minus the number of the signal that ended it; an end that came
+            before this call is the one reported.
+
+        Raises:
+            SandboxError: the zygote is dead.
+        """
+        with self._guard:
+            if self._reaped:
+                return 0
+            self._reaped = True
+            self._channel.close()
+            self._spawner.signal(self.pid, signal.SIGKILL)
+            return os.waitstatus_to_exitcode(self._spawner.reap(self.pid))

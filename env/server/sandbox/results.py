@@ -1,0 +1,144 @@
+"""What a cell gives back: plain values, no process behind them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Literal
+
+from env.models import JSONValue
+from env.server.sandbox.wire import BadFrameError
+
+SubCallName = Literal["llm_query", "llm_query_batched", "rlm_query", "rlm_query_batched"]
+
+CellError = Literal["exception", "syntax", "cpu", "wall", "memory", "exit", "killed"]
+"""`exit`: it ended its interpreter. `killed`: it crashed it, or broke the protocol."""
+
+
+class Unset(Enum):
+    """Type of `UNSET`, which says that no FINAL was called (None is an answer)."""
+
+    UNSET = "UNSET"
+
+
+UNSET = Unset.UNSET
+
+
+@dataclass(frozen=True)
+class SubCall:
+    """What the cell asks of other frames; the cell stands still until `Repl.resume`."""
+
+    fn: SubCallName
+    prompts: list[str]
+    contexts: list[JSONValue] | None
+    """One per prompt, or None when the call gave none."""
+
+
+@dataclass(frozen=True)
+class CellDone:
+    """The end of a cell."""
+
+    stdout: str
+    """At most `observation_chars` characters."""
+    error: CellError | None = None
+    traceback: str = ""
+    """Only lines of the policy's own code, then the exception."""
+    new_names: list[str] = field(default_factory=list)
+    variables_lost: bool = False
+    """The interpreter was replaced: only `context` and the functions are there."""
+    final: JSONValue | Unset = UNSET
+    """The value of the first FINAL of the cell."""
+    cpu_s: float = 0.0
+    cut: int = 0
+    """Characters of stdout that were left out at its end."""
+
+
+_SUB_CALLS: tuple[SubCallName, ...] = (
+    "llm_query",
+    "llm_query_batched",
+    "rlm_query",
+    "rlm_query_batched",
+)
+
+_ERRORS = (None, "exception", "syntax", "memory", "exit", "stopped")
+"""What a worker may say of its own cell; `stopped` is a limit, and the host knows which."""
+
+_CHAT_TOKENS = re.compile(
+    r"<\|[^|<>\n]{1,40}\|>|</?s>|<(?:start|end)_of_turn>|<(?:bos|eos|pad)>|\[/?INST\]|<</?SYS>>"
+)
+"""How chat templates mark turns. Text from a REPL must not be able to fake one."""
+
+_TRACE_CHARS = 4000
+
+
+def sub_call(value: JSONValue) -> SubCall:
+    """Check what a worker asks for.
+
+    Raises:
+        BadFrameError: no honest worker asks like this.
+    """
+    fn, prompts, contexts = _fields(value, "fn", "prompts", "contexts")
+    if fn not in _SUB_CALLS or not _texts(prompts) or not prompts:
+        raise BadFrameError("a bad call")
+    if contexts is not None and (type(contexts) is not list or len(contexts) != len(prompts)):
+        raise BadFrameError("a bad call")
+    if len(prompts) != 1 and not fn.endswith("batched"):
+        raise BadFrameError("a bad call")
+    return SubCall(fn, prompts, contexts)
+
+
+def cell_done(
+    value: JSONValue, stdout_chars: int, soft: CellError | None, final: JSONValue, cpu_s: float
+) -> tuple[CellDone, bool]:
+    """Check a worker's report of its cell, and complete it.
+
+    Args:
+        value: The report.
+        stdout_chars: Characters of stdout that it may hold.
+        soft: The soft limit that was signalled, if one was.
+        final: The value of FINAL, or UNSET.
+        cpu_s: CPU seconds as the host measured them.
+
+    Returns:
+        The result, and whether the worker's memory is full, so that it must be replaced.
+
+    Raises:
+        BadFrameError: no honest worker reports like this.
+    """
+    names = ("stdout", "cut", "error", "traceback", "new", "full")
+    stdout, cut, error, trace, new, full = _fields(value, *names)
+    honest = (
+        type(stdout) is str
+        and len(stdout) <= stdout_chars
+        and type(cut) is int
+        and cut >= 0
+        and error in _ERRORS
+        and type(trace) is str
+        and len(trace) <= _TRACE_CHARS
+        and _texts(new)
+        and all(name.isidentifier() for name in new)
+        and type(full) is bool
+    )
+    if not honest or (error == "stopped" and soft is None):
+        raise BadFrameError("a bad report")
+    done = CellDone(
+        stdout=_CHAT_TOKENS.sub("", stdout),
+        error=soft if error == "stopped" else error,
+        traceback=_CHAT_TOKENS.sub("", trace),
+        new_names=new,
+        final=final,
+        cpu_s=cpu_s,
+        cut=cut,
+    )
+    return done, full
+
+
+def _fields(value: JSONValue, *names: str) -> tuple[JSONValue, ...]:
+    if type(value) is not dict or set(value) != set(names):
+        raise BadFrameError("wrong fields")
+    return tuple(value[name] for name in names)
+
+
+def _texts(value: JSONValue) -> bool:
+    return type(value) is list and all(type(item) is str for item in value)

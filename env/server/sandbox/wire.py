@@ -1,0 +1,152 @@
+"""The host's end of a worker's channel: bytes in, checked messages out.
+
+The worker is hostile. Sizes are bounded before anything is read, the JSON header is small, texts
+come as counted UTF-8, and whatever does not fit the shape is a `BadFrameError`: the worker is
+then killed. `inside/channel.py` is the other end.
+"""
+
+from __future__ import annotations
+
+import json
+import marshal
+import socket
+import struct
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from env.models import JSONValue
+
+MAX_HEADER = 256 * 1024
+MAX_FRAME = 4 * 1024 * 1024
+MAX_DEPTH = 200
+"""Above what `inside/channel.py` sends, below what recursion can take (three levels an item)."""
+
+Kind = Literal["ready", "call", "final", "done"]
+
+
+class BadFrameError(Exception):
+    """The worker sent what no honest worker sends."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One message of a worker: its kind, the cell's number, its value."""
+
+    kind: Kind
+    number: int
+    value: JSONValue
+
+
+class Inbox:
+    """Collects bytes of one worker until they are a frame."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+        self._buffer = bytearray()
+
+    def fill(self) -> bool:
+        """Read what is there; False at the end of the stream."""
+        try:
+            data = self._channel.recv(1 << 18)
+        except BlockingIOError:
+            return True
+        except ConnectionError:
+            return False
+        self._buffer += data
+        return bool(data)
+
+    def take(self) -> Frame | None:
+        """The next whole frame, or None when more bytes are needed.
+
+        Raises:
+            BadFrameError: the bytes are no frame.
+        """
+        if len(self._buffer) < 4:
+            return None
+        (size,) = struct.unpack_from("!I", self._buffer)
+        if not 4 <= size <= MAX_FRAME:
+            raise BadFrameError(f"a frame of {size} bytes")
+        if len(self._buffer) < 4 + size:
+            return None
+        body = bytes(self._buffer[4 : 4 + size])
+        del self._buffer[: 4 + size]
+        return _parse(body)
+
+
+def _parse(body: bytes) -> Frame:
+    (header_size,) = struct.unpack_from("!I", body)
+    if header_size > MAX_HEADER or header_size + 4 > len(body):
+        raise BadFrameError(f"a header of {header_size} bytes")
+    try:
+        header = json.loads(body[4 : 4 + header_size], parse_constant=_no_constant)
+        kind, number, sizes = header["t"], header["n"], header["b"]
+        if kind not in ("ready", "call", "final", "done") or type(number) is not int:
+            raise BadFrameError("an unknown kind of message")
+        texts = _texts(body, 4 + header_size, sizes)
+        return Frame(kind, number, _value(header["v"], texts, 0))
+    except (ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
+        raise BadFrameError(type(error).__name__) from None
+
+
+def _texts(body: bytes, start: int, sizes: Any) -> list[str]:
+    if type(sizes) is not list or not all(type(size) is int and size >= 0 for size in sizes):
+        raise BadFrameError("bad lengths")
+    if start + sum(sizes) != len(body):
+        raise BadFrameError("lengths that do not add up")
+    texts = []
+    for size in sizes:
+        texts.append(body[start : start + size].decode("utf-8", "replace"))
+        start += size
+    return texts
+
+
+def _value(tree: Any, texts: list[str], depth: int) -> JSONValue:
+    if depth > MAX_DEPTH:
+        raise BadFrameError("nested too deeply")
+    if type(tree) is list:
+        return [_value(item, texts, depth + 1) for item in tree]
+    if type(tree) is dict:
+        if "s" in tree:
+            return _text(tree["s"], texts)
+        return {_text(key, texts): _value(item, texts, depth + 1) for key, item in tree["d"]}
+    if tree is None or type(tree) in (bool, int):
+        return tree
+    if type(tree) is float and tree - tree == 0:
+        return tree
+    raise BadFrameError("an unknown type")
+
+
+def _text(index: Any, texts: list[str]) -> str:
+    if type(index) is not int or index < 0:
+        raise BadFrameError("a bad reference")
+    return texts[index]
+
+
+def _no_constant(name: str) -> None:
+    raise BadFrameError(name)
+
+
+def pack(message: tuple[Any, ...]) -> bytes:
+    """A frame for the worker. `message` holds JSON types only; lone surrogates are replaced.
+
+    Raises:
+        TypeError: a value is no JSON type.
+    """
+    try:
+        body = marshal.dumps(_clean(message))
+    except ValueError as error:
+        raise TypeError(f"only JSON types can enter a sandbox: {error}") from None
+    return struct.pack("!I", len(body)) + body
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, str):
+        plain = str.__str__(value)
+        return plain if plain.isascii() else plain.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {_clean(str(key)): _clean(item) for key, item in value.items()}
+    if isinstance(value, tuple):
+        return tuple(_clean(item) for item in value)
+    if isinstance(value, list):
+        return [_clean(item) for item in value]
+    return value
