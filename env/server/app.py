@@ -9,7 +9,11 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
+import sys
+import threading
 from functools import partial
+from typing import Any
 
 from fastapi import FastAPI
 from openenv.core.env_server import create_app
@@ -75,27 +79,40 @@ def build() -> FastAPI:
 app = build()
 
 
-def main() -> None:
-    """Serve with the sizes and pings that many concurrent trees need."""
-    import uvicorn
-
-    parser = argparse.ArgumentParser(description="The environment's server.")
-    parser.add_argument("--host", default="0.0.0.0")
-    parser.add_argument("--port", type=int, default=8000)
-    arguments = parser.parse_args()
-    uvicorn.run(app, host=arguments.host, port=arguments.port, **SERVING)
-
-
-SERVING = {
-    # Own documents of `document_chars`, four bytes each at worst.
+SERVING: dict[str, Any] = {
+    # Own documents of `document_chars`, escaped at worst.
     "ws_max_size": 64 * 1024 * 1024,
     # A policy that keeps every core busy may answer a ping late.
     "ws_ping_interval": 30.0,
     "ws_ping_timeout": 300.0,
     # On one machine compression only costs time.
     "ws_per_message_deflate": False,
+    "timeout_graceful_shutdown": 3,
     "log_level": "warning",
 }
+"""Sizes and pings that many concurrent trees need."""
+
+
+def main() -> None:
+    """Serve on this machine."""
+    import uvicorn
+
+    parser = argparse.ArgumentParser(description="The environment's server.")
+    parser.add_argument("--host", default="0.0.0.0")
+    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument(
+        "--until-eof", action="store_true", help="stop when standard input is closed"
+    )
+    arguments = parser.parse_args()
+    if arguments.until_eof:
+        threading.Thread(target=_stop_at_eof, daemon=True).start()
+    uvicorn.run(app, host=arguments.host, port=arguments.port, **SERVING)
+
+
+def _stop_at_eof() -> None:
+    """Whoever started the server holds the other end; it closes however that process dies."""
+    sys.stdin.buffer.read()
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 if __name__ == "__main__":

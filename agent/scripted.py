@@ -1,0 +1,191 @@
+"""Policies without a model, for tests, demonstrations and measuring the environment.
+
+`oracle` knows gold (its caller hands it the problems); `expert` sees only what a client sees and
+plays the strategy that nano is to learn; `careless` is honest but sloppy; `random_code` knows
+nothing. Cheats are in `agent/exploits.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from agent.policy import FrameKey, TurnReply, TurnRequest
+from env.models import Message
+from env.problems.schema import Problem
+from env.settings import PromptStyle
+
+_NAME = re.compile(r"\b[A-Z][aeiou][a-z]{2}[aeiou][a-z]\b")
+"""A name of the synthetic world: two syllables of consonant, vowel, consonant."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What one frame of a scripted policy knows when its turn comes."""
+
+    request: TurnRequest
+    opening: Sequence[Message]
+    """The frame's first messages."""
+    turn: int
+    """Turns that this frame has played."""
+
+    @property
+    def task(self) -> str:
+        """The question of a root, the prompt of a child."""
+        return self.opening[-1].content.partition("\ncontext: ")[0]
+
+
+Script = Callable[[Seen], str]
+
+
+class Scripted:
+    """A policy that is a function of what each frame has seen.
+
+    Args:
+        script: gives the text of a frame's next turn.
+    """
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self._frames: dict[FrameKey, tuple[list[Message], int]] = {}
+
+    def act(self, requests: Sequence[TurnRequest]) -> list[TurnReply]:
+        """One turn for each request."""
+        return [TurnReply(text=self._next(request)) for request in requests]
+
+    def release(self, keys: Iterable[FrameKey]) -> None:
+        """Forget frames that ended."""
+        for key in keys:
+            self._frames.pop(key, None)
+
+    def _next(self, request: TurnRequest) -> str:
+        opening, turn = self._frames.get(request.key, (request.messages, 0))
+        if request.first:
+            opening, turn = request.messages, 0
+        self._frames[request.key] = opening, turn + 1
+        return self._script(Seen(request, opening, turn))
+
+
+def block(code: str) -> str:
+    """Code as a turn."""
+    return f"```repl\n{code}\n```"
+
+
+def names_in(text: str) -> tuple[str, str]:
+    """First and last name of a synthetic question or prompt; a word of it where there is none."""
+    found = _NAME.findall(text) or re.findall(r"\w+", text) or [text]
+    return found[0], found[-1]
+
+
+def expert(style: PromptStyle = "compact") -> Scripted:
+    """Search one name, hand the papers with both to children, merge what they filter."""
+
+    def compact(seen: Seen) -> str:
+        x, y = names_in(seen.task)
+        if seen.request.depth:
+            return block(f's = search(context, "{x}")\nFINAL([x for x in s if "{y}" in x])')
+        if seen.turn == 0:
+            return block(f'h = search(context, "{x}")\nprint(len(h))')
+        return block(
+            f'p = [i for i in h if "{y}" in context[i]][:8]\n'
+            f'r = rlm_query_batched(["{x} on {y}"] * len(p), [context[i] for i in p])\n'
+            "FINAL(r)"
+        )
+
+    def full(seen: Seen) -> str:
+        x, y = names_in(seen.task)
+        if seen.request.depth:
+            return "I filter the sentences with both names.\n\n" + block(
+                f"hits = search(context, {x!r}, window=0)\n"
+                f"FINAL([sentence for sentence in hits if {y!r} in sentence])"
+            )
+        if seen.turn == 0:
+            return f"First I look for {x}.\n\n" + block(
+                f"hits = search(context, {x!r})\n"
+                f"papers = [i for i in hits if {y!r} in context[i]]\n"
+                "print(len(hits), len(papers))"
+            )
+        return "A child reads each paper that names both.\n\n" + block(
+            "answer = []\n"
+            "for start in range(0, len(papers), 8):\n"
+            "    part = papers[start:start + 8]\n"
+            f"    prompts = ['Find every sentence about {x} on {y}'] * len(part)\n"
+            "    answer += rlm_query_batched(prompts, [context[i] for i in part])\n"
+            "FINAL_VAR('answer')"
+        )
+
+    return Scripted(compact if style == "compact" else full)
+
+
+def oracle(problems: Iterable[Problem], children: int = 8) -> Scripted:
+    """Hand each gold paper to a child, which quotes the gold in it.
+
+    Args:
+        problems: those that will be played, with their gold.
+        children: sub-calls of one call.
+    """
+    gold: dict[str, Mapping[str, list[str]]] = {}
+    for problem in problems:
+        by_paper: dict[str, list[str]] = {}
+        for fact in problem.evidence:
+            by_paper.setdefault(fact.spans[0].paper_id, []).append(fact.spans[0].text)
+        gold[problem.problem_id] = by_paper
+
+    def script(seen: Seen) -> str:
+        assert seen.request.problem is not None
+        by_paper = gold[seen.request.problem.problem_id]
+        if seen.request.depth:
+            return block(f"FINAL({by_paper[seen.task.removeprefix('Quote ')]!r})")
+        return block(
+            f"p = {list(by_paper)!r}\n"
+            "r = []\n"
+            f"for k in range(0, len(p), {children}):\n"
+            f"    some = p[k:k + {children}]\n"
+            "    prompts = ['Quote ' + i for i in some]\n"
+            "    r += rlm_query_batched(prompts, [context[i] for i in some])\n"
+            "FINAL([{'paper_id': i, 'text': t} for i, ts in zip(p, r) for t in ts])"
+        )
+
+    return Scripted(script)
+
+
+def careless() -> Scripted:
+    """Honest but sloppy: talks first, hands over papers with one name, reports a shaky merge."""
+
+    def script(seen: Seen) -> str:
+        x, y = names_in(seen.task)
+        if seen.request.depth:
+            return block(f's = search(context, "{x}")\nFINAL([x for x in s if "{y}" in x])')
+        if seen.turn == 0:
+            return "I will search for both names and then ask for the sentences."
+        if seen.turn == 1:
+            return block(f'h = search(context, "{x}")\nprint(h)')
+        return block(
+            "p = list(h)[:6]\n"
+            f'r = rlm_query_batched(["{x} on {y}"] * len(p), [context[i] for i in p])\n'
+            "FINAL(r)"
+        )
+
+    return Scripted(script)
+
+
+def random_code() -> Scripted:
+    """Chatter, half a block, a print, or a random line as the answer."""
+
+    def script(seen: Seen) -> str:
+        rng = Random(seen.request.seed)
+        n = rng.randrange(100)
+        text = "context if isinstance(context, str) else context[list(context)[0]]"
+        return rng.choice(
+            [
+                "I do not know.",
+                f"```repl\nx = {n}",
+                block(f"print({n})"),
+                block(f"print(undefined_{n})"),
+                block(f"t = ({text}).split('\\n')\nFINAL(t[{n} % len(t)])"),
+            ]
+        )
+
+    return Scripted(script)
