@@ -67,9 +67,8 @@ class RLMEnv(EnvClient[RLMAction, RLMObservation, RLMState]):
 
     async def _step_async(self, action: RLMAction, **kwargs: Any) -> StepResult[RLMObservation]:
         socket = self._episode_socket
-        if socket is not None and (
-            self._ws is not socket or self._ws.state in (State.CLOSING, State.CLOSED)
-        ):
+        open_ = self._ws is not None and self._ws.state is State.OPEN
+        if socket is not None and not (open_ and self._ws is socket):
             raise EpisodeError("the connection was lost during the episode")
         return await super()._step_async(action, **kwargs)
 
