@@ -199,6 +199,7 @@ class TreeGRPOTrainer(GRPOTrainer):
         self._rollout = rollout
         self._on_step = on_step
         self._extra_state = state
+        self.current_gradient_accumulation_steps = 1  # micro-batches are cut here, not there
         self._folder = output_dir
         self._saving: Path | None = None
         self._resumed = False
@@ -319,19 +320,51 @@ class TreeGRPOTrainer(GRPOTrainer):
         num_items_in_batch: Any = None,
     ) -> torch.Tensor:
         """TRL's loss; keeps both sides' log-probabilities of the sampled tokens."""
+        self._sampled_B_T = inputs["env_mask"]
         loss = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        sampled = inputs["env_mask"]
-        self._compared.append(
-            (
-                inputs["sampling_per_token_logps"][sampled].float().cpu().numpy(),
-                self._last_logps[sampled].float().cpu().numpy(),
-            )
-        )
+        rollout_N = inputs["sampling_per_token_logps"][self._sampled_B_T]
+        trainer_N = self._logps_B_T[self._sampled_B_T]
+        self._compared.append((rollout_N.float().cpu().numpy(), trainer_N.float().cpu().numpy()))
         return loss
 
-    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
-        found = super()._get_per_token_logps_and_entropies(*args, **kwargs)
-        self._last_logps = found[0].detach()
+    def _get_per_token_logps_and_entropies(
+        self,
+        model: Any,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        logits_to_keep: int,
+        **kwargs: Any,
+    ) -> Any:
+        """Log-probabilities and entropies of the completion columns, at the rollout's temperature.
+
+        TRL 1.15 has only a Triton kernel for this, so on a CPU it is done in plain torch, for
+        the sampled tokens; the other columns are 0.
+        """
+        if input_ids.is_cuda:
+            found = super()._get_per_token_logps_and_entropies(
+                model, input_ids, attention_mask, logits_to_keep, **kwargs
+            )
+        else:
+            sampled = self._sampled_B_T
+            # [B, T, vocabulary]: the column before each completion token predicts it.
+            logits = model(
+                input_ids=input_ids,
+                attention_mask=attention_mask,
+                logits_to_keep=logits_to_keep + 1,
+                use_cache=False,
+            ).logits[:, :-1]
+            logprobs_N_V = torch.log_softmax(logits[sampled].float() / self.temperature, dim=-1)
+            targets_N = input_ids[:, -logits_to_keep:][sampled]
+            logps_N = logprobs_N_V.gather(-1, targets_N[:, None])[:, 0]
+            with torch.no_grad():
+                entropies_N = -(logprobs_N_V.exp() * logprobs_N_V).sum(-1)
+            blank = logps_N.new_zeros(sampled.shape)
+            found = (
+                blank.masked_scatter(sampled, logps_N),
+                blank.masked_scatter(sampled, entropies_N),
+                None,
+            )
+        self._logps_B_T = found[0].detach()
         return found
 
     def _judge_parity(self, step: int, checked: bool) -> None:

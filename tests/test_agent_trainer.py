@@ -1,0 +1,353 @@
+"""The trainer on a tiny model, with a rollout that samples little trees from the live weights."""
+
+import ast
+import dataclasses
+import inspect
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, TrainingArguments
+from trl import GRPOConfig
+
+from agent import checkpoints
+from agent.errors import CheckpointError, ParityError, RolloutError
+from agent.settings import TrainSettings
+from agent.trainer import TreeGRPOTrainer, training_arguments
+from agent.trajectory import FrameRecord, Trajectory, TurnRecord
+
+VOCAB = 32
+WANTED = 7
+"""The token whose share among the sampled ones is the reward."""
+
+SETTINGS = TrainSettings(
+    steps=4,
+    problems_per_step=2,
+    group_size=4,
+    learning_rate=1e-2,
+    warmup_steps=0,
+    min_group_std=0.0,
+    micro_batch_rows=5,
+    save_every=2,
+)
+
+
+def tiny_model(seed: int = 0) -> LlamaForCausalLM:
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=VOCAB,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=128,
+        tie_word_embeddings=True,
+        initializer_range=0.2,
+    )
+    return LlamaForCausalLM(config)
+
+
+def tiny_tokenizer() -> PreTrainedTokenizerFast:
+    from tokenizers import Tokenizer, models
+
+    words = {"<pad>": 0, "<eos>": 1, **{f"w{i}": i for i in range(2, VOCAB)}}
+    return PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="<pad>")),
+        pad_token="<pad>",
+        eos_token="<eos>",
+    )
+
+
+@torch.no_grad()
+def logprobs(model: torch.nn.Module, ids: list[int], last: int) -> list[float]:
+    """Log-probabilities of the last tokens."""
+    logits = model(input_ids=torch.tensor([ids])).logits[0, -last - 1 : -1]
+    found = torch.log_softmax(logits.float(), -1)
+    return found.gather(1, torch.tensor(ids[-last:])[:, None])[:, 0].tolist()
+
+
+def play_trees(model: torch.nn.Module, step: int) -> list[list[Trajectory]]:
+    """Two groups of four trees: a root of two turns, and up to two children of unequal length.
+
+    Any tokens will do, as long as the log-probabilities are the model's.
+    """
+
+    def turn(before: list[TurnRecord], prompt: list[int], length: int) -> TurnRecord:
+        sampled = [int(token) for token in rng.integers(2, VOCAB, length)]
+        read = [t for record in before for t in record.prompt_ids + record.sampled_ids]
+        said = logprobs(model, read + prompt + sampled, length)
+        return TurnRecord("", "", "stop", prompt_ids=prompt, sampled_ids=sampled, logprobs=said)
+
+    groups = []
+    for problem in range(2):
+        group = []
+        for sample in range(4):
+            rng = np.random.default_rng([step, problem, sample])
+            first = turn([], [2, 3, problem + 4], 4)
+            second = turn([first], [5, 6], 3)
+            frames = {0: FrameRecord(0, None, 0, "rlm", [first, second], "final")}
+            for child in range(1, 1 + sample % 3):
+                frames[child] = FrameRecord(
+                    child, 0, 1, "rlm", [turn([], [8] * (2 + 3 * child), 2 + child)], "final"
+                )
+            group.append(
+                Trajectory(f"p{problem}", "easy", frames=frames, reward=float(rng.random()))
+            )
+        groups.append(group)
+    return groups
+
+
+@torch.no_grad()
+def play_wanted(model: torch.nn.Module, step: int) -> list[list[Trajectory]]:
+    """Two groups of eight roots that really sample; the reward is the share of `WANTED`."""
+    generator = torch.Generator().manual_seed(step)
+    ids = torch.tensor([[2, 3]] * 16)
+    said = []
+    for _ in range(6):
+        distribution = torch.log_softmax(model(input_ids=ids).logits[:, -1].float(), -1)
+        token = torch.multinomial(distribution.exp(), 1, generator=generator)
+        said.append(distribution.gather(1, token)[:, 0])
+        ids = torch.cat([ids, token], dim=1)
+    trees = []
+    for row, logps in zip(ids[:, 2:].tolist(), torch.stack(said, 1).tolist(), strict=True):
+        turn = TurnRecord("", "", "stop", prompt_ids=[2, 3], sampled_ids=row, logprobs=logps)
+        frames = {0: FrameRecord(0, None, 0, "rlm", [turn], "final")}
+        trees.append(Trajectory("p", "easy", frames=frames, reward=row.count(WANTED) / len(row)))
+    return [trees[:8], trees[8:]]
+
+
+def make_trainer(folder: Path, settings: TrainSettings = SETTINGS, rollout=play_trees, log=None):
+    steps: list[tuple[int, dict[str, float]]] = [] if log is None else log
+    return TreeGRPOTrainer(
+        tiny_model(),
+        tiny_tokenizer(),
+        settings,
+        output_dir=folder,
+        rollout=rollout,
+        on_step=lambda step, logs: steps.append((step, logs)),
+        state=lambda: {"fingerprint": {"a": 1}, "seen": [step for step, _ in steps]},
+    )
+
+
+def trained_weights(trainer: TreeGRPOTrainer) -> dict[str, torch.Tensor]:
+    return {
+        n: p.detach().clone() for n, p in trainer.live_model.named_parameters() if p.requires_grad
+    }
+
+
+def gradient(trainer: TreeGRPOTrainer) -> dict[str, torch.Tensor]:
+    trainer.live_model.zero_grad()
+    trainer.training_step(trainer.live_model, [0])
+    return {
+        n: p.grad.clone() for n, p in trainer.live_model.named_parameters() if p.grad is not None
+    }
+
+
+def test_gradient_does_not_depend_on_the_micro_batches(tmp_path):
+    gradients = []
+    for rows in (64, 5, 1):
+        settings = SETTINGS.model_copy(update={"micro_batch_rows": rows, "method": "full"})
+        gradients.append(gradient(make_trainer(tmp_path, settings)))
+    whole, *split = gradients
+    assert max(float(g.abs().max()) for g in whole.values()) > 1e-3
+    for other in split:
+        for name, value in whole.items():
+            torch.testing.assert_close(other[name], value, rtol=1e-4, atol=1e-7)
+
+
+def test_gradient_is_that_of_the_weighted_loss_written_out(tmp_path):
+    settings = SETTINGS.model_copy(update={"method": "full", "scale_rewards": "none"})
+    found = gradient(make_trainer(tmp_path, settings))
+    model = tiny_model()
+    total, normaliser = torch.zeros(()), 0.0
+    for group in play_trees(model, 1):
+        mean = np.mean([tree.reward for tree in group])
+        for tree in group:
+            for frame in tree.frames.values():
+                weight = 1.0 if frame.parent is None else 1.0 / len(tree.children(0))
+                ids: list[int] = []
+                for turn in frame.turns:
+                    at = len(ids) + len(turn.prompt_ids)
+                    ids += turn.prompt_ids + turn.sampled_ids
+                    logits = model(input_ids=torch.tensor([ids])).logits[0, at - 1 : -1]
+                    logps = torch.log_softmax(logits, -1)
+                    logps = logps.gather(1, torch.tensor(turn.sampled_ids)[:, None])[:, 0]
+                    total = total - weight * (tree.reward - mean) * logps.sum()
+                    normaliser += weight * len(turn.sampled_ids)
+    (total / normaliser).backward()
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(found[name], parameter.grad, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["lora", "full"])
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, method):
+    settings = SETTINGS.model_copy(update={"method": method, "schedule": "linear"})
+    whole_log: list = []
+    whole = make_trainer(tmp_path / "whole", settings, log=whole_log)
+    whole.resume(None)
+
+    def killed_at_step_4(model, step):
+        if step == 4:
+            raise KeyboardInterrupt
+        return play_trees(model, step)
+
+    cut = make_trainer(tmp_path / "cut", settings, rollout=killed_at_step_4)
+    with pytest.raises(KeyboardInterrupt):
+        cut.resume(None)
+    start = checkpoints.choose(tmp_path / "cut", {"a": 1})
+    assert start.checkpoint is not None
+    assert start.checkpoint.name == "checkpoint-2"
+    assert start.state is not None
+    assert start.state["seen"] == [1, 2]
+
+    resumed_log: list = []
+    resumed = make_trainer(tmp_path / "cut", settings, log=resumed_log)
+    resumed.resume(start.checkpoint)
+    assert [step for step, _ in resumed_log] == [3, 4]
+    for name, value in trained_weights(whole).items():
+        assert torch.equal(trained_weights(resumed)[name], value), name
+    for key in ("loss", "grad_norm", "learning_rate", "parity/max"):
+        assert resumed_log[-1][1][key] == whole_log[-1][1][key]
+
+
+def test_training_raises_the_reward(tmp_path):
+    means = []
+
+    def rollout(model, step):
+        groups = play_wanted(model, step)
+        means.append(np.mean([tree.reward for group in groups for tree in group]))
+        return groups
+
+    settings = SETTINGS.model_copy(update={"steps": 25, "save_every": 100, "group_size": 8})
+    make_trainer(tmp_path, settings, rollout=rollout).resume(None)
+    assert np.mean(means[-5:]) > np.mean(means[:5]) + 0.2
+
+
+def test_parity_catches_a_model_that_sampled_with_other_weights(tmp_path):
+    other = tiny_model(seed=1)
+    trainer = make_trainer(tmp_path, rollout=lambda _, step: play_trees(other, step))
+    with pytest.raises(ParityError, match=r"step 1: .*train\.parity\.max_abs"):
+        trainer.resume(None)
+
+
+def test_parity_catches_an_adapter_lost_after_the_first_step(tmp_path):
+    base = tiny_model()
+    settings = SETTINGS.model_copy(update={"learning_rate": 5e-2})
+    trainer = make_trainer(tmp_path, settings, rollout=lambda _, step: play_trees(base, step))
+    with pytest.raises(ParityError, match="step 2"):
+        trainer.resume(None)
+
+
+def test_parity_catches_another_temperature(tmp_path):
+    generation = SETTINGS.generation.model_copy(update={"temperature": 0.7})
+    settings = SETTINGS.model_copy(update={"generation": generation})
+    with pytest.raises(ParityError):
+        make_trainer(tmp_path, settings).resume(None)
+
+
+def test_the_live_model_plays_with_the_trainers_log_probabilities(tmp_path):
+    log: list = []
+    make_trainer(tmp_path, log=log).resume(None)
+    assert [step for step, _ in log] == [1, 2, 3, 4]
+    assert all(0 < logs["parity/max"] < 1e-4 for _, logs in log)
+
+
+def test_a_step_without_a_signal_changes_nothing(tmp_path):
+    def rollout(model, step):
+        groups = play_trees(model, step)
+        for group in groups:
+            for tree in group:
+                tree.reward = 0.5
+        return groups
+
+    settings = SETTINGS.model_copy(update={"steps": 3})
+    trainer = make_trainer(tmp_path, settings, rollout=rollout)
+    before = trained_weights(trainer)
+    trainer.resume(None)
+    for name, value in trained_weights(trainer).items():
+        assert torch.equal(value, before[name])
+
+
+def test_a_step_of_void_episodes_stops_the_run(tmp_path):
+    def rollout(model, step):
+        groups = play_trees(model, step)
+        for group in groups:
+            for tree in group:
+                tree.void = "connection lost"
+        return groups
+
+    with pytest.raises(RolloutError, match="connection lost"):
+        make_trainer(tmp_path, rollout=rollout).resume(None)
+
+
+def test_a_half_written_checkpoint_is_not_seen(tmp_path):
+    trainer = make_trainer(tmp_path)
+    trainer._extra_state = lambda: {"broken": object()}
+    with pytest.raises(TypeError):
+        trainer.resume(None)
+    assert checkpoints.steps(tmp_path) == {}
+
+
+def test_only_the_newest_checkpoints_are_kept(tmp_path):
+    settings = SETTINGS.model_copy(update={"save_every": 1, "keep_checkpoints": 2})
+    make_trainer(tmp_path, settings).resume(None)
+    assert list(checkpoints.steps(tmp_path)) == [3, 4]
+
+
+def test_a_run_starts_clean_after_a_change_and_says_which(tmp_path):
+    make_trainer(tmp_path).resume(None)
+    start = checkpoints.choose(tmp_path, {"a": 2})
+    assert start.checkpoint is None
+    assert start.reason == "a changed: starting clean"
+    checkpoints.mark_finished(tmp_path, {"a": 1})
+    start = checkpoints.choose(tmp_path, {"a": 1})
+    assert start.checkpoint is None
+    assert "finished" in start.reason
+
+
+def test_no_room_is_said_before_the_start(tmp_path):
+    with pytest.raises(CheckpointError, match="make room"):
+        checkpoints.require_space(tmp_path, checkpoint_bytes=10**15, keep=2)
+    checkpoints.require_space(tmp_path, checkpoint_bytes=1000, keep=2)
+
+
+def test_a_full_disk_leaves_the_earlier_checkpoint(tmp_path, monkeypatch):
+    settings = SETTINGS.model_copy(update={"save_every": 1})
+    trainer = make_trainer(tmp_path, settings)
+    plain = torch.save
+
+    def full(what, where, *args, **kwargs):
+        if "checkpoint-3" in str(where):
+            raise OSError(28, "No space left on device")
+        return plain(what, where, *args, **kwargs)
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(CheckpointError, match=r"step 3 .*No space left"):
+        trainer.resume(None)
+    assert list(checkpoints.steps(tmp_path)) == [1, 2]
+
+
+def test_every_option_of_trl_is_said():
+    (returned,) = [
+        node.value
+        for node in ast.walk(ast.parse(inspect.getsource(training_arguments)))
+        if isinstance(node, ast.Return)
+    ]
+    assert isinstance(returned, ast.Call)
+    said = {keyword.arg for keyword in returned.keywords}
+    inherited = {field.name for field in dataclasses.fields(TrainingArguments)}
+    options = {field.name for field in dataclasses.fields(GRPOConfig)} - inherited
+    unsaid = {n for n in options - said if not n.startswith(("vllm_", "sapo_", "vespo_"))}
+    # Of a reference model, an entropy controller and an alias that are switched off.
+    assert unsaid == {
+        "ref_model_mixup_alpha",
+        "ref_model_sync_steps",
+        "entropy_coef_min",
+        "entropy_coef_max",
+        "entropy_coef_delta",
+        "entropy_target",
+        "ds3_gather_for_generation",
+        "use_transformers_paged",
+    }
