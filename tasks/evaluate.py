@@ -33,6 +33,7 @@ from tasks.errors import StageError
 from tasks.outputs import replacing, write_json
 
 if TYPE_CHECKING:
+    from agent.policy import Policy
     from agent.rollout import EpisodeSpec
     from agent.trajectory import Trajectory
     from tasks.tracking import StageRun
@@ -129,6 +130,13 @@ def choose(path: Path, count: int, seed: int) -> list[EpisodeSpec]:
     ]
 
 
+def load_policy(model: Path, generation: GenerationSettings) -> Policy:
+    """A model folder as a policy."""
+    from agent.models import TransformersPolicy, load_model
+
+    return TransformersPolicy(*load_model(model), generation)
+
+
 def play_model(
     model: Path,
     url: str,
@@ -139,10 +147,9 @@ def play_model(
     label: str,
 ) -> list[Trajectory]:
     """Episodes of a model folder, in the order of `specs`, with a progress bar."""
-    from agent.models import TransformersPolicy, load_model
     from agent.rollout import play
 
-    policy = TransformersPolicy(*load_model(model), generation)
+    policy = load_policy(model, generation)
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

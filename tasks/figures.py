@@ -192,10 +192,10 @@ def curriculum(train: pd.DataFrame, settings: CurriculumSettings) -> Figure:
         top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(2.2, 1))
         name = settings.metric.replace("_", " ")
         top.plot(train["step"], train[column], color=BLUE, marker="o", markersize=3.5)
-        for value, colour, style, label in (
-            (settings.unlock_above, GREEN, "--", "unlocks the next level above"),
-            (settings.fall_back_below, ORANGE, "-.", "falls back to easy below"),
-        ):
+        thresholds = [(settings.unlock_above, GREEN, "--", "unlocks the next level above")]
+        if settings.mode == "auto":
+            thresholds.append((settings.fall_back_below, ORANGE, "-.", "falls back to easy below"))
+        for value, colour, style, label in thresholds:
             top.axhline(value, color=colour, linestyle=style, linewidth=1.6)
             top.annotate(
                 f"{label} {value:.2f}",
@@ -209,7 +209,12 @@ def curriculum(train: pd.DataFrame, settings: CurriculumSettings) -> Figure:
             )
         highest = float(train[column].max(skipna=True) or 0)
         top.set(ylabel=name.capitalize(), ylim=(0, max(0.5, min(1.04, highest * 1.15))))
-        top.set_title(f"Curriculum: {settings.mode}, target {settings.target}")
+        start = {
+            "auto": f"starts at {settings.target}, falls back when it is too hard",
+            "always": f"starts at {settings.levels[0]}, up to {settings.target}",
+            "off": f"{settings.target} only",
+        }
+        top.set_title(f"Curriculum: {start[settings.mode]}")
         places = [settings.levels.index(str(level)) for level in train["level"]]
         bottom.step(train["step"], places, where="mid", color=INK)
         bottom.fill_between(train["step"], places, step="mid", color=BLUE, alpha=0.12)
@@ -241,7 +246,9 @@ def _shade_levels(axes: Axes, train: pd.DataFrame) -> None:
     for _, part in train.groupby(runs):
         level = str(part["level"].iloc[0])
         start, end = part["step"].iloc[0] - 0.5, part["step"].iloc[-1] + 0.5
-        axes.axvspan(start, end, color=BANDS[order.index(level) % len(BANDS)], linewidth=0)
+        axes.axvspan(
+            start, end, color=BANDS[order.index(level) % len(BANDS)], linewidth=0, zorder=0
+        )
         axes.text((start + end) / 2, 1.035, level, ha="center", va="center", fontsize=9.5)
 
 

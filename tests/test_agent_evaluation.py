@@ -1,0 +1,194 @@
+"""Statistics and summaries of episodes, against values worked by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agent import evaluation
+from agent.evaluation import episode_row, report, summary, transcript
+from agent.statistics import Bootstrap, choose_problems, wilson
+from agent.trajectory import FrameRecord, Trajectory, TurnRecord
+from env.models import Counters, Evidence
+
+BOOTSTRAP = Bootstrap(resamples=2000, seed=0)
+
+
+def episode(problem_id: str, reward: float, *, void: str | None = None) -> Trajectory:
+    group, level = problem_id.split("-")[:2]
+    turn = TurnRecord("question", "FINAL([])", "stop", [1, 2, 3], [4, 5])
+    return Trajectory(
+        problem_id=problem_id,
+        difficulty=level,
+        group_id=group,
+        tier="focused",
+        frames={0: FrameRecord(0, None, 0, "rlm", [turn, turn], "final")},
+        reward=None if void else reward,
+        components=dict.fromkeys(evaluation.COMPONENTS, reward),
+        evidence=Evidence(precision=reward, recall=reward, f1=reward),
+        counters=Counters(turns=2, frames=1),
+        void=void,
+        seconds=2.0,
+    )
+
+
+def rows(model: str, rewards: dict[str, float], **kwargs: Any) -> list[evaluation.Row]:
+    return [
+        episode_row(episode(problem, reward, **kwargs), model, mode, 0, 0.5)
+        for mode in ("greedy", "sampled")
+        for problem, reward in rewards.items()
+    ]
+
+
+BEFORE = {"g1-easy-1": 0.2, "g1-easy-2": 0.4, "g2-hard-1": 0.0, "g3-hard-2": 0.2}
+AFTER = {"g1-easy-1": 0.8, "g1-easy-2": 0.6, "g2-hard-1": 0.4, "g3-hard-2": 0.6}
+
+
+def test_a_row_counts_the_tokens_of_all_turns() -> None:
+    row = episode_row(episode("g1-easy-1", 0.5), "before", "greedy", 0, 0.5)
+    assert (row["prompt_tokens"], row["sampled_tokens"]) == (6, 4)
+    assert row["success"] is True
+
+
+def test_an_episode_below_the_mark_or_without_answer_is_no_success() -> None:
+    below, silent = episode("g1-easy-1", 0.49), episode("g1-easy-1", 0.9)
+    silent.root.stop_reason = "max_turns"
+    assert episode_row(below, "after", "greedy", 0, 0.5)["success"] is False
+    assert episode_row(silent, "after", "greedy", 0, 0.5)["success"] is False
+
+
+def test_a_void_row_has_no_score_at_all() -> None:
+    row = episode_row(episode("g1-easy-1", 0.5, void="lost"), "before", "greedy", 0, 0.5)
+    assert [row[name] for name in evaluation.SCORES] == [None] * len(evaluation.SCORES)
+    assert row["success"] is None
+
+
+def test_a_void_lowers_no_mean_but_shows_in_its_rate() -> None:
+    played = rows("before", {"g1-easy-1": 0.6}) + rows("before", {"g2-easy-1": 0.0}, void="lost")
+    told = summary(played)
+    assert told["reward_mean"] == pytest.approx(0.6)
+    assert told["void_rate"] == pytest.approx(0.5)
+    assert told["stop_reasons"] == {"final": 1.0}
+
+
+def test_pairs_match_by_problem_and_mode_not_by_order() -> None:
+    before, after = rows("before", BEFORE), rows("after", AFTER)[::-1]
+    olds, news, groups = evaluation.paired(before, after, "reward")
+    assert olds[:4] == list(BEFORE.values())
+    assert news[:4] == list(AFTER.values())
+    assert groups[:4] == ["g1", "g1", "g2", "g3"]
+
+
+def test_a_pair_with_a_void_on_one_side_is_left_out() -> None:
+    before = rows("before", {"g1-easy-1": 0.2, "g2-easy-1": 0.2})
+    after = rows("after", {"g1-easy-1": 0.8}) + rows("after", {"g2-easy-1": 0.0}, void="lost")
+    found = evaluation.compare(before, after, "reward", BOOTSTRAP)
+    assert found.mean == pytest.approx(0.6)
+    assert found.n == 2  # both modes of the first problem
+
+
+def test_the_interval_of_equal_models_holds_zero_and_of_different_ones_does_not() -> None:
+    rng = np.random.default_rng(0)
+    scores = {f"g{i}-easy-1": float(rng.uniform()) for i in range(60)}
+    other = {key: float(rng.uniform()) for key in scores}
+    better = {key: min(1.0, value + rng.uniform(0.1, 0.3)) for key, value in scores.items()}
+    same = evaluation.compare(rows("before", scores), rows("after", other), "reward", BOOTSTRAP)
+    more = evaluation.compare(rows("before", scores), rows("after", better), "reward", BOOTSTRAP)
+    assert same.low < 0 < same.high
+    assert more.low > 0
+
+
+def test_the_bootstrap_covers_the_truth_when_problems_of_a_group_are_alike() -> None:
+    rng = np.random.default_rng(1)
+    groups = [f"g{i}" for i in range(40) for _ in range(3)]
+    hits_by_group = hits_single = 0
+    for trial in range(200):
+        values = np.repeat(rng.normal(0.0, 1.0, 40), 3) + rng.normal(0.0, 0.2, 120)
+        grouped = Bootstrap(300, trial).mean(values, groups)
+        single = Bootstrap(300, trial).mean(values, [str(i) for i in range(120)])
+        hits_by_group += grouped.low < 0 < grouped.high
+        hits_single += single.low < 0 < single.high
+    assert 0.88 <= hits_by_group / 200 <= 0.99
+    assert hits_single / 200 < 0.85  # what pretending independence would give
+
+
+def test_the_bootstrap_is_the_same_for_the_same_seed() -> None:
+    values, groups = list(np.linspace(0, 1, 30) ** 2), [f"g{i // 2}" for i in range(30)]
+    assert Bootstrap(500, 3).mean(values, groups) == Bootstrap(500, 3).mean(values, groups)
+    assert Bootstrap(500, 3).mean(values, groups) != Bootstrap(500, 4).mean(values, groups)
+
+
+def test_the_bootstrap_refuses_nothing_and_unequal_lengths() -> None:
+    with pytest.raises(ValueError, match="0 values"):
+        BOOTSTRAP.mean([], [])
+    with pytest.raises(ValueError, match="2 values, 1 groups"):
+        BOOTSTRAP.mean([1.0, 2.0], ["a"])
+
+
+def test_wilson_gives_known_bounds() -> None:
+    none, half = wilson(0, 10), wilson(5, 10)
+    assert (none.low, none.high) == pytest.approx((0.0, 0.2775), abs=1e-4)
+    assert (half.low, half.high) == pytest.approx((0.2366, 0.7634), abs=1e-4)
+
+
+def test_problems_are_balanced_and_chosen_by_the_seed() -> None:
+    ids = {level: [f"{level}{i}" for i in range(50)] for level in ("easy", "medium", "hard")}
+    chosen = choose_problems(ids, 20, seed=1)
+    count = [sum(level == name for level, _ in chosen) for name in ids]
+    assert count == [7, 7, 6]
+    assert len(set(chosen)) == 20
+    assert chosen == choose_problems({k: v[::-1] for k, v in ids.items()}, 20, seed=1)
+    assert chosen != choose_problems(ids, 20, seed=2)
+
+
+def test_too_few_problems_are_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="10 problems of level 'hard' wanted, 3 there"):
+        choose_problems({"easy": list("abcdefghijk"), "hard": list("abc")}, 20, seed=0)
+
+
+def test_the_report_holds_the_difference_worked_by_hand() -> None:
+    told = report(
+        {"before": rows("before", BEFORE), "after": rows("after", AFTER)},
+        {"before": [1.0, 3.0], "after": [2.0]},
+        BOOTSTRAP,
+    )
+    assert (told["n"], told["groups"]) == (4, 3)
+    assert told["before"]["reward_mean"] == pytest.approx(0.2)
+    assert told["after"]["reward_mean"] == pytest.approx(0.6)
+    assert told["reward"]["difference"] == pytest.approx(0.4)
+    assert told["improvement_percent"] == pytest.approx(200.0)
+    assert told["improvement"] == "Improvement: 200.0 %"
+    low, high = told["reward"]["ci95"]
+    assert low < 0.4 <= high
+    assert set(told["before"]["components"]) == set(evaluation.COMPONENTS)
+    assert told["before"]["difficulties"]["easy"]["f1_greedy"] == pytest.approx(0.3)
+    assert told["before"]["tiers"]["focused"]["n"] == 4
+    assert told["before"]["latency"]["one_at_a_time"]["p50_s"] == pytest.approx(2.0)
+
+
+def test_an_improvement_on_nothing_has_no_percentage() -> None:
+    zero = dict.fromkeys(BEFORE, 0.0)
+    told = report(
+        {"before": rows("before", zero), "after": rows("after", AFTER)},
+        {"before": [], "after": []},
+        BOOTSTRAP,
+    )
+    assert told["improvement_percent"] is None
+    assert told["improvement"] == "Improvement: from 0 to 0.600"
+
+
+def test_a_transcript_keeps_the_tree_and_drops_token_ids() -> None:
+    played = episode("g1-easy-1", 0.5)
+    played.frames[1] = FrameRecord(1, 0, 1, "rlm", [TurnRecord("part", "FINAL(1)", "stop")])
+    played.frame_scores = {1: 0.25}
+    told = transcript(played, "after", "greedy")
+    assert [frame["parent"] for frame in told["frames"]] == [None, 0]
+    assert told["frames"][1]["score"] == 0.25
+    assert told["frames"][0]["turns"][0] == {
+        "observation": "question",
+        "text": "FINAL([])",
+        "finish": "stop",
+        "tokens": 2,
+    }

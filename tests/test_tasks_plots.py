@@ -1,0 +1,242 @@
+"""Figures and report from files of the shapes that the stages write."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.image import imread
+
+from agent import evaluation
+from agent.statistics import Bootstrap
+from agent.trajectory import FrameRecord, Trajectory, TurnRecord
+from env.models import Counters, Evidence
+from tasks import figures, plots, report
+from tasks.config import Params
+from tasks.errors import StageError
+
+PARAMS = Params()
+HOSTILE = '<script>alert("x")</script><img src=x onerror=alert(1)>'
+
+
+class Recorder:
+    """Stands for the run: keeps the paths of artifacts."""
+
+    def __init__(self) -> None:
+        self.artifacts: list[Path] = []
+
+    def log_artifact(self, path: Path) -> None:
+        self.artifacts.append(path)
+
+
+def train_table() -> pd.DataFrame:
+    steps = np.arange(1, 13)
+    table = pd.DataFrame({"step": steps, "level": ["easy"] * 5 + ["medium"] * 7})
+    for name in ("reward", *figures.COMPONENTS):
+        table[name] = steps / 20
+    return table
+
+
+def episode(problem: str, score: float) -> Trajectory:
+    level = problem.split("-")[0]
+    turn = TurnRecord(f"Question {HOSTILE}", f"```repl\nFINAL({HOSTILE!r})\n```", "stop", [1], [2])
+    played = Trajectory(problem, level, problem, "focused" if level == "easy" else "wide_net")
+    played.frames = {
+        0: FrameRecord(0, None, 0, "rlm", [turn], "final"),
+        1: FrameRecord(1, 0, 1, "rlm", [turn], "final"),
+        2: FrameRecord(2, 1, 2, "llm", [turn], "final"),
+    }
+    played.reward = score
+    played.components = dict.fromkeys(evaluation.COMPONENTS, score)
+    played.evidence = Evidence(precision=score, recall=score, f1=score)
+    played.counters = Counters(turns=3, sub_calls=2, frames=3, max_depth=2)
+    return played
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with every input of the stage."""
+    monkeypatch.chdir(tmp_path)
+    problems = [f"{level}-{i}" for level in ("easy", "hard") for i in range(4)]
+    scores = {"before": 0.3, "after": 0.8}
+    rows: dict[str, list[evaluation.Row]] = {"before": [], "after": []}
+    lines = []
+    for model, score in scores.items():
+        for index, problem in enumerate(problems):
+            played = episode(problem, score + index / 100)
+            for mode in ("greedy", "sampled"):
+                rows[model].append(evaluation.episode_row(played, model, mode, 0, 0.5))
+            lines.append(evaluation.transcript(played, model, "greedy"))
+    told = evaluation.report(rows, {"before": [1.0], "after": [2.0]}, Bootstrap(200, 0))
+    reports = tmp_path / "reports"
+    reports.mkdir()
+    train_table().to_parquet(reports / "train.parquet")
+    (reports / "evaluation.json").write_text(json.dumps(told | {"reward_mode": "sampled"}))
+    baseline = {"reward_mean": 0.31, "components": dict.fromkeys(figures.COMPONENTS, 0.2)}
+    (reports / "baseline.json").write_text(json.dumps(baseline))
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (reports / "transcripts.jsonl").write_text(text)
+    return tmp_path
+
+
+def run() -> Recorder:
+    recorder: Any = Recorder()
+    plots.run(PARAMS, recorder)
+    return recorder
+
+
+def test_the_stage_writes_four_figures_and_a_page(folder: Path) -> None:
+    recorder = run()
+    names = ["before_after", "components", "curriculum", "reward_curve"]
+    assert sorted(p.stem for p in (folder / "plots").iterdir()) == names
+    for name in names:
+        pixels = imread(folder / "plots" / f"{name}.png")
+        assert pixels.shape[1] >= 1000  # wide enough for the README
+        assert pixels[..., :3].std() > 0.05  # and not blank
+    assert len(recorder.artifacts) == 5
+
+
+def test_equal_input_gives_equal_bytes(folder: Path) -> None:
+    run()
+    first = {p.name: p.read_bytes() for p in (folder / "plots").iterdir()}
+    run()
+    assert first == {p.name: p.read_bytes() for p in (folder / "plots").iterdir()}
+
+
+@pytest.mark.parametrize("name", ["train.parquet", "baseline.json", "evaluation.json"])
+def test_a_missing_input_is_named_with_the_stage_that_writes_it(folder: Path, name: str) -> None:
+    (folder / "reports" / name).unlink()
+    with pytest.raises(StageError, match=rf"plots: reports/{name} is missing; run the stage"):
+        run()
+    assert not (folder / "plots").exists()
+
+
+def test_a_broken_input_is_refused(folder: Path) -> None:
+    (folder / "reports/baseline.json").write_text('{"components": {}}')
+    with pytest.raises(StageError, match=r"baseline.json has no reward_mean; run the stage gate"):
+        run()
+    train_table().drop(columns="efficiency").to_parquet(folder / "reports/train.parquet")
+    with pytest.raises(StageError, match=r"train.parquet has no column efficiency"):
+        run()
+
+
+def test_the_reward_curve_has_the_axes_lines_and_baseline_it_promises() -> None:
+    figure = figures.reward_curve(train_table(), 0.31, smooth=3)
+    (axes,) = figure.axes
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("Training Step", "Reward")
+    lines = {line.get_label(): line for line in axes.get_lines()}
+    assert {"trained reward", "primary objective", "before GRPO"} <= set(lines)
+    assert lines["before GRPO"].get_linestyle() == ":"
+    assert set(lines["before GRPO"].get_ydata()) == {0.31}
+    assert {text.get_text() for text in axes.texts} == {"easy", "medium", "0.31"}
+
+
+def test_the_moving_average_looks_back_only() -> None:
+    figure = figures.reward_curve(train_table(), 0.31, smooth=3)
+    lines = {line.get_label(): line for line in figure.axes[0].get_lines()}
+    smoothed = lines["trained reward"].get_ydata()
+    assert smoothed[0] == pytest.approx(0.05)
+    assert smoothed[4] == pytest.approx(np.mean([0.15, 0.20, 0.25]))
+
+
+def test_before_and_after_stand_side_by_side_with_intervals(folder: Path) -> None:
+    told = json.loads((folder / "reports/evaluation.json").read_text())
+    left, right = figures.before_after(told).axes
+    heights = [bar.get_height() for bar in left.patches]
+    means = [told[m][s] for m in ("before", "after") for s in ("reward_mean",)]
+    assert [heights[0], heights[3]] == pytest.approx(means)
+    assert len(right.patches) == 4  # two tiers, two models
+    assert [label.get_text() for label in right.get_xticklabels()] == [
+        "2 papers\nn = 4",
+        "5+ papers\nn = 4",
+    ]
+
+
+def test_a_tier_whose_episodes_were_all_void_is_drawn_as_nothing(folder: Path) -> None:
+    told = json.loads((folder / "reports/evaluation.json").read_text())
+    told["before"]["tiers"]["wide_net"] |= {"f1_greedy": None, "f1_greedy_ci95": None}
+    right = figures.before_after(told).axes[1]
+    assert right.patches[1].get_height() == 0
+
+
+def test_each_component_has_a_panel_with_its_weight() -> None:
+    weights = PARAMS.rewards.weights
+    baseline = {"efficiency": 0.1}
+    axes = figures.components(train_table(), baseline, weights, smooth=2).axes
+    assert [panel.get_title(loc="left") for panel in axes] == [
+        "Primary objective  (weight 0.40)",
+        "Process quality  (weight 0.25)",
+        "Format compliance  (weight 0.20)",
+        "Efficiency  (weight 0.15)",
+    ]
+    assert [len(panel.get_lines()) for panel in axes] == [2, 2, 2, 3]
+
+
+def test_the_curriculum_shows_thresholds_in_force_and_the_level() -> None:
+    always = PARAMS.train.curriculum
+    auto = always.model_copy(update={"mode": "auto"})
+    for settings, words in ((always, 1), (auto, 2)):
+        top, bottom = figures.curriculum(train_table(), settings).axes
+        assert len(top.texts) == words
+        assert [label.get_text() for label in bottom.get_yticklabels()] == always.levels
+        assert list(bottom.get_lines()[0].get_ydata()) == [0] * 5 + [1] * 7
+
+
+class Page(HTMLParser):
+    """Tags and outside references of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.references: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.references += [value or "" for name, value in attrs if name in ("src", "href")]
+
+
+def test_the_page_refers_to_nothing_outside_itself(folder: Path) -> None:
+    run()
+    page = Page((folder / "reports/index.html").read_text())
+    assert page.tags.count("img") == 4
+    assert all(ref.startswith(("#", "data:image/png;base64,")) for ref in page.references)
+
+
+def test_what_a_model_wrote_cannot_become_markup(folder: Path) -> None:
+    run()
+    text = (folder / "reports/index.html").read_text()
+    assert HOSTILE not in text
+    assert "&lt;script&gt;" in text
+    assert "script" not in Page(text).tags
+
+
+def test_the_page_shows_the_first_problems_of_each_difficulty(folder: Path) -> None:
+    run()
+    text = (folder / "reports/index.html").read_text()
+    assert re.findall(r"<h3>(\S+)", text) == [
+        f"{level}-{i}" for level in ("easy", "hard") for i in range(PARAMS.plots.transcripts)
+    ]
+    assert "chosen by this rule" in text
+
+
+def test_frames_nest_under_their_parents() -> None:
+    root = report.tree(evaluation.transcript(episode("easy-0", 0.5), "after", "greedy"))
+    assert root is not None
+    (child,) = root["children"]
+    assert (child["frame"], child["children"][0]["frame"]) == (1, 2)
+
+
+def test_an_episode_lost_before_its_first_frame_is_told_as_void(folder: Path) -> None:
+    path = folder / "reports/transcripts.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines[0] |= {"frames": [], "void": "connection lost", "reward": None}
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    run()
+    assert "void: connection lost" in (folder / "reports/index.html").read_text()
