@@ -23,6 +23,8 @@ StopReason = Literal["final", "max_turns", "truncated", "timeout", "budget", "er
 Finish = Literal["stop", "length", "error"]
 """How the policy's completion ended; `error` means that the policy failed: a void episode."""
 
+JSONValue = Annotated[Any, "None, bool, int, float, str, or lists and string-keyed dicts of these"]
+
 
 class _Wire(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -110,6 +112,8 @@ class RLMObservation(Observation):
     counters: Counters = Counters()
     frame_scores: dict[int, float] = {}
     """When done: each child's own span F1 on the papers it was given."""
+    answer: JSONValue = None
+    """When done: what the root gave to FINAL; its own words, never gold."""
     void: str | None = None
     """Why the episode counts for nothing (an infrastructure failure), else None."""
     refused: str | None = None
@@ -137,6 +141,3 @@ class RLMState(State):
     counters: Counters = Counters()
     done: bool = False
     void: str | None = None
-
-
-JSONValue = Annotated[Any, "None, bool, int, float, str, or lists and string-keyed dicts of these"]

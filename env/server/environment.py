@@ -275,6 +275,7 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
             frames=tree.views(),
             done=tree.done,
             counters=tree.counters,
+            answer=tree.answer if tree.done and tree.void is None else None,
             void=tree.void,
             problem=self._shown_card(tree),
             **scored,
