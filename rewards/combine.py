@@ -15,7 +15,7 @@ from rewards.format import format_compliance
 from rewards.primary import primary_objective
 from rewards.process import process_quality
 from rewards.settings import RewardSettings
-from rewards.spans import Agreement, Evidence, locate, span_f1
+from rewards.spans import Agreement, Evidence, Located, locate, span_f1
 
 COMPONENTS = ("primary_objective", "process_quality", "format_compliance", "efficiency")
 
@@ -58,11 +58,13 @@ def components(facts: EpisodeFacts, settings: RewardSettings) -> tuple[dict[str,
     Raises:
         ValueError: the problem has no evidence.
     """
-    retrieved = locate(facts.answer, facts.papers, settings) if facts.answered else {}
-    agreement = span_f1(retrieved, facts.evidence)
-    if not retrieved:
+    located = Located({}, 0)
+    if facts.answered:
+        located = locate(facts.answer, facts.papers, settings)
+    agreement = span_f1(located.retrieved, facts.evidence)
+    if not located.retrieved:
         return dict.fromkeys(COMPONENTS, 0.0), agreement
-    primary = primary_objective(retrieved, facts.evidence, settings)
+    primary = primary_objective(located, facts.evidence, settings)
     gate = min(1.0, primary / settings.gate_at)
     return {
         "primary_objective": primary,

@@ -6,6 +6,7 @@ from rewards.settings import RewardSettings
 from rewards.spans import (
     Alternative,
     Evidence,
+    Located,
     Retrieved,
     covered_share,
     gold_size,
@@ -24,16 +25,18 @@ def _accepted(retrieved: Retrieved, alternative: Alternative, min_cover: float) 
     return longest >= min_cover * (end - start) - 1e-9
 
 
-def primary_objective(retrieved: Retrieved, evidence: Evidence, settings: RewardSettings) -> float:
+def primary_objective(located: Located, evidence: Evidence, settings: RewardSettings) -> float:
     """Guarded character F1 x clip(offset - slope wrong/W, 0, 1), in [0, 1].
 
     Recall weighs each fact by its longest alternative and takes the best covered share among
-    its accepted alternatives; retrieved characters outside all accepted alternatives are wrong.
+    its accepted alternatives. Wrong are the retrieved characters outside all accepted
+    alternatives, and the invented ones.
 
     Raises:
         ValueError: the problem has no evidence.
     """
     gold = gold_size(evidence)
+    retrieved = located.retrieved
     found = 0.0
     accepted: list[Alternative] = []
     for fact in evidence:
@@ -47,7 +50,7 @@ def primary_objective(retrieved: Retrieved, evidence: Evidence, settings: Reward
             found += longest * max(covered_share(retrieved, a) for a in counting)
             accepted += counting
     right = right_chars(retrieved, accepted)
-    wrong = size(retrieved) - right
+    wrong = size(retrieved) - right + located.invented
     f1 = harmonic(right / max(1, right + wrong), found / gold)
     dilution = settings.overshoot_offset - settings.overshoot_slope * wrong / gold
     return f1 * min(1.0, max(0.0, dilution))

@@ -35,7 +35,7 @@ class RewardSettings(_Settings):
     weights: WeightSettings = WeightSettings()
     min_span_chars: int = Field(12, ge=1, le=1000, description="shorter spans are ignored")
     min_cover: float = Field(
-        0.8, gt=0, le=1, description="share of an alternative that one stretch must cover to count"
+        0.95, gt=0, le=1, description="share of an alternative that one stretch must cover to count"
     )
     overshoot_offset: float = Field(1.25, ge=1, description="clip(offset - slope wrong/W, 0, 1)")
     overshoot_slope: float = Field(0.75, gt=0)
@@ -43,6 +43,9 @@ class RewardSettings(_Settings):
     gate_floor: float = Field(0.4, ge=0, le=1, description="part of a component that needs no G")
     max_items: int = Field(
         2000, ge=1, description="distinct items of an answer; one with more points at nothing"
+    )
+    free_misses: int = Field(
+        8, ge=0, description="quotes standing nowhere that cost nothing; further ones are wrong"
     )
     read_chars: int = Field(200, ge=1, description="contiguous characters that count as reading")
     par_base: int = Field(3, ge=0, description="par = base + per_paper (gold papers + 1)")

@@ -27,6 +27,15 @@ Evidence = Sequence[Sequence[Alternative]]
 
 
 @dataclass(frozen=True)
+class Located:
+    """What an answer points at, and what it made up."""
+
+    retrieved: Retrieved
+    invented: int
+    """Characters of quotes that stand nowhere, those let off not counted."""
+
+
+@dataclass(frozen=True)
 class Agreement:
     """Plain character agreement with gold, each in [0, 1]."""
 
@@ -105,26 +114,43 @@ def _places(item: Any, papers: Mapping[str, str], min_chars: int) -> Iterable[Al
             yield paper_id, start, end
 
 
-def locate(answer: Any, papers: Mapping[str, str], settings: RewardSettings) -> Retrieved:
+def _quote(item: Any) -> str | None:
+    """The text that an item says stands in a paper; None when it names places instead."""
+    text = item if isinstance(item, str) else item.get("text")
+    return text if isinstance(text, str) else None
+
+
+def locate(answer: Any, papers: Mapping[str, str], settings: RewardSettings) -> Located:
     """The characters that an answer points at.
 
     Args:
         answer: whatever was given to FINAL, as plain JSON values.
         papers: text of each paper.
-        settings: `min_span_chars`, and `max_items`: an answer with more distinct items than
-            that points at nothing, so that scoring stays cheap.
+        settings: `min_span_chars`; `max_items`: an answer with more distinct items than that
+            points at nothing, so that scoring stays cheap; `free_misses`: quotes that stand
+            nowhere and cost nothing, the longest ones. Were all of them free, an answer could
+            list every sentence that might be there.
 
     Returns:
-        Empty when nothing stands in a paper, or when a number in the answer is not finite.
+        Nothing retrieved when nothing stands in a paper, or when a number is not finite.
     """
     items = _items(answer)
     if items is None or len(items) > settings.max_items:
-        return {}
+        return Located({}, 0)
     places: dict[str, set[Interval]] = {}
+    misses: set[str] = set()
     for item in items:
-        for paper_id, start, end in _places(item, papers, settings.min_span_chars):
+        found = list(_places(item, papers, settings.min_span_chars))
+        for paper_id, start, end in found:
             places.setdefault(paper_id, set()).add((start, end))
-    return {paper_id: merge(intervals) for paper_id, intervals in places.items()}
+        quote = _quote(item)
+        if not found and quote is not None and len(quote) >= settings.min_span_chars:
+            misses.add(quote)
+    lengths = sorted(map(len, misses), reverse=True)
+    return Located(
+        {paper_id: merge(intervals) for paper_id, intervals in places.items()},
+        sum(lengths[settings.free_misses :]),
+    )
 
 
 def stretches(retrieved: Retrieved, alternative: Alternative) -> list[Interval]:
@@ -208,7 +234,7 @@ def frame_score(
     Returns:
         F1; where nothing was there to find, 1 for an answer without any span and else 0.
     """
-    found = locate(answer, given, settings)
+    found = locate(answer, given, settings).retrieved
     there = []
     for fact in evidence:
         texts = {papers[paper_id][start:end] for paper_id, start, end in fact}
