@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 import sys
 import time
@@ -17,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from prefect import flow, task
+from prefect import State, flow, task
 from prefect.artifacts import (
     create_markdown_artifact,
     create_progress_artifact,
@@ -41,7 +42,7 @@ console = Console(highlight=False, soft_wrap=True)
 
 
 @flow(name="rlm", retries=0, log_prints=False)
-def rlm(profile: str = "nano", overrides: list[str] | None = None) -> Any:
+def rlm(profile: str = "nano", overrides: list[str] | None = None) -> State[str]:
     """Build, check, deploy, gate, train, export, evaluate, register, version.
 
     Args:
@@ -85,11 +86,14 @@ class Chain:
 
     def __enter__(self) -> Chain:
         config.write_resolved(self.params)
+        killed = clean_after_killed_run()
+        os.environ[stages.CHAIN] = str(os.getpid())
         # DVC starts `python`: this very interpreter, whichever shell called us.
         os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-        say_what_is_kept(stages.unchanged(), interrupted=close_killed_run())
+        say_what_is_kept(stages.unchanged(), killed=killed)
         self._mlflow = tracking.start_run(f"rlm-{self.params.profile}", self.params)
-        MARK.write_text(json.dumps({"run_id": self._mlflow.run_id}), encoding="utf-8")
+        mark = {"run_id": self._mlflow.run_id, "process": str(os.getpid())}
+        MARK.write_text(json.dumps(mark), encoding="utf-8")
         os.environ[tracking.PARENT_RUN] = self._mlflow.run_id
         self._progress = _progress()
         return self
@@ -97,12 +101,11 @@ class Chain:
     def run(self, name: str) -> None:
         """One stage as a Prefect task; DVC may find that nothing changed."""
         started = time.monotonic()
-        number = list(stages.STAGES).index(name) + 1
-        console.rule(f"[bold]{number}/{len(stages.STAGES)} {name}[/] {stages.STAGES[name]}")
+        number, count = list(stages.STAGES).index(name) + 1, len(stages.STAGES)
+        console.print(f"\n[bold]{number}/{count} {name}[/]  {stages.STAGES[name]}")
         outcome = "failed"
         try:
-            # Retries stay 0: a stage is minutes of computing, and DVC resumes the chain anyway.
-            outcome = task(_stage, name=name, retries=0)(name, self.params)
+            outcome = _stage.with_options(name=name)(name, self.params)
         except GateFailed:
             outcome = "refused"
             raise
@@ -111,8 +114,8 @@ class Chain:
             raise
         finally:
             self.rows.append(summary.Row(name, outcome, time.monotonic() - started))
-            console.print(summary.line(self.rows))
-            _advance(self._progress, number / len(stages.STAGES), name)
+            console.print(summary.line(self.rows[-1:]))
+            _advance(self._progress, number / count, name)
 
     def deploy(self) -> None:
         """Start the environment for the stages that follow; they find it by RLM_ENV_URL."""
@@ -146,14 +149,21 @@ class Chain:
         MARK.unlink(missing_ok=True)
 
 
+# Retries stay 0: a stage is minutes of computing, and the next run resumes at it anyway.
+@task(retries=0)
 def _stage(name: str, params: Params) -> str:
     """Run one stage, or learn from DVC that it need not run: `done` or `cached`."""
     if name in stages.DIRECT:
         stages.run_stage(name)
         return "done"
-    stages.reproduce(name)
     parent = os.environ[tracking.PARENT_RUN]
-    if tracking.has_child(params, parent, name):
+    try:
+        stages.reproduce(name)
+    except StageError as error:
+        child = tracking.find_child(params, parent, name)
+        reason = child and child.data.tags.get("error")
+        raise StageError(f"{name}: {reason}" if reason else str(error)) from None
+    if tracking.find_child(params, parent, name):
         return "done"
     cached = tracking.start_run(name, params, parent)
     cached.set_tags({"cached": "true"})
@@ -166,8 +176,10 @@ def play(profile: str, overrides: list[str]) -> int:
 
     Uses the Prefect server of PREFECT_API_URL or `make up` when it answers, else one of its own.
     """
+    # The terminal shows the stages' own output; Prefect's log stands on its page.
+    logging.getLogger("prefect").propagate = False
     with prefect_server():
-        state = rlm(profile, overrides, return_state=True)
+        state: State[Any] = rlm(profile, overrides, return_state=True)
     if state.is_completed():
         console.print(summary.table(summary.read_last()))
         return 0
@@ -221,21 +233,23 @@ def exclusive() -> Iterator[None]:
         yield
 
 
-def close_killed_run() -> bool:
-    """Close the MLflow run of a chain that was killed; True if there was one."""
+def clean_after_killed_run() -> bool:
+    """Stop and close what a killed chain left behind; True if there was one."""
     try:
-        run_id = json.loads(MARK.read_text(encoding="utf-8"))["run_id"]
+        mark = json.loads(MARK.read_text(encoding="utf-8"))
+        run_id, process = str(mark["run_id"]), str(mark["process"])
     except (OSError, ValueError, KeyError):
         return False
+    stages.stop_leftovers(process)
     tracking.close_killed(run_id)
     MARK.unlink(missing_ok=True)
     return True
 
 
-def say_what_is_kept(kept: list[str], interrupted: bool) -> None:
+def say_what_is_kept(kept: list[str], killed: bool) -> None:
     """Tell whether this run starts clean or goes on from earlier work."""
-    if interrupted:
-        console.print("The last run was killed before it could end.")
+    if killed:
+        console.print("The last run was killed before it could end; what it left is stopped.")
     if not kept:
         console.print("Starting clean: no stage's result fits the present inputs.")
     elif len(kept) == len(stages.BY_DVC):

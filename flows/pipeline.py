@@ -8,6 +8,7 @@ DVC and people call it.
 from __future__ import annotations
 
 import logging
+import shlex
 import signal
 import sys
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from flows.stages import INTERRUPTED, STAGES, run_stage
+from flows.stages import INTERRUPTED, STAGES, run_stage, under_chain
 from flows.surroundings import settle
 from tasks.errors import PipelineError
 
@@ -28,30 +29,40 @@ app = typer.Typer(
 )
 
 
+Profile = Annotated[str, typer.Option(help="nano is params.yaml itself; others lie in profiles/.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change a setting; repeatable."),
+]
+
+
 @app.command()
-def run(
-    profile: Annotated[
-        str, typer.Option(help="nano is params.yaml itself; others lie in profiles/.")
-    ] = "nano",
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change a setting; repeatable."),
-    ] = None,
-) -> None:
+def run(profile: Profile = "nano", set_: Overrides = None) -> None:
     """Play the whole chain, from data to a registered model."""
-    overrides = set_ or []
 
     def work() -> None:
         from tasks import config
 
-        settle(config.resolve(profile, overrides).threads)
+        # A wrong setting stops here, before Prefect is even imported.
+        settle(config.resolve(profile, set_ or []).threads)
         from flows.chain import play
 
-        sys.exit(play(profile, overrides))
+        sys.exit(play(profile, set_ or []))
 
-    again = ["make full"] if not overrides and profile == "nano" else []
-    given = ["python -m flows.pipeline run", f"--profile {profile}"]
-    guarded(work, again[0] if again else " ".join([*given, *(f"--set {x}" for x in overrides)]))
+    words = ["python -m flows.pipeline run", f"--profile {profile}"]
+    guarded(work, " ".join([*words, *(f"--set {shlex.quote(text)}" for text in set_ or [])]))
+
+
+@app.command()
+def resolve(profile: Profile = "nano", set_: Overrides = None) -> None:
+    """Write the settings in force to params.resolved.yaml, for `dvc repro` and single stages."""
+
+    def work() -> None:
+        from tasks import config
+
+        typer.echo(config.write_resolved(config.resolve(profile, set_ or [])))
+
+    guarded(work, "python -m flows.pipeline resolve")
 
 
 def _stage_command(name: str) -> Callable[[], None]:
@@ -80,7 +91,8 @@ def guarded(work: Callable[[], None], again: str) -> None:
         typer.echo(f"{type(error).__name__}: {error}", err=True)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
-        typer.echo(f"\nInterrupted. Finished stages are kept; go on with: {again}", err=True)
+        if not under_chain():  # else the chain says it
+            typer.echo(f"\nInterrupted. Finished stages are kept; go on with: {again}", err=True)
         sys.exit(INTERRUPTED)
 
 

@@ -8,12 +8,19 @@ from __future__ import annotations
 
 import importlib
 import json
+import logging
+import os
 import re
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from flows.surroundings import settle
+from flows.surroundings import die_with_parent, settle
 from tasks.errors import GateFailed, StageError
+
+if TYPE_CHECKING:
+    import psutil
 
 STAGES = {
     "prepare": "Make the problems: data/problems/.",
@@ -32,6 +39,8 @@ STAGES = {
 DIRECT = ("deploy", "register", "version")
 """No DVC stages: they change the world outside the folder, or need DVC themselves."""
 BY_DVC = tuple(name for name in STAGES if name not in DIRECT)
+CHAIN = "RLM_CHAIN"
+"""Environment variable: the process that plays the chain; all that it starts inherits it."""
 GATE = Path("reports/gate.json")
 INTERRUPTED = 130
 GRACE_S = 30.0
@@ -46,6 +55,8 @@ def run_stage(name: str) -> None:
     """
     from tasks import config
 
+    if under_chain():
+        die_with_parent()
     params = config.load_resolved()
     settle(params.threads)
     from tasks import tracking
@@ -53,6 +64,11 @@ def run_stage(name: str) -> None:
     stage = importlib.import_module(f"tasks.{name}")
     with tracking.stage_run(name, params) as run:
         stage.run(params, run)
+
+
+def under_chain() -> bool:
+    """Whether this process runs one stage of a chain that another process strings together."""
+    return CHAIN in os.environ and os.environ[CHAIN] != str(os.getpid())
 
 
 def reproduce(name: str) -> None:
@@ -92,6 +108,7 @@ def reproduce(name: str) -> None:
 def _reproduce(name: str) -> None:
     from dvc.repo import Repo
 
+    logging.getLogger("dvc").setLevel(logging.ERROR)
     with Repo(".") as repo:
         repo.reproduce(targets=[name], single_item=True)
 
@@ -136,21 +153,40 @@ def stop_command(name: str) -> None:
     """End a stage's command that this process started; kill it after `GRACE_S` seconds."""
     import psutil
 
-    mine = [
-        process
-        for process in psutil.Process().children(recursive=True)
-        if ["flows.pipeline", name] == _cmdline(process)[-2:]
-    ]
-    for process in mine:
-        process.terminate()
-    for process in psutil.wait_procs(mine, timeout=GRACE_S)[1]:
-        process.kill()
+    children = psutil.Process().children(recursive=True)
+    _end([p for p in children if ["flows.pipeline", name] == _read(p, "cmdline", [])[-2:]])
 
 
-def _cmdline(process: object) -> list[str]:
+def stop_leftovers(chain: str) -> int:
+    """End what a killed chain left running (a stage, servers); returns how many there were.
+
+    Args:
+        chain: the killed chain's process id, as its children carry it in `RLM_CHAIN`.
+    """
+    import psutil
+
+    if psutil.pid_exists(int(chain)) and int(chain) != os.getpid():
+        return 0  # the number belongs to a living process: nothing here is certain
+    left = [p for p in psutil.process_iter() if _read(p, "environ", {}).get(CHAIN) == chain]
+    _end([process for process in left if process.pid != os.getpid()])
+    return len(left)
+
+
+def _end(processes: list[psutil.Process]) -> None:
+    import psutil
+
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.terminate()
+    for process in psutil.wait_procs(processes, timeout=GRACE_S)[1]:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def _read(process: psutil.Process, what: str, otherwise: Any) -> Any:
     import psutil
 
     try:
-        return list(process.cmdline())  # type: ignore[attr-defined]
-    except psutil.Error:  # it ended in between
-        return []
+        return getattr(process, what)()
+    except psutil.Error:  # it ended in between, or belongs to someone else
+        return otherwise

@@ -63,7 +63,7 @@ def read(rows: Sequence[Row]) -> Result:
     lines = []
     if gate:
         lines.append(("gate", str(gate.get("summary") or gate.get("verdict") or "passed")))
-    metrics = {}
+    metrics: dict[str, float] = {}
     for name, label in COMPARED.items():
         found = evaluation.get(name)
         if not found:

@@ -6,7 +6,9 @@ environment win.
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import sys
 import warnings
 
@@ -44,3 +46,10 @@ def settle(threads: int | None = None) -> None:
         os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     if not sys.warnoptions:
         warnings.simplefilter("ignore")
+
+
+def die_with_parent() -> None:
+    """Have the kernel send this process SIGTERM when its parent dies, even by SIGKILL (Linux)."""
+    if sys.platform == "linux":
+        set_parent_death_signal = 1  # PR_SET_PDEATHSIG
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)

@@ -242,8 +242,13 @@ def resolve(profile: str = "nano", overrides: Sequence[str] = ()) -> Params:
 
 
 def write_resolved(params: Params) -> Path:
-    """Write the settings in force, whole or not at all; untouched when nothing changed."""
-    text = yaml.safe_dump(params.model_dump(by_alias=True, mode="json"), sort_keys=False)
+    """Write the settings in force, whole or not at all; untouched when nothing changed.
+
+    The section `derived` is not read back: dvc.yaml takes from it what follows from the settings.
+    """
+    data = params.model_dump(by_alias=True, mode="json")
+    derived = {"trained": "models/adapter" if params.train.method == "lora" else "models/policy"}
+    text = yaml.safe_dump({**data, "derived": derived}, sort_keys=False)
     if not RESOLVED.exists() or RESOLVED.read_text(encoding="utf-8") != text:
         temporary = RESOLVED.with_suffix(".tmp")
         temporary.write_text(text, encoding="utf-8")
@@ -251,8 +256,19 @@ def write_resolved(params: Params) -> Path:
     return RESOLVED
 
 
+def read_resolved(path: Path) -> Params:
+    """Settings that `write_resolved` wrote.
+
+    Raises:
+        ConfigError: the file is missing or does not fit this version of the code.
+    """
+    data = read_yaml(path)
+    data.pop("derived", None)
+    return check(data, str(path))
+
+
 def load_resolved() -> Params:
     """The settings in force, as the stages read them; made from params.yaml when absent."""
     if not RESOLVED.exists():
         write_resolved(resolve())
-    return check(read_yaml(RESOLVED), str(RESOLVED))
+    return read_resolved(RESOLVED)

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import json
 import logging
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tasks import tracking
+from tasks.config import RESOLVED
 from tasks.errors import StageError
 from tasks.outputs import write_json
 from tasks.version import recorded
@@ -49,10 +51,9 @@ def run(params: Params, run: StageRun) -> Path:
         tags = {"weights_hash": weights, **tracking.lineage(params, "train"), **evaluated()}
         tags |= {f"dvc.{path}": md5 for path, md5 in recorded().items()}
         version = log_version(name, params, run, tags)
-        store = run.client
         if newest is None:
-            store.set_registered_model_alias(name, "champion", version)
-        store.set_registered_model_alias(name, "challenger", version)
+            run.client.set_registered_model_alias(name, "champion", version)
+        run.client.set_registered_model_alias(name, "challenger", version)
         report = describe(name, version, new=True)
     run.set_tags({"registered": f"{name}/{report['version']}", "weights_hash": weights})
     return write_json(REPORT, report)
@@ -91,25 +92,29 @@ def evaluated() -> dict[str, str]:
 def log_version(name: str, params: Params, run: StageRun, tags: dict[str, str]) -> str:
     """Log the model to the stage's run and register it; returns the version's number."""
     import mlflow
+    from mlflow.exceptions import MlflowException
 
-    settings = Path("params.resolved.yaml")
     for noisy in ("mlflow.pyfunc", "mlflow.models.model", "mlflow.utils.environment"):
         logging.getLogger(noisy).setLevel(logging.ERROR)
     with mlflow.start_run(run_id=run.run_id, log_system_metrics=False):
         logged = mlflow.pyfunc.log_model(
             name=name,
             python_model=str(CODE),
-            artifacts={"model": str(MERGED), "settings": str(settings)},
+            artifacts={"model": str(MERGED), "settings": str(RESOLVED)},
             code_paths=list(PACKAGES),
             pip_requirements="constraints.txt",
-            registered_model_name=name,
-            model_config={"threads": params.threads},
-            input_example=None,
         )
-    version = str(logged.registered_model_version)
-    for key, value in tags.items():
-        run.client.set_model_version_tag(name, version, key, value[:5000])
-    return version
+    with suppress(MlflowException):  # it exists
+        run.client.create_registered_model(name)
+    # The tags come with the version, so that none exists without its lineage.
+    made = run.client.create_model_version(
+        name,
+        source=logged.model_uri,
+        run_id=run.run_id,
+        tags={key: value[:5000] for key, value in tags.items()},
+        model_id=logged.model_id,
+    )
+    return str(made.version)
 
 
 def describe(name: str, version: str, *, new: bool) -> dict[str, Any]:

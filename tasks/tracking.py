@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import Run
 
     from tasks.config import Params
 
@@ -155,7 +156,7 @@ def stage_run(name: str, params: Params) -> Iterator[StageRun]:
     try:
         yield run
     except Exception as error:
-        run.set_tags({"error": f"{type(error).__name__}: {error}"})
+        run.set_tags({"error": str(error) or type(error).__name__})
         run.end("FAILED")
         raise
     except BaseException:
@@ -261,14 +262,14 @@ def sandbox_layers() -> list[str]:
     return [str(layer) for layer in layers]
 
 
-def has_child(params: Params, parent: str, stage: str) -> bool:
-    """Whether a stage already has its run under `parent`."""
+def find_child(params: Params, parent: str, stage: str) -> Run | None:
+    """The stage's run under `parent`, if it has one."""
     found = client(tracking_uri()).search_runs(
         [experiment_id(params.tracking.experiment)],
         f"tags.`mlflow.parentRunId` = '{parent}' and tags.stage = '{stage}'",
         max_results=1,
     )
-    return len(found) > 0
+    return found[0] if found else None
 
 
 def close_killed(run_id: str) -> None:
