@@ -58,12 +58,14 @@ STYLE: dict[str, Any] = {
 }
 
 
-def reward_curve(train: pd.DataFrame, baseline: float, smooth: int) -> Figure:
+def reward_curve(train: pd.DataFrame, baseline: Mapping[str, Any], smooth: int) -> Figure:
     """Reward and primary objective of the training episodes, over the measured baseline.
+
+    The baseline is that of the level being played: problems of other levels are easier or harder.
 
     Args:
         train: a row a step: step, reward, primary_objective, level.
-        baseline: mean reward of the untrained model.
+        baseline: the content of reports/baseline.json.
         smooth: steps of the moving average.
     """
     with rc_context(STYLE):
@@ -76,15 +78,7 @@ def reward_curve(train: pd.DataFrame, baseline: float, smooth: int) -> Figure:
         ):
             axes.plot(train["step"], train[column], color=colour, alpha=0.28, linewidth=1.2)
             axes.plot(train["step"], _smoothed(train[column], smooth), color=colour, label=label)
-        axes.axhline(baseline, color=INK, linestyle=":", linewidth=2, label="before GRPO")
-        axes.annotate(
-            f"{baseline:.2f}",
-            (1, baseline),
-            xycoords=("axes fraction", "data"),
-            xytext=(4, 0),
-            textcoords="offset points",
-            va="center",
-        )
+        _draw_baseline(axes, train, baseline, "reward", values=True)
         _steps_axis(axes, train)
         axes.set(xlabel="Training Step", ylabel="Reward", ylim=(0, 1.06))
         axes.set_title("Reward while the policy trains")
@@ -147,13 +141,13 @@ def before_after(report: Mapping[str, Any]) -> Figure:
 
 
 def components(
-    train: pd.DataFrame, baseline: Mapping[str, float], weights: WeightSettings, smooth: int
+    train: pd.DataFrame, baseline: Mapping[str, Any], weights: WeightSettings, smooth: int
 ) -> Figure:
     """The four components of the reward, each in a panel of its own.
 
     Args:
-        train: a row a step: step and the four components.
-        baseline: the untrained model's components, by name; may be empty.
+        train: a row a step: step, level and the four components.
+        baseline: the content of reports/baseline.json.
         weights: their shares of the reward.
         smooth: steps of the moving average.
     """
@@ -163,8 +157,7 @@ def components(
         for axes, (name, (label, colour)) in zip(grid.flat, COMPONENTS.items(), strict=True):
             axes.plot(train["step"], train[name], color=colour, alpha=0.28, linewidth=1.2)
             axes.plot(train["step"], _smoothed(train[name], smooth), color=colour)
-            if name in baseline:
-                axes.axhline(baseline[name], color=INK, linestyle=":", linewidth=1.6)
+            _draw_baseline(axes, train, baseline, name)
             axes.set_title(f"{label}  (weight {getattr(weights, name):.2f})", fontsize=11.5)
             axes.set_ylim(0, 1.04)
             _steps_axis(axes, train)
@@ -172,9 +165,11 @@ def components(
             axes.set_xlabel("Training Step")
         for axes in grid[:, 0]:
             axes.set_ylabel("Mean, 0 to 1")
-        note = "; dotted: before GRPO" if baseline else ""
         figure.suptitle(
-            f"Components of the reward in training episodes{note}", x=0.01, ha="left", fontsize=12
+            "Components of the reward in training episodes; dotted: before GRPO, same level",
+            x=0.01,
+            ha="left",
+            fontsize=12,
         )
         return figure
 
@@ -239,17 +234,47 @@ def _steps_axis(axes: Axes, train: pd.DataFrame) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=9))
 
 
+def _stretches(train: pd.DataFrame) -> list[tuple[str, float, float]]:
+    """(level, start, end) of each run of steps at one level, half a step wide of its ends."""
+    runs = (train["level"] != train["level"].shift()).cumsum()
+    return [
+        (str(part["level"].iloc[0]), part["step"].iloc[0] - 0.5, part["step"].iloc[-1] + 0.5)
+        for _, part in train.groupby(runs)
+    ]
+
+
 def _shade_levels(axes: Axes, train: pd.DataFrame) -> None:
     """A band for each stretch of steps at one level, named at its top."""
-    runs = (train["level"] != train["level"].shift()).cumsum()
-    order = list(dict.fromkeys(str(level) for level in train["level"]))
-    for _, part in train.groupby(runs):
-        level = str(part["level"].iloc[0])
-        start, end = part["step"].iloc[0] - 0.5, part["step"].iloc[-1] + 0.5
-        axes.axvspan(
-            start, end, color=BANDS[order.index(level) % len(BANDS)], linewidth=0, zorder=0
-        )
+    stretches = _stretches(train)
+    order = list(dict.fromkeys(level for level, _, _ in stretches))
+    for level, start, end in stretches:
+        colour = BANDS[order.index(level) % len(BANDS)]
+        axes.axvspan(start, end, color=colour, linewidth=0, zorder=0)
         axes.text((start + end) / 2, 1.035, level, ha="center", va="center", fontsize=9.5)
+
+
+def _draw_baseline(
+    axes: Axes, train: pd.DataFrame, baseline: Mapping[str, Any], name: str, values: bool = False
+) -> None:
+    """The untrained model's mean at the level of each stretch, dotted; optionally as numbers."""
+    x: list[float] = []
+    y: list[float] = []
+    for level, start, end in _stretches(train):
+        measured = baseline.get("levels", {}).get(level, baseline)
+        mean = measured["reward_mean"] if name == "reward" else measured["components"][name]
+        x += [start, end, end]
+        y += [mean, mean, float("nan")]  # a gap: no line from one level to the next
+        if values:
+            axes.annotate(
+                f"{mean:.2f}",
+                (end, mean),
+                xytext=(-4, -4),
+                textcoords="offset points",
+                ha="right",
+                va="top",
+                fontsize=10,
+            )
+    axes.plot(x, y, color=INK, linestyle=":", linewidth=2, label="before GRPO")
 
 
 def _estimate(part: Mapping[str, Any], name: str) -> tuple[float, float, float]:

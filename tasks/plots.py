@@ -43,11 +43,9 @@ def run(params: Params, run: StageRun) -> Path:
     transcripts = read_lines(TRANSCRIPTS, "evaluate")
     smooth = params.plots.smooth
     drawn = {
-        "reward_curve": figures.reward_curve(train, baseline["reward_mean"], smooth),
+        "reward_curve": figures.reward_curve(train, baseline, smooth),
         "before_after": figures.before_after(evaluation),
-        "components": figures.components(
-            train, baseline["components"], params.rewards.weights, smooth
-        ),
+        "components": figures.components(train, baseline, params.rewards.weights, smooth),
         "curriculum": figures.curriculum(train, params.train.curriculum),
     }
     paths = {name: save(figure, name, params.plots.dpi) for name, figure in drawn.items()}

@@ -22,6 +22,13 @@ from tasks.config import Params
 from tasks.errors import StageError
 
 PARAMS = Params()
+
+
+def level_of(reward: float) -> dict[str, Any]:
+    return {"reward_mean": reward, "components": dict.fromkeys(figures.COMPONENTS, reward)}
+
+
+BASELINE = level_of(0.31) | {"levels": {"easy": level_of(0.4), "medium": level_of(0.2)}}
 HOSTILE = '<script>alert("x")</script><img src=x onerror=alert(1)>'
 
 
@@ -78,8 +85,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     reports.mkdir()
     train_table().to_parquet(reports / "train.parquet")
     (reports / "evaluation.json").write_text(json.dumps(told | {"reward_mode": "sampled"}))
-    baseline = {"reward_mean": 0.31, "components": dict.fromkeys(figures.COMPONENTS, 0.2)}
-    (reports / "baseline.json").write_text(json.dumps(baseline))
+    (reports / "baseline.json").write_text(json.dumps(BASELINE))
     text = "".join(json.dumps(line) + "\n" for line in lines)
     (reports / "transcripts.jsonl").write_text(text)
     return tmp_path
@@ -127,18 +133,27 @@ def test_a_broken_input_is_refused(folder: Path) -> None:
 
 
 def test_the_reward_curve_has_the_axes_lines_and_baseline_it_promises() -> None:
-    figure = figures.reward_curve(train_table(), 0.31, smooth=3)
+    figure = figures.reward_curve(train_table(), BASELINE, smooth=3)
     (axes,) = figure.axes
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("Training Step", "Reward")
     lines = {line.get_label(): line for line in axes.get_lines()}
     assert {"trained reward", "primary objective", "before GRPO"} <= set(lines)
     assert lines["before GRPO"].get_linestyle() == ":"
-    assert set(lines["before GRPO"].get_ydata()) == {0.31}
-    assert {text.get_text() for text in axes.texts} == {"easy", "medium", "0.31"}
+    x, y = lines["before GRPO"].get_data()
+    assert list(x) == [0.5, 5.5, 5.5, 5.5, 12.5, 12.5]
+    assert [y[0], y[1], y[3], y[4]] == [0.4, 0.4, 0.2, 0.2]  # each level's own
+    assert {text.get_text() for text in axes.texts} == {"easy", "medium", "0.40", "0.20"}
+
+
+def test_a_level_without_a_baseline_of_its_own_shows_the_overall_one() -> None:
+    table = train_table().assign(level="hard")
+    (axes,) = figures.reward_curve(table, BASELINE, smooth=3).axes
+    lines = {line.get_label(): line for line in axes.get_lines()}
+    assert lines["before GRPO"].get_ydata()[0] == 0.31
 
 
 def test_the_moving_average_looks_back_only() -> None:
-    figure = figures.reward_curve(train_table(), 0.31, smooth=3)
+    figure = figures.reward_curve(train_table(), BASELINE, smooth=3)
     lines = {line.get_label(): line for line in figure.axes[0].get_lines()}
     smoothed = lines["trained reward"].get_ydata()
     assert smoothed[0] == pytest.approx(0.05)
@@ -167,15 +182,14 @@ def test_a_tier_whose_episodes_were_all_void_is_drawn_as_nothing(folder: Path) -
 
 def test_each_component_has_a_panel_with_its_weight() -> None:
     weights = PARAMS.rewards.weights
-    baseline = {"efficiency": 0.1}
-    axes = figures.components(train_table(), baseline, weights, smooth=2).axes
+    axes = figures.components(train_table(), BASELINE, weights, smooth=2).axes
     assert [panel.get_title(loc="left") for panel in axes] == [
         "Primary objective  (weight 0.40)",
         "Process quality  (weight 0.25)",
         "Format compliance  (weight 0.20)",
         "Efficiency  (weight 0.15)",
     ]
-    assert [len(panel.get_lines()) for panel in axes] == [2, 2, 2, 3]
+    assert [panel.get_lines()[-1].get_ydata()[3] for panel in axes] == [0.2] * 4
 
 
 def test_the_curriculum_shows_thresholds_in_force_and_the_level() -> None:
