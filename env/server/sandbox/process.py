@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable
 
-from env.errors import SandboxError
 from env.server.sandbox.spawner import Spawner
 from env.server.sandbox.wire import Frame, Inbox
 
@@ -40,6 +39,14 @@ class WorkerProcess:
             return time.clock_gettime((~self.pid << 3) | 2)
         except OSError:
             return 0.0
+
+    def waits(self) -> bool:
+        """Whether it sleeps in a system call: not computing, and not waiting for a processor."""
+        try:
+            with open(f"/proc/{self.pid}/stat") as file:
+                return file.read().rpartition(")")[2].split()[0] == "S"
+        except (OSError, IndexError):
+            return False
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal.

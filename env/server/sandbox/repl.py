@@ -137,7 +137,7 @@ class Repl:
 
     def _go_on(self, worker: WorkerProcess, cell: _Cell, message: bytes) -> CellDone | SubCall:
         self._pending = False
-        cell.resumed_at = time.monotonic()
+        cell.resumed_at = cell.soft_wall = time.monotonic()
         try:
             worker.signal(signal.SIGCONT)
             result = self._converse(worker, cell, message)
@@ -195,6 +195,8 @@ class Repl:
             if left > 0:
                 return max(left, 0.001)
             cell.soft = "cpu" if cpu >= self._limits.cell_cpu_s else "wall"
+            if cell.soft == "wall" and worker.waits():
+                raise BadFrameError("it reads the channel, and nobody owes it an answer")
             cell.soft_cpu, cell.soft_wall = cpu, now
         elif cpu - cell.soft_cpu > _GRACE_CPU_S or now - cell.soft_wall > _GRACE_WALL_S:
             raise _HardLimitError

@@ -6,6 +6,7 @@ memory, key or file of the server is in it. Messages: see `inside/zygote.py`.
 
 from __future__ import annotations
 
+import contextlib
 import marshal
 import os
 import signal
@@ -108,6 +109,7 @@ class Spawner:
                 socket.send_fds(self._control, [message], [] if fd is None else [fd])
                 answer = self._control.recv(16)
             except OSError as error:
+                self._process.kill()  # a late answer would be taken for that of the next question
                 raise SandboxError(f"The sandbox's zygote does not answer ({error}).") from None
         if len(answer) != 4:
             raise SandboxError("The sandbox's zygote died.")
@@ -116,9 +118,11 @@ class Spawner:
 
     def close(self) -> None:
         """End the zygote and with it every worker; returns when they are gone."""
-        self._control.close()
+        with contextlib.suppress(OSError):
+            self._control.shutdown(socket.SHUT_RDWR)  # also wakes whoever waits for an answer
         try:
             self._process.wait(timeout=10)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self._control.close()

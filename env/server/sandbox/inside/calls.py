@@ -66,12 +66,12 @@ class Calls:
                 )
         return self._ask("rlm_query_batched", asked, contexts) if asked else []
 
-    def FINAL(self, value: Any) -> None:  # noqa: N802
+    def FINAL(self, value: Any) -> None:
         """Give the answer; the cell ends here."""
         self._finish(value)
         raise FinalCalled
 
-    def FINAL_VAR(self, name: Any) -> None:  # noqa: N802
+    def FINAL_VAR(self, name: Any) -> None:
         """Give the value of the variable with this name (or this value) as the answer."""
         if isinstance(name, str):
             key = name.strip().strip("'\"")

@@ -7,6 +7,7 @@ it, so the host never parses much JSON from here: `env/server/sandbox/wire.py` i
 
 from __future__ import annotations
 
+import io
 import json
 import marshal
 import os
@@ -23,28 +24,37 @@ class TooLargeError(ValueError):
     """A value does not fit into a frame; the policy sees the message."""
 
 
-def receive() -> tuple[Any, ...]:
-    """Block until the host's next frame; an empty tuple when the host is gone."""
-    head = _read(4)
-    if len(head) < 4:
-        return ()
-    (size,) = struct.unpack("!I", head)
-    body = _read(size)
-    if len(body) < size:
-        return ()
-    message: tuple[Any, ...] = marshal.loads(body)
-    return message
+class Channel:
+    """Both directions, blocking. Made before the filter holds: opening needs more than reading."""
 
+    def __init__(self) -> None:
+        self._source = io.FileIO(FD, closefd=False)
 
-def _read(size: int) -> bytes:
-    parts = []
-    while size > 0:
-        part = os.read(FD, min(size, 1 << 20))
-        if not part:
-            break
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
+    def receive(self) -> tuple[Any, ...]:
+        """Wait for the host's next frame; an empty tuple when the host is gone."""
+        head = bytearray(4)
+        if not self._fill(head):
+            return ()
+        body = bytearray(struct.unpack("!I", head)[0])
+        if not self._fill(body):
+            return ()
+        message: tuple[Any, ...] = marshal.loads(body)
+        return message
+
+    def send(self, data: bytes) -> None:
+        """Write a frame as a whole."""
+        view = memoryview(data)
+        while view:
+            view = view[os.write(FD, view) :]
+
+    def _fill(self, buffer: bytearray) -> bool:
+        view = memoryview(buffer)
+        while view:
+            count = self._source.readinto(view)
+            if not count:
+                return False
+            view = view[count:]
+        return True
 
 
 def frame(kind: str, number: int, value: Any) -> bytes:
@@ -64,13 +74,6 @@ def frame(kind: str, number: int, value: Any) -> bytes:
     if len(header) > MAX_HEADER or size > MAX_FRAME:
         raise TooLargeError("too large: at most 4 MB, in at most some thousand items")
     return b"".join([struct.pack("!II", size, len(header)), header, *encoded])
-
-
-def send(data: bytes) -> None:
-    """Write a frame as a whole."""
-    view = memoryview(data)
-    while view:
-        view = view[os.write(FD, view) :]
 
 
 def _tree(value: Any, blobs: dict[str, int], depth: int, above: set[int]) -> Any:

@@ -26,6 +26,6 @@ class InlineExecutor(concurrent.futures.Executor):
 
 def install() -> None:
     """Put the inline executor where policy code looks for a pool."""
-    for module in (concurrent.futures, concurrent.futures.thread):
-        module.ThreadPoolExecutor = InlineExecutor  # type: ignore[attr-defined, misc]
-    concurrent.futures.ProcessPoolExecutor = InlineExecutor  # type: ignore[misc]
+    for name in ("ThreadPoolExecutor", "ProcessPoolExecutor"):
+        setattr(concurrent.futures, name, InlineExecutor)
+    setattr(concurrent.futures.thread, "ThreadPoolExecutor", InlineExecutor)  # noqa: B010

@@ -7,6 +7,7 @@ REPL, since the host believes no frame and the kernel allows no way out.
 from __future__ import annotations
 
 import builtins
+import contextlib
 import gc
 import mmap
 import os
@@ -16,10 +17,12 @@ import sys
 import threading
 import time
 import types
+from collections.abc import Iterator
 from typing import Any
 
-from . import channel, confine, executor, traces
+from . import confine, executor, traces
 from .calls import Calls, FinalCalled
+from .channel import Channel, frame
 from .output import Output
 from .reading import Reader
 
@@ -36,25 +39,28 @@ class CellStopped(BaseException):
 
 def main(config: dict[str, Any]) -> None:
     """Confine this process, report what holds, and serve cells."""
+    channel = Channel()
     init = channel.receive()
     if not init:
         return
     _, context, options = init
     memory = config["base_bytes"] + _BALLAST + options["memory_bytes"]
-    repl = _Repl(context, options)
+    repl = _Repl(channel, context, options)
     layers = confine.harden_worker(
         config["bpf"], config["zygote_pid"], memory, options["life_cpu_s"]
     )
-    channel.send(channel.frame("ready", 0, config["layers"] + layers))
+    channel.send(frame("ready", 0, config["layers"] + layers))
     while message := channel.receive():
-        _, number, code = message
-        repl.run(number, code)
+        kind, number, code = message
+        if kind == "exec":
+            repl.run(number, code)
 
 
 class _Repl:
     """The namespace of one REPL and what has to be put right after each cell."""
 
-    def __init__(self, context: Any, options: dict[str, Any]) -> None:
+    def __init__(self, channel: Channel, context: Any, options: dict[str, Any]) -> None:
+        self._channel = channel
         self._ballast = _reserve()
         self._number = 0
         self._inside = False
@@ -88,10 +94,10 @@ class _Repl:
         self._hidden = set(self._variables)
         sys.modules["__main__"] = module
         executor.install()
-        time.sleep = _refuse_sleep
+        time.sleep = _refuse_sleep  # type: ignore[assignment]
         random.seed(0)
         sys.stdin = None
-        sys.stdout = sys.stderr = self._output  # type: ignore[assignment]
+        sys.stdout = sys.stderr = self._output
         sys.displayhook = self._display
         self._builtins = dict(vars(builtins))
         self._modules = dict(sys.modules)
@@ -105,10 +111,8 @@ class _Repl:
         self._output.clear()
         before = set(self._variables)
         error, trace = "exception", ""
-        try:
+        with contextlib.suppress(BaseException):  # the limit bit while the report was written
             error, trace = self._execute(code)
-        except BaseException:  # the limit bit while the report was written
-            pass
         self._inside = False
         self._ballast.close()
         if error == "memory":
@@ -129,7 +133,7 @@ class _Repl:
             "new": new[:200],
             "full": self._is_full(),
         }
-        channel.send(channel.frame("done", number, result))
+        self._channel.send(frame("done", number, result))
 
     def _execute(self, code: str) -> tuple[str, str]:
         filename = f"<cell {len(self._cells) + 1}>"
@@ -156,7 +160,7 @@ class _Repl:
         """Put back what a cell may have replaced."""
         sys.settrace(None)
         sys.setprofile(None)
-        threading.settrace(None)  # type: ignore[arg-type]
+        threading.settrace(None)
         threading.setprofile(None)
         sys.setrecursionlimit(self._recursion)
         live = builtins.__dict__
@@ -166,7 +170,7 @@ class _Repl:
         if sys.modules != self._modules:
             sys.modules.clear()
             sys.modules.update(self._modules)
-        sys.stdout = sys.stderr = self._output  # type: ignore[assignment]
+        sys.stdout = sys.stderr = self._output
         sys.displayhook = self._display
         self._variables["__builtins__"] = builtins
         self._variables.update(self._reserved)
@@ -181,19 +185,25 @@ class _Repl:
         return False
 
     def _ask(self, name: str, prompts: list[str], contexts: list[Any] | None) -> Any:
-        self._send("call", {"fn": name, "prompts": prompts, "contexts": contexts})
-        message = channel.receive()
+        call = {"fn": name, "prompts": prompts, "contexts": contexts}
+        data = frame("call", self._number, call)
+        with self._wire():
+            self._channel.send(data)
+            message = self._channel.receive()
         if len(message) != 3:
             os._exit(BROKEN)
         return message[2]
 
     def _finish(self, value: Any) -> None:
-        self._send("final", value)
+        data = frame("final", self._number, value)
+        with self._wire():
+            self._channel.send(data)
 
-    def _send(self, kind: str, value: Any) -> None:
-        data = channel.frame(kind, self._number, value)
-        self._on_wire = True  # a frame goes out whole or not at all
-        channel.send(data)
+    @contextlib.contextmanager
+    def _wire(self) -> Iterator[None]:
+        """Hold back the soft limit: a frame goes out whole, and a call gets its answer."""
+        self._on_wire = True
+        yield
         self._on_wire = False
         if self._stop_wanted:
             self._stop()
