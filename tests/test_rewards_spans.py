@@ -1,0 +1,156 @@
+"""Locating an answer and comparing it with gold."""
+
+from __future__ import annotations
+
+import pytest
+
+from rewards.settings import RewardSettings
+from rewards.spans import Located, frame_score, locate, merge, span_f1
+
+SETTINGS = RewardSettings(free_misses=1)
+PAPERS = {
+    "p1": "A study of Filtod.\nKalvot scores 42 on Mirbex.\nKalvot scores 17 on Sevzex.",
+    "p2": "On Mirbex, Kalvot gets 58.\nPezmas reaches 94 on Gexzuk.",
+}
+GOLD = [[("p1", 19, 46)], [("p2", 0, 26)]]
+
+
+def at(answer: object) -> dict[str, list[tuple[int, int]]]:
+    return locate(answer, PAPERS, SETTINGS).retrieved
+
+
+def test_the_papers_hold_the_gold_that_these_tests_speak_of() -> None:
+    assert PAPERS["p1"][19:46] == "Kalvot scores 42 on Mirbex."
+    assert PAPERS["p2"][0:26] == "On Mirbex, Kalvot gets 58."
+
+
+def test_a_bare_string_counts_at_every_place() -> None:
+    assert at("Kalvot scores ") == {"p1": [(19, 33), (47, 61)]}
+
+
+def test_overlapping_occurrences_count() -> None:
+    found = locate("abababababab", {"p": "abababababababab"}, SETTINGS).retrieved
+    assert found == {"p": [(0, 16)]}
+
+
+def test_text_with_a_paper_counts_in_that_paper_only() -> None:
+    assert at({"paper_id": "p2", "text": "On Mirbex, Kalvot"}) == {"p2": [(0, 17)]}
+    assert at({"paper_id": "p1", "text": "On Mirbex, Kalvot"}) == {}
+
+
+def test_offsets_name_a_place() -> None:
+    assert at([{"paper_id": "p1", "start": 19, "end": 46}]) == {"p1": [(19, 46)]}
+
+
+def test_nested_lists_flatten() -> None:
+    assert at([[["Kalvot scores 42"], []], [[["Pezmas reaches"]]]]) == at(
+        ["Kalvot scores 42", "Pezmas reaches"]
+    )
+
+
+def test_overlaps_and_touching_spans_merge() -> None:
+    assert merge([(5, 9), (0, 3), (3, 5), (20, 30), (22, 25)]) == [(0, 9), (20, 30)]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None,
+        True,
+        7,
+        10**400,
+        "",
+        ".",
+        "Kalvot",  # too short
+        "Kalvot got 42 on Mirbex, as reported.",
+        "kalvot scores 42 on mirbex.",
+        "Kalvot scores 42 on\ud800 Mirbex.",
+        {},
+        {"paper_id": "p9", "start": 0, "end": 20},
+        {"paper_id": ["p1"], "start": 0, "end": 20},
+        {"paper_id": "p1", "start": -30, "end": 20},
+        {"paper_id": "p1", "start": 0, "end": 10**30},
+        {"paper_id": "p1", "start": 20, "end": 0},
+        {"paper_id": "p1", "start": 0, "end": 5},
+        {"paper_id": "p1", "start": 0.0, "end": 20.0},
+        {"paper_id": "p1", "start": "0", "end": "20"},
+        {"paper_id": "p1", "start": False, "end": 20},
+        {"text": "Kalvot scores 42 on Mirbex."},
+        {"Kalvot scores 42 on Mirbex.": 1},
+        [[], [[]]],
+    ],
+)
+def test_what_points_nowhere_is_nothing(answer: object) -> None:
+    assert at(answer) == {}
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+def test_a_number_that_is_not_finite_spoils_the_answer(number: float) -> None:
+    gold = PAPERS["p1"][19:46]
+    assert at([gold]) != {}
+    assert at([gold, number]) == {}
+    assert at([gold, {"paper_id": "p1", "start": number, "end": 20}]) == {}
+
+
+def test_deep_nesting_does_not_overflow() -> None:
+    answer: object = PAPERS["p1"][19:46]
+    for _ in range(100_000):
+        answer = [answer]
+    assert at(answer) == {"p1": [(19, 46)]}
+
+
+def test_too_many_items_point_at_nothing() -> None:
+    gold = PAPERS["p1"][19:46]
+    many = [gold, *(f"a made up sentence {i}" for i in range(SETTINGS.max_items))]
+    assert at(many) == {}
+    assert at([gold] * 5000) == {"p1": [(19, 46)]}
+
+
+def test_made_up_quotes_beyond_the_free_ones_are_counted_once_each() -> None:
+    gold = PAPERS["p1"][19:46]
+    assert locate([gold, "x" * 40, "short"], PAPERS, SETTINGS).invented == 0
+    assert locate([gold, "x" * 40, "y" * 20, "y" * 20], PAPERS, SETTINGS).invented == 20
+    elsewhere = {"paper_id": "p2", "text": gold}
+    assert locate([elsewhere, "x" * 40], PAPERS, SETTINGS).invented == len(gold)
+
+
+def test_plain_f1_by_hand() -> None:
+    whole = span_f1(at([PAPERS["p1"][19:46], PAPERS["p2"][0:26]]), GOLD)
+    assert (whole.precision, whole.recall, whole.f1) == (1.0, 1.0, 1.0)
+    # 27 of 53 gold characters, and 27 wrong ones.
+    half = span_f1(at([PAPERS["p1"][19:46], PAPERS["p1"][47:74]]), GOLD)
+    assert half.precision == pytest.approx(27 / 54)
+    assert half.recall == pytest.approx(27 / 53)
+    assert span_f1({}, GOLD).f1 == 0.0
+
+
+def test_any_alternative_is_right_and_none_is_wrong() -> None:
+    either = [[("p1", 19, 46), ("p2", 0, 26)]]
+    one = span_f1({"p2": [(0, 26)]}, either)
+    both = span_f1({"p1": [(19, 46)], "p2": [(0, 26)]}, either)
+    assert one.f1 == both.f1 == 1.0
+
+
+def test_no_evidence_is_an_error_of_the_data() -> None:
+    with pytest.raises(ValueError, match="evidence"):
+        span_f1({}, [])
+    with pytest.raises(ValueError, match="characters"):
+        span_f1({}, [[("p1", 5, 5)]])
+
+
+def test_a_child_is_scored_on_what_it_was_given() -> None:
+    gold = PAPERS["p1"][19:46]
+    given = {"context": PAPERS["p1"]}
+    assert frame_score([gold], given, PAPERS, GOLD, SETTINGS) == 1.0
+    assert frame_score([PAPERS["p1"][47:74]], given, PAPERS, GOLD, SETTINGS) == 0.0
+    assert frame_score([], given, PAPERS, GOLD, SETTINGS) == 0.0
+
+
+def test_a_child_with_nothing_to_find_is_right_to_find_nothing() -> None:
+    given = {"context": PAPERS["p2"][27:]}
+    assert frame_score([], given, PAPERS, GOLD, SETTINGS) == 1.0
+    assert frame_score([given["context"]], given, PAPERS, GOLD, SETTINGS) == 0.0
+
+
+def test_located_by_default_is_nothing() -> None:
+    assert locate(None, PAPERS, SETTINGS) == Located({}, 0)
