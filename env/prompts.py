@@ -82,7 +82,7 @@ def root_messages(
     style: PromptStyle, limits: LimitSettings, window: int, question: str, papers: int, hint: bool
 ) -> list[Message]:
     """First messages of the root."""
-    lines = [question, f"context: {papers} papers"]
+    lines = [defuse(question), f"context: {papers} papers"]
     if hint:
         lines.append("hint: use both names")
     return [

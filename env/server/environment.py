@@ -127,9 +127,7 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
         """Play turns of ready frames; a repeated `seq` is answered again, not played twice."""
         tree = self._tree
         if self._closed:
-            return RLMObservation(
-                done=True, void=IDLE if tree is not None else None, refused=SESSION_ENDED
-            )
+            return RLMObservation(done=True, void=IDLE)
         if tree is None:
             return self._refuse(NOT_RESET)
         if action.seq is not None and self._seq is not None:

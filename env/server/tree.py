@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
 
 from env import prompts
@@ -18,16 +17,21 @@ from env.models import (
     Counters,
     FrameKind,
     FrameState,
-    FrameStatus,
     FrameTurn,
     FrameView,
     JSONValue,
     Message,
     StopReason,
 )
+from env.server.frame import Calls, Frame, as_context, texts_of
 from env.server.sandbox import UNSET, CellDone, Repl, SubCall
 from env.server.turn import parse
 from env.settings import EnvSettings, LimitSettings
+
+
+_CALLS_PER_FRAME = 32
+"""Times `max_frames`: sub-calls, refused ones included, after which an episode is cut. Answering
+a refused one costs a cell next to nothing and the server a round trip."""
 
 
 class ReplOpener(Protocol):
@@ -36,43 +40,6 @@ class ReplOpener(Protocol):
     def open(self, context: JSONValue) -> Repl:
         """A fresh REPL whose variable `context` holds the value."""
         ...
-
-
-@dataclass
-class _Calls:
-    """A suspended cell: one slot for each prompt of its call."""
-
-    batched: bool
-    values: list[JSONValue]
-    waiting: dict[int, int]
-    """Child frame -> slot, for those that have not ended."""
-
-    @property
-    def result(self) -> JSONValue:
-        return self.values if self.batched else self.values[0]
-
-
-@dataclass
-class _Frame:
-    number: int
-    parent: int | None
-    depth: int
-    kind: FrameKind
-    context: JSONValue
-    unsent: list[Message]
-    status: FrameStatus = "ready"
-    stop_reason: StopReason | None = None
-    turns: int = 0
-    repl: Repl | None = None
-    calls: _Calls | None = None
-    final_code: str | None = None
-    """A plain final line of the current turn, still to be run."""
-    final_text: str | None = None
-    output: list[str] = field(default_factory=list)
-    """Observations of this turn's cells so far."""
-    failed: bool = False
-    """The current turn counts as an error."""
-    answer: JSONValue = None
 
 
 class Tree:
@@ -109,8 +76,8 @@ class Tree:
         )
         self._cpu_s = 0.0
         self._env_s = 0.0
-        self._frames: list[_Frame] = []
-        self._ended: list[_Frame] = []
+        self._frames: list[Frame] = []
+        self._ended: list[Frame] = []
         first = prompts.root_messages(
             settings.prompt_style, self._limits, settings.search_window, question, len(papers), hint
         )
@@ -232,7 +199,7 @@ class Tree:
 
     # --- one turn
 
-    def _turn(self, frame: _Frame, turn: FrameTurn) -> None:
+    def _turn(self, frame: Frame, turn: FrameTurn) -> None:
         frame.turns += 1
         self._counts["turns"] += 1
         if frame.kind == "llm":
@@ -259,11 +226,14 @@ class Tree:
             code, frame.final_code = str(frame.final_code), None
         self._advance(frame, frame.repl.run(code))
 
-    def _advance(self, frame: _Frame, event: CellDone | SubCall) -> None:
+    def _advance(self, frame: Frame, event: CellDone | SubCall) -> None:
         """Go on until the frame waits for children, needs the policy, or has ended."""
         assert frame.repl is not None
         while True:
             if isinstance(event, SubCall):
+                if self._counts["sub_calls"] > _CALLS_PER_FRAME * self._limits.max_frames:
+                    self._end_all("budget")
+                    return
                 calls = self._open_children(frame, event)
                 if calls.waiting:
                     frame.calls, frame.status = calls, "waiting"
@@ -295,7 +265,7 @@ class Tree:
             code, frame.final_code = str(frame.final_code), None
             event = frame.repl.run(code)
 
-    def _describe(self, frame: _Frame, cell: CellDone) -> str:
+    def _describe(self, frame: Frame, cell: CellDone) -> str:
         """What the policy reads of a cell; counts what went wrong."""
         problem = ""
         if cell.error is not None:
@@ -310,7 +280,7 @@ class Tree:
                 problem = prompts.stopped_message(cell.error, self._limits, cell.variables_lost)
         return prompts.cell_message(cell.stdout, cell.cut, cell.new_names, problem, self._limits)
 
-    def _observe(self, frame: _Frame) -> None:
+    def _observe(self, frame: Frame) -> None:
         """Hand the turn's observation to the policy, or end a frame without turns left."""
         text = "\n".join(frame.output)
         if frame.turns >= self._limits.max_turns:
@@ -320,7 +290,7 @@ class Tree:
         frame.unsent.append(Message(role="user", content=text))
         frame.status = "ready"
 
-    def _fail(self, frame: _Frame, malformed: bool = False) -> None:
+    def _fail(self, frame: Frame, malformed: bool = False) -> None:
         if not frame.failed:
             frame.failed = True
             self._counts["errors"] += 1
@@ -330,9 +300,9 @@ class Tree:
     # --- children
 
     def _add(
-        self, parent: _Frame | None, kind: FrameKind, context: JSONValue, messages: list[Message]
-    ) -> _Frame:
-        frame = _Frame(
+        self, parent: Frame | None, kind: FrameKind, context: JSONValue, messages: list[Message]
+    ) -> Frame:
+        frame = Frame(
             number=len(self._frames),
             parent=None if parent is None else parent.number,
             depth=0 if parent is None else parent.depth + 1,
@@ -343,15 +313,15 @@ class Tree:
         self._frames.append(frame)
         return frame
 
-    def _open_children(self, frame: _Frame, call: SubCall) -> _Calls:
+    def _open_children(self, frame: Frame, call: SubCall) -> Calls:
         """Open a frame for each prompt; a limit that bites answers its slot with a sentence."""
-        calls = _Calls(
+        calls = Calls(
             batched=call.fn.endswith("_batched"), values=[None] * len(call.prompts), waiting={}
         )
         self._counts["sub_calls"] += len(call.prompts)
         contexts = call.contexts or [None] * len(call.prompts)
         for slot, (prompt, given) in enumerate(zip(call.prompts, contexts, strict=False)):
-            context = _as_context(given)
+            context = as_context(given)
             refusal = self._limit_on(frame, call.fn, slot, prompt, given, context)
             if refusal:
                 calls.values[slot] = f"error: {refusal}"
@@ -361,7 +331,7 @@ class Tree:
                 messages = prompts.llm_messages(self._settings.prompt_style, prompt)
                 child = self._add(frame, "llm", None, messages)
             else:
-                self.shown.extend(_texts(context))
+                self.shown.extend(texts_of(context))
                 messages = prompts.child_messages(
                     self._settings.prompt_style,
                     self._limits,
@@ -374,7 +344,7 @@ class Tree:
         return calls
 
     def _limit_on(
-        self, frame: _Frame, fn: str, slot: int, prompt: str, given: JSONValue, context: JSONValue
+        self, frame: Frame, fn: str, slot: int, prompt: str, given: JSONValue, context: JSONValue
     ) -> str | None:
         """Why a sub-call cannot be made; None when it can."""
         limits = self._limits
@@ -390,13 +360,13 @@ class Tree:
             )
         if given is not None and context is None:
             return "a context is a string or a dict of strings"
-        if sum(map(len, _texts(context))) > limits.child_context_chars:
+        if sum(map(len, texts_of(context))) > limits.child_context_chars:
             return f"the context is longer than {limits.child_context_chars} characters"
         return None
 
     # --- ends
 
-    def _end(self, frame: _Frame, reason: StopReason, answer: JSONValue = None) -> None:
+    def _end(self, frame: Frame, reason: StopReason, answer: JSONValue = None) -> None:
         """End a frame; a parent none of whose children is left goes on."""
         self._stop(frame, reason)
         frame.answer = answer
@@ -416,38 +386,19 @@ class Tree:
             parent.calls = None
             self._advance(parent, parent.repl.resume(calls.result))
 
-    def _end_all(self, reason: StopReason, culprit: _Frame | None = None) -> None:
+    def _end_all(self, reason: StopReason, culprit: Frame | None = None) -> None:
         """End every frame that is left; the one whose cell used up the time by `timeout`."""
         for frame in self._frames:
             if frame.status != "ended":
                 self._stop(frame, "timeout" if frame is culprit else reason)
 
-    def _stop(self, frame: _Frame, reason: StopReason) -> None:
+    def _stop(self, frame: Frame, reason: StopReason) -> None:
         frame.status, frame.stop_reason = "ended", reason
         frame.unsent, frame.calls = [], None
         self._ended.append(frame)
         self._release(frame)
 
-    def _release(self, frame: _Frame) -> None:
+    def _release(self, frame: Frame) -> None:
         repl, frame.repl = frame.repl, None
         if repl is not None:
             repl.close()
-
-
-def _as_context(value: JSONValue) -> JSONValue:
-    """A child's context as text or {key: text}; None when it is neither.
-
-    Search results are accepted as they come: a list of snippets becomes their lines.
-    """
-    if isinstance(value, list) and all(isinstance(item, str) for item in value):
-        return "\n".join(value)
-    if isinstance(value, dict):
-        parts = {str(key): _as_context(item) for key, item in value.items()}
-        return parts if all(isinstance(item, str) for item in parts.values()) else None
-    return value if isinstance(value, str) else None
-
-
-def _texts(context: JSONValue) -> list[str]:
-    if isinstance(context, dict):
-        return list(context.values())
-    return [] if context is None else [context]
