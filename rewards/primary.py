@@ -7,20 +7,20 @@ from rewards.spans import (
     Alternative,
     Evidence,
     Located,
-    Retrieved,
     covered_share,
     gold_size,
     harmonic,
+    overlap,
     right_chars,
     size,
-    stretches,
 )
 
 
-def _accepted(retrieved: Retrieved, alternative: Alternative, min_cover: float) -> bool:
-    """One contiguous stretch covers enough of it; a heap of shards does not."""
-    _, start, end = alternative
-    longest = max((b - a for a, b in stretches(retrieved, alternative)), default=0)
+def _accepted(located: Located, alternative: Alternative, min_cover: float) -> bool:
+    """One item of the answer covers enough of it; shards that add up to it do not."""
+    paper_id, start, end = alternative
+    covered = (overlap(piece, alternative) for piece in located.pieces.get(paper_id, ()))
+    longest = max((b - a for a, b in covered), default=0)
     # The tolerance keeps 0.8 of 15 characters at 12.
     return longest >= min_cover * (end - start) - 1e-9
 
@@ -43,7 +43,7 @@ def primary_objective(located: Located, evidence: Evidence, settings: RewardSett
         counting = [
             alternative
             for alternative in fact
-            if _accepted(retrieved, alternative, settings.min_cover)
+            if _accepted(located, alternative, settings.min_cover)
         ]
         if counting:
             longest = max(end - start for _, start, end in fact)

@@ -35,7 +35,7 @@ class RewardSettings(_Settings):
     weights: WeightSettings = WeightSettings()
     min_span_chars: int = Field(12, ge=1, le=1000, description="shorter spans are ignored")
     min_cover: float = Field(
-        0.95, gt=0, le=1, description="share of an alternative that one stretch must cover to count"
+        0.95, gt=0, le=1, description="share of an alternative that one item must cover to count"
     )
     overshoot_offset: float = Field(1.25, ge=1, description="clip(offset - slope wrong/W, 0, 1)")
     overshoot_slope: float = Field(0.75, gt=0)

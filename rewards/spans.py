@@ -30,9 +30,15 @@ Evidence = Sequence[Sequence[Alternative]]
 class Located:
     """What an answer points at, and what it made up."""
 
-    retrieved: Retrieved
+    pieces: dict[str, set[Interval]]
+    """Per paper: where each single item stands."""
     invented: int
     """Characters of quotes that stand nowhere, those let off not counted."""
+
+    @property
+    def retrieved(self) -> Retrieved:
+        """The pieces merged: overlaps and repeats count once."""
+        return {paper_id: merge(intervals) for paper_id, intervals in self.pieces.items()}
 
 
 @dataclass(frozen=True)
@@ -137,30 +143,30 @@ def locate(answer: Any, papers: Mapping[str, str], settings: RewardSettings) -> 
     items = _items(answer)
     if items is None or len(items) > settings.max_items:
         return Located({}, 0)
-    places: dict[str, set[Interval]] = {}
+    pieces: dict[str, set[Interval]] = {}
     misses: set[str] = set()
     for item in items:
         found = list(_places(item, papers, settings.min_span_chars))
         for paper_id, start, end in found:
-            places.setdefault(paper_id, set()).add((start, end))
+            pieces.setdefault(paper_id, set()).add((start, end))
         quote = _quote(item)
         if not found and quote is not None and len(quote) >= settings.min_span_chars:
             misses.add(quote)
     lengths = sorted(map(len, misses), reverse=True)
-    return Located(
-        {paper_id: merge(intervals) for paper_id, intervals in places.items()},
-        sum(lengths[settings.free_misses :]),
-    )
+    return Located(pieces, sum(lengths[settings.free_misses :]))
+
+
+def overlap(interval: Interval, alternative: Alternative) -> Interval:
+    """The part of an interval of the same paper that lies in an alternative; may be empty."""
+    _, start, end = alternative
+    a, b = max(start, interval[0]), min(end, interval[1])
+    return a, max(a, b)
 
 
 def stretches(retrieved: Retrieved, alternative: Alternative) -> list[Interval]:
-    """The retrieved parts of an alternative, each contiguous."""
-    paper_id, start, end = alternative
-    return [
-        (max(start, a), min(end, b))
-        for a, b in retrieved.get(paper_id, [])
-        if a < end and b > start
-    ]
+    """The retrieved parts of an alternative."""
+    parts = (overlap(interval, alternative) for interval in retrieved.get(alternative[0], []))
+    return [(a, b) for a, b in parts if b > a]
 
 
 def size(retrieved: Retrieved) -> int:
