@@ -106,7 +106,8 @@ def merge(
     from agent.models import load_model
 
     model, tokenizer = load_model(base, dtype=torch.float32)
-    if is_quantised(model):
+    quantised = is_quantised(model)
+    if quantised:
         if not dequantise:
             raise ExportError(
                 f"{base} holds quantised weights; merging into them would round the training "
@@ -122,7 +123,8 @@ def merge(
     broken = [name for name, weight in model.named_parameters() if not weight.isfinite().all()]
     if broken:
         raise ExportError(f"{broken[0]}: not finite in {dtype}; set export.dtype=bfloat16")
-    model.save_pretrained(out)
+    # The format of a quantised checkpoint is not the one to go back to.
+    model.save_pretrained(out, save_original_format=not quantised)
     tokenizer.save_pretrained(out)
 
 
@@ -213,13 +215,13 @@ def judge(measured: Measured, effect: float, limit: float) -> list[str]:
     wrong = []
     if not effect > 0:
         wrong.append("the trained model gives the logits of its base: the adapter was lost")
-    elif effect < 2 * measured.logit_error:
-        wrong.append(
-            f"training moved the logits by {effect:.2%} and the merged model is "
-            f"{measured.logit_error:.2%} off: a merge that lost the adapter would look the same"
-        )
     if not measured.logit_error <= limit:  # NaN fails too
         wrong.append(f"logits are {measured.logit_error:.3%} off, the limit is {limit:.3%}")
+    elif 0 < effect < 2 * measured.logit_error:
+        wrong.append(
+            f"training moved the logits by {effect:.3%} and the merged model is "
+            f"{measured.logit_error:.3%} off: a merge that lost the adapter would look the same"
+        )
     # At a tie within the rounding of both logits, either token is right.
     differing = [gap for gap in measured.ties if not gap <= 2 * limit]
     if differing:
