@@ -16,7 +16,9 @@ normaliser is the sum of weight x mask; checkpoints are renamed into place when 
 
 from __future__ import annotations
 
+import functools
 import json
+import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,6 +28,7 @@ import numpy as np
 import torch
 from datasets import Dataset
 from peft import LoraConfig
+from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback
 from trl.trainer.grpo_config import GRPOConfig
@@ -55,7 +58,6 @@ def _no_reward(**_: Any) -> list[float | None]:
 def training_arguments(settings: TrainSettings, output_dir: Path) -> GRPOConfig:
     """Every option of TRL and of the Trainer that has a say, none left to a default."""
     trees = settings.problems_per_step * settings.group_size
-    schedule = {"constant": "constant_with_warmup"}.get(settings.schedule, settings.schedule)
     return GRPOConfig(
         output_dir=str(output_dir),
         # The loop: one generation, one optimizer step.
@@ -110,8 +112,8 @@ def training_arguments(settings: TrainSettings, output_dir: Path) -> GRPOConfig:
         # The optimizer.
         optim="adamw_torch",
         learning_rate=settings.learning_rate,
-        lr_scheduler_type=schedule,
-        warmup_steps=settings.warmup_steps,
+        lr_scheduler_type="constant",  # replaced: see learning_rate_factor
+        warmup_steps=0,
         weight_decay=0.0,
         adam_beta1=0.9,
         adam_beta2=0.99,
@@ -150,6 +152,22 @@ def training_arguments(settings: TrainSettings, output_dir: Path) -> GRPOConfig:
         load_best_model_at_end=False,
         push_to_hub=False,
     )
+
+
+def learning_rate_factor(step: int, settings: TrainSettings) -> float:
+    """Share of the learning rate at a step from 0; never 0, so that no step is wasted.
+
+    The Trainer's own warm-up begins at 0, which would also hide a lost adapter from the
+    comparison of log-probabilities at step 2.
+    """
+    warm = min(1.0, (step + 1) / (settings.warmup_steps + 1))
+    done = step / settings.steps
+    decay = {
+        "constant": 1.0,
+        "linear": 1.0 - done,
+        "cosine": 0.5 * (1.0 + math.cos(math.pi * done)),
+    }[settings.schedule]
+    return warm * decay
 
 
 class TreeGRPOTrainer(GRPOTrainer):
@@ -217,6 +235,13 @@ class TreeGRPOTrainer(GRPOTrainer):
         """One item a step: its number from 0, so that a resume skips to the right one."""
         steps = range(self._settings.steps)
         return self.accelerator.prepare(DataLoader(steps, batch_size=1, collate_fn=list))  # type: ignore[arg-type]
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """The schedule of `learning_rate_factor`."""
+        factor = functools.partial(learning_rate_factor, settings=self._settings)
+        self.lr_scheduler = LambdaLR(optimizer or self.optimizer, factor)
+        self._created_lr_scheduler = True
+        return self.lr_scheduler
 
     def training_step(
         self, model: torch.nn.Module, inputs: Any, num_items_in_batch: Any = None
@@ -409,6 +434,11 @@ class TreeGRPOTrainer(GRPOTrainer):
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """None: a checkpoint is no release."""
+
+    def checkpoint_bytes(self) -> int:
+        """Estimate of one checkpoint: trained weights, two moments of each, and small files."""
+        trained = [p for p in self.live_model.parameters() if p.requires_grad]
+        return sum(p.numel() * (p.element_size() + 8) for p in trained) + 20_000_000
 
     def save_result(self, folder: Path) -> None:
         """The adapter (or the whole model) and the tokenizer, as Hugging Face folders."""

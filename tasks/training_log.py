@@ -1,0 +1,97 @@
+"""What the stage `train` leaves to read: a row a step, and some whole episodes.
+
+Kept in memory and in every checkpoint, so that a resumed run writes the same files as one that
+was never killed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from agent.evaluation import transcript
+from agent.metrics import column
+from tasks.outputs import replacing
+
+if TYPE_CHECKING:
+    from agent.trajectory import Trajectory
+    from tasks.tracking import StageRun
+
+ROWS = Path("reports/train.parquet")
+EPISODES = Path("reports/raw_episodes.jsonl")
+SHOWN = 4
+
+
+class TrainingLog:
+    """Rows and raw episodes of a run.
+
+    Args:
+        run: the MLflow run that gets the same numbers.
+    """
+
+    def __init__(self, run: StageRun) -> None:
+        self._run = run
+        self.rows: list[dict[str, Any]] = []
+        self.episodes: list[dict[str, Any]] = []
+
+    def add_step(self, step: int, metrics: Mapping[str, float], **labels: str) -> None:
+        """One step's figures, by metric name; labels become columns only."""
+        self._run.log_metrics(metrics, step)
+        self.rows.append(
+            {"step": step, **labels, **{column(name): value for name, value in metrics.items()}}
+        )
+
+    def add_episodes(self, step: int, trajectories: Sequence[Trajectory]) -> None:
+        """The best, the worst and two between, for reading: exploits show to the eye first."""
+        valid = [t for t in trajectories if t.void is None]
+        ranked = sorted(valid, key=lambda t: t.reward or 0.0, reverse=True)
+        last = len(ranked) - 1
+        places = sorted({round(i * last / (SHOWN - 1)) for i in range(SHOWN)}) if ranked else []
+        shown = [ranked[place] for place in places]
+        self.episodes += [{"step": step, **transcript(t, "train", "sampled")} for t in shown]
+        self._run.log_table(
+            [
+                {
+                    "step": step,
+                    "problem_id": t.problem_id,
+                    "difficulty": t.difficulty,
+                    "reward": t.reward,
+                    **{name: round(value, 4) for name, value in t.components.items()},
+                    "text": as_text(t),
+                }
+                for t in shown
+            ],
+            "raw_episodes",
+        )
+
+    def write(self) -> None:
+        """Both files, whole or not at all."""
+        with replacing(ROWS) as temporary:
+            pd.DataFrame(self.rows).to_parquet(temporary, index=False)
+        with replacing(EPISODES) as temporary:
+            lines = (json.dumps(episode, ensure_ascii=False) + "\n" for episode in self.episodes)
+            temporary.write_text("".join(lines), encoding="utf-8")
+
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return {"rows": self.rows, "episodes": self.episodes}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """From a checkpoint."""
+        self.rows, self.episodes = list(state["rows"]), list(state["episodes"])
+
+
+def as_text(trajectory: Trajectory) -> str:
+    """An episode as it was played, frame by frame."""
+    lines: list[str] = []
+    for frame in sorted(trajectory.frames.values(), key=lambda record: record.frame):
+        of = "" if frame.parent is None else f" of {frame.parent}"
+        lines.append(f"=== {frame.kind} frame {frame.frame}{of}, depth {frame.depth}")
+        for turn in frame.turns:
+            lines += [f"<<< {turn.observation}", f">>> {turn.text}"]
+        lines.append(f"=== ended: {frame.stop_reason}")
+    return "\n".join(lines)
