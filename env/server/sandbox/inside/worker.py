@@ -32,6 +32,9 @@ BROKEN = 70
 _BALLAST = 24 << 20
 """Bytes of address space kept back for the bookkeeping after a cell that filled its memory."""
 
+_HEADROOM = 8 << 20
+"""Bytes that must be free beside the ballast for the next cell to start."""
+
 
 class CellStopped(BaseException):
     """The host's soft limit; not an Exception, so that no ordinary handler keeps it."""
@@ -61,7 +64,7 @@ class _Repl:
 
     def __init__(self, channel: Channel, context: Any, options: dict[str, Any]) -> None:
         self._channel = channel
-        self._ballast = _reserve()
+        self._ballast = _reserve(_BALLAST)
         self._number = 0
         self._inside = False
         self._on_wire = False
@@ -177,9 +180,10 @@ class _Repl:
         gc.enable()
 
     def _is_full(self) -> bool:
-        """Whether the variables leave no room to work: the ballast cannot be had again."""
+        """Whether the variables leave no room for another cell."""
         try:
-            self._ballast = _reserve()
+            self._ballast = _reserve(_BALLAST)
+            _reserve(_HEADROOM).close()
         except (OSError, MemoryError):
             return True
         return False
@@ -235,9 +239,9 @@ class _Repl:
         return f"Available variables: {shown}" if shown else "No variables created yet."
 
 
-def _reserve() -> mmap.mmap:
+def _reserve(size: int) -> mmap.mmap:
     """Address space that is never touched, so it costs no memory."""
-    return mmap.mmap(-1, _BALLAST, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 def _kind(error: BaseException) -> str:
