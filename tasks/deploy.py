@@ -144,6 +144,8 @@ def local_server(params: Params, data: Path | None) -> Iterator[str]:
         stop()
         atexit.unregister(stop)
         settings.unlink(missing_ok=True)
+        if log.stat().st_size == 0:
+            log.unlink()
 
 
 def smoke_test(url: str) -> float:

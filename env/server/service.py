@@ -65,7 +65,8 @@ def read_settings(environ: Mapping[str, str]) -> ServerSettings:
         return ServerSettings.model_validate(sections)
     except ValidationError as error:
         lines = [
-            f"RLM_SETTINGS {name}: {'.'.join(map(str, item['loc']))}: {item['msg']}"
+            f"RLM_SETTINGS {name}: {'.'.join(map(str, item['loc']))}: "
+            + ("unknown key" if item["type"] == "extra_forbidden" else item["msg"])
             for item in error.errors()
         ]
         raise SettingsError("\n".join(lines)) from None

@@ -1,0 +1,145 @@
+"""Stage `deploy`: a server of its own, its limits, and its end."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from env.client import Sessions
+from env.errors import EpisodeError
+from env.models import RLMAction
+from tasks import deploy
+from tasks.config import Params, resolve
+from tasks.errors import ConfigError, StageError
+
+FEW = "prepare.synthetic.groups={train: 1, validation: 1, test: 1}"
+
+
+class Tags:
+    """What a stage told its run."""
+
+    def __init__(self) -> None:
+        self.tags: dict[str, object] = {}
+
+    def set_tags(self, tags: dict[str, object]) -> None:
+        self.tags |= tags
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        self.tags |= metrics
+
+
+@pytest.fixture(scope="module")
+def impatient() -> Iterator[str]:
+    """A server for two sessions that closes idle ones after a second."""
+    params = resolve(overrides=[FEW, "env.max_sessions=2", "env.idle_timeout_s=1"])
+    with deploy.local_server(params, data=None) as url:
+        yield url
+
+
+def test_a_third_session_is_told_that_the_server_is_full(impatient: str) -> None:
+    with Sessions(impatient, 3) as sessions:
+        for slot in (0, 1):
+            sessions.reset(slot, seed=slot).result()
+        with pytest.raises(EpisodeError, match="CAPACITY"):
+            sessions.reset(2, seed=2).result()
+
+
+def test_an_idle_session_ends_as_void_and_can_be_begun_again(impatient: str) -> None:
+    with Sessions(impatient, 1) as sessions:
+        sessions.reset(0, seed=0).result()
+        sessions.step(0, RLMAction(text="```repl\nx = 1\n```")).result()
+        time.sleep(7)  # OpenEnv looks for idle sessions every five seconds
+        late = sessions.step(0, RLMAction(text="```repl\nFINAL([])\n```")).result()
+        assert late.done
+        assert late.void is not None
+        assert late.reward is None
+        assert sessions.reset(0, seed=0).result().frames[0].status == "ready"
+
+
+def test_the_stage_writes_what_it_found(
+    server_url: str, server_params: Params, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(deploy.ENV_URL, server_url)
+    run = Tags()
+    path = deploy.run(server_params, run)  # type: ignore[arg-type]
+    report = json.loads(path.read_text())
+    assert path == deploy.REPORT
+    assert report["url"] == server_url
+    assert "seccomp" in report["sandbox"]
+    assert report["sandbox_backend"] == "process"
+    assert report["versions"]["openenv"].startswith("0.10")
+    assert "seccomp" in str(run.tags["sandbox"])
+
+
+def test_an_address_that_does_not_answer_is_a_clear_error(
+    server_params: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(deploy.ENV_URL, "http://127.0.0.1:9")
+    with (
+        pytest.raises(ConfigError, match=r"RLM_ENV_URL=http://127\.0\.0\.1:9 does not answer"),
+        deploy.environment(server_params),
+    ):
+        pass
+
+
+def test_a_taken_port_is_said_before_anything_starts() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        params = resolve(overrides=[f"deploy.port={port}"])
+        with (
+            pytest.raises(ConfigError, match=rf"{port} cannot be used.*deploy\.port=0"),
+            deploy.local_server(params, data=None),
+        ):
+            pass
+
+
+def test_a_server_that_dies_shows_why(tmp_path: Path) -> None:
+    with (
+        pytest.raises(StageError, match="no Parquet files"),
+        deploy.local_server(resolve(), data=tmp_path),
+    ):
+        pass
+
+
+_CHILD = f"""
+import sys, time
+from tasks import deploy
+from tasks.config import resolve
+with deploy.local_server(resolve(overrides=[{FEW!r}]), data=None) as url:
+    print(url, flush=True)
+    time.sleep(60)
+"""
+
+
+def _listens(url: str) -> bool:
+    host, port = url.removeprefix("http://").split(":")
+    with socket.socket() as probe:
+        return probe.connect_ex((host, int(port))) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["SIGINT", "SIGKILL"])
+def test_the_server_ends_with_the_process_that_started_it(number: int) -> None:
+    starter = subprocess.Popen(
+        [sys.executable, "-c", _CHILD],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+    )
+    assert starter.stdout is not None
+    url = starter.stdout.readline().strip()
+    assert _listens(url)
+    starter.send_signal(number)
+    starter.wait(timeout=20)
+    deadline = time.monotonic() + 15
+    while _listens(url) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not _listens(url)
