@@ -31,7 +31,7 @@ def load_model(
     """Model and tokenizer from a folder (or a hub name), ready for inference.
 
     Args:
-        path: a saved model with its tokenizer.
+        path: a saved model with its tokenizer; a string may name one of the hub.
         adapter: a saved PEFT adapter to lay onto it, not merged.
         device: cuda if there is one, else cpu, unless said.
         dtype: fp32 on cpu, as saved elsewhere, unless said.
@@ -42,6 +42,9 @@ def load_model(
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    for folder in (path, adapter):
+        if isinstance(folder, Path) and not folder.is_dir():
+            raise PolicyError(f"{folder}: no such folder; run the stage that writes it")
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if dtype is None:
         dtype = torch.float32 if device == "cpu" else "auto"
@@ -52,7 +55,7 @@ def load_model(
         )
     except (OSError, ValueError) as error:
         raise PolicyError(
-            f"{path}: no model can be loaded from there ({error}); run the stage that writes it"
+            f"{path}: no model can be loaded from there ({error}); write it again, or name another"
         ) from error
     if adapter is not None:
         from peft import PeftModel

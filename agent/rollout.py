@@ -198,6 +198,7 @@ class _Rounds:
             record.components = dict(observation.components)
             record.evidence = observation.evidence
             record.frame_scores = dict(observation.frame_scores)
+            record.answer = observation.answer
             if observation.void is None and observation.reward is not None:
                 record.reward = float(observation.reward)
             self._finish(episode, void=observation.void)

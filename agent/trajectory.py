@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from env.models import Counters, Evidence, Finish, FrameKind, StopReason
+from env.models import Counters, Evidence, Finish, FrameKind, JSONValue, StopReason
 
 
 @dataclass
@@ -60,6 +60,8 @@ class Trajectory:
     evidence: Evidence | None = None
     counters: Counters = field(default_factory=Counters)
     frame_scores: dict[int, float] = field(default_factory=dict)
+    answer: JSONValue = None
+    """What the root gave to FINAL."""
     void: str | None = None
     seconds: float = 0.0
 

@@ -18,8 +18,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
 from agent.trajectory import Trajectory
 from tasks.config import GateSettings, Params
 from tasks.errors import GateFailed, StageError
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
     from agent.rollout import EpisodeSpec
     from tasks.tracking import StageRun
 
-TRAIN = Path("data/problems/train.parquet")
+PROBLEMS = Path("data/problems")
 BASE = Path("models/base")
 GATE = Path("reports/gate.json")
 BASELINE = Path("reports/baseline.json")
@@ -58,7 +56,7 @@ def run(params: Params, run: StageRun) -> Path:
     from tasks.deploy import environment
 
     settings, curriculum = params.gate, params.train.curriculum
-    specs = read_specs(TRAIN, settings.seed)
+    specs = read_specs(PROBLEMS, settings.seed)
     torch.set_num_threads(params.threads)
     try:
         policy = TransformersPolicy(*load_model(BASE), settings.generation)
@@ -69,7 +67,7 @@ def run(params: Params, run: StageRun) -> Path:
         def play_level(level: str, start: int, stop: int) -> list[Trajectory]:
             some = specs.get(level, [])[start:stop]
             if not some and start == 0:
-                raise StageError(f"gate: {TRAIN} holds no problem of difficulty {level!r}")
+                raise StageError(f"gate: {PROBLEMS} holds no training problem of {level!r}")
             sessions = min(params.env.max_sessions, settings.generation.batch_frames)
             return play(policy, url, some, sessions=sessions)
 
@@ -81,6 +79,7 @@ def run(params: Params, run: StageRun) -> Path:
             run.log_artifact(GATE)
             run.set_tags({"gate": "open" if report["passed"] else "refused"})
             if not report["passed"]:
+                BASELINE.unlink(missing_ok=True)  # of an earlier model
                 raise GateFailed(report["advice"])
             baseline = {
                 level: play_level(level, 0, settings.baseline_episodes)
@@ -97,31 +96,32 @@ def run(params: Params, run: StageRun) -> Path:
     return BASELINE
 
 
-def read_specs(path: Path, seed: int) -> dict[str, list[EpisodeSpec]]:
-    """Training problems by difficulty, each shuffled once, so that no problem is played twice.
+def read_specs(folder: Path, seed: int) -> dict[str, list[EpisodeSpec]]:
+    """Training problems by difficulty, shuffled once, so that no problem is played twice.
 
     Raises:
         StageError: there is no data yet.
     """
     from agent.rollout import EpisodeSpec
+    from env.errors import SettingsError
+    from env.problems.store import public_rows
 
-    if not path.is_file():
-        raise StageError(f"gate: {path} is missing; run the stage prepare first")
-    frame = pd.read_parquet(path, columns=["problem_id", "group_id", "difficulty", "tier"])
+    try:
+        rows = sorted(public_rows(folder, "train"), key=lambda row: row.problem_id)
+    except SettingsError as error:
+        raise StageError(f"gate: {error}") from error
+    random.Random(seed).shuffle(rows)
     specs: dict[str, list[EpisodeSpec]] = {}
-    for level, part in frame.groupby("difficulty", sort=True):
-        rows = list(part.sort_values("problem_id").itertuples(index=False))
-        random.Random(f"{seed}/{level}").shuffle(rows)
-        specs[str(level)] = [
+    for number, row in enumerate(rows):
+        specs.setdefault(row.difficulty, []).append(
             EpisodeSpec(
-                problem_id=str(row.problem_id),
+                problem_id=row.problem_id,
                 seed=seed * 1_000_003 + number,
-                difficulty=str(level),
-                group_id=str(row.group_id),
-                tier=str(row.tier),
+                difficulty=row.difficulty,
+                group_id=row.group_id,
+                tier=row.tier,
             )
-            for number, row in enumerate(rows)
-        ]
+        )
     return specs
 
 

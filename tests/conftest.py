@@ -16,6 +16,7 @@ def server_params() -> Params:
     """The default settings with few problems; what the session's server serves."""
     return resolve(
         overrides=[
+            "threads=1",  # stages set it for the whole process; two on busy cores spin
             "prepare.synthetic.groups={train: 8, validation: 2, test: 8}",
             "env.allow_documents=true",
         ]

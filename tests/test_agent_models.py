@@ -318,6 +318,25 @@ def test_saved_models_load_with_their_tokenizer(tmp_path):
     assert one[0].logprobs == pytest.approx(other[0].logprobs, abs=1e-4)
 
 
-def test_a_missing_model_is_said_to_be_missing(tmp_path):
-    with pytest.raises(PolicyError, match="no model can be loaded"):
+def test_a_missing_or_empty_model_is_said_to_be_so(tmp_path):
+    with pytest.raises(PolicyError, match="nothing: no such folder"):
         load_model(tmp_path / "nothing")
+    with pytest.raises(PolicyError, match="no model can be loaded"):
+        load_model(tmp_path)
+
+
+def test_an_adapter_is_laid_onto_its_base(tmp_path):
+    from peft import LoraConfig, get_peft_model
+
+    tiny().save_pretrained(tmp_path / "base")
+    byte_tokenizer().save_pretrained(tmp_path / "base")
+    adapted = get_peft_model(
+        tiny(), LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False)
+    )
+    adapted.save_pretrained(tmp_path / "adapter")
+    model, tokenizer = load_model(tmp_path / "base", adapter=tmp_path / "adapter", device="cpu")
+    policy = TransformersPolicy(model, tokenizer, settings())
+    for turns in converse(policy, [0, 1], 2):
+        got = [value for turn in turns for value in turn.logprobs]
+        assert got == pytest.approx(full_logprobs(adapted.eval(), turns, 1.0), abs=1e-4)
+        assert got != pytest.approx(full_logprobs(tiny(), turns, 1.0), abs=1e-2)
