@@ -162,7 +162,7 @@ def _stage(name: str, params: Params) -> str:
     except StageError as error:
         child = tracking.find_child(params, parent, name)
         reason = child and child.data.tags.get("error")
-        raise StageError(f"{name}: {reason}" if reason else str(error)) from None
+        raise StageError(reason or str(error)) from None
     if tracking.find_child(params, parent, name):
         return "done"
     cached = tracking.start_run(name, params, parent)

@@ -62,7 +62,7 @@ def read(rows: Sequence[Row]) -> Result:
     registered = _report("registered")
     lines = []
     if gate:
-        lines.append(("gate", str(gate.get("summary") or gate.get("verdict") or "passed")))
+        lines.append(("gate", str(gate["advice"])))
     metrics: dict[str, float] = {}
     for name, label in COMPARED.items():
         found = evaluation.get(name)

@@ -1,0 +1,177 @@
+"""What MLflow remembers of a stage; on a real store in a temporary folder."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks import tracking
+from tasks.config import Params
+from tasks.tracking import StageRun, stage_run
+
+PARAMS = Params()
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return f"sqlite:///{tmp_path_factory.mktemp('mlflow') / 'mlflow.db'}"
+
+
+@pytest.fixture(autouse=True)
+def _here(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
+    monkeypatch.setenv("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+    monkeypatch.delenv(tracking.PARENT_RUN, raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+def stored(run: StageRun) -> Any:
+    return run.client.get_run(run.run_id)
+
+
+def test_a_run_knows_what_it_takes_to_repeat_it(tmp_path: Path) -> None:
+    (tmp_path / "reports").mkdir()
+    (tmp_path / "reports/deployment.json").write_text('{"sandbox": ["seccomp", "rlimits"]}')
+    (tmp_path / "data/problems").mkdir(parents=True)
+    (tmp_path / "data/problems/train.parquet").write_bytes(b"rows")
+    params = Params.model_validate({"prepare": {"synthetic": {"seed": 5}}})
+    with stage_run("prepare", params) as run:
+        pass
+    data = stored(run).data
+    assert data.tags["stage"] == "prepare"
+    assert data.tags["seed"] == "5"
+    assert data.tags["sandbox"] == "seccomp,rlimits"
+    assert data.tags["data_hash"] == tracking.folder_hash(Path("data/problems"))
+    assert data.tags["params_hash"] == tracking.params_hash(params)
+    assert data.tags["commit"]
+    assert json.loads(data.tags["versions"])["torch"].startswith("2.13.0")
+    assert data.params["prepare.synthetic.seed"] == "5"
+    assert data.params["train.curriculum.levels"] == "['easy', 'medium', 'hard']"
+    assert len(data.params) == len(tracking.flatten(params.model_dump(by_alias=True)))
+
+
+def test_a_run_without_data_or_environment_says_so() -> None:
+    with stage_run("prepare", PARAMS) as run:
+        pass
+    tags = stored(run).data.tags
+    assert tags["data_hash"] == "none"
+    assert tags["sandbox"].startswith("unknown")
+
+
+def test_a_stage_is_the_child_of_the_run_in_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parent = tracking.start_run("rlm", PARAMS)
+    monkeypatch.setenv(tracking.PARENT_RUN, parent.run_id)
+    assert tracking.find_child(PARAMS, parent.run_id, "gate") is None
+    with stage_run("gate", PARAMS) as run:
+        pass
+    found = tracking.find_child(PARAMS, parent.run_id, "gate")
+    assert found is not None
+    assert found.info.run_id == run.run_id
+    assert tracking.find_child(PARAMS, parent.run_id, "train") is None
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(None, "FINISHED"), (ValueError("no disk"), "FAILED"), (KeyboardInterrupt(), "KILLED")],
+)
+def test_a_run_ends_as_its_stage_did(error: BaseException | None, status: str) -> None:
+    raised: type[BaseException] | None = None
+    try:
+        with stage_run("train", PARAMS) as run:
+            run.log_metrics({"reward/overall": 0.5}, step=1)
+            if error:
+                raise error
+    except BaseException as caught:
+        raised = type(caught)
+    assert raised == (type(error) if error else None)
+    assert stored(run).info.status == status
+    # What was measured before the end is there, whatever the end.
+    assert stored(run).data.metrics["reward/overall"] == 0.5
+    assert stored(run).data.tags.get("error") == ("no disk" if status == "FAILED" else None)
+
+
+def test_metrics_go_in_batches_and_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[int] = []
+    with stage_run("train", PARAMS) as run:
+        original = run.client.log_batch
+
+        def counted(run_id: str, metrics: Any = (), **rest: Any) -> Any:
+            sent.append(len(metrics))
+            return original(run_id, metrics=metrics, **rest)
+
+        monkeypatch.setattr(run.client, "log_batch", counted)
+        for step in range(60):
+            run.log_metrics({"reward/overall": step / 60, "reward/primary": 0.0}, step=step)
+    history = run.client.get_metric_history(run.run_id, "reward/overall")
+    assert [(point.step, point.value) for point in history] == [(i, i / 60) for i in range(60)]
+    assert len(sent) <= 4
+    assert sum(sent) == 121  # and the stage's seconds
+
+
+def test_tables_grow_and_artifacts_are_kept_beside_the_store(store: str, tmp_path: Path) -> None:
+    (tmp_path / "note.txt").write_text("hello")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/inner.txt").write_text("x")
+    with stage_run("train", PARAMS) as run:
+        run.log_table([{"step": 1, "text": "a"}, {"step": 1, "text": "b"}], "episodes")
+        run.log_table([{"step": 2, "text": "c"}], "episodes")
+        run.log_table([], "episodes")
+        run.log_artifact("note.txt")
+        run.log_artifact(tmp_path / "folder")
+    files = {item.path for item in run.client.list_artifacts(run.run_id)}
+    assert files == {"tables", "note.txt", "folder"}
+    kept = Path(stored(run).info.artifact_uri.removeprefix("file://"))
+    assert kept.is_relative_to(Path(store.removeprefix("sqlite:///")).parent / "mlartifacts")
+    table = json.loads((kept / "tables/episodes.json").read_text())
+    assert table == {"columns": ["step", "text"], "data": [[1, "a"], [1, "b"], [2, "c"]]}
+
+
+def test_a_killed_run_is_closed_with_its_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    parent = tracking.start_run("rlm", PARAMS)
+    monkeypatch.setenv(tracking.PARENT_RUN, parent.run_id)
+    with stage_run("prepare", PARAMS) as done:
+        pass
+    running = tracking.start_run("train", PARAMS, parent.run_id)
+    tracking.close_killed(parent.run_id)
+    ended = [stored(run).info.status for run in (parent, done, running)]
+    assert ended == ["KILLED", "FINISHED", "KILLED"]
+    tracking.close_killed("0" * 32)  # of a store that is gone: nothing to close
+
+
+def test_a_hash_follows_names_and_contents_and_nothing_else(tmp_path: Path) -> None:
+    folder = tmp_path / "some"
+    folder.mkdir()
+    (folder / "a").write_bytes(b"1")
+    first = tracking.folder_hash(folder)
+    os.utime(folder / "a", (1, 1))
+    assert tracking.folder_hash(folder) == first
+    (folder / "a").write_bytes(b"2")
+    second = tracking.folder_hash(folder)
+    (folder / "a").rename(folder / "b")
+    assert len({first, second, tracking.folder_hash(folder)}) == 3
+
+
+@pytest.mark.parametrize(
+    ("stage", "seed"), [("prepare", 1), ("warmstart", 2), ("gate", 3), ("train", 4), ("version", 4)]
+)
+def test_each_stage_is_recorded_with_its_own_seed(stage: str, seed: int) -> None:
+    params = Params.model_validate(
+        {
+            "prepare": {"synthetic": {"seed": 1}},
+            "warmstart": {"nano": {"seed": 2}},
+            "gate": {"seed": 3},
+            "train": {"seed": 4},
+        }
+    )
+    assert tracking.seed_of(params, stage) == seed
+
+
+def test_the_default_store_is_a_file_beside_params(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    assert tracking.tracking_uri() == "sqlite:///mlflow.db"
