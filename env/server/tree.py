@@ -28,7 +28,6 @@ from env.server.sandbox import UNSET, CellDone, Repl, SubCall
 from env.server.turn import parse
 from env.settings import EnvSettings, LimitSettings
 
-
 _CALLS_PER_FRAME = 32
 """Times `max_frames`: sub-calls, refused ones included, after which an episode is cut. Answering
 a refused one costs a cell next to nothing and the server a round trip."""
