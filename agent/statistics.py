@@ -64,7 +64,8 @@ def _group_totals(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Sum and number of the values of each group, both (groups,)."""
     _, index = np.unique(np.asarray(groups, dtype=str), return_inverse=True)
-    return np.bincount(index, weights=values), np.bincount(index).astype(float)
+    sums = np.bincount(index, weights=values).astype(np.float64)
+    return sums, np.bincount(index).astype(np.float64)
 
 
 @dataclass(frozen=True)

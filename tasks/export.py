@@ -122,7 +122,10 @@ def record_live(params: Params, trained: Path, url: str) -> tuple[Record, float,
     )
     prompts, problem = gather_prompts(model, tokenizer, params, url)
     stop_ids = sorted(ChatFormat(tokenizer).stop_ids)
-    limits = {"stop_ids": stop_ids, "max_new_tokens": params.evaluate.generation.max_turn_tokens}
+    limits: dict[str, Any] = {
+        "stop_ids": stop_ids,
+        "max_new_tokens": params.evaluate.generation.max_turn_tokens,
+    }
     live = observe(model, prompts, **limits)
     if adapter:
         with model.disable_adapter():

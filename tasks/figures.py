@@ -7,7 +7,8 @@ no figure relies on colour alone. Neighbour: `tasks/plots.py` reads the inputs a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, cast
 
 import pandas as pd
 from matplotlib import rc_context
@@ -68,7 +69,7 @@ def reward_curve(train: pd.DataFrame, baseline: Mapping[str, Any], smooth: int) 
         baseline: the content of reports/baseline.json.
         smooth: steps of the moving average.
     """
-    with rc_context(STYLE):
+    with _style():
         figure = Figure(figsize=(9.6, 5.2))
         axes = figure.subplots()
         _shade_levels(axes, train)
@@ -92,7 +93,7 @@ def before_after(report: Mapping[str, Any]) -> Figure:
     Args:
         report: the content of reports/evaluation.json.
     """
-    with rc_context(STYLE):
+    with _style():
         figure = Figure(figsize=(11, 5.2))
         left, right = figure.subplots(1, 2, width_ratios=(1, 1.35))
         for axes, title, groups in (
@@ -151,7 +152,7 @@ def components(
         weights: their shares of the reward.
         smooth: steps of the moving average.
     """
-    with rc_context(STYLE):
+    with _style():
         figure = Figure(figsize=(9.6, 6.4))
         grid = figure.subplots(2, 2, sharex=True, sharey=True)
         for axes, (name, (label, colour)) in zip(grid.flat, COMPONENTS.items(), strict=True):
@@ -182,7 +183,7 @@ def curriculum(train: pd.DataFrame, settings: CurriculumSettings) -> Figure:
         settings: the curriculum's.
     """
     column = "curriculum_metric" if "curriculum_metric" in train else settings.metric
-    with rc_context(STYLE):
+    with _style():
         figure = Figure(figsize=(9.6, 5.6))
         top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(2.2, 1))
         name = settings.metric.replace("_", " ")
@@ -222,6 +223,10 @@ def curriculum(train: pd.DataFrame, settings: CurriculumSettings) -> Figure:
                     axes.axvline(step - 0.5, color=GREY, linewidth=1, linestyle=":")
         _steps_axis(bottom, train)
         return figure
+
+
+def _style() -> AbstractContextManager[None]:
+    return rc_context(cast(Any, STYLE))
 
 
 def _smoothed(values: pd.Series, steps: int) -> pd.Series:

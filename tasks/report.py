@@ -25,6 +25,8 @@ CAPTIONS = {
     "curriculum": "The metric that opens the next level, its thresholds, and the level played.",
 }
 Transcript = dict[str, Any]
+Played = tuple[Transcript, dict[str, Any] | None]
+"""An episode and its root frame."""
 
 
 def render(
@@ -79,7 +81,7 @@ def embedded(path: Path) -> str:
     return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode("ascii")
 
 
-def pair(transcripts: Sequence[Transcript], count: int) -> list[tuple[Any, Any]]:
+def pair(transcripts: Sequence[Transcript], count: int) -> list[tuple[Played, Played]]:
     """(before, after) episodes with their trees: the first `count` ids of each difficulty."""
     by_model: dict[str, dict[str, Transcript]] = {"before": {}, "after": {}}
     for item in transcripts:
@@ -89,7 +91,10 @@ def pair(transcripts: Sequence[Transcript], count: int) -> list[tuple[Any, Any]]
     for key in both:
         levels.setdefault(by_model["before"][key]["difficulty"], []).append(key)
     return [
-        tuple((by_model[name][key], tree(by_model[name][key])) for name in ("before", "after"))
+        (
+            (by_model["before"][key], tree(by_model["before"][key])),
+            (by_model["after"][key], tree(by_model["after"][key])),
+        )
         for ids in levels.values()
         for key in sorted(ids)[:count]
     ]
