@@ -204,6 +204,32 @@ def test_rubrics_carry_the_components_under_their_names() -> None:
     assert rubric.score is None
 
 
+# --- negative controls: each guard is what stops its cheat
+
+DOCUMENTS = [PAPERS["p1"], PAPERS["p2"]]
+GUESSES = [f"Kalvot scores {n} on Mirbex." for n in range(10, 100)]
+GUESSES += [f"On Mirbex, Kalvot gets {n}." for n in range(10, 100)]
+HALVES = [TWICE[:13], TWICE[13:], ONCE[:13], ONCE[13:]]
+
+
+@pytest.mark.parametrize(
+    ("answer", "read", "without"),
+    [
+        (DOCUMENTS, {"p1", "p2"}, {"overshoot_offset": 100.0}),
+        (GUESSES, set(), {"free_misses": 2000}),
+        (HALVES, set(), {"min_cover": 0.4}),
+        ([WRONG[0]], {"p1", "p2"}, {"gate_floor": 1.0}),
+    ],
+    ids=["documents", "guesses", "shards", "tidy and wrong"],
+)
+def test_without_its_guard_the_cheat_would_pay(
+    answer: list[str], read: set[str], without: dict[str, float]
+) -> None:
+    cheat = facts(answer, papers_read=frozenset(read))
+    assert score(cheat, SETTINGS).total < 0.25
+    assert score(cheat, SETTINGS.model_copy(update=without)).total > 0.4
+
+
 # --- properties
 
 JSONISH = st.recursive(
