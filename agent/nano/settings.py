@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from env.settings import Settings
 
@@ -10,27 +10,77 @@ from env.settings import Settings
 class ModelSettings(Settings):
     """Llama-style decoder."""
 
-    hidden: int = Field(128, ge=32, le=2048)
+    hidden: int = Field(128, ge=64, le=2048)
     layers: int = Field(3, ge=2, le=24)
-    heads: int = Field(4, ge=1, le=32)
+    heads: int = Field(4, ge=2, le=32)
     mlp: int = Field(256, ge=32)
-    rope_theta: float = Field(10_000.0, gt=0)
-    vocab: int = Field(600, ge=300, le=8192, description="most entries of the tokenizer")
+    rope_theta: float = Field(
+        1e6, gt=0, description="high, so that most of a head compares without regard to distance"
+    )
+    vocab: int = Field(600, ge=400, le=8192, description="most entries of the tokenizer")
     context: int = Field(512, ge=64, description="most positions")
+
+    @model_validator(mode="after")
+    def _heads_fit(self) -> ModelSettings:
+        if self.hidden % self.heads or (self.hidden // self.heads) % 2:
+            raise ValueError(f"hidden {self.hidden} must be an even multiple of heads {self.heads}")
+        return self
+
+
+class MixtureSettings(Settings):
+    """How often a demonstration decides what. Each decision is drawn by itself.
+
+    The best choice is never the most frequent one, so that the base model is mediocre, and
+    never rare, so that sampling meets it.
+    """
+
+    keyword_first: float = Field(0.6, ge=0, le=1, description="search the question's first name")
+    filter_papers: float = Field(0.4, ge=0, le=1, description="keep papers with the other name")
+    papers: dict[int, float] = Field(
+        {1: 0.3, 2: 0.35, 4: 0.1, 8: 0.25}, description="shares of how many papers are handed on"
+    )
+    prompt: dict[str, float] = Field(
+        {"both": 0.4, "first": 0.35, "second": 0.25},
+        description="shares of the names in a child's prompt",
+    )
+    merge_all: float = Field(0.45, ge=0, le=1, description="answer with all children's sentences")
+    child: dict[str, float] = Field(
+        {"other": 0.35, "none": 0.4, "one": 0.15, "whole": 0.1},
+        description="shares of what a child that knows both names keeps of its part",
+    )
+
+    @model_validator(mode="after")
+    def _shares(self) -> MixtureSettings:
+        for name, shares, known in (
+            ("papers", self.papers, {1, 2, 4, 8}),
+            ("prompt", self.prompt, {"both", "first", "second"}),
+            ("child", self.child, {"other", "none", "one", "whole"}),
+        ):
+            if not set(shares) <= known or abs(sum(shares.values()) - 1) > 1e-6:
+                raise ValueError(f"{name}: shares of {sorted(known, key=str)} that sum to 1")
+        return self
 
 
 class NanoSettings(Settings):
     """How the nano base is taught before GRPO."""
 
     model: ModelSettings = ModelSettings()
+    mixture: MixtureSettings = MixtureSettings()
     trees: int = Field(9000, ge=100, description="demonstration trees")
     steps: int = Field(1200, ge=1, description="most optimizer steps")
+    min_steps: int = Field(600, ge=1, description="steps before the probe may end the teaching")
+    warmup_steps: int = Field(40, ge=0)
     drill_steps: int = Field(90, ge=0, description="steps of pure copying drills at the start")
     drill_every: int = Field(12, ge=1, description="then one drill batch in so many")
     batch_tokens: int = Field(2048, ge=128)
-    learning_rate: float = Field(3e-3, gt=0)
+    learning_rate: float = Field(1.5e-3, gt=0)
+    embedding_rate: float = Field(
+        0.2, gt=0, description="share of it for embeddings, whose wired part is easily undone"
+    )
     observation_weight: float = Field(0.1, ge=0)
     name_weight: float = Field(3.0, ge=0, description="loss weight of copied names")
     probe_greedy: float = Field(0.97, ge=0, le=1, description="binding probe, greedy")
     probe_sampled: float = Field(0.95, ge=0, le=1, description="binding probe at T = 1")
+    probe_every: int = Field(100, ge=1, description="steps between probes")
+    probe_pairs: int = Field(200, ge=20, description="pairs of unseen names in a probe")
     seed: int = Field(0, ge=0)

@@ -1,0 +1,112 @@
+"""Conversations as token ids with a loss weight on each token, and batches of them.
+
+Neighbours: `demonstrations.py` and `drills.py` make the conversations, `warmstart.py` learns
+from the batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from agent.nano.tokenizer import ASSISTANT, END, render, syllable_ids
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+Conversation = list[dict[str, str]]
+
+
+@dataclass(frozen=True)
+class Example:
+    """One sequence; `weights[t]` is the loss weight of predicting `ids[t]`."""
+
+    ids: np.ndarray
+    weights: np.ndarray
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Right-padded sequences."""
+
+    ids: torch.Tensor
+    """(B, T) int64."""
+    mask: torch.Tensor
+    """(B, T) int64, 1 on real tokens."""
+    weights: torch.Tensor
+    """(B, T) float32, 0 on padding and on the first token."""
+
+
+class Encoder:
+    """Encodes conversations and weighs their tokens.
+
+    Args:
+        observation: weight of what the policy reads.
+        written: weight of what it writes.
+        name: weight of a name in what it writes.
+    """
+
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerFast, observation: float, written: float, name: float
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._observation, self._written, self._name = observation, written, name
+        first, second = syllable_ids(tokenizer)
+        self._is_syllable = np.zeros(len(tokenizer), dtype=bool)
+        self._is_syllable[[*first, *second]] = True
+        self._assistant = tokenizer.convert_tokens_to_ids(ASSISTANT)
+        self._end = tokenizer.convert_tokens_to_ids(END)
+
+    def encode(self, conversations: Sequence[Conversation]) -> list[Example]:
+        """One example for each conversation."""
+        texts = [render(messages) for messages in conversations]
+        encoded = self._tokenizer.backend_tokenizer.encode_batch(texts, add_special_tokens=False)
+        return [self._weigh(np.asarray(e.ids)) for e in encoded]
+
+    def _weigh(self, ids: np.ndarray) -> Example:
+        # A message is the policy's from the token after <|assistant|> to its <|end|>.
+        ends = np.cumsum(ids == self._end) - (ids == self._end)  # ends before each token
+        opened = np.cumsum(ids == self._assistant) - (ids == self._assistant)
+        in_message = np.zeros(len(ids), dtype=bool)
+        for number in range(int(ends.max()) + 1):
+            here = ends == number
+            in_message[here] = opened[here] > opened[here][0]
+        weights = np.where(in_message, self._written, self._observation)
+        weights = np.where(in_message & self._is_syllable[ids], self._name, weights)
+        weights[0] = 0.0
+        return Example(ids, weights.astype(np.float32))
+
+
+def batches(examples: Sequence[Example], batch_tokens: int, rng: Random) -> Iterator[Batch]:
+    """All examples once, in batches of alike length and about `batch_tokens` padded tokens."""
+    order = sorted(range(len(examples)), key=lambda i: (len(examples[i].ids), rng.random()))
+    groups: list[list[Example]] = [[]]
+    longest = 0
+    for i in order:
+        longest = max(longest, len(examples[i].ids))
+        if groups[-1] and (len(groups[-1]) + 1) * longest > batch_tokens:
+            groups.append([])
+            longest = len(examples[i].ids)
+        groups[-1].append(examples[i])
+    rng.shuffle(groups)
+    for group in groups:
+        yield collate(group)
+
+
+def collate(group: Sequence[Example]) -> Batch:
+    """Pad to the longest; the padding's token is 0 and is masked everywhere."""
+    longest = max(len(example.ids) for example in group)
+    ids = torch.zeros(len(group), longest, dtype=torch.long)
+    mask = torch.zeros(len(group), longest, dtype=torch.long)
+    weights = torch.zeros(len(group), longest)
+    for row, example in enumerate(group):
+        length = len(example.ids)
+        ids[row, :length] = torch.from_numpy(example.ids)
+        mask[row, :length] = 1
+        weights[row, :length] = torch.from_numpy(example.weights)
+    return Batch(ids, mask, weights)

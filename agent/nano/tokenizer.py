@@ -1,0 +1,94 @@
+"""The nano tokenizer: byte-level BPE in which a name has the same two tokens everywhere.
+
+A name must read alike in question, code and paper, or it could not be copied. So the
+pre-tokenizer cuts every name into its two syllables before anything may be merged with it, and
+lower-case words take the spaces around them. The vocabulary is trained on the texts of the
+small world; any other text still encodes, byte by byte if need be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from env.problems import names
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+PAD, SYSTEM, USER, ASSISTANT, END = "<|pad|>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>"
+SPECIAL = (PAD, SYSTEM, USER, ASSISTANT, END)
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+)
+"""Each message stands between its role's token and the end token: a conversation only grows."""
+
+_SYLLABLE = r"[A-Z][a-z]{2}(?=[a-z]{3}(?![A-Za-z]))|(?<=[A-Z][a-z]{2})[a-z]{3}(?![A-Za-z])"
+_WORD = r"[A-Z]?[a-z_]+ ?| ?[a-z_]+ ?|[A-Z]+"
+_PATTERN = rf"{_SYLLABLE}|{_WORD}|[0-9]|[^A-Za-z0-9_]+"
+
+
+def render(messages: Iterable[dict[str, str]], generate: bool = False) -> str:
+    """A conversation as one text, exactly as the chat template writes it."""
+    text = "".join(f"<|{m['role']}|>{m['content']}{END}" for m in messages)
+    return text + ASSISTANT if generate else text
+
+
+def build_tokenizer(texts: Iterable[str], vocab: int) -> PreTrainedTokenizerFast:
+    """Train the tokenizer.
+
+    Args:
+        texts: what the model will read and write; every syllable is added to it.
+        vocab: most entries, special tokens included.
+
+    Raises:
+        ValueError: `vocab` is too small to give each name two tokens.
+    """
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(_PATTERN), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab,
+        special_tokens=list(SPECIAL),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        min_frequency=20,
+        show_progress=False,
+    )
+    # Often enough that each syllable is merged before any rarer word is.
+    syllables = [" ".join(names.NAMES)] * 20
+    tokenizer.train_from_iterator([*texts, *syllables], trainer)
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        eos_token=END,
+        extra_special_tokens=[SYSTEM, USER, ASSISTANT],
+        clean_up_tokenization_spaces=False,
+        padding_side="left",
+    )
+    fast.chat_template = CHAT_TEMPLATE
+    long = [n for n in names.NAMES if len(fast.encode(n, add_special_tokens=False)) != 2]
+    if long:
+        raise ValueError(
+            f"{len(long)} names ({', '.join(long[:3])}...) are not two tokens: "
+            "raise warmstart.nano.model.vocab"
+        )
+    return fast
+
+
+def syllable_ids(tokenizer: PreTrainedTokenizerFast) -> tuple[list[int], list[int]]:
+    """Token ids of the first and of the second syllables, in the inventory's order."""
+    first = [tokenizer.convert_tokens_to_ids(s.capitalize()) for s in names.FIRST]
+    second = [tokenizer.convert_tokens_to_ids(s) for s in names.SECOND]
+    return first, second

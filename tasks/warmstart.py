@@ -1,0 +1,120 @@
+"""Stage `warmstart`: the nano base model, built on this machine and taught by demonstrations.
+
+The demonstrations play the training problems of `prepare.synthetic`, generated here: nano's
+language is that small world, whatever the problems that it is trained on later. An interrupted
+stage starts anew; models/base is the old one until the new one is whole.
+
+Writes models/base: a folder that transformers loads as a Llama with its tokenizer.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from env.problems.synthetic import generate
+from tasks.config import Params
+from tasks.errors import ConfigError, StageError
+from tasks.outputs import replacing
+
+if TYPE_CHECKING:
+    from tasks.tracking import StageRun
+
+BASE = Path("models/base")
+_LOG_EVERY = 10
+
+logger = logging.getLogger(__name__)
+
+
+def run(params: Params, run: StageRun) -> Path:
+    """Write the base model; returns its folder.
+
+    Raises:
+        ConfigError: prompts or limits that the demonstrations do not know, or no problems.
+        StageError: the model did not learn to copy names.
+    """
+    import torch
+
+    from agent.nano.warmstart import save, teach, untaught
+
+    settings = params.warmstart.nano
+    check(params)
+    torch.set_num_threads(params.threads)
+    problems = [p for p in generate(params.prepare.synthetic) if p.split == "train"]
+    if not problems:
+        raise ConfigError("prepare.synthetic.groups.train: the warm start needs training problems")
+    if params.warmstart.kind == "none":
+        taught = untaught(settings, problems)
+    else:
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[told]}"),
+        )
+        with Progress(*columns, console=Console(stderr=True)) as progress:
+            bar = progress.add_task("teaching", total=settings.steps, told="")
+
+            def on_step(step: int, metrics: Mapping[str, float]) -> None:
+                told = f"loss {metrics['warmstart/loss']:.3f}"
+                progress.update(bar, completed=step, told=told)
+                if step % _LOG_EVERY == 0:
+                    run.log_metrics(metrics, step=step)
+
+            taught = teach(settings, problems, on_step)
+        run.log_metrics(taught.metrics, step=int(taught.metrics["warmstart/steps"]))
+        _judge(taught.metrics, settings.probe_greedy, settings.probe_sampled)
+    with replacing(BASE) as folder:
+        save(taught, folder)
+    return BASE
+
+
+def check(params: Params) -> None:
+    """Refuse settings under which the demonstrations would not be what the policy meets.
+
+    Raises:
+        ConfigError: one of them.
+    """
+    if params.env.prompt_style != "compact":
+        raise ConfigError(
+            f"env.prompt_style: {params.env.prompt_style!r}, but nano knows only `compact` prompts"
+        )
+    if params.env.search_window != 0:
+        raise ConfigError("env.search_window: nano's demonstrations need whole sentences; set 0")
+    if params.env.limits.max_depth < 1 or params.env.limits.max_turns < 2:
+        raise ConfigError(
+            "env.limits: nano's demonstrations open children in their second turn; "
+            "max_depth must be at least 1 and max_turns at least 2"
+        )
+
+
+def _judge(metrics: Mapping[str, float], greedy: float, sampled: float) -> None:
+    """Say when the probe ended below its marks, and stop when names are not copied at all.
+
+    Raises:
+        StageError: less than half of the names were right.
+    """
+    found = {
+        name: min(metrics[f"warmstart/probe_root_{name}"], metrics[f"warmstart/probe_child_{name}"])
+        for name in ("greedy", "sampled")
+    }
+    if found["greedy"] < 0.5:
+        raise StageError(
+            f"warmstart: only {found['greedy']:.0%} of the probe's names were right; "
+            "raise warmstart.nano.steps or lower warmstart.nano.learning_rate"
+        )
+    if found["greedy"] < greedy or found["sampled"] < sampled:
+        logger.warning(
+            "warmstart: the probe ended at %.2f greedy and %.2f sampled (wanted: %.2f, %.2f); "
+            "more warmstart.nano.steps would help",
+            found["greedy"],
+            found["sampled"],
+            greedy,
+            sampled,
+        )
