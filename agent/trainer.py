@@ -239,7 +239,7 @@ class TreeGRPOTrainer(GRPOTrainer):
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """The schedule of `learning_rate_factor`."""
         factor = functools.partial(learning_rate_factor, settings=self._settings)
-        self.lr_scheduler = LambdaLR(optimizer or self.optimizer, factor)
+        self.lr_scheduler: Any = LambdaLR(optimizer or self.optimizer, factor)  # type: ignore[arg-type]
         self._created_lr_scheduler = True
         return self.lr_scheduler
 
