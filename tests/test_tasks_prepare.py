@@ -1,0 +1,116 @@
+"""Stage `prepare`: what lands on disk, and what is rejected."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from env.problems.schema import COLUMNS, Fact, Problem, from_row
+from env.problems.synthetic import generate
+from tasks import prepare
+from tasks.config import Params, check
+from tasks.errors import StageError
+
+
+class Recorder:
+    """Stands in for the MLflow run of a stage: keeps what it was given."""
+
+    def __init__(self) -> None:
+        self.metrics: dict[str, float] = {}
+        self.artifacts: list[Path] = []
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        self.metrics |= metrics
+
+    def log_artifact(self, path: Path) -> None:
+        assert path.exists()
+        self.artifacts.append(path)
+
+
+def settings(**synthetic: Any) -> Params:
+    groups = {"train": 4, "validation": 2, "test": 2}
+    return check({"prepare": {"synthetic": {"groups": groups, **synthetic}}}, "test")
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_it_writes_a_file_per_split_that_gives_the_problems_back(place: Path) -> None:
+    params, record = settings(), Recorder()
+    assert prepare.run(params, record) == Path("data/problems")  # type: ignore[arg-type]
+    stored = [
+        from_row(row)
+        for split in prepare.SPLITS
+        for row in pd.read_parquet(f"data/problems/{split}.parquet").to_dict("records")
+    ]
+    assert stored == generate(params.prepare.synthetic)
+    assert tuple(pd.read_parquet("data/problems/test.parquet").columns) == COLUMNS
+    assert record.metrics["data/train_rows"] == 4 * 3 * 3
+    assert record.artifacts == [Path("data/report.json")]
+
+
+def test_the_report_counts_and_hashes_what_was_written(place: Path) -> None:
+    prepare.run(settings(), Recorder())  # type: ignore[arg-type]
+    report = json.loads(Path("data/report.json").read_text())
+    train = report["splits"]["train"]
+    assert (train["rows"], train["groups"]) == (36, 12)
+    assert sum(train["difficulty_shares"].values()) == pytest.approx(1, abs=1e-3)
+    assert set(train["tier_shares"]["hard"]) == {"singleton", "focused", "mid_range", "wide_net"}
+    assert report["rejected"] == 0
+    assert len({split["content_sha256"] for split in report["splits"].values()}) == 3
+
+
+def test_the_same_settings_give_the_same_bytes_and_another_seed_others(place: Path) -> None:
+    path = Path("data/problems/train.parquet")
+    written = []
+    for params in (settings(), settings(), settings(seed=1)):
+        prepare.run(params, Recorder())  # type: ignore[arg-type]
+        written.append(path.read_bytes())
+    assert written[0] == written[1] != written[2]
+
+
+def test_a_failed_run_leaves_the_old_data(place: Path) -> None:
+    prepare.run(settings(), Recorder())  # type: ignore[arg-type]
+    before = Path("data/problems/test.parquet").read_bytes()
+    empty = settings(groups={"train": 4, "validation": 2})
+    with pytest.raises(StageError, match=r"'test'.*prepare\.synthetic\.groups\.test"):
+        prepare.run(empty, Recorder())  # type: ignore[arg-type]
+    assert Path("data/problems/test.parquet").read_bytes() == before
+    assert sorted(p.name for p in Path("data").iterdir()) == ["problems", "report.json"]
+
+
+def problems() -> list[Problem]:
+    return generate(settings().prepare.synthetic)[:3]
+
+
+def test_a_repeated_id_and_a_repeated_question_are_rejected() -> None:
+    one, two, _ = problems()
+    again = two.model_copy(update={"question": one.question})
+    kept, rejected = prepare.accept([one, one, again], 12)
+    assert kept == [one]
+    assert [row["problem_id"] for row in rejected] == [one.problem_id, two.problem_id]
+    assert "problem_id" in rejected[0]["reason"]
+    assert "question" in rejected[1]["reason"]
+
+
+def test_gold_that_cannot_be_found_is_rejected_with_its_reason() -> None:
+    one, two, three = problems()
+    fact = two.evidence[0]
+    moved = fact.spans[0].model_copy(update={"start": fact.spans[0].start + 1})
+    bent = two.model_copy(update={"evidence": (Fact(fact_id="f1", spans=(moved,)),)})
+    kept, rejected = prepare.accept([one, bent, three], 12)
+    assert kept == [one, three]
+    assert "is not the gold text" in rejected[0]["reason"]
+
+
+def test_spans_below_the_minimum_are_rejected() -> None:
+    kept, rejected = prepare.accept(problems(), 500)
+    assert not kept
+    assert all("shorter than 500" in row["reason"] for row in rejected)
