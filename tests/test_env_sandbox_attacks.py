@@ -174,6 +174,10 @@ def test_nothing_outside_is_reached(repl: Repl, code: str) -> None:
     assert not result.variables_lost
 
 
+def test_the_scan_finds_what_is_there(neighbour: Repl) -> None:
+    assert "ESCAPED" in attack(neighbour, INTROSPECTION).stdout
+
+
 RAW = (
     "openat open creat execve execveat fork vfork clone clone3 socket socketpair connect bind "
     "sendto sendmsg recvfrom recvmsg io_uring_setup io_uring_enter ptrace process_vm_readv "
@@ -185,7 +189,8 @@ RAW = (
     "fcntl ioctl pipe2 close shutdown readv writev pread64 pwrite64 sendfile splice vmsplice tee "
     "mlock mlockall mbind pkey_mprotect modify_ldt arch_prctl seccomp landlock_restrict_self "
     "reboot kexec_load init_module swapon syslog sched_setaffinity setpriority getdents64 "
-    "newfstatat statx readlinkat chdir umask utimensat acct quotactl name_to_handle_at open_by_handle_at"
+    "newfstatat statx readlinkat chdir umask utimensat acct quotactl"
+    " name_to_handle_at open_by_handle_at"
 )
 
 

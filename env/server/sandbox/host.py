@@ -5,15 +5,17 @@ from __future__ import annotations
 import threading
 import weakref
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from env.errors import SandboxError
-from env.models import JSONValue
 from env.server.sandbox.boundary import compile_filter
 from env.server.sandbox.repl import Repl
 from env.server.sandbox.results import CellDone, SubCall
 from env.server.sandbox.spawner import Spawner
 from env.settings import LimitSettings, SandboxSettings
+
+if TYPE_CHECKING:  # openenv takes seconds to import
+    from env.models import JSONValue
 
 _LIFE_CELLS = 100
 """Cells' worth of CPU after which the kernel ends a worker by itself, should the host not."""

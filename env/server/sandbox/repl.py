@@ -13,10 +13,9 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from env.errors import SandboxError
-from env.models import JSONValue
 from env.server.sandbox.process import WorkerGoneError, WorkerProcess
 from env.server.sandbox.results import (
     UNSET,
@@ -31,10 +30,15 @@ from env.server.sandbox.spawner import Spawner
 from env.server.sandbox.wire import BadFrameError, pack
 from env.settings import LimitSettings
 
+if TYPE_CHECKING:  # openenv takes seconds to import
+    from env.models import JSONValue
+
 _GRACE_CPU_S = 0.5
 """CPU seconds from the soft limit to SIGKILL."""
 _GRACE_WALL_S = 2.0
 """Wall seconds from the soft limit to SIGKILL, for a cell that does not compute."""
+_STARVED_S = 20.0
+"""The same for one that would compute and gets no processor."""
 _NUDGE_S = 0.1
 """Seconds between two soft signals: one may be lost in a callback that swallows it."""
 _START_S = 30.0
@@ -198,7 +202,9 @@ class Repl:
             if cell.soft == "wall" and worker.waits():
                 raise BadFrameError("it reads the channel, and nobody owes it an answer")
             cell.soft_cpu, cell.soft_wall = cpu, now
-        elif cpu - cell.soft_cpu > _GRACE_CPU_S or now - cell.soft_wall > _GRACE_WALL_S:
+        elif cpu - cell.soft_cpu > _GRACE_CPU_S or now - cell.soft_wall > _STARVED_S:
+            raise _HardLimitError
+        elif now - cell.soft_wall > _GRACE_WALL_S and worker.waits():
             raise _HardLimitError
         worker.signal(signal.SIGALRM)
         return _NUDGE_S

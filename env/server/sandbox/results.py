@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from env.models import JSONValue
 from env.server.sandbox.wire import BadFrameError
+
+if TYPE_CHECKING:  # openenv takes seconds to import
+    from env.models import JSONValue
 
 SubCallName = Literal["llm_query", "llm_query_batched", "rlm_query", "rlm_query_batched"]
 

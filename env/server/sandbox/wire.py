@@ -12,9 +12,11 @@ import marshal
 import socket
 import struct
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from env.models import JSONValue
+if TYPE_CHECKING:  # openenv takes seconds to import
+    from env.models import JSONValue
+
 
 MAX_HEADER = 256 * 1024
 MAX_FRAME = 4 * 1024 * 1024
