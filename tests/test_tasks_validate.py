@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -56,21 +57,20 @@ def rewrite(split: str, change: Callable[[pd.DataFrame], Any]) -> None:
     (frame if changed is None else changed).to_parquet(path)
 
 
-def edit(row: int, column: str, value: Any) -> Callable[[pd.DataFrame], None]:
-    """Set one cell; a function is applied to what it holds."""
+def edit(column: str, value: Any) -> Callable[[Any], None]:
+    """Set one cell of a row; a function is applied to what it holds."""
 
-    def change(frame: pd.DataFrame) -> None:
-        old = frame.loc[row, column]
-        frame.loc[row, column] = value(old) if callable(value) else value
+    def change(row: Any) -> None:
+        row[column] = value(row[column]) if callable(value) else value
 
     return change
 
 
-def copy_papers(frame: pd.DataFrame) -> None:
-    """Give the first row of a split the papers and gold of a row of train."""
-    row = pd.read_parquet(prepare.PROBLEMS / "train.parquet").loc[0]
+def copy_papers(row: Any) -> None:
+    """Give a row the papers and gold of a row of train."""
+    other = pd.read_parquet(prepare.PROBLEMS / "train.parquet").loc[0]
     for column in ("papers", "evidence", "tier"):
-        frame.loc[0, column] = row[column]
+        row[column] = other[column]
 
 
 def test_prepared_data_passes_and_the_page_is_there(data: Path) -> None:
@@ -83,39 +83,86 @@ def test_prepared_data_passes_and_the_page_is_there(data: Path) -> None:
     assert (validate.DOCS / "index.html").is_file()
 
 
-FIRST = "test-easy-0000-0"
-BROKEN: dict[str, tuple[Callable[[pd.DataFrame], Any], str, str]] = {
-    "a column too many": (lambda f: f.assign(score=1), "columns of the files", "score"),
-    "a column too few": (lambda f: f.drop(columns="question"), "`question` is there", FIRST),
-    "no value": (edit(0, "difficulty", None), "`difficulty` is there", FIRST),
-    "an id twice": (edit(0, "problem_id", "test-easy-0000-1"), "occurs twice", "test-easy-0000-1"),
-    "gold moved by one": (
-        edit(0, "evidence", lambda old: old.replace('"text": "', '"text": " ', 1)),
+ROWS: dict[str, tuple[Callable[[Any], None], str]] = {
+    "no value": (edit("difficulty", None), "`difficulty` is there"),
+    "gold with a space too many": (
+        edit("evidence", lambda old: old.replace('"text": "', '"text": " ', 1)),
         "exactly what its paper holds",
-        f"{FIRST} f1 p",
     ),
     "gold in a paper that is not there": (
-        edit(0, "evidence", lambda old: old.replace('"paper_id": "p', '"paper_id": "q', 1)),
+        edit("evidence", lambda old: old.replace('"paper_id": "p', '"paper_id": "q', 1)),
         "exactly what its paper holds",
-        f"{FIRST} f1 q",
     ),
-    "no JSON": (edit(0, "papers", "{"), "is a problem by the schema", FIRST),
-    "no evidence": (edit(0, "evidence", "[]"), "is a problem by the schema", FIRST),
-    "another split": (edit(0, "split", "train"), "in the file of its split", FIRST),
-    "an unknown difficulty": (edit(0, "difficulty", "brutal"), "settings' levels", "brutal"),
-    "a wrong tier": (edit(0, "tier", "wide_net"), "number of gold papers", FIRST),
-    "a group in two splits": (
-        edit(0, "group_id", "train-easy-0000"),
-        "No group lies in two splits",
-        "train-easy-0000-0",
-    ),
-    "papers in two splits": (copy_papers, "occurs in two splits", FIRST),
-    "an empty question": (edit(0, "question", ""), "question is not empty", FIRST),
+    "no JSON": (edit("papers", "{"), "is a problem by the schema"),
+    "no evidence": (edit("evidence", "[]"), "is a problem by the schema"),
+    "another split": (edit("split", "train"), "in the file of its split"),
+    "an unknown difficulty": (edit("difficulty", "brutal"), "settings' levels"),
+    "a wrong tier": (edit("tier", "wide_net"), "number of gold papers"),
+    "a group of train": (edit("group_id", "train-easy-0000"), "No group lies in two splits"),
+    "papers of train": (copy_papers, "occurs in two splits"),
+    "an empty question": (edit("question", ""), "question is not empty"),
     "a paper too long": (
-        edit(0, "papers", lambda old: old.replace('."}', "." + "x" * 300 + '"}', 1)),
+        edit("papers", lambda old: old.replace('."}', "." + "x" * 300 + '"}', 1)),
         "no more than validate.max_text_chars",
-        FIRST,
     ),
+}
+"""For each case what is done to a row, and which check must name it."""
+
+
+@pytest.fixture(scope="module")
+def wounded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The report on data in which every case has a row of its own, of a group of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("wounded"))
+        prepare.run(PARAMS, Recorder())  # type: ignore[arg-type]
+
+        def break_rows(frame: pd.DataFrame) -> None:
+            for number, (change, _) in enumerate(ROWS.values()):
+                row = frame.loc[3 * number].copy()
+                change(row)
+                frame.loc[3 * number] = row
+
+        rewrite("test", break_rows)
+        with pytest.raises(StageError) as stopped:
+            run()
+        report = json.loads(validate.REPORT.read_text())
+        assert (validate.DOCS / "index.html").is_file()
+    return {**report, "message": str(stopped.value)}
+
+
+@pytest.mark.parametrize("case", ROWS)
+def test_a_bad_row_is_named_by_the_check_it_breaks(wounded: dict[str, Any], case: str) -> None:
+    group, said = list(ROWS).index(case), ROWS[case][1]
+    level, number = ("easy", "medium")[group // 8], group % 8
+    name = f"test-{level}-{number:04d}-0"
+    (check,) = (one for one in wounded["checks"] if said in one["expectation"])
+    assert check["success"] is False
+    assert any(row.startswith(name) for row in check["rows"])
+    assert said in wounded["message"]
+
+
+def test_rows_that_are_well_are_not_named(wounded: dict[str, Any]) -> None:
+    whole = re.compile(r"test-\w+-\d+-[12]|validation-")
+    named = [row for check in wounded["checks"] for row in check["rows"]]
+    assert not [row for row in named if whole.match(row)]
+
+
+def test_the_message_names_rows_and_how_to_mend_them_and_stays_short(
+    wounded: dict[str, Any],
+) -> None:
+    assert "mend the source or the settings of prepare" in wounded["message"]
+    assert len(wounded["message"]) < 4000  # papers are not embedded
+    assert wounded["success"] is False
+
+
+FILES: dict[str, tuple[Callable[[pd.DataFrame], pd.DataFrame], str, str]] = {
+    "a column too many": (lambda f: f.assign(score=1), "columns of the files", "score"),
+    "a column too few": (
+        lambda f: f.drop(columns="question"),
+        "`question` is there",
+        "test-easy-0000-0",
+    ),
+    "a row twice": (lambda f: pd.concat([f, f.iloc[:1]]), "occurs twice", "test-easy-0000-0"),
     "too few rows": (lambda f: f.iloc[:10], "validate.min_rows", "test"),
     "a difficulty that is rare": (
         lambda f: f[(f.difficulty != "hard") | (f.index % 8 == 0)],
@@ -126,20 +173,14 @@ BROKEN: dict[str, tuple[Callable[[pd.DataFrame], Any], str, str]] = {
 }
 
 
-@pytest.mark.parametrize("case", BROKEN)
-def test_bad_data_stops_the_chain_and_is_named(data: Path, case: str) -> None:
-    change, check_said, row_said = BROKEN[case]
+@pytest.mark.parametrize("case", FILES)
+def test_a_file_that_is_wrong_as_a_whole_stops_the_chain(data: Path, case: str) -> None:
+    change, said, named = FILES[case]
     rewrite("test", change)
     with pytest.raises(StageError) as stopped:
         run()
-    message = str(stopped.value)
-    assert check_said in message
-    assert row_said in message
-    assert "run prepare again" in message
-    assert len(message) < 4000  # rows are named, contexts are not embedded
-    report = json.loads(validate.REPORT.read_text())
-    assert report["success"] is False
-    assert (validate.DOCS / "index.html").is_file()
+    assert said in str(stopped.value)
+    assert named in str(stopped.value)
 
 
 def test_gold_too_short_to_be_found_is_named(data: Path) -> None:
