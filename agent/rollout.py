@@ -48,7 +48,6 @@ class _Episode:
     trajectory: Trajectory
     started: float
     seq: int = 0
-    ready: list[FrameView] = field(default_factory=list)
     ended: list[FrameKey] = field(default_factory=list)
     """Frames that the policy may forget."""
     requested: list[tuple[TurnRequest, str]] = field(default_factory=list)
@@ -184,13 +183,13 @@ class _Rounds:
             record.difficulty = card.difficulty or record.difficulty
             record.group_id = card.group_id or record.group_id
             record.tier = card.tier or record.tier
-        episode.ready = []
+        ready = []
         for view in observation.frames:
             frame = record.frames.setdefault(
                 view.frame, FrameRecord(view.frame, view.parent, view.depth, view.kind)
             )
             if view.status == "ready":
-                episode.ready.append(view)
+                ready.append(view)
             elif view.status == "ended":
                 frame.stop_reason = view.stop_reason
                 episode.ended.append((episode.number, view.frame))
@@ -202,12 +201,11 @@ class _Rounds:
             if observation.void is None and observation.reward is not None:
                 record.reward = float(observation.reward)
             self._finish(episode, void=observation.void)
-        elif not episode.ready:
+        elif not ready:
             self._finish(episode, void="the environment waits for no frame and is not done")
         else:
             episode.requested = [
-                (self._request(episode, view, observation), _as_text(view))
-                for view in episode.ready
+                (self._request(episode, view, observation), _as_text(view)) for view in ready
             ]
 
     def _request(
