@@ -51,6 +51,9 @@ class EnvSettings(Settings):
         "compact", description="`full` for real models, `compact` for nano"
     )
     search_window: int = Field(0, ge=0, le=10_000, description="characters around a search hit")
+    quiet_search: bool = Field(
+        True, description="false: search also prints what it finds, as the published scaffold does"
+    )
     max_sessions: int = Field(256, ge=1, le=1024, description="episodes at the same time")
     idle_timeout_s: float = Field(600.0, gt=0, description="an idle session ends as void")
     allow_documents: bool = Field(False, description="reset(question=..., papers=...) is allowed")

@@ -47,13 +47,14 @@ def run(params: Params, run: StageRun) -> Path:
     """Start (or find) the environment, try it, and write down what it is.
 
     Raises:
-        ConfigError: the port is taken, or `RLM_ENV_URL` does not answer.
+        ConfigError: the port is taken, or `RLM_ENV_URL` does not answer or serves other settings.
         StageError: the server does not start, or the smoke test fails.
     """
     from tasks.tracking import versions
 
     with environment(params) as url:
         about = metadata(url)
+        check_same(params, url, about)
         seconds = smoke_test(url)
         report = {
             "url": url,
@@ -184,6 +185,30 @@ def metadata(url: str) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise StageError(f"deploy: {url}/metadata does not answer: {error}") from None
     return dict(about)
+
+
+def check_same(params: Params, url: str, about: dict[str, Any]) -> None:
+    """A server that plays by other rules than ours must not be measured as if by ours.
+
+    Raises:
+        ConfigError: prompt style, limits or weights differ; each difference is named.
+    """
+    here = {
+        "env.prompt_style": params.env.prompt_style,
+        **{f"env.limits.{key}": value for key, value in params.env.limits},
+        **{f"rewards.weights.{key}": value for key, value in params.rewards.weights},
+    }
+    there = {
+        "env.prompt_style": about.get("prompt_style"),
+        **{f"env.limits.{key}": value for key, value in about.get("limits", {}).items()},
+        **{f"rewards.weights.{key}": value for key, value in about.get("weights", {}).items()},
+    }
+    other = [f"{key} is {there.get(key)!r} there" for key in here if there.get(key) != here[key]]
+    if other:
+        raise ConfigError(
+            f"deploy: {url} serves other settings: {', '.join(other)}; start it with these "
+            f"settings, or unset {ENV_URL} to let the stage start a local one"
+        )
 
 
 def _get(url: str, timeout_s: float) -> bytes:

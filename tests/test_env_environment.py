@@ -184,3 +184,15 @@ def test_the_budget_grows_with_the_rewards_limit() -> None:
     settings = ServerSettings(rewards=RewardSettings(limit_factor=10.0))
     with pytest.raises(SettingsError, match="limit_factor"):
         check_budget(settings, gold_papers=6)
+
+
+def test_the_manifest_names_this_server() -> None:
+    import tomllib
+
+    from env.server.environment import NAME, VERSION
+
+    manifest = yaml.safe_load(Path("openenv.yaml").read_text())
+    project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
+    assert manifest["name"] == NAME
+    assert manifest["version"] == VERSION == project["version"]
+    assert manifest["app"] == "env.server.app:app"

@@ -7,7 +7,7 @@ import pytest
 
 from env.errors import RefusedError, SandboxError
 from env.models import FrameTurn, FrameView
-from env.server.sandbox import SandboxHost
+from env.server.sandbox import CellDone, SandboxHost
 from env.server.tree import Tree
 from env.settings import EnvSettings, LimitSettings, SandboxSettings
 
@@ -277,6 +277,25 @@ def test_a_broken_sandbox_is_no_mistake_of_the_model() -> None:
     play = Play(Broken())
     with pytest.raises(SandboxError):
         play.code((0, "x = 1"))
+
+
+def test_a_machine_too_busy_to_run_a_cell_is_no_mistake_of_the_model() -> None:
+    class Busy:
+        """A REPL whose cell got no CPU until the wall backstop bit."""
+
+        def open(self, context: Any) -> Any:
+            return self
+
+        def run(self, code: str) -> CellDone:
+            return CellDone(stdout="", error="wall", cpu_s=0.1)
+
+        def close(self) -> None:
+            pass
+
+    play = Play(Busy())
+    play.code((0, "x = 1"))
+    assert play.tree.done
+    assert play.tree.void == "the machine was too busy to run a cell"
 
 
 def test_environment_time_leaves_out_the_policys(play: Play) -> None:

@@ -90,6 +90,12 @@ def test_the_reset_is_chosen_by_the_seed(session: Sessions) -> None:
     assert first(3)[0] != first(4)[0]
 
 
+def test_the_easy_level_gives_a_hint(session: Sessions) -> None:
+    for level, hinted in (("easy", True), ("medium", False), ("hard", False)):
+        view = session.reset(0, split="test", difficulty=level, seed=0).result()
+        assert ("hint: use both names" in view.frames[0].messages[1].content) == hinted
+
+
 def test_components_counters_and_child_scores_come_with_the_end(
     session: Sessions, server_problems: ProblemStore
 ) -> None:
@@ -195,6 +201,7 @@ def test_a_step_before_a_reset_is_refused(session: Sessions, server_url: str) ->
     refused = asyncio.run(step_first())
     assert refused.refused is not None
     assert "reset" in refused.refused
+    assert refused.done  # a loop that waits for the end must not wait forever
     assert not refused.frames
 
 
@@ -341,6 +348,35 @@ def test_the_clients_own_session_never_reconnects_inside_an_episode(server_url: 
 def test_an_address_where_nothing_listens_is_an_episode_error() -> None:
     with Sessions("http://127.0.0.1:9", 1) as nowhere, pytest.raises(EpisodeError, match="127"):
         nowhere.reset(0, seed=0).result()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "float('nan')",
+        "[float('inf'), {'paper_id': float('nan')}]",
+        "{1: {2: (3, {4})}}",
+        "'\\ud800'",
+        "'x' * 3_000_000",
+        "lambda: 1",
+        "[None, True, -1, 2**62]",
+        "{'paper_id': 'p1', 'start': -5, 'end': 10**15}",
+    ],
+)
+def test_no_answer_breaks_the_server(session: Sessions, answer: str) -> None:
+    session.reset(0, seed=0).result()
+    done = session.step(0, _code((0, f"FINAL({answer})"))).result()
+    assert done.done
+    assert done.void is None
+    assert done.reward == 0.0
+
+
+def test_an_answer_too_large_or_too_deep_is_the_models_mistake(session: Sessions) -> None:
+    session.reset(0, seed=0).result()
+    for code in ("x = []\nfor i in range(900): x = [x]\nFINAL(x)", "FINAL('x' * 50_000_000)"):
+        told = session.step(0, _code((0, code))).result()
+        assert not told.done
+        assert "Error" in told.frames[0].messages[0].content
 
 
 # --- what the server says of itself

@@ -90,6 +90,17 @@ def test_an_address_that_does_not_answer_is_a_clear_error(
         pass
 
 
+def test_a_server_with_other_rules_is_refused(
+    server_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    params = resolve(overrides=["env.limits.max_turns=5", "env.prompt_style=full"])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(deploy.ENV_URL, server_url)
+    with pytest.raises(ConfigError, match=r"prompt_style is 'compact' there.*max_turns is 4"):
+        deploy.run(params, Tags())  # type: ignore[arg-type]
+    assert not deploy.REPORT.exists()
+
+
 def test_a_taken_port_is_said_before_anything_starts() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -125,21 +136,26 @@ def _listens(url: str) -> bool:
         return probe.connect_ex((host, int(port))) == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["SIGINT", "SIGKILL"])
-def test_the_server_ends_with_the_process_that_started_it(number: int) -> None:
-    starter = subprocess.Popen(
-        [sys.executable, "-c", _CHILD],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.getcwd()},
-    )
-    assert starter.stdout is not None
-    url = starter.stdout.readline().strip()
-    assert _listens(url)
-    starter.send_signal(number)
-    starter.wait(timeout=20)
-    deadline = time.monotonic() + 15
-    while _listens(url) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not _listens(url)
+def test_the_server_ends_with_the_process_that_started_it() -> None:
+    signals = [signal.SIGINT, signal.SIGTERM, signal.SIGKILL]
+    starters = [
+        subprocess.Popen(
+            [sys.executable, "-c", _CHILD],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.getcwd()},
+        )
+        for _ in signals
+    ]
+    for starter, number in zip(starters, signals, strict=True):
+        assert starter.stdout is not None
+        url = starter.stdout.readline().strip()
+        assert _listens(url)
+        starter.send_signal(number)
+        starter.wait(timeout=20)
+        deadline = time.monotonic() + 15
+        while _listens(url) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert not _listens(url), number
+        starter.stdout.close()

@@ -129,14 +129,14 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
         if self._closed:
             return RLMObservation(done=True, void=IDLE)
         if tree is None:
-            return self._refuse(NOT_RESET)
+            return self._refuse(NOT_RESET, done=True)
         if action.seq is not None and self._seq is not None:
             if action.seq == self._seq and self._last is not None:
                 return self._last
             if action.seq < self._seq:
                 return self._refuse(f"seq {action.seq} is older than {self._seq}")
         if tree.done:
-            return self._refuse("the episode has ended: reset first")
+            return self._refuse("the episode has ended: reset first", done=True)
         try:
             tree.play(self._turns(tree, action))
         except RefusedError as error:
@@ -256,8 +256,9 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
             raise RefusedError("the action is empty: send text, or turns")
         return [FrameTurn(frame=tree.first_ready(), text=action.text)]
 
-    def _refuse(self, reason: str) -> RLMObservation:
-        return RLMObservation(refused=reason)
+    def _refuse(self, reason: str, done: bool = False) -> RLMObservation:
+        # Done where no episode runs: a loop that waits for it must not wait forever.
+        return RLMObservation(refused=reason, done=done)
 
     def _observe(self) -> RLMObservation:
         tree = self._tree

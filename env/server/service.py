@@ -139,7 +139,9 @@ class Service:
         with self._lock:
             if self._host is None:
                 env = self.settings.env
-                self._host = SandboxHost(env.limits, env.sandbox, search_window=env.search_window)
+                self._host = SandboxHost(
+                    env.limits, env.sandbox, env.search_window, env.quiet_search
+                )
             return self._host
 
     def hint(self, problem: Problem) -> bool:
