@@ -11,6 +11,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -28,6 +29,16 @@ def median_ms(action: Callable[[], object], rounds: int) -> float:
         action()
         times.append(time.perf_counter() - start)
     return statistics.median(times) * 1000
+
+
+def open_one(host: SandboxHost, context: dict[str, str], kept: list[Repl]) -> None:
+    """Open a REPL and keep it."""
+    kept.append(host.open(context))
+
+
+def cpu_s(pid: int) -> float:
+    """CPU seconds of a living process."""
+    return time.clock_gettime((~pid << 3) | 2)
 
 
 def private_mb(repl: Repl) -> float:
@@ -54,8 +65,14 @@ def measure(rounds: int, living: int) -> list[tuple[str, str]]:
     small, large = {"p1": "x" * 1000}, {"p1": "x" * 1_000_000}
     kept: list[Repl] = []
     for name, context in (("1 KB", small), ("1 MB", large)):
-        opened = median_ms(lambda value=context: kept.append(host.open(value)), living)  # type: ignore[misc]
+        zygote = cpu_s(host._zygote.pid)
+        opened = median_ms(partial(open_one, host, context, kept), living)
         rows.append((f"open a REPL, context {name}", f"{opened:.2f} ms"))
+        used = cpu_s(host._zygote.pid) - zygote
+        used += sum(cpu_s(repl._worker.pid) for repl in kept[-living:] if repl._worker)
+        rows.append(
+            (f"its CPU, zygote and worker, context {name}", f"{used / living * 1000:.2f} ms")
+        )
         memory = sum(map(private_mb, kept[-living:])) / living
         rows.append((f"its private memory, context {name}", f"{memory:.1f} MB"))
     repl = host.open(small)

@@ -463,6 +463,12 @@ while True: pass
     assert done(repl.resume("y" * 5_000_000)).error in ("cpu", "killed")
 
 
+def test_a_flood_of_finals_is_cut_short(repl: Repl) -> None:
+    code = "while True:\n    try: FINAL('x' * 4_000_000)\n    except BaseException: pass"
+    result = attack(repl, code)
+    assert (result.error, len(result.final)) == ("killed", 4_000_000)
+
+
 def test_five_thousand_calls(repl: Repl) -> None:
     event = repl.run("for i in range(5000):\n    assert llm_query(str(i)) == str(i)\nprint('all')")
     while isinstance(event, SubCall):

@@ -137,6 +137,7 @@ def test_a_killed_zygote_is_replaced_and_its_repls_are_lost(box: SandboxHost) ->
     asking.run("llm_query('a')")
     pids = [pid_of(idle), pid_of(asking)]
     os.kill(box._zygote.pid, signal.SIGKILL)
+    assert wait_for(lambda: not box._zygote.alive)
     with pytest.raises(SandboxError):
         idle.run("1")
     with pytest.raises(SandboxError):
@@ -286,7 +287,8 @@ def test_an_ordinary_user_is_as_safe() -> None:
     """User 1000, who may read this checkout wherever it lies and nothing more."""
     code = """
 from env.server.sandbox import Sandbox
-box = Sandbox()
+from env.settings import LimitSettings
+box = Sandbox(LimitSettings(cell_cpu_s=0.3, cell_wall_s=60))
 assert "seccomp" in box._host.enforced and "uid" not in box._host.enforced, box._host.enforced
 print(box.run("import os\\nos.listdir('/')").traceback)
 print(box.run("while True: pass").error, box.run("import os; os._exit(1)").error)

@@ -41,6 +41,8 @@ _STARVED_S = 20.0
 """The same for one that would compute and gets no processor."""
 _NUDGE_S = 0.1
 """Seconds between two soft signals: one may be lost in a callback that swallows it."""
+_MAX_FINALS = 8
+"""Of one cell; the first counts, and a cell that catches it may go on, but not for ever."""
 _START_S = 30.0
 
 
@@ -57,6 +59,7 @@ class _Cell:
     soft_cpu: float = 0.0
     soft_wall: float = 0.0
     final: JSONValue | Unset = UNSET
+    finals: int = 0
 
 
 class _HardLimitError(Exception):
@@ -171,6 +174,9 @@ class Repl:
             if frame.kind == "final":
                 if cell.final is UNSET:
                     cell.final = frame.value
+                cell.finals += 1
+                if cell.finals > _MAX_FINALS:
+                    raise BadFrameError("a flood of finals")
             elif frame.kind == "call":
                 cell.wall_used += time.monotonic() - cell.resumed_at
                 return sub_call(frame.value)
@@ -202,12 +208,16 @@ class Repl:
             if cell.soft == "wall" and worker.waits():
                 raise BadFrameError("it reads the channel, and nobody owes it an answer")
             cell.soft_cpu, cell.soft_wall = cpu, now
-        elif cpu - cell.soft_cpu > _GRACE_CPU_S or now - cell.soft_wall > _STARVED_S:
-            raise _HardLimitError
-        elif now - cell.soft_wall > _GRACE_WALL_S and worker.waits():
+        elif self._grace_is_over(worker, cpu - cell.soft_cpu, now - cell.soft_wall):
             raise _HardLimitError
         worker.signal(signal.SIGALRM)
         return _NUDGE_S
+
+    @staticmethod
+    def _grace_is_over(worker: WorkerProcess, cpu_s: float, wall_s: float) -> bool:
+        if cpu_s > _GRACE_CPU_S or wall_s > _STARVED_S:
+            return True
+        return wall_s > _GRACE_WALL_S and worker.waits()
 
     def _replace(
         self,
