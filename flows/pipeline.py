@@ -85,6 +85,8 @@ def guarded(work: Callable[[], None], again: str) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    for handler in logging.getLogger().handlers:
+        handler.setLevel(logging.WARNING)  # some libraries set their own loggers to INFO
     try:
         work()
     except PipelineError as error:
