@@ -42,22 +42,23 @@ class Row:
     frame: int
     ids_T: NDArray[np.int64]
     env_mask_T: NDArray[np.bool_]
-    """True on tokens the policy sampled; all False for a frame that is not trained."""
+    """True on tokens the policy sampled."""
     logprobs_T: NDArray[np.float32]
     """Log-probabilities at sampling time; 0 where nothing was sampled."""
     weight: float
+    """Of the whole token loss; 0 takes the row out of the loss: void, cut, or not inherited."""
     advantage: float
     fate: Fate
 
     @property
     def tokens(self) -> int:
-        """Trained tokens."""
+        """Sampled tokens."""
         return int(self.env_mask_T.sum())
 
     @property
     def has_gradient(self) -> bool:
         """False when the row can only add zeros to the gradient."""
-        return self.tokens > 0 and self.weight > 0 and self.advantage != 0
+        return self.weight > 0 and self.advantage != 0
 
 
 @dataclass(frozen=True)
@@ -221,10 +222,13 @@ def _tree_rows(index: int, trajectory: Trajectory, advantage: float, inheritance
         mine = advantage
         if frame.parent is not None and frame.stop_reason != "final":
             mine = min(mine, 0.0)
-        row = _frame_row(index, frame)
-        mask = row.env_mask_T if fate == "trained" else np.zeros_like(row.env_mask_T)
         rows.append(
-            replace(row, env_mask_T=mask, weight=weights[number], advantage=mine, fate=fate)
+            replace(
+                _frame_row(index, frame),
+                weight=weights[number] if fate == "trained" else 0.0,
+                advantage=mine,
+                fate=fate,
+            )
         )
     return rows
 

@@ -268,14 +268,14 @@ class TreeGRPOTrainer(GRPOTrainer):
     def _prepare_inputs(self, generation_batch: Any) -> Any:
         """Episodes of a step as micro-batches in TRL's names.
 
-        Rows that can only add zeros (no advantage, no weight, masked) are left out of the
-        forward passes, unless log-probabilities are to be compared on this step; the normaliser
-        counts all rows either way.
+        Rows that can only add zeros (no advantage or no weight) are left out of the forward
+        passes, unless log-probabilities are to be compared on this step; the normaliser counts
+        all rows either way.
         """
         step = generation_batch[0] + 1
         rows: Rows = self._generate_and_score_completions(generation_batch)
         everything = parity.due(step, self._settings.parity, resumed=self._resumed)
-        used = [r for r in rows.rows if r.has_gradient or (everything and r.tokens)]
+        used = [row for row in rows.rows if row.has_gradient or everything]
         pad = int(self._tokenizer.pad_token_id)
         self._note("rows/forwarded", len(used))
         return [

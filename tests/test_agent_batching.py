@@ -101,11 +101,11 @@ def test_descendants_inherit_the_advantage_of_their_root():
     assert rows[1, 1].advantage == pytest.approx(-0.3)
 
 
-def test_a_truncated_child_is_masked_but_counted():
+def test_a_truncated_child_is_out_of_the_loss_but_counted():
     rows = found(make_rows(by_hand(), SETTINGS, RNG).rows)
     assert rows[0, 3].fate == "cut"
-    assert rows[0, 3].tokens == 0
-    assert not rows[0, 3].env_mask_T.any()
+    assert rows[0, 3].weight == 0
+    assert not rows[0, 3].has_gradient
     assert rows[0, 1].weight == pytest.approx(1 / 3)
 
 
@@ -113,11 +113,11 @@ def test_a_frame_that_never_sampled_has_no_row():
     assert (0, 5) not in found(make_rows(by_hand(), SETTINGS, RNG).rows)
 
 
-def test_a_void_tree_leaves_its_group_and_is_masked():
+def test_a_void_tree_leaves_its_group_and_the_loss():
     made = make_rows(by_hand(), SETTINGS, RNG)
     void = [row for row in made.rows if row.tree == 2]
     assert len(void) == 5
-    assert all(row.fate == "void" and row.tokens == 0 and row.advantage == 0 for row in void)
+    assert all(row.fate == "void" and row.weight == 0 and row.advantage == 0 for row in void)
 
 
 def test_the_normaliser_is_the_sum_of_weight_times_mask():
@@ -144,11 +144,12 @@ def test_a_child_without_an_answer_is_never_praised(stop):
 
 
 @pytest.mark.parametrize("stop", ["truncated", "budget", "error", None])
-def test_a_root_that_was_cut_is_masked(stop):
+def test_a_root_that_was_cut_is_out_of_the_loss(stop):
     tree = small_tree(0.0)
     tree.frames[0].stop_reason = stop
     rows = found(make_rows([[tree, small_tree(0.8)]], SETTINGS, RNG).rows)
-    assert rows[0, 0].tokens == 0
+    assert rows[0, 0].weight == 0
+    assert rows[0, 1].weight == 1
     assert rows[1, 0].advantage == pytest.approx(0.4)
 
 
