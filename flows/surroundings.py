@@ -22,6 +22,7 @@ QUIET = {
     "HF_HUB_DISABLE_TELEMETRY": "1",
     # Readable output: warnings of libraries that nobody here can act on.
     "TRANSFORMERS_VERBOSITY": "error",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "TOKENIZERS_PARALLELISM": "false",
     "BITSANDBYTES_NOWELCOME": "1",
     "MLFLOW_LOGGING_LEVEL": "WARNING",

@@ -26,28 +26,19 @@ from tasks.config import Params
 from tasks.errors import GateFailed, StageError
 
 ROOT = Path(__file__).parent.parent
-CODE = ("agent", "env", "flows", "mlflow", "rewards", "tasks", ".dvc/config", ".dvcignore")
+CODE = (
+    "agent",
+    "env",
+    "flows",
+    "mlflow",
+    "profiles",
+    "rewards",
+    "tasks",
+    ".dvc/config",
+    ".dvcignore",
+)
 FILES = ("dvc.yaml", "params.yaml", "constraints.txt")
-SMALL = ["prepare.synthetic.groups={train: 30, validation: 8, test: 20}", "deploy.wait_s=300"]
-UNTAUGHT = [
-    *SMALL,
-    "warmstart.kind=none",
-    "gate.episodes=2",
-    "gate.max_episodes=4",
-]
-TAUGHT = [
-    *SMALL,
-    "warmstart.nano.trees=2000",
-    "warmstart.nano.steps=450",
-    "train.steps=2",
-    "train.problems_per_step=4",
-    "train.group_size=4",
-    "gate.baseline_episodes=20",
-    "evaluate.episodes=20",
-    "evaluate.bootstrap=200",
-    "evaluate.latency_episodes=2",
-    "export.prompts=4",
-]
+UNTAUGHT = ["warmstart.kind=none", "gate.episodes=2", "gate.max_episodes=4"]
 DVC = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
 
 
@@ -253,12 +244,12 @@ def test_a_base_without_any_reward_ends_gated(prefect_url: str, project: Path) -
     from flows.chain import play
 
     before = environments()
-    assert play("nano", UNTAUGHT) == GateFailed.exit_code
+    assert play("quick", UNTAUGHT) == GateFailed.exit_code
     advice = json.loads((project / "reports/gate.json").read_text())["advice"]
     (ended,) = flow_runs(prefect_url, "Gated")
     assert ended["state"]["type"] == "FAILED"
     assert ended["state"]["message"] == advice
-    parent = runs("rlm-nano")[0]
+    parent = runs("rlm-quick")[0]
     assert parent.info.status == "FAILED"
     assert parent.data.tags["advice"] == advice
     gate = runs("gate")[0]
@@ -276,7 +267,7 @@ def test_a_failed_stage_ends_the_flow_with_its_own_words(
     from flows.chain import play
 
     with pytest.raises(StageError, match="validate: "):
-        play("nano", [*UNTAUGHT, "validate.min_rows=100000"])
+        play("quick", [*UNTAUGHT, "validate.min_rows=100000"])
     told = capfd.readouterr().out
     assert "Resuming at validate: prepare are unchanged and kept" in told
     assert "= prepare" in told
@@ -293,8 +284,9 @@ def test_an_interrupt_stops_everything_and_says_how_to_go_on(
 ) -> None:
     import psutil
 
+    command = [sys.executable, "-m", "flows.pipeline", "run"]
     chain = subprocess.Popen(
-        [sys.executable, "-m", "flows.pipeline", "run", "--set", "validate.min_rows=6"],
+        [*command, "--profile", "quick", "--set", "validate.min_rows=6"],
         env={**os.environ, "PREFECT_API_URL": prefect_url},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -310,10 +302,13 @@ def test_an_interrupt_stops_everything_and_says_how_to_go_on(
     chain.send_signal(number)
     told += chain.stdout.read()
     assert chain.wait(timeout=60) == stages.INTERRUPTED
-    assert "Interrupted. Finished stages are kept; go on with: python -m flows.pipeline run" in told
+    assert (
+        "Interrupted. Finished stages are kept; go on with: python -m flows.pipeline run --profile quick"
+        in told
+    )
     assert "--set validate.min_rows=6" in told
     assert [process for process in started if process.is_running()] == []
-    assert runs("rlm-nano")[0].info.status == "KILLED"
+    assert runs("rlm-quick")[0].info.status == "KILLED"
 
 
 def test_what_a_killed_chain_left_is_stopped_and_said(
@@ -390,13 +385,13 @@ def test_the_whole_chain_trains_proves_and_registers(
 
     from flows.chain import play
 
-    assert play("nano", TAUGHT) == 0
+    assert play("quick", []) == 0
     told = capfd.readouterr().out
     for name in stages.STAGES:
         assert re.search(rf"[✓=] {name} \d+ s", told), name
     assert "Improvement: " in told
     assert "rlm version 1 (new; challenger, champion)" in told
-    (parent, *_) = runs("rlm-nano")
+    (parent, *_) = runs("rlm-quick")
     assert parent.info.status == "FINISHED"
     assert "evaluate/f1_greedy_after" in parent.data.metrics
     for name in stages.STAGES:
@@ -410,7 +405,7 @@ def test_the_whole_chain_trains_proves_and_registers(
         assert repo.push() == 0
 
     # Again: nothing runs, nothing is registered, and MLflow says so.
-    assert play("nano", TAUGHT) == 0
+    assert play("quick", []) == 0
     told = capfd.readouterr().out
     assert "Nothing changed since the last run" in told
     for name in stages.BY_DVC:
