@@ -17,11 +17,8 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from env.errors import ProblemError, SettingsError
-from env.problems.schema import Problem
+from env.problems.schema import COLUMNS, PUBLIC_COLUMNS, Problem
 from env.problems.settings import SyntheticSettings
-
-PUBLIC_COLUMNS = ("problem_id", "group_id", "split", "difficulty", "tier")
-COLUMNS = (*PUBLIC_COLUMNS, "question", "papers", "evidence")
 
 
 class PublicRow(NamedTuple):
