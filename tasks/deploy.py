@@ -139,6 +139,7 @@ def local_server(params: Params, data: Path | None) -> Iterator[str]:
     try:
         url = f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}"
         _wait(url, server, log, params.deploy.wait_s)
+        settings.unlink()  # read by now; nothing is left behind however this process ends
         logger.info("environment at %s, log in %s", url, log)
         yield url
     finally:
