@@ -65,13 +65,14 @@ def run(params: Params, run: StageRun) -> Path:
             raise StageError(f"evaluate: {path} is missing; run the stage {stage} first")
     specs = choose(TEST, settings.episodes, settings.seed)
     torch.set_num_threads(params.threads)
+    sessions = min(len(specs), params.env.max_sessions, settings.generation.batch_frames)
 
     played: dict[str, dict[tuple[Mode, int], list[Trajectory]]] = {}
     alone: dict[str, list[float]] = {}
     try:
         with environment(params) as url:
             for name, path in MODELS.items():
-                played[name] = play_modes(path, url, specs, settings, label=name)
+                played[name] = play_modes(path, url, specs, settings, sessions=sessions, label=name)
                 alone[name] = play_alone(path, url, specs, settings, label=name)
     except (EpisodeError, PolicyError) as error:
         raise StageError(f"evaluate: {error}") from error
@@ -164,10 +165,15 @@ def play_model(
 
 
 def play_modes(
-    model: Path, url: str, specs: Sequence[EpisodeSpec], settings: EvaluateSettings, *, label: str
+    model: Path,
+    url: str,
+    specs: Sequence[EpisodeSpec],
+    settings: EvaluateSettings,
+    *,
+    sessions: int,
+    label: str,
 ) -> dict[tuple[Mode, int], list[Trajectory]]:
     """All problems once greedily and `sampling_seeds` times sampled, by (mode, pass)."""
-    sessions = min(len(specs), settings.generation.batch_frames)
     greedy = settings.generation.model_copy(update={"temperature": 0.0})
     played: dict[tuple[Mode, int], list[Trajectory]] = {
         ("greedy", 0): play_model(

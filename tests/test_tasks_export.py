@@ -305,3 +305,25 @@ def test_a_missing_adapter_names_the_stage_to_run(project: Params) -> None:
     shutil.rmtree("models/adapter")
     with pytest.raises(StageError, match=r"models/adapter is missing; run the stage train first"):
         run(project)
+
+
+def test_a_fully_trained_policy_is_held_against_its_base(
+    project: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check_here(model: Path, live: Record, *_: Any, **__: Any) -> Measured:
+        return measure(live, load_model(model, dtype=torch.float32)[0])
+
+    monkeypatch.setattr(export, "check", check_here)
+    data = project.model_dump(by_alias=True)
+    data["train"]["method"] = "full"
+    full = Params.model_validate(data)
+    merge(Path("models/base"), None, Path("models/policy"), dtype="float16")
+    model, _ = load_model("models/policy", adapter="models/adapter")
+    model.merge_and_unload().save_pretrained("models/policy")
+    run(full)
+    assert json.loads(export.REPORT.read_text())["effect"] > LIMIT
+
+    shutil.rmtree("models/policy")  # control: a policy that training did not change
+    shutil.copytree("models/base", "models/policy")
+    with pytest.raises(StageError, match=r"gives the logits of its base"):
+        run(full)

@@ -240,6 +240,16 @@ def test_the_page_shows_the_first_problems_of_each_difficulty(folder: Path) -> N
     assert "chosen by this rule" in text
 
 
+def test_a_gain_that_may_be_chance_is_said_to_be(folder: Path) -> None:
+    run()
+    assert "may be chance" not in (folder / "reports/index.html").read_text()
+    told = json.loads((folder / "reports/evaluation.json").read_text())
+    told["reward"]["ci95"] = [-0.01, 0.2]
+    (folder / "reports/evaluation.json").write_text(json.dumps(told))
+    run()
+    assert "may be chance" in (folder / "reports/index.html").read_text()
+
+
 def test_frames_nest_under_their_parents() -> None:
     root = report.tree(evaluation.transcript(episode("easy-0", 0.5), "after", "greedy"))
     assert root is not None
