@@ -1,0 +1,278 @@
+"""The stage on a real server with an untaught model: what it writes, resumes, and refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import nullcontext
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+from agent import checkpoints
+from agent.nano.settings import ModelSettings, NanoSettings
+from agent.nano.warmstart import save, untaught
+from agent.rollout import EpisodeSpec, play
+from agent.scripted import oracle
+from agent.trajectory import FrameRecord, Trajectory
+from env.problems.schema import to_row
+from env.problems.store import ProblemStore
+from tasks import deploy, tracking, train
+from tasks.config import Params, check, write_resolved
+from tasks.errors import ConfigError, StageError
+from tasks.training_log import TrainingLog
+
+ROOT = Path(__file__).resolve().parent.parent
+SHORT = {
+    "steps": 3,
+    "problems_per_step": 2,
+    "group_size": 2,
+    "save_every": 1,
+    "table_every": 2,
+    "generation": {
+        "temperature": 1.0,
+        "max_turn_tokens": 12,
+        "max_frame_tokens": 256,
+        "batch_frames": 8,
+    },
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory, server_params: Params, server_problems: ProblemStore) -> Path:
+    """An untaught nano model."""
+    problems = [server_problems.get(i) for i in server_problems.ids("train", "easy")]
+    settings = NanoSettings(model=ModelSettings(hidden=64, layers=2, heads=2, mlp=64))
+    return save(untaught(settings, problems), tmp_path_factory.mktemp("untaught") / "base")
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch, base, server_url, server_problems) -> Path:
+    """A folder with data and base, and the session's server as its environment."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RLM_ENV_URL", server_url)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    (tmp_path / "data/problems").mkdir(parents=True)
+    rows = [
+        to_row(server_problems.get(problem_id))
+        for level in ("easy", "medium", "hard")
+        for problem_id in server_problems.ids("train", level)
+    ]
+    pd.DataFrame(rows).to_parquet(train.DATA)
+    (tmp_path / "models").mkdir()
+    (tmp_path / train.BASE).symlink_to(base)
+    return tmp_path
+
+
+def with_train(params: Params, **changes) -> Params:
+    data = params.model_dump(by_alias=True, mode="json")
+    data["threads"] = 1
+    data["train"] |= SHORT | changes
+    return check(data, "test")
+
+
+def run_stage(params: Params) -> Path:
+    with tracking.stage_run("train", params) as run:
+        return train.run(params, run)
+
+
+def start_of(params: Params) -> str:
+    """What the newest run of the stage said about its start."""
+    store = tracking.client(tracking.tracking_uri())
+    (run,) = store.search_runs([tracking.experiment_id(params.tracking.experiment)], max_results=1)
+    return str(run.data.tags["start"])
+
+
+def test_the_stage_writes_adapter_rows_and_episodes_and_then_starts_clean(project, server_params):
+    params = with_train(server_params)
+    assert run_stage(params) == train.RESULT["lora"]
+    assert start_of(params) == "no checkpoint: starting clean"
+    for name in ("adapter_model.safetensors", "adapter_config.json", "tokenizer.json"):
+        assert (project / "models/adapter" / name).is_file()
+
+    rows = pd.read_parquet("reports/train.parquet")
+    assert list(rows["step"]) == [1, 2, 3]
+    assert set(rows["level"]) == {"easy"}
+    for column in (
+        *("reward", "primary_objective", "process_quality", "format_compliance", "efficiency"),
+        *("success_rate", "timeout_rate", "void_rate", "turns", "sub_calls", "depth", "tokens"),
+        *("loss", "grad_norm", "zero_variance_groups", "rows", "rows_cut"),
+        *("tokens_per_second", "curriculum_metric", "level_index"),
+    ):
+        assert rows[column].notna().all(), column
+    assert rows["logprob_mismatch_max"][:2].between(0, 1e-4).all()
+
+    lines = Path("reports/raw_episodes.jsonl").read_text(encoding="utf-8").splitlines()
+    episodes = [json.loads(line) for line in lines]
+    assert {episode["step"] for episode in episodes} == {1, 2}
+    assert all(3 <= sum(e["step"] == step for e in episodes) <= 5 for step in (1, 2))
+
+    store = tracking.client(tracking.tracking_uri())
+    (run,) = store.search_runs([tracking.experiment_id("rlm")], max_results=1)
+    assert {"reward/overall", "episode/void_rate", "train/loss"} <= set(run.data.metrics)
+
+    run_stage(with_train(server_params, steps=1))
+    assert start_of(params) == "the last run had finished: starting clean"
+    assert list(pd.read_parquet("reports/train.parquet")["step"]) == [1]
+
+
+def test_a_killed_run_resumes_and_says_so(project, server_params):
+    params = with_train(server_params, steps=15, table_every=100)
+    write_resolved(params)
+    command = [sys.executable, "-m", "flows.pipeline", "train"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as process:
+        try:
+            until = time.monotonic() + 120
+            while not checkpoints.steps(train.CHECKPOINTS):
+                assert time.monotonic() < until
+                assert process.poll() is None
+                time.sleep(0.02)
+        finally:
+            process.send_signal(signal.SIGKILL)
+    reached = max(checkpoints.steps(train.CHECKPOINTS))
+    assert reached < 15
+    assert not train.RESULT["lora"].exists()
+
+    # The shorter way to the end; what decides the weights is unchanged.
+    saved = pd.read_parquet("reports/train.parquet") if reached > 1 else None
+    run_stage(params)
+    assert start_of(params).startswith(f"resuming after step {reached} from ")
+    rows = pd.read_parquet("reports/train.parquet")
+    assert list(rows["step"]) == list(range(1, 16))
+    if saved is not None:
+        same = saved["step"] <= reached
+        assert list(rows["reward"][: same.sum()]) == list(saved["reward"][same])
+
+
+def test_changed_settings_or_base_start_clean_and_bookkeeping_does_not(project, server_params):
+    params = with_train(server_params)
+    marks = train.fingerprint(params)
+    folder = train.CHECKPOINTS / "checkpoint-2"
+    folder.mkdir(parents=True)
+    (folder / checkpoints.STATE).write_text(json.dumps({"step": 2, "fingerprint": marks}))
+
+    def reason(changed: Params) -> str:
+        return checkpoints.choose(train.CHECKPOINTS, train.fingerprint(changed)).reason
+
+    assert reason(params).startswith("resuming after step 2")
+    assert reason(with_train(server_params, save_every=2)).startswith("resuming after step 2")
+    faster = with_train(server_params, learning_rate=0.5)
+    assert reason(faster) == "settings of train changed: starting clean"
+    rewards = params.rewards.model_copy(update={"success_at": 0.9})
+    assert reason(params.model_copy(update={"rewards": rewards})) == (
+        "settings of rewards changed: starting clean"
+    )
+    base = train.BASE.resolve()
+    train.BASE.unlink()
+    train.BASE.mkdir()
+    (train.BASE / "config.json").write_bytes((base / "config.json").read_bytes() + b" ")
+    assert reason(params) == "base model changed: starting clean"
+
+
+def test_no_room_for_checkpoints_stops_before_anything_is_played(
+    project, server_params, monkeypatch
+):
+    real = checkpoints.shutil.disk_usage
+
+    def nearly_full(path):
+        return real(path)._replace(free=1_000_000)
+
+    monkeypatch.setattr(checkpoints.shutil, "disk_usage", nearly_full)
+    monkeypatch.setattr(train.Loop, "rollout", lambda *_: pytest.fail("an episode was played"))
+    with pytest.raises(StageError, match=r"train: models/checkpoints: 1 MB free.*make room"):
+        run_stage(with_train(server_params))
+
+
+def test_what_is_missing_is_named(project, server_params):
+    train.BASE.unlink()
+    with pytest.raises(StageError, match="models/base is missing; run the stage warmstart"):
+        run_stage(with_train(server_params))
+    train.DATA.unlink()
+    with pytest.raises(StageError, match=r"train\.parquet is missing; run the stage prepare"):
+        run_stage(with_train(server_params))
+
+
+def test_a_level_without_problems_is_named(project, server_params):
+    frame = pd.read_parquet(train.DATA)
+    frame[frame["difficulty"] != "medium"].to_parquet(train.DATA)
+    with pytest.raises(StageError, match="no problem of difficulty medium"):
+        run_stage(with_train(server_params))
+
+
+def test_greedy_training_is_refused(project, server_params):
+    generation = SHORT["generation"] | {"temperature": 0}
+    with pytest.raises(ConfigError, match=r"train\.generation\.temperature"):
+        run_stage(with_train(server_params, generation=generation))
+
+
+def test_an_environment_that_goes_away_is_a_stage_error(project, server_params, monkeypatch):
+    nobody = nullcontext("http://127.0.0.1:9")
+    monkeypatch.setattr(train, "environment", lambda params: nobody)
+    with pytest.raises(StageError, match="train: the environment played no episode"):
+        run_stage(with_train(server_params))
+
+
+def test_wrong_gold_is_the_gold_of_another_question_about_the_same_papers(project):
+    before = pd.read_parquet(train.DATA).set_index("problem_id")
+    after = train.with_wrong_gold(before.reset_index()).set_index("problem_id").loc[before.index]
+    assert (before["papers"] == after["papers"]).all()
+    assert (before["question"] == after["question"]).all()
+    assert (before["evidence"] != after["evidence"]).all()
+    for _, group in before.groupby("group_id"):
+        assert sorted(group["evidence"]) == sorted(after.loc[group.index, "evidence"])
+    single = before.reset_index().drop_duplicates("group_id")
+    with pytest.raises(ConfigError, match="two questions"):
+        train.with_wrong_gold(single)
+
+
+def test_under_wrong_gold_the_right_answer_earns_nothing(
+    project, server_params, server_problems, monkeypatch
+):
+    monkeypatch.delenv("RLM_ENV_URL")
+    ids = server_problems.ids("train", "easy")[:3]
+    specs = [EpisodeSpec(problem_id) for problem_id in ids]
+    policy = oracle([server_problems.get(problem_id) for problem_id in ids])
+
+    def primary(where: str) -> list[float]:
+        return [t.components["primary_objective"] for t in play(policy, where, specs, sessions=3)]
+
+    control = with_train(server_params, control="wrong_gold")
+    with train.environment(control) as url:
+        assert primary(url) == [0.0, 0.0, 0.0]
+    with deploy.local_server(server_params, data=train.DATA.parent) as url:
+        assert primary(url) == [1.0, 1.0, 1.0]
+
+
+def test_raw_episodes_show_the_best_the_worst_and_some_between():
+    shown = []
+
+    class Run:
+        def log_table(self, rows, name):
+            shown.extend(rows)
+
+    log = TrainingLog(Run())
+    played = [
+        Trajectory(f"p{i}", "easy", frames={0: FrameRecord(0, None, 0, "rlm")}, reward=i / 10)
+        for i in range(10)
+    ]
+    played.append(Trajectory("lost", "easy", void="connection"))
+    log.add_episodes(5, played)
+    assert [row["reward"] for row in shown] == [0.9, 0.6, 0.3, 0.0]
+    assert len(log.episodes) == 4
+    log.add_episodes(6, played[-1:])
+    assert len(log.episodes) == 4
