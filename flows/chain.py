@@ -27,7 +27,7 @@ from prefect.artifacts import (
 from prefect.states import Completed, Failed
 from rich.console import Console
 
-from flows import stages, summary
+from flows import services, stages, summary
 from flows.surroundings import settle
 from tasks import config, tracking
 from tasks.config import Params
@@ -176,6 +176,7 @@ def play(profile: str, overrides: list[str]) -> int:
 
     Uses the Prefect server of PREFECT_API_URL or `make up` when it answers, else one of its own.
     """
+    os.environ[stages.CHAIN] = str(os.getpid())
     # The terminal shows the stages' own output; Prefect's log stands on its page.
     logging.getLogger("prefect").propagate = False
     with prefect_server():
@@ -194,20 +195,28 @@ def play(profile: str, overrides: list[str]) -> int:
 
 @contextmanager
 def prefect_server() -> Iterator[None]:
-    """Prefect's configured server if it is healthy, else an ephemeral one."""
-    import httpx
+    """Prefect's configured server if it is healthy, else one of our own for the duration.
+
+    Prefect's ephemeral server would die of the terminal's Ctrl-C before the flow has told it how
+    it ended; this one has a session of its own, and only we stop it.
+
+    Raises:
+        StageError: it does not start.
+    """
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
     url = PREFECT_API_URL.value()
-    try:
-        healthy = bool(url) and httpx.get(f"{url}/health", timeout=3.0).is_success
-    except httpx.HTTPError:
-        healthy = False
-    if healthy:
+    if url and services.answers(f"{url}/health"):
         yield
         return
-    with temporary_settings({PREFECT_API_URL: None}):
-        yield
+    server = services.prefect_server(services.free_port())
+    try:
+        services.start(server, quiet=True)
+        with temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{server.port}/api"}):
+            yield
+    finally:
+        services.stop(server, quiet=True)
+        services.log_file(server).unlink(missing_ok=True)
 
 
 @contextmanager

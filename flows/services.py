@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -21,7 +22,9 @@ from tasks.errors import PipelineError, StageError
 
 RUN = Path(".run")
 BIN = Path(sys.executable).parent
-PREFECT = "http://127.0.0.1:4200"
+PREFECT_PORT = 4200
+"""As prefect.toml says."""
+PREFECT = f"http://127.0.0.1:{PREFECT_PORT}"
 MLFLOW_PORT = os.environ.get("RLM_MLFLOW_PORT", "5000")
 MLFLOW = f"http://127.0.0.1:{MLFLOW_PORT}"
 POOL = "local"
@@ -42,12 +45,18 @@ class Service:
     env: dict[str, str] = field(default_factory=dict)
 
 
-SERVER = Service(
-    "prefect-server",
-    ["prefect", "server", "start", "--host", "127.0.0.1", "--port", "4200"],
-    f"{PREFECT}/api/health",
-    4200,
-)
+def prefect_server(port: int) -> Service:
+    """A Prefect server; the one of `make up` schedules, others only record one run."""
+    alone = [] if port == PREFECT_PORT else ["--no-services"]
+    return Service(
+        "prefect-server" if port == PREFECT_PORT else f"prefect-server-{port}",
+        ["prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port), *alone],
+        f"http://127.0.0.1:{port}/api/health",
+        port,
+    )
+
+
+SERVER = prefect_server(PREFECT_PORT)
 # The worker's flows find this project: it is installed into the environment by `make setup`.
 WORKER = Service("prefect-worker", ["prefect", "worker", "start", "--pool", POOL])
 # One worker without job execution: 0.5 GB and 7 s instead of 2.7 GB and 24 s.
@@ -89,7 +98,7 @@ def ui(open_pages: bool = True) -> None:
     import webbrowser
 
     for name, service, url in (("Prefect", SERVER, PREFECT), ("MLflow", TRACKING, MLFLOW)):
-        healthy = _answers(service)
+        healthy = service.health is not None and answers(service.health)
         typer.echo(f"{name:8} {url}{'' if healthy else '   (not running: make up)'}")
         display = sys.platform == "darwin" or os.environ.get("DISPLAY")
         if open_pages and healthy and display:
@@ -97,20 +106,20 @@ def ui(open_pages: bool = True) -> None:
     typer.echo("Report   reports/index.html")
 
 
-def start(service: Service) -> None:
+def start(service: Service, quiet: bool = False) -> None:
     """Start a service unless it runs; returns when it is healthy.
 
     Raises:
         StageError: its port is taken, it dies, or it is not healthy in time.
     """
-    log = RUN / f"{service.name}.log"
+    log = log_file(service)
     if running(service):
         typer.echo(f"{service.name}: running")
         return
-    if service.port is not None and not _free(service.port):
+    if service.port is not None and not free(service.port):
+        move = "or move ours with RLM_MLFLOW_PORT" if service.name == "mlflow-server" else ""
         raise StageError(
-            f"{service.name}: port {service.port} is in use by another program; stop that, "
-            "or move MLflow's with RLM_MLFLOW_PORT"
+            f"{service.name}: port {service.port} is in use by another program; stop it {move}"
         )
     RUN.mkdir(exist_ok=True)
     with log.open("wb") as stream:
@@ -124,15 +133,16 @@ def start(service: Service) -> None:
         )
     _pid_file(service).write_text(str(process.pid), encoding="utf-8")
     deadline = time.monotonic() + WAIT_S
-    while not _answers(service):
+    while service.health is not None and not answers(service.health):
         if process.poll() is not None or time.monotonic() > deadline:
             stop(service)
             raise StageError(f"{service.name} did not start; see {log}")
         time.sleep(0.5)
-    typer.echo(f"{service.name}: started")
+    if not quiet:
+        typer.echo(f"{service.name}: started")
 
 
-def stop(service: Service) -> None:
+def stop(service: Service, quiet: bool = False) -> None:
     """Stop a service with all its processes; nothing happens when it does not run."""
     pid = running(service)
     _pid_file(service).unlink(missing_ok=True)
@@ -147,7 +157,8 @@ def stop(service: Service) -> None:
         pass
     except psutil.TimeoutExpired:
         os.killpg(pid, signal.SIGKILL)
-    typer.echo(f"{service.name}: stopped")
+    if not quiet:
+        typer.echo(f"{service.name}: stopped")
 
 
 def running(service: Service) -> int | None:
@@ -162,6 +173,11 @@ def running(service: Service) -> int | None:
     return pid if service.command[1:] == command[-len(service.command[1:]) :] else None
 
 
+def log_file(service: Service) -> Path:
+    """What the service printed."""
+    return RUN / f"{service.name}.log"
+
+
 def _pid_file(service: Service) -> Path:
     return RUN / f"{service.name}.pid"
 
@@ -172,22 +188,27 @@ def _prefect(*arguments: str) -> None:
         raise StageError(f"prefect {' '.join(arguments)} failed:\n{done.stdout}{done.stderr}")
 
 
-def _answers(service: Service) -> bool:
-    if service.health is None:
-        return True
+def answers(health: str) -> bool:
+    """Whether an address says that its server is well."""
     import httpx
 
     try:
-        return httpx.get(service.health, timeout=2.0).is_success
+        return httpx.get(health, timeout=2.0).is_success
     except httpx.HTTPError:
         return False
 
 
-def _free(port: int) -> bool:
-    import socket
-
+def free_port() -> int:
+    """A port of this machine that nothing listens on."""
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def free(port: int) -> bool:
+    """Whether nothing listens on a port of this machine."""
+    with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) != 0
 
 
