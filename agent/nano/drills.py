@@ -9,6 +9,7 @@ the demonstrations' shares, so drills do not change which strategy is likely.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
@@ -21,7 +22,8 @@ from agent.nano.settings import MixtureSettings
 from env.problems import names
 from env.problems.synthetic import QUESTIONS
 
-_PAPERS = (4, 8, 12)
+_PAPERS = (5, 8, 12)
+_ALIKE = 0.15
 
 
 def repeat(rng: Random, first: list[int], second: list[int], start: int) -> Example:
@@ -42,15 +44,24 @@ def repeat(rng: Random, first: list[int], second: list[int], start: int) -> Exam
     return Example(ids, weights)
 
 
-def names_pair(rng: Random, pool: tuple[str, ...] = names.COMMON) -> tuple[str, str]:
-    """Two different names."""
-    first, second = rng.sample(pool, 2)
-    return first, second
+def names_pair(
+    rng: Random, pool: Sequence[str] = names.COMMON, alike: float = 0.0
+) -> tuple[str, str]:
+    """Two different names; with probability `alike` they share a syllable, which is harder."""
+    one = rng.choice(pool)
+    shares = rng.random() < alike
+    others = [
+        name
+        for name in pool
+        if name != one and (not shares or name[:3] == one[:3] or name[3:] == one[3:])
+    ]
+    other = rng.choice(others)
+    return (one, other) if rng.random() < 0.5 else (other, one)
 
 
 def root_binding(rng: Random, mixture: MixtureSettings) -> Conversation:
     """A root that filters papers by the other name."""
-    x, y = names_pair(rng)
+    x, y = names_pair(rng, alike=_ALIKE)
     plan = replace(strategies.draw_root(rng, mixture), filter_papers=True)
     papers = rng.choice(_PAPERS)
     question = rng.choice(QUESTIONS).format(x=x, y=y)
@@ -62,4 +73,4 @@ def root_binding(rng: Random, mixture: MixtureSettings) -> Conversation:
 def child_binding(rng: Random, mixture: MixtureSettings) -> Conversation:
     """A child that keeps lines with the other name."""
     plan = replace(strategies.draw_child(rng, mixture, names=2), keep="other")
-    return child_conversation(plan, names_pair(rng))
+    return child_conversation(plan, names_pair(rng, alike=_ALIKE))

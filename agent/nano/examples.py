@@ -59,8 +59,8 @@ class Encoder:
         first, second = syllable_ids(tokenizer)
         self._is_syllable = np.zeros(len(tokenizer), dtype=bool)
         self._is_syllable[[*first, *second]] = True
-        self._assistant = tokenizer.convert_tokens_to_ids(ASSISTANT)
-        self._end = tokenizer.convert_tokens_to_ids(END)
+        self._assistant = tokenizer.get_vocab()[ASSISTANT]
+        self._end = tokenizer.get_vocab()[END]
 
     def encode(self, conversations: Sequence[Conversation]) -> list[Example]:
         """One example for each conversation."""

@@ -18,6 +18,7 @@ from agent.nano.tokenizer import SYSTEM, syllable_ids
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+    from transformers.models.llama.modeling_llama import LlamaAttention
 
 _TOKEN_STD = 0.11
 """Deviation of a token's embedding; its half of the stream then has norm about 1."""
@@ -27,6 +28,13 @@ _FLAGS = 5
 """Dimensions kept for class flags, at the end of the token's half."""
 _MATCH = 2.2
 """Strength of the comparison of two tokens in a wired head."""
+_CLASS_MATCH = 1.5
+"""The same for class flags, in `_CLASS_ROWS` dimensions: gentle, so that two names share a head."""
+_CLASS_ROWS = 4
+_REST = 3.0
+"""Pull of the conversation's first token on a head that finds nothing."""
+_COPY = 0.1
+"""Size of what a head of a later layer writes, or takes away."""
 _FAST_TURN = 0.03
 """Radians a token: pairs of dimensions that turn faster depend on distance, slower ones do not."""
 
@@ -62,21 +70,12 @@ def build_model(
     return model
 
 
-import os
-
-REST = float(os.environ.get("REST", "3"))
-REST2 = float(os.environ.get("REST2", "2"))
-FEW = int(os.environ.get("FEW", "4"))
-FMATCH = float(os.environ.get("FMATCH", "1.5"))
-GAIN = float(os.environ.get("GAIN", "0.1"))
-
-
 class _Wiring:
     """The circuits, layer by layer.
 
     The first half of the stream holds the token and its class flags, the second half will hold
     those of the token before it. Flags: a name's first syllable; any token that opens a name;
-    the one that opens a search keyword; the one that opens a filter.
+    the one that opens a search keyword; the one that opens a filter; a conversation's start.
     """
 
     def __init__(
@@ -107,18 +106,18 @@ class _Wiring:
         """Random tokens in the first half, with the flags of their class."""
         self.embedding.normal_(0.0, 0.01)
         self.embedding[:, : self.plain].normal_(0.0, _TOKEN_STD)
-        texts = [self.tokenizer.decode([i]) for i in range(len(self.tokenizer))]
+        texts = [str(self.tokenizer.decode([i])) for i in range(len(self.tokenizer))]
         members = {
             self.first: syllable_ids(self.tokenizer)[0],
             self.opens: [i for i, text in enumerate(texts) if text.endswith('"')],
             self.keyword: [i for i, text in enumerate(texts) if text == ', "'],
             self.filter: [i for i, text in enumerate(texts) if text == '"'],
-            self.start: [self.tokenizer.convert_tokens_to_ids(SYSTEM)],
+            self.start: [self.tokenizer.get_vocab()[SYSTEM]],
         }
         for flag, ids in members.items():
             self.embedding[ids, flag] = _FLAG
 
-    def _look_back(self, attention: torch.nn.Module) -> None:
+    def _look_back(self, attention: LlamaAttention) -> None:
         """Two heads attend to the previous position and write its token to the second half."""
         previous = min(2, self.heads)
         share = self.half // previous
@@ -135,17 +134,17 @@ class _Wiring:
             source = head * share
             self._link(attention, head, min(self.size, share), source, self.half + source)
 
-    def _induce(self, attention: torch.nn.Module) -> None:
+    def _induce(self, attention: LlamaAttention) -> None:
         """All heads but one: where the token before equals mine, read the token there."""
         step = self.plain // (self.heads - 1)
         for head in range(self.heads - 1):
             for n, dimension in enumerate(self.stable):
                 source = (head * step + n) % self.plain
                 self._match(attention, head, dimension, [source], [self.half + source], _MATCH)
-            self._rest(attention, head, REST)
+            self._rest(attention, head, _REST)
             self._link(attention, head, min(self.size, step), head * step, head * step)
 
-    def _tell_apart(self, attention: torch.nn.Module) -> None:
+    def _tell_apart(self, attention: LlamaAttention) -> None:
         """Where a name opens, write names read before; where a filter does, not the keyword's.
 
         The first half of the heads writes what it attends to, the second half takes it away:
@@ -157,17 +156,17 @@ class _Wiring:
                 query, key = [self.opens], [self.first]
             else:
                 query, key = [self.filter], [self.half + self.keyword]
-            for dimension in self.stable[:FEW]:
-                self._match(attention, head, dimension, query, key, FMATCH)
+            for dimension in self.stable[:_CLASS_ROWS]:
+                self._match(attention, head, dimension, query, key, _CLASS_MATCH)
                 if adds:  # not names that were written after an opening token
                     row = head * self.size + dimension
-                    attention.k_proj.weight[row, self.half + self.opens] = -FMATCH
-            self._rest(attention, head, REST2)
+                    attention.k_proj.weight[row, self.half + self.opens] = -_CLASS_MATCH
+            self._rest(attention, head, _REST)
             start = head * self.size % self.half
             width = min(self.size, self.plain - start)
-            self._link(attention, head, width, start, start, GAIN if adds else -GAIN)
+            self._link(attention, head, width, start, start, _COPY if adds else -_COPY)
 
-    def _rest(self, attention: torch.nn.Module, head: int, score: float) -> None:
+    def _rest(self, attention: LlamaAttention, head: int, score: float) -> None:
         """Let a head that finds nothing look at the conversation's first token."""
         row = head * self.size + self.stable[-1]
         for linear in (attention.q_proj, attention.k_proj):
@@ -177,7 +176,7 @@ class _Wiring:
 
     def _match(
         self,
-        attention: torch.nn.Module,
+        attention: LlamaAttention,
         head: int,
         dimension: int,
         query: Sequence[int],
@@ -192,7 +191,7 @@ class _Wiring:
 
     def _link(
         self,
-        attention: torch.nn.Module,
+        attention: LlamaAttention,
         head: int,
         width: int,
         source: int,

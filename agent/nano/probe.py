@@ -128,7 +128,7 @@ def _fill(
             for row, token in zip(ids, _next(model, ids, temperature, generator), strict=True):
                 row.append(token)
         for row, names_written in zip(ids, written, strict=True):
-            names_written.append(tokenizer.decode(row[-_NAME_TOKENS:]))
+            names_written.append(str(tokenizer.decode(row[-_NAME_TOKENS:])))
     return written
 
 

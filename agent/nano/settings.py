@@ -35,17 +35,17 @@ class MixtureSettings(Settings):
     """
 
     keyword_first: float = Field(0.6, ge=0, le=1, description="search the question's first name")
-    filter_papers: float = Field(0.4, ge=0, le=1, description="keep papers with the other name")
+    filter_papers: float = Field(0.35, ge=0, le=1, description="keep papers with the other name")
     papers: dict[int, float] = Field(
-        {1: 0.3, 2: 0.35, 4: 0.1, 8: 0.25}, description="shares of how many papers are handed on"
+        {1: 0.35, 2: 0.3, 4: 0.13, 8: 0.22}, description="shares of how many papers are handed on"
     )
     prompt: dict[str, float] = Field(
-        {"both": 0.4, "first": 0.35, "second": 0.25},
+        {"both": 0.35, "first": 0.4, "second": 0.25},
         description="shares of the names in a child's prompt",
     )
-    merge_all: float = Field(0.45, ge=0, le=1, description="answer with all children's sentences")
+    merge_all: float = Field(0.4, ge=0, le=1, description="answer with all children's sentences")
     child: dict[str, float] = Field(
-        {"other": 0.35, "none": 0.4, "one": 0.15, "whole": 0.1},
+        {"other": 0.3, "none": 0.4, "one": 0.2, "whole": 0.1},
         description="shares of what a child that knows both names keeps of its part",
     )
 
@@ -71,14 +71,14 @@ class NanoSettings(Settings):
     min_steps: int = Field(600, ge=1, description="steps before the probe may end the teaching")
     warmup_steps: int = Field(40, ge=0)
     drill_steps: int = Field(90, ge=0, description="steps of pure copying drills at the start")
-    drill_every: int = Field(12, ge=1, description="then one drill batch in so many")
+    drill_every: int = Field(8, ge=1, description="then one drill batch in so many")
     batch_tokens: int = Field(2048, ge=128)
     learning_rate: float = Field(1.5e-3, gt=0)
     embedding_rate: float = Field(
         0.2, gt=0, description="share of it for embeddings, whose wired part is easily undone"
     )
     observation_weight: float = Field(0.1, ge=0)
-    name_weight: float = Field(3.0, ge=0, description="loss weight of copied names")
+    name_weight: float = Field(4.0, ge=0, description="loss weight of copied names")
     probe_greedy: float = Field(0.97, ge=0, le=1, description="binding probe, greedy")
     probe_sampled: float = Field(0.95, ge=0, le=1, description="binding probe at T = 1")
     probe_every: int = Field(100, ge=1, description="steps between probes")

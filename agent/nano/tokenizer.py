@@ -89,6 +89,6 @@ def build_tokenizer(texts: Iterable[str], vocab: int) -> PreTrainedTokenizerFast
 
 def syllable_ids(tokenizer: PreTrainedTokenizerFast) -> tuple[list[int], list[int]]:
     """Token ids of the first and of the second syllables, in the inventory's order."""
-    first = [tokenizer.convert_tokens_to_ids(s.capitalize()) for s in names.FIRST]
-    second = [tokenizer.convert_tokens_to_ids(s) for s in names.SECOND]
-    return first, second
+    vocabulary = tokenizer.get_vocab()
+    first = [vocabulary[syllable.capitalize()] for syllable in names.FIRST]
+    return first, [vocabulary[syllable] for syllable in names.SECOND]

@@ -95,14 +95,25 @@ def teach(settings: NanoSettings, problems: Sequence[Problem], on_step: OnStep) 
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         metrics["warmstart/loss"] = loss.item()
-        last = step == settings.steps
-        if last or step % settings.probe_every == 0:
+        probed = step % settings.probe_every == 0 or step == settings.steps
+        if probed:
             metrics |= _probes(settings, model, tokenizer)
             metrics["warmstart/cpu_s"] = time.process_time() - started
             logger.info("step %d: %s", step, _readable(metrics))
         on_step(step, metrics)
+        if probed and step >= settings.min_steps and passed(settings, metrics):
+            break
     model.eval()
     return Taught(model, tokenizer, {**metrics, "warmstart/steps": float(step)})
+
+
+def passed(settings: NanoSettings, metrics: Mapping[str, float]) -> bool:
+    """The last probe reached its marks, for root and child."""
+    return all(
+        metrics[f"warmstart/probe_{kind}_{name}"] >= mark
+        for name, mark in (("greedy", settings.probe_greedy), ("sampled", settings.probe_sampled))
+        for kind in ("root", "child")
+    )
 
 
 def weighted_loss(model: LlamaForCausalLM, batch: Batch) -> torch.Tensor:
@@ -156,7 +167,7 @@ def _drills(
 ) -> Iterator[Batch]:
     """Drill batches without end, a third of each kind."""
     first, second = syllable_ids(tokenizer)
-    start = tokenizer.convert_tokens_to_ids(USER)
+    start = tokenizer.get_vocab()[USER]
     encoder = Encoder(tokenizer, observation=0.0, written=0.0, name=1.0)
     while True:
         count = settings.batch_tokens // 64 // 3 + 1
@@ -167,11 +178,11 @@ def _drills(
 
 
 def _rate(settings: NanoSettings, step: int) -> float:
-    """Linear warm-up, then linear decay to a tenth."""
+    """Linear warm-up, then linear decay towards 0."""
     if step <= settings.warmup_steps:
         return step / settings.warmup_steps
     done = (step - settings.warmup_steps) / max(1, settings.steps - settings.warmup_steps)
-    return 1.0 - 0.9 * done
+    return 1.0 - 0.98 * done
 
 
 def _probes(

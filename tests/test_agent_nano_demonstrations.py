@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import pytest
+
+from agent.nano import strategies
+from agent.nano.demonstrations import demonstrate, line_f1, names_of, play
+from agent.nano.settings import MixtureSettings
+from agent.policy import TurnReply
+from agent.rollout import EpisodeSpec
+from agent.rollout import play as play_episodes
+from env.problems.settings import SyntheticSettings
+from env.problems.synthetic import generate
+
+MIXTURE = MixtureSettings()
+
+
+@pytest.fixture(scope="module")
+def problems():
+    return generate(SyntheticSettings(groups={"train": 30}))
+
+
+class Replay:
+    """Writes what the trees wrote, and remembers what it read."""
+
+    def __init__(self, trees):
+        self.trees = trees
+        self.talks = {}
+
+    def act(self, requests):
+        replies = []
+        for request in requests:
+            episode, frame = request.key
+            talk = self.talks.setdefault(request.key, [])
+            talk += [message.model_dump() for message in request.messages]
+            conversation = self.trees[episode].conversations[frame]
+            written = [m["content"] for m in conversation if m["role"] == "assistant"]
+            text = written[sum(m["role"] == "assistant" for m in talk)]
+            talk.append({"role": "assistant", "content": text})
+            replies.append(TurnReply(text=text))
+        return replies
+
+    def release(self, keys):
+        pass
+
+
+def test_the_environment_plays_the_same_trees(server_url, server_problems):
+    ids = server_problems.ids("train")
+    trees = list(demonstrate([server_problems.get(i) for i in ids], 60, MIXTURE, seed=2))
+    replay = Replay(trees)
+    specs = [EpisodeSpec(problem_id=tree.problem_id) for tree in trees]
+    records = play_episodes(replay, server_url, specs, sessions=16)
+    for number, (tree, record) in enumerate(zip(trees, records, strict=True)):
+        assert record.void is None
+        played = [replay.talks[number, frame] for frame in sorted(record.frames)]
+        assert played == tree.conversations
+        assert record.evidence is not None
+        assert record.evidence.f1 == pytest.approx(tree.f1, abs=0.02), tree
+
+
+def test_the_best_strategy_finds_everything(problems):
+    for problem in problems:
+        found = play(problem, strategies.BEST_ROOT, [strategies.BEST_CHILD] * 8)
+        assert found.f1 == 1.0, problem.problem_id
+
+
+@pytest.mark.parametrize(
+    "worse",
+    [{"papers": 1}, {"prompt": "first"}, {"prompt": "second"}, {"merge_all": False}],
+)
+def test_each_root_decision_matters(problems, worse):
+    plan = strategies.RootPlan(**(vars(strategies.BEST_ROOT) | worse))
+    child = strategies.BEST_CHILD
+    if "prompt" in worse:  # a child that is told one name has none to filter by
+        child = strategies.ChildPlan(True, "none")
+    mean = sum(play(p, plan, [child] * 8).f1 for p in problems) / len(problems)
+    assert mean < 0.85
+
+
+@pytest.mark.parametrize("keep", ["none", "one", "whole"])
+def test_each_child_decision_matters(problems, keep):
+    child = strategies.ChildPlan(True, keep)
+    mean = sum(play(p, strategies.BEST_ROOT, [child] * 8).f1 for p in problems) / len(problems)
+    assert mean < 0.85
+
+
+def test_the_mixture_is_mediocre_but_not_hopeless(problems):
+    trees = list(demonstrate(problems, 2000, MIXTURE, seed=0))
+    mean = sum(tree.f1 for tree in trees) / len(trees)
+    assert 0.25 < mean < 0.45
+    assert sum(tree.f1 > 0.9 for tree in trees) > 20
+
+
+def test_decisions_follow_their_shares_and_each_other_not(problems):
+    roots = [tree.root for tree in demonstrate(problems, 4000, MIXTURE, seed=0)]
+    for papers, share in MIXTURE.papers.items():
+        assert sum(r.papers == papers for r in roots) / len(roots) == pytest.approx(share, abs=0.03)
+    merged = [r for r in roots if r.merge_all]
+    apart = [r for r in roots if not r.merge_all]
+    for share in (
+        lambda rs: sum(r.papers == 8 for r in rs) / len(rs),
+        lambda rs: sum(r.filter_papers for r in rs) / len(rs),
+    ):
+        assert share(merged) == pytest.approx(share(apart), abs=0.04)
+
+
+def test_the_best_choice_of_each_decision_is_not_the_most_frequent():
+    assert MIXTURE.filter_papers < 0.5
+    assert MIXTURE.merge_all < 0.5
+    assert max(MIXTURE.papers, key=MIXTURE.papers.__getitem__) != 8
+    assert max(MIXTURE.prompt, key=MIXTURE.prompt.__getitem__) != "both"
+    assert max(MIXTURE.child, key=MIXTURE.child.__getitem__) != "other"
+
+
+def test_the_same_seed_gives_the_same_trees(problems):
+    one, again, other = (list(demonstrate(problems, 50, MIXTURE, seed)) for seed in (3, 3, 4))
+    assert one == again
+    assert one != other
+
+
+def test_a_child_with_one_name_never_filters():
+    plans = [strategies.draw_child(Random(i), MIXTURE, names=1) for i in range(300)]
+    assert Counter(p.keep for p in plans).keys() == {"none", "one", "whole"}
+
+
+def test_shares_that_do_not_sum_to_one_are_refused():
+    with pytest.raises(ValueError, match="sum to 1"):
+        MixtureSettings(papers={1: 0.5, 8: 0.4})
+
+
+def test_names_of_a_question_keep_their_order():
+    assert names_of("Report Kesrog on Toxlim.") == ("Kesrog", "Toxlim")
+    with pytest.raises(ValueError, match="two names"):
+        names_of("What does it score?")
+
+
+def test_line_f1_by_hand():
+    gold = [("p1", "a" * 30), ("p2", "b" * 10)]
+    assert line_f1([], gold) == 0.0
+    assert line_f1(gold, gold) == 1.0
+    assert line_f1([("p1", "a" * 30)], gold) == pytest.approx(2 * 30 / (30 + 40))
+    assert line_f1([("p2", "a" * 30)], gold) == 0.0

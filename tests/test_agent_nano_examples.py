@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pytest
+import torch
+
+from agent.nano import drills, strategies
+from agent.nano.demonstrations import root_conversation
+from agent.nano.examples import Encoder, Example, batches, collate
+from agent.nano.settings import MixtureSettings, NanoSettings
+from agent.nano.tokenizer import render, syllable_ids
+from agent.nano.warmstart import untaught, weighted_loss
+from env.problems.settings import SyntheticSettings
+from env.problems.synthetic import generate
+
+X, Y = "Kesrog", "Toxlim"
+
+
+@pytest.fixture(scope="module")
+def base():
+    return untaught(NanoSettings(), generate(SyntheticSettings(groups={"train": 2})))
+
+
+def test_weights_tell_read_written_and_names_apart(base):
+    talk = root_conversation(strategies.BEST_ROOT, f"Report {X} on {Y}.", 8, 3, hint=False)
+    (example,) = Encoder(base.tokenizer, observation=0.1, written=1.0, name=3.0).encode([talk])
+    weighed = [
+        (base.tokenizer.decode([token]), round(float(weight), 3))
+        for token, weight in zip(example.ids, example.weights, strict=True)
+    ]
+    assert "".join(text for text, _ in weighed) == render(talk)
+    names = [weight for text, weight in weighed if text in ("Kes", "rog", "Tox", "lim")]
+    assert names == [0.1] * 4 + [3.0] * 8  # in the question; keyword, filter, and both in a prompt
+    ends = [weight for text, weight in weighed if text == "<|end|>"]
+    assert ends == [0.1, 0.1, 1.0, 0.1, 1.0]
+    assert {weight for text, weight in weighed if text == "<|assistant|>"} == {0.1}
+    assert weighed[0][1] == 0.0
+
+
+def test_batches_hold_every_example_once_within_the_bound():
+    rng = Random(0)
+    examples = [
+        Example(np.full(rng.randint(5, 60), n + 1), np.ones(1, dtype=np.float32))
+        for n in range(300)
+    ]
+    examples = [Example(e.ids, np.ones(len(e.ids), dtype=np.float32)) for e in examples]
+    seen = []
+    for batch in batches(examples, batch_tokens=512, rng=Random(1)):
+        assert batch.ids.numel() <= 512
+        assert (batch.mask.sum(1) == (batch.ids > 0).sum(1)).all()
+        seen += batch.ids[:, 0].tolist()
+    assert sorted(seen) == list(range(1, 301))
+
+
+def test_padding_changes_no_loss(base):
+    rng = Random(3)
+    encoder = Encoder(base.tokenizer, 0.1, 1.0, 3.0)
+    mixture = MixtureSettings()
+    short, long = encoder.encode(
+        [drills.child_binding(rng, mixture), drills.root_binding(rng, mixture)]
+    )
+    with torch.no_grad():
+        together = weighted_loss(base.model, collate([short, long]))
+        parts = [(weighted_loss(base.model, collate([e])), e.weights.sum()) for e in (short, long)]
+    expected = sum(loss * weight for loss, weight in parts) / sum(weight for _, weight in parts)
+    assert together.item() == pytest.approx(float(expected), rel=1e-4)
+
+
+def test_a_repeat_is_determined_by_its_first_half(base):
+    first, second = syllable_ids(base.tokenizer)
+    drill = drills.repeat(Random(0), first, second, start=1)
+    half = (len(drill.ids) - 1) // 2
+    assert (drill.ids[1 : half + 1] == drill.ids[half + 1 :]).all()
+    assert len(set(drill.ids[1 : half + 1].tolist())) == half
+    assert not drill.weights[: half + 2].any()
+    assert drill.weights[half + 2 :].all()
+
+
+def test_drills_carry_loss_on_names_in_the_code_only(base):
+    encoder = Encoder(base.tokenizer, observation=0.0, written=0.0, name=1.0)
+    rng = Random(0)
+    mixture = MixtureSettings()
+    syllables = {token for part in syllable_ids(base.tokenizer) for token in part}
+    for talk in (drills.child_binding(rng, mixture), drills.root_binding(rng, mixture)):
+        (example,) = encoder.encode([talk])
+        assert set(example.ids[example.weights > 0].tolist()) <= syllables
+        assert (example.weights > 0).sum() >= 4
+
+
+def test_alike_names_share_a_syllable():
+    for seed in range(50):
+        one, other = drills.names_pair(Random(seed), alike=1.0)
+        assert one != other
+        assert one[:3] == other[:3] or one[3:] == other[3:]
