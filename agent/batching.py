@@ -24,12 +24,13 @@ from agent.settings import TrainSettings
 from agent.trajectory import FrameRecord, Trajectory
 
 Fate = Literal["trained", "void", "cut"]
-"""`void`: an infrastructure failure in its tree. `cut`: a budget or the token limit ended it."""
+"""`void`: an infrastructure failure in its tree. `cut`: a budget (or a token limit) ended it."""
 
-CUT = frozenset({"truncated", "budget", "error", None})
+CUT = frozenset({"budget", "error", None})
 """Stop reasons of frames that something else ended; None: still open when the root ended.
 
-`timeout` is not among them: environment seconds are spent by the code the policy wrote.
+`timeout` is not among them: environment seconds are spent by the code the policy wrote. Neither
+is `truncated`, unless `mask_truncated`: not to stop is the policy's own doing.
 """
 
 
@@ -184,7 +185,7 @@ def make_rows(
     rows = [
         row
         for index, (tree, advantage) in enumerate(zip(trees, dealt, strict=True))
-        for row in _tree_rows(index, tree, advantage, settings.inheritance)
+        for row in _tree_rows(index, tree, advantage, settings)
     ]
     return Rows(rows=rows, groups=len(groups), flat_groups=flat)
 
@@ -211,14 +212,17 @@ def _sampled(frame: FrameRecord) -> bool:
     return any(turn.sampled_ids for turn in frame.turns)
 
 
-def _tree_rows(index: int, trajectory: Trajectory, advantage: float, inheritance: str) -> list[Row]:
+def _tree_rows(
+    index: int, trajectory: Trajectory, advantage: float, settings: TrainSettings
+) -> list[Row]:
     void = _reward(trajectory) is None
-    weights = frame_weights(trajectory, inheritance)
+    weights = frame_weights(trajectory, settings.inheritance)
+    cut = CUT | {"truncated"} if settings.mask_truncated else CUT
     rows = []
     for number, frame in sorted(trajectory.frames.items()):
         if not _sampled(frame):
             continue
-        fate: Fate = "void" if void else "cut" if frame.stop_reason in CUT else "trained"
+        fate: Fate = "void" if void else "cut" if frame.stop_reason in cut else "trained"
         mine = advantage
         if frame.parent is not None and frame.stop_reason != "final":
             mine = min(mine, 0.0)

@@ -20,7 +20,7 @@ from agent.batching import (
 from agent.settings import TrainSettings
 from agent.trajectory import FrameRecord, Trajectory, TurnRecord
 
-SETTINGS = TrainSettings(scale_rewards="none")
+SETTINGS = TrainSettings(scale_rewards="none", mask_truncated=True)
 RNG = np.random.default_rng(0)
 
 
@@ -131,6 +131,16 @@ def test_a_group_without_signal_has_no_gradient_and_is_counted():
     assert not any(row.has_gradient for row in made.rows if row.tree >= 3)
     near = [[small_tree(0.5), small_tree(0.503)], [small_tree(0.2), small_tree(0.8)]]
     assert make_rows(near, SETTINGS, RNG).flat_groups == 1
+
+
+def test_a_frame_that_did_not_stop_may_also_be_blamed():
+    settings = SETTINGS.model_copy(update={"mask_truncated": False})
+    group = [small_tree(0.9, child_stop="truncated"), small_tree(0.1)]
+    group[1].frames[0].stop_reason = "truncated"
+    rows = found(make_rows([group], settings, RNG).rows)
+    assert rows[0, 1].fate == rows[1, 0].fate == "trained"
+    assert (rows[0, 1].weight, rows[0, 1].advantage) == (1.0, 0.0)
+    assert (rows[1, 0].weight, rows[1, 0].advantage) == (1.0, pytest.approx(-0.4))
 
 
 @pytest.mark.parametrize("stop", ["max_turns", "timeout"])
