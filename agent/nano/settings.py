@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field, model_validator
 
 from env.settings import Settings
+
+Count = Literal["1", "2", "4", "8"]
+"""How many papers a root hands on, at most; text, as keys of YAML and JSON are."""
+
+Told = Literal["both", "first", "second"]
+"""Which of the question's names a child is told."""
+
+Keep = Literal["other", "none", "one", "whole"]
+"""What a child keeps: hits with the other name, all hits, the first, or its whole part."""
 
 
 class ModelSettings(Settings):
@@ -36,28 +47,26 @@ class MixtureSettings(Settings):
 
     keyword_first: float = Field(0.6, ge=0, le=1, description="search the question's first name")
     filter_papers: float = Field(0.35, ge=0, le=1, description="keep papers with the other name")
-    papers: dict[int, float] = Field(
-        {1: 0.35, 2: 0.3, 4: 0.13, 8: 0.22}, description="shares of how many papers are handed on"
+    papers: dict[Count, float] = Field(
+        {"1": 0.35, "2": 0.3, "4": 0.13, "8": 0.22},
+        description="shares of how many papers are handed on, at most",
     )
-    prompt: dict[str, float] = Field(
+    prompt: dict[Told, float] = Field(
         {"both": 0.35, "first": 0.4, "second": 0.25},
         description="shares of the names in a child's prompt",
     )
     merge_all: float = Field(0.4, ge=0, le=1, description="answer with all children's sentences")
-    child: dict[str, float] = Field(
+    child: dict[Keep, float] = Field(
         {"other": 0.3, "none": 0.4, "one": 0.2, "whole": 0.1},
         description="shares of what a child that knows both names keeps of its part",
     )
 
     @model_validator(mode="after")
     def _shares(self) -> MixtureSettings:
-        for name, shares, known in (
-            ("papers", self.papers, {1, 2, 4, 8}),
-            ("prompt", self.prompt, {"both", "first", "second"}),
-            ("child", self.child, {"other", "none", "one", "whole"}),
-        ):
-            if not set(shares) <= known or abs(sum(shares.values()) - 1) > 1e-6:
-                raise ValueError(f"{name}: shares of {sorted(known, key=str)} that sum to 1")
+        for name in ("papers", "prompt", "child"):
+            shares = getattr(self, name)
+            if abs(sum(shares.values()) - 1) > 1e-6 or min(shares.values()) < 0:
+                raise ValueError(f"{name}: the shares {shares} must sum to 1")
         return self
 
 

@@ -10,12 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Literal, TypeVar
+from typing import TypeVar
 
-from agent.nano.settings import MixtureSettings
+from agent.nano.settings import Keep, MixtureSettings, Told
 
-Names = Literal["both", "first", "second"]
-Keep = Literal["other", "none", "one", "whole"]
 _T = TypeVar("_T")
 
 
@@ -34,7 +32,7 @@ class RootPlan:
     """Keep only papers that hold the other name too."""
     papers: int
     """Papers handed to children, at most."""
-    prompt: Names
+    prompt: Told
     """Which names a child is told."""
     merge_all: bool
     """Answer with every child's sentences, else with the first child's."""
@@ -47,7 +45,6 @@ class ChildPlan:
     keyword_first: bool
     """Search the prompt's first name, else its second (a prompt of one name has no second)."""
     keep: Keep
-    """`other`: hits with the other name, `none`: all hits, `one`: the first, `whole`: no search."""
 
 
 BEST_ROOT = RootPlan(True, True, 8, "both", True)
@@ -61,12 +58,11 @@ def pick(rng: Random, shares: Mapping[_T, float]) -> _T:
 
 def draw_root(rng: Random, mixture: MixtureSettings) -> RootPlan:
     """A root's decisions."""
-    prompt: str = pick(rng, mixture.prompt)
     return RootPlan(
         keyword_first=rng.random() < mixture.keyword_first,
         filter_papers=rng.random() < mixture.filter_papers,
-        papers=pick(rng, mixture.papers),
-        prompt=prompt,  # type: ignore[arg-type]  # settings allow only these
+        papers=int(pick(rng, mixture.papers)),
+        prompt=pick(rng, mixture.prompt),
         merge_all=rng.random() < mixture.merge_all,
     )
 
@@ -76,14 +72,13 @@ def draw_child(rng: Random, mixture: MixtureSettings, names: int) -> ChildPlan:
     shares = dict(mixture.child)
     if names == 1:
         shares["none"] = shares.get("none", 0.0) + shares.pop("other", 0.0)
-    keep: str = pick(rng, shares)
     return ChildPlan(
         keyword_first=names == 1 or rng.random() < mixture.keyword_first,
-        keep=keep,  # type: ignore[arg-type]  # settings allow only these
+        keep=pick(rng, shares),
     )
 
 
-def told(names: Names, x: str, y: str) -> tuple[str, ...]:
+def told(names: Told, x: str, y: str) -> tuple[str, ...]:
     """The names that a child is told; its prompt joins them by " on "."""
     return {"both": (x, y), "first": (x,), "second": (y,)}[names]
 
