@@ -326,7 +326,7 @@ def test_what_a_killed_chain_left_is_stopped_and_said(
     try:
         killed = chain.clean_after_killed_run()
         chain.say_what_is_kept([], killed)
-        assert left.wait(timeout=5) == -signal.SIGTERM
+        assert left.poll() is not None
         assert other.poll() is None
     finally:
         other.kill()
