@@ -80,7 +80,7 @@ class TrainSettings(Settings):
     )
     min_group_std: float = Field(0.02, ge=0, description="a group below it has no signal")
     std_floor: float = Field(0.05, gt=0, description="least deviation advantages are divided by")
-    micro_batch_rows: int = Field(64, ge=1, description="rows of one forward and backward pass")
+    micro_batch_rows: int = Field(32, ge=1, description="rows of one forward and backward pass")
     gradient_checkpointing: bool = Field(False, description="recompute activations: less memory")
     save_every: int = Field(5, ge=1)
     keep_checkpoints: int = Field(2, ge=1)
