@@ -68,6 +68,7 @@ def episode_metrics(trajectories: Sequence[Trajectory], success_at: float) -> di
         "episode/success_rate": fmean(
             t.answered and value >= success_at for t, value in zip(valid, primary, strict=True)
         ),
+        "episode/truncated_rate": fmean(t.root.stop_reason == "truncated" for t in valid),
         "episode/timeout_rate": fmean(t.counters.timeouts > 0 for t in valid),
         "episode/turns": fmean(t.counters.turns for t in valid),
         "episode/sub_calls": fmean(t.counters.sub_calls for t in valid),

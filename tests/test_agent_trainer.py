@@ -14,7 +14,8 @@ from trl import GRPOConfig
 from agent import checkpoints
 from agent.errors import CheckpointError, ParityError, RolloutError
 from agent.settings import TrainSettings
-from agent.trainer import TreeGRPOTrainer, training_arguments
+from agent.trainer import TreeGRPOTrainer
+from agent.training_arguments import learning_rate_factor, training_arguments
 from agent.trajectory import FrameRecord, Trajectory, TurnRecord
 
 VOCAB = 32
@@ -58,6 +59,14 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
         pad_token="<pad>",
         eos_token="<eos>",
     )
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @torch.no_grad()
@@ -327,6 +336,17 @@ def test_a_full_disk_leaves_the_earlier_checkpoint(tmp_path, monkeypatch):
     with pytest.raises(CheckpointError, match=r"step 3 .*No space left"):
         trainer.resume(None)
     assert list(checkpoints.steps(tmp_path)) == [1, 2]
+
+
+def test_the_learning_rate_warms_up_from_above_zero_and_then_follows_its_schedule():
+    def factors(schedule: str) -> list[float]:
+        settings = TrainSettings(steps=10, warmup_steps=3, schedule=schedule)
+        return [learning_rate_factor(step, settings) for step in range(10)]
+
+    assert factors("constant") == pytest.approx([0.25, 0.5, 0.75] + [1.0] * 7)
+    assert factors("linear")[4:] == pytest.approx([0.6, 0.5, 0.4, 0.3, 0.2, 0.1])
+    for schedule in ("constant", "linear", "cosine"):
+        assert all(0 < factor <= 1 for factor in factors(schedule))
 
 
 def test_every_option_of_trl_is_said():
