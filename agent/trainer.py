@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -283,7 +284,7 @@ class TreeGRPOTrainer(GRPOTrainer):
         found = parity.measure(rollout, trainer)
         self._note("parity/mean", found.mean)
         self._note("parity/max", found.max)
-        if checked:
+        if checked or not math.isfinite(found.max):
             parity.check(found, self._settings.parity, exact=self._exact, step=step)
 
     def _note(self, name: str, value: float) -> None:

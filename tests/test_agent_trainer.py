@@ -249,6 +249,17 @@ def test_parity_catches_an_adapter_lost_after_the_first_step(tmp_path):
         trainer.resume(None)
 
 
+def test_weights_that_are_no_numbers_stop_the_run_at_once(tmp_path):
+    def rollout(model, step):
+        groups = play_trees(model, step)
+        if step == 3:  # not one of the steps that are always compared
+            next(p for p in model.parameters() if p.requires_grad).data.fill_(float("nan"))
+        return groups
+
+    with pytest.raises(ParityError, match=r"step 3: .*maximum inf"):
+        make_trainer(tmp_path, rollout=rollout).resume(None)
+
+
 def test_parity_catches_another_temperature(tmp_path):
     generation = SETTINGS.generation.model_copy(update={"temperature": 0.7})
     settings = SETTINGS.model_copy(update={"generation": generation})
