@@ -24,6 +24,7 @@ from prefect.artifacts import (
     create_progress_artifact,
     update_progress_artifact,
 )
+from prefect.cache_policies import NO_CACHE
 from prefect.states import Completed, Failed
 from rich.console import Console
 
@@ -103,19 +104,19 @@ class Chain:
         started = time.monotonic()
         number, count = list(stages.STAGES).index(name) + 1, len(stages.STAGES)
         console.print(f"\n[bold]{number}/{count} {name}[/]  {stages.STAGES[name]}")
-        outcome = "failed"
+        outcome = "interrupted"
         try:
             outcome = _stage.with_options(name=name)(name, self.params)
         except GateFailed:
             outcome = "refused"
             raise
-        except KeyboardInterrupt:
-            outcome = "interrupted"
+        except Exception:
+            outcome = "failed"
             raise
         finally:
             self.rows.append(summary.Row(name, outcome, time.monotonic() - started))
             console.print(summary.line(self.rows[-1:]))
-            _advance(self._progress, number / count, name)
+        _advance(self._progress, number / count, name)
 
     def deploy(self) -> None:
         """Start the environment for the stages that follow; they find it by RLM_ENV_URL."""
@@ -149,8 +150,9 @@ class Chain:
         MARK.unlink(missing_ok=True)
 
 
-# Retries stay 0: a stage is minutes of computing, and the next run resumes at it anyway.
-@task(retries=0)
+# Retries stay 0: a stage is minutes of computing, and the next run resumes at it anyway. DVC
+# decides what is cached: Prefect's cache does not look at the outputs.
+@task(retries=0, cache_policy=NO_CACHE)
 def _stage(name: str, params: Params) -> str:
     """Run one stage, or learn from DVC that it need not run: `done` or `cached`."""
     if name in stages.DIRECT:
