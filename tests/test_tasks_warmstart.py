@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
-from agent.models import load_model
+from agent.models import TransformersPolicy, load_model
+from agent.policy import TurnRequest
+from agent.settings import GenerationSettings
+from env.models import Message
 from tasks import warmstart
 from tasks.config import resolve
 from tasks.errors import ConfigError
@@ -49,11 +51,10 @@ def test_a_taught_base_is_written_and_measured(place, caplog):
 def test_none_writes_an_untaught_base(place):
     run = Recorder()
     warmstart.run(resolve(overrides=[*SMALL, "warmstart.kind=none"]), run)
-    model, tokenizer = load_model(place)
-    ids = torch.tensor([tokenizer.encode("```repl\n")])
-    with torch.no_grad():
-        shares = model(ids).logits[0, -1].softmax(-1)
-    assert shares.max() < 0.9
+    policy = TransformersPolicy(*load_model(place), GenerationSettings(temperature=0.0))
+    messages = [Message(role="user", content="Report Kesrog on Toxlim.")]
+    request = TurnRequest((0, 0), messages, depth=0, kind="rlm", first=True, seed=0)
+    assert "```repl" not in policy.act([request])[0].text
     assert "warmstart/loss" not in run.metrics
 
 

@@ -36,8 +36,6 @@ class Batch:
 
     ids: torch.Tensor
     """(B, T) int64."""
-    mask: torch.Tensor
-    """(B, T) int64, 1 on real tokens."""
     weights: torch.Tensor
     """(B, T) float32, 0 on padding and on the first token."""
 
@@ -99,14 +97,12 @@ def batches(examples: Sequence[Example], batch_tokens: int, rng: Random) -> Iter
 
 
 def collate(group: Sequence[Example]) -> Batch:
-    """Pad to the longest; the padding's token is 0 and is masked everywhere."""
+    """Pad to the longest. Attention is causal, so padding on the right needs no mask."""
     longest = max(len(example.ids) for example in group)
     ids = torch.zeros(len(group), longest, dtype=torch.long)
-    mask = torch.zeros(len(group), longest, dtype=torch.long)
     weights = torch.zeros(len(group), longest)
     for row, example in enumerate(group):
         length = len(example.ids)
         ids[row, :length] = torch.from_numpy(example.ids)
-        mask[row, :length] = 1
         weights[row, :length] = torch.from_numpy(example.weights)
-    return Batch(ids, mask, weights)
+    return Batch(ids, weights)

@@ -87,7 +87,7 @@ class NanoSettings(Settings):
         0.2, gt=0, description="share of it for embeddings, whose wired part is easily undone"
     )
     observation_weight: float = Field(0.1, ge=0)
-    name_weight: float = Field(4.0, ge=0, description="loss weight of copied names")
+    name_weight: float = Field(3.0, ge=0, description="loss weight of copied names")
     probe_greedy: float = Field(0.97, ge=0, le=1, description="binding probe, greedy")
     probe_sampled: float = Field(0.95, ge=0, le=1, description="binding probe at T = 1")
     probe_every: int = Field(100, ge=1, description="steps between probes")

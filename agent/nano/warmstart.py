@@ -2,14 +2,12 @@
 
 Plain supervised steps on the mixture of `demonstrations.py`, with copying drills first and then
 now and again; it ends by the probe of `probe.py`, not by a timer. Deterministic by the seed.
-It is short, so an interrupted one starts anew: nothing is left behind but a temporary folder.
+It is short, so an interrupted one starts anew.
 """
 
 from __future__ import annotations
 
 import logging
-import os
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -127,16 +125,10 @@ def weighted_loss(model: LlamaForCausalLM, batch: Batch) -> torch.Tensor:
     return (losses * weights[counted]).sum() / weights.sum()
 
 
-def save(taught: Taught, folder: Path) -> Path:
-    """Write a folder that `from_pretrained` loads, whole or not at all."""
-    temporary = folder.with_name(f".{folder.name}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    taught.model.save_pretrained(temporary)
-    taught.tokenizer.save_pretrained(temporary)
-    shutil.rmtree(folder, ignore_errors=True)
-    os.replace(temporary, folder)
-    return folder
+def save(taught: Taught, folder: Path) -> None:
+    """Write a folder that `from_pretrained` loads."""
+    taught.model.save_pretrained(folder)
+    taught.tokenizer.save_pretrained(folder)
 
 
 def _feed(
