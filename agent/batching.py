@@ -29,8 +29,9 @@ Fate = Literal["trained", "void", "cut"]
 CUT = frozenset({"budget", "error", None})
 """Stop reasons of frames that something else ended; None: still open when the root ended.
 
-`timeout` is not among them: environment seconds are spent by the code the policy wrote. Neither
-is `truncated`, unless `mask_truncated`: not to stop is the policy's own doing.
+`timeout` is not among them: environment seconds are spent by the code the policy wrote. With
+`mask_truncated` (the default) `truncated` is: what runs into the limit is long and senseless, and
+blaming it token by token was measured to spread the noise, not to end it.
 """
 
 
