@@ -57,7 +57,9 @@ def base(tmp_path_factory, server_params: Params, server_problems: ProblemStore)
     """An untaught nano model."""
     problems = [server_problems.get(i) for i in server_problems.ids("train", "easy")]
     settings = NanoSettings(model=ModelSettings(hidden=64, layers=2, heads=2, mlp=64))
-    return save(untaught(settings, problems), tmp_path_factory.mktemp("untaught") / "base")
+    folder = tmp_path_factory.mktemp("untaught") / "base"
+    save(untaught(settings, problems), folder)
+    return folder
 
 
 @pytest.fixture
