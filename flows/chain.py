@@ -267,7 +267,7 @@ def say_what_is_kept(kept: list[str], killed: bool) -> None:
         console.print("Nothing changed since the last run: every result is kept.")
     else:
         first = stages.BY_DVC[len(kept)]
-        console.print(f"Resuming at {first}: {', '.join(kept)} are unchanged and kept.")
+        console.print(f"Resuming at {first}; kept unchanged: {', '.join(kept)}.")
 
 
 def _progress() -> Any:

@@ -21,7 +21,7 @@ import pytest
 import yaml
 
 from flows import stages
-from tasks import tracking
+from tasks import config, tracking
 from tasks.config import Params
 from tasks.errors import GateFailed, StageError
 
@@ -211,7 +211,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(path)
         patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{path}/mlflow.db")
-        patch.setenv("PATH", os.environ["PATH"])  # the chain adds to it
+        patch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
         for name in ("RLM_ENV_URL", stages.CHAIN, tracking.PARENT_RUN):
             patch.delenv(name, raising=False)
         yield path
@@ -266,10 +266,13 @@ def test_a_failed_stage_ends_the_flow_with_its_own_words(
 ) -> None:
     from flows.chain import play
 
+    settings = [*UNTAUGHT, "validate.min_rows=100000"]
+    config.write_resolved(config.resolve("quick", settings))
+    stages.reproduce("prepare")
     with pytest.raises(StageError, match="validate: "):
-        play("quick", [*UNTAUGHT, "validate.min_rows=100000"])
+        play("quick", settings)
     told = capfd.readouterr().out
-    assert "Resuming at validate: prepare are unchanged and kept" in told
+    assert "Resuming at validate; kept unchanged: prepare." in told
     assert "= prepare" in told
     assert "✗ validate" in told
     assert runs("prepare")[0].data.tags["cached"] == "true"
