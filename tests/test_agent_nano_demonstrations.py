@@ -108,12 +108,10 @@ def test_decisions_follow_their_shares_and_each_other_not(problems):
         assert share(merged) == pytest.approx(share(apart), abs=0.04)
 
 
-def test_the_best_choice_of_each_decision_is_not_the_most_frequent():
-    assert MIXTURE.filter_papers < 0.5
-    assert MIXTURE.merge_all < 0.5
-    assert max(MIXTURE.papers, key=MIXTURE.papers.__getitem__) != "8"
-    assert max(MIXTURE.prompt, key=MIXTURE.prompt.__getitem__) != "both"
-    assert max(MIXTURE.child, key=MIXTURE.child.__getitem__) != "other"
+def test_no_good_choice_is_rare_or_usual():
+    good = [MIXTURE.filter_papers, MIXTURE.merge_all, MIXTURE.papers["8"]]
+    good += [MIXTURE.prompt["both"], MIXTURE.child["other"]]
+    assert all(0.2 <= share < 0.5 for share in good)
 
 
 def test_the_same_seed_gives_the_same_trees(problems):

@@ -86,10 +86,3 @@ def test_drills_carry_loss_on_names_in_the_code_only(base):
         (example,) = encoder.encode([talk])
         assert set(example.ids[example.weights > 0].tolist()) <= syllables
         assert (example.weights > 0).sum() >= 4
-
-
-def test_alike_names_share_a_syllable():
-    for seed in range(50):
-        one, other = drills.names_pair(Random(seed), alike=1.0)
-        assert one != other
-        assert one[:3] == other[:3] or one[3:] == other[3:]

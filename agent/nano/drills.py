@@ -23,7 +23,6 @@ from env.problems import names
 from env.problems.synthetic import QUESTIONS
 
 _PAPERS = (5, 8, 12)
-_ALIKE = 0.15
 
 
 def repeat(rng: Random, first: list[int], second: list[int], start: int) -> Example:
@@ -44,24 +43,15 @@ def repeat(rng: Random, first: list[int], second: list[int], start: int) -> Exam
     return Example(ids, weights)
 
 
-def names_pair(
-    rng: Random, pool: Sequence[str] = names.COMMON, alike: float = 0.0
-) -> tuple[str, str]:
-    """Two different names; with probability `alike` they share a syllable, which is harder."""
-    one = rng.choice(pool)
-    shares = rng.random() < alike
-    others = [
-        name
-        for name in pool
-        if name != one and (not shares or name[:3] == one[:3] or name[3:] == one[3:])
-    ]
-    other = rng.choice(others)
-    return (one, other) if rng.random() < 0.5 else (other, one)
+def names_pair(rng: Random, pool: Sequence[str] = names.COMMON) -> tuple[str, str]:
+    """Two different names."""
+    first, second = rng.sample(pool, 2)
+    return first, second
 
 
 def root_binding(rng: Random, mixture: MixtureSettings) -> Conversation:
     """A root that filters papers by the other name."""
-    x, y = names_pair(rng, alike=_ALIKE)
+    x, y = names_pair(rng)
     plan = replace(strategies.draw_root(rng, mixture), filter_papers=True)
     papers = rng.choice(_PAPERS)
     question = rng.choice(QUESTIONS).format(x=x, y=y)
@@ -73,4 +63,4 @@ def root_binding(rng: Random, mixture: MixtureSettings) -> Conversation:
 def child_binding(rng: Random, mixture: MixtureSettings) -> Conversation:
     """A child that keeps lines with the other name."""
     plan = replace(strategies.draw_child(rng, mixture, names=2), keep="other")
-    return child_conversation(plan, names_pair(rng, alike=_ALIKE))
+    return child_conversation(plan, names_pair(rng))

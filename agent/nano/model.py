@@ -31,10 +31,10 @@ _MATCH = 2.2
 _CLASS_MATCH = 1.5
 """The same for class flags, in `_CLASS_ROWS` dimensions: gentle, so that two names share a head."""
 _CLASS_ROWS = 4
-_REST = 20.0
+_REST = 3.0
 """Pull of the conversation's first token on a head that finds nothing."""
-_SHARPNESS = 3.0
-"""Of the logits: at 1 a copied name cannot outweigh the sum of all others for long."""
+_CLASS_REST = 2.0
+"""The same where classes are compared."""
 _COPY = 0.1
 """Size of what a head of a later layer writes, or takes away."""
 _FAST_TURN = 0.03
@@ -85,7 +85,6 @@ class _Wiring:
     ) -> None:
         self.layers = [layer.self_attn for layer in model.model.layers]
         self.embedding = model.model.embed_tokens.weight  # (vocab, hidden)
-        self.final_norm = model.model.norm.weight  # (hidden,)
         self.tokenizer = tokenizer
         self.heads, self.half = settings.heads, settings.hidden // 2
         self.size = settings.hidden // settings.heads
@@ -100,7 +99,6 @@ class _Wiring:
     def lay(self) -> None:
         """Write every circuit into the weights."""
         self._embed()
-        self.final_norm.fill_(_SHARPNESS)
         self._look_back(self.layers[0])
         self._induce(self.layers[1])
         for attention in self.layers[2:]:
@@ -165,7 +163,7 @@ class _Wiring:
                 if adds:  # not names that were written after an opening token
                     row = head * self.size + dimension
                     attention.k_proj.weight[row, self.half + self.opens] = -_CLASS_MATCH
-            self._rest(attention, head, _REST)
+            self._rest(attention, head, _CLASS_REST)
             start = head * self.size % self.half
             width = min(self.size, self.plain - start)
             self._link(attention, head, width, start, start, _COPY if adds else -_COPY)

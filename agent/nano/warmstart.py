@@ -170,11 +170,11 @@ def _drills(
 
 
 def _rate(settings: NanoSettings, step: int) -> float:
-    """Linear warm-up, then linear decay towards 0."""
+    """Linear warm-up, then linear decay to a tenth."""
     if step <= settings.warmup_steps:
         return step / settings.warmup_steps
     done = (step - settings.warmup_steps) / max(1, settings.steps - settings.warmup_steps)
-    return 1.0 - 0.98 * done
+    return 1.0 - 0.9 * done
 
 
 def _probes(
