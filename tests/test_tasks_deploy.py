@@ -153,8 +153,8 @@ def test_the_server_ends_with_the_process_that_started_it() -> None:
         url = starter.stdout.readline().strip()
         assert _listens(url)
         starter.send_signal(number)
-        starter.wait(timeout=20)
-        deadline = time.monotonic() + 15
+        starter.wait(timeout=60)
+        deadline = time.monotonic() + 30
         while _listens(url) and time.monotonic() < deadline:
             time.sleep(0.1)
         assert not _listens(url), number

@@ -34,7 +34,9 @@ def model(
     """A nano model that was taught nothing, as a folder."""
     problems = [server_problems.get(item) for item in server_problems.ids("train", None)]
     taught = untaught(server_params.warmstart.nano, problems)
-    return save(taught, tmp_path_factory.mktemp("model") / "merged")
+    path = tmp_path_factory.mktemp("model") / "merged"
+    save(taught, path)
+    return path
 
 
 @pytest.fixture(scope="module")
