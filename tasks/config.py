@@ -122,7 +122,9 @@ class Params(Settings):
     """Every setting of one pipeline run."""
 
     profile: str = "nano"
-    threads: int = Field(2, ge=1, le=256, description="CPU threads of torch")
+    threads: int = Field(
+        1, ge=1, le=256, description="CPU threads of torch; the environment needs a core as well"
+    )
     env: EnvSettings = EnvSettings()
     rewards: RewardSettings = RewardSettings()
     prepare: PrepareSettings = PrepareSettings()
