@@ -255,7 +255,15 @@ def _shade_levels(axes: Axes, train: pd.DataFrame) -> None:
     for level, start, end in stretches:
         colour = BANDS[order.index(level) % len(BANDS)]
         axes.axvspan(start, end, color=colour, linewidth=0, zorder=0)
-        axes.text((start + end) / 2, 1.035, level, ha="center", va="center", fontsize=9.5)
+        narrow = _narrow(train, start, end)
+        place = start + 0.002 * len(train) if narrow else (start + end) / 2
+        side = "left" if narrow else "center"
+        axes.text(place, 1.035, level, ha=side, va="center", fontsize=9.5)
+
+
+def _narrow(train: pd.DataFrame, start: float, end: float) -> bool:
+    """Too narrow for a text of its own: it starts at the left edge, clear of the axis."""
+    return end - start < 0.06 * len(train)
 
 
 def _draw_baseline(
@@ -270,12 +278,13 @@ def _draw_baseline(
         x += [start, end, end]
         y += [mean, mean, float("nan")]  # a gap: no line from one level to the next
         if values:
+            narrow = _narrow(train, start, end)
             axes.annotate(
                 f"{mean:.2f}",
-                (end, mean),
-                xytext=(-4, -4),
+                (start if narrow else end, mean),
+                xytext=(4 if narrow else -4, -4),
                 textcoords="offset points",
-                ha="right",
+                ha="left" if narrow else "right",
                 va="top",
                 fontsize=10,
             )
