@@ -120,8 +120,10 @@ def test_a_server_that_dies_shows_why(tmp_path: Path) -> None:
         pass
 
 
+# A shell's background job starts with SIGINT ignored, and hands that on.
 _CHILD = f"""
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from tasks import deploy
 from tasks.config import resolve
 with deploy.local_server(resolve(overrides=[{FEW!r}]), data=None) as url:
