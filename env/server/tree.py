@@ -1,8 +1,8 @@
 """The tree of one episode: frames, their cells, their sub-calls, and what was counted.
 
 Plain logic over REPLs: no OpenEnv here (`environment.py` adapts it to the wire) and no reward
-(`rubrics.py` scores the facts that are counted here). A frame whose code asks for sub-calls stays
-suspended inside its sandbox until each of its children has ended.
+(`rewards/rubrics.py` scores the facts that are counted here). A frame whose code asks for
+sub-calls stays suspended inside its sandbox until each of its children has ended.
 """
 
 from __future__ import annotations
