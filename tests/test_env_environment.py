@@ -89,12 +89,11 @@ def test_a_dead_zygote_voids_the_episode_and_the_next_one_plays(service: Service
     environment.reset(seed=0)
     environment.step(RLMAction(text="```repl\nx = 1\n```"))
     os.kill(_zygote(), signal.SIGKILL)
+    # The episode ends as void at whichever step first needs the zygote.
+    turns = ['rlm_query("a")', "print(len(context))"] * 3
     results: list[RLMObservation] = []
-    for _ in range(3):
-        results.append(environment.step(RLMAction(text='```repl\nrlm_query("a")\n```')))
-        if results[-1].void:
-            break
-        results.append(environment.step(RLMAction(text="```repl\nprint(len(context))\n```")))
+    while turns and not (results and results[-1].void):
+        results.append(environment.step(RLMAction(text=f"```repl\n{turns.pop(0)}\n```")))
     assert results[-1].void == "the sandbox failed"
     assert results[-1].reward is None
     environment.reset(seed=0)
