@@ -88,16 +88,23 @@ def test_a_dead_zygote_voids_the_episode_and_the_next_one_plays(service: Service
     environment = RLMEnvironment(lambda: service)
     environment.reset(seed=0)
     environment.step(RLMAction(text="```repl\nx = 1\n```"))
-    os.kill(_zygote(), signal.SIGKILL)
-    # The episode ends as void at whichever step first needs the zygote.
-    turns = ['rlm_query("a")', "print(len(context))"] * 3
-    results: list[RLMObservation] = []
-    while turns and not (results and results[-1].void):
-        results.append(environment.step(RLMAction(text=f"```repl\n{turns.pop(0)}\n```")))
-    assert results[-1].void == "the sandbox failed"
-    assert results[-1].reward is None
+    zygote = _zygote()
+    os.kill(zygote, signal.SIGKILL)
+    os.waitid(os.P_PID, zygote, os.WEXITED | os.WNOWAIT)  # dead, and left for its owner to reap
+    lost = environment.step(RLMAction(text="```repl\nprint(x)\n```"))
+    assert lost.void == "the sandbox failed"
+    assert lost.reward is None
     environment.reset(seed=0)
     assert environment.step(ANSWER).reward == 0.0
+    environment.close()
+
+
+def test_a_zygote_that_is_just_dying_costs_a_new_episode_nothing(service: Service) -> None:
+    environment = RLMEnvironment(lambda: service)
+    for _ in range(10):
+        os.kill(_zygote(), signal.SIGKILL)  # nobody waits for its end
+        environment.reset(seed=0)
+        assert environment.step(ANSWER).reward == 0.0
     environment.close()
 
 

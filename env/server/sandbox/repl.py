@@ -249,8 +249,18 @@ class Repl:
         )
 
     def _start(self) -> tuple[str, ...]:
+        """Start a worker, from a new zygote if the old one dies meanwhile; return the layers."""
+        zygote = self._spawner()
+        try:
+            return self._start_from(zygote)
+        except SandboxError:
+            if zygote.alive:
+                raise
+        return self._start_from(self._spawner())
+
+    def _start_from(self, zygote: Spawner) -> tuple[str, ...]:
         """Fork a worker, load the context, make sure that it is locked in; return the layers."""
-        worker = self._worker = WorkerProcess(self._spawner())
+        worker = self._worker = WorkerProcess(zygote)
         deadline = time.monotonic() + _START_S
 
         def budget() -> float:

@@ -109,10 +109,11 @@ class Spawner:
                 socket.send_fds(self._control, [message], [] if fd is None else [fd])
                 answer = self._control.recv(16)
             except OSError as error:
-                self._process.kill()  # a late answer would be taken for that of the next question
+                self._end()  # a late answer would be taken for that of the next question
                 raise SandboxError(f"The sandbox's zygote does not answer ({error}).") from None
-        if len(answer) != 4:
-            raise SandboxError("The sandbox's zygote died.")
+            if len(answer) != 4:
+                self._end()
+                raise SandboxError("The sandbox's zygote died.")
         number: Any = struct.unpack("!i", answer)[0]
         return int(number)
 
@@ -123,6 +124,10 @@ class Spawner:
         try:
             self._process.wait(timeout=10)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            self._end()
         self._control.close()
+
+    def _end(self) -> None:
+        """Kill the process and wait for its end: from here on `alive` says False."""
+        self._process.kill()
+        self._process.wait()
