@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from env.errors import SettingsError
-from env.models import RLMAction, RLMObservation
+from env.models import RLMAction
 from env.problems.schema import Fact, Problem, Span
 from env.problems.settings import SyntheticSettings
 from env.problems.store import ProblemStore

@@ -11,8 +11,6 @@ import pytest
 
 from agent.policy import Policy, TurnReply
 from agent.scripted import careless, expert
-from env.problems.schema import to_row
-from env.problems.store import ProblemStore
 from tasks import evaluate
 from tasks.config import Params
 from tasks.errors import StageError
@@ -44,24 +42,8 @@ class Failing:
 
 
 @pytest.fixture
-def project(
-    server_url: str,
-    server_params: Params,
-    server_problems: ProblemStore,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Params:
+def project(served_folder: Path, server_params: Params, monkeypatch: pytest.MonkeyPatch) -> Params:
     """A working folder with data; models/base plays carelessly, models/merged as an expert."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("RLM_ENV_URL", server_url)
-    levels = server_params.prepare.synthetic.levels
-    rows = [
-        to_row(server_problems.get(problem))
-        for level in levels
-        for problem in server_problems.ids("test", level)
-    ]
-    evaluate.TEST.parent.mkdir(parents=True)
-    pd.DataFrame(rows).to_parquet(evaluate.TEST)
     for path in evaluate.MODELS.values():
         path.mkdir(parents=True)
     data = server_params.model_dump(by_alias=True)

@@ -15,7 +15,6 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import numpy as np  # noqa: E402
-import pandas as pd  # noqa: E402
 from peft import LoraConfig, get_peft_model  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 
@@ -27,9 +26,7 @@ from agent.models import load_model  # noqa: E402
 from agent.nano import warmstart  # noqa: E402
 from agent.nano.settings import NanoSettings  # noqa: E402
 from env.models import Message  # noqa: E402
-from env.problems.schema import to_row  # noqa: E402
 from env.problems.settings import SyntheticSettings  # noqa: E402
-from env.problems.store import ProblemStore  # noqa: E402
 from env.problems.synthetic import generate  # noqa: E402
 from tasks import export  # noqa: E402
 from tasks.config import Params  # noqa: E402
@@ -223,26 +220,9 @@ def test_a_dequantised_merge_behaves_like_the_4_bit_model_and_adapter(
 
 
 @pytest.fixture
-def project(
-    models: Path,
-    server_url: str,
-    server_params: Params,
-    server_problems: ProblemStore,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Params:
+def project(models: Path, served_folder: Path, server_params: Params) -> Params:
     """A working folder with data and models; the settings play short turns on the server."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("RLM_ENV_URL", server_url)
-    levels = server_params.prepare.synthetic.levels
-    rows = [
-        to_row(server_problems.get(problem))
-        for level in levels
-        for problem in server_problems.ids("test", level)
-    ]
-    export.TEST.parent.mkdir(parents=True)
-    pd.DataFrame(rows).to_parquet(export.TEST)
-    shutil.copytree(models, tmp_path / "models")
+    shutil.copytree(models, served_folder / "models")
     data = server_params.model_dump(by_alias=True)
     data["export"]["prompts"] = 6
     data["evaluate"]["generation"]["max_turn_tokens"] = 16
