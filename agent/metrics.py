@@ -26,6 +26,8 @@ TRAINER = {
     "clip_ratio/region_mean": "train/clip_ratio",
     "parity/mean": "train/logprob_mismatch_mean",
     "parity/max": "train/logprob_mismatch_max",
+    "step/kl": "train/step_kl",
+    "step/scale": "train/step_scale",
     "groups/flat": "train/zero_variance_groups",
     "rows/all": "train/rows",
     "rows/forwarded": "train/rows_forwarded",

@@ -67,7 +67,13 @@ class TrainSettings(Settings):
     schedule: Literal["constant", "linear", "cosine"] = Field(
         "constant", description="of the learning rate, after the warm-up"
     )
-    max_grad_norm: float = Field(0.1, gt=0)
+    max_grad_norm: float = Field(1.0, gt=0)
+    max_step_kl: float = Field(
+        0.01,
+        gt=0,
+        description="nats a token; a step that moves the policy further is halved until it does "
+        "not (agent/trust.py)",
+    )
     loss_type: Literal["dapo"] = "dapo"
     epsilon_low: float = Field(0.2, gt=0)
     epsilon_high: float = Field(0.28, gt=0)

@@ -5,8 +5,9 @@ A thin subclass. What is logic lives beside it and is pure: `agent/batching.py` 
 Where episodes come from, and what is logged, is the caller's (`tasks/train.py`).
 
 One step: play the groups with the live weights, make rows, cut them by length into micro-batches
-of at most `micro_batch_rows`, add up their gradients, take one optimizer step. On-policy, so the
-old log-probabilities are the trainer's own.
+of at most `micro_batch_rows`, add up their gradients, take one optimizer step, and shorten it if
+it moved the policy too far (`agent/trust.py`). On-policy, so the old log-probabilities are the
+trainer's own.
 
 Source: `GRPOTrainer` of TRL 1.15. Departures: `training_step` loops over the micro-batches itself,
 because TRL cuts a batch into a fixed number of equal parts and drops the remainder silently;
@@ -39,6 +40,7 @@ from agent.errors import RolloutError
 from agent.settings import TrainSettings
 from agent.training_arguments import learning_rate_factor, training_arguments
 from agent.trajectory import Trajectory
+from agent.trust import TrustRegion, step_kl
 
 Rollout = Callable[[PreTrainedModel, int], Sequence[Sequence[Trajectory]]]
 """(live model, step from 1) -> groups of episodes, one group a problem."""
@@ -98,6 +100,14 @@ class TreeGRPOTrainer(GRPOTrainer):
             peft_config=lora if settings.method == "lora" else None,
         )
         self.remove_callback(PrinterCallback)
+        self.add_callback(
+            TrustRegion(
+                settings.max_step_kl,
+                weights=lambda: (p for p in self.live_model.parameters() if p.requires_grad),
+                measure=self._step_kl,
+                note=lambda name, value: self._note(f"step/{name}", value),
+            )
+        )
         self._settings = settings
         self._rollout = rollout
         self._on_step = on_step
@@ -106,6 +116,7 @@ class TreeGRPOTrainer(GRPOTrainer):
         self._folder = output_dir
         self._saving: Path | None = None
         self._resumed = False
+        self._batches: list[dict[str, torch.Tensor]] = []
         self._compared: list[tuple[np.ndarray, np.ndarray]] = []
         # Weights in float32 agree to the last digits; anything shorter needs other limits.
         self._exact = all(p.dtype == torch.float32 for p in self.live_model.parameters())
@@ -134,12 +145,12 @@ class TreeGRPOTrainer(GRPOTrainer):
         """Play, and add up the gradients of all micro-batches. Returns the loss."""
         step = inputs[0] + 1
         checked = parity.due(step, self._settings.parity, resumed=self._resumed)
-        batches = self._prepare_inputs(inputs)
+        self._batches = self._prepare_inputs(inputs)
         started = time.perf_counter()
         model.train()
         self._compared = []
         loss = torch.zeros((), device=self.accelerator.device)
-        for batch in batches:
+        for batch in self._batches:
             with self.compute_loss_context_manager():
                 part = self.compute_loss(model, batch)
             self.accelerator.backward(part)
@@ -286,6 +297,23 @@ class TreeGRPOTrainer(GRPOTrainer):
         self._note("parity/max", found.max)
         if checked or not math.isfinite(found.max):
             parity.check(found, self._settings.parity, exact=self._exact, step=step)
+
+    @torch.no_grad()
+    def _step_kl(self) -> float:
+        """How far the optimizer step just taken moved the policy, on the step's own tokens."""
+        after = []
+        for batch in self._batches:
+            self._sampled_B_T = batch["env_mask"]
+            with self.compute_loss_context_manager():
+                self._get_per_token_logps_and_entropies(
+                    self.model,
+                    torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1),
+                    torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1),
+                    batch["completion_ids"].shape[1],
+                )
+            after.append(self._logps_B_T[self._sampled_B_T].float().cpu().numpy())
+        before_N = np.concatenate([trainer_N for _, trainer_N in self._compared] or [np.zeros(0)])
+        return step_kl(before_N, np.concatenate(after or [np.zeros(0)]))
 
     def _note(self, name: str, value: float) -> None:
         self._metrics["train"][name].append(float(value))

@@ -192,7 +192,8 @@ def test_gradient_is_that_of_the_weighted_loss_written_out(tmp_path):
 
 @pytest.mark.parametrize("method", ["lora", "full"])
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, method):
-    settings = SETTINGS.model_copy(update={"method": method, "schedule": "linear"})
+    changed = {"method": method, "schedule": "linear", "max_step_kl": 1e-4}
+    settings = SETTINGS.model_copy(update=changed)
     whole_log: list = []
     whole = make_trainer(tmp_path / "whole", settings, log=whole_log)
     whole.resume(None)
@@ -217,7 +218,8 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, method):
     assert [step for step, _ in resumed_log] == [3, 4]
     for name, value in trained_weights(whole).items():
         assert torch.equal(trained_weights(resumed)[name], value), name
-    for key in ("loss", "grad_norm", "learning_rate", "parity/max"):
+    assert min(figures["step/scale"] for _, figures in whole_log) < 1  # the limit did bite
+    for key in ("loss", "grad_norm", "learning_rate", "parity/max", "step/kl", "step/scale"):
         assert resumed_log[-1][1][key] == whole_log[-1][1][key]
 
 
@@ -229,9 +231,25 @@ def test_training_raises_the_reward(tmp_path):
         means.append(np.mean([tree.reward for group in groups for tree in group]))
         return groups
 
-    settings = SETTINGS.model_copy(update={"steps": 25, "save_every": 100, "group_size": 8})
+    changed = {"steps": 25, "save_every": 100, "group_size": 8, "max_step_kl": 1e9}
+    settings = SETTINGS.model_copy(update=changed)
     make_trainer(tmp_path, settings, rollout=rollout).resume(None)
     assert np.mean(means[-5:]) > np.mean(means[:5]) + 0.2
+
+
+def test_no_step_moves_the_policy_beyond_the_limit(tmp_path):
+    settings = SETTINGS.model_copy(update={"learning_rate": 0.3, "steps": 6})
+    logs: dict[float, list[dict[str, float]]] = {}
+    for limit in (1e-3, 1e9):
+        log: list = []
+        fitting = settings.model_copy(update={"max_step_kl": limit})
+        make_trainer(tmp_path / str(limit), fitting, play_wanted, log).resume(None)
+        logs[limit] = [figures for _, figures in log]
+    held, free = logs.values()
+    assert all(figures["step/kl"] <= 1e-3 for figures in held)
+    assert any(0 < figures["step/scale"] < 1 for figures in held)
+    assert max(figures["step/kl"] for figures in free) > 0.1
+    assert all(figures["step/scale"] == 1 for figures in free)
 
 
 def test_parity_catches_a_model_that_sampled_with_other_weights(tmp_path):

@@ -1,0 +1,68 @@
+"""The limit on a step's divergence: the estimate, the halving, and a trainer that it holds back."""
+
+import numpy as np
+import pytest
+import torch
+from transformers import TrainerControl, TrainerState, TrainingArguments
+
+from agent.trust import MAX_HALVINGS, TrustRegion, step_kl
+
+
+def test_the_estimate_is_the_divergence_of_the_two_policies():
+    rng = np.random.default_rng(0)
+    before = rng.dirichlet(np.ones(9))
+    after = 0.8 * before + 0.2 * rng.dirichlet(np.ones(9))
+    exact = float(np.sum(before * np.log(before / after)))
+    tokens = rng.choice(9, size=200_000, p=before)
+    found = step_kl(np.log(before[tokens]), np.log(after[tokens]))
+    assert found == pytest.approx(exact, rel=0.05)
+    assert exact > 0.005
+
+
+def test_a_policy_that_did_not_move_has_no_divergence_and_one_that_jumped_has():
+    same = np.array([-1.0, -2.0])
+    assert step_kl(same, same) == 0.0
+    assert step_kl(np.zeros(0), np.zeros(0)) == 0.0
+    assert step_kl(same, same + 1000) == float("inf")
+    assert step_kl(same, same - 1000) > 900
+    assert np.isnan(step_kl(same, same * float("nan")))
+
+
+def step_of_one(limit: float, divergence_of) -> tuple[float, dict[str, float]]:
+    """Move one weight from 1 to 3 under the limit; where it ends, and what was noted."""
+    weight = torch.nn.Parameter(torch.ones(1))
+    noted: dict[str, float] = {}
+    region = TrustRegion(
+        limit, lambda: [weight], lambda: divergence_of(weight.item() - 1), noted.__setitem__
+    )
+    state = (TrainingArguments(output_dir="unused"), TrainerState(), TrainerControl())
+    region.on_pre_optimizer_step(*state)
+    with torch.no_grad():
+        weight.fill_(3.0)
+    region.on_optimizer_step(*state)
+    return weight.item(), noted
+
+
+def test_a_step_within_the_limit_is_left_whole():
+    assert step_of_one(4.0, lambda moved: moved**2) == (3.0, {"kl": 4.0, "scale": 1.0})
+
+
+def test_a_step_beyond_the_limit_is_halved_until_it_is_within():
+    assert step_of_one(0.3, lambda moved: moved**2) == (1.5, {"kl": 0.25, "scale": 0.25})
+
+
+def test_a_step_that_no_halving_mends_is_taken_back_exactly():
+    asked = []
+
+    def divergence(moved: float) -> float:
+        asked.append(moved)
+        return float("inf") if moved else 0.0
+
+    assert step_of_one(1.0, divergence) == (1.0, {"kl": 0.0, "scale": 0.0})
+    assert len(asked) == MAX_HALVINGS + 2
+
+
+def test_a_divergence_that_is_no_number_is_left_to_the_comparison_of_log_probabilities():
+    weight, noted = step_of_one(1.0, lambda _: float("nan"))
+    assert weight == 3.0
+    assert noted["scale"] == 1.0
