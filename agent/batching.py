@@ -24,14 +24,16 @@ from agent.settings import TrainSettings
 from agent.trajectory import FrameRecord, Trajectory
 
 Fate = Literal["trained", "void", "cut"]
-"""`void`: an infrastructure failure in its tree. `cut`: a budget (or a token limit) ended it."""
+"""`void`: an infrastructure failure in its tree. `cut`: a budget ended it, or a token limit its
+only turn."""
 
 CUT = frozenset({"budget", "error", None})
 """Stop reasons of frames that something else ended; None: still open when the root ended.
 
-`timeout` is not among them: environment seconds are spent by the code the policy wrote. With
-`mask_truncated` (the default) `truncated` is: what runs into the limit is long and senseless, and
-blaming it token by token was measured to spread the noise, not to end it.
+`timeout` is not among them: environment seconds are spent by the code the policy wrote. Nor is
+`truncated`: with `mask_truncated` the turn that ran into the token limit is left out, because it
+is long and senseless and its tokens would outweigh all others; the turns before it, which led
+there, are blamed.
 """
 
 
@@ -44,7 +46,7 @@ class Row:
     frame: int
     ids_T: NDArray[np.int64]
     env_mask_T: NDArray[np.bool_]
-    """True on tokens the policy sampled."""
+    """True on tokens the policy sampled, but not on those of a masked truncated turn."""
     logprobs_T: NDArray[np.float32]
     """Log-probabilities at sampling time; 0 where nothing was sampled."""
     weight: float
@@ -54,7 +56,7 @@ class Row:
 
     @property
     def tokens(self) -> int:
-        """Sampled tokens."""
+        """Sampled tokens that count in the loss."""
         return int(self.env_mask_T.sum())
 
     @property
@@ -218,18 +220,19 @@ def _tree_rows(
 ) -> list[Row]:
     void = _reward(trajectory) is None
     weights = frame_weights(trajectory, settings.inheritance)
-    cut = CUT | {"truncated"} if settings.mask_truncated else CUT
     rows = []
     for number, frame in sorted(trajectory.frames.items()):
         if not _sampled(frame):
             continue
-        fate: Fate = "void" if void else "cut" if frame.stop_reason in cut else "trained"
+        row = _frame_row(index, frame, settings.mask_truncated)
+        is_cut = frame.stop_reason in CUT or not row.tokens
+        fate: Fate = "void" if void else "cut" if is_cut else "trained"
         mine = advantage
         if frame.parent is not None and frame.stop_reason != "final":
             mine = min(mine, 0.0)
         rows.append(
             replace(
-                _frame_row(index, frame),
+                row,
                 weight=weights[number] if fate == "trained" else 0.0,
                 advantage=mine,
                 fate=fate,
@@ -238,8 +241,8 @@ def _tree_rows(
     return rows
 
 
-def _frame_row(tree: int, frame: FrameRecord) -> Row:
-    """A frame's tokens, turn after turn.
+def _frame_row(tree: int, frame: FrameRecord, mask_truncated: bool) -> Row:
+    """A frame's tokens, turn after turn; those of a truncated turn may be masked.
 
     Raises:
         ValueError: tokens and log-probabilities do not match, or a turn sampled without ever
@@ -260,7 +263,8 @@ def _frame_row(tree: int, frame: FrameRecord) -> Row:
         if not ids:
             raise ValueError(f"{where}: sampled tokens without a prompt")
         ids += turn.sampled_ids
-        mask += [False] * len(turn.prompt_ids) + [True] * len(turn.sampled_ids)
+        trained = not (mask_truncated and turn.finish == "length")
+        mask += [False] * len(turn.prompt_ids) + [trained] * len(turn.sampled_ids)
         logprobs += [0.0] * len(turn.prompt_ids) + list(turn.logprobs)
     return Row(
         tree=tree,

@@ -79,7 +79,7 @@ class TrainSettings(Settings):
     epsilon_high: float = Field(0.28, gt=0)
     inheritance: Literal["inverse_count", "full", "none"] = "inverse_count"
     mask_truncated: bool = Field(
-        True, description="frames cut by the token limit are left out of the loss"
+        True, description="a turn cut by the token limit is left out of the loss"
     )
     scale_rewards: Literal["batch", "group", "none"] = Field(
         "batch", description="deviation that advantages are divided by"

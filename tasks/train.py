@@ -19,12 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tasks.config import Params
 from tasks.errors import ConfigError, StageError
 from tasks.outputs import replacing
+from tasks.progress import Steps
 
 if TYPE_CHECKING:
     from agent.rollout import EpisodeSpec
@@ -67,9 +66,8 @@ def run(params: Params, run: StageRun) -> Path:
         raise StageError(f"train: {BASE} is missing; run the stage warmstart first")
     torch.set_num_threads(params.threads)
     start = checkpoints.choose(CHECKPOINTS, marks := fingerprint(params))
-    progress = bar()
-    say = progress.console.print
-    say(f"train: {start.reason}", highlight=False)
+    progress = Steps("train", settings.steps)
+    progress.say(start.reason)
     run.set_tags({"start": start.reason})
     if start.checkpoint is None:
         checkpoints.clear(CHECKPOINTS)
@@ -116,7 +114,7 @@ class Loop:
         problems: dict[str, list[EpisodeSpec]],
         sessions: Sessions,
         tokenizer: Any,
-        progress: Progress,
+        progress: Steps,
         marks: dict[str, str],
     ) -> None:
         from agent.curriculum import Curriculum
@@ -129,7 +127,6 @@ class Loop:
         self.curriculum = Curriculum(self.settings.curriculum)
         self.log = TrainingLog(run)
         self.played: list[Trajectory] = []
-        self.bar = progress.add_task("training", total=self.settings.steps, told="")
         self.started = time.monotonic()
 
     def begin(self, state: dict[str, Any] | None) -> None:
@@ -137,7 +134,7 @@ class Loop:
         if state is not None:
             self.curriculum.restore(state["curriculum"])
             self.log.restore(state)
-            self.progress.update(self.bar, completed=state["step"])
+            self.progress.begin_at(state["step"])
 
     def rollout(self, model: Any, step: int) -> list[list[Trajectory]]:
         """Play the groups of a step with the live weights."""
@@ -180,19 +177,13 @@ class Loop:
         if step % self.settings.table_every == 0 or step == 1:
             self.log.add_episodes(step, self.played)
         reward, primary = metrics["reward/overall"], metrics["reward/primary"]
-        told = f"{level}  reward {reward:.3f}  primary {primary:.3f}"
-        self.progress.update(self.bar, completed=step, told=told)
-        if not self.progress.console.is_terminal:
-            self._say(f"train: step {step}/{self.settings.steps}  {told}")
+        self.progress.done(step, f"{level}  reward {reward:.3f}  primary {primary:.3f}")
         for event in events:
-            self._say(
-                f"train: step {step}: {event.kind} from {event.source} to {event.target} "
+            self.progress.say(
+                f"step {step}: {event.kind} from {event.source} to {event.target} "
                 f"({self.settings.curriculum.metric} {event.metric:.3f})"
             )
             self.run.set_tags({f"curriculum_{event.kind}_{step}": f"{event.source}>{event.target}"})
-
-    def _say(self, line: str) -> None:
-        self.progress.console.print(line, highlight=False)
 
     def save(self) -> dict[str, Any]:
         """Write the reports; what a resume needs, for the checkpoint."""
@@ -286,18 +277,6 @@ def with_wrong_gold(problems: pd.DataFrame) -> pd.DataFrame:
         following = groups[name].shift(-1)
         swapped[name] = following.where(following.notna(), groups[name].transform("first"))
     return swapped
-
-
-def bar() -> Progress:
-    """A progress bar with the last step's figures."""
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[told]}"),
-        console=Console(stderr=True),
-    )
 
 
 def _digest(data: bytes) -> str:

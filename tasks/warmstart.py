@@ -14,20 +14,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
 from agent.nano.settings import NanoSettings
 from env.problems.synthetic import generate
 from tasks.config import Params
 from tasks.errors import ConfigError
 from tasks.outputs import replacing
+from tasks.progress import Steps
 
 if TYPE_CHECKING:
     from tasks.tracking import StageRun
 
 BASE = Path("models/base")
 _LOG_EVERY = 10
+_SAY_EVERY = 100
 
 logger = logging.getLogger(__name__)
 
@@ -51,19 +50,10 @@ def run(params: Params, run: StageRun) -> Path:
     if params.warmstart.kind == "none":
         taught = untaught(settings, problems)
     else:
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[told]}"),
-        )
-        with Progress(*columns, console=Console(stderr=True)) as progress:
-            bar = progress.add_task("teaching", total=settings.steps, told="")
+        with Steps("warmstart", settings.steps, line_every=_SAY_EVERY) as progress:
 
             def on_step(step: int, metrics: Mapping[str, float]) -> None:
-                told = f"loss {metrics['warmstart/loss']:.3f}"
-                progress.update(bar, completed=step, told=told)
+                progress.done(step, f"loss {metrics['warmstart/loss']:.3f}")
                 if step % _LOG_EVERY == 0:
                     run.log_metrics(metrics, step=step)
 

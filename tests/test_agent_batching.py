@@ -19,14 +19,15 @@ from agent.batching import (
 )
 from agent.settings import TrainSettings
 from agent.trajectory import FrameRecord, Trajectory, TurnRecord
+from env.models import Finish
 
 SETTINGS = TrainSettings(scale_rewards="none", mask_truncated=True)
 RNG = np.random.default_rng(0)
 
 
-def turn(prompt: list[int], sampled: list[int]) -> TurnRecord:
+def turn(prompt: list[int], sampled: list[int], finish: Finish = "stop") -> TurnRecord:
     logprobs = [-0.1 * token for token in sampled]
-    return TurnRecord("", "", "stop", prompt_ids=prompt, sampled_ids=sampled, logprobs=logprobs)
+    return TurnRecord("", "", finish, prompt_ids=prompt, sampled_ids=sampled, logprobs=logprobs)
 
 
 def frame(number, parent, depth, turns, stop="final", kind="rlm") -> FrameRecord:
@@ -47,7 +48,7 @@ def deep_tree(reward: float | None, void: str | None = None) -> Trajectory:
         0: frame(0, None, 0, [turn([1, 2], [3, 4]), turn([5], [6, 7, 8])]),
         1: frame(1, 0, 1, [turn([9], [10, 11])]),
         2: frame(2, 0, 1, [turn([12, 13], [14])], kind="llm"),
-        3: frame(3, 0, 1, [turn([15], [16, 17, 18, 19])], stop="truncated"),
+        3: frame(3, 0, 1, [turn([15], [16, 17, 18, 19], "length")], stop="truncated"),
         4: frame(4, 1, 2, [turn([20], [21, 22])]),
         5: frame(5, 0, 1, [], stop="budget"),
     }
@@ -133,8 +134,25 @@ def test_a_group_without_signal_has_no_gradient_and_is_counted():
     assert make_rows(near, SETTINGS, RNG).flat_groups == 1
 
 
-def test_a_frame_that_did_not_stop_may_also_be_blamed():
+def truncated_root() -> Trajectory:
+    """A root whose second turn ran into the token limit."""
+    turns = [turn([1, 2], [3, 4]), turn([5], [6, 7, 8], "length")]
+    return Trajectory("q", "easy", frames={0: frame(0, None, 0, turns, "truncated")}, reward=0.1)
+
+
+def test_the_turns_before_a_truncated_one_are_blamed_and_it_is_masked():
+    made = make_rows([[truncated_root(), small_tree(0.9)]], SETTINGS, RNG)
+    row = found(made.rows)[0, 0]
+    assert row.fate == "trained"
+    assert row.env_mask_T.tolist() == [False, False, True, True, False, False, False, False]
+    assert row.advantage == pytest.approx(-0.4)
+    assert made.normaliser == pytest.approx(2 + 1 + 2)
+
+
+def test_a_truncated_turn_may_also_be_blamed():
     settings = SETTINGS.model_copy(update={"mask_truncated": False})
+    rows = found(make_rows([[truncated_root(), small_tree(0.9)]], settings, RNG).rows)
+    assert rows[0, 0].tokens == 5
     group = [small_tree(0.9, child_stop="truncated"), small_tree(0.1)]
     group[1].frames[0].stop_reason = "truncated"
     rows = found(make_rows([group], settings, RNG).rows)
@@ -153,7 +171,7 @@ def test_a_child_without_an_answer_is_never_praised(stop):
     assert rows[1, 1].fate == "trained"
 
 
-@pytest.mark.parametrize("stop", ["truncated", "budget", "error", None])
+@pytest.mark.parametrize("stop", ["budget", "error", None])
 def test_a_root_that_was_cut_is_out_of_the_loss(stop):
     tree = small_tree(0.0)
     tree.frames[0].stop_reason = stop
