@@ -67,7 +67,7 @@ class TrainSettings(Settings):
     schedule: Literal["constant", "linear", "cosine"] = Field(
         "constant", description="of the learning rate, after the warm-up"
     )
-    max_grad_norm: float = Field(1.0, gt=0)
+    max_grad_norm: float = Field(0.1, gt=0)
     max_step_kl: float = Field(
         0.01,
         gt=0,
