@@ -46,11 +46,12 @@ def main(config: dict[str, Any]) -> None:
     init = channel.receive()
     if not init:
         return
-    _, context, options = init
+    _, options, *sent = init
+    context = sent[0] if sent else config["context"]
     memory = config["base_bytes"] + _BALLAST + options["memory_bytes"]
     repl = _Repl(channel, context, options)
     layers = confine.harden_worker(
-        config["bpf"], config["zygote_pid"], memory, options["life_cpu_s"]
+        config["bpf"], config["parent_pid"], memory, options["life_cpu_s"]
     )
     channel.send(frame("ready", 0, config["layers"] + layers))
     while message := channel.receive():
