@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import threading
 import weakref
 from collections.abc import Sequence
@@ -129,7 +130,7 @@ class SandboxHost:
 
 
 def _folders(modules: Sequence[str]) -> dict[str, str]:
-    """The folder that each module's package lies in.
+    """The folder in which each module or its package lies; empty for one built in.
 
     Raises:
         SandboxError: one is not installed here.
@@ -143,8 +144,8 @@ def _folders(modules: Sequence[str]) -> dict[str, str]:
                 f"env.sandbox.preload: {name}: there is no module {package!r} in the server's "
                 "environment; install it, or correct the name"
             )
-        file = Path(spec.origin or "")
-        folders[name] = str(file.parent.parent if spec.submodule_search_locations else file.parent)
+        place = [*(spec.submodule_search_locations or ()), spec.origin or ""][0]
+        folders[name] = str(Path(place).parent) if os.path.isabs(place) else ""
     return folders
 
 

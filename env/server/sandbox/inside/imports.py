@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
+from typing import NoReturn
 
 _STANDARD = (
     "abc array ast base64 binascii bisect builtins calendar cmath codecs collections "
@@ -24,24 +26,28 @@ _STANDARD = (
 def load(preload: dict[str, str]) -> None:
     """Import the standard library's modules and those the settings name, then forget all paths.
 
-    Args:
-        preload: Module -> the folder it is found in. Its public names are loaded as well, since
-            some packages (numpy) load theirs at first use.
+    Ends the process, with the reason as its last words, if a named module cannot be had.
 
-    Raises:
-        SystemExit: A named module cannot be imported; the message says which and why.
+    Args:
+        preload: Module -> the folder it is found in, empty for one built in. Its public names are
+            loaded as well, since some packages (numpy) load theirs at first use.
     """
     for name in _STANDARD.split():
         importlib.import_module(name)
-    sys.path.extend(dict.fromkeys(preload.values()))
+    sys.path.extend(dict.fromkeys(filter(None, preload.values())))
     for name in preload:
         try:
             module = importlib.import_module(name)
             for public in getattr(module, "__all__", ()):
                 getattr(module, public)
         except Exception as error:
-            raise SystemExit(
-                f"env.sandbox.preload: {name} cannot be imported: {type(error).__name__}: {error}"
-            ) from None
+            _refuse(f"{name} cannot be imported: {type(error).__name__}: {error}")
+        if len(os.listdir("/proc/self/task")) > 1:
+            _refuse(f"{name} starts threads, and a fork of this process would lack them")
     sys.path.clear()
     sys.path_importer_cache.clear()
+
+
+def _refuse(reason: str) -> NoReturn:
+    os.write(2, f"env.sandbox.preload: {reason}\n".encode())
+    os._exit(1)  # no thread is waited for

@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 import types
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -103,6 +104,7 @@ class _Repl:
         sys.stdin = None
         sys.stdout = sys.stderr = self._output
         sys.displayhook = self._display
+        warnings.formatwarning = traces.format_warning
         self._builtins = dict(vars(builtins))
         self._modules = dict(sys.modules)
         self._recursion = sys.getrecursionlimit()
