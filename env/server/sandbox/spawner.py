@@ -24,8 +24,15 @@ from env.errors import SandboxError
 _FOLDER = Path(__file__).resolve().parent
 _START_S = 60.0
 _ENVIRONMENT = {"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "PATH": "/usr/bin:/bin", "TZ": "UTC"}
-_CODE = """
-import sys
+_NO_RANDOM_ADDRESSES = 0x0040000
+# What Python hashes by address (objects, None) orders sets: so the same addresses each time,
+# where the kernel allows it. That takes a second exec, and only one.
+_CODE = f"""
+import ctypes, os, sys
+persona = ctypes.CDLL(None).personality
+now = persona(0xFFFFFFFF)
+if sys.argv[3:] != ["again"] and persona(now | {_NO_RANDOM_ADDRESSES}) == now >= 0:
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:], "again"])
 sys.path.append(sys.argv[1])
 from inside.zygote import main
 main(int(sys.argv[2]))
@@ -36,6 +43,7 @@ class Spawner:
     """One zygote. Thread-safe; when the zygote has died every method raises SandboxError."""
 
     def __init__(self, bpf: bytes | None) -> None:
+        _hold_standard_descriptors()
         self._lock = threading.Lock()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [sys.executable, "-s", "-S", "-P", "-B", "-c", _CODE, str(_FOLDER)]
@@ -131,3 +139,16 @@ class Spawner:
         """Kill the process and wait for its end: from here on `alive` says False."""
         self._process.kill()
         self._process.wait()
+
+
+def _hold_standard_descriptors() -> None:
+    """Open 0 to 2 on nothing where this process was started without them.
+
+    Else a socket gets such a number: the zygote's would be replaced by its own standard streams,
+    and a worker's would receive what some library writes as an error.
+    """
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is `fd`
