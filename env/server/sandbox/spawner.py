@@ -25,8 +25,8 @@ _FOLDER = Path(__file__).resolve().parent
 _START_S = 60.0
 _ENVIRONMENT = {"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "PATH": "/usr/bin:/bin", "TZ": "UTC"}
 _NO_RANDOM_ADDRESSES = 0x0040000
-# What Python hashes by address (objects, None) orders sets: so the same addresses each time,
-# where the kernel allows it. That takes a second exec, and only one.
+# None and types are hashed by their address, and sets ordered by hashes: so the interpreter lies at
+# the same address each time, where the kernel allows it. That takes a second exec, and only one.
 _CODE = f"""
 import ctypes, os, sys
 persona = ctypes.CDLL(None).personality
