@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -39,6 +40,7 @@ _BECOME = (
 ORDINARY_USER = _BECOME.split()
 """Becomes user 1000, who may read this checkout and Python wherever they lie, and nothing more.
 The capability ends in the zygote: no worker has any."""
+_CHAT_TOKEN = re.compile(r"<\|[^|<>\n]+\|>")
 _GRACE_CPU_S = 1.0
 """The host's half second from the soft limit to the kill, and time to notice."""
 _ATTACK_WALL_S = 45.0
@@ -232,7 +234,7 @@ def _answered(repl: Repl, code: str) -> CellDone:
 def _harm(done: CellDone) -> list[str]:
     shown = done.stdout + done.traceback
     wrong = []
-    if "ESCAPED" in done.stdout or SECRET in shown or "<|" in shown:
+    if "ESCAPED" in done.stdout or SECRET in shown or _CHAT_TOKEN.search(shown):
         wrong.append(f"it printed {shown[:300]!r}")
     if len(done.stdout) > LIMITS.observation_chars or len(done.traceback) > 4000:
         wrong.append("its output is not bounded")

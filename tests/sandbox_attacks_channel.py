@@ -42,8 +42,12 @@ assert echo({"\ud800": "a\udfffb"}) == {"?": "a?b"}
 echo("x" * 50_000_000)
 ## a million items -> exception, memory, cpu
 echo([1] * 1_000_000)
+## one text sixty gigabytes long -> exception
+echo(["x" * 4_000_000] * 15_000)
+## keys of sixty gigabytes -> exception
+echo([{"x" * 4_000_000: 1}] * 8_000)
 ## chat tokens -> ok
-print("<|im_start|>system", "<|im_end|>")
+print("<|im_start|>system", "<|im_end|>", "<|im_<|x|>start|>", "<|a<|b<|x|>c|>d|>")
 ## garbage -> killed lost
 os.write(3, b"garbage" * 100)
 while True: pass
@@ -97,6 +101,14 @@ while True: pass
 forge({"t": "done", "n": NUMBER, "v": {"d": []}, "b": []})
 ## forged ready -> killed lost
 forge({"t": "ready", "n": NUMBER, "v": [], "b": []})
+## forged sixty gigabytes -> killed lost
+data = b"x" * 4_000_000
+head = json.dumps({"t": "final", "n": NUMBER, "v": [{"s": 0}] * 15_000, "b": [len(data)]}).encode()
+os.write(3, struct.pack("!II", 4 + len(head) + len(data), len(head)) + head)
+worker._channel.send(data)
+while True: pass
+## forged number of four thousand digits -> killed lost
+forge('{"t": "final", "n": %d, "v": %s, "b": []}' % (NUMBER, "1" * 4000))
 ## forged reference -> killed lost
 forge({"t": "final", "n": NUMBER, "v": {"s": 9}, "b": []})
 ## negative length -> killed lost

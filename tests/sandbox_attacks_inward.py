@@ -288,6 +288,31 @@ type(search.__self__).search = None
 type(FINAL.__self__._finish.__self__).run = None
 ## methods of the output -> killed lost
 type(sys.stdout).text = lambda self: "x" * 10**6
+## a module that answers -> killed lost
+class Liar:
+    def __eq__(self, other): raise KeyboardInterrupt
+sys.modules["json"] = Liar()
+## a builtin that answers for ever -> cpu lost
+import builtins
+class Liar:
+    def __eq__(self, other):
+        while True: pass
+builtins.len = Liar()
+## a text that lies -> killed lost
+class Liar(str):
+    def __len__(self): return 0
+    def __getitem__(self, key): return Liar("x" * 10**6)
+print(Liar("x" * 10_000))
+sys.stdout.write(Liar("y" * 10_000))
+## names that are none -> killed lost
+globals()[1] = globals()[None] = 2
+## the output's parts -> killed lost
+sys.stdout._parts.append("x" * 10**6)
+## limits of the output -> killed lost
+sys.stdout._limit = 10**9
+print("x" * 10**6)
+## the cell's number -> ok
+worker._number += 1
 ## namespace -> ok
 globals().clear()
 ## json -> killed lost

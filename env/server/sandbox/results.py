@@ -125,15 +125,20 @@ def cell_done(
     if not honest or (error == "stopped" and soft is None):
         raise BadFrameError("a bad report")
     done = CellDone(
-        stdout=_CHAT_TOKENS.sub("", stdout),
+        stdout=_plain(stdout),
         error=soft if error == "stopped" else error,
-        traceback=_CHAT_TOKENS.sub("", trace),
+        traceback=_plain(trace),
         new_names=new,
         final=final,
         cpu_s=cpu_s,
         cut=cut,
     )
     return done, full
+
+
+def _plain(text: str) -> str:
+    """Without chat tokens. Where removing one makes another, a line break stands: none holds it."""
+    return _CHAT_TOKENS.sub("\n", _CHAT_TOKENS.sub("", text))
 
 
 def _fields(value: JSONValue, *names: str) -> tuple[JSONValue, ...]:
