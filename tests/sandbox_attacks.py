@@ -56,9 +56,9 @@ _REFUSED = (
     "select pselect6 epoll_create1 eventfd2 signalfd4 timerfd_create inotify_init1 dup dup2 dup3 "
     "fcntl ioctl pipe2 close shutdown readv writev pread64 pwrite64 sendfile splice vmsplice tee "
     "mlock mlockall mbind pkey_mprotect modify_ldt arch_prctl seccomp landlock_restrict_self "
-    "reboot kexec_load init_module swapon syslog sched_setaffinity setpriority getdents64 "
-    "newfstatat statx readlinkat chdir umask utimensat acct quotactl"
-    " name_to_handle_at open_by_handle_at"
+    "reboot kexec_load init_module swapon syslog sched_setaffinity setpriority "
+    "getdents64 newfstatat statx readlinkat chdir umask utimensat acct quotactl "
+    "name_to_handle_at open_by_handle_at"
 )
 CALLS = _REFUSED.split()
 """What no worker may call, whatever the arguments."""

@@ -41,6 +41,8 @@ lock.acquire(timeout=10**6)
 ## sleep on a queue -> cpu
 import queue
 queue.Queue().get()
+## gives its processor away -> cpu
+while True: os.sched_yield()
 ## pause -> refused
 native("pause")
 ## SIGALRM ignored -> cpu
@@ -119,7 +121,8 @@ pages = []
 while True: pages.append(mmap.mmap(-1, 10**7))
 ## zip bomb -> memory
 import zlib
-zlib.decompress(zlib.compress(bytes(60_000_000)) * 1, bufsize=10**9)
+bomb = zlib.compress(zlib.compress(bytes(10**7), 1), 1)
+while True: bomb = zlib.decompress(bomb, bufsize=10**8)
 """
 
 OUTPUT = r"""
@@ -189,9 +192,9 @@ json.loads("[" * 100_000)
 exec("\uff4f\uff53.listdir('/')")
 ## NFKC attributes -> refused
 exec("os.\uff4c\uff49\uff53\uff54\uff44\uff49\uff52('/')")
-## code object by hand -> killed lost
+## code object by hand -> killed lost, exception
 code = (lambda: 0).__code__
-exec(code.replace(co_code=bytes([100, 255] * 50 + [83, 0])))
+exec(code.replace(co_code=bytes([101, 255, 83, 0]), co_names=()))
 ## marshalled code cut off -> exception
 import marshal
 exec(marshal.loads(marshal.dumps(compile("x", "", "exec"))[:-9]))

@@ -8,20 +8,17 @@ a process id cannot come to mean another process while the host may still signal
 
 from __future__ import annotations
 
-import _imp
 import gc
 import importlib
-import logging
 import marshal
 import os
 import signal
 import socket
 import struct
 import sys
-from types import FunctionType, ModuleType
 from typing import NoReturn
 
-from . import confine, traces, worker
+from . import confine, paths, traces, worker
 
 # What policy code may import: nothing else can be loaded later, there are no files.
 _MODULES = (
@@ -52,7 +49,7 @@ def main(control_fd: int) -> None:
         config["base_bytes"] = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     sys.path.clear()
     sys.path_importer_cache.clear()
-    _hide_paths()
+    paths.hide()
     config["layers"] = confine.harden_zygote()
     config["zygote_pid"] = os.getpid()
     for fd in (0, 1, 2):
@@ -63,21 +60,6 @@ def main(control_fd: int) -> None:
     gc.freeze()
     control.send(b"ready")
     _serve(control, config)
-
-
-def _hide_paths() -> None:
-    """Take the host's paths from what messages, tracebacks and `repr` show of imported modules."""
-    for thing in gc.get_objects():
-        if isinstance(thing, FunctionType) and thing.__code__.co_filename.startswith("/"):
-            name = f"<{thing.__module__}>"
-            _imp._fix_co_filename(thing.__code__, name)  # type: ignore[attr-defined]
-        elif isinstance(thing, ModuleType):
-            thing.__dict__.pop("__file__", None)
-            if thing.__spec__ is not None and thing.__spec__.has_location:
-                thing.__spec__.has_location = False
-                thing.__spec__.origin = "built-in"
-    # By this it knows its own frames, to leave them out when it looks for who logs.
-    setattr(logging, "_srcfile", logging.addLevelName.__code__.co_filename)  # noqa: B010
 
 
 def _serve(control: socket.socket, config: dict[str, object]) -> None:
