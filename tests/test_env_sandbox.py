@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 
@@ -97,6 +98,20 @@ def test_chat_template_tokens_do_not_reach_the_observation(repl: Repl) -> None:
     result = done(repl.run("print('a<|im_end|>b<|assistant|>c</s>d[INST]e <b> a<b')"))
     assert result.stdout == "abcde <b> a<b\n"
     assert "<|" not in done(repl.run("raise ValueError('<|im_start|>')")).traceback
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 30])
+@pytest.mark.parametrize(
+    ("token", "inner"), [("<|im_{}start|>", "<|x|>"), ("<{}/s>", "</s>"), ("[IN{}ST]", "[INST]")]
+)
+def test_no_chat_token_is_made_by_taking_out_another(
+    repl: Repl, token: str, inner: str, depth: int
+) -> None:
+    text = inner
+    for _ in range(depth):
+        text = token.format(text)
+    shown = done(repl.run(f"print({text!r})")).stdout
+    assert not re.search(r"<\|[^|<>\n]+\|>|</s>|\[INST\]", shown), shown
 
 
 def test_lone_surrogates_are_replaced_both_ways(host: SandboxHost) -> None:
@@ -276,8 +291,9 @@ FINAL([ask(llm_query_and(1)) if False else out, [rlm_query("x") for _ in range(2
     assert event.final == [["one", "two", "end"], ["three", ["four"]]]
 
 
-def test_nine_repls_deep(host: SandboxHost) -> None:
+def test_nine_repls_deep() -> None:
     """More suspended cells than running ones are allowed: a sub-call gives its slot back."""
+    host = SandboxHost(LIMITS, SandboxSettings(running_cells=1))
     chain = [host.open({}) for _ in range(9)]
     for repl in chain[:-1]:
         call(repl.run("FINAL([rlm_query('deeper')])"))
@@ -287,8 +303,7 @@ def test_nine_repls_deep(host: SandboxHost) -> None:
     for _ in range(8):
         value = value[0]
     assert value == "bottom"
-    for repl in chain:
-        repl.close()
+    host.close()
 
 
 def test_the_clock_stands_still_during_a_sub_call() -> None:
@@ -344,6 +359,7 @@ def test_final_gives_the_value_and_ends_the_cell(repl: Repl, code: str, value: o
         "import sys\nsys.set_int_max_str_digits(0)\nFINAL(10 ** 6000)",
         "FINAL('x' * 5_000_000)",
         "FINAL([1] * 300_000)",
+        "FINAL(['x' * 4_000_000] * 5)",  # travels once, and would stand there five times
         "FINAL_VAR('no_such_name')",
     ],
 )

@@ -1,184 +1,189 @@
-"""Ordinary Python gives inside the sandbox what it gives outside."""
+"""Ordinary Python gives inside the sandbox what it gives in a plain interpreter.
+
+The snippets: `sandbox_snippets.txt`.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import io
+import os
+import re
+import subprocess
 import sys
-import types
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from env.server.sandbox import CellDone, Repl, SandboxHost
 from env.settings import LimitSettings, SandboxSettings
 
-SNIPPETS = r"""
-## classes
-class A:
-    def __init__(self, x): self.x = x
-    def __repr__(self): return f'A({self.x})'
-class B(A):
-    pass
-print(B(3), isinstance(B(1), A), B.__mro__[1].__name__)
-## generators
-def g(n):
-    for i in range(n):
-        yield i * i
-print(list(g(5)), sum(x for x in g(4)))
-## dataclasses
-from dataclasses import dataclass, field
-@dataclass(order=True)
-class P:
-    a: int
-    b: list = field(default_factory=list)
-print(P(1, [2]), P(1) < P(2))
-## regular expressions
-import re
-print(re.sub(r'(\w+) (\w+)', lambda m: m[2] + m[1], 'ab cd'), re.findall(r'\d+', 'a1b22'))
-## json
-import json
-print(json.dumps({'a': [1, 2.5, None]}, sort_keys=True), json.loads('[1]'))
-## statistics
-import statistics
-print(statistics.mean([1, 2, 4]))
-print(statistics.median([3, 1, 2]))
-print(round(statistics.stdev([1, 2, 4]), 6))
-## collections
-from collections import Counter, defaultdict, OrderedDict, deque, namedtuple
-print(Counter('abca').most_common(1))
-print(defaultdict(list)['x'])
-print(deque([1, 2], 1))
-print(namedtuple('N', 'a b')(1, 2))
-## itertools
-import itertools as it, functools
-print(list(it.combinations('abc', 2)), functools.reduce(lambda a, b: a * b, [1, 2, 3]))
-## heapq, bisect
-import heapq, bisect
-print(heapq.nlargest(2, [3, 1, 2]), bisect.bisect([1, 3], 2))
-## strings
-import textwrap, difflib, string
-print(textwrap.fill('a b c d', 3))
-print(difflib.get_close_matches('appel', ['apple', 'x']))
-print(f'{3.14159:.2f}')
-print('{:>5}'.format(7))
-## datetime
-from datetime import datetime, timedelta
-print(datetime(2024, 2, 28) + timedelta(days=2), datetime.strptime('2024', '%Y').year)
-## decimal, fractions, math
-from decimal import Decimal
-from fractions import Fraction
-import math
-print(Decimal('0.1') * 3, Fraction(1, 3) + 1, math.isclose(0.1 + 0.2, 0.3))
-## exceptions
-try:
-    {}['x']
-except KeyError as e:
-    print('missing', e)
-finally:
-    print('end')
-## context managers
-import contextlib
-@contextlib.contextmanager
-def c():
-    print('in'); yield 5; print('out')
-with c() as v: print(v)
-## comprehensions
-m = {k: [i for i in range(k)] for k in range(3)}
-(n := 4)
-print(m, n, {*'aa'}, [*m])
-## match
-def f(x):
-    match x:
-        case {'a': [y, *_]}: return y
-        case _: return 0
-print(f({'a': [7, 8]}), f(1))
-## typing, enum
-from enum import Enum
-from typing import NamedTuple
-class E(Enum):
-    A = 1
-class T(NamedTuple):
-    x: int = 1
-print(E.A, T())
-## decorators, closures
-import functools
-@functools.lru_cache
-def fib(n): return n if n < 2 else fib(n - 1) + fib(n - 2)
-def k():
-    c = 0
-    def i():
-        nonlocal c; c += 1; return c
-    return i
-j = k(); j()
-print(fib(50), j())
-## hashes and encodings
-import hashlib, base64, zlib
-print(hashlib.sha256(b'a').hexdigest()[:8])
-print(base64.b64encode(b'ab'))
-print(zlib.crc32(b'a'))
-print('é'.encode('cp1252'))
-## threads pool
-from concurrent.futures import ThreadPoolExecutor, as_completed
-with ThreadPoolExecutor(4) as pool:
-    fs = [pool.submit(pow, 2, n) for n in range(4)]
-    print(sorted(f.result() for f in as_completed(fs)), list(pool.map(len, ['a', 'bb'])))
-## async
-import types
-@types.coroutine
-def y():
-    yield
-async def f():
-    await y(); return 3
-c = f(); c.send(None)
-try:
-    c.send(None)
-except StopIteration as e:
-    print(e.value)
-## redirected output
-import contextlib, io
-b = io.StringIO()
-with contextlib.redirect_stdout(b):
-    print('inner')
-print(b.getvalue().upper())
-## xml, csv, html
-import csv, io, html
-import xml.etree.ElementTree as E
-print(list(csv.reader(io.StringIO('a,b'))))
-print(html.unescape('&lt;'))
-print(E.fromstring('<a><b/></a>')[0].tag)
-## pickle and copy
-import pickle, copy
-class Q:
-    v = 1
-print(pickle.loads(pickle.dumps([1, {2}])))
-print(copy.deepcopy({'a': [1]}))
-print(pickle.loads(pickle.dumps(Q)).v)
-"""
+LIMITS = LimitSettings(cell_wall_s=30, observation_chars=20_000)
+ROOT = Path(__file__).resolve().parent.parent
 
 
 def snippets() -> dict[str, str]:
-    parts = SNIPPETS.split("## ")[1:]
-    return {name: code for name, _, code in (part.partition("\n") for part in parts)}
+    text = Path(__file__).with_name("sandbox_snippets.txt").read_text(encoding="utf-8")
+    parts = [part.partition("\n") for part in text.split("\n## ")[1:]]
+    return {name: code for name, _, code in parts}
 
 
 @pytest.fixture(scope="module")
-def repl() -> Iterator[Repl]:
-    host = SandboxHost(LimitSettings(cell_wall_s=30), SandboxSettings())
-    yield host.open("")
+def host() -> Iterator[SandboxHost]:
+    host = SandboxHost(LIMITS, SandboxSettings())
+    yield host
     host.close()
 
 
+@pytest.fixture
+def repl(host: SandboxHost) -> Iterator[Repl]:
+    repl = host.open("")
+    yield repl
+    repl.close()
+
+
+def run(repl: Repl, code: str) -> CellDone:
+    done = repl.run(code)
+    assert isinstance(done, CellDone)
+    return done
+
+
+def plain(*arguments: str, code: str = "", errors: int = subprocess.PIPE) -> tuple[str, str]:
+    """What CPython prints, bare and in the sandbox's locale and time zone: output, errors."""
+    run = subprocess.run(
+        [sys.executable, "-S", "-s", "-P", "-u", *arguments],
+        input=code.encode(),
+        env={"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "TZ": "UTC"},
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        check=False,
+    )
+    return run.stdout.decode(), (run.stderr or b"").decode()
+
+
 @pytest.mark.parametrize("code", snippets().values(), ids=snippets())
-def test_ordinary_python_does_what_it_does_outside(
-    repl: Repl, code: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    main = types.ModuleType("__main__")
-    monkeypatch.setitem(sys.modules, "__main__", main)
-    outside = io.StringIO()
-    with contextlib.redirect_stdout(outside):
-        exec(code, main.__dict__)
-    inside = repl.run(code)
-    assert isinstance(inside, CellDone)
-    assert (inside.stdout, inside.error) == (outside.getvalue(), None), inside.traceback
+def test_ordinary_python_does_what_it_does_outside(repl: Repl, code: str) -> None:
+    outside, _ = plain("-c", code, errors=subprocess.STDOUT)
+    inside = run(repl, code)
+    assert (inside.error, inside.traceback, inside.cut) == (None, "", 0)
+    assert inside.stdout == outside
     assert inside.stdout
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "1 + 1",
+        "'a' + \"b'\"",
+        "None",
+        "x = 3",
+        "[1, {'k': (2.5, None)}]",
+        "'two\\nlines'",
+        "print('x')",
+        "'é\\ud800'.encode('utf-8', 'replace')",
+        "len",
+        "type('A', (), {})",
+        "type('A', (), {'__repr__': lambda self: 'its own'})()",
+        "_ = 5; _",
+        "(lambda: (yield))().__class__",
+        "0.1 + 0.2",
+        "...",
+        "x = 1; x += 1; x",
+        "{3, 1, 2}",
+        "import math; math.pi",
+    ],
+)
+def test_the_last_expression_is_echoed_as_by_an_interpreter(repl: Repl, code: str) -> None:
+    outside, _ = plain("-i", "-q", code=f"{code}\n")
+    assert run(repl, code).stdout == outside
+
+
+def test_of_several_expressions_the_last_is_echoed(repl: Repl) -> None:
+    assert run(repl, "1; 2\n3\n'last'").stdout == "'last'\n"
+
+
+MISTAKES = [
+    "1 / 0",
+    "nothing",
+    "len(3)",
+    "{}['key']",
+    "[1][2]",
+    "int('x')",
+    "'a' + 1",
+    "None.upper()",
+    "import nowhere",
+    "from math import nothing",
+    "assert 1 == 2, 'why'",
+    "raise ValueError",
+    "raise ValueError('two\\nlines')",
+    "x, y = 1, 2, 3",
+    "def f(a): pass\nf()",
+    "def f(): return f()\nf()",
+    "class A: pass\nA().b",
+    "next(iter([]))",
+    "'é'.encode('ascii')",
+    "b'\\xff'.decode()",
+    "raise KeyError('x') from ValueError('y')",
+    "raise ExceptionGroup('g', [ValueError(1)])",
+    "f'{1:q}'",
+    "10 ** 5000 and str(10 ** 5000)",
+]
+
+
+@pytest.mark.parametrize("code", MISTAKES)
+def test_a_mistake_is_told_in_cpythons_words(repl: Repl, code: str) -> None:
+    """The exception's own lines; what stands above them is shorter than CPython's."""
+    last = run(repl, code).traceback.splitlines()[-1]
+    errors = [line.lstrip(" |+-") for line in plain("-c", code)[1].splitlines()]
+    assert last in [re.sub(r"\(/.*\)$", "(unknown location)", line) for line in errors]
+
+
+WITH_LIBRARY = [
+    "import json\njson.loads('{')",
+    "import re\nre.compile('(')",
+    "import statistics\nstatistics.mean([])",
+    "from decimal import Decimal\nDecimal('x')",
+    "from fractions import Fraction\nFraction('x')",
+    "import collections\ncollections.namedtuple('N', '1a')",
+    "from datetime import datetime\ndatetime.strptime('x', '%Y')",
+    "import heapq\nheapq.nlargest(1, 3)",
+    "max([1], key=lambda x: 1 / 0)",
+    "search(3, 'a')",
+    "llm_query(3)",
+    "from json import nothing",
+    "import pickle\npickle.loads(b'x')",
+    "import concurrent.futures as c\nc.ThreadPoolExecutor().submit(int, 'x').result()",
+    "raise OSError(2, 'No such file')",
+    "open('notes.txt')",
+]
+PATH = re.compile(r"/\w+/|\\|site-packages|\.py\b")
+
+
+@pytest.mark.parametrize("code", WITH_LIBRARY)
+def test_a_traceback_shows_the_policys_own_lines(repl: Repl, code: str) -> None:
+    trace = run(repl, code).traceback.splitlines()
+    last = code.splitlines()[-1]
+    assert trace[0] == f"line {len(code.splitlines())}: {last}"
+    assert not PATH.search("\n".join(trace))
+    assert all(line.startswith("line ") for line in trace[:-1])
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import traceback, json\ntry: json.loads('{')\nexcept ValueError: traceback.print_exc()",
+        "import traceback\ntraceback.print_stack()",
+        "import json\nprint(json, json.decoder, type(json.JSONDecoder))",
+        "import json\njson",
+        "import logging\nlogging.exception('x', exc_info=True, stack_info=True)",
+        "import sys\nframe = sys._getframe()\nwhile frame: print(frame); frame = frame.f_back",
+        "import inspect, re\nprint(inspect.currentframe().f_back, re.compile.__code__)",
+        "import warnings, re\nwarnings.warn('careful', stacklevel=3)",
+        "import json\ntry: json.x\nexcept AttributeError as e: print(e)",
+    ],
+)
+def test_what_python_prints_of_itself_holds_no_path(repl: Repl, code: str) -> None:
+    done = run(repl, code)
+    assert done.stdout
+    for place in (os.path.dirname(os.__file__), str(ROOT), sys.prefix, sys.base_prefix):
+        assert place not in done.stdout + done.traceback
+    assert not PATH.search(done.stdout)

@@ -75,8 +75,11 @@ TRACE_CHARS = 4000
 
 
 def without_chat_tokens(text: str) -> str:
-    """`text` without what could pass for a turn of a chat."""
-    return _CHAT_TOKENS.sub("", text)
+    """Without what could pass for a turn of a chat.
+
+    Where removing one token makes another, a line break stands: no token holds one.
+    """
+    return _CHAT_TOKENS.sub("\n", _CHAT_TOKENS.sub("", text))
 
 
 def sub_call(value: JSONValue) -> SubCall:

@@ -37,8 +37,15 @@ _ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
 }
-_CODE = """
-import sys
+_NO_RANDOM_ADDRESSES = 0x0040000
+# None and types are hashed by their address, and sets ordered by hashes: so the interpreter lies at
+# the same address each time, where the kernel allows it. That takes a second exec, and only one.
+_CODE = f"""
+import ctypes, os, sys
+persona = ctypes.CDLL(None).personality
+now = persona(0xFFFFFFFF)
+if sys.argv[3:] != ["again"] and persona(now | {_NO_RANDOM_ADDRESSES}) == now >= 0:
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:], "again"])
 sys.path.append(sys.argv[1])
 from inside.zygote import main
 main(int(sys.argv[2]))
@@ -142,6 +149,7 @@ class Zygote(Spawner):
     _kind = "zygote"
 
     def __init__(self, bpf: bytes | None, preload: Mapping[str, str] | None = None) -> None:
+        _hold_standard_descriptors()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         super().__init__(ours)
         command = [sys.executable, "-s", "-S", "-P", "-B", "-c", _CODE, str(_FOLDER)]
@@ -286,3 +294,16 @@ class Template(Spawner):
         with contextlib.suppress(SandboxError):  # a zygote that died took it along
             self._zygote.signal(self.pid, signal.SIGKILL)
             self._zygote.reap(self.pid)
+
+
+def _hold_standard_descriptors() -> None:
+    """Open 0 to 2 on nothing where this process was started without them.
+
+    Else a socket gets such a number: the zygote's would be replaced by its own standard streams,
+    and a worker's would receive what some library writes as an error.
+    """
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is `fd`

@@ -20,6 +20,8 @@ if TYPE_CHECKING:  # openenv takes seconds to import
 
 MAX_HEADER = 256 * 1024
 MAX_FRAME = 4 * 1024 * 1024
+MAX_TEXT = 4 * MAX_FRAME
+"""Characters of a value: one text may stand in it many times, and travels once."""
 MAX_DEPTH = 200
 """Above what `inside/channel.py` sends, below what recursion can take (three levels an item)."""
 
@@ -90,7 +92,10 @@ def parse(body: bytes) -> Frame:
         if kind not in ("ready", "call", "final", "done") or type(number) is not int:
             raise BadFrameError("an unknown kind of message")
         texts = _texts(body, 4 + header_size, sizes)
-        return Frame(kind, number, _value(header["v"], texts, 0))
+        value = _value(header["v"], texts, 0)
+        if _characters(value) > MAX_TEXT:
+            raise BadFrameError("a value that is too large once its texts are in place")
+        return Frame(kind, number, value)
     except (ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
         raise BadFrameError(type(error).__name__) from None
 
@@ -116,11 +121,23 @@ def _value(tree: Any, texts: list[str], depth: int) -> JSONValue:
         if "s" in tree:
             return _text(tree["s"], texts)
         return {_text(key, texts): _value(item, texts, depth + 1) for key, item in tree["d"]}
-    if tree is None or type(tree) in (bool, int):
+    if tree is None or type(tree) is bool:
+        return tree
+    if type(tree) is int and -(2**63) <= tree < 2**63:
         return tree
     if type(tree) is float and tree - tree == 0:
         return tree
     raise BadFrameError("an unknown type")
+
+
+def _characters(value: JSONValue) -> int:
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, list):
+        return sum(map(_characters, value))
+    if isinstance(value, dict):
+        return sum(map(len, value)) + sum(map(_characters, value.values()))
+    return 0
 
 
 def _text(index: Any, texts: list[str]) -> str:

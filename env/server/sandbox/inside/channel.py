@@ -17,6 +17,7 @@ from typing import Any
 FD = 3
 MAX_HEADER = 256 * 1024
 MAX_FRAME = 4 * 1024 * 1024
+MAX_TEXT = 4 * MAX_FRAME
 MAX_DEPTH = 64
 
 
@@ -65,6 +66,8 @@ def frame(kind: str, number: int, value: Any) -> bytes:
     """
     blobs: dict[str, int] = {}
     tree = _tree(value, blobs, 0, set())
+    if _characters(tree, [len(text) for text in blobs]) > MAX_TEXT:
+        raise TooLargeError("too large: at most 16 million characters")
     encoded = [text.encode("utf-8", "replace") for text in blobs]
     header = json.dumps(
         {"t": kind, "n": number, "v": tree, "b": [len(blob) for blob in encoded]},
@@ -107,6 +110,17 @@ def _tree(value: Any, blobs: dict[str, int], depth: int, above: set[int]) -> Any
         inside = above | {id(value)}
         return [_tree(item, blobs, depth + 1, inside) for item in value]
     return {"s": _blob(str(value), blobs)}
+
+
+def _characters(tree: Any, sizes: list[int]) -> int:
+    """Of all texts of a tree, each as often as it stands there."""
+    if isinstance(tree, list):
+        return sum(_characters(item, sizes) for item in tree)
+    if not isinstance(tree, dict):
+        return 0
+    if "s" in tree:
+        return sizes[tree["s"]]
+    return sum(sizes[key] + _characters(item, sizes) for key, item in tree["d"])
 
 
 _LAZY = tuple(map(type, ({}.keys(), {}.values(), {}.items(), range(0), map(str, ()), iter([]))))

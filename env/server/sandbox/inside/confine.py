@@ -22,6 +22,7 @@ _SECCOMP_MODE_FILTER = 2
 _LANDLOCK_CREATE_RULESET = 444  # the same number on x86_64 and aarch64
 _LANDLOCK_RESTRICT_SELF = 446
 _NOBODY = 65534
+_CAPABILITY_VERSION = 0x20080522
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -41,6 +42,8 @@ def harden_zygote() -> list[str]:
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
     if os.geteuid() == 0 and _drop_uid():
         layers.append("uid")
+    if _drop_capabilities():
+        layers.append("no_capabilities")
     _prctl(_PR_SET_DUMPABLE, 0)  # after the uid, which resets it
     if _landlock():
         layers.append("landlock")
@@ -55,6 +58,12 @@ def _drop_uid() -> bool:
     except OSError:  # a container's root without the capability
         return False
     return True
+
+
+def _drop_capabilities() -> bool:
+    """Also where the uid cannot change: another user's, or those of a container's root."""
+    header = struct.pack("Ii", _CAPABILITY_VERSION, 0)
+    return bool(_libc.capset(header, bytes(24)) == 0)
 
 
 def _landlock() -> bool:

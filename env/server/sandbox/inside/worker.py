@@ -108,6 +108,7 @@ class _Repl:
         self._builtins = dict(vars(builtins))
         self._modules = dict(sys.modules)
         self._recursion = sys.getrecursionlimit()
+        self._thresholds = gc.get_threshold()
         signal.signal(signal.SIGALRM, self._soft_limit)
 
     def run(self, number: int, code: str) -> None:
@@ -180,6 +181,8 @@ class _Repl:
         sys.displayhook = self._display
         self._variables["__builtins__"] = builtins
         self._variables.update(self._reserved)
+        gc.callbacks.clear()
+        gc.set_threshold(*self._thresholds)
         gc.enable()
 
     def _is_full(self) -> bool:

@@ -16,13 +16,11 @@ import os
 import signal
 import socket
 import struct
-import sys
 from collections.abc import Callable
 from functools import partial
-from types import ModuleType
 from typing import Any
 
-from . import confine, imports, traces, worker
+from . import confine, imports, paths, traces, worker
 
 
 def main(control_fd: int) -> None:
@@ -33,9 +31,7 @@ def main(control_fd: int) -> None:
     null = os.open("/dev/null", os.O_RDWR)
     with open("/proc/self/statm") as file:
         config["base_bytes"] = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-    for module in list(sys.modules.values()):
-        if isinstance(module, ModuleType):
-            module.__dict__.pop("__file__", None)  # no path of the host in messages
+    paths.hide()
     config["layers"] = confine.harden_zygote()
     config["parent_pid"] = os.getpid()
     for fd in (0, 1, 2):
