@@ -71,6 +71,9 @@ _CHAT_TOKENS = re.compile(
 )
 """How chat templates mark turns. Text from a REPL must not be able to fake one."""
 
+_CHAT_PASSES = 8
+"""What is left after a token was taken out may be one again; deeper, its brackets go."""
+
 _TRACE_CHARS = 4000
 
 
@@ -125,15 +128,24 @@ def cell_done(
     if not honest or (error == "stopped" and soft is None):
         raise BadFrameError("a bad report")
     done = CellDone(
-        stdout=_CHAT_TOKENS.sub("", stdout),
+        stdout=_plain(stdout),
         error=soft if error == "stopped" else error,
-        traceback=_CHAT_TOKENS.sub("", trace),
+        traceback=_plain(trace),
         new_names=new,
         final=final,
         cpu_s=cpu_s,
         cut=cut,
     )
     return done, full
+
+
+def _plain(text: str) -> str:
+    """Text without chat-template tokens."""
+    for _ in range(_CHAT_PASSES):
+        text, found = _CHAT_TOKENS.subn("", text)
+        if not found:
+            return text
+    return text.replace("<", "").replace("[", "")
 
 
 def _fields(value: JSONValue, *names: str) -> tuple[JSONValue, ...]:

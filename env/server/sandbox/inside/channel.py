@@ -17,6 +17,8 @@ from typing import Any
 FD = 3
 MAX_HEADER = 256 * 1024
 MAX_FRAME = 4 * 1024 * 1024
+MAX_TEXT = 8 * 1024 * 1024
+"""Characters of all texts of a value, one that stands in it twice counted twice."""
 MAX_DEPTH = 64
 
 
@@ -63,9 +65,9 @@ def frame(kind: str, number: int, value: Any) -> bytes:
     Raises:
         TooLargeError: the frame would pass a limit, or `value` is nested too deeply.
     """
-    blobs: dict[str, int] = {}
+    blobs = _Blobs()
     tree = _tree(value, blobs, 0, set())
-    encoded = [text.encode("utf-8", "replace") for text in blobs]
+    encoded = [text.encode("utf-8", "replace") for text in blobs.numbers]
     header = json.dumps(
         {"t": kind, "n": number, "v": tree, "b": [len(blob) for blob in encoded]},
         separators=(",", ":"),
@@ -76,12 +78,27 @@ def frame(kind: str, number: int, value: Any) -> bytes:
     return b"".join([struct.pack("!II", size, len(header)), header, *encoded])
 
 
-def _tree(value: Any, blobs: dict[str, int], depth: int, above: set[int]) -> Any:
+class _Blobs:
+    """Texts in the order of their numbers; each travels once."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+        self._left = MAX_TEXT
+
+    def add(self, text: str) -> int:
+        plain = str.__str__(text)  # a subclass may lie about its hash and equality
+        self._left -= len(plain)
+        if self._left < 0:
+            raise TooLargeError("too large: at most 8 million characters, repeated ones counted")
+        return self.numbers.setdefault(plain, len(self.numbers))
+
+
+def _tree(value: Any, blobs: _Blobs, depth: int, above: set[int]) -> Any:
     """`value` as JSON types with texts as references; other objects become their `str`."""
     if value is None or value is True or value is False:
         return value
     if isinstance(value, str):
-        return {"s": _blob(value, blobs)}
+        return {"s": blobs.add(value)}
     if isinstance(value, int):
         if not -(2**63) <= value < 2**63:
             raise TooLargeError("a number of more than 64 bits")
@@ -97,7 +114,7 @@ def _tree(value: Any, blobs: dict[str, int], depth: int, above: set[int]) -> Any
         inside = above | {id(value)}
         return {
             "d": [
-                [_blob(str(key), blobs), _tree(item, blobs, depth + 1, inside)]
+                [blobs.add(str(key)), _tree(item, blobs, depth + 1, inside)]
                 for key, item in value.items()
             ]
         }
@@ -106,7 +123,7 @@ def _tree(value: Any, blobs: dict[str, int], depth: int, above: set[int]) -> Any
     if isinstance(value, (list, tuple)) or _is_lazy_list(value):
         inside = above | {id(value)}
         return [_tree(item, blobs, depth + 1, inside) for item in value]
-    return {"s": _blob(str(value), blobs)}
+    return {"s": blobs.add(str(value))}
 
 
 _LAZY = tuple(map(type, ({}.keys(), {}.values(), {}.items(), range(0), map(str, ()), iter([]))))
@@ -114,8 +131,3 @@ _LAZY = tuple(map(type, ({}.keys(), {}.values(), {}.items(), range(0), map(str, 
 
 def _is_lazy_list(value: Any) -> bool:
     return isinstance(value, _LAZY) or type(value).__name__ in ("generator", "deque", "filter")
-
-
-def _blob(text: str, blobs: dict[str, int]) -> int:
-    # A plain copy: a subclass may lie about its hash and equality.
-    return blobs.setdefault(str.__str__(text), len(blobs))
