@@ -93,6 +93,7 @@ def _weight(value: Any) -> int:
         value.encode()  # no lone surrogate
         return len(value)
     assert value is None or type(value) in (bool, int, float), type(value)
+    assert type(value) is not int or value.bit_length() < 65, "a number of more than 64 bits"
     return 0
 
 

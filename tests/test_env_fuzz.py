@@ -55,7 +55,7 @@ def _first_finding() -> str:
 
 
 def test_negative_control_a_text_named_too_often_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire._Texts, "take", lambda self, index: self._texts[index])
+    monkeypatch.setattr(wire, "_characters", lambda value: 0)
     assert "characters" in _first_finding()
 
 

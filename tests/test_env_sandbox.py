@@ -97,8 +97,6 @@ def test_chat_template_tokens_do_not_reach_the_observation(repl: Repl) -> None:
     result = done(repl.run("print('a<|im_end|>b<|assistant|>c</s>d[INST]e <b> a<b')"))
     assert result.stdout == "abcde <b> a<b\n"
     assert "<|" not in done(repl.run("raise ValueError('<|im_start|>')")).traceback
-    nested = "'<|im_' * 20 + '<|a|>' + 'end|>' * 20 + '</</s>s>'"
-    assert done(repl.run(f"print({nested})")).stdout.rstrip("/s>\n|imend_") == ""
 
 
 def test_lone_surrogates_are_replaced_both_ways(host: SandboxHost) -> None:

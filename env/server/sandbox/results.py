@@ -71,9 +71,6 @@ _CHAT_TOKENS = re.compile(
 )
 """How chat templates mark turns. Text from a REPL must not be able to fake one."""
 
-_CHAT_PASSES = 8
-"""What is left after a token was taken out may be one again; deeper, its brackets go."""
-
 _TRACE_CHARS = 4000
 
 
@@ -140,12 +137,8 @@ def cell_done(
 
 
 def _plain(text: str) -> str:
-    """Text without chat-template tokens."""
-    for _ in range(_CHAT_PASSES):
-        text, found = _CHAT_TOKENS.subn("", text)
-        if not found:
-            return text
-    return text.replace("<", "").replace("[", "")
+    """Without chat tokens. Where removing one makes another, a line break stands: none holds it."""
+    return _CHAT_TOKENS.sub("\n", _CHAT_TOKENS.sub("", text))
 
 
 def _fields(value: JSONValue, *names: str) -> tuple[JSONValue, ...]:

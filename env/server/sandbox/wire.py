@@ -20,9 +20,8 @@ if TYPE_CHECKING:  # openenv takes seconds to import
 
 MAX_HEADER = 256 * 1024
 MAX_FRAME = 4 * 1024 * 1024
-MAX_TEXT = 8 * 1024 * 1024
-"""Characters of a value's texts, each counted as often as the header names it: a text travels
-once, and named 30,000 times it would fill the server's memory when it is joined or written out."""
+MAX_TEXT = 4 * MAX_FRAME
+"""Characters of a value: one text may stand in it many times, and travels once."""
 MAX_DEPTH = 200
 """Above what `inside/channel.py` sends, below what recursion can take (three levels an item)."""
 
@@ -87,30 +86,16 @@ def _parse(body: bytes) -> Frame:
         kind, number, sizes = header["t"], header["n"], header["b"]
         if kind not in ("ready", "call", "final", "done") or type(number) is not int:
             raise BadFrameError("an unknown kind of message")
-        texts = _Texts(_decode(body, 4 + header_size, sizes))
-        return Frame(kind, number, _value(header["v"], texts, 0))
+        texts = _texts(body, 4 + header_size, sizes)
+        value = _value(header["v"], texts, 0)
+        if _characters(value) > MAX_TEXT:
+            raise BadFrameError("a value that is too large once its texts are in place")
+        return Frame(kind, number, value)
     except (ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
         raise BadFrameError(type(error).__name__) from None
 
 
-class _Texts:
-    """The texts of one frame, and how many more characters its value may name."""
-
-    def __init__(self, texts: list[str]) -> None:
-        self._texts = texts
-        self._left = MAX_TEXT
-
-    def take(self, index: Any) -> str:
-        if type(index) is not int or index < 0:
-            raise BadFrameError("a bad reference")
-        text = self._texts[index]
-        self._left -= len(text)
-        if self._left < 0:
-            raise BadFrameError("texts named too often")
-        return text
-
-
-def _decode(body: bytes, start: int, sizes: Any) -> list[str]:
+def _texts(body: bytes, start: int, sizes: Any) -> list[str]:
     if type(sizes) is not list or not all(type(size) is int and size >= 0 for size in sizes):
         raise BadFrameError("bad lengths")
     if start + sum(sizes) != len(body):
@@ -122,20 +107,38 @@ def _decode(body: bytes, start: int, sizes: Any) -> list[str]:
     return texts
 
 
-def _value(tree: Any, texts: _Texts, depth: int) -> JSONValue:
+def _value(tree: Any, texts: list[str], depth: int) -> JSONValue:
     if depth > MAX_DEPTH:
         raise BadFrameError("nested too deeply")
     if type(tree) is list:
         return [_value(item, texts, depth + 1) for item in tree]
     if type(tree) is dict:
         if "s" in tree:
-            return texts.take(tree["s"])
-        return {texts.take(key): _value(item, texts, depth + 1) for key, item in tree["d"]}
-    if tree is None or type(tree) in (bool, int):
+            return _text(tree["s"], texts)
+        return {_text(key, texts): _value(item, texts, depth + 1) for key, item in tree["d"]}
+    if tree is None or type(tree) is bool:
+        return tree
+    if type(tree) is int and -(2**63) <= tree < 2**63:
         return tree
     if type(tree) is float and tree - tree == 0:
         return tree
     raise BadFrameError("an unknown type")
+
+
+def _characters(value: JSONValue) -> int:
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, list):
+        return sum(map(_characters, value))
+    if isinstance(value, dict):
+        return sum(map(len, value)) + sum(map(_characters, value.values()))
+    return 0
+
+
+def _text(index: Any, texts: list[str]) -> str:
+    if type(index) is not int or index < 0:
+        raise BadFrameError("a bad reference")
+    return texts[index]
 
 
 def _no_constant(name: str) -> None:

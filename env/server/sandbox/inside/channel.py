@@ -17,8 +17,7 @@ from typing import Any
 FD = 3
 MAX_HEADER = 256 * 1024
 MAX_FRAME = 4 * 1024 * 1024
-MAX_TEXT = 8 * 1024 * 1024
-"""Characters of all texts of a value, one that stands in it twice counted twice."""
+MAX_TEXT = 4 * MAX_FRAME
 MAX_DEPTH = 64
 
 
@@ -65,9 +64,11 @@ def frame(kind: str, number: int, value: Any) -> bytes:
     Raises:
         TooLargeError: the frame would pass a limit, or `value` is nested too deeply.
     """
-    blobs = _Blobs()
+    blobs: dict[str, int] = {}
     tree = _tree(value, blobs, 0, set())
-    encoded = [text.encode("utf-8", "replace") for text in blobs.numbers]
+    if _characters(tree, [len(text) for text in blobs]) > MAX_TEXT:
+        raise TooLargeError("too large: at most 16 million characters")
+    encoded = [text.encode("utf-8", "replace") for text in blobs]
     header = json.dumps(
         {"t": kind, "n": number, "v": tree, "b": [len(blob) for blob in encoded]},
         separators=(",", ":"),
@@ -78,27 +79,12 @@ def frame(kind: str, number: int, value: Any) -> bytes:
     return b"".join([struct.pack("!II", size, len(header)), header, *encoded])
 
 
-class _Blobs:
-    """Texts in the order of their numbers; each travels once."""
-
-    def __init__(self) -> None:
-        self.numbers: dict[str, int] = {}
-        self._left = MAX_TEXT
-
-    def add(self, text: str) -> int:
-        plain = str.__str__(text)  # a subclass may lie about its hash and equality
-        self._left -= len(plain)
-        if self._left < 0:
-            raise TooLargeError("too large: at most 8 million characters, repeated ones counted")
-        return self.numbers.setdefault(plain, len(self.numbers))
-
-
-def _tree(value: Any, blobs: _Blobs, depth: int, above: set[int]) -> Any:
+def _tree(value: Any, blobs: dict[str, int], depth: int, above: set[int]) -> Any:
     """`value` as JSON types with texts as references; other objects become their `str`."""
     if value is None or value is True or value is False:
         return value
     if isinstance(value, str):
-        return {"s": blobs.add(value)}
+        return {"s": _blob(value, blobs)}
     if isinstance(value, int):
         if not -(2**63) <= value < 2**63:
             raise TooLargeError("a number of more than 64 bits")
@@ -114,7 +100,7 @@ def _tree(value: Any, blobs: _Blobs, depth: int, above: set[int]) -> Any:
         inside = above | {id(value)}
         return {
             "d": [
-                [blobs.add(str(key)), _tree(item, blobs, depth + 1, inside)]
+                [_blob(str(key), blobs), _tree(item, blobs, depth + 1, inside)]
                 for key, item in value.items()
             ]
         }
@@ -123,7 +109,18 @@ def _tree(value: Any, blobs: _Blobs, depth: int, above: set[int]) -> Any:
     if isinstance(value, (list, tuple)) or _is_lazy_list(value):
         inside = above | {id(value)}
         return [_tree(item, blobs, depth + 1, inside) for item in value]
-    return {"s": blobs.add(str(value))}
+    return {"s": _blob(str(value), blobs)}
+
+
+def _characters(tree: Any, sizes: list[int]) -> int:
+    """Of all texts of a tree, each as often as it stands there."""
+    if isinstance(tree, list):
+        return sum(_characters(item, sizes) for item in tree)
+    if not isinstance(tree, dict):
+        return 0
+    if "s" in tree:
+        return sizes[tree["s"]]
+    return sum(sizes[key] + _characters(item, sizes) for key, item in tree["d"])
 
 
 _LAZY = tuple(map(type, ({}.keys(), {}.values(), {}.items(), range(0), map(str, ()), iter([]))))
@@ -131,3 +128,8 @@ _LAZY = tuple(map(type, ({}.keys(), {}.values(), {}.items(), range(0), map(str, 
 
 def _is_lazy_list(value: Any) -> bool:
     return isinstance(value, _LAZY) or type(value).__name__ in ("generator", "deque", "filter")
+
+
+def _blob(text: str, blobs: dict[str, int]) -> int:
+    # A plain copy: a subclass may lie about its hash and equality.
+    return blobs.setdefault(str.__str__(text), len(blobs))
