@@ -6,7 +6,7 @@ it the defaults below hold, so it starts anywhere.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -40,8 +40,17 @@ class LimitSettings(Settings):
 class SandboxSettings(Settings):
     """The REPL's boundary."""
 
-    backend: Literal["process"] = Field("process", description="forked worker under seccomp")
+    backend: Literal["seccomp", "monty"] = Field(
+        "seccomp", description="forked CPython under seccomp, or the interpreter pydantic-monty"
+    )
     running_cells: int = Field(4, ge=1, le=256, description="cells that run at the same time")
+    templates: int = Field(
+        16, ge=0, le=256, description="contexts held ready for the rollouts of a group"
+    )
+    templates_mb: int = Field(64, ge=1, le=16_384, description="MB of these contexts together")
+    preload: list[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$")]] = Field(
+        [], description="modules that cells may import beside the standard library's"
+    )
 
 
 class EnvSettings(Settings):

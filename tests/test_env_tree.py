@@ -271,7 +271,7 @@ def test_a_failed_policy_makes_the_episode_void(play: Play) -> None:
 
 def test_a_broken_sandbox_is_no_mistake_of_the_model() -> None:
     class Broken:
-        def open(self, context: Any) -> Any:
+        def open(self, context: Any, shared_as: Any = None) -> Any:
             raise SandboxError("no more processes")
 
     play = Play(Broken())
@@ -283,7 +283,7 @@ def test_a_machine_too_busy_to_run_a_cell_is_no_mistake_of_the_model() -> None:
     class Busy:
         """A REPL whose cell got no CPU until the wall backstop bit."""
 
-        def open(self, context: Any) -> Any:
+        def open(self, context: Any, shared_as: Any = None) -> Any:
             return self
 
         def run(self, code: str) -> CellDone:

@@ -423,7 +423,7 @@ def test_metadata_names_the_enforced_layers(server_url: str, server_params: Para
     with urllib.request.urlopen(f"{server_url}/metadata") as response:
         about = json.load(response)
     assert about["name"] == "rlm"
-    assert about["sandbox_backend"] == "process"
+    assert about["sandbox_backend"] == "seccomp"
     assert "seccomp" in about["sandbox_layers"]
     assert about["limits"]["max_turns"] == server_params.env.limits.max_turns
 

@@ -74,7 +74,7 @@ def test_the_stage_writes_what_it_found(
     assert path == deploy.REPORT
     assert report["url"] == server_url
     assert "seccomp" in report["sandbox"]
-    assert report["sandbox_backend"] == "process"
+    assert report["sandbox_backend"] == "seccomp"
     assert report["versions"]["openenv"].startswith("0.10")
     assert "seccomp" in str(run.tags["sandbox"])
 

@@ -232,6 +232,7 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
             problem.question,
             {paper.paper_id: paper.text for paper in problem.papers},
             hint=service.hint(problem),
+            shared_as=problem.problem_id,
         )
         card = ProblemCard(
             problem_id=problem.problem_id,

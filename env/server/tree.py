@@ -36,8 +36,8 @@ a refused one costs a cell next to nothing and the server a round trip."""
 class ReplOpener(Protocol):
     """Where REPLs come from: a `SandboxHost`."""
 
-    def open(self, context: JSONValue) -> Repl:
-        """A fresh REPL whose variable `context` holds the value."""
+    def open(self, context: JSONValue, shared_as: str | None = None) -> Repl:
+        """A fresh REPL whose variable `context` holds the value; one name, one value."""
         ...
 
 
@@ -50,6 +50,7 @@ class Tree:
         question: what the root is asked.
         papers: paper_id -> text, the root's `context`.
         hint: the question carries a hint.
+        shared_as: a name under which other episodes have the same papers.
 
     Raises (every method that plays):
         SandboxError: the sandbox broke; the caller voids the episode.
@@ -62,11 +63,13 @@ class Tree:
         question: str,
         papers: Mapping[str, str],
         hint: bool = False,
+        shared_as: str | None = None,
     ) -> None:
         self._settings = settings
         self._limits: LimitSettings = settings.limits
         self._repls = repls
         self.papers = dict(papers)
+        self._shared_as = shared_as
         self.void: str | None = None
         self.shown: list[str] = []
         """Texts the policy saw or handed on: observations, prompts and contexts of children."""
@@ -218,7 +221,8 @@ class Tree:
             self._observe(frame)
             return
         if frame.repl is None:
-            frame.repl = self._repls.open(frame.context)
+            shared_as = self._shared_as if frame.parent is None else None
+            frame.repl = self._repls.open(frame.context, shared_as)
         if parsed.blocks:
             code = parsed.blocks[0]
         else:

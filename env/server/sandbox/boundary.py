@@ -1,12 +1,13 @@
 """The system-call filter of a worker, compiled to BPF in the server.
 
 Allow-list: what a running interpreter needs to compute, and the channel. Everything else is
-EPERM, so that the policy sees an ordinary exception. libseccomp writes the program, for the
-machine's own architecture; another one (32 bits, x32) kills the process.
+EPERM, so that the policy sees an ordinary exception. libseccomp writes the program for one
+architecture; a call through another one's table (32 bits, x32) kills the process.
 """
 
 from __future__ import annotations
 
+import platform
 import sys
 import tempfile
 from typing import Any
@@ -20,6 +21,8 @@ _MAP_ANONYMOUS = 0x20
 _ETIMEDOUT = 110
 _FUTEX_MASK = 0x7F
 _FUTEX_WAIT, _FUTEX_WAKE, _FUTEX_WAIT_BITSET, _FUTEX_WAKE_BITSET = 0, 1, 9, 10
+
+_OR_MONTY = ", or set env.sandbox.backend=monty, a weaker boundary"
 
 _ALLOWED = (
     # memory without executable pages: see the argument rules below for mmap and mprotect
@@ -42,8 +45,15 @@ _ALLOWED = (
 )
 
 
-def compile_filter() -> bytes:
+ARCHITECTURES = ("x86_64", "aarch64")
+"""Those whose calls take their arguments as the rules below read them."""
+
+
+def compile_filter(machine: str | None = None) -> bytes:
     """Return the BPF program (8 bytes per instruction).
+
+    Args:
+        machine: One of `ARCHITECTURES`; None for this machine's.
 
     Raises:
         SandboxError: seccomp cannot be had here.
@@ -51,17 +61,23 @@ def compile_filter() -> bytes:
     if not sys.platform.startswith("linux"):
         raise SandboxError(
             f"The REPL sandbox needs Linux with seccomp, and this is {sys.platform}. "
-            "Run the environment server in a Linux container or virtual machine."
+            f"Run the environment server in a Linux container or virtual machine{_OR_MONTY}."
+        )
+    machine = machine or platform.machine()
+    if machine not in ARCHITECTURES:
+        raise SandboxError(
+            f"The REPL sandbox has no filter for {machine}, only for {', '.join(ARCHITECTURES)}: "
+            f"run the environment server on one of these{_OR_MONTY}."
         )
     try:
         import pyseccomp
     except (ImportError, RuntimeError, OSError) as error:
         raise SandboxError(
             f"The REPL sandbox needs libseccomp ({error}). "
-            "Install it: `apt-get install libseccomp2` and `pip install pyseccomp`."
+            f"Install it: `apt-get install libseccomp2` and `pip install pyseccomp`{_OR_MONTY}."
         ) from error
     try:
-        return _program(pyseccomp)
+        return _program(pyseccomp, machine)
     except OSError as error:
         raise SandboxError(
             f"libseccomp could not build the sandbox's filter ({error}). "
@@ -69,13 +85,16 @@ def compile_filter() -> bytes:
         ) from error
 
 
-def _program(seccomp: Any) -> bytes:
+def _program(seccomp: Any, machine: str) -> bytes:
     rules = seccomp.SyscallFilter(seccomp.ERRNO(_EPERM))
     rules.set_attr(seccomp.Attr.ACT_BADARCH, seccomp.KILL_PROCESS)
+    arch = getattr(seccomp.Arch, machine.upper())
+    if arch != seccomp.system_arch():
+        rules.remove_arch(seccomp.system_arch())
+        rules.add_arch(arch)
     for name in _ALLOWED:
-        number = seccomp.resolve_syscall(seccomp.Arch.NATIVE, name)
-        if number >= 0:  # negative: this architecture has no such call
-            rules.add_rule(seccomp.ALLOW, number)
+        if seccomp.resolve_syscall(arch, name) >= 0:  # negative: it has no such call
+            rules.add_rule(seccomp.ALLOW, name)
     for name in ("read", "write"):
         rules.add_rule(seccomp.ALLOW, name, seccomp.Arg(0, seccomp.EQ, CHANNEL_FD))
     no_exec = seccomp.Arg(2, seccomp.MASKED_EQ, _PROT_EXEC, 0)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import threading
 import weakref
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +16,9 @@ from env.errors import SandboxError
 from env.server.sandbox.boundary import compile_filter
 from env.server.sandbox.repl import Repl
 from env.server.sandbox.results import CellDone, SubCall
-from env.server.sandbox.spawner import Spawner
+from env.server.sandbox.spawner import Spawner, Zygote
+from env.server.sandbox.templates import Templates
+from env.server.sandbox.wire import pack
 from env.settings import LimitSettings, SandboxSettings
 
 if TYPE_CHECKING:  # openenv takes seconds to import
@@ -26,12 +33,13 @@ class SandboxHost:
 
     Args:
         limits: Limits of every cell.
-        settings: How many cells run at the same time.
+        settings: How many cells run at the same time, how many contexts are held ready, and what
+            is imported beside the standard library.
         search_window: Default `window` of `search`.
         quiet_search: False makes `search` and `extract` print what they find.
 
     Raises:
-        SandboxError: seccomp cannot be had here; nothing may run then.
+        SandboxError: seccomp cannot be had here, or a module to preload cannot be imported.
     """
 
     _seccomp = True
@@ -58,7 +66,9 @@ class SandboxHost:
         self._lock = threading.Lock()
         self._closed = False
         self._repls: weakref.WeakSet[Repl] = weakref.WeakSet()
-        self._zygote = Spawner(self._bpf)
+        self._templates = Templates(settings.templates, settings.templates_mb << 20)
+        self._preload = _folders(settings.preload)
+        self._zygote = Zygote(self._bpf, self._preload)
         try:
             proof = self.open("")
         except SandboxError:
@@ -67,14 +77,20 @@ class SandboxHost:
         self.enforced: tuple[str, ...] = proof.enforced
         proof.close()
 
-    def open(self, context: JSONValue) -> Repl:
+    def open(self, context: JSONValue, shared_as: str | None = None) -> Repl:
         """Start a REPL whose `context` is this value: a text, or {paper_id: text}.
+
+        Args:
+            context: The value.
+            shared_as: A name that always means this same value. REPLs of one name are forked from
+                a template that has it loaded.
 
         Raises:
             SandboxError: no process could be started.
+            TypeError: the value is not made of JSON types.
         """
-        options = {**self._options}
-        repl = Repl(self._limits, options, context, self._living_zygote, self._slots, self._needed)
+        origin = partial(self._origin, context, shared_as)
+        repl = Repl(self._limits, origin, self._slots, self._needed)
         with self._lock:
             if self._closed:
                 repl.close()
@@ -83,23 +99,54 @@ class SandboxHost:
         return repl
 
     def close(self) -> None:
-        """End every REPL and the zygote; returns when no process is left."""
+        """End every REPL, the templates and the zygote; returns when no process is left."""
         with self._lock:
             self._closed = True
             repls = list(self._repls)
         for repl in repls:
             repl.close()
+        self._templates.close()
         self._zygote.close()
 
-    def _living_zygote(self) -> Spawner:
-        """The zygote; a new one when it died. REPLs of the old one are lost."""
+    def _origin(self, context: JSONValue, shared_as: str | None) -> tuple[Spawner, bytes]:
+        """What to fork a worker from, and its first message: see `inside/worker.py`."""
+        zygote = self._living_zygote()
+        if shared_as is not None:
+            template = self._templates.take(zygote, shared_as, context)
+            if template is not None:
+                return template, pack(("init", self._options))
+        return zygote, pack(("init", self._options, context))
+
+    def _living_zygote(self) -> Zygote:
+        """The zygote; a new one when it died. Templates and REPLs of the old one are lost."""
         with self._lock:
             if self._closed:
                 raise SandboxError("This sandbox host was closed.")
             if not self._zygote.alive:
+                self._templates.close()
                 self._zygote.close()
-                self._zygote = Spawner(self._bpf)
+                self._zygote = Zygote(self._bpf, self._preload)
             return self._zygote
+
+
+def _folders(modules: Sequence[str]) -> dict[str, str]:
+    """The folder in which each module or its package lies; empty for one built in.
+
+    Raises:
+        SandboxError: one is not installed here.
+    """
+    folders = {}
+    for name in modules:
+        package = name.partition(".")[0]
+        spec = importlib.util.find_spec(package)
+        if spec is None:
+            raise SandboxError(
+                f"env.sandbox.preload: {name}: there is no module {package!r} in the server's "
+                "environment; install it, or correct the name"
+            )
+        place = [*(spec.submodule_search_locations or ()), spec.origin or ""][0]
+        folders[name] = str(Path(place).parent) if os.path.isabs(place) else ""
+    return folders
 
 
 class Sandbox:

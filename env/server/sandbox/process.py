@@ -21,7 +21,7 @@ class WorkerProcess:
     """A forked worker. One thread at a time, but `kill` may come from any.
 
     Args:
-        spawner: The zygote to fork it from.
+        spawner: What to fork it from.
     """
 
     def __init__(self, spawner: Spawner) -> None:
@@ -52,7 +52,7 @@ class WorkerProcess:
         """Send a signal.
 
         Raises:
-            SandboxError: the zygote is dead, so the process id may mean another process.
+            SandboxError: the spawner is dead, so the process id may mean another process.
         """
         with self._guard:
             if not self._reaped:
@@ -97,7 +97,7 @@ class WorkerProcess:
             before this call is the one reported.
 
         Raises:
-            SandboxError: the zygote is dead.
+            SandboxError: the spawner is dead.
         """
         with self._guard:
             if self._reaped:

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from env.errors import SandboxError
 from env.server.sandbox.process import WorkerGoneError, WorkerProcess
@@ -73,9 +73,7 @@ class Repl:
 
     Args:
         limits: CPU, wall and memory limits.
-        options: What the worker needs to know, see `inside/worker.py`.
-        context: The value of `context`.
-        spawner: Gives the living zygote.
+        origin: Gives what to fork a worker from, and the first message to that worker.
         slots: Limits the cells that run at the same time, over all REPLs.
         needed: Layers without which no code may run.
     """
@@ -83,14 +81,12 @@ class Repl:
     def __init__(
         self,
         limits: LimitSettings,
-        options: dict[str, Any],
-        context: JSONValue,
-        spawner: Callable[[], Spawner],
+        origin: Callable[[], tuple[Spawner, bytes]],
         slots: threading.Semaphore,
         needed: tuple[str, ...],
     ) -> None:
         self._limits = limits
-        self._spawner = spawner
+        self._origin = origin
         self._slots = slots
         self._needed = needed
         self._lock = threading.Lock()
@@ -99,7 +95,6 @@ class Repl:
         self._number = 0
         self._cell: _Cell | None = None
         self._worker: WorkerProcess | None = None
-        self._init = pack(("init", context, options))
         self.enforced: tuple[str, ...] = self._start()
 
     def run(self, code: str) -> CellDone | SubCall:
@@ -249,18 +244,18 @@ class Repl:
         )
 
     def _start(self) -> tuple[str, ...]:
-        """Start a worker, from a new zygote if the old one dies meanwhile; return the layers."""
-        zygote = self._spawner()
+        """Start a worker, from a new spawner if the old one dies meanwhile; return the layers."""
+        spawner, init = self._origin()
         try:
-            return self._start_from(zygote)
+            return self._start_from(spawner, init)
         except SandboxError:
-            if zygote.alive:
+            if spawner.alive:
                 raise
-        return self._start_from(self._spawner())
+        return self._start_from(*self._origin())
 
-    def _start_from(self, zygote: Spawner) -> tuple[str, ...]:
+    def _start_from(self, spawner: Spawner, init: bytes) -> tuple[str, ...]:
         """Fork a worker, load the context, make sure that it is locked in; return the layers."""
-        worker = self._worker = WorkerProcess(zygote)
+        worker = self._worker = WorkerProcess(spawner)
         deadline = time.monotonic() + _START_S
 
         def budget() -> float:
@@ -270,7 +265,7 @@ class Repl:
             return left
 
         try:
-            worker.send(self._init, budget)
+            worker.send(init, budget)
             frame = worker.receive(budget)
             layers = tuple(frame.value) if isinstance(frame.value, list) else ()
             missing = [layer for layer in self._needed if layer not in layers]

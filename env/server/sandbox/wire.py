@@ -146,16 +146,21 @@ def _no_constant(name: str) -> None:
 
 
 def pack(message: tuple[Any, ...]) -> bytes:
-    """A frame for the worker. `message` holds JSON types only; lone surrogates are replaced.
+    """A frame for the worker; raises as `dump`."""
+    body = dump(message)
+    return struct.pack("!I", len(body)) + body
+
+
+def dump(value: Any) -> bytes:
+    """A value of JSON types (and tuples) for the other side; lone surrogates are replaced.
 
     Raises:
-        TypeError: a value is no JSON type.
+        TypeError: it holds something that is no JSON type.
     """
     try:
-        body = marshal.dumps(_clean(message))
+        return marshal.dumps(_clean(value))
     except ValueError as error:
         raise TypeError(f"only JSON types can enter a sandbox: {error}") from None
-    return struct.pack("!I", len(body)) + body
 
 
 def _clean(value: Any) -> Any:

@@ -75,21 +75,26 @@ def _landlock() -> bool:
     return done
 
 
-def harden_worker(bpf: bytes | None, zygote_pid: int, memory: int, cpu_s: int) -> list[str]:
+def die_with(parent_pid: int) -> None:
+    """Have the kernel kill this process when its parent ends."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent_pid:
+        os._exit(1)
+
+
+def harden_worker(bpf: bytes | None, parent_pid: int, memory: int, cpu_s: int) -> list[str]:
     """Take the last rights away; return the layers.
 
     Args:
         bpf: The filter, or None to go without (only a test can ask for it).
-        zygote_pid: Whose death ends this process.
+        parent_pid: Whose death ends this process.
         memory: Bytes of address space.
         cpu_s: CPU seconds of the whole life, far above what the host allows.
 
     Raises:
         OSError: A layer that must hold does not.
     """
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != zygote_pid:
-        os._exit(1)
+    die_with(parent_pid)
     for limit, value in (
         (resource.RLIMIT_AS, memory),
         (resource.RLIMIT_CORE, 0),

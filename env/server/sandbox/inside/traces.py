@@ -10,6 +10,7 @@ import linecache
 import warnings
 from collections.abc import Iterator
 from types import CodeType
+from typing import Any
 
 _FRAMES = 4
 _LINE_CHARS = 160
@@ -67,6 +68,14 @@ def describe(error: BaseException, cells: dict[str, list[str]], current: str) ->
     if type(error).__name__ != "CellStopped":
         lines.append(_message(error))
     return "\n".join(lines)
+
+
+def format_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: Any = None
+) -> str:
+    """A warning, with its place when that is a cell and never with a path of the host."""
+    place = f"{filename[1:-1]} line {lineno}: " if filename.startswith("<cell ") else ""
+    return f"{place}{category.__name__}: {message}\n"
 
 
 def _line(code: CodeType, number: int, cells: dict[str, list[str]], current: str) -> str:

@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 import types
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -46,11 +47,12 @@ def main(config: dict[str, Any]) -> None:
     init = channel.receive()
     if not init:
         return
-    _, context, options = init
+    _, options, *sent = init
+    context = sent[0] if sent else config["context"]
     memory = config["base_bytes"] + _BALLAST + options["memory_bytes"]
     repl = _Repl(channel, context, options)
     layers = confine.harden_worker(
-        config["bpf"], config["zygote_pid"], memory, options["life_cpu_s"]
+        config["bpf"], config["parent_pid"], memory, options["life_cpu_s"]
     )
     channel.send(frame("ready", 0, config["layers"] + layers))
     while message := channel.receive():
@@ -102,6 +104,7 @@ class _Repl:
         sys.stdin = None
         sys.stdout = sys.stderr = self._output
         sys.displayhook = self._display
+        warnings.formatwarning = traces.format_warning
         self._builtins = dict(vars(builtins))
         self._modules = dict(sys.modules)
         self._recursion = sys.getrecursionlimit()

@@ -1,59 +1,43 @@
-"""The zygote: a bare interpreter that forks workers, and never runs policy code.
+"""The zygote: a bare interpreter that forks workers and templates, and never runs policy code.
 
-It imports the standard library once, locks itself in, and then obeys three messages on its
-control socket: `fork` (with the worker's end of a channel), `reap`, and the end of the socket,
-on which it kills what it started. A dead worker stays a zombie until the host asks to reap it, so
-a process id cannot come to mean another process while the host may still signal it.
+It imports the standard library once, locks itself in, and then obeys the messages on its control
+socket: `fork` (with the worker's end of a channel), `template` (with the template's end of a
+control socket, and a context), `reap`, and the end of the socket, on which it kills what it
+started. A template loads its context and then obeys the same messages. A dead child stays a
+zombie until the host asks to reap it, so a process id cannot come to mean another process while
+the host may still signal it.
 """
 
 from __future__ import annotations
 
 import gc
-import importlib
 import marshal
 import os
 import signal
 import socket
 import struct
 import sys
+from collections.abc import Callable
+from functools import partial
 from types import ModuleType
-from typing import NoReturn
+from typing import Any
 
-from . import confine, traces, worker
-
-# What policy code may import: nothing else can be loaded later, there are no files.
-_MODULES = (
-    "abc array ast base64 binascii bisect builtins calendar cmath codecs collections "
-    "collections.abc colorsys concurrent.futures concurrent.futures.thread contextlib "
-    "contextvars copy copyreg csv ctypes dataclasses datetime decimal difflib dis enum errno "
-    "fnmatch fractions functools gc graphlib hashlib heapq hmac html html.entities html.parser "
-    "importlib inspect io itertools json keyword linecache locale logging marshal math mmap "
-    "numbers operator os os.path pathlib pickle pprint queue random re reprlib secrets select "
-    "shlex shutil signal socket stat statistics string stringprep struct subprocess symtable "
-    "sys tempfile textwrap threading time timeit token tokenize traceback types typing "
-    "unicodedata urllib.parse uuid warnings weakref xml.etree.ElementTree zipfile zlib zoneinfo "
-    "_strptime encodings.ascii encodings.cp1252 encodings.hex_codec encodings.idna "
-    "encodings.latin_1 encodings.rot_13 encodings.unicode_escape encodings.utf_16 "
-    "encodings.utf_32 encodings.utf_8_sig "
-)
+from . import confine, imports, traces, worker
 
 
 def main(control_fd: int) -> None:
     """Serve the host until its end of the control socket closes."""
     control = socket.socket(fileno=control_fd)
     config = marshal.loads(control.recv(1 << 20))
-    for name in _MODULES.split():
-        importlib.import_module(name)
+    imports.load(config["preload"])
     null = os.open("/dev/null", os.O_RDWR)
     with open("/proc/self/statm") as file:
         config["base_bytes"] = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-    sys.path.clear()
-    sys.path_importer_cache.clear()
     for module in list(sys.modules.values()):
         if isinstance(module, ModuleType):
             module.__dict__.pop("__file__", None)  # no path of the host in messages
     config["layers"] = confine.harden_zygote()
-    config["zygote_pid"] = os.getpid()
+    config["parent_pid"] = os.getpid()
     for fd in (0, 1, 2):
         os.dup2(null, fd)
     os.close(null)
@@ -61,45 +45,79 @@ def main(control_fd: int) -> None:
     gc.collect()
     gc.freeze()
     control.send(b"ready")
-    _serve(control, config)
+    # A child returns what it becomes, so that none stands on its parent's stack.
+    role: Role | None = partial(_serve, control, config)
+    while role is not None:
+        try:
+            role = role()
+        except BaseException:
+            os._exit(worker.BROKEN)
+    os._exit(0)
 
 
-def _serve(control: socket.socket, config: dict[str, object]) -> None:
+def _serve(control: socket.socket, config: dict[str, Any]) -> Role | None:
+    """Fork and reap as the host asks; at the end of `control` end whatever was started."""
     children: set[int] = set()
     while True:
         try:
-            message, fds, _, _ = socket.recv_fds(control, 64, 1)
+            message, fds, _, _ = socket.recv_fds(control, 64, 2)
         except ConnectionError:
             message, fds = b"", []
         if not message:
             break
-        if message == b"fork":
-            try:
-                pid = os.fork()
-            except OSError as error:
-                pid = -(error.errno or 1)
-            if pid == 0:
-                _become_worker(fds[0], config)
-            os.close(fds[0])
-            if pid > 0:
-                children.add(pid)
-            control.send(struct.pack("!i", pid))
-        else:
+        if message.startswith(b"reap"):
             (pid,) = struct.unpack("!i", message.removeprefix(b"reap"))
-            status = os.waitpid(pid, 0)[1] if pid in children else 0
+            answer = os.waitpid(pid, 0)[1] if pid in children else 0
             children.discard(pid)
-            control.send(struct.pack("!i", status))
+        else:
+            answer = _fork()
+            if answer == 0:
+                return partial(_ROLES[message], fds, config)
+            if answer > 0:
+                children.add(answer)
+            for fd in fds:
+                os.close(fd)
+        control.send(struct.pack("!i", answer))
     for pid in children:
         os.kill(pid, signal.SIGKILL)
     for pid in children:
         os.waitpid(pid, 0)
+    return None
 
 
-def _become_worker(channel_fd: int, config: dict[str, object]) -> NoReturn:
+def _fork() -> int:
+    """As `os.fork`; minus the number of the error when there is no child."""
     try:
-        os.dup2(channel_fd, 3)
-        os.closerange(4, 1024)  # this process never has more
-        worker.main(config)
-    except BaseException:
-        os._exit(worker.BROKEN)
-    os._exit(0)
+        return os.fork()
+    except OSError as error:
+        return -(error.errno or 1)
+
+
+def _worker(fds: list[int], config: dict[str, Any]) -> None:
+    _keep(fds[0])
+    worker.main(config)
+
+
+def _template(fds: list[int], config: dict[str, Any]) -> Role:
+    confine.die_with(config["parent_pid"])
+    with open(fds[1], "rb") as file:
+        context = marshal.loads(file.read())
+    _keep(fds[0])
+    control = socket.socket(fileno=3)
+    gc.freeze()
+    control.send(b"ready")
+    return partial(_serve, control, {**config, "context": context, "parent_pid": os.getpid()})
+
+
+def _keep(fd: int) -> None:
+    """Close every descriptor past 2 but this one, which becomes 3."""
+    os.dup2(fd, 3)
+    os.closerange(4, 1024)  # these processes never have more
+
+
+Role = Callable[[], "Role | None"]
+
+_ROLES: dict[bytes, Callable[[list[int], dict[str, Any]], Role | None]] = {
+    b"fork": _worker,
+    b"template": _template,
+}
