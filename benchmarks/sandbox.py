@@ -11,6 +11,7 @@ started) in milliseconds; memory is what one more living episode adds to all of 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import os
 import resource
@@ -54,8 +55,9 @@ def _tree(pid: int) -> list[int]:
     """This process and all below it."""
     found = [pid]
     for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in (task / "children").read_text().split():
-            found += _tree(int(child))
+        with contextlib.suppress(FileNotFoundError):  # a thread that has just ended
+            for child in (task / "children").read_text().split():
+                found += _tree(int(child))
     return found
 
 
