@@ -54,7 +54,6 @@ def run(params: Params, run: StageRun) -> Path:
 
     with environment(params) as url:
         about = metadata(url)
-        check_same(params, url, about)
         seconds = smoke_test(url)
         report = {
             "url": url,
@@ -63,13 +62,20 @@ def run(params: Params, run: StageRun) -> Path:
             "started_by": "RLM_ENV_URL" if os.environ.get(ENV_URL) else "stage",
             "sandbox": about.get("sandbox_layers", []),
             "sandbox_backend": about.get("sandbox_backend"),
+            "sandbox_preload": about.get("sandbox_preload", []),
             "prompt_style": about.get("prompt_style"),
             "problems": about.get("problems"),
             "problem_source": about.get("problem_source"),
             "smoke_test_s": round(seconds, 3),
             "versions": versions(),
         }
-        run.set_tags({"env_url": url, "sandbox": ",".join(about.get("sandbox_layers", []))})
+        run.set_tags(
+            {
+                "env_url": url,
+                "sandbox": ",".join(about.get("sandbox_layers", [])),
+                "sandbox_backend": str(about.get("sandbox_backend")),
+            }
+        )
         run.log_metrics({"deploy/smoke_test_seconds": seconds})
         return write_json(REPORT, report)
 
@@ -79,7 +85,7 @@ def environment(params: Params) -> Iterator[str]:
     """URL of a healthy environment; a local server lives as long as the block.
 
     Raises:
-        ConfigError: the port is taken, or `RLM_ENV_URL` does not answer.
+        ConfigError: the port is taken, or `RLM_ENV_URL` does not answer or serves other settings.
         StageError: the server does not start.
     """
     given = os.environ.get(ENV_URL)
@@ -92,6 +98,7 @@ def environment(params: Params) -> Iterator[str]:
                 f"{ENV_URL}={given} does not answer ({error}); start that server, or unset "
                 f"{ENV_URL} to let the stage start a local one"
             ) from None
+        check_same(params, url, metadata(url))
         yield url
         return
     with local_server(params, data=DATA if any(DATA.glob("*.parquet")) else None) as url:
@@ -192,14 +199,18 @@ def check_same(params: Params, url: str, about: dict[str, Any]) -> None:
     """A server that plays by other rules than ours must not be measured as if by ours.
 
     Raises:
-        ConfigError: prompt style, limits or weights differ; each difference is named.
+        ConfigError: sandbox, prompt style, limits or weights differ; each difference is named.
     """
     here = {
+        "env.sandbox.backend": params.env.sandbox.backend,
+        "env.sandbox.preload": params.env.sandbox.preload,
         "env.prompt_style": params.env.prompt_style,
         **{f"env.limits.{key}": value for key, value in params.env.limits},
         **{f"rewards.weights.{key}": value for key, value in params.rewards.weights},
     }
     there = {
+        "env.sandbox.backend": about.get("sandbox_backend"),
+        "env.sandbox.preload": about.get("sandbox_preload"),
         "env.prompt_style": about.get("prompt_style"),
         **{f"env.limits.{key}": value for key, value in about.get("limits", {}).items()},
         **{f"rewards.weights.{key}": value for key, value in about.get("weights", {}).items()},

@@ -178,14 +178,16 @@ def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def lineage(params: Params, stage: str | None = None) -> dict[str, str]:
-    """What it takes to do this again: commit, data, settings, seed, versions, sandbox layers."""
+    """What it takes to do this again: commit, data, settings, seed, versions, sandbox."""
+    sandbox = deployment()
     return {
         "commit": commit(),
         "data_hash": data_hash(),
         "params_hash": params_hash(params),
         "seed": str(seed_of(params, stage)),
         "versions": json.dumps(versions()),
-        "sandbox": ",".join(sandbox_layers()) or "unknown: no reports/deployment.json",
+        "sandbox": ",".join(sandbox.get("sandbox", [])) or "unknown: no reports/deployment.json",
+        "sandbox_backend": sandbox.get("sandbox_backend") or "unknown: no reports/deployment.json",
     }
 
 
@@ -253,13 +255,12 @@ def versions() -> dict[str, str]:
     return found
 
 
-def sandbox_layers() -> list[str]:
-    """The layers that the environment said it enforces, as the deploy stage recorded them."""
+def deployment() -> dict[str, Any]:
+    """What the deploy stage wrote down of the environment; empty before it."""
     try:
-        layers = json.loads(DEPLOYMENT.read_text(encoding="utf-8")).get("sandbox", [])
+        return dict(json.loads(DEPLOYMENT.read_text(encoding="utf-8")))
     except (OSError, ValueError):
-        return []
-    return [str(layer) for layer in layers]
+        return {}
 
 
 def find_child(params: Params, parent: str, stage: str) -> Run | None:

@@ -60,5 +60,7 @@ def test_negative_control_a_text_named_too_often_is_found(monkeypatch: pytest.Mo
 
 
 def test_negative_control_a_token_inside_a_token_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(results, "_plain", lambda text: results._CHAT_TOKENS.sub("", text))
+    monkeypatch.setattr(
+        results, "without_chat_tokens", lambda text: results._CHAT_TOKENS.sub("", text)
+    )
     assert "a chat token" in _first_finding()

@@ -77,6 +77,7 @@ def test_the_stage_writes_what_it_found(
     assert report["sandbox_backend"] == "seccomp"
     assert report["versions"]["openenv"].startswith("0.10")
     assert "seccomp" in str(run.tags["sandbox"])
+    assert run.tags["sandbox_backend"] == "seccomp"
 
 
 def test_an_address_that_does_not_answer_is_a_clear_error(
@@ -99,6 +100,36 @@ def test_a_server_with_other_rules_is_refused(
     with pytest.raises(ConfigError, match=r"prompt_style is 'compact' there.*max_turns is 4"):
         deploy.run(params, Tags())  # type: ignore[arg-type]
     assert not deploy.REPORT.exists()
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("env.sandbox.backend=monty", "env.sandbox.backend is 'seccomp' there"),
+        ("env.sandbox.preload=[numpy]", r"env.sandbox.preload is \[\] there"),
+    ],
+)
+def test_no_stage_uses_a_server_with_another_sandbox(
+    server_url: str, monkeypatch: pytest.MonkeyPatch, override: str, says: str
+) -> None:
+    monkeypatch.setenv(deploy.ENV_URL, server_url)
+    with (
+        pytest.raises(ConfigError, match=says),
+        deploy.environment(resolve(overrides=[override])),
+    ):
+        pass
+
+
+def test_a_server_of_the_other_backend_says_so_and_plays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pydantic_monty", reason="the extra `monty` is not installed")
+    monkeypatch.chdir(tmp_path)
+    run = Tags()
+    path = deploy.run(resolve(overrides=[FEW, "env.sandbox.backend=monty"]), run)  # type: ignore[arg-type]
+    report = json.loads(path.read_text())
+    assert (report["sandbox"], report["sandbox_backend"]) == (["monty"], "monty")
+    assert (run.tags["sandbox"], run.tags["sandbox_backend"]) == ("monty", "monty")
 
 
 def test_a_taken_port_is_said_before_anything_starts() -> None:

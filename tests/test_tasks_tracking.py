@@ -35,7 +35,9 @@ def stored(run: StageRun) -> Any:
 
 def test_a_run_knows_what_it_takes_to_repeat_it(tmp_path: Path) -> None:
     (tmp_path / "reports").mkdir()
-    (tmp_path / "reports/deployment.json").write_text('{"sandbox": ["seccomp", "rlimits"]}')
+    (tmp_path / "reports/deployment.json").write_text(
+        '{"sandbox": ["seccomp", "rlimits"], "sandbox_backend": "seccomp"}'
+    )
     (tmp_path / "data/problems").mkdir(parents=True)
     (tmp_path / "data/problems/train.parquet").write_bytes(b"rows")
     params = Params.model_validate({"prepare": {"synthetic": {"seed": 5}}})
@@ -45,6 +47,7 @@ def test_a_run_knows_what_it_takes_to_repeat_it(tmp_path: Path) -> None:
     assert data.tags["stage"] == "prepare"
     assert data.tags["seed"] == "5"
     assert data.tags["sandbox"] == "seccomp,rlimits"
+    assert data.tags["sandbox_backend"] == "seccomp"
     assert data.tags["data_hash"] == tracking.folder_hash(Path("data/problems"))
     assert data.tags["params_hash"] == tracking.params_hash(params)
     assert data.tags["commit"]
@@ -60,6 +63,7 @@ def test_a_run_without_data_or_environment_says_so() -> None:
     tags = stored(run).data.tags
     assert tags["data_hash"] == "none"
     assert tags["sandbox"].startswith("unknown")
+    assert tags["sandbox_backend"].startswith("unknown")
 
 
 def test_a_stage_is_the_child_of_the_run_in_the_environment(

@@ -58,6 +58,8 @@ class RLMMetadata(EnvironmentMetadata):
     sandbox_backend: str
     sandbox_layers: list[str]
     """Layers of the boundary that are enforced on this machine."""
+    sandbox_preload: list[str]
+    """Modules that cells may import beside the standard library's."""
     prompt_style: str
     limits: dict[str, float]
     weights: dict[str, float]
@@ -182,6 +184,7 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
             version=VERSION,
             sandbox_backend=env.sandbox.backend,
             sandbox_layers=list(service.host.enforced),
+            sandbox_preload=env.sandbox.preload,
             prompt_style=env.prompt_style,
             limits=env.limits.model_dump(),
             weights=service.settings.rewards.weights.model_dump(),

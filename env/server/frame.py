@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from env.models import FrameKind, FrameStatus, JSONValue, Message, StopReason
-from env.server.sandbox import Repl
+from env.server.sandbox import OpenRepl
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Frame:
     status: FrameStatus = "ready"
     stop_reason: StopReason | None = None
     turns: int = 0
-    repl: Repl | None = None
+    repl: OpenRepl | None = None
     """Opened at the first cell."""
     calls: Calls | None = None
     final_code: str | None = None

@@ -20,7 +20,8 @@ from env.errors import SettingsError
 from env.problems.schema import Problem
 from env.problems.settings import SyntheticSettings
 from env.problems.store import ProblemStore
-from env.server.sandbox import SandboxHost
+from env.server.sandbox import Backend
+from env.server.sandbox import start as start_sandbox
 from env.settings import EnvSettings, Settings
 from rewards.settings import RewardSettings
 
@@ -126,11 +127,11 @@ class Service:
         check_budget(settings, problems.most_gold_papers())
         self.settings = settings
         self.problems = problems
-        self._host: SandboxHost | None = None
+        self._host: Backend | None = None
         self._lock = threading.Lock()
 
     @property
-    def host(self) -> SandboxHost:
+    def host(self) -> Backend:
         """The sandbox host, started at its first use.
 
         Raises:
@@ -139,7 +140,7 @@ class Service:
         with self._lock:
             if self._host is None:
                 env = self.settings.env
-                self._host = SandboxHost(
+                self._host = start_sandbox(
                     env.limits, env.sandbox, env.search_window, env.quiet_search
                 )
             return self._host

@@ -24,7 +24,7 @@ from env.models import (
     StopReason,
 )
 from env.server.frame import Calls, Frame, as_context, texts_of
-from env.server.sandbox import UNSET, CellDone, Repl, SubCall
+from env.server.sandbox import UNSET, CellDone, OpenRepl, SubCall
 from env.server.turn import parse
 from env.settings import EnvSettings, LimitSettings
 
@@ -34,9 +34,9 @@ a refused one costs a cell next to nothing and the server a round trip."""
 
 
 class ReplOpener(Protocol):
-    """Where REPLs come from: a `SandboxHost`."""
+    """Where REPLs come from: a backend of the sandbox."""
 
-    def open(self, context: JSONValue, shared_as: str | None = None) -> Repl:
+    def open(self, context: JSONValue, shared_as: str | None = None) -> OpenRepl:
         """A fresh REPL whose variable `context` holds the value; one name, one value."""
         ...
 

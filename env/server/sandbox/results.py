@@ -71,7 +71,15 @@ _CHAT_TOKENS = re.compile(
 )
 """How chat templates mark turns. Text from a REPL must not be able to fake one."""
 
-_TRACE_CHARS = 4000
+TRACE_CHARS = 4000
+
+
+def without_chat_tokens(text: str) -> str:
+    """Without what could pass for a turn of a chat.
+
+    Where removing one token makes another, a line break stands: no token holds one.
+    """
+    return _CHAT_TOKENS.sub("\n", _CHAT_TOKENS.sub("", text))
 
 
 def sub_call(value: JSONValue) -> SubCall:
@@ -117,7 +125,7 @@ def cell_done(
         and cut >= 0
         and error in _ERRORS
         and type(trace) is str
-        and len(trace) <= _TRACE_CHARS
+        and len(trace) <= TRACE_CHARS
         and _texts(new)
         and all(name.isidentifier() for name in new)
         and type(full) is bool
@@ -125,20 +133,15 @@ def cell_done(
     if not honest or (error == "stopped" and soft is None):
         raise BadFrameError("a bad report")
     done = CellDone(
-        stdout=_plain(stdout),
+        stdout=without_chat_tokens(stdout),
         error=soft if error == "stopped" else error,
-        traceback=_plain(trace),
+        traceback=without_chat_tokens(trace),
         new_names=new,
         final=final,
         cpu_s=cpu_s,
         cut=cut,
     )
     return done, full
-
-
-def _plain(text: str) -> str:
-    """Without chat tokens. Where removing one makes another, a line break stands: none holds it."""
-    return _CHAT_TOKENS.sub("\n", _CHAT_TOKENS.sub("", text))
 
 
 def _fields(value: JSONValue, *names: str) -> tuple[JSONValue, ...]:

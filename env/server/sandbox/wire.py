@@ -74,10 +74,15 @@ class Inbox:
             return None
         body = bytes(self._buffer[4 : 4 + size])
         del self._buffer[: 4 + size]
-        return _parse(body)
+        return parse(body)
 
 
-def _parse(body: bytes) -> Frame:
+def parse(body: bytes) -> Frame:
+    """Read a frame's bytes after its length.
+
+    Raises:
+        BadFrameError: they are no frame.
+    """
     (header_size,) = struct.unpack_from("!I", body)
     if header_size > MAX_HEADER or header_size + 4 > len(body):
         raise BadFrameError(f"a header of {header_size} bytes")
@@ -158,19 +163,20 @@ def dump(value: Any) -> bytes:
         TypeError: it holds something that is no JSON type.
     """
     try:
-        return marshal.dumps(_clean(value))
+        return marshal.dumps(clean(value))
     except ValueError as error:
         raise TypeError(f"only JSON types can enter a sandbox: {error}") from None
 
 
-def _clean(value: Any) -> Any:
+def clean(value: Any) -> Any:
+    """A copy of plain strings, lists, tuples and dicts; lone surrogates are replaced."""
     if isinstance(value, str):
         plain = str.__str__(value)
         return plain if plain.isascii() else plain.encode("utf-8", "replace").decode()
     if isinstance(value, dict):
-        return {_clean(str(key)): _clean(item) for key, item in value.items()}
+        return {clean(str(key)): clean(item) for key, item in value.items()}
     if isinstance(value, tuple):
-        return tuple(_clean(item) for item in value)
+        return tuple(clean(item) for item in value)
     if isinstance(value, list):
-        return [_clean(item) for item in value]
+        return [clean(item) for item in value]
     return value

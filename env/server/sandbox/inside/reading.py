@@ -99,7 +99,7 @@ def _abstract(text: str) -> str:
     tagged = _ABSTRACT_TAG.search(text)
     if tagged:
         return tagged.group(1)
-    heading = _ABSTRACT_HEAD.search(text, 0, 5000)
+    heading = _ABSTRACT_HEAD.search(text[:5000])
     body = text[heading.end() :] if heading else text.partition("\n")[2].lstrip("\n") or text
     paragraph, blank, _ = body.partition("\n\n")
     if not blank and not heading:
