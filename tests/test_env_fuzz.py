@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from benchmarks import fuzz_frames, fuzz_server
+from env.server import guard
 from env.server.sandbox import results, wire
 
 BYTES = st.binary(min_size=40, max_size=400)
@@ -43,12 +44,12 @@ def test_whatever_a_client_sends_is_answered(server: None, data: bytes) -> None:
     fuzz_server.check_client(data)
 
 
-def _first_finding() -> str:
-    """What some thousand inputs find."""
+def _first_finding(check: Callable[[bytes], None], inputs: int) -> str:
+    """What so many inputs find."""
     draw = random.Random(1)
-    for _ in range(8000):
+    for _ in range(inputs):
         try:
-            fuzz_frames.check_worker(draw.randbytes(200))
+            check(draw.randbytes(200))
         except AssertionError as error:
             return str(error)
     return ""
@@ -56,11 +57,18 @@ def _first_finding() -> str:
 
 def test_negative_control_a_text_named_too_often_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire, "_characters", lambda value: 0)
-    assert "characters" in _first_finding()
+    assert "characters" in _first_finding(fuzz_frames.check_worker, 8000)
 
 
 def test_negative_control_a_token_inside_a_token_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         results, "without_chat_tokens", lambda text: results._CHAT_TOKENS.sub("", text)
     )
-    assert "a chat token" in _first_finding()
+    assert "a chat token" in _first_finding(fuzz_frames.check_worker, 8000)
+
+
+def test_negative_control_without_the_guard_sessions_end_by_exceptions(
+    server: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "refusal", lambda text: None)
+    assert _first_finding(fuzz_server.check_client, 100)
