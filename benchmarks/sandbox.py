@@ -1,109 +1,210 @@
-"""What the REPL sandbox costs, beside `exec` in the server's own process.
+"""What the REPL sandbox costs, beside other ways to run a policy's Python.
 
-    python -m benchmarks.sandbox [--rounds 200] [--living 100]
+    pip install smolagents==1.26.0 pydantic-monty==1.4.0   # optional, measured where installed
+    python -m benchmarks.sandbox [--living 1,64,512,800]
 
-Medians in milliseconds; memory is what a REPL adds (private pages, summed over the workers).
+Prints one table. Times are the median (wall) or the mean (CPU, of this process and all it
+started) in milliseconds; memory is what one more living episode adds to all of them together
+(proportional set size), in megabytes.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import logging
+import os
+import resource
 import statistics
 import time
-from collections.abc import Callable
-from functools import partial
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
+from benchmarks.sandbox_peers import GROUP, Peer, Session, installed
 
-from env.server.sandbox import Repl, SandboxHost, SubCall
-from env.settings import LimitSettings, SandboxSettings
+_SIZES = {"empty": 0, "1 MB": 1_000_000, "10 MB": 10_000_000}
+_GROUPS = 3
+_ROUNDS = 500
+_SECONDS = 4.0
+"""Least wall seconds of a measurement of episodes per second."""
+_TURNS = (
+    "x = [len(context), 2, 3]\nprint(x[1])",
+    "y = sum(x)\nz = {str(i): i for i in range(50)}",
+    "a = llm_query('which?')",
+    "b = [k for k in z if k.endswith('7')]\nprint(a, len(b))",
+    "FINAL(y)",
+)
+_THREADS = os.cpu_count() or 1
 
 
-def median_ms(action: Callable[[], object], rounds: int) -> float:
-    """Median wall time of `action` in milliseconds."""
-    times = []
-    for _ in range(rounds):
+class Clock:
+    """Wall and CPU seconds since it was made."""
+
+    def __init__(self) -> None:
+        self._cpu = _cpu_s()
+        self._wall = time.perf_counter()
+
+    def read(self) -> tuple[float, float]:
+        """(wall, CPU) seconds."""
+        wall = time.perf_counter() - self._wall
+        return wall, _cpu_s() - self._cpu
+
+
+def _tree(pid: int) -> list[int]:
+    """This process and all below it."""
+    found = [pid]
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # a thread that has just ended
+            for child in (task / "children").read_text().split():
+                found += _tree(int(child))
+    return found
+
+
+def _cpu_s() -> float:
+    """CPU seconds of this process and all it started, the dead ones by who reaped them."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    total = 0.0
+    for pid in _tree(os.getpid()):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        total += time.clock_gettime((~pid << 3) | 2) + sum(map(int, fields[13:15])) / ticks
+    return total
+
+
+def _memory_mb() -> float:
+    """Proportional set size of the same processes."""
+    total = 0
+    for pid in _tree(os.getpid()):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                total += int(line.split()[1])
+    return total / 1024
+
+
+def measure_start(peer: Peer, size: int) -> tuple[str, str]:
+    """Start with a context: times, memory. The first of each group loads it and is not counted."""
+    kept: list[Session] = []
+    walls, cpu, memory = [], 0.0, 0.0
+    for _ in range(_GROUPS):
+        context = "x" * size
+        kept.append(peer.open(context))
+        before, clock = _memory_mb(), Clock()
+        for _ in range(GROUP - 1):
+            start = time.perf_counter()
+            kept.append(peer.open(context))
+            walls.append(time.perf_counter() - start)
+        cpu += clock.read()[1]
+        memory += _memory_mb() - before
+    for session in kept:
+        session.close()
+    opened = len(walls)
+    times = f"{statistics.median(walls) * 1000:.2f} / {cpu / opened * 1000:.2f}"
+    return times, f"{memory / opened:.2f}"
+
+
+def measure_cells(peer: Peer) -> tuple[str, str]:
+    """`x = 1`, and a sub-call with its answer."""
+    session = peer.open("x" * 1000)
+    session.run("x = 1")
+    walls, clock = [], Clock()
+    for _ in range(_ROUNDS):
         start = time.perf_counter()
-        action()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times) * 1000
+        session.run("x = 1")
+        walls.append(time.perf_counter() - start)
+    cpu = clock.read()[1] / _ROUNDS
+    cell = f"{statistics.median(walls) * 1000:.3f} / {cpu * 1000:.3f}"
+    clock = Clock()
+    session.run(f"for _ in range({_ROUNDS}):\n    a = llm_query('a')")
+    wall, cpu = (seconds / _ROUNDS for seconds in clock.read())
+    session.close()
+    return cell, f"{wall * 1000:.3f} / {cpu * 1000:.3f}"
 
 
-def open_one(host: SandboxHost, context: dict[str, str], kept: list[Repl]) -> None:
-    """Open a REPL and keep it."""
-    kept.append(host.open(context))
+def measure_episodes(peer: Peer, living: int) -> str:
+    """Episodes with 1 MB and five turns, while so many live: per second, CPU of one, memory."""
+    threads = min(_THREADS, living)
+    context = "x" * 1_000_000
+    before = _memory_mb()
+    with ThreadPoolExecutor(threads) as pool:
+        shares = [living // threads + (number < living % threads) for number in range(threads)]
+        rings = list(pool.map(lambda share: _fill(peer, context, share), shares))
+        memory = (_memory_mb() - before) / living
+        clock = Clock()
+        least = max(living // threads, 10)
+        finished = sum(pool.map(lambda ring: _turn(peer, context, ring, least), rings))
+        wall, cpu = clock.read()
+        for ring in rings:
+            for session, _ in ring:
+                session.close()
+    return f"{finished / wall:.0f} / {cpu / finished * 1000:.1f} / {memory:.1f}"
 
 
-def cpu_s(pid: int) -> float:
-    """CPU seconds of a living process."""
-    return time.clock_gettime((~pid << 3) | 2)
+def _fill(peer: Peer, context: str, living: int) -> deque[tuple[Session, int]]:
+    """Living episodes, each at another of its turns."""
+    ring: deque[tuple[Session, int]] = deque()
+    for number in range(living):
+        session = peer.open(context)
+        for code in _TURNS[: number % len(_TURNS)]:
+            session.run(code)
+        ring.append((session, number % len(_TURNS)))
+    return ring
 
 
-def private_mb(repl: Repl) -> float:
-    """Megabytes that this worker shares with nobody; 0 where the kernel does not tell."""
-    worker = repl._worker
-    try:
-        text = Path(f"/proc/{worker.pid if worker else 0}/smaps_rollup").read_text()
-    except OSError:
-        return 0.0
-    lines = [line.split() for line in text.splitlines() if line.startswith("Private_")]
-    return sum(int(fields[1]) for fields in lines) / 1024
+def _turn(peer: Peer, context: str, ring: deque[tuple[Session, int]], least: int) -> int:
+    """Play the episodes turn by turn, each ended one replaced; how many ended."""
+    finished, end = 0, time.perf_counter() + _SECONDS
+    while finished < least or time.perf_counter() < end:
+        session, turn = ring.popleft()
+        session.run(_TURNS[turn])
+        if turn + 1 < len(_TURNS):
+            ring.append((session, turn + 1))
+            continue
+        session.close()
+        finished += 1
+        ring.append((peer.open(context), 0))
+    return finished
 
 
-def measure(rounds: int, living: int) -> list[tuple[str, str]]:
-    """Rows of the table."""
-    limits, settings = LimitSettings(), SandboxSettings()
-    rows = []
-
-    def start() -> None:
-        SandboxHost(limits, settings).close()
-
-    rows.append(("start and close a host", f"{median_ms(start, 5):.1f} ms"))
-    host = SandboxHost(limits, settings)
-    small, large = {"p1": "x" * 1000}, {"p1": "x" * 1_000_000}
-    kept: list[Repl] = []
-    for name, context in (("1 KB", small), ("1 MB", large)):
-        zygote = cpu_s(host._zygote.pid)
-        opened = median_ms(partial(open_one, host, context, kept), living)
-        rows.append((f"open a REPL, context {name}", f"{opened:.2f} ms"))
-        used = cpu_s(host._zygote.pid) - zygote
-        used += sum(cpu_s(repl._worker.pid) for repl in kept[-living:] if repl._worker)
-        rows.append(
-            (f"its CPU, zygote and worker, context {name}", f"{used / living * 1000:.2f} ms")
-        )
-        memory = sum(map(private_mb, kept[-living:])) / living
-        rows.append((f"its private memory, context {name}", f"{memory:.1f} MB"))
-    repl = host.open(small)
-    repl.run("x = 0")
-    rows.append(("exec `x = 1`", f"{median_ms(lambda: repl.run('x = 1'), rounds):.3f} ms"))
-    found = median_ms(lambda: repl.run("search(context, 'y')"), rounds)
-    rows.append(("exec a search in 1 KB", f"{found:.3f} ms"))
-    event = repl.run("while True: llm_query('a')")
-    assert isinstance(event, SubCall)
-    rows.append(("sub-call and answer", f"{median_ms(lambda: repl.resume('b'), rounds):.3f} ms"))
-    closing = iter(kept)
-    closed = median_ms(lambda: next(closing).close(), living)
-    rows.append(("close a REPL", f"{closed:.2f} ms"))
-    host.close()
-    names: dict[str, object] = {}
-    rows.append(
-        ("exec `x = 1` in process", f"{median_ms(lambda: exec('x = 1', names), rounds):.3f} ms")
-    )
-    return rows
+def measure(peer: Peer, living: list[int]) -> dict[str, str]:
+    """The column of one system."""
+    column = {}
+    for name, size in _SIZES.items():
+        times, memory = measure_start(peer, size)
+        column[f"start, context {name}: ms wall / CPU"] = times
+        column[f"memory of one, context {name}: MB"] = memory
+    cell, call = measure_cells(peer)
+    column["`x = 1`: ms wall / CPU"] = cell
+    column["sub-call and answer: ms wall / CPU"] = call
+    for count in living:
+        name = f"{count} living: episodes per s / ms CPU of one / MB of one"
+        column[name] = measure_episodes(peer, count)
+    return column
 
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=200)
-    parser.add_argument("--living", type=int, default=50, help="REPLs open at once, twice")
-    arguments = parser.parse_args()
-    table = Table("what", "cost", title="REPL sandbox")
-    for row in measure(arguments.rounds, arguments.living):
-        table.add_row(*row)
-    Console().print(table)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--living", default="1,64,512,800", help="episodes that live at once")
+    parser.add_argument("--only", help="measure the systems whose name holds this text")
+    options = parser.parse_args()
+    living = [int(count) for count in options.living.split(",")]
+    logging.disable()
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+    print(f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f} at the start")
+    columns = {}
+    for name, system in installed().items():
+        if options.only is None or options.only in name:
+            with system() as peer:
+                columns[name] = measure(peer, living)
+    names = list(columns)
+    print(f"load average {os.getloadavg()[0]:.1f} at the end")
+    print("| |", " | ".join(names), "|")
+    print("|---" * (len(names) + 1) + "|")
+    for row in columns[names[0]]:
+        print(f"| {row} |", " | ".join(columns[name][row] for name in names), "|")
 
 
 if __name__ == "__main__":

@@ -94,7 +94,17 @@ def test_the_same_text_travels_once() -> None:
     assert len(frame("call", 1, ["x" * 100_000] * 30)) < 110_000
 
 
-@pytest.mark.parametrize("value", ["x" * MAX_FRAME, list(range(100_000)), 2**64])
+def test_a_text_that_travels_once_counts_as_often_as_it_is_named() -> None:
+    header = {"t": "final", "n": 1, "v": [{"s": 0}] * 17, "b": [1_000_000]}
+    body = json.dumps(header).encode()
+    body = struct.pack("!I", len(body)) + body + b"x" * 1_000_000
+    with pytest.raises(BadFrameError, match="too large"):
+        receive(struct.pack("!I", len(body)) + body, piece=1 << 16)
+
+
+@pytest.mark.parametrize(
+    "value", ["x" * MAX_FRAME, list(range(100_000)), 2**64, ["x" * 1_000_000] * 17]
+)
 def test_what_does_not_fit_is_refused_before_it_is_sent(value: Any) -> None:
     with pytest.raises(TooLargeError):
         frame("final", 1, value)

@@ -1,5 +1,7 @@
 """What is read from a policy's raw text."""
 
+import time
+
 import pytest
 
 from env.server.turn import parse
@@ -55,3 +57,13 @@ def test_thoughts_are_not_code() -> None:
 
 def test_windows_line_ends_are_read() -> None:
     assert parse("```repl\r\nx = 1\r\n```").well_formed
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["```repl\n" * 100_000, "FINAL(\n" * 100_000 + ")x", "```repl\n```\n" * 60_000, " " * 10**6],
+)
+def test_a_long_turn_is_read_in_the_time_of_its_length(text: str) -> None:
+    started = time.process_time()
+    assert not parse(text).well_formed
+    assert time.process_time() - started < 2

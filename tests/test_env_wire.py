@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from openenv.core.generic_client import GenericEnvClient
+from websockets.sync.client import connect
 
 from agent.rollout import EpisodeSpec, play
 from agent.scripted import careless, expert, oracle, random_code
@@ -288,6 +289,42 @@ def test_malformed_messages_leave_the_session_alive(server_url: str) -> None:
             return await client.step({"text": "```repl\nprint(1)\n```"})
 
     assert asyncio.run(try_all()).observation["counters"]["turns"] == 1
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        (b"binary", "INVALID_JSON"),
+        ("no json", "INVALID_JSON"),
+        ("[]", "INVALID_JSON"),
+        ("[" * 100_000, "INVALID_JSON"),
+        ('{"type":"state","data":' + "[" * 40 + "]" * 40 + "}", "INVALID_JSON"),
+        ("1" * 5000, "INVALID_JSON"),
+        ('{"type":"step","data":{"text":"\\ud800"}}', "INVALID_JSON"),
+        ('{"type":"whatever"}', "UNKNOWN_TYPE"),
+        ('{"type":"step","data":7}', "VALIDATION_ERROR"),
+        ('{"type":"reset","data":{"func":1}}', "EXECUTION_ERROR"),
+    ],
+)
+def test_a_message_that_is_none_is_refused_and_the_session_lives(
+    server_url: str, message: str | bytes, code: str
+) -> None:
+    with connect(server_url.replace("http", "ws", 1) + "/ws") as raw:
+        raw.send(message)
+        answer = json.loads(raw.recv())
+        assert (answer["type"], answer["data"]["code"]) == ("error", code)
+        assert "Error" not in answer["data"]["message"]
+        assert "argument" not in answer["data"]["message"]
+        raw.send('{"type":"state"}')
+        assert json.loads(raw.recv())["type"] == "state"
+
+
+@pytest.mark.parametrize("episode_id", [{"a": 1}, "x" * 300, "a\nb", 7])
+def test_an_episode_id_that_cannot_be_told_back_is_refused(
+    session: Sessions, episode_id: Any
+) -> None:
+    with pytest.raises(RefusedError, match="episode_id"):
+        session.reset(0, seed=0, episode_id=episode_id).result()
 
 
 # --- own documents

@@ -22,6 +22,7 @@ from openenv.core.env_server.types import ConcurrencyConfig
 from env.errors import SandboxError, SettingsError
 from env.models import RLMAction, RLMObservation, RLMState
 from env.server.environment import NAME, RLMEnvironment, RLMMetadata
+from env.server.guard import Guard
 from env.server.service import Service, read_problems, read_settings
 
 
@@ -61,6 +62,7 @@ def build() -> FastAPI:
         ),
         state_cls=RLMState,
     )
+    app.add_middleware(Guard)
     app.router.on_startup.insert(0, start)
     app.router.on_shutdown.append(stop)
     # OpenEnv's route answers in its own base model, which would drop our fields.

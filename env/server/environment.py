@@ -27,6 +27,7 @@ from env.models import (
     RLMState,
 )
 from env.problems.schema import Problem
+from env.server.guard import INTERNAL
 from env.server.service import Service
 from env.server.tree import Tree
 from rewards.combine import EpisodeFacts
@@ -46,8 +47,9 @@ VERSION = "0.1.0"
 NOT_RESET = "no episode is running: reset first"
 SESSION_ENDED = "this session was closed: connect again, then reset"
 SANDBOX_FAILED = "the sandbox failed"
-INTERNAL = "internal error of the server"
 IDLE = "the session was closed, idle for too long"
+_ID_CHARS = 255
+"""Of an episode's id, as OpenEnv's HTTP route has it."""
 
 
 class RLMMetadata(EnvironmentMetadata):
@@ -94,6 +96,7 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
 
     def reset(
         self,
+        /,
         seed: int | None = None,
         episode_id: str | None = None,
         problem_id: str | None = None,
@@ -111,6 +114,7 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
                 raise RefusedError(
                     "reset takes problem_id, or split, difficulty and seed, or question and papers"
                 )
+            _check_episode_id(episode_id)
             tree, problem, card = self._start(seed, problem_id, split, difficulty, question, papers)
         except RefusedError as error:
             return self._refuse(str(error))
@@ -322,6 +326,14 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
                 for frame, context, answer in tree.child_answers()
             },
         }
+
+
+def _check_episode_id(value: JSONValue) -> None:
+    """Raise RefusedError unless it can be told back in `state`."""
+    if value is None:
+        return
+    if not isinstance(value, str) or len(value) > _ID_CHARS or not value.isprintable():
+        raise RefusedError(f"episode_id must be a printable text, at most {_ID_CHARS} characters")
 
 
 def _given(context: JSONValue) -> dict[str, str]:

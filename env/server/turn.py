@@ -11,10 +11,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_BLOCK = re.compile(r"^[ \t]*```repl[ \t]*\r?\n(.*?)^[ \t]*```[ \t]*\r?$", re.MULTILINE | re.DOTALL)
-_FENCE = re.compile(r"^[ \t]*```repl[ \t]*\r?$", re.MULTILINE)
+_OPEN = re.compile(r"^[ \t]*```repl[ \t]*\r?$", re.MULTILINE)
+_CLOSE = re.compile(r"^[ \t]*```[ \t]*\r?$", re.MULTILINE)
 _FINAL_VAR = re.compile(r"^[ \t]*FINAL_VAR\([ \t]*[\"']?(\w+)[\"']?[ \t]*\)[ \t]*$", re.MULTILINE)
-_FINAL = re.compile(r"^[ \t]*FINAL\((.*)\)[ \t]*$", re.MULTILINE | re.DOTALL)
+_FINAL = re.compile(r"^[ \t]*FINAL\(", re.MULTILINE)
+_LAST_PARENTHESIS = re.compile(r"\)[ \t]*$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -39,14 +40,25 @@ class Turn:
 
 
 def parse(text: str) -> Turn:
-    """Read one turn of the policy."""
-    text = text.rpartition("</think>")[2]
-    blocks = tuple(match.group(1) for match in _BLOCK.finditer(text))
-    rest = _BLOCK.sub("", text)
-    opened = len(blocks) + len(_FENCE.findall(rest))
+    """Read one turn of the policy, in time that grows with its length and no faster."""
+    blocks, rest = _split(text.rpartition("</think>")[2])
+    opened = len(blocks) + len(_OPEN.findall(rest))
     if match := _FINAL_VAR.search(rest):
         return Turn(blocks, opened, final_code=f'FINAL_VAR("{match.group(1)}")')
     if match := _FINAL.search(rest):
-        inside = match.group(1).strip()
-        return Turn(blocks, opened, final_code=f"FINAL({inside})", final_text=inside)
+        ends = [end.start() for end in _LAST_PARENTHESIS.finditer(rest, match.end())]
+        if ends:
+            inside = rest[match.end() : ends[-1]].strip()
+            return Turn(blocks, opened, final_code=f"FINAL({inside})", final_text=inside)
     return Turn(blocks, opened)
+
+
+def _split(text: str) -> tuple[tuple[str, ...], str]:
+    """The code of the closed blocks, and the text around them."""
+    blocks, rest, place = [], [], 0
+    # Without a closing fence after this opening there is none after a later one either.
+    while (start := _OPEN.search(text, place)) and (end := _CLOSE.search(text, start.end())):
+        blocks.append(text[start.end() + 1 : end.start()])
+        rest.append(text[place : start.start()])
+        place = end.end()
+    return tuple(blocks), "".join([*rest, text[place:]])

@@ -1,0 +1,112 @@
+"""What OpenEnv's WebSocket loop must not see, and what it must not say.
+
+The loop parses a message with plain `json`, reads it as a dict, and writes refused input back: an
+array, a number of 5,000 digits, deep nesting, a lone surrogate or a binary frame end the session
+there, with the text of an exception as the last word. Here such a message is refused by the
+protocol's own error and the session lives on; and an error whose message is the text of an
+exception is logged, and leaves as a fixed sentence.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+from openenv.core.env_server.types import WSErrorCode, WSErrorResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+logger = logging.getLogger(__name__)
+
+INTERNAL = "internal error of the server"
+
+_MAX_DEPTH = 32
+"""Levels of a message; own papers need four."""
+
+_OWN_WORDS = (WSErrorCode.EXECUTION_ERROR, WSErrorCode.SESSION_ERROR, WSErrorCode.FACTORY_ERROR)
+"""Errors whose message is `str(exception)`."""
+
+
+class Guard:
+    """Middleware between the WebSocket and OpenEnv's loop on `/ws`; anything else passes.
+
+    Args:
+        app: what it guards.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As ASGI wants it."""
+        if scope["type"] != "websocket" or scope["path"] != "/ws":
+            await self._app(scope, receive, send)
+            return
+
+        async def checked() -> Message:
+            while True:
+                message = await receive()
+                if message["type"] != "websocket.receive":
+                    return message
+                reason = refusal(message.get("text"))
+                if reason is None:
+                    return message
+                answer = WSErrorResponse(data={"message": reason, "code": WSErrorCode.INVALID_JSON})
+                await send({"type": "websocket.send", "text": answer.model_dump_json()})
+
+        async def silent(message: Message) -> None:
+            text = message.get("text")
+            if text is not None and text.startswith('{"type":"error"'):
+                message = {**message, "text": _without_exception(text)}
+            await send(message)
+
+        await self._app(scope, checked, silent)
+
+
+def refusal(text: str | None) -> str | None:
+    """Why this message is none of the protocol; None when OpenEnv's loop may have it."""
+    if text is None:
+        return "a message is text, not binary"
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return "a message is one JSON object, not nested deeply"
+    if not isinstance(value, dict):
+        return "a message is a JSON object"
+    if not _is_shallow(value):
+        return f"a message has at most {_MAX_DEPTH} levels"
+    if "\\u" in text and not _is_unicode(value):
+        return "a message holds no lone surrogates"
+    return None
+
+
+def _is_shallow(value: Any) -> bool:
+    level = [value]
+    for _ in range(_MAX_DEPTH):
+        level = [
+            child
+            for item in level
+            if isinstance(item, dict | list)
+            for child in (item.values() if isinstance(item, dict) else item)
+        ]
+        if not level:
+            return True
+    return False
+
+
+def _is_unicode(value: Any) -> bool:
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _without_exception(text: str) -> str:
+    answer = WSErrorResponse.model_validate_json(text)
+    if answer.data.get("code") not in _OWN_WORDS:
+        return text
+    logger.error("session failed: %s", answer.data.get("message"))
+    return answer.model_copy(
+        update={"data": {"message": INTERNAL, "code": answer.data["code"]}}
+    ).model_dump_json()
