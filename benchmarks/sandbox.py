@@ -18,10 +18,13 @@ import resource
 import statistics
 import time
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from benchmarks.sandbox_peers import GROUP, Peer, Session, installed
+from env.server.sandbox import Repl, SandboxHost
+from env.settings import LimitSettings, SandboxSettings
 
 _SIZES = {"empty": 0, "1 MB": 1_000_000, "10 MB": 10_000_000}
 _GROUPS = 3
@@ -99,7 +102,7 @@ def measure_start(peer: Peer, size: int) -> tuple[str, str]:
         session.close()
     opened = len(walls)
     times = f"{statistics.median(walls) * 1000:.2f} / {cpu / opened * 1000:.2f}"
-    return times, f"{memory / opened:.2f}"
+    return times, f"{max(memory / opened, 0):.2f}"
 
 
 def measure_cells(peer: Peer) -> tuple[str, str]:
@@ -136,7 +139,7 @@ def measure_episodes(peer: Peer, living: int) -> str:
         for ring in rings:
             for session, _ in ring:
                 session.close()
-    return f"{finished / wall:.0f} / {cpu / finished * 1000:.1f} / {memory:.1f}"
+    return f"{finished / wall:.0f} / {cpu / finished * 1000:.1f} / {max(memory, 0):.1f}"
 
 
 def _fill(peer: Peer, context: str, living: int) -> deque[tuple[Session, int]]:
@@ -181,6 +184,34 @@ def measure(peer: Peer, living: list[int]) -> dict[str, str]:
     return column
 
 
+def measure_parts(size: int) -> str:
+    """Who spends the CPU of a REPL's start, first cell and end, in milliseconds each."""
+    host = SandboxHost(LimitSettings(), SandboxSettings())
+    zygote = host._zygote.pid
+    parts = []
+
+    def spent(action: Callable[[], list[Repl]], repls: list[Repl]) -> list[Repl]:
+        before = [time.process_time(), _cpu_of([zygote]), _cpu_of(_pids(repls))]
+        repls = action()
+        after = [time.process_time(), _cpu_of([zygote]), _cpu_of(_pids(repls))]
+        one = [(new - old) / _ROUNDS * 10_000 for new, old in zip(after, before, strict=True)]
+        parts.append(" + ".join(f"{cpu:.1f}" for cpu in one))
+        return repls
+
+    repls = spent(lambda: [host.open("x" * size) for _ in range(_ROUNDS // 10)], [])
+    spent(lambda: [repl for repl in repls if repl.run("x = 1")], repls)
+    host.close()
+    return f"server + zygote + worker: start {parts[0]}, first cell {parts[1]} ms CPU"
+
+
+def _pids(repls: list[Repl]) -> list[int]:
+    return [repl._worker.pid for repl in repls if repl._worker is not None]
+
+
+def _cpu_of(pids: list[int]) -> float:
+    return sum(time.clock_gettime((~pid << 3) | 2) for pid in pids)
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(
@@ -205,6 +236,7 @@ def main() -> None:
     print("|---" * (len(names) + 1) + "|")
     for row in columns[names[0]]:
         print(f"| {row} |", " | ".join(columns[name][row] for name in names), "|")
+    print(f"sandbox, context 1 MB: {measure_parts(_SIZES['1 MB'])}")
 
 
 if __name__ == "__main__":
