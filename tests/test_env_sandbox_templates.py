@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -167,16 +168,17 @@ def test_the_price_of_a_fork_does_not_grow_with_the_context() -> None:
     huge = {"p": "x" * 10_000_000}
 
     def cost(context: dict[str, str], name: str | None) -> float:
-        """CPU seconds of one open, in the process that forks and in the worker."""
+        """CPU seconds of one open, in the process that forks and in the worker: the median."""
         first = box.open(context, name)
         forker = parent_of(pid_of(first))
         first.close()
-        start = cpu_s(forker)
-        repls = [box.open(context, name) for _ in range(15)]
-        used = cpu_s(forker) - start + sum(cpu_s(pid_of(repl)) for repl in repls)
-        for repl in repls:
+        costs = []
+        for _ in range(21):
+            before = cpu_s(forker)
+            repl = box.open(context, name)
+            costs.append(cpu_s(forker) - before + cpu_s(pid_of(repl)))
             repl.close()
-        return used / 15
+        return statistics.median(costs)
 
     shared, alone, small = cost(huge, "huge"), cost(huge, None), cost({"p": "x"}, None)
     box.close()

@@ -124,9 +124,10 @@ def test_a_server_of_the_other_backend_says_so_and_plays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("pydantic_monty", reason="the extra `monty` is not installed")
+    params = resolve(overrides=[FEW, "env.sandbox.backend=monty"])
     monkeypatch.chdir(tmp_path)
     run = Tags()
-    path = deploy.run(resolve(overrides=[FEW, "env.sandbox.backend=monty"]), run)  # type: ignore[arg-type]
+    path = deploy.run(params, run)  # type: ignore[arg-type]
     report = json.loads(path.read_text())
     assert (report["sandbox"], report["sandbox_backend"]) == (["monty"], "monty")
     assert (run.tags["sandbox"], run.tags["sandbox_backend"]) == ("monty", "monty")

@@ -62,9 +62,13 @@ class MontyHost:
         )
         try:
             self._pool.__enter__()
-            self.open("").close()
         except (OSError, monty.MontyError) as error:
             raise SandboxError(f"The backend monty does not start: {error}") from error
+        try:
+            self.open("").close()
+        except SandboxError:
+            self.close()
+            raise
 
     def open(self, context: JSONValue, shared_as: str | None = None) -> MontyRepl:
         """Start a REPL whose `context` is this value; one that is shared gains nothing here.
