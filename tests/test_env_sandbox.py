@@ -7,9 +7,10 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from sandbox_events import call, done
 
 from env.errors import SandboxError
-from env.server.sandbox import UNSET, CellDone, Repl, Sandbox, SandboxHost, SubCall
+from env.server.sandbox import UNSET, Repl, Sandbox, SandboxHost, SubCall
 from env.settings import LimitSettings, SandboxSettings
 
 PAPERS = {
@@ -32,16 +33,6 @@ def repl(host: SandboxHost) -> Iterator[Repl]:
     repl = host.open(PAPERS)
     yield repl
     repl.close()
-
-
-def done(event: CellDone | SubCall) -> CellDone:
-    assert isinstance(event, CellDone), event
-    return event
-
-
-def call(event: CellDone | SubCall) -> SubCall:
-    assert isinstance(event, SubCall), event
-    return event
 
 
 # --- cells

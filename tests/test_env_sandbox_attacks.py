@@ -24,8 +24,9 @@ from sandbox_attacks import (
     play_elsewhere,
     prepare,
 )
+from sandbox_events import done
 
-from env.server.sandbox import CellDone, Repl, SandboxHost, SubCall
+from env.server.sandbox import Repl, SandboxHost, SubCall
 from env.settings import LimitSettings, SandboxSettings
 
 
@@ -41,11 +42,6 @@ def host() -> Iterator[SandboxHost]:
 @pytest.fixture(scope="module")
 def neighbour(host: SandboxHost) -> Repl:
     return open_neighbour(host)
-
-
-def done(event: CellDone | SubCall) -> CellDone:
-    assert isinstance(event, CellDone), event
-    return event
 
 
 @pytest.mark.timeout(60)

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sandbox_events import call, done
 
 from env.errors import SandboxError
 from env.models import FrameTurn
-from env.server.sandbox import UNSET, CellDone, SandboxHost, SubCall, boundary, start
+from env.server.sandbox import UNSET, SandboxHost, SubCall, boundary, start
 from env.server.service import ServerSettings, Service
 from env.server.tree import Tree
 from env.settings import EnvSettings, LimitSettings, SandboxSettings
@@ -47,16 +48,6 @@ def repl(host: MontyHost) -> Iterator[MontyRepl]:
     repl = host.open(PAPERS)
     yield repl
     repl.close()
-
-
-def done(event: CellDone | SubCall) -> CellDone:
-    assert isinstance(event, CellDone), event
-    return event
-
-
-def call(event: CellDone | SubCall) -> SubCall:
-    assert isinstance(event, SubCall), event
-    return event
 
 
 def workers() -> set[int]:
