@@ -205,6 +205,7 @@ def prefect_server() -> Iterator[None]:
     Raises:
         StageError: it does not start.
     """
+    from prefect.logging.handlers import APILogHandler
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
     url = PREFECT_API_URL.value()
@@ -217,6 +218,7 @@ def prefect_server() -> Iterator[None]:
         with temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{server.port}/api"}):
             yield
     finally:
+        APILogHandler().flush()  # the flow's last words, while the server can still hear them
         services.stop(server, quiet=True)
         services.log_file(server).unlink(missing_ok=True)
 
