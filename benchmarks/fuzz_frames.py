@@ -188,6 +188,7 @@ def _text(source: Source, blobs: list[bytes]) -> Any:
 def _many(source: Source, blobs: list[bytes], count: int) -> list[Any]:
     """A list of so many, of one or two kinds."""
     first = _any(source, blobs, 3) if source.odd(6) else _text(source, blobs)
+    count = min(count, wire.MAX_FRAME // len(json.dumps(first)))  # no more than a frame can hold
     return [*[first] * count, *([_text(source, blobs)] if source.odd(8) else [])]
 
 
