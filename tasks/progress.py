@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 
-class Steps:
+class Steps(Progress):
     """The steps of one stage, on stderr; a context manager.
 
     Args:
@@ -19,7 +17,7 @@ class Steps:
 
     def __init__(self, stage: str, total: int, line_every: int = 1) -> None:
         self._stage, self._total, self._line_every = stage, total, line_every
-        self._progress = Progress(
+        super().__init__(
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
@@ -27,30 +25,18 @@ class Steps:
             TextColumn("{task.fields[told]}"),
             console=Console(stderr=True),
         )
-        self._bar = self._progress.add_task(stage, total=total, told="")
-
-    def __enter__(self) -> Steps:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._progress.stop()
+        self._bar = self.add_task(stage, total=total, told="")
 
     def begin_at(self, step: int) -> None:
         """Steps that an earlier run has done."""
-        self._progress.update(self._bar, completed=step)
+        self.update(self._bar, completed=step)
 
     def done(self, step: int, told: str) -> None:
         """A step ended; `told` are its figures."""
-        self._progress.update(self._bar, completed=step, told=told)
-        if not self._progress.console.is_terminal and step % self._line_every == 0:
+        self.update(self._bar, completed=step, told=told)
+        if not self.console.is_terminal and step % self._line_every == 0:
             self.say(f"step {step}/{self._total}  {told}")
 
     def say(self, line: str) -> None:
         """Print a line above the bar."""
-        self._progress.console.print(f"{self._stage}: {line}", highlight=False)
+        self.console.print(f"{self._stage}: {line}", highlight=False)

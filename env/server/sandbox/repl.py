@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from env.errors import SandboxError
 from env.server.sandbox.process import WorkerGoneError, WorkerProcess
 from env.server.sandbox.results import (
+    MAX_FINALS,
     UNSET,
     CellDone,
     CellError,
@@ -41,8 +42,6 @@ _STARVED_S = 20.0
 """The same for one that would compute and gets no processor."""
 _NUDGE_S = 0.1
 """Seconds between two soft signals: one may be lost in a callback that swallows it."""
-_MAX_FINALS = 8
-"""Of one cell; the first counts, and a cell that catches it may go on, but not for ever."""
 _START_S = 30.0
 
 
@@ -170,7 +169,7 @@ class Repl:
                 if cell.final is UNSET:
                     cell.final = frame.value
                 cell.finals += 1
-                if cell.finals > _MAX_FINALS:
+                if cell.finals > MAX_FINALS:
                     raise BadFrameError("a flood of finals")
             elif frame.kind == "call":
                 cell.wall_used += time.monotonic() - cell.resumed_at

@@ -72,6 +72,8 @@ _CHAT_TOKENS = re.compile(
 """How chat templates mark turns. Text from a REPL must not be able to fake one."""
 
 TRACE_CHARS = 4000
+MAX_FINALS = 8
+"""Of one cell; the first counts, and a cell that catches it may go on, but not for ever."""
 
 
 def without_chat_tokens(text: str) -> str:

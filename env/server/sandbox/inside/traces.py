@@ -63,8 +63,7 @@ def describe(error: BaseException, cells: dict[str, list[str]], current: str) ->
         if code.co_filename in cells:
             lines.append(_line(code, trace.tb_lineno, cells, current))
         trace = trace.tb_next
-    if len(lines) > _FRAMES:
-        lines = [*lines[:1], f"... {len(lines) - _FRAMES} more ...", *lines[1 - _FRAMES :]]
+    lines = shortened(lines)
     if type(error).__name__ != "CellStopped":
         lines.append(_message(error))
     return "\n".join(lines)
@@ -80,21 +79,36 @@ def format_warning(
 
 def _line(code: CodeType, number: int, cells: dict[str, list[str]], current: str) -> str:
     source = cells[code.co_filename]
-    text = source[number - 1].strip()[:_LINE_CHARS] if 0 < number <= len(source) else ""
-    place = f"line {number}"
-    if code.co_filename != current:
-        place = f"{code.co_filename[1:-1]} {place}"
-    if code.co_name != "<module>":
-        place = f"{place}, in {code.co_name[:_LINE_CHARS]}"
-    return f"{place}: {text}"
+    text = source[number - 1] if 0 < number <= len(source) else ""
+    cell = code.co_filename[1:-1] if code.co_filename != current else ""
+    return line(number, cell, code.co_name, text)
+
+
+def line(number: int, cell: str, function: str, source: str) -> str:
+    """A line of a traceback; `cell` names the cell it is in, empty for the one that runs."""
+    place = f"{cell} line {number}" if cell else f"line {number}"
+    if function != "<module>":
+        place = f"{place}, in {function[:_LINE_CHARS]}"
+    return f"{place}: {source.strip()[:_LINE_CHARS]}"
+
+
+def shortened(lines: list[str]) -> list[str]:
+    """The first and the last lines of a traceback, and how many were left out between."""
+    if len(lines) <= _FRAMES:
+        return lines
+    return [*lines[:1], f"... {len(lines) - _FRAMES} more ...", *lines[1 - _FRAMES :]]
+
+
+def cut(message: str) -> str:
+    """A message with its end left out when it is long."""
+    more = len(message) - _MESSAGE_CHARS
+    return f"{message[:_MESSAGE_CHARS]}... ({more} more characters)" if more > 0 else message
 
 
 def _message(error: BaseException) -> str:
     name = type(error).__name__
     try:
-        text = str(error)
+        text = cut(str(error))
     except Exception:
         text = "(its message cannot be made)"
-    if len(text) > _MESSAGE_CHARS:
-        text = f"{text[:_MESSAGE_CHARS]}... ({len(text) - _MESSAGE_CHARS} more characters)"
     return f"{name}: {text}" if text else name

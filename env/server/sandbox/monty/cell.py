@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import pydantic_monty as monty
 
+from env.server.sandbox.inside import traces
 from env.server.sandbox.inside.calls import Calls, FinalCalled
 from env.server.sandbox.inside.channel import frame
 from env.server.sandbox.inside.output import Output
 from env.server.sandbox.results import (
+    MAX_FINALS,
     TRACE_CHARS,
     UNSET,
     CellError,
@@ -37,12 +39,6 @@ FUNCTIONS = (
     "SHOW_VARS",
 )
 """What a cell calls on the host."""
-
-_MAX_FINALS = 8
-"""Of one cell; the first counts, and a cell that catches it may go on, but not for ever."""
-_FRAMES = 4
-_LINE_CHARS = 160
-_MESSAGE_CHARS = 600
 
 
 class AskedError(Exception):
@@ -108,7 +104,7 @@ class Cell:
         if self.final is UNSET:
             self.final = plain
         self._finals += 1
-        if self._finals > _MAX_FINALS:
+        if self._finals > MAX_FINALS:
             raise BadFrameError("a flood of finals")
 
     def _show_vars(self) -> str:
@@ -156,14 +152,8 @@ def describe(
     for step in raised.traceback():
         number = cells.get(step.filename)
         if number is not None:
-            place = f"line {step.line}" if number == current else f"cell {number} line {step.line}"
-            if step.function_name not in (None, "<module>"):
-                place = f"{place}, in {str(step.function_name)[:_LINE_CHARS]}"
-            lines.append(f"{place}: {(step.source_line or '').strip()[:_LINE_CHARS]}")
-    if len(lines) > _FRAMES:
-        lines = [*lines[:1], f"... {len(lines) - _FRAMES} more ...", *lines[1 - _FRAMES :]]
-    message = raised.display("type-msg")
-    if len(message) > _MESSAGE_CHARS:
-        more = len(message) - _MESSAGE_CHARS
-        message = f"{message[:_MESSAGE_CHARS]}... ({more} more characters)"
-    return "\n".join([*lines, message])[:TRACE_CHARS]
+            cell = f"cell {number}" if number != current else ""
+            function = step.function_name or "<module>"
+            lines.append(traces.line(step.line, cell, function, step.source_line or ""))
+    message = traces.cut(raised.display("type-msg"))
+    return "\n".join([*traces.shortened(lines), message])[:TRACE_CHARS]
