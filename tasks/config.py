@@ -16,7 +16,13 @@ from pydantic import Field, ValidationError, model_validator
 
 from agent.nano.settings import NanoSettings
 from agent.settings import GenerationSettings, TrainSettings
-from env.problems.settings import SyntheticSettings
+from env.problems.settings import (
+    AlignSettings,
+    FilesSettings,
+    HubSettings,
+    SplitSettings,
+    SyntheticSettings,
+)
 from env.settings import EnvSettings, Settings
 from rewards.settings import RewardSettings
 from tasks.errors import ConfigError
@@ -29,8 +35,12 @@ PROFILES = Path("profiles")
 class PrepareSettings(Settings):
     """Where problems come from."""
 
-    source: Literal["synthetic"] = "synthetic"
+    source: Literal["synthetic", "hub", "files"] = "synthetic"
     synthetic: SyntheticSettings = SyntheticSettings()
+    hub: HubSettings = HubSettings()
+    files: FilesSettings = FilesSettings()
+    align: AlignSettings = AlignSettings()
+    splits: SplitSettings = SplitSettings()
 
 
 class ValidateSettings(Settings):

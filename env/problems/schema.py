@@ -24,6 +24,8 @@ class Paper(Settings):
     title: str
     abstract: str
     text: str = Field(min_length=1)
+    canary: bool = False
+    """It tells its reader what to answer: nobody who quotes it has read for the question."""
 
 
 class Span(Settings):
@@ -79,7 +81,7 @@ PUBLIC_COLUMNS = COLUMNS[:5]
 
 def to_row(problem: Problem) -> dict[str, str]:
     """A problem as it is stored: one string for each of `COLUMNS`."""
-    row = problem.model_dump(mode="json")
+    row = problem.model_dump(mode="json", exclude_defaults=True)
     for name in ("papers", "evidence"):
         row[name] = json.dumps(row[name], ensure_ascii=False)
     return {name: row[name] for name in COLUMNS}

@@ -1,4 +1,4 @@
-"""Settings of the synthetic problems: `prepare.synthetic` of params.yaml."""
+"""Settings of the problems' sources: the section `prepare` of params.yaml."""
 
 from __future__ import annotations
 
@@ -58,4 +58,51 @@ class SyntheticSettings(Settings):
                     f"level {name!r}: {self.questions_per_group} questions need up to {needed} "
                     f"sentences, {level.papers} papers hold {room}; ask less or add papers"
                 )
+        return self
+
+
+class HubSettings(Settings):
+    """A data set of the form of `alphaXiv/multi-paper-synthetic`."""
+
+    name: str = Field(
+        "alphaXiv/multi-paper-synthetic", description="on the Hub, or a local file of that shape"
+    )
+    split: str = Field("train", description="the data set's own split that is read")
+    revision: str | None = Field(None, description="commit or tag on the Hub")
+
+
+class FilesSettings(Settings):
+    """The user's own problems."""
+
+    path: str = Field("problems.jsonl", description="JSONL or Parquet; docs/own_data.md")
+    documents: str | None = Field(
+        None, description="folder of Markdown, text and PDF files that the problems quote"
+    )
+
+
+class AlignSettings(Settings):
+    """Where a quote stands in a paper, when it does not stand there letter by letter."""
+
+    min_similarity: float = Field(
+        92.0, gt=50, le=100, description="rapidfuzz's ratio, 0 to 100; 100: exact quotes only"
+    )
+
+
+class SplitSettings(Settings):
+    """How groups of problems of the sources `hub` and `files` fall into splits."""
+
+    validation: float = Field(0.1, ge=0, lt=1, description="share of the problems")
+    test: float = Field(0.2, gt=0, lt=1, description="share of the problems")
+    similar_questions: float = Field(
+        95.0, gt=50, le=100, description="ratio from which two questions are the same one"
+    )
+    similar_papers: float = Field(
+        0.5, gt=0, le=1, description="share of common sentences from which papers are the same"
+    )
+    seed: int = Field(0, ge=0)
+
+    @model_validator(mode="after")
+    def _train_is_left(self) -> SplitSettings:
+        if self.validation + self.test >= 1:
+            raise ValueError("validation and test leave nothing to train on")
         return self
