@@ -44,7 +44,7 @@ console = Console(highlight=False, soft_wrap=True)
 
 @flow(name="rlm", retries=0, log_prints=False)
 def rlm(profile: str = "nano", overrides: list[str] | None = None) -> State[str]:
-    """Build, check, deploy, gate, train, export, evaluate, register, version.
+    """Build, check, deploy, audit, gate, train, export, evaluate, register, version.
 
     Args:
         profile: `nano` is params.yaml itself; others lie in profiles/.
@@ -59,6 +59,7 @@ def rlm(profile: str = "nano", overrides: list[str] | None = None) -> State[str]
         chain.run("prepare")
         chain.run("validate")
         chain.deploy()
+        chain.run("audit")
         chain.run("warmstart")
         try:
             chain.run("gate")

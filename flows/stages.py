@@ -26,6 +26,7 @@ STAGES = {
     "prepare": "Make the problems: data/problems/.",
     "validate": "Check them with Great Expectations: reports/data_docs/.",
     "deploy": "Start the environment, smoke-test it over the wire: reports/deployment.json.",
+    "audit": "Known gold, keyword search, random code on the problems: reports/problems.html.",
     "warmstart": "Build and teach the base model: models/base/.",
     "gate": "Refuse a base that never earns a reward; measure the baseline: reports/gate.json.",
     "train": "GRPO on trees under the curriculum: models/adapter/, reports/train.parquet.",

@@ -52,6 +52,16 @@ class ValidateSettings(Settings):
     difficulty_share: float = Field(0.1, ge=0, le=1, description="least share of each difficulty")
 
 
+class AuditSettings(Settings):
+    """Policies without a model on the problems themselves."""
+
+    problems: int = Field(50, ge=1, description="problems of each difficulty")
+    min_oracle: float = Field(0.9, ge=0, le=1, description="least reward of known gold")
+    sessions: int = Field(32, ge=1, description="episodes at the same time")
+    samples: int = Field(2, ge=0, description="problems of each difficulty shown on the page")
+    seed: int = Field(0, ge=0)
+
+
 class DeploySettings(Settings):
     """Where the environment runs."""
 
@@ -140,6 +150,7 @@ class Params(Settings):
     prepare: PrepareSettings = PrepareSettings()
     validate_: ValidateSettings = Field(ValidateSettings(), alias="validate")
     deploy: DeploySettings = DeploySettings()
+    audit: AuditSettings = AuditSettings()
     warmstart: WarmstartSettings = WarmstartSettings()
     gate: GateSettings = GateSettings()
     train: TrainSettings = TrainSettings()

@@ -38,6 +38,7 @@ DERIVED = (
     "tier_of_gold",
     "splits_of_group",
     "papers_elsewhere",
+    "questions_elsewhere",
     "longest_paper_chars",
 )
 """Columns that `tasks/validate.py` adds to those of the files."""
@@ -151,7 +152,15 @@ def suites(bounds: Bounds) -> dict[str, list[gxe.Expectation]]:
             column="papers_elsewhere",
             min_value=0,
             max_value=0,
-            description="No paper's text occurs in two splits, whatever its group is called.",
+            description="No paper occurs in two splits, nor a near-duplicate of it "
+            "(prepare.splits.similar_papers), whatever its group is called.",
+        ),
+        gxe.ExpectColumnValuesToBeBetween(
+            column="questions_elsewhere",
+            min_value=0,
+            max_value=0,
+            description="No question is asked in two splits, in nearly the same words "
+            "(prepare.splits.similar_questions).",
         ),
         gxe.ExpectColumnValueLengthsToBeBetween(
             column="question", min_value=1, description="The question is not empty."
@@ -173,6 +182,12 @@ def suites(bounds: Bounds) -> dict[str, list[gxe.Expectation]]:
             column="chars",
             min_value=bounds.min_span_chars,
             description="A gold text has at least rewards.min_span_chars characters.",
+        ),
+        gxe.ExpectColumnValuesToBeBetween(
+            column="canary",
+            min_value=0,
+            max_value=0,
+            description="No gold stands in a paper that tells its reader what to answer.",
         ),
     ]
     shares: list[gxe.Expectation] = [

@@ -1,7 +1,7 @@
-"""The HTML report: one page without any outside reference, readable from disk or an artifact.
+"""The HTML pages: the report of a run, and the problems. Readable from disk or an artifact.
 
-Images are embedded. Everything that a model or a document wrote is escaped by the template
-engine. Neighbour: `tasks/templates/report.html`.
+No page needs anything from outside: images are embedded. Everything that a model or a document
+wrote is escaped by the template engine. Neighbours: the pages of `tasks/templates/`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Any
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from env.problems.schema import Problem, Span
+
 TEMPLATES = Path(__file__).parent / "templates"
 CAPTIONS = {
     "reward_curve": "Mean reward of the training episodes of each step (faint) and its moving "
@@ -24,6 +26,13 @@ CAPTIONS = {
     "components": "The four components of the reward in training episodes.",
     "curriculum": "The metric that opens the next level, its thresholds, and the level played.",
 }
+SHOWN_REJECTED = 50
+"""Rejected rows that the page of the problems lists, at most."""
+AROUND = 240
+"""Characters shown before and after a gold passage."""
+PLACES = 3
+"""Alternatives of a fact that are shown, at most."""
+
 Transcript = dict[str, Any]
 Played = tuple[Transcript, dict[str, Any] | None]
 """An episode and its root frame."""
@@ -50,15 +59,7 @@ def render(
         pairs: before/after pairs shown of each difficulty: the first by problem id.
         profile: name of the settings.
     """
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["score"] = score
-    return environment.get_template("report.html").render(
+    return _page("report.html").render(
         evaluation=evaluation,
         baseline=baseline,
         images={name: embedded(path) for name, path in images.items()},
@@ -69,6 +70,79 @@ def render(
         steps=int(train["step"].max()),
         profile=profile,
     )
+
+
+def problems_page(
+    report: Mapping[str, Any],
+    problems: Sequence[Problem],
+    *,
+    data: Mapping[str, Any],
+    samples: int,
+    profile: str,
+) -> str:
+    """The page of the problems as text.
+
+    Args:
+        report: the content of reports/audit.json.
+        problems: those that were played.
+        data: the content of data/report.json.
+        samples: problems shown of each difficulty: the first by id.
+        profile: name of the settings.
+    """
+    levels: dict[str, list[Problem]] = {}
+    for problem in problems:
+        levels.setdefault(problem.difficulty, []).append(problem)
+    shown = [
+        problem
+        for members in levels.values()
+        for problem in sorted(members, key=lambda one: one.problem_id)[:samples]
+    ]
+    return _page("problems.html").render(
+        report=report,
+        data=data,
+        rejected=data["rejected_rows"][:SHOWN_REJECTED],
+        most=max(map(len, levels.values())),
+        per_level=samples,
+        samples=[_sample(problem, report) for problem in shown],
+        profile=profile,
+    )
+
+
+def _page(name: str) -> Any:
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["score"] = score
+    return environment.get_template(name)
+
+
+def _sample(problem: Problem, report: Mapping[str, Any]) -> dict[str, Any]:
+    """A problem as the page shows it: its gold in place, and what each policy earned."""
+    papers = {paper.paper_id: paper for paper in problem.papers}
+
+    def place(span: Span) -> dict[str, str]:
+        paper = papers[span.paper_id]
+        before = paper.text[max(0, span.start - AROUND) : span.start]
+        after = paper.text[span.end : span.end + AROUND]
+        return {
+            "title": f"{paper.paper_id}: {paper.title}" if paper.title else paper.paper_id,
+            "before": ("… " if span.start > AROUND else "") + before,
+            "gold": span.text,
+            "after": after + (" …" if span.end + AROUND < len(paper.text) else ""),
+        }
+
+    return {
+        "problem": problem,
+        "chars": sum(len(paper.text) for paper in problem.papers),
+        "facts": [[place(span) for span in fact.spans[:PLACES]] for fact in problem.evidence],
+        "rewards": {
+            name: rewards[problem.problem_id] for name, rewards in report["by_problem"].items()
+        },
+    }
 
 
 def score(value: float | None, digits: int = 3) -> str:

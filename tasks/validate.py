@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from env.problems.schema import Problem, from_row, tier_of
 from env.problems.settings import LevelSettings
+from env.problems.splits import leaks
 from tasks.config import Params
 from tasks.errors import StageError
 from tasks.outputs import replacing, write_json
@@ -44,7 +45,7 @@ def run(params: Params, run: StageRun) -> Path:
     from tasks.expectations import Bounds, run_checks
 
     bounds = Bounds(
-        difficulties=sorted(params.prepare.synthetic.levels),
+        difficulties=params.prepare.levels,
         min_span_chars=params.rewards.min_span_chars,
         max_text_chars=params.validate_.max_text_chars,
         min_rows=params.validate_.min_rows,
@@ -115,26 +116,29 @@ def tabulate(files: Mapping[str, pd.DataFrame], params: Params) -> dict[str, pd.
     parsed = [_parse(row) for row in records]
 
     splits_of_group: dict[str, set[str]] = defaultdict(set)
-    splits_of_text: dict[str, set[str]] = defaultdict(set)
-    for row, (problem, _) in zip(records, parsed, strict=True):
+    for row in records:
         splits_of_group[str(row.get("group_id"))].add(row["file"])
-        for paper in problem.papers if problem else ():
-            splits_of_text[paper.text].add(row["file"])
+    whole = [
+        problem.model_copy(update={"split": row["file"]})
+        for row, (problem, _) in zip(records, parsed, strict=True)
+        if problem
+    ]
+    found = leaks(whole, params.prepare.splits)
 
     problems["fault"] = pd.Series([why for _, why in parsed], dtype=object)
     problems["tier_of_gold"] = [_tier(problem) for problem, _ in parsed]
     problems["splits_of_group"] = [
         len(splits_of_group[str(row.get("group_id"))]) for row in records
     ]
-    problems["papers_elsewhere"] = [
-        sum(len(splits_of_text[paper.text]) > 1 for paper in problem.papers) if problem else 0
-        for problem, _ in parsed
-    ]
+    for kind in ("paper", "question"):
+        leaking = Counter(
+            name for leak in found if leak.kind == kind for name in (leak.first, leak.second)
+        )
+        problems[f"{kind}s_elsewhere"] = [leaking[str(row.get("problem_id"))] for row in records]
     problems["longest_paper_chars"] = [
         max(len(paper.text) for paper in problem.papers) if problem else None
         for problem, _ in parsed
     ]
-    whole = [problem for problem, _ in parsed if problem]
     return {
         "problems": problems,
         "spans": span_table(whole),
@@ -151,6 +155,7 @@ def span_table(problems: Sequence[Problem]) -> pd.DataFrame:
     rows = []
     for problem in problems:
         texts = {paper.paper_id: paper.text for paper in problem.papers}
+        canaries = {paper.paper_id for paper in problem.papers if paper.canary}
         for fact in problem.evidence:
             for span in fact.spans:
                 rows.append(
@@ -160,9 +165,10 @@ def span_table(problems: Sequence[Problem]) -> pd.DataFrame:
                         "text": span.text,
                         "slice": texts.get(span.paper_id, "")[span.start : span.end],
                         "chars": len(span.text),
+                        "canary": int(span.paper_id in canaries),
                     }
                 )
-    return pd.DataFrame(rows, columns=["span", "text", "slice", "chars"])
+    return pd.DataFrame(rows, columns=["span", "text", "slice", "chars", "canary"])
 
 
 def _reachable_tiers(level: LevelSettings) -> set[str]:

@@ -118,6 +118,10 @@ class ProblemStore:
             for problem_id in ids
         ]
 
+    def difficulties(self) -> list[str]:
+        """Those that occur, in the order of the data."""
+        return list(dict.fromkeys(difficulty for _, difficulty in self._ids))
+
     def pick(self, split: str | None, difficulty: str | None, seed: int) -> Problem:
         """A problem chosen by the seed alone; consecutive seeds give distinct problems.
 

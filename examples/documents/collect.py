@@ -1,0 +1,52 @@
+"""Collect real documents: this project's own, and those that three installed packages bring.
+
+`python -m examples.documents.collect` fills data/documents/, a folder a collection; the questions
+of `questions.jsonl` quote them. The packages are pinned in constraints.txt, so the texts are the
+same on every machine.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from pathlib import Path
+
+TARGET = Path("data/documents")
+PROJECT = ("README.md", "docs/*.md", "docs/adr/*.md")
+PACKAGES = {
+    "great_expectations": ".agents/skills/gx-configure-checkpoint/**/*.md",
+    "mlflow": "assistant/skills/**/*.md",
+    "prefect": "**/*.md",
+}
+"""For each package, which of its files."""
+
+
+def files(root: Path, pattern: str) -> dict[str, Path]:
+    """Files of a folder by a flat name: `runner/AGENTS.md` becomes `runner-AGENTS.md`."""
+    found = sorted(path for path in root.glob(pattern) if path.stat().st_size > 0)
+    return {"-".join(path.relative_to(root).parts).lstrip("."): path for path in found}
+
+
+def collect(target: Path = TARGET) -> dict[str, int]:
+    """Copy all of them, one folder a collection; returns how many files each got.
+
+    Raises:
+        ModuleNotFoundError: a package is not installed.
+    """
+    collections = {"project": {k: v for one in PROJECT for k, v in files(Path(), one).items()}}
+    for name, pattern in PACKAGES.items():
+        spec = importlib.util.find_spec(name)
+        if spec is None or not spec.submodule_search_locations:
+            raise ModuleNotFoundError(f"{name} is not installed; run `make setup` first")
+        collections[name] = files(Path(spec.submodule_search_locations[0]), pattern)
+    shutil.rmtree(target, ignore_errors=True)
+    for name, sources in collections.items():
+        (target / name).mkdir(parents=True)
+        for flat, path in sources.items():
+            shutil.copyfile(path, target / name / flat)
+    return {name: len(sources) for name, sources in collections.items()}
+
+
+if __name__ == "__main__":
+    for name, count in collect().items():
+        print(f"{TARGET / name}: {count} documents")
