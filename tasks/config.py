@@ -47,6 +47,10 @@ class ValidateSettings(Settings):
     """Bounds of the checks on the data."""
 
     min_rows: int = Field(20, ge=1, description="rows per split")
+    max_rejected: float = Field(
+        0.5, ge=0, le=1, description="share of a source's rows that may be rejected"
+    )
+    max_papers: int = Field(64, ge=1, le=10_000, description="papers of one problem")
     max_text_chars: int = Field(200_000, ge=1, description="characters of one paper")
     tier_share: float = Field(0.02, ge=0, le=1, description="least share of each tier")
     difficulty_share: float = Field(0.1, ge=0, le=1, description="least share of each difficulty")

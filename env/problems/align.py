@@ -67,7 +67,7 @@ class Quotes:
         found = list(outcomes)
         located = [one for one in found if isinstance(one, Located)]
         return cls(
-            **Counter(one.how for one in located),
+            **Counter[str](one.how for one in located),
             rejected=len(found) - len(located),
             lowest_similarity=min((round(one.similarity, 2) for one in located), default=None),
         )
@@ -88,7 +88,7 @@ def locate(quote: str, papers: Sequence[Paper], min_similarity: float) -> Locate
     wanted = normalise(quote).text.strip()
     if not wanted:
         return Missing("the quote is empty", "quote the sentence that holds the fact")
-    exact = occurrences(papers, quote)
+    exact = occurrences(papers, quote.strip())
     loose = list(_normalised_places(wanted, papers))
     places = {(span.paper_id, span.start, span.end): span for span in exact}
     for span in loose:
