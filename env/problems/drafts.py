@@ -53,6 +53,7 @@ class Draft:
 class Outcome:
     """What became of a draft: a candidate, or faults; and how its quotes were found."""
 
+    row: str
     candidate: Candidate | None = None
     faults: list[Rejected] = field(default_factory=list)
     quotes: list[Located | Missing] = field(default_factory=list)
@@ -60,7 +61,7 @@ class Outcome:
 
 def complete(draft: Draft, bounds: Bounds, min_similarity: float) -> Outcome:
     """The problem of a draft, with every further occurrence of its gold as an alternative."""
-    outcome = Outcome(faults=_paper_faults(draft, bounds))
+    outcome = Outcome(draft.row, faults=_paper_faults(draft, bounds))
     papers = {paper.paper_id: paper for paper in draft.papers}
     facts: list[Fact] = []
     for number, places in enumerate(draft.facts, start=1):

@@ -45,7 +45,8 @@ def read(
         if isinstance(draft, Draft):
             outcomes.append(complete(draft, bounds, align.min_similarity))
         else:
-            outcomes.append(Outcome(faults=[draft] if isinstance(draft, Rejected) else draft))
+            faults = [draft] if isinstance(draft, Rejected) else draft
+            outcomes.append(Outcome(row, faults=faults))
         if progress is not None:
             progress(number)
     return gather(outcomes, splits, _left_out(documents))
@@ -64,7 +65,9 @@ def gather(
         candidates += [outcome.candidate] if outcome.candidate else []
     kept, repeated = distinct(candidates)
     problems, leaking = deal(kept, splits)
-    return Found(problems, [*rejected, *repeated, *leaking], list(left_out), Quotes.count(quotes))
+    order = {outcome.row: place for place, outcome in enumerate(outcomes)}
+    rejected = sorted([*rejected, *repeated, *leaking], key=lambda fault: order[fault.row])
+    return Found(problems, rejected, list(left_out), Quotes.count(quotes))
 
 
 def _draft(row: str, data: object, documents: Documents | None) -> Draft | list[Rejected]:

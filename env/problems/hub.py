@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 COLUMNS = ("question", "papers", "evidence")
 _FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}
+_TELEMETRY_OFF = {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_UPDATE_DOWNLOAD_COUNTS": "0"}
 _WAIT_S = 1.0
 """Before the second try; doubles from try to try."""
 
@@ -89,7 +90,7 @@ def read(
         if isinstance(draft, Draft):
             outcomes.append(complete(draft, bounds, align.min_similarity))
         else:
-            outcomes.append(Outcome(faults=draft))
+            outcomes.append(Outcome(row, faults=draft))
         if progress is not None:
             progress(number)
     return gather(outcomes, splits)
@@ -141,7 +142,8 @@ def load(settings: HubSettings) -> Dataset:
         SourceError: it does not exist, may not be read, or has no such split.
         SourceUnreachable: the Hub did not answer, after all tries.
     """
-    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    for name, value in _TELEMETRY_OFF.items():  # read when `datasets` is imported, below
+        os.environ.setdefault(name, value)
     path = Path(settings.name)
     if path.is_file():
         form = _FORMATS.get(path.suffix.lower())
