@@ -22,3 +22,11 @@ class SandboxError(Exception):
 
 class ProblemError(ValueError):
     """A problem row is wrong; the message names row, field and remedy."""
+
+
+class SourceError(ValueError):
+    """A source of problems cannot be read at all; the message says what to set or to mend."""
+
+
+class SourceUnreachable(SourceError):
+    """The Hub did not answer; trying again later may help."""

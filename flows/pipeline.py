@@ -65,6 +65,30 @@ def resolve(profile: Profile = "nano", set_: Overrides = None) -> None:
     guarded(work, "python -m flows.pipeline resolve")
 
 
+@app.command("check-problems")
+def check_problems(
+    path: Annotated[str, typer.Argument(help="JSONL or Parquet, as docs/own_data.md describes.")],
+    documents: Annotated[
+        str | None, typer.Option(help="Folder of the documents that the problems quote.")
+    ] = None,
+    profile: Profile = "nano",
+    set_: Overrides = None,
+) -> None:
+    """Say row by row what is wrong with your own problems; writes nothing.
+
+    Ends with 0 when all rows are good, 1 when some are not, 2 when the file cannot be read.
+    """
+
+    def work() -> None:
+        from tasks import check_problems, config
+
+        found = check_problems.read(config.resolve(profile, set_ or []), path, documents)
+        typer.echo("\n".join(check_problems.told(found)))
+        sys.exit(1 if found.faults else 0)
+
+    guarded(work, f"python -m flows.pipeline check-problems {shlex.quote(path)}")
+
+
 def _stage_command(name: str) -> Callable[[], None]:
     def command() -> None:
         guarded(lambda: run_stage(name), f"python -m flows.pipeline {name}")

@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from agent.nano.settings import NanoSettings
 from agent.settings import GenerationSettings, TrainSettings
+from env.problems.schema import Level
 from env.problems.settings import (
     AlignSettings,
     FilesSettings,
@@ -42,11 +43,22 @@ class PrepareSettings(Settings):
     align: AlignSettings = AlignSettings()
     splits: SplitSettings = SplitSettings()
 
+    @property
+    def levels(self) -> list[str]:
+        """The difficulties of the source, sorted."""
+        if self.source == "synthetic":
+            return sorted(self.synthetic.levels)
+        return sorted(get_args(Level))
+
 
 class ValidateSettings(Settings):
     """Bounds of the checks on the data."""
 
     min_rows: int = Field(20, ge=1, description="rows per split")
+    max_rejected: float = Field(
+        0.5, ge=0, le=1, description="share of a source's rows that may be rejected"
+    )
+    max_papers: int = Field(64, ge=1, le=10_000, description="papers of one problem")
     max_text_chars: int = Field(200_000, ge=1, description="characters of one paper")
     tier_share: float = Field(0.02, ge=0, le=1, description="least share of each tier")
     difficulty_share: float = Field(0.1, ge=0, le=1, description="least share of each difficulty")
@@ -163,13 +175,15 @@ class Params(Settings):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Params:
-        levels = self.prepare.synthetic.levels
+        levels = self.prepare.levels
         for level in self.train.curriculum.levels:
             if level not in levels:
-                raise ValueError(f"train.curriculum.levels: {level!r} is not in {sorted(levels)}")
+                raise ValueError(f"train.curriculum.levels: {level!r} is not in {levels}")
         if self.train.curriculum.target not in self.train.curriculum.levels:
             raise ValueError("train.curriculum.target must be one of train.curriculum.levels")
-        most = max(level.max_gold for level in levels.values())
+        if self.prepare.source != "synthetic":
+            return self  # a problem with too many gold papers is rejected when it is read
+        most = max(level.max_gold for level in self.prepare.synthetic.levels.values())
         if self.env.limits.max_children < most:
             raise ValueError(
                 f"env.limits.max_children {self.env.limits.max_children} is below the "
@@ -270,13 +284,36 @@ def write_resolved(params: Params) -> Path:
     The section `derived` is not read back: dvc.yaml takes from it what follows from the settings.
     """
     data = params.model_dump(by_alias=True, mode="json")
-    derived = {"trained": "models/adapter" if params.train.method == "lora" else "models/policy"}
-    text = yaml.safe_dump({**data, "derived": derived}, sort_keys=False)
+    text = yaml.safe_dump({**data, "derived": derive(params)}, sort_keys=False)
     if not RESOLVED.exists() or RESOLVED.read_text(encoding="utf-8") != text:
         temporary = RESOLVED.with_suffix(".tmp")
         temporary.write_text(text, encoding="utf-8")
         os.replace(temporary, RESOLVED)
     return RESOLVED
+
+
+def derive(params: Params) -> dict[str, str]:
+    """Paths that follow from the settings, for dvc.yaml.
+
+    DVC knows no dependency that is sometimes absent: where a source reads no file, the module
+    that would read it stands for it, which `prepare` depends on anyway.
+    """
+    trained = "models/adapter" if params.train.method == "lora" else "models/policy"
+    problems = documents = None
+    if params.prepare.source == "files":
+        problems, documents = params.prepare.files.path, params.prepare.files.documents
+    elif params.prepare.source == "hub":
+        problems = params.prepare.hub.name
+    return {
+        "trained": trained,
+        "problems": _existing(problems) or "env/problems/tables.py",
+        "documents": _existing(documents) or "env/problems/documents.py",
+    }
+
+
+def _existing(path: str | None) -> str | None:
+    # Of a missing file the stage says more than DVC would.
+    return path if path is not None and Path(path).exists() else None
 
 
 def read_resolved(path: Path) -> Params:

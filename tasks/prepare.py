@@ -1,11 +1,11 @@
 """Stage `prepare`: problems from their source, completed, checked and split by group.
 
-Every exact further occurrence of a gold text becomes an alternative of its fact. A problem whose
-reward nobody could earn is rejected, with the reason in the report.
+Every exact further occurrence of a gold text becomes an alternative of its fact. A row that is no
+problem, or one whose reward nobody could earn, is rejected, with the reason in the report.
 
 Writes data/problems/{train,validation,test}.parquet (columns: `env.problems.schema.COLUMNS`) and
-data/report.json: rows, groups, shares and a hash of the content for each split, and what was
-rejected.
+data/report.json: rows, groups, shares and a hash of the content for each split, how the quotes
+were found, and what was rejected.
 """
 
 from __future__ import annotations
@@ -18,12 +18,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+from env.errors import SourceError, SourceUnreachable
+from env.problems import files, hub
 from env.problems.align import add_alternatives, fault
 from env.problems.schema import COLUMNS, Problem, Split, to_row
+from env.problems.source import Bounds, Found, Rejected, Repetitions
 from env.problems.synthetic import generate
 from tasks.config import Params
-from tasks.errors import StageError
+from tasks.errors import ConfigError, StageError
 from tasks.outputs import replacing, write_json
+from tasks.progress import Counted
 
 if TYPE_CHECKING:
     from tasks.tracking import StageRun
@@ -32,6 +36,8 @@ PROBLEMS = Path("data/problems")
 REPORT = Path("data/report.json")
 
 SPLITS: tuple[Split, ...] = get_args(Split)
+_NAMED = 5
+"""Rejected rows that an error names."""
 
 logger = logging.getLogger(__name__)
 
@@ -40,20 +46,17 @@ def run(params: Params, run: StageRun) -> Path:
     """Write the problems and their report; returns the folder of the problems.
 
     Raises:
-        StageError: no problem is left in a split.
+        ConfigError: the source cannot be read.
+        StageError: the Hub does not answer, too many rows are rejected, or no problem is left in
+            a split.
     """
-    problems, rejected = accept(generate(params.prepare.synthetic), params.rewards.min_span_chars)
+    found = read(params)
+    judge(params, found)
     rows = {
-        split: [to_row(problem) for problem in problems if problem.split == split]
+        split: [to_row(problem) for problem in found.problems if problem.split == split]
         for split in SPLITS
     }
-    report = describe(problems, rows, rejected, params.prepare.source)
-    for split in SPLITS:
-        if not rows[split]:
-            raise StageError(
-                f"prepare: no problem in the split {split!r}, {len(rejected)} were rejected"
-                f"{_first(rejected)}; raise prepare.synthetic.groups.{split}"
-            )
+    report = describe(found, rows, params.prepare.source)
     with replacing(PROBLEMS) as folder:
         folder.mkdir()
         for split in SPLITS:
@@ -61,39 +64,98 @@ def run(params: Params, run: StageRun) -> Path:
     write_json(REPORT, report)
     run.log_metrics(
         {f"data/{split}_rows": len(rows[split]) for split in SPLITS}
-        | {"data/rejected_rows": len(rejected)}
+        | {"data/rejected_rows": found.rejected_rows}
+        | {f"data/quotes_{how}": n for how, n in found.quotes.as_dict().items() if n is not None}
     )
     run.log_artifact(REPORT)
-    logger.info("prepare: %d problems, %d rejected", len(problems), len(rejected))
+    logger.info("prepare: %d problems, %d rejected", len(found.problems), found.rejected_rows)
     return PROBLEMS
 
 
-def accept(
-    candidates: Sequence[Problem], min_span_chars: int
-) -> tuple[list[Problem], list[dict[str, str]]]:
-    """Problems with all alternatives, and the rejected ones as {problem_id, reason}.
+def read(params: Params) -> Found:
+    """All that the source of the settings holds, in its splits.
+
+    Raises:
+        ConfigError: the source cannot be read.
+        StageError: the Hub does not answer.
+    """
+    settings = params.prepare
+    if settings.source == "synthetic":
+        return accept(generate(settings.synthetic), params.rewards.min_span_chars)
+    bounds = Bounds(
+        min_span_chars=params.rewards.min_span_chars,
+        max_text_chars=params.validate_.max_text_chars,
+        max_papers=params.validate_.max_papers,
+        max_gold_papers=params.env.limits.max_children,
+    )
+    align, splits = settings.align, settings.splits
+    try:
+        with Counted("prepare") as progress:
+            if settings.source == "hub":
+                return hub.read(settings.hub, align, splits, bounds, progress.done)
+            return files.read(settings.files, align, splits, bounds, progress.done)
+    except SourceUnreachable as error:
+        raise StageError(f"prepare: {error}") from None
+    except SourceError as error:
+        raise ConfigError(f"prepare: {error}") from None
+
+
+def accept(candidates: Sequence[Problem], min_span_chars: int) -> Found:
+    """Generated problems with all alternatives, and the rejected ones with their reasons.
 
     Args:
-        candidates: problems of a source; the first of two that repeat each other stays.
+        candidates: the first of two that repeat each other stays.
         min_span_chars: shorter gold could never be found.
     """
     problems: list[Problem] = []
-    rejected: list[dict[str, str]] = []
-    ids: set[str] = set()
-    asked: set[tuple[str, str]] = set()
+    rejected: list[Rejected] = []
+    seen = Repetitions()
     for problem in candidates:
         reason = fault(problem, min_span_chars)
-        if problem.problem_id in ids:
-            reason = "its problem_id was there before"
-        elif (problem.group_id, problem.question) in asked:
-            reason = "its group holds the same question already"
-        if reason:
-            rejected.append({"problem_id": problem.problem_id, "reason": reason})
-            continue
-        ids.add(problem.problem_id)
-        asked.add((problem.group_id, problem.question))
-        problems.append(add_alternatives(problem))
-    return problems, rejected
+        told = (
+            Rejected(problem.problem_id, "evidence", reason, "mend prepare.synthetic")
+            if reason
+            else seen.fault(problem.problem_id, problem)
+        )
+        if told:
+            rejected.append(told)
+        else:
+            problems.append(add_alternatives(problem))
+    return Found(problems, rejected)
+
+
+def judge(params: Params, found: Found) -> None:
+    """Refuse data that cannot be trained on.
+
+    Raises:
+        StageError: too many rows were rejected, or no problem is left in a split.
+    """
+    rejected = found.rejected_rows
+    share = rejected / max(1, rejected + len(found.problems))
+    if share > params.validate_.max_rejected:
+        raise StageError(
+            f"prepare: {rejected} of {rejected + len(found.problems)} rows were rejected, more "
+            f"than validate.max_rejected {params.validate_.max_rejected:g}{_first(found)}"
+        )
+    filled = {problem.split for problem in found.problems}
+    for split in SPLITS:
+        if split not in filled:
+            raise StageError(
+                f"prepare: no problem in the split {split!r}, {rejected} were rejected; "
+                f"{_more(params, found, split)}{_first(found)}"
+            )
+
+
+def _more(params: Params, found: Found, split: Split) -> str:
+    """How an empty split gets problems."""
+    if params.prepare.source == "synthetic":
+        return f"raise prepare.synthetic.groups.{split}"
+    groups = len({problem.group_id for problem in found.problems})
+    return (
+        f"{len(found.problems)} problems are {groups} groups that share no paper and no question, "
+        "three are needed: add problems about other papers, or let each row name its own "
+        "`documents`"
+    )
 
 
 def write_parquet(path: Path, rows: Sequence[dict[str, str]]) -> None:
@@ -105,13 +167,9 @@ def write_parquet(path: Path, rows: Sequence[dict[str, str]]) -> None:
     pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), path, compression="zstd")
 
 
-def describe(
-    problems: Sequence[Problem],
-    rows: dict[Split, list[dict[str, str]]],
-    rejected: Sequence[dict[str, str]],
-    source: str,
-) -> dict[str, Any]:
+def describe(found: Found, rows: dict[Split, list[dict[str, str]]], source: str) -> dict[str, Any]:
     """The report: what the data is made of, as plain JSON values."""
+    problems = found.problems
     splits = {}
     for split in SPLITS:
         members = [problem for problem in problems if problem.split == split]
@@ -135,8 +193,10 @@ def describe(
         "source": source,
         "rows": len(problems),
         "splits": splits,
-        "rejected": len(rejected),
-        "rejected_rows": list(rejected),
+        "quotes": found.quotes.as_dict(),
+        "rejected": found.rejected_rows,
+        "rejected_rows": [fault.as_dict() for fault in found.rejected],
+        "left_out_documents": [fault.as_dict() for fault in found.left_out],
     }
 
 
@@ -152,5 +212,8 @@ def _shares(values: Sequence[str]) -> dict[str, float]:
     return {name: round(n / len(values), 4) for name, n in sorted(Counter(values).items())}
 
 
-def _first(rejected: Sequence[dict[str, str]]) -> str:
-    return f" ({rejected[0]['problem_id']}: {rejected[0]['reason']}, ...)" if rejected else ""
+def _first(found: Found) -> str:
+    """The first faults, one a line."""
+    named = [f"\n  {fault}" for fault in found.rejected[:_NAMED]]
+    more = len(found.rejected) - len(named)
+    return "".join(named) + (f"\n  and {more} more" if more else "")

@@ -40,3 +40,32 @@ class Steps(Progress):
     def say(self, line: str) -> None:
         """Print a line above the bar."""
         self.console.print(f"{self._stage}: {line}", highlight=False)
+
+
+class Counted(Progress):
+    """Rows of one stage whose number nobody knows beforehand, on stderr; a context manager.
+
+    Args:
+        stage: its name, in front of the bar.
+        line_every: rows between lines where there is no terminal.
+    """
+
+    def __init__(self, stage: str, line_every: int = 500) -> None:
+        self._stage, self._line_every = stage, line_every
+        console = Console(stderr=True)
+        super().__init__(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed} rows"),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._bar = self.add_task(stage, total=None)
+
+    def done(self, rows: int) -> None:
+        """So many rows are done."""
+        self.update(self._bar, completed=rows)
+        if not self.console.is_terminal and rows % self._line_every == 0:
+            self.console.print(f"{self._stage}: {rows} rows", highlight=False)

@@ -71,6 +71,11 @@ def check(params: Params) -> None:
     Raises:
         ConfigError: one of them.
     """
+    if params.prepare.source != "synthetic" and params.warmstart.kind == "nano":
+        raise ConfigError(
+            f"prepare.source: {params.prepare.source!r}, but nano reads nothing but its synthetic "
+            "world; set prepare.source=synthetic, or warmstart.kind=none for an untaught base"
+        )
     if params.env.prompt_style != "compact":
         raise ConfigError(
             f"env.prompt_style: {params.env.prompt_style!r}, but nano knows only `compact` prompts"

@@ -15,6 +15,8 @@ from env.settings import Settings
 
 Split = Literal["train", "validation", "test"]
 Tier = Literal["singleton", "focused", "mid_range", "wide_net"]
+Level = Literal["easy", "medium", "hard"]
+"""Difficulties of the sources `hub` and `files`."""
 
 
 class Paper(Settings):

@@ -69,6 +69,7 @@ class HubSettings(Settings):
     )
     split: str = Field("train", description="the data set's own split that is read")
     revision: str | None = Field(None, description="commit or tag on the Hub")
+    attempts: int = Field(3, ge=1, le=20, description="tries when the Hub does not answer")
 
 
 class FilesSettings(Settings):
@@ -78,6 +79,7 @@ class FilesSettings(Settings):
     documents: str | None = Field(
         None, description="folder of Markdown, text and PDF files that the problems quote"
     )
+    max_mb: int = Field(64, ge=1, le=1024, description="megabytes of one line or one document")
 
 
 class AlignSettings(Settings):

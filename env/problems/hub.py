@@ -1,0 +1,227 @@
+"""The source `hub`: a data set of the form of `alphaXiv/multi-paper-synthetic`.
+
+Columns: `question`; `papers`, a list of {paperId, title, abstract, text}; `evidence`, a list of
+{paperId, selections: [{text}]}; the two lists may be JSON text. Each selection is a fact, and
+the difficulty follows from the tier. Read by the `datasets` library from the Hub, or from a local
+file or folder of that form. The token comes from the environment variable HF_TOKEN alone.
+Neighbours: `drafts.py` locates the selections, `splits.py` deals out.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from env.errors import SourceError, SourceUnreachable
+from env.problems.drafts import Draft, Outcome, Place, complete
+from env.problems.files import gather
+from env.problems.row_schema import Filled, Text, faults
+from env.problems.schema import Paper
+from env.problems.settings import AlignSettings, HubSettings, SplitSettings
+from env.problems.source import Bounds, Found, Progress, Rejected
+from env.problems.tables import parse_json
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+COLUMNS = ("question", "papers", "evidence")
+_FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}
+_TELEMETRY_OFF = {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_UPDATE_DOWNLOAD_COUNTS": "0"}
+_WAIT_S = 1.0
+"""Before the second try; doubles from try to try."""
+
+
+class _Part(BaseModel):
+    # Further keys are the data set's own business.
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
+
+
+class _PaperOf(_Part):
+    paperId: Filled
+    title: Text | None = None
+    abstract: Text | None = None
+    text: Filled
+
+
+class _Selection(_Part):
+    text: Filled
+
+
+class _EvidenceOf(_Part):
+    paperId: Filled
+    selections: Annotated[list[_Selection], Field(min_length=1)]
+
+
+class _RowOf(_Part):
+    question: Filled
+    papers: Annotated[list[_PaperOf], Field(min_length=1)]
+    evidence: Annotated[list[_EvidenceOf], Field(min_length=1)]
+
+
+def read(
+    settings: HubSettings,
+    align: AlignSettings,
+    splits: SplitSettings,
+    bounds: Bounds,
+    progress: Progress | None = None,
+) -> Found:
+    """All problems of the data set, dealt to their splits, and every row that is none.
+
+    Raises:
+        SourceError: there is no such data set, it may not be read, or its columns are others.
+        SourceUnreachable: the Hub did not answer.
+    """
+    table = load(settings)
+    missing = [name for name in COLUMNS if name not in table.column_names]
+    if missing:
+        raise SourceError(
+            f"{settings.name}: has no column {', '.join(map(repr, missing))}, only "
+            f"{', '.join(map(repr, table.column_names))}; prepare.hub.name takes data sets of the "
+            "form of alphaXiv/multi-paper-synthetic, docs/own_data.md"
+        )
+    outcomes = []
+    for number, (row, data) in enumerate(_rows(table, Path(settings.name).name), 1):
+        draft = _draft(row, data)
+        if isinstance(draft, Draft):
+            outcomes.append(complete(draft, bounds, align.min_similarity))
+        else:
+            outcomes.append(Outcome(row, faults=draft))
+        if progress is not None:
+            progress(number)
+    return gather(outcomes, splits)
+
+
+def _rows(table: Dataset, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    for number, data in enumerate(table.select_columns(list(COLUMNS)), 1):
+        yield f"{name}:{number}", data
+
+
+def _draft(row: str, data: dict[str, Any]) -> Draft | list[Rejected]:
+    """The row with its types checked, or its faults."""
+    values = dict(data)
+    for name in COLUMNS[1:]:
+        if isinstance(values[name], str):
+            try:
+                values[name] = parse_json(values[name])
+            except ValueError as error:
+                remedy = f"write {name} as a JSON list"
+                return [Rejected(row, name, str(error), remedy)]
+    try:
+        parsed = _RowOf.model_validate(values)
+    except ValidationError as error:
+        return faults(row, error, lambda path: COLUMNS)
+    return Draft(
+        row=row,
+        question=parsed.question,
+        papers=[
+            Paper(
+                paper_id=paper.paperId,
+                title=paper.title or "",
+                abstract=paper.abstract or "",
+                text=paper.text,
+            )
+            for paper in parsed.papers
+        ],
+        facts=[
+            [Place(f"evidence[{i}].selections[{j}]", one.paperId, selection.text)]
+            for i, one in enumerate(parsed.evidence)
+            for j, selection in enumerate(one.selections)
+        ],
+    )
+
+
+def load(settings: HubSettings) -> Dataset:
+    """The data set's split, from the Hub or from a local file or folder.
+
+    Raises:
+        SourceError: it does not exist, may not be read, or has no such split.
+        SourceUnreachable: the Hub did not answer, after all tries.
+    """
+    for name, value in _TELEMETRY_OFF.items():  # read when `datasets` is imported, below
+        os.environ.setdefault(name, value)
+    path = Path(settings.name)
+    if path.is_file():
+        form = _FORMATS.get(path.suffix.lower())
+        if form is None:
+            raise SourceError(
+                f"{path}: its name ends in none of {', '.join(_FORMATS)} (prepare.hub.name)"
+            )
+        return _once(settings, path=form, data_files={settings.split: str(path)})
+    if path.is_dir():
+        return _once(settings, path=str(path))
+    if path.is_absolute() or settings.name.startswith(".") or settings.name.count("/") > 1:
+        raise SourceError(f"{path}: no such file or folder (prepare.hub.name)")
+    return _patiently(settings)
+
+
+def _patiently(settings: HubSettings) -> Dataset:
+    """From the Hub; a network that fails is tried again."""
+    from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
+
+    tries = Retrying(
+        stop=stop_after_attempt(settings.attempts),
+        wait=wait_exponential(multiplier=_WAIT_S),
+        retry=retry_if_exception_type(SourceUnreachable),
+        reraise=True,
+    )
+    return tries(
+        _once,
+        settings,
+        path=settings.name,
+        revision=settings.revision,
+        token=os.environ.get("HF_TOKEN") or False,
+    )
+
+
+def _once(settings: HubSettings, **arguments: Any) -> Dataset:
+    import datasets
+    import httpx
+    from huggingface_hub.errors import HfHubHTTPError
+
+    datasets.disable_progress_bars()
+    logging.getLogger("datasets").setLevel(logging.ERROR)
+    try:
+        return datasets.load_dataset(split=settings.split, **arguments)
+    except (httpx.TransportError, ConnectionError) as error:
+        _unreachable(settings, type(error).__name__)
+    except HfHubHTTPError as error:
+        status = error.response.status_code if error.response is not None else 0
+        if status in (408, 429) or status >= 500:
+            _unreachable(settings, f"it answers with status {status}")
+        _refused(settings, f"status {status}")
+    except datasets.exceptions.DatasetNotFoundError as error:
+        _refused(settings, str(error))
+    except datasets.exceptions.DatasetsError as error:
+        raise SourceError(f"{settings.name}: cannot be read: {_first(error)}") from None
+    except (OSError, ValueError) as error:
+        if isinstance(error, ValueError) and str(error).startswith("Unknown split"):
+            reason = f"has no split {settings.split!r}; set prepare.hub.split: {_first(error)}"
+        else:
+            reason = f"cannot be read as a data set: {_first(error)}"
+        raise SourceError(f"{settings.name}: {reason}") from None
+
+
+def _unreachable(settings: HubSettings, why: str) -> NoReturn:
+    where = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+    raise SourceUnreachable(
+        f"{settings.name}: the Hub at {where} cannot be reached ({why}); check the network, or "
+        "set prepare.hub.name to a local copy"
+    ) from None
+
+
+def _refused(settings: HubSettings, why: str) -> NoReturn:
+    token = "is set" if os.environ.get("HF_TOKEN") else "is not set"
+    raise SourceError(
+        f"{settings.name}: does not exist on the Hub or may not be read ({why}); check "
+        "prepare.hub.name and prepare.hub.revision; a private or gated data set needs access and "
+        f"the environment variable HF_TOKEN, which {token}"
+    ) from None
+
+
+def _first(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
