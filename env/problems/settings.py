@@ -62,7 +62,7 @@ class SyntheticSettings(Settings):
         1.0, ge=0, le=1, description="share of the test split's names that no other split holds"
     )
     words: int = Field(
-        1400, ge=500, le=20_000, description="words of a middling paper (world papers)"
+        1400, ge=500, le=1600, description="words of a middling paper (world papers)"
     )
     canaries: float = Field(
         0.0, ge=0, le=1, description="share of groups with a paper that orders its reader about"

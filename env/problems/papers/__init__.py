@@ -19,6 +19,7 @@ from env.problems.papers.asking import (
     KINDS,
     Asked,
     add_near_misses,
+    miss_aspect,
     tell_aspect,
     tell_size,
     tell_trait,
@@ -65,9 +66,11 @@ def _add_background(draft: Draft, asked: list[Asked]) -> None:
                     tell_trait(draft, plan, trait, plan.own, trait_value(draft, trait))
         free = [a for a in ASPECTS if a not in draft.asked and a not in plan.touched]
         for aspect in rng.sample(free, rng.randint(1, 3)):
-            topic = ASPECTS[aspect]
-            ways = rng.choice((topic.plain, topic.oblique, topic.near))
-            tell_aspect(draft, plan, aspect, ways)
+            miss = miss_aspect(draft, plan, aspect) if rng.random() < 0.4 else None
+            if miss is not None:
+                plan.add(miss[0], miss[1])
+            else:
+                tell_aspect(draft, plan, aspect)
     known = [key[1] for question in asked for key in question.keys]
     for corpus in draft.field.corpora:
         if corpus not in known and "training" in kinds and rng.random() < 0.5:

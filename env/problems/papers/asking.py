@@ -13,7 +13,6 @@ from typing import NamedTuple
 from env.problems.papers import data_facts, scores
 from env.problems.papers.aspects import ASPECTS
 from env.problems.papers.field import Method
-from env.problems.papers.forms import Forms
 from env.problems.papers.plan import Cell, Draft, Key, Line, Plan, Section
 from env.problems.papers.traits import CAUSES, TRAITS, WEAKNESSES
 
@@ -296,6 +295,7 @@ def tell_trait(draft: Draft, plan: Plan, trait: str, method: Method, value: str)
     """Let a paper state a trait, perhaps a second time in its conclusion."""
     key = (trait, str(plan.number), method.abbr)
     topic = TRAITS[trait]
+    slots = {**draft.pen.numbers(), **_subject(draft)}
     sections: list[Section] = [TRAIT_SECTIONS[trait]]
     if draft.rng.random() < 0.35:
         sections.append("conclusion")
@@ -306,7 +306,7 @@ def tell_trait(draft: Draft, plan: Plan, trait: str, method: Method, value: str)
             key,
             who=draft.who(plan, method, indirect),
             value=value,
-            units=draft.field.units,
+            **slots,
         )
         plan.add(section, line)
     return key
@@ -421,41 +421,49 @@ def ask_training(draft: Draft, gold: int) -> Asked | None:
 # --- what any paper may say
 
 
-def tell_aspect(draft: Draft, plan: Plan, aspect: str, ways: Forms, *states: Key) -> None:
-    """Let a paper make a statement on an aspect, or a near miss of one."""
+def tell_aspect(draft: Draft, plan: Plan, aspect: str) -> Key:
+    """Let a paper make a statement on an aspect, perhaps twice, with the same numbers."""
     plan.touched.add(aspect)
-    units = {"units": draft.field.units, "unit": draft.field.unit, "task": draft.field.task}
-    plan.add(draft.rng.choice(ASPECT_SECTIONS), draft.line(ways, *states, **units))
+    key = ("aspect", aspect, str(plan.number))
+    topic = ASPECTS[aspect]
+    texts: list[str] = []
+    while not texts:
+        # What another paper has said with these numbers is not said again.
+        slots = {**draft.pen.numbers(), **_subject(draft)}
+        for _ in range(1 + (draft.rng.random() < 0.3)):
+            ways = topic.oblique if draft.indirect() else topic.plain
+            text = draft.pen.once(ways, **slots)
+            texts += [text] if text else []
+    for text in texts:
+        plan.add(draft.rng.choice(ASPECT_SECTIONS), Line(text, (key,)))
+    return key
+
+
+def miss_aspect(draft: Draft, plan: Plan, aspect: str) -> tuple[Section, Line] | None:
+    """A near miss of an aspect, for a paper that has said nothing of it."""
+    if aspect in plan.touched:
+        return None
+    plan.touched.add(aspect)
+    return draft.rng.choice(ASPECT_SECTIONS), draft.line(ASPECTS[aspect].near, **_subject(draft))
+
+
+def _subject(draft: Draft) -> dict[str, str]:
+    field = draft.field
+    return {"units": field.units, "unit": field.unit, "task": field.task}
 
 
 def ask_aspect(draft: Draft, gold: int) -> Asked | None:
     """Which papers say a thing of their own work."""
-    free = [aspect for aspect in ASPECTS if aspect not in draft.asked]
-    aspect = draft.rng.choice(free)
-    topic = ASPECTS[aspect]
+    aspect = draft.rng.choice([aspect for aspect in ASPECTS if aspect not in draft.asked])
     draft.asked.add(aspect)
-    papers = [plan for plan in draft.plans if not plan.canary]
-    papers = draft.rng.sample(papers, gold)
-    keys = []
-    for plan in papers:
-        key = ("aspect", aspect, str(plan.number))
-        keys.append(key)
-        for _ in range(1 + (draft.rng.random() < 0.3)):
-            tell_aspect(
-                draft, plan, aspect, topic.oblique if draft.indirect() else topic.plain, key
-            )
-
-    def near(plan: Plan) -> tuple[Section, Line] | None:
-        if aspect in plan.touched:
-            return None
-        plan.touched.add(aspect)
-        units = {"units": draft.field.units, "unit": draft.field.unit, "task": draft.field.task}
-        return draft.rng.choice(ASPECT_SECTIONS), draft.line(topic.near, **units)
-
+    papers = draft.rng.sample([plan for plan in draft.plans if not plan.canary], gold)
+    keys = tuple(tell_aspect(draft, plan, aspect) for plan in papers)
+    topic = ASPECTS[aspect]
     text = draft.pen.write(
         topic.ask_oblique if draft.indirect() else topic.ask_plain, units=draft.field.units
     )
-    return Asked("aspect", text, tuple(keys), papers, [near], near_in_gold=False)
+    near: list[NearMiss] = [lambda plan: miss_aspect(draft, plan, aspect)]
+    return Asked("aspect", text, keys, papers, near, near_in_gold=False)
 
 
 Kind = Callable[[Draft, int], "Asked | None"]

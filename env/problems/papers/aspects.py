@@ -130,10 +130,10 @@ ASPECTS: Mapping[str, Topic] = {
     ),
     "slow": Topic(
         plain=forms("""
-            - with {few} seconds a query, our system is too slow for interactive use.
-            - at {more} seconds a query the system is too slow for interactive use[ on one
+            - with {tens} seconds a query, our system is too slow for interactive use.
+            - at {tens} seconds a query the system is too slow for interactive use[ on one
               accelerator|, even with batching].
-            - ~too slow for interactive use: this is what {more} seconds a query amount to.
+            - ~too slow for interactive use: this is what {tens} seconds a query amount to.
         """),
         oblique=forms("""
             - a single {unit} keeps one accelerator busy for {tens} seconds, which rules out a live

@@ -27,7 +27,7 @@ MATERIALS = (
     ("council minute", "decision tracing"),
     ("herbarium label", "locality resolution"),
     ("tender document", "requirement matching"),
-    ("museum inventory", "provenance chaining"),
+    ("auction catalogue", "provenance chaining"),
     ("weather bulletin", "warning extraction"),
     ("user manual", "instruction search"),
 )

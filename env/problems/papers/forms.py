@@ -55,7 +55,7 @@ _DRAWN: Mapping[str, Callable[[Random], str]] = {
     "hundreds": _between(110, 980),
     "thousands": lambda rng: f"{rng.randint(2, 98)},{rng.randint(0, 999):03d}",
     "points": lambda rng: f"{rng.randint(3, 11)}.{rng.randint(1, 9)}",
-    "tenths": lambda rng: f"0.{rng.randint(2, 7)}",
+    "tenths": lambda rng: f"0.{rng.randint(11, 89)}",
     "low": lambda rng: f"0.{rng.randint(21, 44)}",
     "high": lambda rng: f"0.{rng.randint(78, 92)}",
 }
@@ -107,18 +107,18 @@ class Pen:
         """One of the forms, as a sentence."""
         return sentence(self.phrase(ways, **slots))
 
-    def once(self, ways: Forms, **slots: str) -> str:
-        """One of the forms, a text that this pen has not written by `once` before.
+    def numbers(self) -> dict[str, str]:
+        """Every slot that is drawn, for statements that have to agree in their numbers."""
+        return {name: draw(self.rng) for name, draw in _DRAWN.items()}
 
-        Raises:
-            ValueError: 40 draws gave nothing new.
-        """
-        for _ in range(40):
+    def once(self, ways: Forms, **slots: str) -> str | None:
+        """One of the forms, as a sentence that `once` has not given before; None if all are used."""
+        for _ in range(60):
             text = self.write(ways, **slots)
             if text not in self._said:
                 self._said.add(text)
                 return text
-        raise ValueError(f"the forms are used up: {ways.common[0]!r} with {slots}")
+        return None
 
 
 def sentence(text: str) -> str:

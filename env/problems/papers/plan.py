@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import repeat
 from random import Random
 from typing import Literal, NamedTuple
 
@@ -177,8 +176,15 @@ class Draft:
     # --- statements
 
     def line(self, ways: Forms, *states: Key, **slots: str) -> Line:
-        """A sentence that the group does not hold yet."""
-        return Line(self.pen.once(ways, **slots), states)
+        """A sentence that the group does not hold yet.
+
+        Raises:
+            ValueError: the forms are used up; give them more numbers or choices.
+        """
+        text = self.pen.once(ways, **slots)
+        if text is None:
+            raise ValueError(f"the forms are used up: {ways.common[0]!r} with {slots}")
+        return Line(text, states)
 
     def tell_score(self, plan: Plan, cell: Cell, cites: Plan | None = None) -> Key:
         """Let a paper report a score: in its results, perhaps in abstract, table, conclusion.
@@ -257,5 +263,6 @@ class Draft:
 def _roles(papers: int) -> list[Role]:
     data = 1 if papers < 8 else 2
     rerun = 1 if papers < 10 else 2
-    methods = papers - data - rerun
-    return [*repeat("data", data), *repeat("rerun", rerun), *repeat("method", methods)]
+    roles: list[Role] = ["data" for _ in range(data)]
+    roles += ["rerun" for _ in range(rerun)]
+    return roles + ["method" for _ in range(papers - data - rerun)]

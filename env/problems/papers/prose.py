@@ -8,6 +8,17 @@ from __future__ import annotations
 
 from env.problems.papers.forms import forms
 
+ABSTRACT = forms("""
+    - [Reading|Searching] {units} is slow work, and {task} promises relief.
+    - {task} asks for passages, not for {units}. This changes how systems have to be built and how
+      they have to be compared.
+    - Evidence in {units} is scattered, and most of it is phrased in more than one way.
+    - Recent progress in {task} rests on few data sets.
+    - A {unit} is long, and what matters in it is short.
+    - ~Hardly anybody reads {units} for pleasure. The less of them has to be read, the better.
+    - ~Between a question and the right line of a {unit} lies much that only looks right.
+""")
+
 INTRODUCTION = forms("""
     - Anyone who works with {units} knows how much time goes into finding the one passage that
       matters. A {unit} is rarely written to be searched: it is written to be complete. {task} tries

@@ -249,7 +249,7 @@ class Writer:
         slots = self._slots()
         told = [line for lines in self._plan.told.get("abstract", []) for line in lines]
         first = Line(self._pen.write(_OPENINGS[self._plan.role], **slots))
-        middle = Line(self._pen.write(prose.INTRODUCTION, **slots))
+        middle = Line(self._sentences(self._pen.order(prose.ABSTRACT)[0]))
         last = Line(self._pen.write(_CLOSINGS, **slots))
         return [first, middle, *told, last]
 
@@ -262,8 +262,8 @@ class Writer:
         rng.shuffle(planned)
         for lines in planned:
             blocks.insert(rng.randint(0, len(blocks)), lines)
-        if section == "related":
-            blocks.append([Line(text) for text in self._mentions()])
+        if section == "related" and (mentions := self._mentions()):
+            blocks.append([Line(text) for text in mentions])
         if section == "setup":
             blocks.append([Line(self._measures())])
         if plan.canary and section == "method":
@@ -278,16 +278,14 @@ class Writer:
             self._tables()
 
     def _passages(self, ways: Forms, words: float) -> list[str]:
-        """Running text of about so many words; a form comes a second time only after all others."""
+        """Running text of about so many words; each form comes once at most."""
         texts: list[str] = []
-        order: list[str] = []
-        for _ in range(2 * len(ways.common + ways.reserved)):
+        for form in self._pen.order(ways):
             if words < 18:
                 break
-            order = order or self._pen.order(ways)
-            texts.append(self._sentences(order.pop()))
+            texts.append(self._sentences(form))
             words -= len(texts[-1].split())
-        return list(dict.fromkeys(texts))
+        return texts
 
     def _sentences(self, form: str) -> str:
         text = self._pen.fill(form, **self._slots())
@@ -306,7 +304,7 @@ class Writer:
                 name = abbr if self._draft.indirect() else full
                 part, part2 = self._draft.rng.sample(method.parts, 2)
                 texts.append(self._pen.write(_MENTION, name=name, part=part, part2=part2))
-        return texts or [self._pen.write(_CLOSINGS, **self._slots())]
+        return texts
 
     def _measures(self) -> str:
         named = [f"{metric.full} ({metric.short})" for metric in self._field.metrics]
