@@ -7,8 +7,8 @@ of a group are planned, so that none becomes evidence of another question.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import cycle
-from typing import NamedTuple
 
 from env.problems.papers import data_facts, scores
 from env.problems.papers.aspects import ASPECTS
@@ -28,7 +28,8 @@ NearMiss = Callable[[Plan], "tuple[Section, Line] | None"]
 """A statement that looks like gold, for a paper; None where that paper cannot make it."""
 
 
-class Asked(NamedTuple):
+@dataclass
+class Asked:
     """A planned question."""
 
     kind: str
@@ -40,6 +41,8 @@ class Asked(NamedTuple):
     near: Sequence[NearMiss]
     near_in_gold: bool = True
     """Gold papers may hold the near misses as well."""
+    missed: list[tuple[Plan, str]] = field(default_factory=list)
+    """The near misses that were written, by paper."""
 
 
 def listing(items: Sequence[str]) -> str:
@@ -62,6 +65,7 @@ def add_near_misses(draft: Draft, asked: Asked) -> None:
         made = miss(plan)
         if made is not None:
             plan.add(made[0], made[1])
+            asked.missed.append((plan, made[1].text))
             left -= 1
 
 

@@ -112,7 +112,7 @@ class Pen:
         return {name: draw(self.rng) for name, draw in _DRAWN.items()}
 
     def once(self, ways: Forms, **slots: str) -> str | None:
-        """One of the forms, as a sentence that `once` has not given before; None if all are used."""
+        """One of the forms, as a sentence that `once` has not given before; None: used up."""
         for _ in range(60):
             text = self.write(ways, **slots)
             if text not in self._said:

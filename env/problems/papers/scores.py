@@ -47,7 +47,7 @@ OWN = forms("""
 
 SUMMARY = forms("""
     - {who} [lifts|raises] the state of the art on {where} to {value} {metric}.
-    - in our experiments {who} reaches {value} {metric} on {where}[, more than any system before|].
+    - our experiments end at {value} {metric} on {where} for {who}[, more than any system before|].
     - with {value} {metric} on {where}, {who} [sets a new mark|leads the field].
     - ~{who} brings {metric} on {where} to {value}.
 """)
