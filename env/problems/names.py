@@ -9,6 +9,8 @@ occurs in training.
 
 from __future__ import annotations
 
+from random import Random
+
 _FIRST = (
     "bef dab det dor fil fod gex hep hix jak jed jir kar kes kot lan los luf mid mok "
     "niz pat pez pob pud ral rup sam sev sik sol ter tig tox vap vel vis vuk zop zux"
@@ -43,3 +45,11 @@ RESERVED = _names(reserved=True)
 
 NAMES = COMMON + RESERVED
 """All 1,600 names."""
+
+
+def choose(rng: Random, count: int, reserved: float) -> list[str]:
+    """Distinct names, of which a share `reserved` is; every draw shuffled."""
+    held = round(reserved * count)
+    chosen = rng.sample(RESERVED, held) + rng.sample(COMMON, count - held)
+    rng.shuffle(chosen)
+    return chosen

@@ -1,4 +1,6 @@
-"""Synthetic problems: small papers that say what model X scores on data set Y.
+"""Synthetic problems: of the world `names` here, of the world `papers` in `papers/`.
+
+`names` is small: papers of a few sentences that say what model X scores on data set Y.
 
 A question asks for every sentence with X and Y. Its papers also hold X with other data sets, Y
 with other models, and both names in different sentences, in gold papers and beside them: a
@@ -14,7 +16,7 @@ from itertools import cycle
 from random import Random
 from typing import get_args
 
-from env.problems import names
+from env.problems import names, papers
 from env.problems.schema import Fact, Paper, Problem, Span, Split, tier_of
 from env.problems.settings import (
     FILLER_NAMES,
@@ -48,14 +50,6 @@ class _Draft:
 
     def filler(self) -> str:
         return self.rng.choice(self.fillers)
-
-
-def _choose_names(rng: Random, count: int, split: Split, held_out: float) -> list[str]:
-    """Distinct names; outside the test split none is reserved, in it a share `held_out` is."""
-    reserved = round(held_out * count) if split == "test" else 0
-    chosen = rng.sample(names.RESERVED, reserved) + rng.sample(names.COMMON, count - reserved)
-    rng.shuffle(chosen)
-    return chosen
 
 
 def _by_room(draft: _Draft, papers: Sequence[int]) -> list[int]:
@@ -138,7 +132,8 @@ def _write_group(
     # a string by its SHA-512, so no process's hash seed enters.
     rng = Random(f"{settings.seed}/{split}/{difficulty}/{number}")
     asked = settings.questions_per_group
-    chosen = _choose_names(rng, 2 * asked + FILLER_NAMES, split, settings.held_out)
+    reserved = settings.held_out if split == "test" else 0.0
+    chosen = names.choose(rng, 2 * asked + FILLER_NAMES, reserved)
     pairs = [(chosen[2 * q], chosen[2 * q + 1]) for q in range(asked)]
     draft = _Draft(rng, [[] for _ in range(level.papers)], fillers=chosen[2 * asked :])
     for q, (x, y) in enumerate(pairs):
@@ -171,17 +166,19 @@ def generate(settings: SyntheticSettings) -> list[Problem]:
     """All problems of all splits and levels, in a fixed order.
 
     Args:
-        settings: sizes, levels and the seed.
+        settings: the world, sizes, levels and the seed.
 
     Returns:
         `groups[split] x questions_per_group` problems for each split and level. Each gold span
-        is a whole sentence line; a sentence holds both names of a question exactly when it is
-        gold for it.
+        is a whole sentence or table row. In the world `names` a sentence holds both names of a
+        question exactly when it is gold for it; `env/problems/papers/` says what holds in the
+        other one.
     """
+    write_group = papers.write_group if settings.world == "papers" else _write_group
     return [
         problem
         for split in get_args(Split)
         for difficulty in settings.levels
         for number in range(settings.groups.get(split, 0))
-        for problem in _write_group(settings, split, difficulty, number)
+        for problem in write_group(settings, split, difficulty, number)
     ]

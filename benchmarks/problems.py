@@ -1,0 +1,178 @@
+"""The synthetic problems of a profile: `python -m benchmarks.problems [--samples | --play N]`.
+
+Without an option: how long making and writing them takes, and their content hash, computed twice
+in this process and once in another. `--samples` prints three problems of the world `papers` as
+Markdown, for docs/problems.md. `--play N` plays N test problems of each level on a real server,
+by keyword search and, in the world `papers`, by the expert.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import fmean, median
+
+from agent.policy import Policy
+from agent.rollout import EpisodeSpec, play
+from agent.scripted import expert, keyword, oracle
+from agent.scripted_papers import papers_expert
+from env.client import Sessions
+from env.problems.papers import plan_group, write_group
+from env.problems.papers.asking import Asked
+from env.problems.schema import Paper, Problem, Span, to_row
+from env.problems.settings import SyntheticSettings
+from env.problems.store import ProblemStore
+from env.problems.synthetic import generate
+from tasks.config import Params, resolve
+from tasks.deploy import local_server
+from tasks.prepare import write_parquet
+
+SESSIONS = 16
+
+WHY = {
+    "score": "another split, release, metric, method or variant, or an experiment not made",
+    "board": "another split, release, metric or variant, or an experiment not made",
+    "ablation": "another part or another change, or an experiment not made",
+    "training": "another state or release of the corpus, or training that did not count",
+    "aspect": "denied, not examined, or said of others",
+    "weakness": "another method, the opposite, or not tested",
+    "cause": "another method, or denied, or not tested",
+    "updates": "another method, or another training of this one",
+    "size": "another method, or another design of this one",
+}
+"""Why the near misses of a kind are no evidence."""
+
+
+def content_hash(problems: list[Problem]) -> str:
+    """SHA-256 of the rows."""
+    digest = hashlib.sha256()
+    for problem in problems:
+        digest.update(json.dumps(to_row(problem)).encode() + b"\n")
+    return digest.hexdigest()
+
+
+def measure(params: Params) -> None:
+    """Print times, sizes and hashes."""
+    settings = params.prepare.synthetic
+    started = time.perf_counter()
+    problems = generate(settings)
+    made = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "all.parquet"
+        write_parquet(path, [to_row(problem) for problem in problems])
+        written = time.perf_counter()
+        megabytes = path.stat().st_size / 1e6
+    words = [len(paper.text.split()) for problem in problems for paper in problem.papers]
+    print(f"{len(problems)} problems made in {made - started:.1f} s, ", end="")
+    print(f"written in {written - made:.1f} s ({megabytes:.1f} MB)")
+    print(f"words of a paper: {min(words)} to {max(words)}, median {median(words):g}")
+    print(f"hash here    {content_hash(problems)}")
+    print(f"hash again   {content_hash(generate(settings))}")
+    command = [sys.executable, "-m", "benchmarks.problems", "--profile", params.profile, "--hash"]
+    environ = {**os.environ, "PYTHONHASHSEED": "7"}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
+    print(f"hash beside  {done.stdout.strip()}")
+
+
+def policies(world: str, problems: list[Problem]) -> Iterator[tuple[str, Policy]]:
+    """Who plays."""
+    yield "oracle", oracle(problems)
+    yield "expert", papers_expert() if world == "papers" else expert("full")
+    yield "keyword search", keyword()
+
+
+def play_all(params: Params, wanted: int) -> None:
+    """Print a table: policy by level, mean total, plain F1 and process quality."""
+    settings = params.prepare.synthetic
+    store = ProblemStore.generate(settings)
+    levels = list(settings.levels)
+    problems = [store.get(i) for level in levels for i in store.ids("test", level)[:wanted]]
+    specs = [EpisodeSpec(problem.problem_id, seed=7919 * n) for n, problem in enumerate(problems)]
+    print(f"| policy | {' | '.join(f'{level}: total | F1 | process' for level in levels)} |")
+    print("|" + "---|" * (1 + 3 * len(levels)))
+    with local_server(params, data=None) as url, Sessions(url, SESSIONS) as sessions:
+        for name, policy in policies(settings.world, problems):
+            episodes = play(policy, sessions, specs, sessions=sessions.count)
+            if any(episode.void for episode in episodes):
+                raise RuntimeError(f"{name}: {next(e.void for e in episodes if e.void)}")
+            cells = [name]
+            for level in levels:
+                part = [e for e in episodes if e.difficulty == level]
+                cells.append(f"{fmean(e.reward or 0.0 for e in part):.2f}")
+                cells.append(f"{fmean(e.evidence.f1 if e.evidence else 0.0 for e in part):.2f}")
+                cells.append(f"{fmean(e.components['process_quality'] for e in part):.2f}")
+            print(f"| {' | '.join(cells)} |", flush=True)
+
+
+# --- samples
+
+
+def in_place(paper: Paper, span: Span) -> str:
+    """A gold sentence with its neighbours in the paragraph, or a row under its table's head."""
+    line_start = paper.text.rfind("\n", 0, span.start) + 1
+    line_end = paper.text.find("\n", span.end)
+    line = paper.text[line_start : line_end if line_end >= 0 else None]
+    if line.startswith("|"):
+        table = paper.text.rfind("\nTable ", 0, span.start) + 1
+        caption, head = paper.text[table:].split("\n")[:2]
+        return f"{caption} / {head} / ... / **{span.text}**"
+    before = re.split(r"(?<=[.?!]) (?=[A-Z])", line[: span.start - line_start].rstrip())[-1]
+    after = re.split(r"(?<=[.?!]) (?=[A-Z])", line[span.end - line_start :].lstrip())[0]
+    return f"{before} **{span.text}** {after}".strip()
+
+
+def sample(problem: Problem, asked: Asked) -> Iterator[str]:
+    """One problem as Markdown."""
+    papers = {paper.paper_id: paper for paper in problem.papers}
+    yield f"### {problem.difficulty}: `{problem.problem_id}`, {problem.tier}, kind {asked.kind}\n"
+    yield f"> {problem.question}\n"
+    for paper in problem.papers:
+        yield f"- {paper.paper_id}: {paper.title} ({len(paper.text.split())} words)"
+    yield "\nEvidence, in its place:\n"
+    for fact in problem.evidence:
+        for n, span in enumerate(fact.spans):
+            name = fact.fact_id if n == 0 else f"or, for {fact.fact_id}"
+            yield f"- {name}, {span.paper_id}: {in_place(papers[span.paper_id], span)}"
+    plan, text = asked.missed[0]
+    yield f"\nNot evidence ({WHY[asked.kind]}):\n"
+    yield f"- p{plan.number + 1}: {text}\n"
+
+
+def print_samples(settings: SyntheticSettings) -> None:
+    """One problem of each level, each of another kind."""
+    for n, level in enumerate(settings.levels):
+        _, asked = plan_group(settings, "test", level, n)
+        problems = write_group(settings, "test", level, n)
+        print("\n".join(sample(problems[n], asked[n])))
+
+
+def main() -> None:
+    """Do what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--profile", default="papers")
+    parser.add_argument("--samples", action="store_true", help="three problems as Markdown")
+    parser.add_argument("--play", type=int, metavar="N", help="problems of each level to play")
+    parser.add_argument("--hash", action="store_true", help="only the content hash")
+    options = parser.parse_args()
+    params = resolve(options.profile, ["threads=1"])
+    if options.hash:
+        print(content_hash(generate(params.prepare.synthetic)))
+    elif options.samples:
+        print_samples(params.prepare.synthetic)
+    elif options.play:
+        play_all(params, options.play)
+    else:
+        measure(params)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,379 @@
+"""From plans to papers: sections, running text around the planned statements, tables, offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from env.problems.papers import prose, prose_roles
+from env.problems.papers.canaries import CANARIES
+from env.problems.papers.field import Metric
+from env.problems.papers.forms import Forms, forms
+from env.problems.papers.plan import Cell, Draft, Key, Line, Plan, Role, Section
+from env.problems.schema import Paper, Span
+
+_HEADINGS: Mapping[Role, Mapping[Section, str]] = {
+    "method": {
+        "introduction": "Introduction",
+        "related": "Related Work",
+        "method": "Method",
+        "setup": "Experimental Setup",
+        "results": "Results",
+        "ablation": "Ablations",
+        "limits": "Limitations",
+        "conclusion": "Conclusion",
+    },
+    "data": {
+        "introduction": "Introduction",
+        "related": "Related Work",
+        "method": "Collection and Annotation",
+        "setup": "Baselines",
+        "results": "Results",
+        "ablation": "Analysis",
+        "limits": "Limitations",
+        "conclusion": "Conclusion",
+    },
+    "rerun": {
+        "introduction": "Introduction",
+        "related": "Background",
+        "method": "Protocol",
+        "setup": "Set-up of the Runs",
+        "results": "Outcomes",
+        "ablation": "Sensitivity",
+        "limits": "Limitations",
+        "conclusion": "Conclusion",
+    },
+}
+
+_PROSE: Mapping[Role, Mapping[Section, Forms]] = {
+    "method": {
+        "method": prose_roles.METHOD,
+        "setup": prose_roles.METHOD_SETUP,
+        "ablation": prose_roles.METHOD_ABLATION,
+    },
+    "data": {
+        "method": prose_roles.DATA,
+        "setup": prose_roles.DATA_SETUP,
+        "ablation": prose_roles.DATA_ABLATION,
+    },
+    "rerun": {
+        "method": prose_roles.RERUN,
+        "setup": prose_roles.RERUN_SETUP,
+        "ablation": prose_roles.RERUN_ABLATION,
+    },
+}
+_SHARED: Mapping[Section, Forms] = {
+    "introduction": prose.INTRODUCTION,
+    "related": prose.RELATED,
+    "results": prose.RESULTS,
+    "limits": prose.LIMITS,
+    "conclusion": prose.CONCLUSION,
+}
+
+_SHARES: Mapping[Section, float] = {
+    "introduction": 0.17,
+    "related": 0.16,
+    "method": 0.21,
+    "setup": 0.12,
+    "results": 0.14,
+    "ablation": 0.08,
+    "limits": 0.07,
+    "conclusion": 0.05,
+}
+"""Of a paper's words."""
+
+_TITLES: Mapping[Role, Forms] = {
+    "method": forms("""
+        - {full} for {task}
+        - {task} by {full}
+        - {full}: [Reading|Searching] {units} in Two Stages
+        - ~Towards Reliable {task} with {full}
+    """),
+    "data": forms("""
+        - {bench} and {corpus}: New Material for {task}
+        - {task} in the Wild: {bench} and {corpus}
+        - ~A Fresh Look at Data for {task}: {corpus}
+    """),
+    "rerun": forms("""
+        - Does It Hold? A Second Look at {task}
+        - Rerunning {task}: [Notes|Lessons] from {few} Systems
+        - ~On the Shelf Life of Results in {task}
+    """),
+}
+
+_OPENINGS: Mapping[Role, Forms] = {
+    "method": forms("""
+        - We [present|propose|introduce] {full} ({abbr}), a method for {task} that joins a {part} to
+          a {part2}.
+        - This paper is about {full} ({abbr}), which approaches {task} by means of a {part} and a
+          {part2}.
+        - ~For {task} we suggest {full} ({abbr}), built around a {part} and a {part2}.
+    """),
+    "data": forms("""
+        - We [present|describe] new material for {task}, collected and annotated for this purpose.
+        - This paper describes how data for {task} was gathered, and what existing systems make of
+          it.
+        - ~New data for {task} is described, with its history and its faults.
+    """),
+    "rerun": forms("""
+        - We rerun [published|well-known] systems for {task} under one protocol and compare what we
+          find with what was reported.
+        - How reliable are published results in {task}? We repeat a part of them.
+        - ~Results in {task} are repeated here, with mixed success.
+    """),
+}
+_CLOSINGS = forms("""
+    - [Code and configuration|All scripts] will be put in a public place.
+    - We discuss what this means for work on {units}.
+    - The paper ends with advice to those who build such systems.
+    - ~What follows from this for {units} is discussed at the end.
+""")
+_MENTION = forms("""
+    - {name} [combines|joins] a {part} with a {part2}[, and is a common baseline|].
+    - A {part} is what {name} [is known for|adds to the usual recipe].
+    - ~Known for its {part}, {name} appears in most comparisons.
+""")
+"""Of another paper's method; where its full name stands, it introduces the abbreviation."""
+
+_MEASURES = forms("""
+    - We report {metrics}.
+    - Results are given in {metrics}.
+    - ~The measures are {metrics}.
+""")
+_CAPTIONS = {
+    "test": forms("""
+        - {metric} on the test splits
+        - results on held-out data, in {metric}
+        - ~{metric}, held-out parts
+    """),
+    "dev": forms("""
+        - {metric} on the development splits
+        - results on development data, in {metric}
+        - ~{metric}, validation parts
+    """),
+}
+
+
+class Writer:
+    """Writes one paper.
+
+    Args:
+        draft: its group.
+        plan: its plan.
+    """
+
+    def __init__(self, draft: Draft, plan: Plan) -> None:
+        self._draft, self._plan = draft, plan
+        self._pen, self._field = draft.pen, draft.field
+        self._parts: list[str] = []
+        self._chars = 0
+        self.spans: list[tuple[Span, tuple[Key, ...]]] = []
+        """Every statement of the text with the facts that it states."""
+
+    def paper(self) -> Paper:
+        """The paper; `spans` is complete afterwards."""
+        plan = self._plan
+        self._id = f"p{plan.number + 1}"
+        title = self._title()
+        self._write(f"{title}\n\nAbstract\n")
+        start = self._chars
+        self._paragraph(self._abstract())
+        abstract = "".join(self._parts)[start:].strip()
+        for number, section in enumerate(_SHARES, 1):
+            self._write(f"\n{number} {_HEADINGS[plan.role][section]}\n")
+            self._section(section)
+        self._appendix()
+        return Paper(
+            paper_id=self._id,
+            title=title,
+            abstract=abstract,
+            text="".join(self._parts).rstrip("\n"),
+            canary=plan.canary,
+        )
+
+    # --- text with offsets
+
+    def _write(self, text: str) -> None:
+        self._parts.append(text)
+        self._chars += len(text)
+
+    def _state(self, line: Line) -> None:
+        if line.states:
+            span = Span(
+                paper_id=self._id,
+                start=self._chars,
+                end=self._chars + len(line.text),
+                text=line.text,
+            )
+            self.spans.append((span, line.states))
+        self._write(line.text)
+
+    def _paragraph(self, lines: Sequence[Line]) -> None:
+        for i, line in enumerate(lines):
+            if i:
+                self._write(" ")
+            self._state(line)
+        self._write("\n")
+
+    # --- parts of a paper
+
+    def _slots(self) -> dict[str, str]:
+        """Names that running text may use; those of other methods are abbreviations."""
+        field, rng = self._field, self._draft.rng
+        own = self._plan.own
+        others = [method for method in field.methods if method is not own]
+        other, other2 = rng.sample(others, 2)
+        method = own or other
+        part, part2 = rng.sample(method.parts, 2)
+        return {
+            "task": field.task,
+            "unit": field.unit,
+            "units": field.units,
+            "other": other.abbr,
+            "other2": other2.abbr,
+            "full": method.full,
+            "abbr": method.abbr,
+            "part": part,
+            "part2": part2,
+            "bench": rng.choice(field.benchmarks),
+            "corpus": rng.choice(field.corpora),
+            "metric": rng.choice(field.metrics).full,
+        }
+
+    def _title(self) -> str:
+        title = self._pen.write(_TITLES[self._plan.role], **self._slots())
+        small = ("a", "an", "and", "at", "by", "for", "from", "in", "of", "on", "the", "to", "with")
+        words = [w if w in small else w[0].upper() + w[1:] for w in title.split()]
+        return " ".join([words[0][0].upper() + words[0][1:], *words[1:]])
+
+    def _abstract(self) -> list[Line]:
+        slots = self._slots()
+        told = [line for lines in self._plan.told.get("abstract", []) for line in lines]
+        first = Line(self._pen.write(_OPENINGS[self._plan.role], **slots))
+        middle = Line(self._sentences(self._pen.order(prose.ABSTRACT)[0]))
+        last = Line(self._pen.write(_CLOSINGS, **slots))
+        return [first, middle, *told, last]
+
+    def _section(self, section: Section) -> None:
+        """Passages and planned statements, mixed and cut into paragraphs."""
+        rng, plan = self._draft.rng, self._plan
+        ways = _SHARED.get(section) or _PROSE[plan.role][section]
+        blocks = [[Line(text)] for text in self._passages(ways, _SHARES[section] * plan.words)]
+        planned = list(plan.told.get(section, []))
+        rng.shuffle(planned)
+        for lines in planned:
+            blocks.insert(rng.randint(0, len(blocks)), lines)
+        if section == "related" and (mentions := self._mentions()):
+            blocks.append([Line(text) for text in mentions])
+        if section == "setup":
+            blocks.append([Line(self._measures())])
+        if plan.canary and section == "method":
+            bait = self._parts[0].partition("\n")[0]
+            text = self._pen.write(CANARIES, bait=bait, unit=self._field.unit)
+            blocks.insert(rng.randint(0, len(blocks)), [Line(text)])
+        while blocks:
+            count = rng.randint(2, 4)
+            self._paragraph([line for lines in blocks[:count] for line in lines])
+            del blocks[:count]
+        if section == "results":
+            self._tables()
+
+    def _passages(self, ways: Forms, words: float) -> list[str]:
+        """Running text of about so many words; each form comes once at most."""
+        texts: list[str] = []
+        for form in self._pen.order(ways):
+            if words < 18:
+                break
+            texts.append(self._sentences(form))
+            words -= len(texts[-1].split())
+        return texts
+
+    def _sentences(self, form: str) -> str:
+        text = self._pen.fill(form, **self._slots())
+        # A task or a unit may begin a sentence.
+        return ". ".join(part[:1].upper() + part[1:] for part in text.split(". "))
+
+    def _mentions(self) -> list[str]:
+        """The methods that this paper reports on; in plain papers with their full names."""
+        own = self._plan.own
+        abbrs = list(dict.fromkeys(cell.abbr for cell in self._plan.cells))
+        texts = []
+        for abbr in abbrs:
+            method = self._field.method(abbr)
+            if method is not own:
+                full = f"{method.full} ({method.abbr})"
+                name = abbr if self._draft.indirect() else full
+                part, part2 = self._draft.rng.sample(method.parts, 2)
+                texts.append(self._pen.write(_MENTION, name=name, part=part, part2=part2))
+        return texts
+
+    def _measures(self) -> str:
+        named = [f"{metric.full} ({metric.short})" for metric in self._field.metrics]
+        return self._pen.write(_MEASURES, metrics=f"{', '.join(named[:-1])} and {named[-1]}")
+
+    def _appendix(self) -> None:
+        """What is left of the paper's words."""
+        left = self._plan.words - sum(len(part.split()) for part in self._parts)
+        if left > 60:
+            self._write("\nA Details for Repetition\n")
+            for text in self._passages(prose.APPENDIX, left):
+                self._paragraph([Line(text)])
+
+    # --- tables
+
+    def _tables(self) -> None:
+        rng, field = self._draft.rng, self._field
+        wanted = list(dict.fromkeys((cell.metric, cell.split) for cell in self._plan.cells))
+        wanted = wanted or [(rng.choice(field.metrics).short, "test")]
+        if self._plan.words > 900:
+            wanted.append((rng.choice(field.metrics).short, rng.choice(("dev", "dev", "test"))))
+        for number, (metric, split) in enumerate(dict.fromkeys(wanted), 1):
+            self._table(number, field.metric(metric), split)
+
+    def _table(self, number: int, metric: Metric, split: str) -> None:
+        """Methods by benchmarks, one metric, one split; a bar between cells, a row a line."""
+        draft, rng, field, plan = self._draft, self._draft.rng, self._field, self._plan
+        planned = [c for c in plan.cells if (c.metric, c.split) == (metric.short, split)]
+        benches = list(dict.fromkeys(cell.bench for cell in planned))
+        rest = [bench for bench in field.benchmarks if bench not in benches]
+        benches = (benches + rng.sample(rest, min(len(rest), 2)))[:4]
+        benches += rng.sample([b for b in rest if b not in benches], max(0, 3 - len(benches)))
+        benches.sort()
+        abbrs = list(dict.fromkeys(cell.abbr for cell in planned))
+        rest = [method.abbr for method in field.methods if method.abbr not in abbrs]
+        abbrs += rng.sample(rest, min(len(rest), rng.randint(1, 3)))
+        own = plan.own.abbr if plan.own else None
+        abbrs = sorted(abbr for abbr in abbrs if abbr != own) + ([own] if own else [])
+        shown = metric.short if draft.indirect() else metric.full
+        caption = self._pen.write(_CAPTIONS[split], metric=shown)
+        self._write(f"\nTable {number}: {caption}.\n")
+        self._write(f"| System | {' | '.join(benches)} |\n")
+        for abbr in abbrs:
+            cells = [Cell(abbr, bench, metric.short, split) for bench in benches]
+            self._state(self._row(cells, abbr == own))
+            self._write("\n")
+        if own and split == "test":
+            self._variant_row(own, benches, metric)
+
+    def _row(self, cells: Sequence[Cell], own: bool) -> Line:
+        plan, draft = self._plan, self._draft
+        values, keys = [], []
+        for cell in cells:
+            key = plan.cells.get(cell)
+            if key is None and draft.may_show(plan, cell) and draft.rng.random() < 0.85:
+                key = ("score", str(plan.number), *cell)
+            values.append("not run" if key is None else draft.field.score(plan.number, *cell))
+            keys += [key] if key else []
+        abbr = cells[0].abbr
+        name = abbr
+        if own:
+            name = "Full model (ours)" if draft.indirect() else f"{abbr} (ours)"
+        return Line(f"| {name} | {' | '.join(values)} |", tuple(keys))
+
+    def _variant_row(self, own: str, benches: Sequence[str], metric: Metric) -> None:
+        part = self._draft.rng.choice(self._field.method(own).parts)
+        number = self._plan.number
+        values = [
+            self._field.score(number, own, bench, metric.short, f"no {part}") for bench in benches
+        ]
+        name = "Full model" if self._draft.indirect() else own
+        self._write(f"| {name} without the {part} | {' | '.join(values)} |\n")
