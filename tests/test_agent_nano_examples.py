@@ -8,8 +8,9 @@ import torch
 
 from agent.nano import drills, strategies
 from agent.nano.demonstrations import root_conversation
-from agent.nano.examples import Encoder, Example, batches, collate
+from agent.nano.examples import Encoder, Example, batches, collate, noisy
 from agent.nano.settings import MixtureSettings, NanoSettings
+from agent.nano.slips import with_slip
 from agent.nano.tokenizer import render, syllable_ids
 from agent.nano.warmstart import untaught, weighted_loss
 from env.problems.settings import SyntheticSettings
@@ -37,6 +38,30 @@ def test_weights_tell_read_written_and_names_apart(base):
     assert ends == [0.1, 0.1, 1.0, 0.1, 1.0]
     assert {weight for text, weight in weighed if text == "<|assistant|>"} == {0.1}
     assert weighed[0][1] == 0.0
+
+
+def test_a_broken_turn_is_read_and_never_learnt(base):
+    talk = root_conversation(strategies.BEST_ROOT, f"Report {X} on {Y}.", 8, 3, hint=False)
+    slipped, at = with_slip(talk, Random(1))
+    encoder = Encoder(base.tokenizer, observation=0.1, written=1.0, name=3.0)
+    (plain,), (example,) = encoder.encode([talk]), encoder.encode([slipped], [at])
+    assert render(slipped) == base.tokenizer.decode(example.ids)
+    # What is written and learnt is what was learnt without the slip, token by token.
+    learnt, before = example.ids[example.weights >= 1], plain.ids[plain.weights >= 1]
+    assert learnt.tolist() == before.tolist()
+
+
+def test_noise_replaces_written_tokens_that_are_then_no_target():
+    ids = np.arange(200)
+    weights = np.where(ids < 100, 0.1, 1.0).astype(np.float32)
+    changed = noisy(Example(ids, weights), 0.2, Random(0))
+    hit = np.flatnonzero(changed.weights != weights)
+    assert 5 <= len(hit) <= 40
+    assert hit.min() >= 100
+    assert set(changed.weights[hit]) == {0.0}
+    assert (np.delete(changed.ids, hit) == np.delete(ids, hit)).all()
+    assert (changed.ids[hit] != ids[hit]).any()
+    assert noisy(Example(ids, weights), 0.0, Random(0)).ids is ids
 
 
 def test_batches_hold_every_example_once_within_the_bound():

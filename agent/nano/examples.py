@@ -60,13 +60,21 @@ class Encoder:
         self._assistant = tokenizer.get_vocab()[ASSISTANT]
         self._end = tokenizer.get_vocab()[END]
 
-    def encode(self, conversations: Sequence[Conversation]) -> list[Example]:
-        """One example for each conversation."""
+    def encode(
+        self, conversations: Sequence[Conversation], slips: Sequence[int | None] | None = None
+    ) -> list[Example]:
+        """One example for each conversation.
+
+        Args:
+            conversations: what is read and written.
+            slips: for each, the place of a message that is no target, or None.
+        """
         texts = [render(messages) for messages in conversations]
         encoded = self._tokenizer.backend_tokenizer.encode_batch(texts, add_special_tokens=False)
-        return [self._weigh(np.asarray(e.ids)) for e in encoded]
+        places = slips or [None] * len(encoded)
+        return [self._weigh(np.asarray(e.ids), at) for e, at in zip(encoded, places, strict=True)]
 
-    def _weigh(self, ids: np.ndarray) -> Example:
+    def _weigh(self, ids: np.ndarray, slip: int | None = None) -> Example:
         # A message is the policy's from the token after <|assistant|> to its <|end|>.
         ends = np.cumsum(ids == self._end) - (ids == self._end)  # ends before each token
         opened = np.cumsum(ids == self._assistant) - (ids == self._assistant)
@@ -76,8 +84,25 @@ class Encoder:
             in_message[here] = opened[here] > opened[here][0]
         weights = np.where(in_message, self._written, self._observation)
         weights = np.where(in_message & self._is_syllable[ids], self._name, weights)
+        weights[ends == slip] = 0.0
         weights[0] = 0.0
         return Example(ids, weights.astype(np.float32))
+
+
+def noisy(example: Example, share: float, rng: Random) -> Example:
+    """The example with a share of its written tokens replaced by others of its own.
+
+    What was replaced is no target; what follows is, as if nothing had happened.
+    """
+    written = np.flatnonzero(example.weights >= 1.0)
+    hit = [at for at in written if rng.random() < share]
+    if not hit:
+        return example
+    ids, weights = example.ids.copy(), example.weights.copy()
+    for at in hit:
+        ids[at] = example.ids[rng.choice(written)]
+        weights[at] = 0.0
+    return Example(ids, weights)
 
 
 def batches(examples: Sequence[Example], batch_tokens: int, rng: Random) -> Iterator[Batch]:

@@ -45,14 +45,14 @@ class MixtureSettings(Settings):
     mediocre, and never rare by itself, so that sampling meets it.
     """
 
-    keyword_first: float = Field(0.6, ge=0, le=1, description="search the question's first name")
+    keyword_first: float = Field(0.85, ge=0, le=1, description="search the question's first name")
     filter_papers: float = Field(0.4, ge=0, le=1, description="keep papers with the other name")
     papers: dict[Count, float] = Field(
         {"1": 0.3, "2": 0.35, "4": 0.1, "8": 0.25},
         description="shares of how many papers are handed on, at most",
     )
     prompt: dict[Told, float] = Field(
-        {"both": 0.4, "first": 0.35, "second": 0.25},
+        {"both": 0.4, "first": 0.45, "second": 0.15},
         description="shares of the names in a child's prompt",
     )
     merge_all: float = Field(0.45, ge=0, le=1, description="answer with all children's sentences")
@@ -88,6 +88,12 @@ class NanoSettings(Settings):
     )
     observation_weight: float = Field(0.1, ge=0)
     name_weight: float = Field(3.0, ge=0, description="loss weight of copied names")
+    slips: float = Field(
+        0.15, ge=0, le=1, description="share of conversations with a broken turn that is mended"
+    )
+    noise: float = Field(
+        0.01, ge=0, le=0.5, description="share of written tokens that are wrong, and no target"
+    )
     probe_greedy: float = Field(0.97, ge=0, le=1, description="binding probe, greedy")
     probe_sampled: float = Field(0.95, ge=0, le=1, description="binding probe at T = 1")
     probe_every: int = Field(100, ge=1, description="steps between probes")

@@ -21,10 +21,11 @@ from torch.nn import functional
 
 from agent.nano import drills
 from agent.nano.demonstrations import Tree, demonstrate
-from agent.nano.examples import Batch, Encoder, Example, batches, collate
+from agent.nano.examples import Batch, Encoder, Example, batches, collate, noisy
 from agent.nano.model import build_model
 from agent.nano.probe import ProbeResult, probe
 from agent.nano.settings import NanoSettings
+from agent.nano.slips import with_slip
 from agent.nano.tokenizer import USER, build_tokenizer, render, syllable_ids
 from env.problems.schema import Problem
 
@@ -139,8 +140,7 @@ def _feed(
 ) -> Iterator[Batch]:
     """Batches without end: drills first, then demonstrations with a drill now and again."""
     encoder = Encoder(tokenizer, settings.observation_weight, 1.0, settings.name_weight)
-    conversations = chain.from_iterable(t.conversations[: 1 + _CHILDREN_KEPT] for t in trees)
-    examples = encoder.encode(list(conversations))
+    examples = _examples(settings, encoder, trees, rng)
     practice = _drills(settings, tokenizer, rng)
     for _ in range(settings.drill_steps):
         yield next(practice)
@@ -152,6 +152,18 @@ def _feed(
             if since == settings.drill_every - 1:
                 since = 0
                 yield next(practice)
+
+
+def _examples(
+    settings: NanoSettings, encoder: Encoder, trees: Sequence[Tree], rng: Random
+) -> list[Example]:
+    """The demonstrations' roots and some of their children, with slips in a share of them."""
+    talks, places = [], []
+    for talk in chain.from_iterable(t.conversations[: 1 + _CHILDREN_KEPT] for t in trees):
+        slipped = with_slip(talk, rng) if rng.random() < settings.slips else (talk, None)
+        talks.append(slipped[0])
+        places.append(slipped[1])
+    return [noisy(example, settings.noise, rng) for example in encoder.encode(talks, places)]
 
 
 def _drills(
