@@ -19,9 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent.evaluation import COMPONENTS
 from agent.policy import Policy
-from agent.scripted import oracle, random_code
-
-keyword = random_code
+from agent.scripted import keyword, oracle, random_code
 from agent.statistics import choose_problems
 from agent.trajectory import Trajectory
 from env.errors import EpisodeError, SettingsError

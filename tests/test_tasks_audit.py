@@ -12,6 +12,7 @@ import pytest
 from agent.trajectory import FrameRecord, Trajectory
 from env.models import Evidence
 from env.problems.schema import Problem, from_row, to_row
+from env.problems.source import Found
 from tasks import audit, prepare
 from tasks.config import AuditSettings, Params
 from tasks.errors import StageError
@@ -44,7 +45,7 @@ def data(served_folder: Path) -> Path:
     rows = pd.read_parquet(audit.PROBLEMS / "test.parquet").to_dict("records")
     problems = [from_row(row) for row in rows]
     by_split: dict[Any, list[dict[str, str]]] = {"train": [], "validation": [], "test": rows}
-    report = prepare.describe(problems, by_split, [], "synthetic")
+    report = prepare.describe(Found(problems), by_split, "synthetic")
     audit.DATA_REPORT.write_text(json.dumps(report))
     return served_folder
 
