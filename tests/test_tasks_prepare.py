@@ -92,12 +92,12 @@ def problems() -> list[Problem]:
 
 def test_a_repeated_id_and_a_repeated_question_are_rejected() -> None:
     one, two, _ = problems()
+    named = two.model_copy(update={"problem_id": one.problem_id})
     again = two.model_copy(update={"question": one.question})
-    kept, rejected = prepare.accept([one, one, again], 12)
-    assert kept == [one]
-    assert [row["problem_id"] for row in rejected] == [one.problem_id, two.problem_id]
-    assert "problem_id" in rejected[0]["reason"]
-    assert "question" in rejected[1]["reason"]
+    found = prepare.accept([one, named, again], 12)
+    assert found.problems == [one]
+    assert [fault.row for fault in found.rejected] == [one.problem_id, two.problem_id]
+    assert [fault.field for fault in found.rejected] == ["problem_id", "question"]
 
 
 def test_gold_that_cannot_be_found_is_rejected_with_its_reason() -> None:
@@ -105,12 +105,12 @@ def test_gold_that_cannot_be_found_is_rejected_with_its_reason() -> None:
     fact = two.evidence[0]
     moved = fact.spans[0].model_copy(update={"start": fact.spans[0].start + 1})
     bent = two.model_copy(update={"evidence": (Fact(fact_id="f1", spans=(moved,)),)})
-    kept, rejected = prepare.accept([one, bent, three], 12)
-    assert kept == [one, three]
-    assert "is not the gold text" in rejected[0]["reason"]
+    found = prepare.accept([one, bent, three], 12)
+    assert found.problems == [one, three]
+    assert "is not the gold text" in found.rejected[0].reason
 
 
 def test_spans_below_the_minimum_are_rejected() -> None:
-    kept, rejected = prepare.accept(problems(), 500)
-    assert not kept
-    assert all("shorter than 500" in row["reason"] for row in rejected)
+    found = prepare.accept(problems(), 500)
+    assert not found.problems
+    assert all("shorter than 500" in fault.reason for fault in found.rejected)

@@ -1,14 +1,15 @@
 """Gold against text: where a quote stands, and every further place of a gold text.
 
 A quote is found exactly; else after `normalise.py` has made equal what converters garble; else
-by fuzzy alignment, at whole words and never at one of two places that are about as good. What is
-stored is always the paper's own slice. Neighbours: a source makes problems, `tasks/prepare.py`
-completes or rejects them with what is here.
+by fuzzy alignment, at whole words, with all the quote's numbers, and never at one of two places
+that are about as good. What is stored is always the paper's own slice. Neighbours: a source makes
+problems, `tasks/prepare.py` completes or rejects them with what is here.
 """
 
 from __future__ import annotations
 
 import re
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ _MARGIN = 2.0
 """Two different places whose similarities are closer than this are ambiguous."""
 _SHOWN = 60
 """Characters of the nearest text in a message."""
+_LITERALLY = "quote the paper itself, letter by letter"
+_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 
 How = Literal["exact", "normalised", "fuzzy", "offsets"]
 
@@ -143,38 +146,40 @@ class _Place:
     def span(self) -> Span:
         return _span(self.paper, *normalise(self.paper.text).original(self.start, self.end))
 
+    def __str__(self) -> str:
+        span = self.span()
+        shown = textwrap.shorten(span.text, _SHOWN, placeholder="...")
+        return f"{span.paper_id}[{span.start}:{span.end}] ({shown!r})"
+
 
 def _fuzzy(wanted: str, papers: Sequence[Paper], min_similarity: float) -> Located | Missing:
     least = max(0.0, min_similarity - _REPORTED)
     places: list[_Place] = []
     for paper in papers:
-        text = normalise(paper.text)
-        for place in _two_best(wanted, paper, text, least):
+        for place in _two_best(wanted, paper, normalise(paper.text), least):
             least = max(least, place.similarity - 2 * _MARGIN)
             places.append(place)
-    places.sort(key=lambda place: -place.similarity)
     if not places:
         return Missing(
-            f"the quote stands nowhere, not even with a similarity of {least:g}",
-            "quote the paper itself, letter by letter",
+            f"the quote stands nowhere, not even with a similarity of {least:g}", _LITERALLY
         )
-    best = places[0]
-    where = best.span()
-    at = f"{where.paper_id}[{where.start}:{where.end}] ({_shorten(where.text)!r})"
-    if best.similarity < min_similarity:
+    # Two results differ in nothing but a number: no similarity makes one of them the other.
+    numbers = Counter(_NUMBER.findall(wanted))
+    same = [place for place in places if numbers <= Counter(_NUMBER.findall(place.text))]
+    best = max(same or places, key=lambda place: place.similarity)
+    if best.similarity < min_similarity or not same:
         return Missing(
-            f"the quote stands nowhere; nearest is {at} with a similarity of "
-            f"{best.similarity:.1f}, wanted are {min_similarity:g}",
-            "quote the paper itself, letter by letter, or lower prepare.align.min_similarity",
+            f"the quote stands nowhere; nearest is {best} with a similarity of "
+            f"{best.similarity:.1f}"
+            + (f", wanted are {min_similarity:g}" if same else ", but its numbers are others"),
+            _LITERALLY + (", or lower prepare.align.min_similarity" if same else ""),
             best.similarity,
         )
-    rivals = [place for place in places if place.similarity > best.similarity - _MARGIN]
+    rivals = [place for place in same if place.similarity > best.similarity - _MARGIN]
     different = next((place for place in rivals if place.text != best.text), None)
     if different is not None:
-        other = different.span()
         return Missing(
-            f"the quote is ambiguous: {at} and {other.paper_id}[{other.start}:{other.end}] "
-            f"({_shorten(other.text)!r}) are about as near",
+            f"the quote is ambiguous: {best} and {different} are about as near",
             "quote the one that is meant letter by letter",
             best.similarity,
         )
@@ -218,10 +223,6 @@ def _edges(text: str, near: int, around: int, start: int, end: int, edge: str) -
     """Where words begin or end, not far from a place."""
     low, high = max(start, near - around), min(end, near + around)
     return [match.start() for match in re.compile(edge).finditer(text, low, high + 1)]
-
-
-def _shorten(text: str) -> str:
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
 
 
 def add_alternatives(problem: Problem) -> Problem:

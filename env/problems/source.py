@@ -86,19 +86,19 @@ class Repetitions:
     def fault(self, row: str, problem: Problem) -> Rejected | None:
         """What `problem` repeats; one that repeats nothing is remembered."""
         asked = (problem.question, frozenset(paper.text for paper in problem.papers))
-        if problem.problem_id in self._ids:
-            return Rejected(
-                row,
-                "problem_id",
-                f"{problem.problem_id!r} was there before, in {self._ids[problem.problem_id]}",
-                "give each row an id of its own, or none",
-            )
         if asked in self._asked:
             return Rejected(
                 row,
                 "question",
                 f"the same papers were asked the same question in {self._asked[asked]}",
                 "delete one of both rows, or put all evidence into one",
+            )
+        if problem.problem_id in self._ids:
+            return Rejected(
+                row,
+                "problem_id",
+                f"{problem.problem_id!r} was there before, in {self._ids[problem.problem_id]}",
+                "give each row an id of its own, or none",
             )
         self._ids[problem.problem_id] = row
         self._asked[asked] = row
