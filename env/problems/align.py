@@ -21,7 +21,7 @@ from rapidfuzz import fuzz
 from env.problems.normalise import Normalised, normalise
 from env.problems.schema import Fact, Paper, Problem, Span
 
-_REPORTED = 20.0
+_REPORTED = 12.0
 """A rejected quote's best similarity is told down to this much below the accepted one."""
 _MARGIN = 2.0
 """Two different places whose similarities are closer than this are ambiguous."""
@@ -206,7 +206,10 @@ def _nearest(
     # The shorter of both is looked for in the other: a quote must not be the longer one.
     if end - start < len(wanted) / 2:
         return None
-    found = fuzz.partial_ratio_alignment(wanted, text[start:end], score_cutoff=max(0.0, least))
+    # Its window is as long as the quote: of a stretch with something inserted it misses as much
+    # again at an end, and finds it only half as near.
+    cutoff = max(0.0, 2 * least - 100)
+    found = fuzz.partial_ratio_alignment(wanted, text[start:end], score_cutoff=cutoff)
     if found is None:
         return None
     around = max(16, len(wanted) // 8)
