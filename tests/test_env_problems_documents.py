@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -175,6 +176,18 @@ def test_nothing_outside_the_folder_is_read(folder: Path, name: str) -> None:
     assert isinstance(found, Rejected)
     assert "outside the folder" in found.reason
     assert "linked/secret.md" not in documents(folder).names()
+
+
+def test_what_is_no_plain_file_is_told(folder: Path) -> None:
+    (folder / "circle.md").symlink_to("circle.md")
+    (folder / "folder.md").mkdir()
+    os.mkfifo(folder / "pipe.md")  # reading it would wait for ever
+    (folder / os.fsdecode(b"n\xffme.md")).write_text("A name that is no text.")
+    left_out = read(folder, [question("Alpha scores 42 points in all.", "a.md")]).left_out
+    assert [Path(fault.row).name for fault in left_out] == ["circle.md", "n\\udcffme.md", "pipe.md"]
+    found = documents(folder).get("folder.md")
+    assert isinstance(found, Rejected)
+    assert "no such file" in found.reason
 
 
 def test_a_document_may_be_written_with_detours(folder: Path) -> None:

@@ -11,6 +11,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from env.errors import SourceError
 from env.problems import files
@@ -382,6 +384,43 @@ def test_a_row_of_test_that_shares_a_paper_with_train_is_rejected(tmp_path: Path
     assert "shares a paper" in fault.reason
     assert "problems.jsonl:1" in fault.reason
     assert "train" in fault.remedy
+
+
+KEYS = [
+    "question",
+    "papers",
+    "evidence",
+    "paper_id",
+    "text",
+    "quote",
+    "start",
+    "end",
+    "alternatives",
+]
+ANY = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=9),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.sampled_from(KEYS) | st.text(st.characters(), max_size=5), inner)
+    ),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(st.sampled_from(KEYS), ANY) | ANY, st.sampled_from(KEYS[:3]))
+@settings(
+    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_whatever_a_row_holds_it_is_rejected_in_printable_words(
+    tmp_path: Path, value: Any, key: str
+) -> None:
+    rows: list[Any] = [GOOD[0], json.dumps(value).encode(), changed(**{key: value})]
+    found = read(write(tmp_path / "problems.jsonl", rows))
+    assert GOOD[0]["question"] in [problem.question for problem in found.problems]
+    for fault in found.rejected:
+        assert str(fault).isprintable()
+        assert fault.reason
+        assert fault.remedy
 
 
 # --- whole files ---

@@ -18,7 +18,11 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True)
 class Rejected:
-    """A fault of a row that is no problem: where, what, and how to mend it."""
+    """A fault of a row that is no problem: where, what, and how to mend it.
+
+    What rows hold ends up in messages: characters that steer a terminal, or are none, are shown
+    as escapes.
+    """
 
     row: str
     """Such as `problems.jsonl:17`, or a problem's id."""
@@ -27,12 +31,20 @@ class Rejected:
     reason: str
     remedy: str
 
+    def __post_init__(self) -> None:
+        for name, text in vars(self).items():
+            object.__setattr__(self, name, "".join(map(_printable, text)))
+
     def __str__(self) -> str:
         return f"{self.row}: {self.field}: {self.reason}; {self.remedy}"
 
     def as_dict(self) -> dict[str, str]:
         """For the report."""
         return asdict(self)
+
+
+def _printable(char: str) -> str:
+    return char if char.isprintable() else ascii(char)[1:-1]
 
 
 @dataclass(frozen=True)

@@ -249,10 +249,14 @@ def _same_group(problems: Sequence[Problem], splits: Sequence[int] | None) -> It
         yield from _chain("group", group, 1.0, splits)
 
 
-def sentences(text: str) -> frozenset[str]:
-    """What two papers are compared by: their sentences, without the shortest."""
+def sentences(text: str) -> frozenset[int]:
+    """What two papers are compared by: hashes of their sentences, without the shortest.
+
+    Hashes, since thousands of long papers are compared at once; two of them that are equal by
+    chance (64 bits) change no share by more than one sentence.
+    """
     parts = (" ".join(part.split()).casefold() for part in _SENTENCE_END.split(text))
-    return frozenset(part for part in parts if len(part) >= _SENTENCE_CHARS)
+    return frozenset(hash(part) for part in parts if len(part) >= _SENTENCE_CHARS)
 
 
 def _same_papers(
@@ -277,7 +281,7 @@ def _same_papers(
 
 
 def _similar(
-    sets: Sequence[frozenset[str]], least: float, in_splits: Sequence[set[int]] | None
+    sets: Sequence[frozenset[int]], least: float, in_splits: Sequence[set[int]] | None
 ) -> Iterator[tuple[int, int, float]]:
     """Pairs of sets that have at least this share of the smaller one in common.
 
@@ -285,7 +289,7 @@ def _similar(
     other that one of its rarest `n - ceil(least n) + 1` is among them, and only those are
     looked up.
     """
-    holders: dict[str, list[int]] = defaultdict(list)
+    holders: dict[int, list[int]] = defaultdict(list)
     for i, members in enumerate(sets):
         for member in members:
             holders[member].append(i)
