@@ -299,9 +299,27 @@ BROKEN: dict[str, tuple[bytes | dict[str, Any], str, str, str]] = {
         "ambiguous",
         "letter by letter",
     ),
+    "a quote that stands everywhere": (
+        changed(
+            papers=[{"paper_id": "a", "text": "x" * 990}],
+            evidence=[{"paper_id": "a", "quote": "x" * 12}],
+        ),
+        "evidence[0].quote",
+        "82 places",
+        "quote more",
+    ),
+    "offsets of what stands everywhere": (
+        changed(
+            papers=[{"paper_id": "a", "text": "x" * 990}],
+            evidence=[{"paper_id": "a", "start": 0, "end": 12}],
+        ),
+        "evidence[0]",
+        "82 places",
+        "quote more",
+    ),
     "start behind end": (offsets(30, 10), "evidence[0]", "30 is not before end 10", "behind the"),
     "start at end": (offsets(10, 10), "evidence[0]", "10 is not before", "counted from 0"),
-    "end out of range": (offsets(0, 900), "evidence[0].end", "900 is behind", "count the"),
+    "end out of range": (offsets(0, 900), "evidence[0]", "900 is behind", "count the"),
     "a negative start": (offsets(-5, 20), "evidence[0].start", "below 0", "from 0"),
     "a float as start": (
         offsets(0.0, 20),

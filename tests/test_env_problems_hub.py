@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -225,6 +225,14 @@ def test_a_local_file_gives_the_problems_of_the_data_set(tmp_path: Path, ending:
     found = read(write(tmp_path / f"data.{ending}", ROWS))
     assert found.rejected == []
     assert len(found.problems) == len(ROWS)
+
+
+def test_a_file_that_changed_is_read_anew_whatever_its_time_says(tmp_path: Path) -> None:
+    path = tmp_path / "data.jsonl"
+    for topic in TOPICS[:2]:
+        write(path, [row(topic)])
+        os.utime(path, (1_000_000_000, 1_000_000_000))
+        assert [one.question for one in read(path).problems] == [f"Where was {topic} seen?"]
 
 
 def test_a_local_folder_gives_them_as_well(tmp_path: Path) -> None:

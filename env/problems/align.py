@@ -25,6 +25,8 @@ _REPORTED = 12.0
 """A rejected quote's best similarity is told down to this much below the accepted one."""
 _MARGIN = 2.0
 """Two different places whose similarities are closer than this are ambiguous."""
+_MOST_PLACES = 50
+"""A text that stands at more places is no evidence for anything."""
 _SHOWN = 60
 """Characters of the nearest text in a message."""
 _LITERALLY = "quote the paper itself, letter by letter"
@@ -91,6 +93,9 @@ def locate(quote: str, papers: Sequence[Paper], min_similarity: float) -> Locate
     wanted = normalise(quote).text.strip()
     if not wanted:
         return Missing("the quote is empty", "quote the sentence that holds the fact")
+    too_common = common(quote.strip(), papers)
+    if too_common:
+        return too_common
     exact = occurrences(papers, quote.strip())
     loose = list(_normalised_places(wanted, papers))
     places = {(span.paper_id, span.start, span.end): span for span in exact}
@@ -100,6 +105,14 @@ def locate(quote: str, papers: Sequence[Paper], min_similarity: float) -> Locate
     if places:
         return Located(tuple(places.values()), "exact" if exact else "normalised")
     return _fuzzy(wanted, papers, min_similarity)
+
+
+def common(text: str, papers: Sequence[Paper]) -> Missing | None:
+    """What stands nearly everywhere points nowhere; None for any other text."""
+    places = sum(paper.text.count(text) for paper in papers)
+    if places <= _MOST_PLACES:
+        return None
+    return Missing(f"stands at {places} places", "quote more of the sentence that is meant")
 
 
 def occurrences(papers: Sequence[Paper], wanted: str) -> list[Span]:

@@ -151,12 +151,17 @@ def load(settings: HubSettings) -> Dataset:
             raise SourceError(
                 f"{path}: its name ends in none of {', '.join(_FORMATS)} (prepare.hub.name)"
             )
-        return _open(settings, path=form, data_files={settings.split: str(path)})
+        return _local(settings, path=form, data_files={settings.split: str(path)})
     if path.is_dir():
-        return _open(settings, path=str(path))
+        return _local(settings, path=str(path))
     if path.is_absolute() or settings.name.startswith(".") or settings.name.count("/") > 1:
         raise SourceError(f"{path}: no such file or folder (prepare.hub.name)")
     return _from_hub(settings)
+
+
+def _local(settings: HubSettings, **arguments: Any) -> Dataset:
+    # Read anew each time: the client's cache knows a file by its name and time alone.
+    return _open(settings, download_mode="force_redownload", **arguments)
 
 
 def _from_hub(settings: HubSettings) -> Dataset:

@@ -101,7 +101,7 @@ def deal(
 
     Splits are the rows' own when all rows say one; a row that has something in common with an
     earlier split is then rejected. Otherwise groups fall into splits by a hash of their
-    smallest problem_id, so that a further row moves no other group.
+    smallest problem_id, so that a further row moves no other group (`_fall` names exceptions).
 
     Args:
         candidates: with distinct ids.
@@ -217,8 +217,8 @@ def _pairs(
     Args:
         problems: to be compared.
         settings: from when papers and questions are the same.
-        splits: of each problem, when only pairs of different splits are asked for: then
-            each problem comes in a pair with its most similar one of each other split.
+        splits: of each problem, when pairs of different splits are what is asked for: then
+            the pair of each problem with its most similar one of each other split is among them.
     """
     yield from _same_group(problems, splits)
     yield from _same_papers(problems, settings.similar_papers, splits)
