@@ -209,13 +209,12 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def write(path: Path, rows: list[dict[str, Any]]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     frame = pd.DataFrame(rows)
-    writers = {
+    writers: dict[str, Callable[[], Any]] = {
         ".jsonl": lambda: path.write_bytes(jsonl(rows)),
-        ".json": lambda: frame.to_json(path),
+        ".json": lambda: path.write_text(json.dumps(rows)),
+        ".parquet": lambda: frame.to_parquet(path),
+        ".csv": lambda: frame.to_csv(path, index=False),
     }
-    writers[".json"] = lambda: path.write_text(json.dumps(rows))
-    writers[".parquet"] = lambda: frame.to_parquet(path)
-    writers[".csv"] = lambda: frame.to_csv(path, index=False)
     writers[path.suffix]()
     return path
 
