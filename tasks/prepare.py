@@ -16,13 +16,14 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from env.errors import SourceError, SourceUnreachable
 from env.problems import files, hub
 from env.problems.align import add_alternatives, fault
 from env.problems.schema import COLUMNS, Problem, Split, to_row
 from env.problems.source import Bounds, Found, Rejected, Repetitions
+from env.problems.splits import SPLITS as SPLITS
 from env.problems.synthetic import generate
 from tasks.config import Params
 from tasks.errors import ConfigError, StageError
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 PROBLEMS = Path("data/problems")
 REPORT = Path("data/report.json")
 
-SPLITS: tuple[Split, ...] = get_args(Split)
 _NAMED = 5
 """Rejected rows that an error names."""
 

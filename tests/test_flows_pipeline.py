@@ -59,7 +59,7 @@ def commands() -> set[str]:
 
 
 def test_each_stage_is_a_command_and_a_module() -> None:
-    assert commands() == {*stages.STAGES, "run", "resolve"}
+    assert commands() == {*stages.STAGES, "run", "resolve", "check-problems"}
     for name in stages.STAGES:
         assert (ROOT / f"tasks/{name}.py").is_file(), name
 
@@ -87,10 +87,12 @@ def test_dvc_knows_the_stages_of_the_chain_and_no_others() -> None:
 
 def test_what_dvc_depends_on_exists_or_is_made_by_an_earlier_stage() -> None:
     made: set[str] = set()
+    derived = config.derive(Params())
     for name, stage in DVC.items():
         for dependency in stage["deps"]:
-            assert (ROOT / dependency).exists() or dependency in made, (name, dependency)
-            if dependency.startswith(("data", "models", "reports", "$")):
+            path = ROOT / derived.get(dependency.strip("${}").removeprefix("derived."), dependency)
+            assert path.exists() or dependency in made, (name, dependency)
+            if dependency.startswith(("data", "models", "reports")):
                 assert dependency in made, (name, dependency)
         outs = [*stage.get("outs", []), *stage.get("metrics", []), *stage.get("plots", [])]
         made |= {next(iter(out)) if isinstance(out, dict) else out for out in outs}

@@ -142,9 +142,40 @@ def test_resolved_settings_come_back_equal_and_are_written_once(folder: Path) ->
     assert [p.name for p in folder.iterdir() if "resolved" in p.name] == [path.name]
 
 
+def derived(*overrides: str) -> dict[str, str]:
+    config.write_resolved(config.resolve(overrides=overrides))
+    found: dict[str, str] = yaml.safe_load(config.RESOLVED.read_text())["derived"]
+    return found
+
+
 def test_what_dvc_derives_follows_the_settings(folder: Path) -> None:
-    config.write_resolved(config.resolve(overrides=["train.method=full"]))
-    assert yaml.safe_load(config.RESOLVED.read_text())["derived"] == {"trained": "models/policy"}
+    assert derived("train.method=full")["trained"] == "models/policy"
+
+
+def test_dvc_watches_the_users_files_while_they_are_the_source(folder: Path) -> None:
+    modules = derived()
+    assert (ROOT / modules["problems"]).is_file()
+    assert (ROOT / modules["documents"]).is_file()
+    (folder / "mine.jsonl").touch()
+    (folder / "papers").mkdir()
+    files = ("prepare.source=files", "prepare.files.path=mine.jsonl")
+    assert derived(*files)["problems"] == "mine.jsonl"
+    assert derived(*files)["documents"] == modules["documents"]
+    assert derived(*files, "prepare.files.documents=papers")["documents"] == "papers"
+    assert derived("prepare.source=hub", "prepare.hub.name=mine.jsonl")["problems"] == "mine.jsonl"
+    # Without them DVC could only say that something is missing; the stage says what.
+    assert derived("prepare.source=files", "prepare.files.path=absent.jsonl") == modules
+    assert derived("prepare.source=hub") == modules
+
+
+@pytest.mark.parametrize("source", ["hub", "files"])
+def test_the_other_sources_have_their_own_levels(source: str) -> None:
+    of_source = config.resolve(overrides=[f"prepare.source={source}", "env.limits.max_children=2"])
+    assert of_source.prepare.levels == ["easy", "hard", "medium"]
+    with pytest.raises(ConfigError, match=r"train\.curriculum\.levels: 'brutal'"):
+        config.resolve(
+            overrides=[f"prepare.source={source}", "train.curriculum.levels=[easy, brutal]"]
+        )
 
 
 def test_a_wrong_setting_ends_the_command_before_anything_starts(folder: Path) -> None:

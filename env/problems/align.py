@@ -1,14 +1,15 @@
 """Gold against text: where a quote stands, and every further place of a gold text.
 
 A quote is found exactly; else after `normalise.py` has made equal what converters garble; else
-by fuzzy alignment, at whole words and never at one of two places that are about as good. What is
-stored is always the paper's own slice. Neighbours: a source makes problems, `tasks/prepare.py`
-completes or rejects them with what is here.
+by fuzzy alignment, at whole words, with all the quote's numbers, and never at one of two places
+that are about as good. What is stored is always the paper's own slice. Neighbours: a source makes
+problems, `tasks/prepare.py` completes or rejects them with what is here.
 """
 
 from __future__ import annotations
 
 import re
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,12 +21,16 @@ from rapidfuzz import fuzz
 from env.problems.normalise import Normalised, normalise
 from env.problems.schema import Fact, Paper, Problem, Span
 
-_REPORTED = 20.0
+_REPORTED = 12.0
 """A rejected quote's best similarity is told down to this much below the accepted one."""
 _MARGIN = 2.0
 """Two different places whose similarities are closer than this are ambiguous."""
+_MOST_PLACES = 50
+"""A text that stands at more places is no evidence for anything."""
 _SHOWN = 60
 """Characters of the nearest text in a message."""
+_LITERALLY = "quote the paper itself, letter by letter"
+_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 
 How = Literal["exact", "normalised", "fuzzy", "offsets"]
 
@@ -88,6 +93,9 @@ def locate(quote: str, papers: Sequence[Paper], min_similarity: float) -> Locate
     wanted = normalise(quote).text.strip()
     if not wanted:
         return Missing("the quote is empty", "quote the sentence that holds the fact")
+    too_common = common(quote.strip(), papers)
+    if too_common:
+        return too_common
     exact = occurrences(papers, quote.strip())
     loose = list(_normalised_places(wanted, papers))
     places = {(span.paper_id, span.start, span.end): span for span in exact}
@@ -97,6 +105,14 @@ def locate(quote: str, papers: Sequence[Paper], min_similarity: float) -> Locate
     if places:
         return Located(tuple(places.values()), "exact" if exact else "normalised")
     return _fuzzy(wanted, papers, min_similarity)
+
+
+def common(text: str, papers: Sequence[Paper]) -> Missing | None:
+    """What stands nearly everywhere points nowhere; None for any other text."""
+    places = sum(paper.text.count(text) for paper in papers)
+    if places <= _MOST_PLACES:
+        return None
+    return Missing(f"stands at {places} places", "quote more of the sentence that is meant")
 
 
 def occurrences(papers: Sequence[Paper], wanted: str) -> list[Span]:
@@ -143,38 +159,40 @@ class _Place:
     def span(self) -> Span:
         return _span(self.paper, *normalise(self.paper.text).original(self.start, self.end))
 
+    def __str__(self) -> str:
+        span = self.span()
+        shown = textwrap.shorten(span.text, _SHOWN, placeholder="...")
+        return f"{span.paper_id}[{span.start}:{span.end}] ({shown!r})"
+
 
 def _fuzzy(wanted: str, papers: Sequence[Paper], min_similarity: float) -> Located | Missing:
     least = max(0.0, min_similarity - _REPORTED)
     places: list[_Place] = []
     for paper in papers:
-        text = normalise(paper.text)
-        for place in _two_best(wanted, paper, text, least):
+        for place in _two_best(wanted, paper, normalise(paper.text), least):
             least = max(least, place.similarity - 2 * _MARGIN)
             places.append(place)
-    places.sort(key=lambda place: -place.similarity)
     if not places:
         return Missing(
-            f"the quote stands nowhere, not even with a similarity of {least:g}",
-            "quote the paper itself, letter by letter",
+            f"the quote stands nowhere, not even with a similarity of {least:g}", _LITERALLY
         )
-    best = places[0]
-    where = best.span()
-    at = f"{where.paper_id}[{where.start}:{where.end}] ({_shorten(where.text)!r})"
-    if best.similarity < min_similarity:
+    # Two results differ in nothing but a number: no similarity makes one of them the other.
+    numbers = Counter(_NUMBER.findall(wanted))
+    same = [place for place in places if numbers <= Counter(_NUMBER.findall(place.text))]
+    best = max(same or places, key=lambda place: place.similarity)
+    if best.similarity < min_similarity or not same:
         return Missing(
-            f"the quote stands nowhere; nearest is {at} with a similarity of "
-            f"{best.similarity:.1f}, wanted are {min_similarity:g}",
-            "quote the paper itself, letter by letter, or lower prepare.align.min_similarity",
+            f"the quote stands nowhere; nearest is {best} with a similarity of "
+            f"{best.similarity:.1f}"
+            + (f", wanted are {min_similarity:g}" if same else ", but its numbers are others"),
+            _LITERALLY + (", or lower prepare.align.min_similarity" if same else ""),
             best.similarity,
         )
-    rivals = [place for place in places if place.similarity > best.similarity - _MARGIN]
+    rivals = [place for place in same if place.similarity > best.similarity - _MARGIN]
     different = next((place for place in rivals if place.text != best.text), None)
     if different is not None:
-        other = different.span()
         return Missing(
-            f"the quote is ambiguous: {at} and {other.paper_id}[{other.start}:{other.end}] "
-            f"({_shorten(other.text)!r}) are about as near",
+            f"the quote is ambiguous: {best} and {different} are about as near",
             "quote the one that is meant letter by letter",
             best.similarity,
         )
@@ -201,7 +219,10 @@ def _nearest(
     # The shorter of both is looked for in the other: a quote must not be the longer one.
     if end - start < len(wanted) / 2:
         return None
-    found = fuzz.partial_ratio_alignment(wanted, text[start:end], score_cutoff=max(0.0, least))
+    # Its window is as long as the quote: of a stretch with something inserted it misses as much
+    # again at an end, and finds it only half as near.
+    cutoff = max(0.0, 2 * least - 100)
+    found = fuzz.partial_ratio_alignment(wanted, text[start:end], score_cutoff=cutoff)
     if found is None:
         return None
     around = max(16, len(wanted) // 8)
@@ -218,10 +239,6 @@ def _edges(text: str, near: int, around: int, start: int, end: int, edge: str) -
     """Where words begin or end, not far from a place."""
     low, high = max(start, near - around), min(end, near + around)
     return [match.start() for match in re.compile(edge).finditer(text, low, high + 1)]
-
-
-def _shorten(text: str) -> str:
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
 
 
 def add_alternatives(problem: Problem) -> Problem:

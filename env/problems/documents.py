@@ -84,7 +84,7 @@ class Documents:
 
     def _paper(self, name: Path) -> Paper:
         path = self._root / name
-        if name.is_absolute() or not path.resolve().is_relative_to(self._root):
+        if name.is_absolute() or not _end(path).is_relative_to(self._root):
             raise _Unreadable(
                 f"it lies outside the folder {self.folder}",
                 "copy it into the folder, or name that folder",
@@ -96,7 +96,12 @@ class Documents:
                 f"{name.suffix or 'a file without ending'} is no kind of document that can be read",
                 f"convert it to one of {', '.join(READABLE)}",
             )
+        if not path.is_file():
+            raise _Unreadable(
+                f"there is no such file in {self.folder}", "mend the path or add the file"
+            )
         try:
+            name.as_posix().encode()
             size = path.stat().st_size
             if size > self._max_mb * 1_000_000:
                 raise _Unreadable(
@@ -104,10 +109,8 @@ class Documents:
                     "split it, or raise prepare.files.max_mb",
                 )
             text = _pdf(path, self._max_chars) if name.suffix.lower() == ".pdf" else _text(path)
-        except FileNotFoundError:
-            raise _Unreadable(
-                f"there is no such file in {self.folder}", "mend the path or add the file"
-            ) from None
+        except UnicodeEncodeError:
+            raise _Unreadable("its name is no UTF-8", "rename it") from None
         except OSError as error:
             raise _Unreadable(f"it cannot be read ({error.strerror})", "check its rights") from None
         if not text.strip():
@@ -118,6 +121,14 @@ class Documents:
                 "split it, or raise validate.max_text_chars",
             )
         return Paper(paper_id=name.as_posix(), title=_title(text, name), abstract="", text=text)
+
+
+def _end(path: Path) -> Path:
+    """Where all links lead."""
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError):
+        raise _Unreadable("its links lead in a circle", "mend the link") from None
 
 
 def _title(text: str, name: Path) -> str:
@@ -141,7 +152,7 @@ def _text(path: Path) -> str:
 def _pdf(path: Path, max_chars: int) -> str:
     """The pages' text, two line breaks between pages; no more than a page beyond `max_chars`."""
     from pypdf import PdfReader
-    from pypdf.errors import DependencyError, FileNotDecryptedError, PyPdfError
+    from pypdf.errors import DependencyError, FileNotDecryptedError
 
     logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # what is wrong is said below
     pages: list[str] = []
@@ -153,20 +164,11 @@ def _pdf(path: Path, max_chars: int) -> str:
                 pages.append(page.extract_text())
                 if sum(map(len, pages)) > max_chars:
                     break
+    except (_Unreadable, OSError):
+        raise
     except (FileNotDecryptedError, DependencyError):
         raise _Unreadable("it is encrypted", "save it without a password") from None
-    # What a broken PDF raises out of the parser's depths is no closed list.
-    except (
-        PyPdfError,
-        ArithmeticError,
-        AssertionError,
-        AttributeError,
-        LookupError,
-        NotImplementedError,
-        RecursionError,
-        TypeError,
-        ValueError,
-    ) as error:
+    except Exception as error:  # what a broken file raises out of the parser is no closed list
         raise _Unreadable(f"it is no whole PDF ({type(error).__name__})", "save it anew") from None
     text = "\n\n".join(pages).encode("utf-8", "replace").decode().replace("\0", " ")
     if not text.strip():

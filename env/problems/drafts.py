@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from env.problems.align import Located, Missing, add_alternatives, locate
+from env.problems.align import Located, Missing, add_alternatives, common, locate
 from env.problems.row_schema import did_you_mean
 from env.problems.schema import Fact, Level, Paper, Problem, Span, Split, tier_of
 from env.problems.source import Bounds, Candidate, Rejected
@@ -154,59 +154,48 @@ def _spans(
     outcome: Outcome,
 ) -> Sequence[Span]:
     """The spans of one place; a place that is none leaves its fault in `outcome`."""
-
-    def reject(where: str, reason: str, remedy: str) -> Sequence[Span]:
-        outcome.faults.append(Rejected(draft.row, where, reason, remedy))
-        return ()
-
     paper = papers.get(place.paper_id)
     if paper is None:
         meant = did_you_mean(place.paper_id, papers)
-        return reject(
-            place.field,
-            f"names {place.paper_id!r}, which is no paper of this row"
-            + (f"; did you mean {meant!r}?" if meant else ""),
-            f"name one of its {draft.papers_field}, or add the paper",
-        )
-    least = bounds.min_span_chars
+        reason = f"names {place.paper_id!r}, which is no paper of this row"
+        reason += f"; did you mean {meant!r}?" if meant else ""
+        remedy = f"name one of its {draft.papers_field}, or add the paper"
+        outcome.faults.append(Rejected(draft.row, place.field, reason, remedy))
+        return ()
     if place.quote is None:
-        if place.end > len(paper.text):
-            return reject(
-                f"{place.field}.end",
-                f"{place.end} is behind the paper's last character, it has {len(paper.text):,}",
-                "count the characters of `text`, from 0",
-            )
-        found: Located | Missing = Located(
-            (
-                Span(
-                    paper_id=paper.paper_id,
-                    start=place.start,
-                    end=place.end,
-                    text=paper.text[place.start : place.end],
-                ),
-            ),
-            "offsets",
-        )
-    elif len(place.quote.strip()) < least:
-        found = Missing(*_too_short(len(place.quote.strip()), least))
+        found, field = _by_offsets(place, paper), place.field
     else:
-        found = locate(place.quote, (paper,), min_similarity)
+        found, field = locate(place.quote, (paper,), min_similarity), f"{place.field}.quote"
         if isinstance(found, Missing):
             found = replace(found, remedy=found.remedy + _elsewhere(place, papers))
-    if isinstance(found, Located) and (
-        short := [span for span in found.spans if len(span.text.strip()) < least]
-    ):
-        found = Missing(*_too_short(len(short[0].text.strip()), least))
+    found = _long_enough(place, found, bounds.min_span_chars)
     outcome.quotes.append(found)
     if isinstance(found, Located):
         return found.spans
-    where = f"{place.field}.quote" if place.quote is not None else place.field
-    return reject(where, found.reason, found.remedy)
+    outcome.faults.append(Rejected(draft.row, field, found.reason, found.remedy))
+    return ()
 
 
-def _too_short(chars: int, least: int) -> tuple[str, str]:
-    return (
-        f"has {chars} characters, answers shorter than {least} are ignored",
+def _by_offsets(place: Place, paper: Paper) -> Located | Missing:
+    if place.end > len(paper.text):
+        return Missing(
+            f"end {place.end} is behind the paper's last character, it has {len(paper.text):,}",
+            "count the characters of `text`, from 0",
+        )
+    text = paper.text[place.start : place.end]
+    span = Span(paper_id=paper.paper_id, start=place.start, end=place.end, text=text)
+    return common(text, (paper,)) or Located((span,), "offsets")
+
+
+def _long_enough(place: Place, found: Located | Missing, least: int) -> Located | Missing:
+    """A quote as short as answers that are ignored is none, wherever it stands."""
+    texts = [span.text for span in found.spans] if isinstance(found, Located) else []
+    texts += [place.quote] if place.quote is not None else []
+    shortest = min((len(text.strip()) for text in texts), default=least)
+    if shortest >= least:
+        return found
+    return Missing(
+        f"has {shortest} characters, answers shorter than {least} are ignored",
         "quote the whole sentence, or lower rewards.min_span_chars",
     )
 

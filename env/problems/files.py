@@ -127,7 +127,7 @@ def _from(row: str, parsed: Row, documents: Documents) -> tuple[list[Paper], lis
         if isinstance(found, Paper):
             papers.append(found)
         elif named:
-            reason = f"{name}: {found.reason}"
+            reason = f"{name!r}: {found.reason}"
             faults.append(Rejected(row, f"documents[{i}]", reason, found.remedy))
     if not named:
         faults += _unreadable_gold(row, parsed, documents)
@@ -144,7 +144,7 @@ def _unreadable_gold(row: str, parsed: Row, documents: Documents) -> list[Reject
         for place in _places(fact, f"evidence[{i}]"):
             found = documents.get(place.paper_id)
             if isinstance(found, Rejected):
-                reason = f"{place.paper_id}: {found.reason}"
+                reason = f"{place.paper_id!r}: {found.reason}"
                 faults.append(Rejected(row, place.field, reason, found.remedy))
     return faults
 

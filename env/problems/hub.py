@@ -13,7 +13,7 @@ import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -140,7 +140,7 @@ def load(settings: HubSettings) -> Dataset:
 
     Raises:
         SourceError: it does not exist, may not be read, or has no such split.
-        SourceUnreachable: the Hub did not answer, after all tries.
+        SourceUnreachable: the Hub did not answer after several tries.
     """
     for name, value in _TELEMETRY_OFF.items():  # read when `datasets` is imported, below
         os.environ.setdefault(name, value)
@@ -151,77 +151,100 @@ def load(settings: HubSettings) -> Dataset:
             raise SourceError(
                 f"{path}: its name ends in none of {', '.join(_FORMATS)} (prepare.hub.name)"
             )
-        return _once(settings, path=form, data_files={settings.split: str(path)})
+        return _local(settings, path=form, data_files={settings.split: str(path)})
     if path.is_dir():
-        return _once(settings, path=str(path))
+        return _local(settings, path=str(path))
     if path.is_absolute() or settings.name.startswith(".") or settings.name.count("/") > 1:
         raise SourceError(f"{path}: no such file or folder (prepare.hub.name)")
-    return _patiently(settings)
+    return _from_hub(settings)
 
 
-def _patiently(settings: HubSettings) -> Dataset:
-    """From the Hub; a network that fails is tried again."""
-    from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
+def _local(settings: HubSettings, **arguments: Any) -> Dataset:
+    # Read anew each time: the client's cache knows a file by its name and time alone.
+    return _open(settings, download_mode="force_redownload", **arguments)
 
+
+def _from_hub(settings: HubSettings) -> Dataset:
+    """What `load` does for a name on the Hub."""
+    token = os.environ.get("HF_TOKEN") or False  # False: no token that some login left on disk
+    return _open(settings, path=settings.name, revision=settings.revision, token=token)
+
+
+def _open(settings: HubSettings, **arguments: Any) -> Dataset:
+    import datasets
+    from huggingface_hub.errors import HfHubHTTPError
+    from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
+
+    datasets.disable_progress_bars()
+    logging.getLogger("datasets").setLevel(logging.CRITICAL)  # what is wrong is said below
     tries = Retrying(
         stop=stop_after_attempt(settings.attempts),
         wait=wait_exponential(multiplier=_WAIT_S),
-        retry=retry_if_exception_type(SourceUnreachable),
+        # Downloads the client tries again by itself, but not its questions to the Hub.
+        retry=retry_if_exception(lambda error: _status(error) is not None),
         reraise=True,
     )
-    return tries(
-        _once,
-        settings,
-        path=settings.name,
-        revision=settings.revision,
-        token=os.environ.get("HF_TOKEN") or False,
+    try:
+        return tries(datasets.load_dataset, split=settings.split, **arguments)
+    except (datasets.exceptions.DatasetsError, HfHubHTTPError, OSError, ValueError) as error:
+        raise _in_words(settings, error) from None
+
+
+def _in_words(settings: HubSettings, error: Exception) -> SourceError:
+    from datasets.exceptions import DatasetNotFoundError
+    from huggingface_hub.errors import HfHubHTTPError
+
+    why = next(filter(None, map(_outage, _chain(error))), None)
+    if why is not None:
+        where = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+        return SourceUnreachable(
+            f"{settings.name}: the Hub at {where} cannot be reached ({why}); check the network, "
+            "or set prepare.hub.name to a local copy"
+        )
+    if isinstance(error, DatasetNotFoundError | HfHubHTTPError):
+        return SourceError(
+            f"{settings.name}: does not exist on the Hub or may not be read ({_line(error)}); "
+            "check prepare.hub.name and prepare.hub.revision; a private or gated data set needs "
+            "access and the environment variable HF_TOKEN, which is "
+            + ("set" if os.environ.get("HF_TOKEN") else "not set")
+        )
+    if str(error).startswith("Unknown split"):
+        return SourceError(f"{settings.name}: {_line(error)} Set prepare.hub.split to that one.")
+    return SourceError(
+        f"{settings.name}: cannot be read as a data set: {_line(error.__cause__ or error)}"
     )
 
 
-def _once(settings: HubSettings, **arguments: Any) -> Dataset:
-    import datasets
-    import httpx
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """The error and what came before it; the client suppresses the context that tells outages."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _status(error: BaseException) -> int | None:
+    """The status of an answer that says: later."""
     from huggingface_hub.errors import HfHubHTTPError
 
-    datasets.disable_progress_bars()
-    logging.getLogger("datasets").setLevel(logging.ERROR)
-    try:
-        return datasets.load_dataset(split=settings.split, **arguments)
-    except (httpx.TransportError, ConnectionError) as error:
-        _unreachable(settings, type(error).__name__)
-    except HfHubHTTPError as error:
-        status = error.response.status_code if error.response is not None else 0
-        if status in (408, 429) or status >= 500:
-            _unreachable(settings, f"it answers with status {status}")
-        _refused(settings, f"status {status}")
-    except datasets.exceptions.DatasetNotFoundError as error:
-        _refused(settings, str(error))
-    except datasets.exceptions.DatasetsError as error:
-        raise SourceError(f"{settings.name}: cannot be read: {_first(error)}") from None
-    except (OSError, ValueError) as error:
-        if isinstance(error, ValueError) and str(error).startswith("Unknown split"):
-            reason = f"has no split {settings.split!r}; set prepare.hub.split: {_first(error)}"
-        else:
-            reason = f"cannot be read as a data set: {_first(error)}"
-        raise SourceError(f"{settings.name}: {reason}") from None
+    if not isinstance(error, HfHubHTTPError):
+        return None
+    status = error.response.status_code
+    return status if status in (408, 429) or status >= 500 else None
 
 
-def _unreachable(settings: HubSettings, why: str) -> NoReturn:
-    where = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
-    raise SourceUnreachable(
-        f"{settings.name}: the Hub at {where} cannot be reached ({why}); check the network, or "
-        "set prepare.hub.name to a local copy"
-    ) from None
+def _outage(error: BaseException) -> str | None:
+    """What tells that the Hub did not answer, or could not."""
+    import httpx
+    from huggingface_hub.constants import is_offline_mode
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    if isinstance(error, httpx.TransportError | ConnectionError):
+        return "HF_HUB_OFFLINE is set" if is_offline_mode() else type(error).__name__
+    if isinstance(error, LocalEntryNotFoundError):
+        return "no answer"
+    status = _status(error)
+    return None if status is None else f"status {status}"
 
 
-def _refused(settings: HubSettings, why: str) -> NoReturn:
-    token = "is set" if os.environ.get("HF_TOKEN") else "is not set"
-    raise SourceError(
-        f"{settings.name}: does not exist on the Hub or may not be read ({why}); check "
-        "prepare.hub.name and prepare.hub.revision; a private or gated data set needs access and "
-        f"the environment variable HF_TOKEN, which {token}"
-    ) from None
-
-
-def _first(error: BaseException) -> str:
+def _line(error: BaseException) -> str:
     return next(iter(str(error).splitlines()), type(error).__name__)

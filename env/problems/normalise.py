@@ -60,7 +60,7 @@ class Normalised:
         return from_, to
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def normalise(text: str) -> Normalised:
     """The text with NFKC, plain quotes and dashes, single spaces, and no hyphens within words."""
     parts: list[str] = []

@@ -18,7 +18,11 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True)
 class Rejected:
-    """A fault of a row that is no problem: where, what, and how to mend it."""
+    """A fault of a row that is no problem: where, what, and how to mend it.
+
+    What rows hold ends up in messages: characters that steer a terminal, or are none, are shown
+    as escapes.
+    """
 
     row: str
     """Such as `problems.jsonl:17`, or a problem's id."""
@@ -27,12 +31,20 @@ class Rejected:
     reason: str
     remedy: str
 
+    def __post_init__(self) -> None:
+        for name, text in vars(self).items():
+            object.__setattr__(self, name, "".join(map(_printable, text)))
+
     def __str__(self) -> str:
         return f"{self.row}: {self.field}: {self.reason}; {self.remedy}"
 
     def as_dict(self) -> dict[str, str]:
         """For the report."""
         return asdict(self)
+
+
+def _printable(char: str) -> str:
+    return char if char.isprintable() else ascii(char)[1:-1]
 
 
 @dataclass(frozen=True)
@@ -86,19 +98,19 @@ class Repetitions:
     def fault(self, row: str, problem: Problem) -> Rejected | None:
         """What `problem` repeats; one that repeats nothing is remembered."""
         asked = (problem.question, frozenset(paper.text for paper in problem.papers))
-        if problem.problem_id in self._ids:
-            return Rejected(
-                row,
-                "problem_id",
-                f"{problem.problem_id!r} was there before, in {self._ids[problem.problem_id]}",
-                "give each row an id of its own, or none",
-            )
         if asked in self._asked:
             return Rejected(
                 row,
                 "question",
                 f"the same papers were asked the same question in {self._asked[asked]}",
                 "delete one of both rows, or put all evidence into one",
+            )
+        if problem.problem_id in self._ids:
+            return Rejected(
+                row,
+                "problem_id",
+                f"{problem.problem_id!r} was there before, in {self._ids[problem.problem_id]}",
+                "give each row an id of its own, or none",
             )
         self._ids[problem.problem_id] = row
         self._asked[asked] = row

@@ -101,7 +101,7 @@ def deal(
 
     Splits are the rows' own when all rows say one; a row that has something in common with an
     earlier split is then rejected. Otherwise groups fall into splits by a hash of their
-    smallest problem_id, so that a further row moves no other group.
+    smallest problem_id, so that a further row moves no other group (`_fall` names exceptions).
 
     Args:
         candidates: with distinct ids.
@@ -217,8 +217,8 @@ def _pairs(
     Args:
         problems: to be compared.
         settings: from when papers and questions are the same.
-        splits: of each problem, when only pairs of different splits are asked for: then
-            each problem comes in a pair with its most similar one of each other split.
+        splits: of each problem, when pairs of different splits are what is asked for: then
+            the pair of each problem with its most similar one of each other split is among them.
     """
     yield from _same_group(problems, splits)
     yield from _same_papers(problems, settings.similar_papers, splits)
@@ -249,10 +249,14 @@ def _same_group(problems: Sequence[Problem], splits: Sequence[int] | None) -> It
         yield from _chain("group", group, 1.0, splits)
 
 
-def sentences(text: str) -> frozenset[str]:
-    """What two papers are compared by: their sentences, without the shortest."""
+def sentences(text: str) -> frozenset[int]:
+    """What two papers are compared by: hashes of their sentences, without the shortest.
+
+    Hashes, since thousands of long papers are compared at once; two of them that are equal by
+    chance (64 bits) change no share by more than one sentence.
+    """
     parts = (" ".join(part.split()).casefold() for part in _SENTENCE_END.split(text))
-    return frozenset(part for part in parts if len(part) >= _SENTENCE_CHARS)
+    return frozenset(hash(part) for part in parts if len(part) >= _SENTENCE_CHARS)
 
 
 def _same_papers(
@@ -277,7 +281,7 @@ def _same_papers(
 
 
 def _similar(
-    sets: Sequence[frozenset[str]], least: float, in_splits: Sequence[set[int]] | None
+    sets: Sequence[frozenset[int]], least: float, in_splits: Sequence[set[int]] | None
 ) -> Iterator[tuple[int, int, float]]:
     """Pairs of sets that have at least this share of the smaller one in common.
 
@@ -285,7 +289,7 @@ def _similar(
     other that one of its rarest `n - ceil(least n) + 1` is among them, and only those are
     looked up.
     """
-    holders: dict[str, list[int]] = defaultdict(list)
+    holders: dict[int, list[int]] = defaultdict(list)
     for i, members in enumerate(sets):
         for member in members:
             holders[member].append(i)
