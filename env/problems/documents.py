@@ -66,6 +66,11 @@ class Documents:
             ]
         return found
 
+    def within(self, folder: str) -> list[str]:
+        """Every document of a folder within the folder; none when it is no folder."""
+        inside = os.path.normpath(folder) + "/"
+        return [name for name in self.names() if name.startswith(inside)]
+
     def get(self, name: str) -> Paper | Rejected:
         """The paper of a document, or why it is none.
 

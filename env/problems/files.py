@@ -114,7 +114,7 @@ def _paper(paper: PaperRow) -> Paper:
 
 
 def _from(row: str, parsed: Row, documents: Documents) -> tuple[list[Paper], list[Rejected]]:
-    """The documents that a row names, or all of the folder that can be read."""
+    """The documents that a row names, by file or by folder, or all that can be read."""
     if parsed.papers is not None:
         remedy = "delete `papers`, or check without a folder of documents"
         fault = Rejected(row, "papers", "stands beside a folder of documents", remedy)
@@ -123,6 +123,10 @@ def _from(row: str, parsed: Row, documents: Documents) -> tuple[list[Paper], lis
     papers: list[Paper] = []
     faults: list[Rejected] = []
     for i, name in enumerate(parsed.documents or documents.names()):
+        inside = [documents.get(one) for one in documents.within(name)]
+        papers += [one for one in inside if isinstance(one, Paper)]
+        if inside:
+            continue
         found = documents.get(name)
         if isinstance(found, Paper):
             papers.append(found)

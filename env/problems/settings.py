@@ -141,7 +141,7 @@ class SplitSettings(Settings):
     validation: float = Field(0.1, ge=0, lt=1, description="share of the problems")
     test: float = Field(0.2, gt=0, lt=1, description="share of the problems")
     similar_questions: float = Field(
-        95.0, gt=50, le=100, description="ratio from which two questions are the same one"
+        90.0, gt=50, le=100, description="share of common words from which questions are the same"
     )
     similar_papers: float = Field(
         0.5, gt=0, le=1, description="share of common sentences from which papers are the same"

@@ -25,6 +25,9 @@ _ORDER = {split: number for number, split in enumerate(SPLITS)}
 _SENTENCE_CHARS = 20
 """Shorter sentences ("Introduction.", "See Table 2.") stand in unrelated papers."""
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\s*\n\s*")
+_WORD = re.compile(r"\w+")
+_FIRST_LETTER = 0x10000
+"""Above all surrogates."""
 _CHUNK = 512
 """Questions compared with all others at a time."""
 
@@ -40,7 +43,7 @@ class Leak:
     """Id of the problem in the earlier split: train before validation before test."""
     second: str
     similarity: float
-    """Share of common sentences, or the questions' ratio / 100; 1 for the same group."""
+    """Share of common sentences or of common words; 1 for the same group."""
 
 
 @dataclass(frozen=True)
@@ -316,8 +319,15 @@ def _same_questions(
     import numpy as np
     from rapidfuzz import fuzz, process
 
-    # Sorted once here, so that `ratio` is `token_sort_ratio` without sorting for every pair.
-    texts = [" ".join(sorted(problem.question.casefold().split())) for problem in problems]
+    # A character for each word: `ratio` then counts words, and a name is as much as an "of".
+    letters: dict[str, str] = {}
+    texts = [
+        "".join(
+            letters.setdefault(word, chr(_FIRST_LETTER + len(letters)))
+            for word in sorted(_WORD.findall(problem.question.casefold()))
+        )
+        for problem in problems
+    ]
     holders: dict[str, list[int]] = defaultdict(list)
     for i, text in enumerate(texts):
         holders[text].append(i)
