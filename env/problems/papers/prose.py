@@ -94,7 +94,7 @@ RELATED = forms("""
 """)
 
 RESULTS = forms("""
-    - The ranking of the systems is much the same by all measures. Where two systems change places,
+    - The ranking of the systems is alike by all measures. Where two systems change places,
       they were close to begin with. We therefore discuss the tables as a whole and not cell by
       cell.
     - Some comparisons need care. {other} and {other2} were released years apart, with different

@@ -26,8 +26,8 @@ METHOD = forms("""
     - Let us fix some notation. Windows of one {unit} are numbered from its beginning, and a window
       before the first is taken to be empty. The question is treated as a window of its own.
     - The {part} has no parameters of its own at inference time. During training it is a soft
-      choice, which is sharpened step by step. At the end the choice is hard, and the gradient stops
-      there.
+      choice, which is sharpened step by step. At the end the choice is sharp, and the
+      gradient stops there.
     - Candidate passages are trimmed to whole sentences. A sentence ends at a full stop that is
       followed by a space, or at the end of a line. Rows of tables count as sentences.
     - Why not learn the trimming as well? We tried, and found that a learnt boundary is off by a

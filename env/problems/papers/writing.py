@@ -9,6 +9,7 @@ from env.problems.papers.canaries import CANARIES
 from env.problems.papers.field import Metric
 from env.problems.papers.forms import Forms, forms
 from env.problems.papers.plan import Cell, Draft, Key, Line, Plan, Role, Section
+from env.problems.papers.synonyms import vary
 from env.problems.schema import Paper, Span
 
 _HEADINGS: Mapping[Role, Mapping[Section, str]] = {
@@ -288,9 +289,15 @@ class Writer:
         return texts
 
     def _sentences(self, form: str) -> str:
-        text = self._pen.fill(form, **self._slots())
-        # A task or a unit may begin a sentence.
-        return ". ".join(part[:1].upper() + part[1:] for part in text.split(". "))
+        """A passage in the words of this paper; it may do without its last sentence."""
+        rng = self._draft.rng
+        *most, last = vary(form, rng).split(". ")
+        if len(most) < 2 or rng.random() < 0.6:
+            most.append(last)
+        # Names are filled in last: they are not to be exchanged. A task may begin a sentence.
+        filled = self._pen.fill(". ".join(most), **self._slots())
+        text = ". ".join(part[:1].upper() + part[1:] for part in filled.split(". "))
+        return text if text.endswith((".", "?")) else f"{text}."
 
     def _mentions(self) -> list[str]:
         """The methods that this paper reports on; in plain papers with their full names."""
