@@ -26,6 +26,7 @@ _SENTENCE_CHARS = 20
 """Shorter sentences ("Introduction.", "See Table 2.") stand in unrelated papers."""
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\s*\n\s*")
 _WORD = re.compile(r"\w+")
+_DIGIT = re.compile(r"\d")
 _FIRST_LETTER = 0x10000
 """Above all surrogates."""
 _CHUNK = 512
@@ -313,24 +314,40 @@ def _similar(
                 yield i, other, common / len(members)
 
 
+def named(question: str) -> tuple[str, ...]:
+    """What decides that two questions ask for different things: their names and numbers, sorted.
+
+    Words with a capital or a digit; the first word has its capital from the sentence.
+    """
+    first, *others = _WORD.findall(question) or [""]
+    decisive = [word for word in others if word != word.lower()]
+    return tuple(sorted([*decisive, *filter(_DIGIT.search, [first, *others])]))
+
+
 def _same_questions(
     problems: Sequence[Problem], least: float, splits: Sequence[int] | None
+) -> Iterator[_Pair]:
+    """Questions that name the same things, in nearly the same words."""
+    alike: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    for i, problem in enumerate(problems):
+        alike[named(problem.question)].append(i)
+    for members in alike.values():
+        yield from _nearly_equal([problems[i].question for i in members], members, least, splits)
+
+
+def _nearly_equal(
+    questions: Sequence[str], places: Sequence[int], least: float, splits: Sequence[int] | None
 ) -> Iterator[_Pair]:
     import numpy as np
     from rapidfuzz import fuzz, process
 
-    # A character for each word: `ratio` then counts words, and a name is as much as an "of".
+    # A character for each word: `ratio` then counts words.
     letters: dict[str, str] = {}
-    texts = [
-        "".join(
-            letters.setdefault(word, chr(_FIRST_LETTER + len(letters)))
-            for word in sorted(_WORD.findall(problem.question.casefold()))
-        )
-        for problem in problems
-    ]
     holders: dict[str, list[int]] = defaultdict(list)
-    for i, text in enumerate(texts):
-        holders[text].append(i)
+    for question, place in zip(questions, places, strict=True):
+        words = sorted(_WORD.findall(question.casefold()))
+        coded = (letters.setdefault(w, chr(_FIRST_LETTER + len(letters))) for w in words)
+        holders["".join(coded)].append(place)
     for group in holders.values():
         yield from _chain("question", group, 1.0, splits)
     different = list(holders)
