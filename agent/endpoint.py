@@ -115,22 +115,39 @@ class Endpoint:
         self, talk: Sequence[Mapping[str, str]], *, temperature: float, max_tokens: int, seed: int
     ) -> Any:
         client: Any = self._client
-        answer = client.chat.completions.create(
-            model=self.model,
-            messages=talk,
-            temperature=temperature,
-            max_tokens=max_tokens,
-            seed=seed % 2**31,
-            extra_body=self._extra,
-        )
+        try:
+            answer = client.chat.completions.create(
+                model=self.model,
+                messages=talk,
+                temperature=temperature,
+                max_tokens=max_tokens,
+                seed=seed % 2**31,
+                extra_body=self._extra,
+            )
+        except ValueError as error:  # a body that is no JSON
+            raise openai.OpenAIError(f"an answer that is no completion: {error}") from error
         with self._lock:
             self.usage.requests += 1
-            if answer.usage is not None:
-                self.usage.prompt_tokens += answer.usage.prompt_tokens
-                self.usage.completion_tokens += answer.usage.completion_tokens
-        if not answer.choices:
-            raise openai.OpenAIError("an answer without choices")
-        return answer.choices[0]
+            if (usage := getattr(answer, "usage", None)) is not None:
+                self.usage.prompt_tokens += usage.prompt_tokens or 0
+                self.usage.completion_tokens += usage.completion_tokens or 0
+        return _first_choice(answer)
+
+
+def _first_choice(answer: Any) -> Any:
+    """The first choice, with a text or none.
+
+    Raises:
+        openai.OpenAIError: it is no completion; the client checks no shapes, so that a proxy's
+            own words come through as they are.
+    """
+    try:
+        choice = answer.choices[0]
+        if isinstance(choice.message.content, str | None):
+            return choice
+    except (AttributeError, IndexError, TypeError):
+        pass
+    raise openai.OpenAIError("an answer that is no completion")
 
 
 class EndpointPolicy:
