@@ -86,7 +86,7 @@ class Evidence(_Wire):
     recall: float
     f1: float
     exact_match: bool | None = None
-    """All of gold was retrieved, and nothing else."""
+    """All of gold was quoted, and nothing else."""
     paper_f1: float | None = None
     """Of the papers that the answer's spans lie in."""
     canary: bool | None = None

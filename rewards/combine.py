@@ -108,7 +108,7 @@ def score(facts: EpisodeFacts, settings: RewardSettings) -> Score:
         precision=agreement.precision,
         recall=agreement.recall,
         f1=agreement.f1,
-        exact_match=exact_match(retrieved, facts.evidence),
+        exact_match=exact_match(located, facts.evidence),
         paper_f1=paper_f1(retrieved, facts.evidence),
         canary=quotes_canary(retrieved, facts.evidence, facts.canaries),
     )

@@ -1,7 +1,7 @@
 """Metrics beside the reward: what is reported of an answer, and never trained on.
 
-Plain character F1 is `spans.span_f1`. None of these has a guard: `docs/rewards.md` names the
-cheats that would earn them.
+Plain character F1 is `spans.span_f1`. None of these has the reward's guards: `docs/rewards.md`
+names the cheats that would earn them.
 """
 
 from __future__ import annotations
@@ -9,20 +9,19 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from rewards.process import gold_sources
-from rewards.spans import Evidence, Retrieved, covered_share, harmonic, right_chars, size
+from rewards.spans import Evidence, Located, Retrieved, covered_share, harmonic, right_chars, size
 
 
-def exact_match(retrieved: Retrieved, evidence: Evidence) -> bool:
-    """Every fact is covered whole, and nothing beside whole alternatives was retrieved.
-
-    Quotes that stand nowhere retrieve nothing, so they do not count here.
-    """
+def exact_match(located: Located, evidence: Evidence) -> bool:
+    """Every fact is covered whole; nothing else was retrieved, and no quote stands nowhere."""
+    retrieved = located.retrieved
     whole = [
         [alternative for alternative in fact if covered_share(retrieved, alternative) == 1.0]
         for fact in evidence
     ]
     found = [alternative for fact in whole for alternative in fact]
-    return all(whole) and right_chars(retrieved, found) == size(retrieved)
+    exact = right_chars(retrieved, found) == size(retrieved)
+    return all(whole) and exact and not located.misses
 
 
 def paper_f1(retrieved: Retrieved, evidence: Evidence) -> float:

@@ -34,6 +34,8 @@ class Located:
     """Per paper: where each single item stands."""
     invented: int
     """Characters of quotes that stand nowhere, those let off not counted."""
+    misses: int = 0
+    """Quotes that stand nowhere, those let off counted too."""
 
     @property
     def retrieved(self) -> Retrieved:
@@ -153,7 +155,7 @@ def locate(answer: Any, papers: Mapping[str, str], settings: RewardSettings) -> 
         if not found and quote is not None and len(quote) >= settings.min_span_chars:
             misses.add(quote)
     lengths = sorted(map(len, misses), reverse=True)
-    return Located(pieces, sum(lengths[settings.free_misses :]))
+    return Located(pieces, sum(lengths[settings.free_misses :]), len(misses))
 
 
 def overlap(interval: Interval, alternative: Alternative) -> Interval:

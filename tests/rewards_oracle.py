@@ -66,13 +66,13 @@ def same(item: Any) -> Any:
 
 def locate(
     answer: Any, papers: Papers, settings: RewardSettings
-) -> tuple[list[set[Char]], set[Char], int]:
-    """What each item retrieves at each place, all of it together, and invented characters."""
+) -> tuple[list[set[Char]], set[Char], int, int]:
+    """What each item retrieves at each place, all of it together, invented characters, misses."""
     if not all(isfinite(number) for number in numbers(answer)):
-        return [], set(), 0
+        return [], set(), 0, 0
     items = {same(leaf): leaf for leaf in leaves(answer) if fits(leaf)}
     if len(items) > settings.max_items:
-        return [], set(), 0
+        return [], set(), 0, 0
     places: list[Alternative] = []
     misses = set()
     for item in items.values():
@@ -100,7 +100,7 @@ def locate(
     lengths = sorted(map(len, misses))
     charged = lengths[: max(0, len(lengths) - settings.free_misses)]
     pieces = [chars(place) for place in places]
-    return pieces, set().union(*pieces), sum(charged)
+    return pieces, set().union(*pieces), sum(charged), len(misses)
 
 
 def longest(fact: Sequence[Alternative]) -> int:
@@ -199,9 +199,10 @@ def papers_read(papers: Papers, texts: Sequence[str], read_chars: int) -> set[st
     return read
 
 
-def exact_match(retrieved: set[Char], facts: Facts) -> bool:
+def exact_match(retrieved: set[Char], misses: int, facts: Facts) -> bool:
     whole = [[chars(a) for a in fact if chars(a) <= retrieved] for fact in facts]
-    return all(whole) and retrieved == {char for fact in whole for a in fact for char in a}
+    gold = {char for fact in whole for a in fact for char in a}
+    return all(whole) and retrieved == gold and misses == 0
 
 
 def paper_f1(retrieved: set[Char], facts: Facts) -> float:
