@@ -109,7 +109,8 @@ def worlds(draw: st.DrawFn, most_alternatives: int = 3) -> World:
         read_chars=draw(st.integers(1, 8)),
     )
     ids = st.frozensets(st.sampled_from(sorted(papers)))
-    answer = draw(st.lists(items(papers), max_size=6))
+    made_up = st.text("abc", min_size=2, max_size=8)
+    answer = draw(st.lists(items(papers) | made_up, max_size=6))
     return World(papers, facts, answer, options, draw(ids), draw(ids))
 
 
