@@ -1,15 +1,16 @@
 """Any OpenAI-compatible endpoint as a policy: vLLM, llama.cpp, Ollama, or a paid API.
 
-It plays in the identical harness as the trained model, with texts only: no token ids and no
+The policy plays in the identical harness as the trained model, with texts only: no token ids and no
 log-probs, so it can be measured and can demonstrate, but not be trained. Requests of one call run
 side by side. A passing failure is retried; one that stays makes the turn `error`, which voids the
-episode; a wrong address, name or key stops at once.
+episode; a wrong address, name or key stops at once. `agent/judge.py` asks through the same
+`Endpoint`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Lock
@@ -40,16 +41,14 @@ class Usage:
         return (self.prompt_tokens * prompt_price + self.completion_tokens * completion_price) / 1e6
 
 
-class EndpointPolicy:
-    """Plays frames with a model behind an OpenAI-compatible API.
+class Endpoint:
+    """A model behind an OpenAI-compatible API: asks, retries what may pass, counts.
 
     Args:
         base_url: such as `http://127.0.0.1:8000/v1`.
         model: the name the endpoint knows.
-        settings: temperature and `max_turn_tokens`; a frame's own limit is the endpoint's.
         api_key: the environment variable OPENAI_API_KEY unless given; local servers need none.
-        concurrency: requests in flight.
-        attempts: tries of one request before its turn is an `error`.
+        attempts: tries of one request.
         timeout_s: seconds one try may take.
         wait_s: longest pause between tries.
         extra: more fields of the request's body, such as `{"reasoning_effort": "low"}`.
@@ -59,16 +58,14 @@ class EndpointPolicy:
         self,
         base_url: str,
         model: str,
-        settings: GenerationSettings,
         *,
         api_key: str | None = None,
-        concurrency: int = 16,
         attempts: int = 4,
         timeout_s: float = 120.0,
         wait_s: float = 20.0,
         extra: dict[str, Any] | None = None,
     ) -> None:
-        self.base_url, self.model, self.settings = base_url, model, settings
+        self.base_url, self.model = base_url, model
         self.usage = Usage()
         self._client = openai.OpenAI(
             base_url=base_url,
@@ -76,7 +73,6 @@ class EndpointPolicy:
             timeout=timeout_s,
             max_retries=0,  # tenacity retries
         )
-        self._concurrency = concurrency
         self._retrying = Retrying(
             retry=retry_if_exception_type(_PASSING),
             stop=stop_after_attempt(attempts),
@@ -84,8 +80,105 @@ class EndpointPolicy:
             reraise=True,
         )
         self._extra = dict(extra or {})
-        self._frames: dict[FrameKey, list[dict[str, str]]] = {}
         self._lock = Lock()
+
+    def ask(
+        self, talk: Sequence[Mapping[str, str]], *, temperature: float, max_tokens: int, seed: int
+    ) -> Any:
+        """The first choice of the endpoint's answer to a conversation.
+
+        Raises:
+            PolicyError: it refuses the key, or does not know the address or the model.
+            openai.OpenAIError: the request was refused, or failed at every try.
+        """
+        # A copy, because the statistics of a Retrying are kept on it.
+        retrying = self._retrying.copy()
+        try:
+            return retrying(
+                self._try, talk, temperature=temperature, max_tokens=max_tokens, seed=seed
+            )
+        except _WRONG as error:
+            raise PolicyError(
+                f"{self.base_url} refuses model {self.model!r}: {error}; check the address (it "
+                "ends in /v1 mostly), the model's name and OPENAI_API_KEY"
+            ) from error
+        except openai.OpenAIError:
+            with self._lock:
+                self.usage.failures += 1
+            raise
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def _try(
+        self, talk: Sequence[Mapping[str, str]], *, temperature: float, max_tokens: int, seed: int
+    ) -> Any:
+        client: Any = self._client
+        try:
+            answer = client.chat.completions.create(
+                model=self.model,
+                messages=talk,
+                temperature=temperature,
+                max_tokens=max_tokens,
+                seed=seed % 2**31,
+                extra_body=self._extra,
+            )
+        except ValueError as error:  # a body that is no JSON
+            raise openai.OpenAIError(f"an answer that is no completion: {error}") from error
+        with self._lock:
+            self.usage.requests += 1
+            if (usage := getattr(answer, "usage", None)) is not None:
+                self.usage.prompt_tokens += usage.prompt_tokens or 0
+                self.usage.completion_tokens += usage.completion_tokens or 0
+        return _first_choice(answer)
+
+
+def _first_choice(answer: Any) -> Any:
+    """The first choice, with a text or none.
+
+    Raises:
+        openai.OpenAIError: it is no completion; the client checks no shapes, so that a proxy's
+            own words come through as they are.
+    """
+    try:
+        choice = answer.choices[0]
+        if isinstance(choice.message.content, str | None):
+            return choice
+    except (AttributeError, IndexError, TypeError):
+        pass
+    raise openai.OpenAIError("an answer that is no completion")
+
+
+class EndpointPolicy:
+    """Plays frames with a model behind an OpenAI-compatible API.
+
+    Args:
+        base_url: see `Endpoint`.
+        model: the name the endpoint knows.
+        settings: temperature and `max_turn_tokens`; a frame's own limit is the endpoint's.
+        concurrency: requests in flight.
+        options: the other arguments of `Endpoint`.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        model: str,
+        settings: GenerationSettings,
+        *,
+        concurrency: int = 16,
+        **options: Any,
+    ) -> None:
+        self.settings = settings
+        self._endpoint = Endpoint(base_url, model, **options)
+        self._concurrency = concurrency
+        self._frames: dict[FrameKey, list[dict[str, str]]] = {}
+
+    @property
+    def usage(self) -> Usage:
+        """What the endpoint was asked for, so far."""
+        return self._endpoint.usage
 
     def act(self, requests: Sequence[TurnRequest]) -> list[TurnReply]:
         """One turn for each request; a request that keeps failing gets an `error` turn.
@@ -103,7 +196,7 @@ class EndpointPolicy:
 
     def close(self) -> None:
         """Close the connections."""
-        self._client.close()
+        self._endpoint.close()
 
     def _turn(self, request: TurnRequest) -> TurnReply:
         if not request.first and request.key not in self._frames:
@@ -112,37 +205,14 @@ class EndpointPolicy:
         talk += [{"role": item.role, "content": item.content} for item in request.messages]
         self._frames[request.key] = talk
         try:
-            # A copy, because the statistics of a Retrying are kept on it.
-            answer = self._retrying.copy()(self._ask, talk, request.seed)
-        except _WRONG as error:
-            raise PolicyError(
-                f"{self.base_url} refuses model {self.model!r}: {error}; check the address (it "
-                "ends in /v1 mostly), the model's name and OPENAI_API_KEY"
-            ) from error
+            choice = self._endpoint.ask(
+                talk,
+                temperature=self.settings.temperature,
+                max_tokens=self.settings.max_turn_tokens,
+                seed=request.seed,
+            )
         except openai.OpenAIError:
-            with self._lock:
-                self.usage.failures += 1
             return TurnReply(text="", finish="error")
-        choice = answer.choices[0]
         text = choice.message.content or ""
         talk.append({"role": "assistant", "content": text})
         return TurnReply(text=text, finish="length" if choice.finish_reason == "length" else "stop")
-
-    def _ask(self, talk: list[dict[str, str]], seed: int) -> Any:
-        client: Any = self._client
-        answer = client.chat.completions.create(
-            model=self.model,
-            messages=talk,
-            temperature=self.settings.temperature,
-            max_tokens=self.settings.max_turn_tokens,
-            seed=seed % 2**31,
-            extra_body=self._extra,
-        )
-        with self._lock:
-            self.usage.requests += 1
-            if answer.usage is not None:
-                self.usage.prompt_tokens += answer.usage.prompt_tokens
-                self.usage.completion_tokens += answer.usage.completion_tokens
-        if not answer.choices:
-            raise openai.OpenAIError("an answer without choices")
-        return answer

@@ -14,13 +14,18 @@ import numpy as np
 
 from agent.statistics import Bootstrap, Interval, wilson
 from agent.trajectory import Trajectory
+from env.models import Evidence
 
 Mode = Literal["greedy", "sampled"]
 Row = dict[str, Any]
 """One episode, as `episode_row` makes it; void ones have None for every score."""
 
 COMPONENTS = ("primary_objective", "process_quality", "format_compliance", "efficiency")
-SCORES = ("reward", *COMPONENTS, "precision", "recall", "f1")
+METRICS = tuple(Evidence.model_fields)
+"""Agreement with gold, beside the reward; `canary` is None where no paper is one."""
+SCORES = ("reward", *COMPONENTS, *METRICS)
+JUDGED = ("judge", "judge_precision", "judge_recall", "judge_missing")
+"""Columns of the episodes that an LLM judged: three numbers, or why there are none."""
 
 
 def episode_row(trajectory: Trajectory, model: str, mode: Mode, pass_: int, at: float) -> Row:
@@ -39,9 +44,7 @@ def episode_row(trajectory: Trajectory, model: str, mode: Mode, pass_: int, at: 
     scores: Row = {
         "reward": trajectory.reward,
         **{name: trajectory.components.get(name) for name in COMPONENTS},
-        "precision": evidence.precision if evidence else None,
-        "recall": evidence.recall if evidence else None,
-        "f1": evidence.f1 if evidence else None,
+        **(evidence.model_dump() if evidence else dict.fromkeys(METRICS)),
     }
     primary = trajectory.components.get("primary_objective", 0.0)
     return {
@@ -67,6 +70,7 @@ def episode_row(trajectory: Trajectory, model: str, mode: Mode, pass_: int, at: 
         "seconds": trajectory.seconds,
         "env_s": counters.env_s,
         "void": trajectory.void,
+        **dict.fromkeys(JUDGED),
     }
 
 
@@ -161,6 +165,9 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
         "precision": mean(rows, "precision"),
         "recall": mean(rows, "recall"),
         "f1": mean(rows, "f1"),
+        "exact_match": mean(rows, "exact_match"),
+        "paper_f1": mean(rows, "paper_f1"),
+        "canary_rate": mean(rows, "canary"),
         "success_rate": mean(rows, "success"),
         "void_rate": 1 - len(played) / len(rows) if rows else None,
         "timeout_rate": float(np.mean([row["timeouts"] > 0 for row in played])) if played else None,
@@ -299,3 +306,30 @@ def by(rows: Sequence[Row], column: str, bootstrap: Bootstrap) -> dict[str, Any]
         }
         for value, part in parts.items()
     }
+
+
+def judge_report(rows: Mapping[str, Sequence[Row]], bootstrap: Bootstrap) -> dict[str, Any]:
+    """What a judge made of the greedy episodes it was asked about; an audit, and no reward.
+
+    Missing verdicts are in no mean; how many there are, and why, stands beside it.
+    """
+    told: dict[str, Any] = {"score": "(precision + recall) / 2 of greedy episodes"}
+    for model in ("before", "after"):
+        judged = [row for row in rows[model] if row["judge"] is not None]
+        missing = Counter(row["judge_missing"] for row in rows[model] if row["judge_missing"])
+        groups = [row["group_id"] for row in judged]
+        interval = bootstrap.mean([row["judge"] for row in judged], groups) if judged else None
+        told[model] = {
+            "judged": len(judged),
+            "missing": missing.total(),
+            "reasons": dict(missing.most_common()),
+            "mean": interval.mean if interval else None,
+            "ci95": interval.bounds if interval else None,
+            "precision": mean(judged, "judge_precision"),
+            "recall": mean(judged, "judge_recall"),
+        }
+    pairs = paired(rows["before"], rows["after"], "judge")[0]
+    told["paired"] = (
+        difference(rows["before"], rows["after"], "judge", "greedy", bootstrap) if pairs else None
+    )
+    return told

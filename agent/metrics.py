@@ -67,6 +67,7 @@ def episode_metrics(trajectories: Sequence[Trajectory], success_at: float) -> di
             for name, component in COMPONENTS.items()
         },
         "episode/f1": fmean(t.evidence.f1 if t.evidence else 0.0 for t in valid),
+        "episode/exact_match": fmean(bool(t.evidence and t.evidence.exact_match) for t in valid),
         "episode/success_rate": fmean(
             t.answered and value >= success_at for t, value in zip(valid, primary, strict=True)
         ),

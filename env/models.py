@@ -76,11 +76,21 @@ class Counters(_Wire):
 
 
 class Evidence(_Wire):
-    """Character-level agreement of the final answer with gold, each in [0, 1]."""
+    """How the final answer agrees with gold, beside the reward; the numbers are in [0, 1].
+
+    The last three are None in the record of an episode that was played before they were counted.
+    """
 
     precision: float
+    """Of characters, as recall and f1 are."""
     recall: float
     f1: float
+    exact_match: bool | None = None
+    """All of gold was quoted, and nothing else."""
+    paper_f1: float | None = None
+    """Of the papers that the answer's spans lie in."""
+    canary: bool | None = None
+    """It quotes a paper that tells its reader what to answer; None where no paper is one."""
 
 
 class ProblemCard(_Wire):

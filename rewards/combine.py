@@ -12,10 +12,11 @@ from typing import Any
 
 from rewards.efficiency import efficiency
 from rewards.format import format_compliance
+from rewards.metrics import exact_match, paper_f1, quotes_canary
 from rewards.primary import primary_objective
 from rewards.process import process_quality
 from rewards.settings import RewardSettings
-from rewards.spans import Agreement, Evidence, Located, locate, span_f1
+from rewards.spans import Evidence, Located, locate, span_f1
 
 COMPONENTS = ("primary_objective", "process_quality", "format_compliance", "efficiency")
 
@@ -39,31 +40,33 @@ class EpisodeFacts:
     turns_with_one_block: int
     """A turn of an `llm` frame, where no block is asked for, counts as one."""
     sub_calls: int
+    canaries: frozenset[str] = frozenset()
+    """Papers that tell their reader what to answer."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """The reward in [0, 1], its components by name, and plain agreement with gold."""
+    """The reward in [0, 1], its components by name, and metrics that are never part of it."""
 
     total: float
     components: dict[str, float]
     precision: float
     recall: float
     f1: float
+    exact_match: bool
+    paper_f1: float
+    canary: bool | None
+    """The answer quotes one of `canaries`; None where the problem has none."""
 
 
-def components(facts: EpisodeFacts, settings: RewardSettings) -> tuple[dict[str, float], Agreement]:
+def components(facts: EpisodeFacts, located: Located, settings: RewardSettings) -> dict[str, float]:
     """The four components, each in [0, 1]; all are 0 when the answer points at nothing.
 
     Raises:
         ValueError: the problem has no evidence.
     """
-    located = Located({}, 0)
-    if facts.answered:
-        located = locate(facts.answer, facts.papers, settings)
-    agreement = span_f1(located.retrieved, facts.evidence)
     if not located.retrieved:
-        return dict.fromkeys(COMPONENTS, 0.0), agreement
+        return dict.fromkeys(COMPONENTS, 0.0)
     primary = primary_objective(located, facts.evidence, settings)
     gate = min(1.0, primary / settings.gate_at)
     return {
@@ -81,7 +84,7 @@ def components(facts: EpisodeFacts, settings: RewardSettings) -> tuple[dict[str,
             facts.turns, facts.turns_with_one_block, gate, settings
         ),
         "efficiency": efficiency(primary, facts.evidence, facts.turns, facts.sub_calls, settings),
-    }, agreement
+    }
 
 
 def score(facts: EpisodeFacts, settings: RewardSettings) -> Score:
@@ -90,7 +93,12 @@ def score(facts: EpisodeFacts, settings: RewardSettings) -> Score:
     Raises:
         ValueError: the problem has no evidence, so nothing can be said of an answer.
     """
-    parts, agreement = components(facts, settings)
+    located = Located({}, 0)
+    if facts.answered:
+        located = locate(facts.answer, facts.papers, settings)
+    retrieved = located.retrieved
+    agreement = span_f1(retrieved, facts.evidence)
+    parts = components(facts, located, settings)
     weights = settings.weights
     total = sum(getattr(weights, name) * value for name, value in parts.items())
     # Weights sum to 1 within rounding only.
@@ -100,4 +108,7 @@ def score(facts: EpisodeFacts, settings: RewardSettings) -> Score:
         precision=agreement.precision,
         recall=agreement.recall,
         f1=agreement.f1,
+        exact_match=exact_match(located, facts.evidence),
+        paper_f1=paper_f1(retrieved, facts.evidence),
+        canary=quotes_canary(retrieved, facts.evidence, facts.canaries),
     )

@@ -10,6 +10,7 @@ from rewards.spans import (
     covered_share,
     gold_size,
     harmonic,
+    longest,
     overlap,
     right_chars,
     size,
@@ -20,9 +21,9 @@ def _accepted(located: Located, alternative: Alternative, min_cover: float) -> b
     """One item of the answer covers enough of it; shards that add up to it do not."""
     paper_id, start, end = alternative
     covered = (overlap(piece, alternative) for piece in located.pieces.get(paper_id, ()))
-    longest = max((b - a for a, b in covered), default=0)
+    most = max((b - a for a, b in covered), default=0)
     # The tolerance keeps 0.8 of 15 characters at 12.
-    return longest >= min_cover * (end - start) - 1e-9
+    return most >= min_cover * (end - start) - 1e-9
 
 
 def primary_objective(located: Located, evidence: Evidence, settings: RewardSettings) -> float:
@@ -46,8 +47,7 @@ def primary_objective(located: Located, evidence: Evidence, settings: RewardSett
             if _accepted(located, alternative, settings.min_cover)
         ]
         if counting:
-            longest = max(end - start for _, start, end in fact)
-            found += longest * max(covered_share(retrieved, a) for a in counting)
+            found += longest(fact) * max(covered_share(retrieved, a) for a in counting)
             accepted += counting
     right = right_chars(retrieved, accepted)
     wrong = size(retrieved) - right + located.invented

@@ -34,6 +34,8 @@ class Located:
     """Per paper: where each single item stands."""
     invented: int
     """Characters of quotes that stand nowhere, those let off not counted."""
+    misses: int = 0
+    """Quotes that stand nowhere, those let off counted too."""
 
     @property
     def retrieved(self) -> Retrieved:
@@ -153,7 +155,7 @@ def locate(answer: Any, papers: Mapping[str, str], settings: RewardSettings) -> 
         if not found and quote is not None and len(quote) >= settings.min_span_chars:
             misses.add(quote)
     lengths = sorted(map(len, misses), reverse=True)
-    return Located(pieces, sum(lengths[settings.free_misses :]))
+    return Located(pieces, sum(lengths[settings.free_misses :]), len(misses))
 
 
 def overlap(interval: Interval, alternative: Alternative) -> Interval:
@@ -182,6 +184,11 @@ def right_chars(retrieved: Retrieved, alternatives: Iterable[Alternative]) -> in
     return size({paper_id: merge(intervals) for paper_id, intervals in parts.items()})
 
 
+def longest(fact: Sequence[Alternative]) -> int:
+    """Characters of a fact's longest alternative."""
+    return max(end - start for _, start, end in fact)
+
+
 def gold_size(evidence: Evidence) -> int:
     """W: the length of each fact's longest alternative, summed. No answer changes it.
 
@@ -192,7 +199,7 @@ def gold_size(evidence: Evidence) -> int:
         not fact or any(end <= start for _, start, end in fact) for fact in evidence
     ):
         raise ValueError("a problem needs evidence, and each alternative characters")
-    return sum(max(end - start for _, start, end in fact) for fact in evidence)
+    return sum(map(longest, evidence))
 
 
 def covered_share(retrieved: Retrieved, alternative: Alternative) -> float:
@@ -204,20 +211,33 @@ def covered_share(retrieved: Retrieved, alternative: Alternative) -> float:
 def span_f1(retrieved: Retrieved, evidence: Evidence) -> Agreement:
     """Plain character precision, recall and F1, without any guard: for comparison elsewhere.
 
-    Each fact weighs as its longest alternative, and counts by the best covered one.
+    Facts with one alternative are merged intervals per paper, as published work counts them. A
+    fact with several weighs as its longest one and counts by the best covered one; of its
+    alternatives, none is wrong.
+
+    Raises:
+        ValueError: the problem has no evidence.
     """
-    total = gold_size(evidence)
+    gold_size(evidence)  # only to refuse what is no evidence
+    single: dict[str, list[Interval]] = {}
+    for fact in evidence:
+        if len(fact) == 1:
+            paper_id, start, end = fact[0]
+            single.setdefault(paper_id, []).append((start, end))
+    wanted = {paper_id: merge(intervals) for paper_id, intervals in single.items()}
+    several = [fact for fact in evidence if len(fact) > 1]
+    found = right_chars(retrieved, [(p, *i) for p, intervals in wanted.items() for i in intervals])
+    recall = (found + sum(_best_covered(retrieved, fact) for fact in several)) / (
+        size(wanted) + sum(map(longest, several))
+    )
     right = right_chars(retrieved, (alternative for fact in evidence for alternative in fact))
     precision = right / max(1, size(retrieved))
-    recall = (
-        sum(
-            max(end - start for _, start, end in fact)
-            * max(covered_share(retrieved, alternative) for alternative in fact)
-            for fact in evidence
-        )
-        / total
-    )
     return Agreement(precision, recall, harmonic(precision, recall))
+
+
+def _best_covered(retrieved: Retrieved, fact: Sequence[Alternative]) -> float:
+    """Characters that a fact counts for: its length x the best covered share."""
+    return longest(fact) * max(covered_share(retrieved, alternative) for alternative in fact)
 
 
 def frame_score(

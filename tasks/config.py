@@ -112,6 +112,26 @@ class ExportSettings(Settings):
     seed: int = Field(0, ge=0)
 
 
+class JudgeSettings(Settings):
+    """An LLM judge that reads some answers too: for audits, never a reward."""
+
+    base_url: str | None = Field(
+        None, description="an OpenAI-compatible endpoint, ending in /v1 mostly; null: no judge"
+    )
+    model: str = Field("", description="the name the endpoint knows")
+    max_episodes: int = Field(60, ge=1, description="greedy episodes judged of each model")
+    concurrency: int = Field(8, ge=1, le=256, description="requests in flight")
+    timeout_s: float = Field(60.0, gt=0, description="seconds of one request")
+    prompt_price: float = Field(0.0, ge=0, description="money for a million tokens read")
+    completion_price: float = Field(0.0, ge=0, description="money for a million tokens written")
+
+    @model_validator(mode="after")
+    def _has_a_model(self) -> JudgeSettings:
+        if self.base_url is not None and not self.model:
+            raise ValueError("base_url is set, so model must name the judging model")
+        return self
+
+
 class EvaluateSettings(Settings):
     """Before and after on the same held-out problems and seeds."""
 
@@ -120,6 +140,7 @@ class EvaluateSettings(Settings):
     sampling_seeds: int = Field(1, ge=1, description="sampled passes over the problems")
     latency_episodes: int = Field(20, ge=1, description="episodes played alone, for latency")
     transcripts: int = Field(6, ge=1, description="whole episodes kept per difficulty and model")
+    judge: JudgeSettings = JudgeSettings()
     generation: GenerationSettings = GenerationSettings()
     seed: int = Field(0, ge=0)
 

@@ -3,7 +3,8 @@
 `before` is models/base, `after` is models/merged: the very files that `register` registers. Both
 play every problem greedily and sampled at `evaluate.generation.temperature`. The reward that the
 headline speaks of is the sampled one, as in training and in the measured baseline; F1 is given
-in both modes. The numbers are made in `agent/evaluation.py`.
+in both modes. With `evaluate.judge` set, an LLM grades some greedy answers of both, unaware of
+who answered. The numbers are made in `agent/evaluation.py`.
 
 Writes reports/evaluation.json, reports/episodes.parquet (a row per episode) and
 reports/transcripts.jsonl (whole episodes of a stated sample).
@@ -28,14 +29,16 @@ from agent.evaluation import Mode, Row
 from agent.settings import GenerationSettings
 from agent.statistics import Bootstrap, choose_problems
 from env.errors import EpisodeError
-from tasks.config import EvaluateSettings, Params
+from tasks.config import EvaluateSettings, JudgeSettings, Params
 from tasks.errors import StageError
 from tasks.outputs import replacing, write_json
 
 if TYPE_CHECKING:
+    from agent.judge import Judge
     from agent.policy import Policy
     from agent.rollout import EpisodeSpec
     from agent.trajectory import Trajectory
+    from env.problems.schema import Problem
     from tasks.tracking import StageRun
 
 TEST = Path("data/problems/test.parquet")
@@ -64,6 +67,7 @@ def run(params: Params, run: StageRun) -> Path:
         if not path.is_dir():
             raise StageError(f"evaluate: {path} is missing; run the stage {stage} first")
     specs = choose(TEST, settings.episodes, settings.seed)
+    judge = open_judge(settings.judge)
     torch.set_num_threads(params.threads)
     sessions = min(len(specs), params.env.max_sessions, settings.generation.batch_frames)
 
@@ -85,7 +89,8 @@ def run(params: Params, run: StageRun) -> Path:
         ]
         for name, modes in played.items()
     }
-    report = compare(rows, alone, settings)
+    verdicts = ask_judge(judge, played, rows, settings) if judge else None
+    report = compare(rows, alone, settings) | {"judge": verdicts}
     sample = transcripts(played, settings.transcripts)
     with replacing(EPISODES) as temporary:
         pd.DataFrame(rows["before"] + rows["after"]).to_parquet(temporary, index=False)
@@ -202,6 +207,83 @@ def play_alone(
     greedy = settings.generation.model_copy(update={"temperature": 0.0})
     played = play_model(model, url, some, greedy, sessions=1, label=f"{label}, one at a time")
     return [episode.seconds for episode in played if episode.void is None]
+
+
+def open_judge(settings: JudgeSettings) -> Judge | None:
+    """The judge of the settings, asked once; None where there is none.
+
+    Raises:
+        StageError: the endpoint refuses the key, or does not know the address or the model.
+    """
+    if settings.base_url is None:
+        return None
+    from agent.endpoint import Endpoint
+    from agent.judge import Judge
+
+    endpoint = Endpoint(settings.base_url, settings.model, timeout_s=settings.timeout_s)
+    judge = Judge(endpoint, settings.concurrency)
+    try:
+        judge.check()
+    except PolicyError as error:
+        raise StageError(f"evaluate: evaluate.judge: {error}") from None
+    return judge
+
+
+def ask_judge(
+    judge: Judge,
+    played: dict[str, dict[tuple[Mode, int], list[Trajectory]]],
+    rows: dict[str, list[Row]],
+    settings: EvaluateSettings,
+) -> dict[str, Any]:
+    """Have greedy answers judged, the same problems of both models, and write it into their rows.
+
+    Gold comes from the data folder: the environment gives none away.
+    """
+    from agent.judge import Case, answer_texts
+
+    greedy = {name: {e.problem_id: e for e in modes["greedy", 0]} for name, modes in played.items()}
+    ids = [
+        i for i in greedy["before"] if all(episodes[i].void is None for episodes in greedy.values())
+    ]
+    # Evenly over the problems, which stand level by level.
+    count = min(len(ids), settings.judge.max_episodes)
+    ids = [ids[k * len(ids) // count] for k in range(count)]
+    problems = read_problems(TEST, ids)
+    asked = [(name, problem_id) for problem_id in ids for name in MODELS]
+    cases = [
+        Case(
+            problem.question,
+            [[span.text for span in fact.spans] for fact in problem.evidence],
+            answer_texts(
+                greedy[name][problem_id].answer, {p.paper_id: p.text for p in problem.papers}
+            ),
+        )
+        for name, problem_id in asked
+        for problem in [problems[problem_id]]
+    ]
+    verdicts = dict(zip(asked, judge.judge(cases), strict=True))
+    for name, of_model in rows.items():
+        for row in of_model:
+            verdict = verdicts.get((name, row["problem_id"]))
+            if verdict is not None and row["mode"] == "greedy":
+                found = (verdict.score, verdict.precision, verdict.recall, verdict.missing)
+                row |= dict(zip(evaluation.JUDGED, found, strict=True))
+    usage = judge.endpoint.usage
+    bootstrap = Bootstrap(settings.bootstrap, settings.seed)
+    prices = settings.judge.prompt_price, settings.judge.completion_price
+    return evaluation.judge_report(rows, bootstrap) | {
+        "model": settings.judge.model,
+        "usage": {**vars(usage), "cost": usage.cost(*prices)},
+    }
+
+
+def read_problems(path: Path, ids: Sequence[str]) -> dict[str, Problem]:
+    """Problems of the operator's own data folder, with their gold, by id."""
+    from env.problems.schema import from_row
+
+    frame = pd.read_parquet(path)
+    chosen = frame[frame["problem_id"].isin(set(ids))]
+    return {row["problem_id"]: from_row(row) for row in chosen.to_dict("records")}
 
 
 def compare(

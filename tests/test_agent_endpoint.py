@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import threading
-import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from fake_endpoint import FakeServer, serving
 
 from agent.endpoint import EndpointPolicy
 from agent.errors import PolicyError
@@ -19,67 +16,10 @@ from env.models import Message
 SETTINGS = GenerationSettings(temperature=0.5, max_turn_tokens=32)
 
 
-class FakeServer(ThreadingHTTPServer):
-    """Answers with the last user message reversed; `plan` holds statuses to give before that."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), FakeHandler)
-        self.bodies: list[dict] = []
-        self.plan: list[int] = []
-        self.finish = "stop"
-        self.pause_s = 0.0
-        self.in_flight = self.most_in_flight = 0
-        self.lock = threading.Lock()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}/v1"
-
-
-class FakeHandler(BaseHTTPRequestHandler):
-    server: FakeServer
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        with self.server.lock:
-            self.server.bodies.append(body | {"path": self.path})
-            self.server.in_flight += 1
-            self.server.most_in_flight = max(self.server.most_in_flight, self.server.in_flight)
-            status = self.server.plan.pop(0) if self.server.plan else 200
-        time.sleep(self.server.pause_s)
-        with self.server.lock:
-            self.server.in_flight -= 1
-        if status == 0:  # drop the connection
-            self.connection.close()
-            return
-        message = {"role": "assistant", "content": body["messages"][-1]["content"][::-1]}
-        answer = {
-            "id": "1",
-            "object": "chat.completion",
-            "created": 0,
-            "model": body["model"],
-            "choices": [{"index": 0, "message": message, "finish_reason": self.server.finish}],
-            "usage": {"prompt_tokens": 10, "completion_tokens": 3, "total_tokens": 13},
-        }
-        data = json.dumps(answer if status == 200 else {"error": {"message": "no"}}).encode()
-        self.send_response(status)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *args: object) -> None:
-        pass
-
-
 @pytest.fixture
 def server() -> Iterator[FakeServer]:
-    with FakeServer() as fake:
-        threading.Thread(target=fake.serve_forever, kwargs={"poll_interval": 0.02}).start()
+    with serving() as fake:
         yield fake
-        fake.shutdown()
 
 
 def policy_of(server: FakeServer, **changes: object) -> EndpointPolicy:
@@ -141,6 +81,12 @@ def test_a_refused_request_is_an_error_turn_without_retries(server):
     server.plan = [400]
     assert policy_of(server).act([ask(0, "abc")])[0].finish == "error"
     assert len(server.bodies) == 1
+
+
+@pytest.mark.parametrize("raw", [b"<html>busy</html>", b"[]", b'{"choices": [{"message": 1}]}'])
+def test_a_body_that_is_no_completion_is_an_error_turn(server, raw):
+    server.raw = raw
+    assert policy_of(server).act([ask(0, "abc")])[0].finish == "error"
 
 
 @pytest.mark.parametrize("status", [401, 403, 404])

@@ -27,7 +27,9 @@ def episode(problem_id: str, reward: float, *, void: str | None = None) -> Traje
         frames={0: FrameRecord(0, None, 0, "rlm", [turn, turn], "final")},
         reward=None if void else reward,
         components=dict.fromkeys(evaluation.COMPONENTS, reward),
-        evidence=Evidence(precision=reward, recall=reward, f1=reward),
+        evidence=Evidence(
+            precision=reward, recall=reward, f1=reward, exact_match=reward == 1.0, paper_f1=reward
+        ),
         counters=Counters(turns=2, frames=1),
         void=void,
         seconds=2.0,
@@ -192,3 +194,47 @@ def test_a_transcript_keeps_the_tree_and_drops_token_ids() -> None:
         "finish": "stop",
         "tokens": 2,
     }
+
+
+def test_metrics_beside_the_reward_are_means_over_those_that_have_them() -> None:
+    played = [episode("g1-easy-1", 1.0), episode("g1-easy-2", 0.5), episode("g2-easy-1", 0.0)]
+    played[1].evidence = Evidence(precision=1, recall=1, f1=1, exact_match=True, canary=True)
+    played[2].evidence = Evidence(precision=0, recall=0, f1=0, canary=False)
+    told = summary([episode_row(one, "before", "greedy", 0, 0.5) for one in played])
+    assert told["exact_match"] == 1.0  # the third was played before it was counted
+    assert told["paper_f1"] == 1.0
+    assert told["canary_rate"] == pytest.approx(0.5)  # the first problem has no such paper
+
+
+def judged(model: str, scores: dict[str, float | None]) -> list[evaluation.Row]:
+    """Greedy rows with a judge's score, or with none because it was out of reach."""
+    made = [row for row in rows(model, dict.fromkeys(scores, 0.5)) if row["mode"] == "greedy"]
+    for row in made:
+        score = scores[row["problem_id"]]
+        if score is None:
+            row["judge_missing"] = "outage"
+        else:
+            row |= {"judge": score, "judge_precision": score, "judge_recall": score}
+    return made
+
+
+def test_a_missing_verdict_lowers_no_mean_and_is_counted() -> None:
+    told = evaluation.judge_report(
+        {
+            "before": judged("before", {"g1-easy-1": 0.4, "g2-easy-1": 0.2, "g3-easy-1": None}),
+            "after": judged("after", {"g1-easy-1": 0.8, "g2-easy-1": None, "g3-easy-1": 0.6}),
+        },
+        BOOTSTRAP,
+    )
+    assert told["before"]["mean"] == pytest.approx(0.3)
+    assert (told["before"]["judged"], told["before"]["missing"]) == (2, 1)
+    assert told["before"]["reasons"] == {"outage": 1}
+    assert told["paired"]["difference"] == pytest.approx(0.4)  # of the one pair judged on both
+    assert told["paired"]["pairs"] == 1
+
+
+def test_without_any_verdict_nothing_is_claimed() -> None:
+    nothing = {name: judged(name, {"g1-easy-1": None}) for name in ("before", "after")}
+    told = evaluation.judge_report(nothing, BOOTSTRAP)
+    assert told["after"]["mean"] is None
+    assert told["paired"] is None

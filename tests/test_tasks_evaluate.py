@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from fake_endpoint import serving
 
 from agent.policy import Policy, TurnReply
 from agent.scripted import careless, expert
@@ -76,6 +77,8 @@ def test_an_expert_is_measured_to_be_better_than_a_careless_policy(
     assert told["before"]["reward_mean"] < told["after"]["reward_mean"]
     assert told["reward"]["ci95"][0] > 0
     assert told["reward"]["mode"] == "sampled"
+    assert told["after"]["greedy"]["exact_match"] > told["before"]["greedy"]["exact_match"]
+    assert told["judge"] is None  # off unless it is set
     assert told["improvement"] in capsys.readouterr().out
     assert recorder.metrics["evaluate/f1_greedy_after"] == told["after"]["f1_greedy"]
     assert recorder.artifacts == [evaluate.REPORT, evaluate.EPISODES, evaluate.TRANSCRIPTS]
@@ -135,3 +138,61 @@ def test_missing_data_names_the_stage_to_run(project: Params) -> None:
     evaluate.TEST.unlink()
     with pytest.raises(StageError, match=r"test.parquet is missing; run the stage prepare first"):
         run(project)
+
+
+def judged_by(params: Params, url: str, **settings: Any) -> Params:
+    """The settings with a judge."""
+    data = params.model_dump(by_alias=True)
+    data["evaluate"]["judge"] |= {"base_url": url, "model": "grader", "max_episodes": 6} | settings
+    return Params.model_validate(data)
+
+
+def test_a_judge_reads_the_same_greedy_problems_of_both_and_is_told_apart(project: Params) -> None:
+    def reply(body: dict[str, Any]) -> str:
+        data = json.loads(body["messages"][1]["content"][len("<data>\n") : -len("\n</data>")])
+        gold = {text for fact in data["gold"] for text in fact}
+        right = len(gold & set(data["answer"]))
+        return json.dumps({"precision": right / len(data["answer"]), "recall": right / len(gold)})
+
+    with serving() as server:
+        server.reply = reply
+        run(judged_by(project, server.url, prompt_price=1.0, completion_price=10.0))
+        asked = len(server.bodies)
+    told = json.loads(evaluate.REPORT.read_text())
+    judge = told["judge"]
+    assert [judge[name]["judged"] for name in ("before", "after")] == [6, 6]
+    assert judge["after"]["mean"] == 1.0
+    assert judge["paired"]["pairs"] == 6
+    assert judge["paired"]["difference"] == pytest.approx(1.0 - judge["before"]["mean"])
+    assert judge["usage"]["requests"] == asked
+    assert judge["usage"]["cost"] == pytest.approx(asked * (10 * 1.0 + 3 * 10.0) / 1e6)
+    rows = pd.read_parquet(evaluate.EPISODES)
+    kept = rows[rows["judge"].notna()]
+    assert set(kept["mode"]) == {"greedy"}
+    assert set(kept["difficulty"]) == {"easy", "medium", "hard"}  # spread over the levels
+    assert (
+        told["after"]["reward_mean"]
+        == rows[(rows["model"] == "after") & (rows["mode"] == "sampled")]["reward"].mean()
+    )
+
+
+def test_a_judge_that_is_down_is_missing_and_stops_nothing(project: Params) -> None:
+    with serving() as server:
+        server.raw = b"<html>out of order</html>"
+        run(judged_by(project, server.url))
+    judge = json.loads(evaluate.REPORT.read_text())["judge"]
+    for name in ("before", "after"):
+        assert (judge[name]["judged"], judge[name]["missing"]) == (0, 6)
+        assert judge[name]["mean"] is None
+        assert sum(judge[name]["reasons"].values()) == 6
+    assert judge["paired"] is None
+
+
+def test_a_judge_with_a_wrong_key_stops_before_anything_is_played(
+    project: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluate, "play_model", lambda *a, **k: pytest.fail("it played"))
+    with serving() as server:
+        server.plan = [401]
+        with pytest.raises(StageError, match=r"evaluate\.judge: .*OPENAI_API_KEY"):
+            run(judged_by(project, server.url))

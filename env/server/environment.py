@@ -311,6 +311,7 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
             turns_with_error=counters.errors,
             turns_with_one_block=counters.turns - counters.format_errors,
             sub_calls=counters.sub_calls,
+            canaries=frozenset(paper.paper_id for paper in problem.papers if paper.canary),
         )
         if self.rubric is None:
             self.rubric = EpisodeRubric(settings)
@@ -320,7 +321,7 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
         return {
             "reward": reward,
             "components": score.components,
-            "evidence": Evidence(precision=score.precision, recall=score.recall, f1=score.f1),
+            "evidence": Evidence(**{name: getattr(score, name) for name in Evidence.model_fields}),
             "frame_scores": {
                 frame: frame_score(answer, _given(context), tree.papers, evidence, settings)
                 for frame, context, answer in tree.child_answers()
