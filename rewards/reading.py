@@ -2,43 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 
-def papers_read(papers: Mapping[str, str], texts: Iterable[str], read_chars: int) -> frozenset[str]:
+def papers_read(
+    papers: Mapping[str, str],
+    texts: Iterable[str],
+    read_chars: int,
+    gold: Collection[str] = (),
+) -> frozenset[str]:
     """Papers of which some text holds a contiguous stretch.
+
+    Papers share sentences, and some are near-duplicates: who reads a gold paper has not read all
+    that repeat it. So a stretch of another paper counts only with a block of its own in it: of
+    the blocks of `read_chars` / 2 that tile that paper, one that stands in no gold paper.
 
     Args:
         papers: text of each paper.
         texts: everything printed to a frame, and every prompt and context text sent to one.
         read_chars: contiguous characters that count; of a shorter paper, the whole of it.
+        gold: ids of the papers with evidence.
     """
     seen = list(dict.fromkeys(texts))
-    given = set(seen)
-    read = {
-        paper_id
-        for paper_id, whole in papers.items()
-        if whole in given or any(whole in text for text in seen)
-    }
-    long = {
-        paper_id: whole
-        for paper_id, whole in papers.items()
-        if paper_id not in read and len(whole) > read_chars
-    }
+    known = [papers[paper_id] for paper_id in gold]
     # Any stretch of `read_chars` holds one of the blocks that tile the paper.
     block = (read_chars + 1) // 2
+    read: set[str] = set()
     tiles: dict[str, list[tuple[str, int]]] = {}
-    for paper_id, whole in long.items():
+    for paper_id, whole in papers.items():
+        if len(whole) <= read_chars:
+            own = paper_id in gold or not _stands(whole, known)
+            if own and _stands(whole, seen):
+                read.add(paper_id)
+            continue
         for start in range(0, len(whole) - block + 1, block):
             tiles.setdefault(whole[start : start + block], []).append((paper_id, start))
     for text in seen if tiles else ():
         for at in range(len(text) - block + 1):
             for paper_id, start in tiles.get(text[at : at + block], ()):
-                if paper_id not in read and _stretch(
-                    text, at, long[paper_id], start, block, read_chars
+                if paper_id in read:
+                    continue
+                whole = papers[paper_id]
+                if _stretch(text, at, whole, start, block, read_chars) and (
+                    paper_id in gold or not _stands(whole[start : start + block], known)
                 ):
                     read.add(paper_id)
     return frozenset(read)
+
+
+def _stands(part: str, texts: Iterable[str]) -> bool:
+    return any(part in text for text in texts)
 
 
 def _stretch(text: str, at: int, whole: str, start: int, block: int, enough: int) -> bool:

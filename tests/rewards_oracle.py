@@ -189,13 +189,20 @@ def process_quality(
     return max(0.0, value) * (1 - min(errors, turns) / turns) * scale
 
 
-def papers_read(papers: Papers, texts: Sequence[str], read_chars: int) -> set[str]:
+def papers_read(papers: Papers, texts: Sequence[str], read_chars: int, gold: set[str]) -> set[str]:
     read = set()
     for paper_id, paper in papers.items():
         enough = min(read_chars, len(paper))
-        stretches = {paper[i : i + enough] for i in range(len(paper) - enough + 1)}
-        if any(stretch in text for stretch in stretches for text in texts):
-            read.add(paper_id)
+        block = (read_chars + 1) // 2 if len(paper) > read_chars else len(paper)
+        for i in range(len(paper) - enough + 1):
+            own = any(
+                i <= start and start + block <= i + enough
+                for start in range(0, len(paper) - block + 1, block)
+                if paper_id in gold
+                or not any(paper[start : start + block] in papers[other] for other in gold)
+            )
+            if own and any(paper[i : i + enough] in text for text in texts):
+                read.add(paper_id)
     return read
 
 

@@ -179,8 +179,9 @@ def test_process_is_that_of_brute_force(world: World, turns: int, errors: int, g
 @given(worlds(), st.lists(st.text("ab", max_size=30), max_size=4))
 def test_papers_read_are_those_of_brute_force(world: World, texts: list[str]) -> None:
     enough = world.settings.read_chars
-    found = papers_read(world.papers, texts, enough)
-    assert found == oracle.papers_read(world.papers, texts, enough)
+    gold = {paper_id for fact in world.facts for paper_id, _, _ in fact}
+    found = papers_read(world.papers, texts, enough, gold)
+    assert found == oracle.papers_read(world.papers, texts, enough, gold)
 
 
 @EXAMPLES

@@ -60,3 +60,12 @@ def test_it_agrees_with_the_definition(paper: str, texts: list[str], enough: int
         paper[i : i + wanted] in text for text in texts for i in range(len(paper) - wanted + 1)
     )
     assert (papers_read({"p": paper}, texts, enough) == {"p"}) == expected
+
+
+def test_who_reads_gold_has_not_read_the_papers_that_repeat_it() -> None:
+    papers = {"gold": LONG, "copy": LONG, "like": LONG[:400] + OTHER[:400], "other": OTHER[400:]}
+    assert papers_read(papers, [LONG], 200) == {"gold", "copy", "like"}
+    assert papers_read(papers, [LONG], 200, {"gold"}) == {"gold"}
+    # Its own part counts as before.
+    assert papers_read(papers, [OTHER[50:300]], 200, {"gold"}) == {"like"}
+    assert papers_read(papers, [papers["like"]], 200, {"gold"}) == {"gold", "like"}

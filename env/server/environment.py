@@ -306,7 +306,9 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
             evidence=evidence,
             answer=tree.answer,
             answered=tree.answered,
-            papers_read=papers_read(tree.papers, tree.shown, settings.read_chars),
+            papers_read=papers_read(
+                tree.papers, tree.shown, settings.read_chars, problem.gold_papers
+            ),
             turns=counters.turns,
             turns_with_error=counters.errors,
             turns_with_one_block=counters.turns - counters.format_errors,
