@@ -59,7 +59,7 @@ def render(
         pairs: before/after pairs shown of each difficulty: the first by problem id.
         profile: name of the settings.
     """
-    return _page("report.html").render(
+    return page("report.html").render(
         evaluation=evaluation,
         baseline=baseline,
         images={name: embedded(path) for name, path in images.items()},
@@ -72,7 +72,7 @@ def render(
     )
 
 
-def problems_page(
+def problemspage(
     report: Mapping[str, Any],
     problems: Sequence[Problem],
     *,
@@ -97,7 +97,7 @@ def problems_page(
         for members in levels.values()
         for problem in sorted(members, key=lambda one: one.problem_id)[:samples]
     ]
-    return _page("problems.html").render(
+    return page("problems.html").render(
         report=report,
         data=data,
         rejected=data["rejected_rows"][:SHOWN_REJECTED],
@@ -108,7 +108,8 @@ def problems_page(
     )
 
 
-def _page(name: str) -> Any:
+def page(name: str) -> Any:
+    """A page of `tasks/templates/`, ready to be rendered; what is put into it is escaped."""
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,

@@ -20,6 +20,7 @@ from env.problems.schema import Problem, from_row, tier_of
 from env.problems.settings import LevelSettings
 from env.problems.splits import leaks
 from tasks.config import Params
+from tasks.data_docs import finish
 from tasks.errors import StageError
 from tasks.outputs import replacing, write_json
 from tasks.prepare import PROBLEMS, SPLITS
@@ -53,6 +54,7 @@ def run(params: Params, run: StageRun) -> Path:
     with replacing(DOCS) as site:
         site.mkdir()
         checks = run_checks(tables, bounds, site)
+        finish(site, checks, {split: len(frame) for split, frame in files.items()}, params.profile)
     failed = [check for check in checks if not check.success]
     write_json(
         REPORT,
