@@ -88,6 +88,8 @@ _TITLES: Mapping[Role, Forms] = {
         - {task} by {full}
         - {full}: [Reading|Searching] {units} in Two Stages
         - ~Towards Reliable {task} with {full}
+        - ~{full}, or How to Spend a Second Look in {task}
+        - ~What {full} Adds to {task}
     """),
     "data": forms("""
         - {bench} and {corpus}: New Material for {task}
