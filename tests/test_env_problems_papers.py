@@ -166,8 +166,9 @@ def test_keywords_fail_at_hard_and_carry_far_at_easy() -> None:
     by_level = defaultdict(list)
     settings = PROFILE.prepare.synthetic.model_copy(update={"groups": {"test": 17}})
     for problem in generate(settings):
-        by_level[problem.difficulty].append(keyword_f1(problem))
-    means = {level: fmean(scores[:50]) for level, scores in by_level.items()}
+        if len(by_level[problem.difficulty]) < (50 if problem.difficulty == "hard" else 25):
+            by_level[problem.difficulty].append(keyword_f1(problem))
+    means = {level: fmean(scores) for level, scores in by_level.items()}
     assert means["hard"] < 0.3
     assert means["hard"] < means["medium"] < means["easy"]
     assert 0.4 < means["easy"] < 0.7
@@ -346,20 +347,13 @@ def _level(papers: int) -> LevelSettings:
     [
         ({"canaries": 0.1}, "of the world `papers`"),
         ({"world": "papers"}, "speaks of the world `names`"),
+        ({"world": "papers", "levels": {"easy": _level(5)}}, "allow at least 6"),
         (
-            {"world": "papers", "levels": {"easy": LevelSettings(papers=5, max_gold=2, distractors=1)}},
-            "allow at least 6",
-        ),
-        (
-            {
-                "world": "papers",
-                "questions_per_group": 7,
-                "levels": {"easy": LevelSettings(papers=7, max_gold=2, distractors=1)},
-            },
+            {"world": "papers", "questions_per_group": 7, "levels": {"easy": _level(7)}},
             "questions_per_group 7",
         ),
     ],
-)  # fmt: skip
+)
 def test_settings_that_do_not_fit_the_world_are_refused(
     change: dict[str, object], told: str
 ) -> None:

@@ -244,7 +244,22 @@ class Writer:
 
     def _title(self) -> str:
         title = self._pen.write(_TITLES[self._plan.role], **self._slots())
-        small = ("a", "an", "and", "at", "by", "for", "from", "in", "of", "on", "the", "to", "with")
+        small = (
+            "a",
+            "an",
+            "and",
+            "at",
+            "by",
+            "for",
+            "from",
+            "in",
+            "of",
+            "on",
+            "or",
+            "the",
+            "to",
+            "with",
+        )
         words = [w if w in small else w[0].upper() + w[1:] for w in title.split()]
         return " ".join([words[0][0].upper() + words[0][1:], *words[1:]])
 
