@@ -28,7 +28,7 @@ from agent.scripted import expert, keyword, oracle
 from agent.scripted_papers import papers_expert
 from env.client import Sessions
 from env.problems.papers import plan_group, write_group
-from env.problems.papers.asking import Asked
+from env.problems.papers.asked import Asked
 from env.problems.schema import Paper, Problem, Span, to_row
 from env.problems.settings import SyntheticSettings
 from env.problems.store import ProblemStore
