@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from statistics import fmean, median
 
@@ -27,7 +28,7 @@ from agent.scripted import expert, keyword, oracle
 from agent.scripted_papers import papers_expert
 from env.client import Sessions
 from env.problems.papers import plan_group, write_group
-from env.problems.papers.asking import Asked
+from env.problems.papers.asked import Asked
 from env.problems.schema import Paper, Problem, Span, to_row
 from env.problems.settings import SyntheticSettings
 from env.problems.store import ProblemStore
@@ -37,6 +38,9 @@ from tasks.deploy import local_server
 from tasks.prepare import write_parquet
 
 SESSIONS = 16
+
+SHOWN = {"easy": "score", "medium": "training", "hard": "score"}
+"""The kind of question that `--samples` shows at a level."""
 
 WHY = {
     "score": "another split, release, metric, method or variant, or an experiment not made",
@@ -63,16 +67,16 @@ def content_hash(problems: list[Problem]) -> str:
 def measure(params: Params) -> None:
     """Print times, sizes and hashes."""
     settings = params.prepare.synthetic
-    started = time.perf_counter()
+    started = time.process_time()
     problems = generate(settings)
-    made = time.perf_counter()
+    made = time.process_time()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "all.parquet"
         write_parquet(path, [to_row(problem) for problem in problems])
-        written = time.perf_counter()
+        written = time.process_time()
         megabytes = path.stat().st_size / 1e6
     words = [len(paper.text.split()) for problem in problems for paper in problem.papers]
-    print(f"{len(problems)} problems made in {made - started:.1f} s, ", end="")
+    print(f"{len(problems)} problems made in {made - started:.1f} s of CPU, ", end="")
     print(f"written in {written - made:.1f} s ({megabytes:.1f} MB)")
     print(f"words of a paper: {min(words)} to {max(words)}, median {median(words):g}")
     print(f"hash here    {content_hash(problems)}")
@@ -148,11 +152,20 @@ def sample(problem: Problem, asked: Asked) -> Iterator[str]:
 
 
 def print_samples(settings: SyntheticSettings) -> None:
-    """One problem of each level, each of another kind."""
-    for n, level in enumerate(settings.levels):
-        _, asked = plan_group(settings, "test", level, n)
-        problems = write_group(settings, "test", level, n)
-        print("\n".join(sample(problems[n], asked[n])))
+    """The first problem of each level that is of the wanted kind and has two gold papers or more.
+
+    Raises:
+        KeyError: a level that is not one of the profile's.
+    """
+    for level in settings.levels:
+        for number in count():
+            _, asked = plan_group(settings, "test", level, number)
+            fits = [len(q.papers) > 1 and q.kind == SHOWN[level] for q in asked]
+            if any(fits):
+                q = fits.index(True)
+                problem = write_group(settings, "test", level, number)[q]
+                print("\n".join(sample(problem, asked[q])))
+                break
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """The world of whole papers: problems for real models.
 
 A group is a small research field (`field.py`) about which papers of hundreds to thousands of words
-are written (`plan.py`, `writing.py`). Its questions (`asking.py`) ask for facts that stand under
+are written (`plan.py`, `writing.py`). Its questions (`asking_*.py`) ask for facts that stand under
 aliases, in other words, in tables, more than once, or split over papers, among near misses.
 
 A sentence or a row of a table is evidence of a question exactly when it states one of the facts
@@ -12,25 +12,41 @@ explains an alias is not evidence. The same settings give the same bytes in ever
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from random import Random
 from typing import get_args
 
-from env.problems.papers.asking import (
-    KINDS,
-    Asked,
-    add_near_misses,
+from env.problems.papers.asked import Asked, Kind, add_near_misses
+from env.problems.papers.asking_claims import (
+    ask_aspect,
+    ask_training,
+    ask_trait,
     miss_aspect,
     tell_aspect,
     tell_size,
     tell_trait,
     trait_value,
 )
+from env.problems.papers.asking_results import ask_ablation, ask_board, ask_score
 from env.problems.papers.aspects import ASPECTS
 from env.problems.papers.plan import Draft, Key
 from env.problems.papers.traits import TRAITS
 from env.problems.papers.writing import Writer
 from env.problems.schema import Fact, Paper, Problem, Span, Split, Tier, tier_of
 from env.problems.settings import LevelSettings, SyntheticSettings
+
+KINDS: Mapping[str, tuple[Kind, int, int]] = {
+    "score": (ask_score, 1, 99),
+    "board": (ask_board, 2, 99),
+    "ablation": (ask_ablation, 1, 2),
+    "weakness": (ask_trait("weakness"), 1, 3),
+    "cause": (ask_trait("cause"), 1, 3),
+    "updates": (ask_trait("updates"), 1, 2),
+    "size": (ask_trait("size"), 1, 2),
+    "training": (ask_training, 2, 6),
+    "aspect": (ask_aspect, 1, 99),
+}
+"""Each kind with the fewest and the most gold papers it is asked with."""
 
 
 def _gold_counts(level: LevelSettings, rng: Random, first: int, count: int) -> list[int]:

@@ -2,7 +2,7 @@
 
 A statement is a `Line` with the keys of the facts that it states. A question asks for keys, so a
 sentence is evidence of a question or it is not, whatever words it uses: uniqueness is a matter of
-keys. Neighbours: `asking.py` plans questions with this, `writing.py` makes text of the plans.
+keys. Neighbours: `asking_*.py` plan questions with this, `writing.py` makes text of the plans.
 """
 
 from __future__ import annotations

@@ -61,7 +61,6 @@ changed/altered/modified
 seen/read/looked at
 shows/reveals/makes visible
 named/listed/mentioned
-otherwise/apart from this
 left out/omitted/skipped
 """
 """A word, and what may stand in its place."""

@@ -2,156 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from env.problems.papers import prose, prose_roles
+from env.problems.papers import layout, prose
 from env.problems.papers.canaries import CANARIES
 from env.problems.papers.field import Metric
-from env.problems.papers.forms import Forms, forms
-from env.problems.papers.plan import Cell, Draft, Key, Line, Plan, Role, Section
+from env.problems.papers.forms import Forms
+from env.problems.papers.plan import Cell, Draft, Key, Line, Plan, Section
 from env.problems.papers.synonyms import vary
 from env.problems.schema import Paper, Span
-
-_HEADINGS: Mapping[Role, Mapping[Section, str]] = {
-    "method": {
-        "introduction": "Introduction",
-        "related": "Related Work",
-        "method": "Method",
-        "setup": "Experimental Setup",
-        "results": "Results",
-        "ablation": "Ablations",
-        "limits": "Limitations",
-        "conclusion": "Conclusion",
-    },
-    "data": {
-        "introduction": "Introduction",
-        "related": "Related Work",
-        "method": "Collection and Annotation",
-        "setup": "Baselines",
-        "results": "Results",
-        "ablation": "Analysis",
-        "limits": "Limitations",
-        "conclusion": "Conclusion",
-    },
-    "rerun": {
-        "introduction": "Introduction",
-        "related": "Background",
-        "method": "Protocol",
-        "setup": "Set-up of the Runs",
-        "results": "Outcomes",
-        "ablation": "Sensitivity",
-        "limits": "Limitations",
-        "conclusion": "Conclusion",
-    },
-}
-
-_PROSE: Mapping[Role, Mapping[Section, Forms]] = {
-    "method": {
-        "method": prose_roles.METHOD,
-        "setup": prose_roles.METHOD_SETUP,
-        "ablation": prose_roles.METHOD_ABLATION,
-    },
-    "data": {
-        "method": prose_roles.DATA,
-        "setup": prose_roles.DATA_SETUP,
-        "ablation": prose_roles.DATA_ABLATION,
-    },
-    "rerun": {
-        "method": prose_roles.RERUN,
-        "setup": prose_roles.RERUN_SETUP,
-        "ablation": prose_roles.RERUN_ABLATION,
-    },
-}
-_SHARED: Mapping[Section, Forms] = {
-    "introduction": prose.INTRODUCTION,
-    "related": prose.RELATED,
-    "results": prose.RESULTS,
-    "limits": prose.LIMITS,
-    "conclusion": prose.CONCLUSION,
-}
-
-_SHARES: Mapping[Section, float] = {
-    "introduction": 0.17,
-    "related": 0.16,
-    "method": 0.21,
-    "setup": 0.12,
-    "results": 0.14,
-    "ablation": 0.08,
-    "limits": 0.07,
-    "conclusion": 0.05,
-}
-"""Of a paper's words."""
-
-_TITLES: Mapping[Role, Forms] = {
-    "method": forms("""
-        - {full} for {task}
-        - {task} by {full}
-        - {full}: [Reading|Searching] {units} in Two Stages
-        - ~Towards Reliable {task} with {full}
-    """),
-    "data": forms("""
-        - {bench} and {corpus}: New Material for {task}
-        - {task} in the Wild: {bench} and {corpus}
-        - ~A Fresh Look at Data for {task}: {corpus}
-    """),
-    "rerun": forms("""
-        - Does It Hold? A Second Look at {task}
-        - Rerunning {task}: [Notes|Lessons] from {few} Systems
-        - ~On the Shelf Life of Results in {task}
-    """),
-}
-
-_OPENINGS: Mapping[Role, Forms] = {
-    "method": forms("""
-        - We [present|propose|introduce] {full} ({abbr}), a method for {task} that joins a {part} to
-          a {part2}.
-        - This paper is about {full} ({abbr}), which approaches {task} by means of a {part} and a
-          {part2}.
-        - ~For {task} we suggest {full} ({abbr}), built around a {part} and a {part2}.
-    """),
-    "data": forms("""
-        - We [present|describe] new material for {task}, collected and annotated for this purpose.
-        - This paper describes how data for {task} was gathered, and what existing systems make of
-          it.
-        - ~New data for {task} is described, with its history and its faults.
-    """),
-    "rerun": forms("""
-        - We rerun [published|well-known] systems for {task} under one protocol and compare what we
-          find with what was reported.
-        - How reliable are published results in {task}? We repeat a part of them.
-        - ~Results in {task} are repeated here, with mixed success.
-    """),
-}
-_CLOSINGS = forms("""
-    - [Code and configuration|All scripts] will be put in a public place.
-    - We discuss what this means for work on {units}.
-    - The paper ends with advice to those who build such systems.
-    - ~What follows from this for {units} is discussed at the end.
-""")
-_MENTION = forms("""
-    - {name} [combines|joins] a {part} with a {part2}[, and is a common baseline|].
-    - A {part} is what {name} [is known for|adds to the usual recipe].
-    - ~Known for its {part}, {name} appears in most comparisons.
-""")
-"""Of another paper's method; where its full name stands, it introduces the abbreviation."""
-
-_MEASURES = forms("""
-    - We report {metrics}.
-    - Results are given in {metrics}.
-    - ~The measures are {metrics}.
-""")
-_CAPTIONS = {
-    "test": forms("""
-        - {metric} on the test splits
-        - results on held-out data, in {metric}
-        - ~{metric}, held-out parts
-    """),
-    "dev": forms("""
-        - {metric} on the development splits
-        - results on development data, in {metric}
-        - ~{metric}, validation parts
-    """),
-}
 
 
 class Writer:
@@ -179,8 +38,8 @@ class Writer:
         start = self._chars
         self._paragraph(self._abstract())
         abstract = "".join(self._parts)[start:].strip()
-        for number, section in enumerate(_SHARES, 1):
-            self._write(f"\n{number} {_HEADINGS[plan.role][section]}\n")
+        for number, section in enumerate(layout.SHARES, 1):
+            self._write(f"\n{number} {layout.HEADINGS[plan.role][section]}\n")
             self._section(section)
         self._appendix()
         return Paper(
@@ -241,24 +100,41 @@ class Writer:
         }
 
     def _title(self) -> str:
-        title = self._pen.write(_TITLES[self._plan.role], **self._slots())
-        small = ("a", "an", "and", "at", "by", "for", "from", "in", "of", "on", "the", "to", "with")
+        title = self._pen.write(layout.TITLES[self._plan.role], **self._slots())
+        small = (
+            "a",
+            "an",
+            "and",
+            "at",
+            "by",
+            "for",
+            "from",
+            "in",
+            "of",
+            "on",
+            "or",
+            "the",
+            "to",
+            "with",
+        )
         words = [w if w in small else w[0].upper() + w[1:] for w in title.split()]
         return " ".join([words[0][0].upper() + words[0][1:], *words[1:]])
 
     def _abstract(self) -> list[Line]:
         slots = self._slots()
         told = [line for lines in self._plan.told.get("abstract", []) for line in lines]
-        first = Line(self._pen.write(_OPENINGS[self._plan.role], **slots))
+        first = Line(self._pen.write(layout.OPENINGS[self._plan.role], **slots))
         middle = Line(self._sentences(self._pen.order(prose.ABSTRACT)[0]))
-        last = Line(self._pen.write(_CLOSINGS, **slots))
+        last = Line(self._pen.write(layout.CLOSINGS, **slots))
         return [first, middle, *told, last]
 
     def _section(self, section: Section) -> None:
         """Passages and planned statements, mixed and cut into paragraphs."""
         rng, plan = self._draft.rng, self._plan
-        ways = _SHARED.get(section) or _PROSE[plan.role][section]
-        blocks = [[Line(text)] for text in self._passages(ways, _SHARES[section] * plan.words)]
+        ways = layout.SHARED.get(section) or layout.PROSE[plan.role][section]
+        blocks = [
+            [Line(text)] for text in self._passages(ways, layout.SHARES[section] * plan.words)
+        ]
         planned = list(plan.told.get(section, []))
         rng.shuffle(planned)
         for lines in planned:
@@ -310,12 +186,12 @@ class Writer:
                 full = f"{method.full} ({method.abbr})"
                 name = abbr if self._draft.indirect() else full
                 part, part2 = self._draft.rng.sample(method.parts, 2)
-                texts.append(self._pen.write(_MENTION, name=name, part=part, part2=part2))
+                texts.append(self._pen.write(layout.MENTION, name=name, part=part, part2=part2))
         return texts
 
     def _measures(self) -> str:
         named = [f"{metric.full} ({metric.short})" for metric in self._field.metrics]
-        return self._pen.write(_MEASURES, metrics=f"{', '.join(named[:-1])} and {named[-1]}")
+        return self._pen.write(layout.MEASURES, metrics=f"{', '.join(named[:-1])} and {named[-1]}")
 
     def _appendix(self) -> None:
         """What is left of the paper's words."""
@@ -351,7 +227,7 @@ class Writer:
         own = plan.own.abbr if plan.own else None
         abbrs = sorted(abbr for abbr in abbrs if abbr != own) + ([own] if own else [])
         shown = metric.short if draft.indirect() else metric.full
-        caption = self._pen.write(_CAPTIONS[split], metric=shown)
+        caption = self._pen.write(layout.CAPTIONS[split], metric=shown)
         self._write(f"\nTable {number}: {caption}.\n")
         self._write(f"| System | {' | '.join(benches)} |\n")
         for abbr in abbrs:
