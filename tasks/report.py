@@ -72,7 +72,7 @@ def render(
     )
 
 
-def problemspage(
+def problems_page(
     report: Mapping[str, Any],
     problems: Sequence[Problem],
     *,

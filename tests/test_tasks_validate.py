@@ -126,8 +126,13 @@ def wounded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         with pytest.raises(StageError) as stopped:
             run()
         report = json.loads(validate.REPORT.read_text())
-        assert (validate.DOCS / "index.html").is_file()
-    return {**report, "message": str(stopped.value)}
+        pages = {path: path.read_text() for path in validate.DOCS.rglob("*.html")}
+    return {
+        **report,
+        "message": str(stopped.value),
+        "index": pages[validate.DOCS / "index.html"],
+        "outside": [path for path, text in pages.items() if re.search(r'src="https?:', text)],
+    }
 
 
 @pytest.mark.parametrize("case", ROWS)
@@ -199,3 +204,10 @@ def test_a_file_that_is_no_parquet_says_so(data: Path) -> None:
     (data / "train.parquet").write_text("problem_id\n1\n")
     with pytest.raises(StageError, match=r"train\.parquet is not readable"):
         run()
+
+
+def test_the_pages_need_nothing_from_outside_and_name_what_failed(wounded: dict[str, Any]) -> None:
+    assert wounded["outside"] == []
+    assert "checks failed" in wounded["index"]
+    for check in wounded["checks"]:
+        assert check["success"] or check["rows"][0] in wounded["index"]
