@@ -211,8 +211,10 @@ def ask_aspect(draft: Draft, gold: int) -> Asked | None:
     papers = draft.rng.sample([plan for plan in draft.plans if not plan.canary], gold)
     keys = tuple(tell_aspect(draft, plan, aspect) for plan in papers)
     topic = ASPECTS[aspect]
-    text = draft.pen.write(
+    asked = draft.pen.write(
         topic.ask_oblique if draft.indirect() else topic.ask_plain, units=draft.field.units
     )
+    # By its name the question is not that of another field.
+    text = f"In work around {draft.field.benchmarks[0]}, {asked[0].lower()}{asked[1:]}"
     near: list[NearMiss] = [lambda plan: miss_aspect(draft, plan, aspect)]
     return Asked("aspect", text, keys, papers, near, near_in_gold=False)
