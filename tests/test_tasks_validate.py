@@ -209,5 +209,5 @@ def test_a_file_that_is_no_parquet_says_so(data: Path) -> None:
 def test_the_pages_need_nothing_from_outside_and_name_what_failed(wounded: dict[str, Any]) -> None:
     assert wounded["outside"] == []
     assert "checks failed" in wounded["index"]
-    for check in wounded["checks"]:
-        assert check["success"] or check["rows"][0] in wounded["index"]
+    for found in wounded["checks"]:
+        assert found["success"] or found["rows"][0] in wounded["index"]
