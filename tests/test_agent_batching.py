@@ -9,13 +9,11 @@ from itertools import chain
 import numpy as np
 import pytest
 
+from agent.advantages import frame_weights, relative_advantages, shuffle_advantages
 from agent.batching import (
     Row,
-    frame_weights,
     make_rows,
     micro_batches,
-    shuffle_advantages,
-    tree_advantages,
 )
 from agent.settings import TrainSettings
 from agent.trajectory import FrameRecord, Trajectory, TurnRecord
@@ -186,7 +184,7 @@ def test_scales_of_the_advantages():
 
     def scaled(how: str) -> list[list[float]]:
         settings = TrainSettings(scale_rewards=how)
-        return tree_advantages(rewards, settings)[0]
+        return relative_advantages(rewards, settings)
 
     np.testing.assert_allclose(scaled("none"), [[0.5, -0.5], [0.1, -0.1]])
     np.testing.assert_allclose(scaled("group"), [[1, -1], [1, -1]])
@@ -197,15 +195,13 @@ def test_scales_of_the_advantages():
 @pytest.mark.parametrize("how", ["group", "batch"])
 def test_a_hair_of_difference_is_no_full_advantage(how):
     settings = TrainSettings(scale_rewards=how, min_group_std=0.0)
-    ((high, low),), flat = tree_advantages([[0.903, 0.900]], settings)
+    ((high, low),) = relative_advantages([[0.903, 0.900]], settings)
     assert (high, low) == (pytest.approx(0.03), pytest.approx(-0.03))
-    assert flat == 0
 
 
 def test_a_group_with_one_valid_tree_has_no_signal():
-    advantages, flat = tree_advantages([[0.9, None, None], [0.9, 0.1, None]], SETTINGS)
+    advantages = relative_advantages([[0.9, None, None], [0.9, 0.1, None]], SETTINGS)
     assert advantages == [[0, 0, 0], [pytest.approx(0.4), pytest.approx(-0.4), 0]]
-    assert flat == 1
 
 
 def test_rewards_that_are_no_numbers_do_not_spread():
@@ -218,7 +214,7 @@ def test_rewards_that_are_no_numbers_do_not_spread():
 def test_shuffled_advantages_are_the_same_numbers_elsewhere():
     rewards = [[0.1 * i + 0.01 * j for i in range(8)] for j in range(4)]
     rewards[1][3] = None
-    advantages, _ = tree_advantages(rewards, SETTINGS)
+    advantages = relative_advantages(rewards, SETTINGS)
     shuffled = shuffle_advantages(advantages, rewards, np.random.default_rng(1))
     assert sorted(chain(*shuffled)) == pytest.approx(sorted(chain(*advantages)))
     assert shuffled != advantages
