@@ -40,6 +40,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback
 from trl.trainer.grpo_trainer import GRPOTrainer
+from trl.trainer.utils import add_fused_lm_head
 
 from agent import checkpoints, parity
 from agent.batching import MicroBatch, Rows, make_rows, micro_batches
@@ -120,6 +121,8 @@ class TreeGRPOTrainer(GRPOTrainer):
         self.beta = settings.kl_beta
         if self._reference is not None:
             self._reference.to(self.accelerator.device)
+            # As TRL does with a reference of its own; used on a GPU only.
+            add_fused_lm_head(self._reference, temperature=self.temperature)
         self._settings = settings
         self._rollout = rollout
         self._on_step = on_step

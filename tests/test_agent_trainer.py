@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, TrainingArguments
+from tiny_trees import random_turn, tiny_model, tiny_tokenizer
+from transformers import TrainingArguments
 from trl import GRPOConfig
 
 from agent import checkpoints
@@ -18,7 +19,6 @@ from agent.trainer import TreeGRPOTrainer
 from agent.training_arguments import learning_rate_factor, training_arguments
 from agent.trajectory import FrameRecord, Trajectory, TurnRecord
 
-VOCAB = 32
 WANTED = 7
 """The token whose share among the sampled ones is the reward."""
 
@@ -34,33 +34,6 @@ SETTINGS = TrainSettings(
 )
 
 
-def tiny_model(seed: int = 0) -> LlamaForCausalLM:
-    torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=VOCAB,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        max_position_embeddings=128,
-        tie_word_embeddings=True,
-        initializer_range=0.2,
-    )
-    return LlamaForCausalLM(config)
-
-
-def tiny_tokenizer() -> PreTrainedTokenizerFast:
-    from tokenizers import Tokenizer, models
-
-    words = {"<pad>": 0, "<eos>": 1, **{f"w{i}": i for i in range(2, VOCAB)}}
-    return PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="<pad>")),
-        pad_token="<pad>",
-        eos_token="<eos>",
-    )
-
-
 @pytest.fixture(autouse=True)
 def _one_thread():
     threads = torch.get_num_threads()
@@ -69,38 +42,23 @@ def _one_thread():
     torch.set_num_threads(threads)
 
 
-@torch.no_grad()
-def logprobs(model: torch.nn.Module, ids: list[int], last: int) -> list[float]:
-    """Log-probabilities of the last tokens."""
-    logits = model(input_ids=torch.tensor([ids])).logits[0, -last - 1 : -1]
-    found = torch.log_softmax(logits.float(), -1)
-    return found.gather(1, torch.tensor(ids[-last:])[:, None])[:, 0].tolist()
-
-
 def play_trees(model: torch.nn.Module, step: int) -> list[list[Trajectory]]:
     """Two groups of four trees: a root of two turns, and up to two children of unequal length.
 
     Any tokens will do, as long as the log-probabilities are the model's.
     """
 
-    def turn(before: list[TurnRecord], prompt: list[int], length: int) -> TurnRecord:
-        sampled = [int(token) for token in rng.integers(2, VOCAB, length)]
-        read = [t for record in before for t in record.prompt_ids + record.sampled_ids]
-        said = logprobs(model, read + prompt + sampled, length)
-        return TurnRecord("", "", "stop", prompt_ids=prompt, sampled_ids=sampled, logprobs=said)
-
     groups = []
     for problem in range(2):
         group = []
         for sample in range(4):
             rng = np.random.default_rng([step, problem, sample])
-            first = turn([], [2, 3, problem + 4], 4)
-            second = turn([first], [5, 6], 3)
+            first = random_turn(model, rng, [], [2, 3, problem + 4], 4)
+            second = random_turn(model, rng, [first], [5, 6], 3)
             frames = {0: FrameRecord(0, None, 0, "rlm", [first, second], "final")}
             for child in range(1, 1 + sample % 3):
-                frames[child] = FrameRecord(
-                    child, 0, 1, "rlm", [turn([], [8] * (2 + 3 * child), 2 + child)], "final"
-                )
+                only = random_turn(model, rng, [], [8] * (2 + 3 * child), 2 + child)
+                frames[child] = FrameRecord(child, 0, 1, "rlm", [only], "final")
             group.append(
                 Trajectory(f"p{problem}", "easy", frames=frames, reward=float(rng.random()))
             )
