@@ -126,12 +126,15 @@ def _make_store(uri: str) -> None:
         return
     import mlflow
 
-    aside = path.with_name(f"{path.name}.{os.getpid()}")
-    aside.unlink(missing_ok=True)
-    mlflow.MlflowClient(tracking_uri=f"sqlite:///{aside}").search_experiments(max_results=1)
-    with suppress(FileExistsError):  # another process made it in between
-        os.link(aside, path)
-    aside.unlink()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # A name of its own each time: MLflow keeps what it opened.
+    aside = path.with_name(f"{path.name}.{os.getpid()}.{time.monotonic_ns()}")
+    try:
+        mlflow.MlflowClient(tracking_uri=f"sqlite:///{aside}").search_experiments(max_results=1)
+        with suppress(FileExistsError):  # another process made it in between
+            os.link(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
 
 
 def experiment_id(name: str) -> str:
