@@ -10,7 +10,7 @@ take one optimizer step, and shorten it if it moved the policy too far from the 
 (`agent/trust.py`). The Trainer's own step is one such update.
 
 The old log-probabilities are the trainer's own, kept from the first update's forward pass, not
-those of the rollout: in float32 the two agree to 1e-5, but in bfloat16 single tokens differ by
+those of the rollout: in float32 the two agree to 1e-4, but in bfloat16 single tokens differ by
 0.1, and ratios would start away from 1. The reference of `kl_beta` is the base: the model with
 its adapter switched off, or a frozen copy.
 

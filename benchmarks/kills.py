@@ -1,10 +1,10 @@
 """Is a training run that was killed again and again the same run? Twice the same small one.
 
     python -m benchmarks.kills [--base models/base] [--kills 20] [--seed 0] [--keep DIR]
-                               [--set train.steps=24 ...]
+                               [--set train.steps=40 ...]
 
-Once undisturbed; once with SIGKILLs at random moments (a third of them while the process still
-starts), started again after each. Then every row of reports/train.parquet and the final weights
+Once undisturbed; once with SIGKILLs at random moments (a third of them before the process has
+made a step), started again after each. Then every row of reports/train.parquet and the final weights
 are compared; clocks are left out. Ends with 1 if anything differs by more than the tolerance.
 """
 
@@ -21,20 +21,21 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
+
+from agent.checkpoints import FINISHED, steps
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = [
     "threads=1",
     "env.deterministic=true",
     "prepare.synthetic.groups={train: 24, validation: 2, test: 2}",
-    "train.steps=24",
+    "train.steps=40",
     "train.problems_per_step=2",
     "train.group_size=4",
-    "train.save_every=2",
+    "train.save_every=1",
     "train.table_every=12",
     "train.warmup_steps=2",
     "train.parity.every=5",
@@ -74,10 +75,10 @@ def main() -> int:
 def undisturbed(folder: Path) -> tuple[float, float]:
     """Train to the end; seconds to the first checkpoint, and in all."""
     started = time.monotonic()
-    first_s = 0.0
+    first_s = LONGEST_S
     with _training(folder) as process:
         while process.poll() is None:
-            if not first_s and _checkpoint(folder):
+            if first_s == LONGEST_S and _checkpoint(folder):
                 first_s = time.monotonic() - started
             _no_longer_than(LONGEST_S, started, process)
             time.sleep(0.02)
@@ -91,14 +92,20 @@ def kill_again_and_again(
 ) -> None:
     """Start, kill and start again, then let it end.
 
-    A kill before the first checkpoint costs all there was; the last start is not killed, so it
-    ends in any case.
+    Some kills fall before the first step of their process, the others some time after its first
+    checkpoint, by which the run advances however busy the machine is. The last start is not
+    killed, so it ends in any case.
     """
-    trained_s = (total_s - first_s) / max(kills, 1)
+    share_s = (total_s - first_s) / max(kills, 1)
     for number in range(1, kills + 1):
         starting = rng.random() < STARTING
-        after_s = rng.uniform(0, first_s) if starting else first_s + rng.uniform(0, 2 * trained_s)
+        after_s = rng.uniform(0, first_s if starting else share_s)
+        before = _checkpoint(folder)
+        started = time.monotonic()
         with _training(folder) as process:
+            while not starting and process.poll() is None and _checkpoint(folder) == before:
+                _no_longer_than(LONGEST_S, started, process)
+                time.sleep(0.02)
             try:
                 process.wait(timeout=after_s)
             except subprocess.TimeoutExpired:
@@ -106,9 +113,12 @@ def kill_again_and_again(
                 process.wait()
         if process.returncode != -signal.SIGKILL:
             print(f"the run ended before kill {number} (code {process.returncode})")
-            return
+            break
+        lived = f"after {time.monotonic() - started:5.1f} s"
         reached = _checkpoint(folder) or "none"
-        print(f"kill {number:2d} after {after_s:5.1f} s, newest checkpoint: {reached}", flush=True)
+        print(f"kill {number:2d} {lived}, newest checkpoint: {reached}", flush=True)
+    if (folder / "models/checkpoints" / FINISHED).exists():
+        return
     started = time.monotonic()
     with _training(folder) as process:
         while process.poll() is None:
@@ -220,10 +230,8 @@ def _training(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 def _checkpoint(folder: Path) -> str:
     """Name of the newest checkpoint; empty without one."""
-    from agent import checkpoints
-
-    found: list[Any] = list(checkpoints.steps(folder / "models/checkpoints").values())
-    return found[-1].name if found else ""
+    found = [path.name for path in steps(folder / "models/checkpoints").values()]
+    return found[-1] if found else ""
 
 
 def _no_longer_than(limit_s: float, started: float, process: subprocess.Popen[bytes]) -> None:
