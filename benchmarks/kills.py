@@ -4,8 +4,9 @@
                                [--set train.steps=40 ...]
 
 Once undisturbed; once with SIGKILLs at random moments (a third of them before the process has
-made a step), started again after each. Then every row of reports/train.parquet and the final weights
-are compared; clocks are left out. Ends with 1 if anything differs by more than the tolerance.
+made a step), started again after each. Then every row of reports/train.parquet and the final
+weights are compared; clocks are left out. Ends with 1 if anything differs by more than the
+tolerance.
 """
 
 from __future__ import annotations
