@@ -128,7 +128,7 @@ class TrainSettings(Settings):
     @field_validator("loss_type", mode="before")
     @classmethod
     def _no_mean_of_rows(cls, value: object) -> object:
-        if value in PER_ROW:
+        if isinstance(value, str) and value in PER_ROW:
             raise ValueError(
                 f"{value} averages or weighs whole rows, and the rows of a tree weigh unequally: "
                 "use dapo, dr_grpo or cispo"
