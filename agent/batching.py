@@ -2,39 +2,37 @@
 
 Pure logic on numpy arrays; no torch. A row is a frame's whole conversation as token ids, with
 1s where the policy sampled, the frame's weight in its tree and the advantage its root earned.
-Advantages are group-relative; every descendant inherits its root's, times its weight. The loss
-of a row is multiplied as a whole by its weight, and the batch is normalised by the sum of
-weight x mask (`Rows.normaliser`), so how the rows are cut into micro-batches changes nothing.
-
-Source: the inheritance with 1/k is the weighting described in alphaXiv's "Reinforcing Recursive
-Language Models"; batch scaling and clip-higher follow DAPO-style practice. Departures: `full`
-and `none`, and min(advantage, 0) for children that gave no answer.
+Weights and advantages are those of `agent/advantages.py`; a child that gave no answer gets
+min(advantage, 0). The loss of a row is multiplied as a whole by its weight, and that of the step
+is divided once, by a number that all rows together make (`Rows.normaliser`), so how the rows are
+cut into micro-batches changes nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from agent.advantages import (
+    CUT,
+    frame_weights,
+    has_signal,
+    own_advantages,
+    relative_advantages,
+    sampled_anything,
+    shuffle_advantages,
+    valid_reward,
+)
 from agent.settings import TrainSettings
 from agent.trajectory import FrameRecord, Trajectory
 
 Fate = Literal["trained", "void", "cut"]
 """`void`: an infrastructure failure in its tree. `cut`: a budget ended it, or a token limit its
 only turn."""
-
-CUT = frozenset({"budget", "error", None})
-"""Stop reasons of frames that something else ended; None: still open when the root ended.
-
-`timeout` is not among them: environment seconds are spent by the code the policy wrote. Nor is
-`truncated`: with `mask_truncated` the turn that ran into the token limit is left out, because it
-is long and senseless and its tokens would outweigh all others; the turns before it, which led
-there, are blamed.
-"""
 
 
 @dataclass(frozen=True)
@@ -73,11 +71,8 @@ class Rows:
     groups: int
     flat_groups: int
     """Groups without a signal: deviation below the limit, or fewer than two valid trees."""
-
-    @property
-    def normaliser(self) -> float:
-        """Sum of weight x mask over the step."""
-        return float(sum(row.weight * row.tokens for row in self.rows))
+    normaliser: float
+    """What the step's summed loss is divided by; see `loss_normaliser`."""
 
     def count(self, fate: Fate) -> int:
         """Rows of one fate."""
@@ -98,77 +93,6 @@ class MicroBatch:
     """Leading columns in which no row has a sampled token; at least 1."""
 
 
-def frame_weights(trajectory: Trajectory, inheritance: str) -> dict[int, float]:
-    """Weight of each frame in the loss of its tree.
-
-    The root has 1. A child has w(parent) / k with `inverse_count`, where k counts all frames
-    its parent opened, over all its turns, that sampled anything (`llm` frames too); 1 with
-    `full`; 0 with `none`.
-    """
-    weights: dict[int, float] = {}
-    for number in sorted(trajectory.frames, key=lambda n: trajectory.frames[n].depth):
-        parent = trajectory.frames[number].parent
-        if parent is None or inheritance == "full":
-            weights[number] = 1.0
-        elif inheritance == "none":
-            weights[number] = 0.0
-        else:
-            k = sum(_sampled(child) for child in trajectory.children(parent))
-            weights[number] = weights[parent] / max(k, 1)
-    return weights
-
-
-def tree_advantages(
-    rewards_G: Sequence[Sequence[float | None]], settings: TrainSettings
-) -> tuple[list[list[float]], int]:
-    """Group-relative advantages, and how many groups have no signal.
-
-    Args:
-        rewards_G: rewards of each group's trees; None is void and leaves its group.
-        settings: `scale_rewards` says what they are divided by: the deviation of all the
-            batch's rewards, of the group's, or nothing. Both are floored at `std_floor`, or one
-            sub-call's efficiency would grow into a full advantage.
-
-    Returns:
-        Advantages in the same shape (0 for void trees and in flat groups), flat groups.
-    """
-    valid = [reward for group in rewards_G for reward in group if reward is not None]
-    batch_std = float(np.std(valid)) if valid else 0.0
-    advantages: list[list[float]] = []
-    flat = 0
-    for group in rewards_G:
-        kept = [reward for reward in group if reward is not None]
-        std = float(np.std(kept)) if kept else 0.0
-        if len(kept) < 2 or std == 0.0 or std < settings.min_group_std:
-            flat += 1
-            advantages.append([0.0] * len(group))
-            continue
-        scale = {"batch": batch_std, "group": std, "none": 1.0}[settings.scale_rewards]
-        scale = max(scale, settings.std_floor)
-        mean = float(np.mean(kept))
-        advantages.append([0.0 if r is None else (r - mean) / scale for r in group])
-    return advantages, flat
-
-
-def shuffle_advantages(
-    advantages_G: Sequence[Sequence[float]],
-    rewards_G: Sequence[Sequence[float | None]],
-    rng: np.random.Generator,
-) -> list[list[float]]:
-    """The same advantages dealt out at random among the valid trees: a negative control."""
-    places = [
-        (g, i)
-        for g, group in enumerate(rewards_G)
-        for i, reward in enumerate(group)
-        if reward is not None
-    ]
-    shuffled = [list(group) for group in advantages_G]
-    for (g, i), source in zip(places, rng.permutation(len(places)), strict=True):
-        from_g, from_i = places[int(source)]
-        shuffled[g][i] = advantages_G[from_g][from_i]
-    return shuffled
-
-
 def make_rows(
     groups: Sequence[Sequence[Trajectory]], settings: TrainSettings, rng: np.random.Generator
 ) -> Rows:
@@ -179,18 +103,39 @@ def make_rows(
         settings: inheritance, scaling, limits, control.
         rng: used by the control `shuffled_advantages` only.
     """
-    rewards_G = [[_reward(tree) for tree in group] for group in groups]
-    advantages, flat = tree_advantages(rewards_G, settings)
+    rewards_G = [[valid_reward(tree) for tree in group] for group in groups]
+    advantages = relative_advantages(rewards_G, settings)
+    own = own_advantages(groups, settings) if settings.inheritance == "local" else None
     if settings.control == "shuffled_advantages":
         advantages = shuffle_advantages(advantages, rewards_G, rng)
+        own = None  # it would still be true
     trees = [tree for group in groups for tree in group]
     dealt = [advantage for group in advantages for advantage in group]
+    scores = [scores for group in own or [] for scores in group] or [{} for _ in trees]
     rows = [
         row
-        for index, (tree, advantage) in enumerate(zip(trees, dealt, strict=True))
-        for row in _tree_rows(index, tree, advantage, settings)
+        for index, tree in enumerate(trees)
+        for row in _tree_rows(index, tree, dealt[index], scores[index], settings)
     ]
-    return Rows(rows=rows, groups=len(groups), flat_groups=flat)
+    flat = [not has_signal([r for r in group if r is not None], settings) for group in rewards_G]
+    valid = sum(reward is not None for group in rewards_G for reward in group)
+    return Rows(
+        rows=rows,
+        groups=len(groups),
+        flat_groups=sum(flat),
+        normaliser=loss_normaliser(rows, valid, settings),
+    )
+
+
+def loss_normaliser(rows: Sequence[Row], trees: int, settings: TrainSettings) -> float:
+    """What the summed token losses of a step are divided by.
+
+    `dapo` and `cispo`: the sum of weight x mask. `dr_grpo`: a constant that nothing sampled
+    enters, neither lengths nor the number of children: valid trees x `max_frame_tokens`.
+    """
+    if settings.loss_type == "dr_grpo":
+        return float(trees * settings.generation.max_frame_tokens)
+    return float(sum(row.weight * row.tokens for row in rows))
 
 
 def micro_batches(rows: Sequence[Row], most_rows: int, pad_id: int) -> list[MicroBatch]:
@@ -202,32 +147,23 @@ def micro_batches(rows: Sequence[Row], most_rows: int, pad_id: int) -> list[Micr
     ]
 
 
-def _reward(trajectory: Trajectory) -> float | None:
-    """The tree's reward; None for one that leaves its group."""
-    if trajectory.void is not None or trajectory.reward is None:
-        return None
-    if not np.isfinite(trajectory.reward):
-        return None
-    return trajectory.reward
-
-
-def _sampled(frame: FrameRecord) -> bool:
-    return any(turn.sampled_ids for turn in frame.turns)
-
-
 def _tree_rows(
-    index: int, trajectory: Trajectory, advantage: float, settings: TrainSettings
+    index: int,
+    trajectory: Trajectory,
+    advantage: float,
+    own: Mapping[int, float],
+    settings: TrainSettings,
 ) -> list[Row]:
-    void = _reward(trajectory) is None
+    void = valid_reward(trajectory) is None
     weights = frame_weights(trajectory, settings.inheritance)
     rows = []
     for number, frame in sorted(trajectory.frames.items()):
-        if not _sampled(frame):
+        if not sampled_anything(frame):
             continue
         row = _frame_row(index, frame, settings.mask_truncated)
         is_cut = frame.stop_reason in CUT or not row.tokens
         fate: Fate = "void" if void else "cut" if is_cut else "trained"
-        mine = advantage
+        mine = advantage + own.get(number, 0.0)
         if frame.parent is not None and frame.stop_reason != "final":
             mine = min(mine, 0.0)
         rows.append(

@@ -80,7 +80,7 @@ def choose(folder: Path, fingerprint: Mapping[str, Any]) -> Start:
     """
     if (folder / FINISHED).exists():
         return Start(None, None, "the last run had finished: starting clean")
-    for step, path in reversed(steps(folder).items()):
+    for path in reversed(steps(folder).values()):
         try:
             state = json.loads((path / STATE).read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -91,7 +91,7 @@ def choose(folder: Path, fingerprint: Mapping[str, Any]) -> Start:
         )
         if changed:
             return Start(None, None, f"{', '.join(changed)} changed: starting clean")
-        return Start(path, state, f"resuming after step {step} from {path}")
+        return Start(path, state, f"resuming after step {state['step']} from {path}")
     return Start(None, None, "no checkpoint: starting clean")
 
 

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
+from typing import TYPE_CHECKING
 
 from agent.trajectory import Trajectory
+
+if TYPE_CHECKING:  # it would import the client, seconds long
+    from agent.groups import Drawn
 
 COMPONENTS = {
     "reward/primary": "primary_objective",
@@ -23,7 +27,10 @@ TRAINER = {
     "learning_rate": "train/learning_rate",
     "grad_norm": "train/grad_norm",
     "entropy": "train/entropy",
+    "kl": "train/reference_kl",
     "clip_ratio/region_mean": "train/clip_ratio",
+    "cispo_clip_ratio": "train/clip_ratio",
+    "ratio/deviation": "train/ratio_deviation",
     "parity/mean": "train/logprob_mismatch_mean",
     "parity/max": "train/logprob_mismatch_max",
     "step/kl": "train/step_kl",
@@ -92,6 +99,15 @@ def trainer_metrics(logs: Mapping[str, float | None]) -> dict[str, float]:
         ours: float(value)
         for theirs, ours in TRAINER.items()
         if (value := logs.get(theirs)) is not None
+    }
+
+
+def draw_metrics(drawn: Drawn) -> dict[str, float]:
+    """What was played beyond a step's own episodes, and why."""
+    return {
+        "episode/replaced_voids": float(drawn.replaced_voids),
+        "train/resampled_groups": float(drawn.resampled_groups),
+        "train/extra_episodes": float(drawn.extra_episodes),
     }
 
 

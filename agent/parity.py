@@ -39,12 +39,12 @@ def measure(rollout_N: NDArray[np.float32], trainer_N: NDArray[np.float32]) -> M
     )
 
 
-def due(step: int, settings: ParitySettings, *, resumed: bool) -> bool:
-    """Steps (from 1) that are checked: 1, 2, every N, and the first after a resume.
+def due(step: int, settings: ParitySettings) -> bool:
+    """Steps (from 1) that are checked: 1, 2, and every N; the trainer adds those after a resume.
 
     A fresh adapter changes nothing, so one that is lost passes at step 1: hence step 2.
     """
-    return step <= 2 or step % settings.every == 0 or resumed
+    return step <= 2 or step % settings.every == 0
 
 
 def check(found: Mismatch, settings: ParitySettings, *, exact: bool, step: int) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from env.settings import Settings
+
+PER_ROW = frozenset({"grpo", "bnpo", "sapo", "vespo", "luspo"})
+"""Losses of TRL that are wrong for rows of unequal weight, or for a step cut into micro-batches."""
 
 
 class GenerationSettings(Settings):
@@ -74,10 +77,22 @@ class TrainSettings(Settings):
         description="nats a token; a step that moves the policy further is halved until it does "
         "not (agent/trust.py)",
     )
-    loss_type: Literal["dapo"] = "dapo"
-    epsilon_low: float = Field(0.2, gt=0)
-    epsilon_high: float = Field(0.28, gt=0)
-    inheritance: Literal["inverse_count", "full", "none"] = "inverse_count"
+    loss_type: Literal["dapo", "dr_grpo", "cispo"] = Field(
+        "dapo",
+        description="dr_grpo: divided by a constant; cispo: clips the importance weight, not "
+        "the token",
+    )
+    epsilon_low: float = Field(
+        0.2, gt=0, lt=1, description="ratios are clipped below 1 - this; not by cispo"
+    )
+    epsilon_high: float = Field(
+        0.28, gt=0, description="ratios are clipped above 1 + this, in every loss"
+    )
+    num_iterations: int = Field(1, ge=1, le=16, description="optimizer steps on one rollout")
+    kl_beta: float = Field(
+        0.0, ge=0, le=10, description="weight of the divergence from the base, per token; 0 = off"
+    )
+    inheritance: Literal["inverse_count", "full", "none", "local"] = "inverse_count"
     mask_truncated: bool = Field(
         True, description="a turn cut by the token limit is left out of the loss"
     )
@@ -86,6 +101,16 @@ class TrainSettings(Settings):
     )
     min_group_std: float = Field(0.02, ge=0, description="a group below it has no signal")
     std_floor: float = Field(0.05, gt=0, description="least deviation advantages are divided by")
+    resample_groups: int = Field(
+        1,
+        ge=0,
+        le=16,
+        description="most rounds a step in which groups without a signal are "
+        "replaced by groups of other problems; 0 = off",
+    )
+    replace_voids: int = Field(
+        2, ge=0, le=16, description="most times a void episode is played again; 0 = off"
+    )
     micro_batch_rows: int = Field(32, ge=1, description="rows of one forward and backward pass")
     gradient_checkpointing: bool = Field(False, description="recompute activations: less memory")
     save_every: int = Field(5, ge=1)
@@ -99,3 +124,13 @@ class TrainSettings(Settings):
         "none", description="negative controls that must not learn"
     )
     seed: int = Field(0, ge=0)
+
+    @field_validator("loss_type", mode="before")
+    @classmethod
+    def _no_mean_of_rows(cls, value: object) -> object:
+        if isinstance(value, str) and value in PER_ROW:
+            raise ValueError(
+                f"{value} averages or weighs whole rows, and the rows of a tree weigh unequally: "
+                "use dapo, dr_grpo or cispo"
+            )
+        return value

@@ -4,19 +4,26 @@ A thin subclass. What is logic lives beside it and is pure: `agent/batching.py` 
 `agent/parity.py` judges log-probabilities, `agent/checkpoints.py` finds and prunes checkpoints.
 Where episodes come from, and what is logged, is the caller's (`tasks/train.py`).
 
-One step: play the groups with the live weights, make rows, cut them by length into micro-batches
-of at most `micro_batch_rows`, add up their gradients, take one optimizer step, and shorten it if
-it moved the policy too far (`agent/trust.py`). On-policy, so the old log-probabilities are the
-trainer's own.
+One step: play the groups with the live weights, make rows, and cut them by length into
+micro-batches of at most `micro_batch_rows`; then, `num_iterations` times, add up their gradients,
+take one optimizer step, and shorten it if it moved the policy too far from the one that sampled
+(`agent/trust.py`). The Trainer's own step is one such update.
+
+The old log-probabilities are the trainer's own, kept from the first update's forward pass, not
+those of the rollout: in float32 the two agree to 1e-4, but in bfloat16 single tokens differ by
+0.1, and ratios would start away from 1. The reference of `kl_beta` is the base: the model with
+its adapter switched off, or a frozen copy.
 
 Source: `GRPOTrainer` of TRL 1.15. Departures: `training_step` loops over the micro-batches itself,
 because TRL cuts a batch into a fixed number of equal parts and drops the remainder silently;
-`tool_mask` carries env_mask x weight, so a weight multiplies the whole token loss and the `dapo`
-normaliser is the sum of weight x mask; checkpoints are renamed into place when they are whole.
+`tool_mask` carries env_mask x weight, so a weight multiplies the whole token loss, divergence
+included, and the normaliser is that of the whole step (`agent/batching.py`); checkpoints are
+renamed into place when they are whole.
 """
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
 import math
@@ -33,6 +40,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback
 from trl.trainer.grpo_trainer import GRPOTrainer
+from trl.trainer.utils import add_fused_lm_head
 
 from agent import checkpoints, parity
 from agent.batching import MicroBatch, Rows, make_rows, micro_batches
@@ -90,6 +98,8 @@ class TreeGRPOTrainer(GRPOTrainer):
             target_modules="all-linear",
             bias="none",
         )
+        frozen = settings.kl_beta > 0 and settings.method == "full"
+        self._reference = copy.deepcopy(model).eval().requires_grad_(False) if frozen else None
         super().__init__(
             model=model,
             reward_funcs=[_no_reward],
@@ -108,6 +118,11 @@ class TreeGRPOTrainer(GRPOTrainer):
                 note=lambda name, value: self._note(f"step/{name}", value),
             )
         )
+        self.beta = settings.kl_beta
+        if self._reference is not None:
+            self._reference.to(self.accelerator.device)
+            # As TRL does with a reference of its own; used on a GPU only.
+            add_fused_lm_head(self._reference, temperature=self.temperature)
         self._settings = settings
         self._rollout = rollout
         self._on_step = on_step
@@ -128,9 +143,9 @@ class TreeGRPOTrainer(GRPOTrainer):
         return model
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        """One item a step: its number from 0, so that a resume skips to the right one."""
-        steps = range(self._settings.steps)
-        return self.accelerator.prepare(DataLoader(steps, batch_size=1, collate_fn=list))  # type: ignore[arg-type]
+        """One item an update: its number from 0, so that a resume skips to the right one."""
+        updates = range(self._settings.steps * self._settings.num_iterations)
+        return self.accelerator.prepare(DataLoader(updates, batch_size=1, collate_fn=list))  # type: ignore[arg-type]
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """The schedule of `learning_rate_factor`."""
@@ -142,10 +157,10 @@ class TreeGRPOTrainer(GRPOTrainer):
     def training_step(
         self, model: torch.nn.Module, inputs: Any, num_items_in_batch: Any = None
     ) -> torch.Tensor:
-        """Play, and add up the gradients of all micro-batches. Returns the loss."""
-        step = inputs[0] + 1
-        checked = parity.due(step, self._settings.parity, resumed=self._resumed)
-        self._batches = self._prepare_inputs(inputs)
+        """Play if it is the first update of a step; add up all gradients. Returns the loss."""
+        step, update = divmod(inputs[0], self._settings.num_iterations)
+        if update == 0:
+            self._batches = self._prepare_inputs([step])
         started = time.perf_counter()
         model.train()
         self._compared = []
@@ -155,8 +170,10 @@ class TreeGRPOTrainer(GRPOTrainer):
                 part = self.compute_loss(model, batch)
             self.accelerator.backward(part)
             loss += part.detach()
-        self._judge_parity(step, checked)
-        self._resumed = False
+        if update == 0:
+            self._judge_parity(step + 1)
+        else:
+            self._note_ratios()
         self._step += 1
         self._note("seconds/gradient", time.perf_counter() - started)
         return loss
@@ -164,20 +181,29 @@ class TreeGRPOTrainer(GRPOTrainer):
     def _prepare_inputs(self, generation_batch: Any) -> Any:
         """Episodes of a step as micro-batches in TRL's names.
 
-        Rows that can only add zeros (no advantage or no weight) are left out of the forward
-        passes, unless log-probabilities are to be compared on this step; the normaliser counts
-        all rows either way.
+        Rows that can only add zeros (no weight; no advantage, where nothing else has a say) are
+        left out of the forward passes, unless the step's number says that log-probabilities are
+        compared; the normaliser counts all rows either way. A resume does not enter here, or the
+        resumed run would measure its steps on other tokens than one that was never killed.
         """
         step = generation_batch[0] + 1
         rows: Rows = self._generate_and_score_completions(generation_batch)
-        everything = parity.due(step, self._settings.parity, resumed=self._resumed)
-        used = [row for row in rows.rows if row.has_gradient or everything]
+        everything = parity.due(step, self._settings.parity)
+        used = [
+            row
+            for row in rows.rows
+            if everything or row.has_gradient or (self.beta > 0 and row.weight > 0)
+        ]
         pad = int(self._tokenizer.pad_token_id)
         self._note("rows/forwarded", len(used))
-        return [
+        batches = [
             self._tensors(batch, rows.normaliser)
             for batch in micro_batches(used, self._settings.micro_batch_rows, pad)
         ]
+        if self.beta > 0:
+            for batch in batches:
+                batch["ref_per_token_logps"] = self._reference_logps(batch)
+        return batches
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
         """Play the step's groups with the live weights and make their rows.
@@ -242,11 +268,40 @@ class TreeGRPOTrainer(GRPOTrainer):
     ) -> torch.Tensor:
         """TRL's loss; keeps both sides' log-probabilities of the sampled tokens."""
         self._sampled_B_T = inputs["env_mask"]
+        # Without old log-probabilities TRL takes the present ones: ratios are exactly 1.
         loss = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        rollout_N = inputs["sampling_per_token_logps"][self._sampled_B_T]
-        trainer_N = self._logps_B_T[self._sampled_B_T]
-        self._compared.append((rollout_N.float().cpu().numpy(), trainer_N.float().cpu().numpy()))
+        inputs.setdefault("old_per_token_logps", self._logps_B_T)
+        self._compared.append(
+            (
+                self._of_sampled(inputs["sampling_per_token_logps"]),
+                self._of_sampled(self._logps_B_T),
+            )
+        )
         return loss
+
+    def _of_sampled(self, values_B_T: torch.Tensor) -> np.ndarray:
+        return values_B_T[self._sampled_B_T].float().cpu().numpy()
+
+    @torch.no_grad()
+    def _logps_of(self, model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        """Log-probabilities of a micro-batch's sampled tokens, [B, T]; 0 elsewhere on a CPU."""
+        self._sampled_B_T = batch["env_mask"]
+        with self.compute_loss_context_manager():
+            self._get_per_token_logps_and_entropies(
+                model,
+                torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1),
+                torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1),
+                batch["completion_ids"].shape[1],
+            )
+        return self._logps_B_T
+
+    def _reference_logps(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        """Those of the base, for roots and children alike, [B, T]."""
+        if self._reference is not None:
+            return self._logps_of(self._reference, batch)
+        adapted: Any = self.live_model
+        with adapted.disable_adapter():
+            return self._logps_of(adapted, batch)
 
     def _get_per_token_logps_and_entropies(
         self,
@@ -288,32 +343,37 @@ class TreeGRPOTrainer(GRPOTrainer):
         self._logps_B_T = found[0].detach()
         return found
 
-    def _judge_parity(self, step: int, checked: bool) -> None:
+    def _judge_parity(self, step: int) -> None:
         if not self._compared:
             return
         rollout, trainer = (np.concatenate(side) for side in zip(*self._compared, strict=True))
         found = parity.measure(rollout, trainer)
         self._note("parity/mean", found.mean)
         self._note("parity/max", found.max)
-        if checked or not math.isfinite(found.max):
+        # After a resume the first step that compares anything is judged as well.
+        due = self._resumed or parity.due(step, self._settings.parity)
+        if due or not math.isfinite(found.max):
             parity.check(found, self._settings.parity, exact=self._exact, step=step)
+        self._resumed = False
 
-    @torch.no_grad()
+    def _old_logps(self) -> np.ndarray:
+        """Of all sampled tokens, under the policy that sampled them."""
+        old = [b["old_per_token_logps"][b["env_mask"]].float().cpu().numpy() for b in self._batches]
+        return np.concatenate([np.zeros(0), *old])
+
+    def _note_ratios(self) -> None:
+        """How far from 1 the importance ratios of a later update are."""
+        now = np.concatenate([np.zeros(0), *(trainer for _, trainer in self._compared)])
+        if now.size:
+            self._note("ratio/deviation", float(np.abs(np.expm1(now - self._old_logps())).mean()))
+
     def _step_kl(self) -> float:
-        """How far the optimizer step just taken moved the policy, on the step's own tokens."""
-        after = []
-        for batch in self._batches:
-            self._sampled_B_T = batch["env_mask"]
-            with self.compute_loss_context_manager():
-                self._get_per_token_logps_and_entropies(
-                    self.model,
-                    torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1),
-                    torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1),
-                    batch["completion_ids"].shape[1],
-                )
-            after.append(self._logps_B_T[self._sampled_B_T].float().cpu().numpy())
-        before_N = np.concatenate([trainer_N for _, trainer_N in self._compared] or [np.zeros(0)])
-        return step_kl(before_N, np.concatenate(after or [np.zeros(0)]))
+        """How far the policy now is from the one that sampled, on the step's own tokens."""
+        after = [
+            self._logps_of(self.model, b)[b["env_mask"]].float().cpu().numpy()
+            for b in self._batches
+        ]
+        return step_kl(self._old_logps(), np.concatenate([np.zeros(0), *after]))
 
     def _note(self, name: str, value: float) -> None:
         self._metrics["train"][name].append(float(value))
@@ -322,7 +382,7 @@ class TreeGRPOTrainer(GRPOTrainer):
         """TRL's log, then the caller's."""
         super().log(logs, start_time)
         if "loss" in logs:
-            self._on_step(self.state.global_step, dict(logs))
+            self._on_step(self.state.global_step // self._settings.num_iterations, dict(logs))
 
     def resume(self, checkpoint: Path | None) -> None:
         """Train to the last step, from a checkpoint if there is one."""
@@ -341,7 +401,8 @@ class TreeGRPOTrainer(GRPOTrainer):
                 super()._save_checkpoint(model, trial)
             finally:
                 self._saving = None
-            state = {"step": self.state.global_step, **self._extra_state()}
+            step = self.state.global_step // self._settings.num_iterations
+            state = {"step": step, **self._extra_state()}
             (aside / checkpoints.STATE).write_text(json.dumps(state), encoding="utf-8")
         checkpoints.prune(folder, self._settings.keep_checkpoints)
 

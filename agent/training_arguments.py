@@ -16,12 +16,19 @@ from agent.settings import TrainSettings
 
 
 def training_arguments(settings: TrainSettings, output_dir: Path) -> GRPOConfig:
-    """Every option of TRL and of the Trainer that has a say, none left to a default."""
+    """Every option of TRL and of the Trainer that has a say, none left to a default.
+
+    Two of ours are not TRL's of the same name. `dr_grpo` is TRL's token loss of `dapo` with
+    another normaliser (`agent/batching.py`): TRL's own would divide each micro-batch by its rows.
+    TRL's `cispo` takes the highest importance weight itself, so 0.28 would clip every token.
+    """
     trees = settings.problems_per_step * settings.group_size
+    updates = settings.num_iterations
+    cispo = settings.loss_type == "cispo"
     return GRPOConfig(
         output_dir=str(output_dir),
-        # The loop: one generation, one optimizer step.
-        max_steps=settings.steps,
+        # The loop: one generation, then `num_iterations` optimizer steps, all in agent/trainer.py.
+        max_steps=settings.steps * updates,
         per_device_train_batch_size=trees,
         gradient_accumulation_steps=1,
         steps_per_generation=1,
@@ -34,10 +41,10 @@ def training_arguments(settings: TrainSettings, output_dir: Path) -> GRPOConfig:
         dataloader_num_workers=0,
         dataloader_pin_memory=False,
         # The loss.
-        loss_type=settings.loss_type,
-        beta=0.0,
+        loss_type="cispo" if cispo else "dapo",
+        beta=0.0,  # set by agent/trainer.py: TRL would load its reference by name
         epsilon=settings.epsilon_low,
-        epsilon_high=settings.epsilon_high,
+        epsilon_high=settings.epsilon_high + (1.0 if cispo else 0.0),
         delta=None,
         importance_sampling_level="token",
         scale_rewards=settings.scale_rewards,
@@ -94,8 +101,8 @@ def training_arguments(settings: TrainSettings, output_dir: Path) -> GRPOConfig:
         seed=settings.seed,
         data_seed=settings.seed,
         logging_strategy="steps",
-        logging_steps=1,
-        logging_first_step=True,
+        logging_steps=updates,
+        logging_first_step=False,
         logging_nan_inf_filter=False,
         log_completions=False,
         log_multimodal=False,
@@ -106,7 +113,7 @@ def training_arguments(settings: TrainSettings, output_dir: Path) -> GRPOConfig:
         disable_tqdm=True,
         eval_strategy="no",
         save_strategy="steps",
-        save_steps=settings.save_every,
+        save_steps=settings.save_every * updates,
         save_total_limit=None,  # pruned by agent/checkpoints.py, after the rename
         save_only_model=False,
         load_best_model_at_end=False,
@@ -114,12 +121,15 @@ def training_arguments(settings: TrainSettings, output_dir: Path) -> GRPOConfig:
     )
 
 
-def learning_rate_factor(step: int, settings: TrainSettings) -> float:
-    """Share of the learning rate at a step from 0; never 0, so that no step is wasted.
+def learning_rate_factor(update: int, settings: TrainSettings) -> float:
+    """Share of the learning rate at an update from 0; never 0, so that no step is wasted.
+
+    It is the same for all updates on one rollout.
 
     The Trainer's own warm-up begins at 0, which would also hide a lost adapter from the
     comparison of log-probabilities at step 2.
     """
+    step = update // settings.num_iterations
     warm = min(1.0, (step + 1) / (settings.warmup_steps + 1))
     done = step / settings.steps
     decay = {

@@ -3,8 +3,10 @@
 The learning rate fixes the length of a step in weights. How differently the policy then acts is
 another matter: now and then a single step moves it a hundred times as far as its neighbours do,
 and such a step can lose it for good (docs/experiments.md). So after each step the divergence
-KL(before || after) is estimated on the tokens that were sampled before it, and while it is above
-the limit the step is halved, back towards the weights it started from.
+KL(sampled || after) from the policy that sampled the tokens is estimated on these tokens, and
+while it is above the limit the step is halved, back towards the weights it started from. With
+several steps on one rollout the limit holds for all of them together: only there the tokens are
+a sample of the right policy, and a step that has no room left is taken back.
 
 Nothing is kept from step to step, so a resumed run does the same. Sources: the backtracking line
 search of TRPO (Schulman et al. 2015, arXiv:1502.05477, appendix C); the estimator r - 1 - log r
@@ -47,7 +49,7 @@ class TrustRegion(TrainerCallback):
     Args:
         limit: nats a token.
         weights: what is trained.
-        measure: the divergence of the weights as they now are from those before the step.
+        measure: the divergence of the policy as it now is from the one that sampled.
         note: receives `kl` (of the step that was kept) and `scale` (the share of it, 1 = whole).
     """
 
@@ -71,7 +73,7 @@ class TrustRegion(TrainerCallback):
     def on_optimizer_step(self, *_: Any, **__: Any) -> None:
         """Halve the step until the policy has moved no further than the limit."""
         scale, kl = 1.0, self._measure()
-        while kl > self._limit:
+        while kl > self._limit and scale > 0:
             scale = scale / 2 if scale > 0.5**MAX_HALVINGS else 0.0
             self._shorten(0.5 if scale else 0.0)
             kl = self._measure()

@@ -6,9 +6,9 @@ it the defaults below hold, so it starts anywhere.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 PromptStyle = Literal["full", "compact"]
 
@@ -67,5 +67,19 @@ class EnvSettings(Settings):
     idle_timeout_s: float = Field(600.0, gt=0, description="an idle session ends as void")
     allow_documents: bool = Field(False, description="reset(question=..., papers=...) is allowed")
     document_chars: int = Field(2_000_000, ge=1, description="characters of a client's own papers")
+    deterministic: bool = Field(
+        False,
+        description="no clock decides what an episode is, unless it makes it void (ADR 10): of a "
+        "cell stopped by its CPU limit nothing is left, and one that ends within half of it of "
+        "the limit makes its episode void",
+    )
     limits: LimitSettings = LimitSettings()
     sandbox: SandboxSettings = SandboxSettings()
+
+    @model_validator(mode="after")
+    def _clocks(self) -> Self:
+        if self.deterministic and self.sandbox.backend == "monty":
+            raise ValueError(
+                "deterministic needs sandbox.backend: seccomp; monty stops cells by wall time"
+            )
+        return self

@@ -205,6 +205,7 @@ def check_same(params: Params, url: str, about: dict[str, Any]) -> None:
         "env.sandbox.backend": params.env.sandbox.backend,
         "env.sandbox.preload": params.env.sandbox.preload,
         "env.prompt_style": params.env.prompt_style,
+        "env.deterministic": params.env.deterministic,
         **{f"env.limits.{key}": value for key, value in params.env.limits},
         **{f"rewards.weights.{key}": value for key, value in params.rewards.weights},
     }
@@ -212,6 +213,7 @@ def check_same(params: Params, url: str, about: dict[str, Any]) -> None:
         "env.sandbox.backend": about.get("sandbox_backend"),
         "env.sandbox.preload": about.get("sandbox_preload"),
         "env.prompt_style": about.get("prompt_style"),
+        "env.deterministic": about.get("deterministic"),
         **{f"env.limits.{key}": value for key, value in about.get("limits", {}).items()},
         **{f"rewards.weights.{key}": value for key, value in about.get("weights", {}).items()},
     }

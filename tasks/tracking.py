@@ -14,7 +14,7 @@ import os
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -110,8 +110,31 @@ def client(uri: str) -> MlflowClient:
     logging.getLogger("mlflow").setLevel(logging.WARNING)
     import mlflow
 
+    _make_store(uri)
     mlflow.set_tracking_uri(uri)
     return mlflow.MlflowClient(tracking_uri=uri)
+
+
+def _make_store(uri: str) -> None:
+    """Make a local store aside and link it into place.
+
+    Its tables are made in many steps, seconds long, and a process killed between two of them
+    would leave a store that no later run can open.
+    """
+    path = Path(uri.removeprefix("sqlite:///"))
+    if not uri.startswith("sqlite:///") or path.exists():
+        return
+    import mlflow
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # A name of its own each time: MLflow keeps what it opened.
+    aside = path.with_name(f"{path.name}.{os.getpid()}.{time.monotonic_ns()}")
+    try:
+        mlflow.MlflowClient(tracking_uri=f"sqlite:///{aside}").search_experiments(max_results=1)
+        with suppress(FileExistsError):  # another process made it in between
+            os.link(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
 
 
 def experiment_id(name: str) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -118,6 +119,7 @@ class Loop:
         marks: dict[str, str],
     ) -> None:
         from agent.curriculum import Curriculum
+        from agent.groups import Drawn
         from tasks.training_log import TrainingLog
 
         self.settings = params.train
@@ -126,7 +128,7 @@ class Loop:
         self.tokenizer, self.progress, self.marks = tokenizer, progress, marks
         self.curriculum = Curriculum(self.settings.curriculum)
         self.log = TrainingLog(run)
-        self.played: list[Trajectory] = []
+        self.drawn = Drawn(groups=[], episodes=[])
         self.started = time.monotonic()
 
     def begin(self, state: dict[str, Any] | None) -> None:
@@ -138,36 +140,33 @@ class Loop:
 
     def rollout(self, model: Any, step: int) -> list[list[Trajectory]]:
         """Play the groups of a step with the live weights."""
-        import numpy as np
-
+        from agent.groups import draw_groups
         from agent.models import TransformersPolicy
         from agent.rollout import play
-        from agent.schedule import groups_for
 
         self.started = time.monotonic()
-        settings = self.settings
-        levels = self.curriculum.levels_for(
-            settings.problems_per_step, np.random.default_rng([settings.seed, step])
+        policy = TransformersPolicy(model, self.tokenizer, self.settings.generation)
+        self.drawn = draw_groups(
+            lambda specs: play(policy, self.sessions, specs, sessions=self.sessions.count),
+            step,
+            self.curriculum,
+            self.problems,
+            self.settings,
         )
-        groups = groups_for(
-            step, levels, self.problems, group_size=settings.group_size, seed=settings.seed
-        )
-        policy = TransformersPolicy(model, self.tokenizer, settings.generation)
-        specs = [spec for group in groups for spec in group]
-        self.played = play(policy, self.sessions, specs, sessions=self.sessions.count)
-        size = settings.group_size
-        return [self.played[i : i + size] for i in range(0, len(specs), size)]
+        return self.drawn.groups
 
     def on_step(self, step: int, logs: dict[str, float]) -> None:
         """After the optimizer step: the curriculum's gate, the figures, the progress."""
-        from agent.metrics import episode_metrics, trainer_metrics
+        from agent.metrics import draw_metrics, episode_metrics, trainer_metrics
 
         level, index = self.curriculum.level, self.curriculum.index
-        events = self.curriculum.update(step, self.played)
+        played = self.drawn.episodes
+        events = self.curriculum.update(step, played)
         metric = events[0].metric if events else self.curriculum.metric
         metrics = {
-            **episode_metrics(self.played, self.success_at),
+            **episode_metrics(played, self.success_at),
             **trainer_metrics(logs),
+            **draw_metrics(self.drawn),
             "curriculum/level": float(index),
             "train/step_seconds": time.monotonic() - self.started,
         }
@@ -175,8 +174,9 @@ class Loop:
             metrics["curriculum/metric"] = metric
         self.log.add_step(step, metrics, level=level, event=events[0].kind if events else "")
         if step % self.settings.table_every == 0 or step == 1:
-            self.log.add_episodes(step, self.played)
-        reward, primary = metrics["reward/overall"], metrics["reward/primary"]
+            self.log.add_episodes(step, played)
+        # Neither is there when all of the step's own episodes were lost.
+        reward, primary = (metrics.get(f"reward/{n}", math.nan) for n in ("overall", "primary"))
         self.progress.done(step, f"{level}  reward {reward:.3f}  primary {primary:.3f}")
         for event in events:
             self.progress.say(

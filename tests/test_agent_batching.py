@@ -9,13 +9,16 @@ from itertools import chain
 import numpy as np
 import pytest
 
+from agent.advantages import (
+    frame_weights,
+    own_advantages,
+    relative_advantages,
+    shuffle_advantages,
+)
 from agent.batching import (
     Row,
-    frame_weights,
     make_rows,
     micro_batches,
-    shuffle_advantages,
-    tree_advantages,
 )
 from agent.settings import TrainSettings
 from agent.trajectory import FrameRecord, Trajectory, TurnRecord
@@ -186,7 +189,7 @@ def test_scales_of_the_advantages():
 
     def scaled(how: str) -> list[list[float]]:
         settings = TrainSettings(scale_rewards=how)
-        return tree_advantages(rewards, settings)[0]
+        return relative_advantages(rewards, settings)
 
     np.testing.assert_allclose(scaled("none"), [[0.5, -0.5], [0.1, -0.1]])
     np.testing.assert_allclose(scaled("group"), [[1, -1], [1, -1]])
@@ -197,15 +200,13 @@ def test_scales_of_the_advantages():
 @pytest.mark.parametrize("how", ["group", "batch"])
 def test_a_hair_of_difference_is_no_full_advantage(how):
     settings = TrainSettings(scale_rewards=how, min_group_std=0.0)
-    ((high, low),), flat = tree_advantages([[0.903, 0.900]], settings)
+    ((high, low),) = relative_advantages([[0.903, 0.900]], settings)
     assert (high, low) == (pytest.approx(0.03), pytest.approx(-0.03))
-    assert flat == 0
 
 
 def test_a_group_with_one_valid_tree_has_no_signal():
-    advantages, flat = tree_advantages([[0.9, None, None], [0.9, 0.1, None]], SETTINGS)
+    advantages = relative_advantages([[0.9, None, None], [0.9, 0.1, None]], SETTINGS)
     assert advantages == [[0, 0, 0], [pytest.approx(0.4), pytest.approx(-0.4), 0]]
-    assert flat == 1
 
 
 def test_rewards_that_are_no_numbers_do_not_spread():
@@ -218,7 +219,7 @@ def test_rewards_that_are_no_numbers_do_not_spread():
 def test_shuffled_advantages_are_the_same_numbers_elsewhere():
     rewards = [[0.1 * i + 0.01 * j for i in range(8)] for j in range(4)]
     rewards[1][3] = None
-    advantages, _ = tree_advantages(rewards, SETTINGS)
+    advantages = relative_advantages(rewards, SETTINGS)
     shuffled = shuffle_advantages(advantages, rewards, np.random.default_rng(1))
     assert sorted(chain(*shuffled)) == pytest.approx(sorted(chain(*advantages)))
     assert shuffled != advantages
@@ -263,3 +264,88 @@ def test_a_turn_without_a_prompt_is_refused():
     tree.frames[1].turns[0].prompt_ids = []
     with pytest.raises(ValueError, match="without a prompt"):
         make_rows([[tree]], SETTINGS, RNG)
+
+
+LOCAL = SETTINGS.model_copy(update={"inheritance": "local"})
+
+
+def scored_group() -> list[Trajectory]:
+    """Rewards 0.9 and 0.3, so the roots have +0.3 and -0.3. Scores of children: 1.0 and 0.2 in
+    the first tree, 0.6 in the second, 0 for one without an answer: mean 0.45."""
+    first = deep_tree(0.9)
+    del first.frames[3]
+    first.frame_scores = {1: 1.0, 4: 0.2}
+    second = small_tree(0.3)
+    second.frames[2] = frame(2, 0, 1, [turn([3], [4])], stop="max_turns")
+    second.frames[3] = frame(3, 0, 1, [turn([3], [4])], stop="budget")
+    second.frame_scores = {1: 0.6}
+    void = deep_tree(None, void="lost")
+    void.frame_scores = {1: 1.0}
+    return [first, second, void]
+
+
+def test_a_childs_own_advantage_is_its_score_less_the_mean_of_its_group():
+    ((first, second, void),) = own_advantages([scored_group()], LOCAL)
+    assert first == {1: pytest.approx(0.55), 4: pytest.approx(-0.25)}
+    assert second == {1: pytest.approx(0.15), 2: pytest.approx(-0.45)}
+    assert void == {}
+    by_group = LOCAL.model_copy(update={"scale_rewards": "group"})
+    deviation = np.std([1.0, 0.2, 0.6, 0.0])
+    ((first, _, _),) = own_advantages([scored_group()], by_group)
+    assert first[1] == pytest.approx(0.55 / deviation)
+
+
+def test_under_local_a_childs_own_advantage_is_added_to_its_roots():
+    rows = found(make_rows([scored_group()], LOCAL, RNG).rows)
+    assert rows[0, 1].advantage == pytest.approx(0.3 + 0.55)
+    assert rows[0, 4].advantage == pytest.approx(0.3 - 0.25)
+    assert rows[0, 2].advantage == pytest.approx(0.3)  # an `llm` frame has no score
+    assert rows[1, 1].advantage == pytest.approx(-0.3 + 0.15)
+    assert rows[1, 2].advantage == pytest.approx(-0.3 - 0.45)
+    assert rows[1, 3].weight == 0  # a budget ended it
+
+
+def test_local_differs_from_inverse_count_in_the_childrens_advantages_alone():
+    local = make_rows([scored_group()], LOCAL, RNG)
+    plain = make_rows([scored_group()], SETTINGS, RNG)
+    for one, other in zip(local.rows, plain.rows, strict=True):
+        assert one.weight == other.weight
+        assert one.fate == other.fate
+        if one.frame == 0:
+            assert one.advantage == other.advantage
+    assert local.normaliser == plain.normaliser
+    assert local.flat_groups == plain.flat_groups
+
+
+def test_a_child_without_an_answer_is_not_praised_for_the_others_being_worse():
+    group = [small_tree(0.9, child_stop="max_turns"), small_tree(0.1)]
+    rows = found(make_rows([group], LOCAL, RNG).rows)
+    assert rows[0, 1].advantage == 0.0
+
+
+def test_scores_that_hardly_differ_or_stand_alone_say_nothing():
+    group = [small_tree(0.9), small_tree(0.1)]
+    for tree, score in zip(group, (0.500, 0.505), strict=True):
+        tree.frame_scores = {1: score}
+    assert own_advantages([group], LOCAL) == [[{1: 0.0}, {1: 0.0}]]
+    assert own_advantages([[group[0]]], LOCAL) == [[{1: 0.0}]]
+
+
+def test_scores_do_not_reach_a_run_that_must_not_learn():
+    control = LOCAL.model_copy(update={"control": "shuffled_advantages"})
+    given = make_rows([scored_group()], control, np.random.default_rng(0))
+    for tree in (group := scored_group()):
+        tree.frame_scores = {}
+    assert [row.advantage for row in given.rows] == [
+        row.advantage for row in make_rows([group], control, np.random.default_rng(0)).rows
+    ]
+
+
+def test_the_normaliser_of_dr_grpo_is_not_moved_by_what_was_sampled():
+    settings = SETTINGS.model_copy(update={"loss_type": "dr_grpo"})
+    limit = settings.generation.max_frame_tokens
+    assert make_rows(by_hand(), settings, RNG).normaliser == 5 * limit  # one of six is void
+    longer = by_hand()
+    longer[0][0].frames[0].turns.append(turn([1], [2] * 50))
+    del longer[0][1].frames[1]
+    assert make_rows(longer, settings, RNG).normaliser == 5 * limit

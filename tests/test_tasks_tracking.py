@@ -179,3 +179,24 @@ def test_each_stage_is_recorded_with_its_own_seed(stage: str, seed: int) -> None
 def test_the_default_store_is_a_file_beside_params(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     assert tracking.tracking_uri() == "sqlite:///mlflow.db"
+
+
+def test_a_store_is_there_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import mlflow
+
+    uri = f"sqlite:///{tmp_path / 'fresh.db'}"
+
+    def killed(*_: Any, **__: Any) -> None:
+        assert not (tmp_path / "fresh.db").exists()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(mlflow.MlflowClient, "search_experiments", killed)
+        with pytest.raises(KeyboardInterrupt):
+            tracking.client(uri)
+    assert not (tmp_path / "fresh.db").exists()
+    client = tracking.client(uri)
+    assert client.create_experiment("first")
+    assert [path.name for path in tmp_path.glob("fresh.db*")] == ["fresh.db"]

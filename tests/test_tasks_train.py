@@ -114,6 +114,7 @@ def test_the_stage_writes_adapter_rows_and_episodes_and_then_starts_clean(projec
         *("success_rate", "timeout_rate", "void_rate", "turns", "sub_calls", "depth", "tokens"),
         *("loss", "grad_norm", "zero_variance_groups", "rows", "rows_cut"),
         *("tokens_per_second", "curriculum_metric", "level_index"),
+        *("resampled_groups", "replaced_voids", "extra_episodes"),
     ):
         assert rows[column].notna().all(), column
     assert rows["logprob_mismatch_max"][:2].between(0, 1e-4).all()

@@ -61,6 +61,8 @@ class RLMMetadata(EnvironmentMetadata):
     sandbox_preload: list[str]
     """Modules that cells may import beside the standard library's."""
     prompt_style: str
+    deterministic: bool
+    """No clock decides what an episode is."""
     limits: dict[str, float]
     weights: dict[str, float]
     problems: int
@@ -186,6 +188,7 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
             sandbox_layers=list(service.host.enforced),
             sandbox_preload=env.sandbox.preload,
             prompt_style=env.prompt_style,
+            deterministic=env.deterministic,
             limits=env.limits.model_dump(),
             weights=service.settings.rewards.weights.model_dump(),
             problems=len(service.problems),

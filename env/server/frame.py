@@ -43,6 +43,8 @@ class Frame:
     turns: int = 0
     repl: OpenRepl | None = None
     """Opened at the first cell."""
+    called: bool = False
+    """The present cell has made sub-calls."""
     calls: Calls | None = None
     final_code: str | None = None
     """A plain final line of the current turn, still to be run."""

@@ -23,6 +23,7 @@ from env.models import (
     Message,
     StopReason,
 )
+from env.server.clockless import clockless
 from env.server.frame import Calls, Frame, as_context, texts_of
 from env.server.sandbox import UNSET, CellDone, OpenRepl, SubCall
 from env.server.turn import parse
@@ -220,20 +221,26 @@ class Tree:
             frame.output.append(prompts.blocks_message(parsed.opened))
             self._observe(frame)
             return
-        if frame.repl is None:
-            shared_as = self._shared_as if frame.parent is None else None
-            frame.repl = self._repls.open(frame.context, shared_as)
         if parsed.blocks:
             code = parsed.blocks[0]
         else:
             code, frame.final_code = str(frame.final_code), None
-        self._advance(frame, frame.repl.run(code))
+        self._advance(frame, self._run(frame, code))
+
+    def _run(self, frame: Frame, code: str) -> CellDone | SubCall:
+        """Run a cell of the frame, in a new REPL if there is none."""
+        if frame.repl is None:
+            shared_as = self._shared_as if frame.parent is None else None
+            frame.repl = self._repls.open(frame.context, shared_as)
+        frame.called = False
+        return frame.repl.run(code)
 
     def _advance(self, frame: Frame, event: CellDone | SubCall) -> None:
         """Go on until the frame waits for children, needs the policy, or has ended."""
-        assert frame.repl is not None
         while True:
             if isinstance(event, SubCall):
+                assert frame.repl is not None
+                frame.called = True
                 if self._counts["sub_calls"] > _CALLS_PER_FRAME * self._limits.max_frames:
                     self._end_all("budget")
                     return
@@ -243,6 +250,14 @@ class Tree:
                     return
                 event = frame.repl.resume(calls.result)
                 continue
+            if self._settings.deterministic:
+                verdict = clockless(event, self._limits.cell_cpu_s, frame.called)
+                if isinstance(verdict, str):
+                    self.end_void(verdict)
+                    return
+                if verdict.variables_lost:
+                    self._release(frame)
+                event = verdict
             self._cpu_s += event.cpu_s
             if event.final is not UNSET:
                 self._end(frame, "final", event.final)
@@ -266,7 +281,7 @@ class Tree:
                 self._observe(frame)
                 return
             code, frame.final_code = str(frame.final_code), None
-            event = frame.repl.run(code)
+            event = self._run(frame, code)
 
     def _describe(self, frame: Frame, cell: CellDone) -> str:
         """What the policy reads of a cell; counts what went wrong."""
