@@ -113,7 +113,7 @@ class _BufferLayer(DynamicLayer):
         return self._used
 
 
-class _Batch:
+class Batch:
     """Rows that are decoded together; `kv` is [layers, 2, rows, heads, columns, dim]."""
 
     def __init__(self, model: Any, shape: CacheShape, rows: Sequence[Row], prefill_tokens: int):
@@ -243,7 +243,7 @@ def sample(
     digits of the logits. Log-probs are those of the distribution that was sampled from, in fp32;
     at temperature 0 the largest logit wins and they are those of temperature 1.
     """
-    batch = _Batch(model, shape, rows, prefill_tokens)
+    batch = Batch(model, shape, rows, prefill_tokens)
     noise = torch.stack(
         [
             torch.rand(
