@@ -73,8 +73,8 @@ def load_model(
 def folded(model: Any) -> Iterator[None]:
     """LoRA weights added to those they adapt, for as long as the block; then all as before.
 
-    An adapter costs a small model half of each decoding step. Only where every weight is fp32: a
-    shorter one would round a small update away.
+    An adapter costs a small model up to a third of each decoding step. Only where every weight
+    is fp32: a shorter one would round a small update away.
     """
     import torch
 
