@@ -51,5 +51,5 @@ ui: setup ## Say where their pages are, and open them
 serve-env: setup ## Serve the environment on 127.0.0.1:8000 until Ctrl-C
 	RLM_SETTINGS=params.resolved.yaml $(BIN)/python -m env.server.app --host 127.0.0.1 --port 8000
 
-bench: setup ## Measure speed and cheats: environment, sandbox, sampling loop, exploits
-	@set -e; for name in environment sandbox rollout exploits; do echo "== $$name"; $(BIN)/python -m benchmarks.$$name; done
+bench: setup ## Measure speed and cheats: scale, sandbox, rollouts, exploits
+	@set -e; for name in scale sandbox rollout exploits; do echo "== $$name"; $(BIN)/python -m benchmarks.$$name; done

@@ -10,7 +10,7 @@ and 3, Mistral without a window); `CacheShape.of` refuses others. Neighbour: `ag
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,6 +73,8 @@ class CacheShape:
 class Row:
     """One turn to be sampled, and afterwards its outcome."""
 
+    place: int
+    """The caller's number of it."""
     tokens: list[int]
     """Tokens that the cache does not hold yet, at least one."""
     cached: int
@@ -111,7 +113,7 @@ class _BufferLayer(DynamicLayer):
         return self._used
 
 
-class _Batch:
+class Batch:
     """Rows that are decoded together; `kv` is [layers, 2, rows, heads, columns, dim]."""
 
     def __init__(self, model: Any, shape: CacheShape, rows: Sequence[Row], prefill_tokens: int):
@@ -231,15 +233,17 @@ def sample(
     stop_ids: frozenset[int],
     temperature: float,
     prefill_tokens: int = 8192,
-) -> None:
+) -> Iterator[Row]:
     """Sample one turn for each row, and leave its tokens, log-probs and cache in the row.
+
+    Yields each row as it is done; what the caller does meanwhile changes nothing.
 
     A row's randomness comes from its own seed alone (one uniform number a token, by inverse
     distribution function), so it does not matter what else is in the batch, except for the last
     digits of the logits. Log-probs are those of the distribution that was sampled from, in fp32;
     at temperature 0 the largest logit wins and they are those of temperature 1.
     """
-    batch = _Batch(model, shape, rows, prefill_tokens)
+    batch = Batch(model, shape, rows, prefill_tokens)
     noise = torch.stack(
         [
             torch.rand(
@@ -271,6 +275,7 @@ def sample(
             if tokens[index] in stop_ids or len(row.sampled) == row.limit:
                 row.done = True
                 batch.keep_past(index)
+                yield row
         running = sum(not row.done for row in batch.rows)
         if running <= len(batch.rows) // 2:
             noise = noise.index_select(0, batch.drop_done())

@@ -7,7 +7,8 @@ from sampled tokens for the environment to read and never turned back into token
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,8 @@ from agent.settings import GenerationSettings
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from agent.decoding import CacheShape, Row
 
 
 def load_model(
@@ -66,6 +69,32 @@ def load_model(
     return model, tokenizer
 
 
+@contextmanager
+def folded(model: Any) -> Iterator[None]:
+    """LoRA weights added to those they adapt, for as long as the block; then all as before.
+
+    An adapter costs a small model up to a third of each decoding step. Only where every weight
+    is fp32: a shorter one would round a small update away.
+    """
+    import torch
+
+    config = getattr(model, "active_peft_config", None)
+    exact = all(p.dtype == torch.float32 for p in model.parameters())
+    if config is None or config.peft_type != "LORA" or not exact:
+        yield
+        return
+    kept = [(p, p.detach().clone()) for p in model.parameters() if not p.requires_grad]
+    model.merge_adapter()
+    try:
+        yield
+    finally:
+        model.unmerge_adapter()
+        with torch.no_grad():
+            # Subtracting what was added leaves the last digits changed.
+            for weight, value in kept:
+                weight.copy_(value)
+
+
 @dataclass
 class _Frame:
     """One conversation."""
@@ -111,6 +140,7 @@ class TransformersPolicy:
         self.chat = ChatFormat(tokenizer, template_kwargs)
         self._cache_tokens = cache_tokens
         self._frames: dict[FrameKey, _Frame] = {}
+        self._shape: CacheShape | None = None
         self._stop_ids = self.chat.stop_ids | _stop_ids(model)
         positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         self._frame_tokens = min(settings.max_frame_tokens, positions or settings.max_frame_tokens)
@@ -121,58 +151,70 @@ class TransformersPolicy:
         A turn ends with `stop` at the end-of-turn token and with `length` at `max_turn_tokens`;
         a frame whose conversation would exceed `max_frame_tokens` gets an empty `length` turn.
         """
-        from agent.decoding import CacheShape, Row, sample
+        replies = dict(self.stream(requests))
+        return [replies[place] for place in range(len(requests))]
 
-        prompts: list[list[int]] = []
-        rows: dict[int, Row] = {}  # by place among the requests
+    def stream(self, requests: Sequence[TurnRequest]) -> Iterator[tuple[int, TurnReply]]:
+        """The same, each reply with its place among the requests as soon as it is written."""
+        from agent.decoding import CacheShape, sample
+
+        prompts, rows = [], []
         for place, request in enumerate(requests):
             frame, prompt = self._read(request)
-            room = self._frame_tokens - len(frame.ids) - len(prompt)
-            frame.full = frame.full or room < 1
-            if frame.full:
-                prompt = []
-            else:
-                frame.ids += prompt
-                rows[place] = Row(
-                    tokens=frame.ids[frame.cached :],
-                    cached=frame.cached,
-                    past=frame.past,
-                    limit=min(room, self.settings.max_turn_tokens),
-                    seed=request.seed,
-                )
             prompts.append(prompt)
-
+            row = self._row(place, request, frame, prompt)
+            if row is None:
+                yield place, TurnReply(text="", finish="length")
+            else:
+                rows.append(row)
+        rows.sort(key=lambda row: (row.cached, len(row.tokens)))
+        size, temperature = self.settings.batch_frames, self.settings.temperature
         training = self.model.training
         self.model.eval()
         try:
-            shape = CacheShape.of(self.model)
-            order = sorted(rows, key=lambda place: (rows[place].cached, len(rows[place].tokens)))
-            for start in range(0, len(order), self.settings.batch_frames):
-                part = [rows[place] for place in order[start : start + self.settings.batch_frames]]
-                sample(self.model, shape, part, self._stop_ids, self.settings.temperature)
+            with folded(self.model):
+                self._shape = self._shape or CacheShape.of(self.model)
+                for start in range(0, len(rows), size):
+                    part = rows[start : start + size]
+                    for row in sample(self.model, self._shape, part, self._stop_ids, temperature):
+                        key = requests[row.place].key
+                        yield row.place, self._reply(key, prompts[row.place], row)
         finally:
             self.model.train(training)
-
-        replies = []
-        for place, (request, prompt) in enumerate(zip(requests, prompts, strict=True)):
-            row = rows.get(place)
-            if row is None:
-                replies.append(TurnReply(text="", finish="length"))
-                continue
-            frame = self._frames[request.key]
-            frame.ids += row.sampled
-            frame.past, frame.cached = row.past, row.cached
-            replies.append(
-                TurnReply(
-                    text=self.chat.text(row.sampled),
-                    finish="stop" if row.sampled[-1] in self._stop_ids else "length",
-                    prompt_ids=prompt,
-                    sampled_ids=row.sampled,
-                    logprobs=row.logprobs,
-                )
-            )
         self._bound_caches()
-        return replies
+
+    def _row(
+        self, place: int, request: TurnRequest, frame: _Frame, prompt: list[int]
+    ) -> Row | None:
+        """What is to be decoded; None when the frame has no room for another turn."""
+        from agent.decoding import Row
+
+        room = self._frame_tokens - len(frame.ids) - len(prompt)
+        frame.full = frame.full or room < 1
+        if frame.full:
+            return None
+        frame.ids += prompt
+        return Row(
+            place=place,
+            tokens=frame.ids[frame.cached :],
+            cached=frame.cached,
+            past=frame.past,
+            limit=min(room, self.settings.max_turn_tokens),
+            seed=request.seed,
+        )
+
+    def _reply(self, key: FrameKey, prompt: list[int], row: Row) -> TurnReply:
+        """What a row has sampled, kept in its frame and told."""
+        frame = self._frames[key]
+        frame.ids += row.sampled
+        frame.past, frame.cached = row.past, row.cached
+        return TurnReply(
+            text=self.chat.text(row.sampled),
+            finish="stop" if row.sampled[-1] in self._stop_ids else "length",
+            prompt_ids=prompt,
+            sampled_ids=row.sampled,
+            logprobs=row.logprobs,
+        )
 
     def release(self, keys: Iterable[FrameKey]) -> None:
         """Forget frames that ended."""

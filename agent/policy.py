@@ -8,9 +8,9 @@ every word the policy reads.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from env.models import Finish, FrameKind, Message, ProblemCard
 
@@ -54,3 +54,19 @@ class Policy(Protocol):
     def release(self, keys: Iterable[FrameKey]) -> None:
         """Forget frames that ended."""
         ...
+
+
+@runtime_checkable
+class StreamingPolicy(Policy, Protocol):
+    """A policy that hands out each turn as soon as it is written."""
+
+    def stream(self, requests: Sequence[TurnRequest]) -> Iterator[tuple[int, TurnReply]]:
+        """(place among the requests, reply) of each request, in the order they are written."""
+        ...
+
+
+def replies(policy: Policy, requests: Sequence[TurnRequest]) -> Iterable[tuple[int, TurnReply]]:
+    """(place among the requests, reply) of each request, as early as the policy can tell."""
+    if isinstance(policy, StreamingPolicy):
+        return policy.stream(requests)
+    return enumerate(policy.act(requests))

@@ -1,9 +1,10 @@
 """Plays many episodes at once, every ready frame of every tree in one call of the policy.
 
-Play goes in rounds: episodes are begun in free sessions and all actions of the last round are
-sent; then all observations are awaited; then the policy is asked for one turn of every frame that
-is ready. Nothing depends on who is faster, so the same specs, policy and sessions give the same
-episodes. Neighbours: `env/client.py` carries the messages, `agent/trajectory.py` is the record.
+Play goes in rounds: episodes are begun in free sessions; then all observations are awaited; then
+the policy is asked for one turn of every frame that is ready, and what it has written is sent
+while it writes the rest. Nothing depends on who is faster, so the same specs, policy and sessions
+give the same episodes. Neighbours: `env/client.py` carries the messages, `agent/trajectory.py` is
+the record.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from concurrent.futures import Future
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
-from agent.policy import FrameKey, Policy, TurnReply, TurnRequest
+from agent.policy import FrameKey, Policy, TurnReply, TurnRequest, replies
 from agent.trajectory import FrameRecord, Trajectory, TurnRecord
 from env.client import Sessions
 from env.errors import EpisodeError, RefusedError
@@ -52,6 +53,8 @@ class _Episode:
     """Frames that the policy may forget."""
     requested: list[tuple[TurnRequest, str]] = field(default_factory=list)
     """What the policy is asked in this round, each with its messages as text."""
+    turns: dict[int, FrameTurn] = field(default_factory=dict)
+    """What the policy has answered in this round, by frame."""
     waiting: Future[RLMObservation] | None = None
 
 
@@ -223,22 +226,30 @@ class _Rounds:
         )
 
     def _act(self) -> None:
-        """One turn of every ready frame, sent without waiting."""
+        """One turn of every ready frame; an episode's are sent as soon as all are written.
+
+        So the environment works while the policy still writes the longest turns of a round.
+        """
         asked = [(episode, *pair) for episode in self.active for pair in episode.requested]
         if not asked:
             return
         started = time.monotonic()
-        replies = self.policy.act([request for _, request, _ in asked])
-        seconds = time.monotonic() - started
-        turns: dict[int, list[FrameTurn]] = {episode.number: [] for episode in self.active}
-        for (episode, request, text), reply in zip(asked, replies, strict=True):
-            number, frame = request.key
+        for place, reply in replies(self.policy, [request for _, request, _ in asked]):
+            episode, request, text = asked[place]
+            frame = request.key[1]
+            seconds = time.monotonic() - started
             episode.trajectory.frames[frame].turns.append(_record(text, reply, seconds))
-            turns[number].append(FrameTurn(frame=frame, text=reply.text, finish=reply.finish))
-        for episode in self.active:
-            action = RLMAction(turns=turns[episode.number], seq=episode.seq)
-            episode.seq += 1
-            episode.waiting = self.sessions.step(episode.slot, action)
+            episode.turns[frame] = FrameTurn(frame=frame, text=reply.text, finish=reply.finish)
+            if len(episode.turns) == len(episode.requested):
+                self._send(episode)
+
+    def _send(self, episode: _Episode) -> None:
+        # In the order of the requests, not of their replies.
+        turns = [episode.turns[request.key[1]] for request, _ in episode.requested]
+        episode.turns = {}
+        action = RLMAction(turns=turns, seq=episode.seq)
+        episode.seq += 1
+        episode.waiting = self.sessions.step(episode.slot, action)
 
     def _finish(self, episode: _Episode, void: str | None) -> None:
         record = episode.trajectory

@@ -20,7 +20,7 @@ from transformers import (  # noqa: E402
 from agent.chat import ChatFormat  # noqa: E402
 from agent.decoding import CacheShape  # noqa: E402
 from agent.errors import PolicyError  # noqa: E402
-from agent.models import TransformersPolicy, load_model  # noqa: E402
+from agent.models import TransformersPolicy, folded, load_model  # noqa: E402
 from agent.policy import TurnReply, TurnRequest  # noqa: E402
 from agent.settings import GenerationSettings  # noqa: E402
 from env.models import Message  # noqa: E402
@@ -164,6 +164,17 @@ def test_caches_kept_across_turns_equal_recomputation():
         assert [turn.sampled_ids for turn in left] == [turn.sampled_ids for turn in right]
         for a, b in zip(left, right, strict=True):
             assert a.logprobs == pytest.approx(b.logprobs, abs=1e-4)
+
+
+def test_a_turn_is_handed_out_before_longer_ones_are_written():
+    asked = [request(n, 0, "word") for n in range(9)]
+    policy = TransformersPolicy(tiny(), byte_tokenizer(), settings())
+    streamed = list(policy.stream(asked))
+    lengths = [len(reply.sampled_ids) for _, reply in streamed]
+    assert lengths == sorted(lengths)
+    assert lengths[0] < lengths[-1]
+    together = TransformersPolicy(tiny(), byte_tokenizer(), settings()).act(asked)
+    assert [dict(streamed)[place] for place in range(9)] == together
 
 
 def test_only_new_tokens_are_read_on_a_follow_up():
@@ -340,3 +351,31 @@ def test_an_adapter_is_laid_onto_its_base(tmp_path):
         got = [value for turn in turns for value in turn.logprobs]
         assert got == pytest.approx(full_logprobs(adapted.eval(), turns, 1.0), abs=1e-4)
         assert got != pytest.approx(full_logprobs(tiny(), turns, 1.0), abs=1e-2)
+
+
+def test_an_adapter_is_folded_into_the_weights_only_while_it_plays():
+    from peft import LoraConfig, get_peft_model
+
+    adapted = get_peft_model(
+        tiny(), LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False)
+    ).eval()
+    before = {name: value.clone() for name, value in adapted.state_dict().items()}
+    ids = torch.arange(40)[None]
+    with torch.no_grad():
+        apart = adapted(input_ids=ids).logits
+        with folded(adapted):
+            changed = [n for n, v in adapted.state_dict().items() if not torch.equal(v, before[n])]
+            together = adapted(input_ids=ids).logits
+    assert len(changed) == 14  # the linear layers
+    assert together.numpy() == pytest.approx(apart.numpy(), abs=1e-4)
+    assert all(torch.equal(value, before[name]) for name, value in adapted.state_dict().items())
+
+
+def test_an_adapter_on_shortened_weights_is_not_folded():
+    from peft import LoraConfig, get_peft_model
+
+    config = LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False)
+    adapted = get_peft_model(tiny().to(torch.bfloat16), config).eval()
+    before = {name: value.clone() for name, value in adapted.state_dict().items()}
+    with folded(adapted):
+        assert all(torch.equal(value, before[n]) for n, value in adapted.state_dict().items())

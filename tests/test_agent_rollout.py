@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -193,6 +193,44 @@ def test_actions_are_numbered_within_an_episode():
         *(("q0", seq) for seq in range(3)),
         *(("q1", seq) for seq in range(3)),
     ]
+
+
+class BackwardsPolicy(EchoPolicy):
+    """Writes the turns of a round in reverse, and notes how many actions were sent before each."""
+
+    def __init__(self, sessions: ScriptedSessions) -> None:
+        super().__init__()
+        self.sessions = sessions
+        self.sent: list[list[int]] = []
+
+    def stream(self, requests: Sequence[TurnRequest]) -> Iterator[tuple[int, TurnReply]]:
+        before = len(self.sessions.actions)
+        self.sent.append([])
+        for place, reply in reversed(list(enumerate(self.act(requests)))):
+            self.sent[-1].append(len(self.sessions.actions) - before)
+            yield place, reply
+
+
+def test_an_episode_s_turns_are_sent_while_others_are_still_written():
+    sessions = ScriptedSessions(two_children)
+    policy = BackwardsPolicy(sessions)
+    play(policy, sessions, specs(2), sessions=2)
+    # Roots; then two children of each episode, which travel together; roots again.
+    assert policy.sent == [[0, 1], [0, 0, 1, 1], [0, 1]]
+
+
+def test_the_order_in_which_turns_are_written_changes_nothing():
+    streamed, together = ScriptedSessions(two_children), ScriptedSessions(two_children)
+    one = play(BackwardsPolicy(streamed), streamed, specs(5), sessions=3)
+    other = play(EchoPolicy(), together, specs(5), sessions=3)
+    for episode in [*one, *other]:
+        episode.seconds = 0.0
+        for frame in episode.frames.values():
+            for turn in frame.turns:
+                turn.seconds = 0.0
+    assert one == other
+    by_name = [sorted(s.actions, key=lambda item: item[0]) for s in (streamed, together)]
+    assert by_name[0] == by_name[1]
 
 
 def test_a_lost_connection_voids_its_episode_only():
