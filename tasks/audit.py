@@ -28,14 +28,14 @@ from env.problems.store import ProblemStore
 from tasks.config import AuditSettings, Params
 from tasks.errors import StageError
 from tasks.outputs import replacing, write_json
-from tasks.prepare import PROBLEMS
-from tasks.prepare import REPORT as DATA_REPORT
 from tasks.progress import Steps
 from tasks.report import problems_page
 
 if TYPE_CHECKING:
     from tasks.tracking import StageRun
 
+PROBLEMS = Path("data/problems")
+DATA_REPORT = Path("data/report.json")
 REPORT = Path("reports/audit.json")
 PAGE = Path("reports/problems.html")
 

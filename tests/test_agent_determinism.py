@@ -46,15 +46,10 @@ def _choice(tokens: list[int]) -> int:
 class CodingPolicy(TransformersPolicy):
     """Tokens are the model's; the text is the piece of code that they choose."""
 
-    def act(self, requests: Sequence[TurnRequest]) -> list[TurnReply]:
-        return [
-            replace(
-                reply,
-                text=f"```repl\n{CODE[_choice(reply.sampled_ids)]}\n```",
-                finish="stop",
-            )
-            for reply in super().act(requests)
-        ]
+    def stream(self, requests: Sequence[TurnRequest]) -> Iterator[tuple[int, TurnReply]]:
+        for place, reply in super().stream(requests):
+            text = f"```repl\n{CODE[_choice(reply.sampled_ids)]}\n```"
+            yield place, replace(reply, text=text, finish="stop")
 
 
 @pytest.fixture(scope="module")

@@ -299,7 +299,7 @@ def test_an_interrupt_stops_everything_and_says_how_to_go_on(
     )
     assert chain.stdout is not None
     told = ""
-    while "1/11 prepare" not in told:
+    while f"1/{len(stages.STAGES)} prepare" not in told:
         told += (line := chain.stdout.readline())
         assert line, told
     time.sleep(3)  # into the stage's command
