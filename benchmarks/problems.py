@@ -9,8 +9,6 @@ by keyword search and, in the world `papers`, by the expert.
 from __future__ import annotations
 
 import argparse
-import hashlib
-import json
 import os
 import re
 import subprocess
@@ -35,7 +33,7 @@ from env.problems.store import ProblemStore
 from env.problems.synthetic import generate
 from tasks.config import Params, resolve
 from tasks.deploy import local_server
-from tasks.prepare import write_parquet
+from tasks.prepare import content_hash, write_parquet
 
 SESSIONS = 16
 
@@ -56,12 +54,9 @@ WHY = {
 """Why the near misses of a kind are no evidence."""
 
 
-def content_hash(problems: list[Problem]) -> str:
+def hashed(problems: list[Problem]) -> str:
     """SHA-256 of the rows."""
-    digest = hashlib.sha256()
-    for problem in problems:
-        digest.update(json.dumps(to_row(problem)).encode() + b"\n")
-    return digest.hexdigest()
+    return content_hash([to_row(problem) for problem in problems])
 
 
 def measure(params: Params) -> None:
@@ -79,8 +74,8 @@ def measure(params: Params) -> None:
     print(f"{len(problems)} problems made in {made - started:.1f} s of CPU, ", end="")
     print(f"written in {written - made:.1f} s ({megabytes:.1f} MB)")
     print(f"words of a paper: {min(words)} to {max(words)}, median {median(words):g}")
-    print(f"hash here    {content_hash(problems)}")
-    print(f"hash again   {content_hash(generate(settings))}")
+    print(f"hash here    {hashed(problems)}")
+    print(f"hash again   {hashed(generate(settings))}")
     command = [sys.executable, "-m", "benchmarks.problems", "--profile", params.profile, "--hash"]
     environ = {**os.environ, "PYTHONHASHSEED": "7"}
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
@@ -178,7 +173,7 @@ def main() -> None:
     options = parser.parse_args()
     params = resolve(options.profile, ["threads=1"])
     if options.hash:
-        print(content_hash(generate(params.prepare.synthetic)))
+        print(hashed(generate(params.prepare.synthetic)))
     elif options.samples:
         print_samples(params.prepare.synthetic)
     elif options.play:

@@ -176,7 +176,7 @@ def describe(found: Found, rows: dict[Split, list[dict[str, str]]], source: str)
         splits[split] = {
             "rows": len(members),
             "groups": len({problem.group_id for problem in members}),
-            "content_sha256": _content_hash(rows[split]),
+            "content_sha256": content_hash(rows[split]),
             "difficulty_shares": _shares([problem.difficulty for problem in members]),
             "tier_shares": {
                 difficulty: _shares(
@@ -200,7 +200,7 @@ def describe(found: Found, rows: dict[Split, list[dict[str, str]]], source: str)
     }
 
 
-def _content_hash(rows: Sequence[dict[str, str]]) -> str:
+def content_hash(rows: Sequence[dict[str, str]]) -> str:
     """SHA-256 of the rows as JSON lines: the same in every version of the file format."""
     digest = hashlib.sha256()
     for row in rows:

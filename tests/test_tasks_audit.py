@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from recorder import Recorder
 
 from agent.trajectory import FrameRecord, Trajectory
 from env.models import Evidence
@@ -19,19 +20,6 @@ from tasks.errors import StageError
 from tasks.report import problems_page
 
 SETTINGS = AuditSettings(problems=4, samples=1)
-
-
-class Recorder:
-    """Stands in for the MLflow run of a stage."""
-
-    def __init__(self) -> None:
-        self.metrics: dict[str, float] = {}
-
-    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        self.metrics |= metrics
-
-    def log_artifact(self, path: Path) -> None:
-        assert path.exists()
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from fake_endpoint import serving
+from recorder import Recorder
 
 from agent.policy import Policy, TurnReply
 from agent.scripted import careless, expert
@@ -17,20 +18,6 @@ from tasks.config import Params
 from tasks.errors import StageError
 
 EPISODES = 21
-
-
-class Recorder:
-    """Stands for the run."""
-
-    def __init__(self) -> None:
-        self.metrics: dict[str, float] = {}
-        self.artifacts: list[Path] = []
-
-    def log_metrics(self, metrics: dict[str, float]) -> None:
-        self.metrics |= metrics
-
-    def log_artifact(self, path: Path) -> None:
-        self.artifacts.append(path)
 
 
 class Failing:

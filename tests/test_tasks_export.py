@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from recorder import Recorder
 
 torch = pytest.importorskip("torch")
 
@@ -33,18 +34,6 @@ from tasks.config import Params  # noqa: E402
 from tasks.errors import StageError  # noqa: E402
 
 LIMIT = 0.001
-
-
-class Recorder:
-    """Stands for the run."""
-
-    def __init__(self) -> None:
-        self.metrics: dict[str, float] = {}
-
-    def log_metrics(self, metrics: dict[str, float]) -> None:
-        self.metrics |= metrics
-
-    def log_artifact(self, path: Path) -> None: ...
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.image import imread
+from recorder import Recorder
 
 from agent import evaluation
 from agent.statistics import Bootstrap
@@ -30,16 +31,6 @@ def level_of(reward: float) -> dict[str, Any]:
 
 BASELINE = level_of(0.31) | {"levels": {"easy": level_of(0.4), "medium": level_of(0.2)}}
 HOSTILE = '<script>alert("x")</script><img src=x onerror=alert(1)>'
-
-
-class Recorder:
-    """Stands for the run: keeps the paths of artifacts."""
-
-    def __init__(self) -> None:
-        self.artifacts: list[Path] = []
-
-    def log_artifact(self, path: Path) -> None:
-        self.artifacts.append(path)
 
 
 def train_table() -> pd.DataFrame:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from recorder import Recorder
 
 from env.errors import SourceUnreachable
 from env.problems.schema import COLUMNS, Fact, Problem, from_row
@@ -15,21 +16,6 @@ from env.problems.synthetic import generate
 from tasks import prepare
 from tasks.config import Params, check
 from tasks.errors import ConfigError, StageError
-
-
-class Recorder:
-    """Stands in for the MLflow run of a stage: keeps what it was given."""
-
-    def __init__(self) -> None:
-        self.metrics: dict[str, float] = {}
-        self.artifacts: list[Path] = []
-
-    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        self.metrics |= metrics
-
-    def log_artifact(self, path: Path) -> None:
-        assert path.exists()
-        self.artifacts.append(path)
 
 
 def settings(**synthetic: Any) -> Params:

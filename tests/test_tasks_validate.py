@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from recorder import Recorder
 
 from tasks import prepare, validate
 from tasks.config import Params, check
@@ -22,19 +23,6 @@ PARAMS = check(
     },
     "test",
 )
-
-
-class Recorder:
-    """Stands in for the MLflow run of a stage."""
-
-    def __init__(self) -> None:
-        self.metrics: dict[str, float] = {}
-
-    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        self.metrics |= metrics
-
-    def log_artifact(self, path: Path) -> None:
-        assert path.exists()
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from recorder import Recorder
 
 from agent.models import TransformersPolicy, load_model
 from agent.policy import TurnRequest
@@ -18,16 +19,6 @@ SMALL = [
     "warmstart.nano.drill_steps=4",
     "warmstart.nano.probe_pairs=20",
 ]
-
-
-class Recorder:
-    """Keeps the metrics of a run."""
-
-    def __init__(self):
-        self.metrics = {}
-
-    def log_metrics(self, metrics, step=None):
-        self.metrics |= metrics
 
 
 @pytest.fixture

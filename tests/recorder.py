@@ -1,0 +1,20 @@
+"""A stand-in for the MLflow run of a stage: it keeps what it was given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class Recorder:
+    """Metrics by name, and artifacts that were there when they were logged."""
+
+    def __init__(self) -> None:
+        self.metrics: dict[str, float] = {}
+        self.artifacts: list[Path] = []
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        self.metrics |= metrics
+
+    def log_artifact(self, path: Path) -> None:
+        assert path.exists()
+        self.artifacts.append(path)
