@@ -178,14 +178,20 @@ def _reachable_tiers(level: LevelSettings) -> set[str]:
 
 
 def share_table(files: Mapping[str, pd.DataFrame], params: Params) -> pd.DataFrame:
-    """Shares of difficulties in a split, and of tiers in a difficulty, with their least values."""
+    """Shares of difficulties in a split, and of tiers in a difficulty, with their least values.
+
+    Which tiers a difficulty has is a promise of the synthetic source's settings alone.
+    """
+    synthetic = params.prepare.source == "synthetic"
+    levels = params.prepare.synthetic.levels if synthetic else {}
+    tiers = {name: _reachable_tiers(level) for name, level in levels.items()}
     rows: list[dict[str, Any]] = []
     for split, frame in files.items():
         counts = Counter(zip(frame.get("difficulty", []), frame.get("tier", []), strict=True))
         rows.append(
             {"share_of": split, "kind": "split", "rows": len(frame), "share": 1.0, "least": 0.0}
         )
-        for difficulty, level in params.prepare.synthetic.levels.items():
+        for difficulty in params.prepare.levels:
             of_level = sum(n for (name, _), n in counts.items() if name == difficulty)
             rows.append(
                 {
@@ -204,7 +210,7 @@ def share_table(files: Mapping[str, pd.DataFrame], params: Params) -> pd.DataFra
                     "share": counts[difficulty, tier] / max(1, of_level),
                     "least": params.validate_.tier_share,
                 }
-                for tier in sorted(_reachable_tiers(level))
+                for tier in sorted(tiers.get(difficulty, ()))
             ]
     return pd.DataFrame(rows)
 

@@ -199,3 +199,26 @@ def test_the_pages_need_nothing_from_outside_and_name_what_failed(wounded: dict[
     assert "checks failed" in wounded["index"]
     for found in wounded["checks"]:
         assert found["success"] or found["rows"][0] in wounded["index"]
+
+
+def test_own_problems_need_no_tier_that_only_the_generator_promises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = []
+    for number in range(8):
+        fact = f"Sample {number} weighed {number + 3} grams after the {number}th night."
+        paper = {"paper_id": "diary", "text": f"{fact} Nothing else was seen in room {number}."}
+        quote = {"paper_id": "diary", "quote": fact}
+        question = f"What did sample {number} weigh?"
+        rows.append({"question": question, "papers": [paper], "evidence": [quote]})
+    Path("own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    params = check(
+        {
+            "prepare": {"source": "files", "files": {"path": "own.jsonl"}},
+            "validate": {"min_rows": 1, "difficulty_share": 0},
+        },
+        "test",
+    )
+    prepare.run(params, Recorder())  # type: ignore[arg-type]
+    assert run(params).metrics["data/failed_checks"] == 0
