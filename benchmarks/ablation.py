@@ -23,7 +23,6 @@ from typing import Any
 import pandas as pd
 import torch
 
-from agent.evaluation import episode_row
 from tasks.config import Params, resolve
 from tasks.deploy import local_server
 from tasks.evaluate import choose, play_model
@@ -100,8 +99,7 @@ def score(params: Params, episodes: int) -> dict[str, float]:
             played = play_model(
                 Path("models/merged"), url, specs, settings, sessions=64, label=name
             )
-            rows = [episode_row(one, "after", "greedy", 0, 0.5) for one in played]
-            found[name] = fmean(row["f1"] for row in rows if row["void"] is None)
+            found[name] = fmean(one.evidence.f1 for one in played if one.evidence)
     return found
 
 

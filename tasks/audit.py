@@ -49,11 +49,13 @@ def run(params: Params, run: StageRun) -> Path:
     """Play the three policies, write page and report; returns the report's path.
 
     Raises:
-        StageError: there is no data, most episodes are void, or the oracle earns too little.
+        StageError: there is no data, all episodes of a policy are void, or the oracle earns too
+            little.
     """
     from tasks.deploy import environment
 
     problems = choose(PROBLEMS, params.audit)
+    data = json.loads(DATA_REPORT.read_text(encoding="utf-8"))
     try:
         with environment(params) as url:
             played = play_all(policies(problems), problems, url, params)
@@ -63,7 +65,7 @@ def run(params: Params, run: StageRun) -> Path:
     page = problems_page(
         report,
         problems,
-        data=json.loads(DATA_REPORT.read_text(encoding="utf-8")),
+        data=data,
         samples=params.audit.samples,
         profile=params.profile,
     )

@@ -29,6 +29,7 @@ from agent.evaluation import Mode, Row
 from agent.settings import GenerationSettings
 from agent.statistics import Bootstrap, choose_problems
 from env.errors import EpisodeError
+from env.problems.store import ProblemStore
 from tasks.config import EvaluateSettings, JudgeSettings, Params
 from tasks.errors import StageError
 from tasks.outputs import replacing, write_json
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from agent.policy import Policy
     from agent.rollout import EpisodeSpec
     from agent.trajectory import Trajectory
-    from env.problems.schema import Problem
     from tasks.tracking import StageRun
 
 TEST = Path("data/problems/test.parquet")
@@ -248,7 +248,7 @@ def ask_judge(
     # Evenly over the problems, which stand level by level.
     count = min(len(ids), settings.judge.max_episodes)
     ids = [ids[k * len(ids) // count] for k in range(count)]
-    problems = read_problems(TEST, ids)
+    store = ProblemStore.load(TEST.parent)
     asked = [(name, problem_id) for problem_id in ids for name in MODELS]
     cases = [
         Case(
@@ -259,7 +259,7 @@ def ask_judge(
             ),
         )
         for name, problem_id in asked
-        for problem in [problems[problem_id]]
+        for problem in [store.get(problem_id)]
     ]
     verdicts = dict(zip(asked, judge.judge(cases), strict=True))
     for name, of_model in rows.items():
@@ -275,15 +275,6 @@ def ask_judge(
         "model": settings.judge.model,
         "usage": {**vars(usage), "cost": usage.cost(*prices)},
     }
-
-
-def read_problems(path: Path, ids: Sequence[str]) -> dict[str, Problem]:
-    """Problems of the operator's own data folder, with their gold, by id."""
-    from env.problems.schema import from_row
-
-    frame = pd.read_parquet(path)
-    chosen = frame[frame["problem_id"].isin(set(ids))]
-    return {row["problem_id"]: from_row(row) for row in chosen.to_dict("records")}
 
 
 def compare(

@@ -319,9 +319,8 @@ def named(question: str) -> tuple[str, ...]:
 
     Words with a capital or a digit; the first word has its capital from the sentence.
     """
-    first, *others = _WORD.findall(question) or [""]
-    decisive = [word for word in others if word != word.lower()]
-    return tuple(sorted([*decisive, *filter(_DIGIT.search, [first, *others])]))
+    words = enumerate(_WORD.findall(question))
+    return tuple(sorted(w for i, w in words if _DIGIT.search(w) or (i and w != w.lower())))
 
 
 def _same_questions(
