@@ -60,6 +60,22 @@ State = Callable[[], dict[str, Any]]
 """What the caller wants back after a resume, as JSON types; saved in every checkpoint."""
 
 
+_KL_EVERY = 3
+"""One row in so many, in the order of length, tells how far a step went; all of them would cost
+another tenth of the step."""
+
+
+_READ = (
+    "prompt_ids",
+    "prompt_mask",
+    "completion_ids",
+    "completion_mask",
+    "env_mask",
+    "old_per_token_logps",
+)
+"""What of a micro-batch the measure of a step reads."""
+
+
 def _no_reward(**_: Any) -> list[float | None]:
     """TRL wants a reward source; rewards come with the episodes."""
     raise NotImplementedError("rewards come from the environment, with the trajectories")
@@ -356,24 +372,30 @@ class TreeGRPOTrainer(GRPOTrainer):
             parity.check(found, self._settings.parity, exact=self._exact, step=step)
         self._resumed = False
 
-    def _old_logps(self) -> np.ndarray:
-        """Of all sampled tokens, under the policy that sampled them."""
-        old = [b["old_per_token_logps"][b["env_mask"]].float().cpu().numpy() for b in self._batches]
+    @staticmethod
+    def _old_logps(batches: Sequence[dict[str, torch.Tensor]]) -> np.ndarray:
+        """Of their sampled tokens, under the policy that sampled them."""
+        old = [b["old_per_token_logps"][b["env_mask"]].float().cpu().numpy() for b in batches]
         return np.concatenate([np.zeros(0), *old])
 
     def _note_ratios(self) -> None:
         """How far from 1 the importance ratios of a later update are."""
         now = np.concatenate([np.zeros(0), *(trainer for _, trainer in self._compared)])
         if now.size:
-            self._note("ratio/deviation", float(np.abs(np.expm1(now - self._old_logps())).mean()))
+            moved = np.expm1(now - self._old_logps(self._batches))
+            self._note("ratio/deviation", float(np.abs(moved).mean()))
 
     def _step_kl(self) -> float:
-        """How far the policy now is from the one that sampled, on the step's own tokens."""
-        after = [
-            self._logps_of(self.model, b)[b["env_mask"]].float().cpu().numpy()
-            for b in self._batches
-        ]
-        return step_kl(self._old_logps(), np.concatenate([np.zeros(0), *after]))
+        """How far the policy now is from the one that sampled, on a share of the step's tokens."""
+        shares, place = [], 0
+        for batch in self._batches:
+            # The same rows, however they are cut into micro-batches.
+            rows = slice(-place % _KL_EVERY, None, _KL_EVERY)
+            place += len(batch["env_mask"])
+            shares.append({name: batch[name][rows] for name in _READ})
+        shares = [share for share in shares if len(share["env_mask"])]
+        after = [self._logps_of(self.model, s)[s["env_mask"]].float().cpu().numpy() for s in shares]
+        return step_kl(self._old_logps(shares), np.concatenate([np.zeros(0), *after]))
 
     def _note(self, name: str, value: float) -> None:
         self._metrics["train"][name].append(float(value))

@@ -265,7 +265,7 @@ def test_an_update_does_not_depend_on_the_micro_batches(tmp_path, loss_type):
             loss_type=loss_type,
             kl_beta=0.1,
             micro_batch_rows=rows,
-            max_step_kl=1e-3,
+            max_step_kl=2e-3,
         )
         start = {n: p.detach().clone() for n, p in trainer.live_model.named_parameters()}
         trainer.resume(None)
