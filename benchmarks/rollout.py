@@ -15,12 +15,13 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from agent.models import TransformersPolicy, load_model
-from agent.policy import TurnReply, TurnRequest
+from agent.policy import FrameKey, TurnReply, TurnRequest
 from agent.rollout import EpisodeSpec, play
 from agent.settings import GenerationSettings
 from agent.trajectory import Trajectory
@@ -37,6 +38,7 @@ Measured = dict[str, list[tuple[int, float]]]
 TREES, AT_ONCE = "this engine", "this engine, a round's turns sent together"
 ALONE, PER_TURN = "this engine, one episode at a time", "`generate`, batched per turn"
 ROOT, TRL = "this engine, root only", "TRL `environment_factory`, root only"
+FREE = "the environment alone, root only"
 BARE = "bare forward pass"
 
 
@@ -45,6 +47,29 @@ class SentTogether:
 
     def __init__(self, policy: TransformersPolicy) -> None:
         self.act, self.release = policy.act, policy.release
+
+
+class Replayed:
+    """Says again what was said in recorded episodes: what is left is the environment's time."""
+
+    def __init__(self, played: Sequence[Trajectory]) -> None:
+        self.played = played
+        self.turns: Counter[FrameKey] = Counter()
+
+    def act(self, requests: Sequence[TurnRequest]) -> list[TurnReply]:
+        """The recorded turns, tokens included."""
+        replies = []
+        for request in requests:
+            episode, frame = request.key
+            turn = self.played[episode].frames[frame].turns[self.turns[request.key]]
+            self.turns[request.key] += 1
+            replies.append(
+                TurnReply(turn.text, turn.finish, turn.prompt_ids, turn.sampled_ids, turn.logprobs)
+            )
+        return replies
+
+    def release(self, keys: Iterable[FrameKey]) -> None:
+        """Nothing is kept for them."""
 
 
 class Timed(TransformersPolicy):
@@ -168,6 +193,9 @@ def measure(model: Any, tokenizer: Any, params: Params, options: argparse.Namesp
         context = mean_context(
             play(TransformersPolicy(model, tokenizer, settings), sessions, specs, sessions=64)
         )
+        said = play(
+            TransformersPolicy(model, tokenizer, settings), root_sessions, specs, sessions=64
+        )
         variants: dict[str, Callable[[], int]] = {
             TREES: ours(sessions, 64, TransformersPolicy),
             AT_ONCE: ours(sessions, 64, lambda *of: SentTogether(TransformersPolicy(*of))),
@@ -175,6 +203,7 @@ def measure(model: Any, tokenizer: Any, params: Params, options: argparse.Namesp
             ALONE: ours(sessions, 1, TransformersPolicy),
             ROOT: ours(root_sessions, 64, TransformersPolicy),
             TRL: trl_loop(model, tokenizer, root_sessions, specs, settings, folder),
+            FREE: ours(root_sessions, 64, lambda *_: Replayed(said)),
         }
         measured: Measured = {name: [] for name in [*variants, BARE]}
         shares = []
@@ -211,8 +240,13 @@ def report(
             continue
         mine = per_s[ROOT if name == TRL else TREES]
         ratio = f"{mine[0] / episodes_s:.1f}, {mine[1] / tokens_s:.1f}"
-        own = name in (TREES, ROOT)
+        own = name in (TREES, ROOT, FREE)
         print(f"| {name} | {episodes_s:.1f} | {tokens_s:.0f} | {'-' if own else ratio} |")
+    print(
+        f"\nroot only, an engine that wrote its tokens in no time would be "
+        f"{per_s[FREE][0] / per_s[TRL][0]:.1f} times as fast as TRL's loop: the rest is the "
+        "environment, which both wait for"
+    )
     forward, policy = (statistics.median(share) for share in zip(*shares, strict=True))
     print(
         f"\nthe rollout's tokens/s are {per_s[TREES][1] / per_s[BARE][1]:.0%} of the bare forward "

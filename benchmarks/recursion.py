@@ -1,0 +1,177 @@
+"""What children are worth, by the number of papers: `python -m benchmarks.recursion`.
+
+Two policies are trained from one base, with the same seed and as many steps: one may call itself,
+for the other every sub-call is refused (`env.limits.max_depth: 0`). The base is the default's, but
+for a share of demonstrations in which the root answers by its own code (`mixture.alone`), for a
+policy without children must have seen how. Both then answer unseen questions over 2 to 24 papers;
+so does the first one with its children taken away.
+
+Writes recursion.json and recursion.png into the work folder, and prints the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
+from agent.rollout import EpisodeSpec
+from benchmarks.ablation import SOURCE, train
+from env.problems.settings import LevelSettings
+from env.problems.store import ProblemStore
+from tasks.config import Params, resolve
+from tasks.deploy import local_server
+from tasks.evaluate import play_model
+from tasks.figures import BLUE, GREY, ORANGE, STYLE
+
+PAPERS = (2, 4, 8, 12, 16, 24)
+WITH, WITHOUT, TAKEN = "with children", "trained without", "children taken away"
+ALONE = ["env.limits.max_depth=0"]
+Scores = dict[str, dict[int, list[float]]]
+"""F1 of each episode, by line of the plot and number of papers."""
+
+
+def levels() -> dict[str, LevelSettings]:
+    """A level for each number of papers; gold grows with it as in the default levels."""
+    return {
+        f"papers_{n}": LevelSettings(
+            papers=n, max_gold=min(max(n // 2, 1), 6), distractors=min(2 * n, 8)
+        )
+        for n in PAPERS
+    }
+
+
+def make_base(root: Path, sets: Sequence[str]) -> None:
+    """Data and base model of the comparison, unless they stand there."""
+    if (root / "models" / "base").is_dir():
+        return
+    root.mkdir(parents=True, exist_ok=True)
+    for name in ("params.yaml", "profiles"):
+        (root / name).symlink_to(SOURCE / name)
+    words = [word for text in sets for word in ("--set", text)]
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_WAIT_POLICY": "PASSIVE"}
+    for stage in (["resolve", *words], ["prepare"], ["warmstart"]):
+        command = [sys.executable, "-m", "flows.pipeline", *stage]
+        subprocess.run(command, cwd=root, env=environment, check=True)
+
+
+def evaluate(params: Params, model: Path, episodes: int, label: str) -> dict[int, list[float]]:
+    """Sampled F1 of every episode, by number of papers."""
+    world = params.prepare.synthetic.model_copy(
+        update={
+            "levels": levels(),
+            "questions_per_group": 1,
+            "groups": {"train": 0, "validation": 0, "test": episodes},
+        }
+    )
+    asked = params.model_copy(
+        update={"prepare": params.prepare.model_copy(update={"synthetic": world})}
+    )
+    problems = ProblemStore.generate(world)
+    torch.set_num_threads(params.threads)
+    found: dict[int, list[float]] = {}
+    with local_server(asked, data=None) as url:
+        for n in PAPERS:
+            specs = [EpisodeSpec(name, seed=7) for name in problems.ids("test", f"papers_{n}")]
+            played = play_model(
+                model, url, specs, params.evaluate.generation, sessions=64, label=f"{label}, {n}"
+            )
+            found[n] = [one.evidence.f1 if one.evidence else 0.0 for one in played if not one.void]
+    return found
+
+
+def mean_and_half(values: Sequence[float], rng: np.random.Generator) -> tuple[float, float]:
+    """The mean and the half-width of its bootstrapped 95 % interval."""
+    array = np.asarray(values)
+    means = rng.choice(array, (10_000, len(array))).mean(axis=1)
+    low, high = np.quantile(means, [0.025, 0.975])
+    return float(array.mean()), float(high - low) / 2
+
+
+def plot(scores: Mapping[str, Mapping[int, Sequence[float]]]) -> Figure:
+    """F1 against the number of papers, a line a policy, with 95 % intervals."""
+    styles = {WITH: (BLUE, "o", "-"), WITHOUT: (ORANGE, "s", "--"), TAKEN: (GREY, "^", ":")}
+    rng = np.random.default_rng(0)
+    with rc_context(STYLE):
+        figure = Figure(figsize=(8.0, 4.6))
+        axes = figure.subplots()
+        for name, by_papers in scores.items():
+            colour, marker, line = styles[name]
+            points = [mean_and_half(values, rng) for values in by_papers.values()]
+            axes.errorbar(
+                list(by_papers),
+                [mean for mean, _ in points],
+                yerr=[half for _, half in points],
+                color=colour,
+                marker=marker,
+                linestyle=line,
+                capsize=3,
+                label=name,
+            )
+        axes.set(xlabel="Papers of a problem", ylabel="F1, sampled", ylim=(0, 1), xticks=PAPERS)
+        axes.set_title("What children are worth")
+        axes.legend()
+    return figure
+
+
+def table(scores: Mapping[str, Mapping[int, Sequence[float]]]) -> str:
+    """The plot as Markdown."""
+    rng = np.random.default_rng(0)
+    lines = [
+        f"| papers | {' | '.join(map(str, PAPERS))} |",
+        "|---" * (len(PAPERS) + 1) + "|",
+    ]
+    for name, by_papers in scores.items():
+        cells = (mean_and_half(values, rng) for values in by_papers.values())
+        lines.append(f"| {name} | {' | '.join(f'{m:.2f} ± {h:.2f}' for m, h in cells)} |")
+    return "\n".join(lines)
+
+
+def run(options: argparse.Namespace) -> Scores:
+    """Base, two trainings, three evaluations."""
+    common = [f"warmstart.nano.mixture.alone={options.alone}"]
+    trained = [*common, f"train.steps={options.steps}", f"train.seed={options.seed}"]
+    base = options.work / "base"
+    make_base(base, common)
+    scores: Scores = {}
+    for name, sets in {WITH: trained, WITHOUT: [*trained, *ALONE]}.items():
+        folder = options.work / name.replace(" ", "_")
+        params = train(folder, base, sets)
+        model = folder / "models" / "merged"
+        scores[name] = evaluate(params, model, options.episodes, name)
+        if name == WITH:
+            scores[TAKEN] = evaluate(
+                resolve(overrides=[*sets, *ALONE]), model, options.episodes, TAKEN
+            )
+    return scores
+
+
+def main() -> None:
+    """Measure, write, print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--work", type=Path, default=Path("runs/recursion"))
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--episodes", type=int, default=100, help="problems of each size")
+    parser.add_argument("--alone", type=float, default=0.2, help="share of such demonstrations")
+    options = parser.parse_args()
+    options.work = options.work.resolve()
+    options.work.mkdir(parents=True, exist_ok=True)
+    scores: dict[str, Any] = run(options)
+    (options.work / "recursion.json").write_text(json.dumps(scores))
+    plot(scores).savefig(options.work / "recursion.png", dpi=120)
+    print(table(scores))
+
+
+if __name__ == "__main__":
+    main()
