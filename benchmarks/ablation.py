@@ -5,7 +5,7 @@ steps, and are scored on the same problems. The first seed is trained at every r
 the best sampled F1 on validation problems is the arm's, and the other seeds are trained at that.
 What is told of an arm is measured on test problems.
 
-Each run is the stages `train` and `export` in a folder of its own; its scores go to a JSONL file
+Each run is the stage `train` in a folder of its own; its scores go to a JSONL file
 at once, and a run that stands there is not repeated. Prints the tables of all runs there, as
 Markdown, for docs/experiments.md. Neighbour: `recursion.py` asks what children are worth.
 """
@@ -31,9 +31,12 @@ import pandas as pd
 import torch
 from scipy import stats
 
+from agent.models import TransformersPolicy, load_model
+from agent.rollout import play
 from tasks.config import Params, resolve
 from tasks.deploy import local_server
-from tasks.evaluate import choose, play_model
+from tasks.evaluate import choose
+from tasks.train import BASE, RESULT
 
 ARMS: dict[str, list[str]] = {
     "inverse_count": [],
@@ -44,8 +47,8 @@ ARMS: dict[str, list[str]] = {
     "all weights": ["train.method=full"],
 }
 """The default is inverse_count with LoRA and the curriculum."""
-RATES = {"all weights": [2.5e-4, 5e-4, 1e-3]}
-USUAL_RATES = [1e-3, 2e-3, 4e-3]
+RATES = {"all weights": [5e-4, 1e-3]}
+USUAL_RATES = [2e-3, 4e-3]
 SOURCE = Path(__file__).resolve().parent.parent
 COPIED = ("params.yaml", "profiles", "data", "models/base")
 COLLAPSED = 0.05
@@ -63,11 +66,11 @@ class Run:
     seed: int
     steps: int
     episodes: int
-    """Held-out problems of each split."""
+    """Test problems; half as many validation problems."""
 
 
 def train(folder: Path, root: Path, sets: Sequence[str]) -> Params:
-    """Train and export in a folder of its own, from the data and the base of another.
+    """Train in a folder of its own, from the data and the base of another.
 
     Args:
         folder: made anew.
@@ -88,7 +91,7 @@ def train(folder: Path, root: Path, sets: Sequence[str]) -> Params:
     command = [sys.executable, "-m", "flows.pipeline"]
     environment = {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_WAIT_POLICY": "PASSIVE"}
     words = [word for text in sets for word in ("--set", text)]
-    for stage in (["resolve", *words], ["train"], ["export"]):
+    for stage in (["resolve", *words], ["train"]):
         done = subprocess.run(
             [*command, *stage], cwd=folder, env=environment, capture_output=True, text=True
         )
@@ -107,7 +110,10 @@ def measure(run: Run, root: Path, work: Path) -> Result:
     params = train(folder, root, [*ARMS[run.arm], *settings, f"train.learning_rate={run.rate}"])
     seconds = time.monotonic() - began
     steps = pd.read_parquet("reports/train.parquet")
-    scores = {split: score(params, split, run.episodes) for split in ("validation", "test")}
+    scores = {
+        "validation": score(params, "validation", run.episodes // 2),
+        "test": score(params, "test", run.episodes),
+    }
     return {
         **asdict(run),
         "seconds": round(seconds),
@@ -117,19 +123,25 @@ def measure(run: Run, root: Path, work: Path) -> Result:
 
 
 def score(params: Params, split: str, episodes: int) -> dict[str, float]:
-    """Mean plain F1 of the merged model on held-out problems, greedy and sampled."""
+    """Mean plain F1 of the trained policy on held-out problems, greedy and sampled."""
     specs = choose(Path(f"data/problems/{split}.parquet"), episodes, params.evaluate.seed)
-    torch.set_num_threads(params.threads)
-    generation = params.evaluate.generation
     found = {}
     with local_server(params, data=Path("data/problems")) as url:
         for name, temperature in {"greedy": 0.0, "sampled": 1.0}.items():
-            settings = generation.model_copy(update={"temperature": temperature})
-            played = play_model(
-                Path("models/merged"), url, specs, settings, sessions=64, label=name
-            )
+            policy = trained_policy(params, temperature)
+            played = play(policy, url, specs, sessions=64)
             found[name] = fmean(one.evidence.f1 for one in played if one.evidence)
     return found
+
+
+def trained_policy(params: Params, temperature: float) -> TransformersPolicy:
+    """What the stage `train` left in this folder."""
+    torch.set_num_threads(params.threads)
+    settings = params.evaluate.generation.model_copy(update={"temperature": temperature})
+    result = RESULT[params.train.method]
+    lora = params.train.method == "lora"
+    model = load_model(BASE, adapter=result) if lora else load_model(result)
+    return TransformersPolicy(*model, settings)
 
 
 def best_rate(arm: str, results: Iterable[Result]) -> float:
@@ -216,7 +228,7 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
     parser.add_argument("--rates", nargs="*", type=float, default=None, help="the same for all")
     parser.add_argument("--steps", type=int, default=24, help="two minutes on two quiet cores")
-    parser.add_argument("--episodes", type=int, default=240, help="problems of each split")
+    parser.add_argument("--episodes", type=int, default=240, help="test problems")
     parser.add_argument("--jobs", type=int, default=2, help="runs at once")
     options = parser.parse_args()
     options.root, options.work = options.root.resolve(), options.work.resolve()

@@ -21,17 +21,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from agent.rollout import EpisodeSpec
-from benchmarks.ablation import SOURCE, train
+from agent.rollout import EpisodeSpec, play
+from benchmarks.ablation import SOURCE, train, trained_policy
 from env.problems.settings import LevelSettings
 from env.problems.store import ProblemStore
 from tasks.config import Params, resolve
 from tasks.deploy import local_server
-from tasks.evaluate import play_model
 from tasks.figures import BLUE, GREY, ORANGE, STYLE
 
 PAPERS = (2, 4, 8, 12, 16, 24)
@@ -65,8 +63,8 @@ def make_base(root: Path, sets: Sequence[str]) -> None:
         subprocess.run(command, cwd=root, env=environment, check=True)
 
 
-def evaluate(params: Params, model: Path, episodes: int, label: str) -> dict[int, list[float]]:
-    """Sampled F1 of every episode, by number of papers."""
+def evaluate(params: Params, episodes: int) -> dict[int, list[float]]:
+    """Sampled F1 of every episode of this folder's trained policy, by number of papers."""
     world = params.prepare.synthetic.model_copy(
         update={
             "levels": levels(),
@@ -78,14 +76,11 @@ def evaluate(params: Params, model: Path, episodes: int, label: str) -> dict[int
         update={"prepare": params.prepare.model_copy(update={"synthetic": world})}
     )
     problems = ProblemStore.generate(world)
-    torch.set_num_threads(params.threads)
     found: dict[int, list[float]] = {}
     with local_server(asked, data=None) as url:
         for n in PAPERS:
             specs = [EpisodeSpec(name, seed=7) for name in problems.ids("test", f"papers_{n}")]
-            played = play_model(
-                model, url, specs, params.evaluate.generation, sessions=64, label=f"{label}, {n}"
-            )
+            played = play(trained_policy(params, temperature=1.0), url, specs, sessions=64)
             found[n] = [one.evidence.f1 if one.evidence else 0.0 for one in played if not one.void]
     return found
 
