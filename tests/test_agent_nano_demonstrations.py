@@ -1,20 +1,23 @@
 from __future__ import annotations
 
+import re
 from collections import Counter
 from random import Random
 
 import pytest
 
-from agent.nano import strategies
+from agent.nano import drills, strategies
 from agent.nano.demonstrations import demonstrate, line_f1, names_of, play
 from agent.nano.settings import MixtureSettings
 from agent.policy import TurnReply
 from agent.rollout import EpisodeSpec
 from agent.rollout import play as play_episodes
+from env.problems.names import NAMES
 from env.problems.settings import SyntheticSettings
-from env.problems.synthetic import generate
+from env.problems.synthetic import QUESTIONS, generate
 
 MIXTURE = MixtureSettings()
+_NAME = re.compile("|".join(NAMES))
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +109,22 @@ def test_decisions_follow_their_shares_and_each_other_not(problems):
         lambda rs: sum(r.filter_papers for r in rs) / len(rs),
     ):
         assert share(merged) == pytest.approx(share(apart), abs=0.04)
+
+
+def test_a_share_of_the_roots_ends_by_final_var(problems):
+    trees = list(demonstrate(problems, 2000, MIXTURE, seed=0))
+    ended = [tree.conversations[0][-1]["content"].endswith('FINAL_VAR("r")\n```') for tree in trees]
+    assert ended == [tree.root.final_var for tree in trees]
+    assert sum(ended) / len(trees) == pytest.approx(MIXTURE.final_var, abs=0.03)
+
+
+def test_demonstrations_hold_no_wording_of_the_test_split(problems):
+    common = {form.format(x="*", y="*") for form in QUESTIONS}
+    talks = [tree.conversations[0] for tree in demonstrate(problems, 500, MIXTURE, seed=0)]
+    talks += [drills.root_binding(Random(i), MIXTURE) for i in range(200)]
+    asked = {talk[1]["content"].splitlines()[0] for talk in talks}
+    found = {_NAME.sub("*", question) for question in asked}
+    assert found == common
 
 
 def test_no_good_choice_is_rare_or_usual():

@@ -7,16 +7,15 @@ from agent.nano.demonstrations import child_conversation, demonstrate, root_conv
 from agent.nano.settings import MixtureSettings, NanoSettings
 from agent.nano.tokenizer import END, SPECIAL, build_tokenizer, render, syllable_ids
 from agent.nano.warmstart import untaught
-from env.problems import names
+from env.problems import names, synthetic
 from env.problems.settings import SyntheticSettings
-from env.problems.synthetic import FACTS, QUESTIONS, generate
 
 MIXTURE = MixtureSettings()
 
 
 @pytest.fixture(scope="module")
 def problems():
-    return generate(SyntheticSettings(groups={"train": 4}))
+    return synthetic.generate(SyntheticSettings(groups={"train": 4}))
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +37,10 @@ def test_every_name_is_two_tokens_and_they_differ(tokenizer):
 def test_a_name_has_the_same_tokens_wherever_it_stands(tokenizer, name):
     other = names.NAMES[5]
     pair = encode(tokenizer, name)
-    places = [form.format(x=name, y=other, n=42) for form in (*QUESTIONS, *FACTS)]
-    places += [form.format(x=other, y=name, n=42) for form in (*QUESTIONS, *FACTS)]
+    forms = (*synthetic.QUESTIONS, *synthetic.HELD_OUT_QUESTIONS)
+    forms += (*synthetic.FACTS, *synthetic.HELD_OUT_FACTS)
+    places = [form.format(x=name, y=other, n=42) for form in forms]
+    places += [form.format(x=other, y=name, n=42) for form in forms]
     places += [
         f"A study of {name}.\nOn {name}, it",
         f'search(context, "{name}")',
@@ -79,7 +80,7 @@ def test_the_template_writes_what_render_writes(tokenizer, problems):
 
 def test_a_conversation_only_grows(tokenizer):
     x, y = names.NAMES[3], names.NAMES[900]
-    question = QUESTIONS[0].format(x=x, y=y)
+    question = synthetic.QUESTIONS[0].format(x=x, y=y)
     talk = root_conversation(strategies.BEST_ROOT, question, papers=8, hits=3, hint=True)
     whole = encode(tokenizer, render(talk))
     for count in range(2, len(talk) + 1):

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 
 import pytest
 from pydantic import ValidationError
@@ -16,15 +17,23 @@ from pydantic import ValidationError
 from env.problems.names import COMMON, FIRST, NAMES, RESERVED, SECOND
 from env.problems.schema import COLUMNS, Problem, from_row, tier_of, to_row
 from env.problems.settings import MAX_SENTENCES, MIN_SENTENCES, LevelSettings, SyntheticSettings
-from env.problems.synthetic import FACTS, QUESTIONS, generate
+from env.problems.synthetic import (
+    FACTS,
+    HELD_OUT_FACTS,
+    HELD_OUT_QUESTIONS,
+    QUESTIONS,
+    generate,
+)
 
 SETTINGS = SyntheticSettings(groups={"train": 24, "validation": 6, "test": 12}, seed=3)
 PROBLEMS = generate(SETTINGS)
 
-_ASK = "|".join(
-    re.escape(question).replace(r"\{x\}", r"(\w+)").replace(r"\{y\}", r"(\w+)")
-    for question in QUESTIONS
-)
+
+def pattern(forms: Iterable[str]) -> re.Pattern[str]:
+    """Any of these wordings with names and score filled in."""
+    return re.compile("|".join(re.sub(r"\\{\w\\}", r"\\w+", re.escape(form)) for form in forms))
+
+
 _HASH = """
 import hashlib
 from env.problems.settings import SyntheticSettings
@@ -36,10 +45,8 @@ print(hashlib.sha256(text.encode()).hexdigest())
 
 
 def asked(problem: Problem) -> tuple[str, str]:
-    """The names (X, Y) of a question."""
-    found = re.fullmatch(_ASK, problem.question)
-    assert found is not None, problem.question
-    x, y = (name for name in found.groups() if name)
+    """The names of a question, in its order."""
+    x, y = (word for word in re.findall(r"\w+", problem.question) if word in NAMES)
     return x, y
 
 
@@ -119,10 +126,12 @@ def test_a_sentence_is_gold_exactly_when_it_holds_both_names() -> None:
             if x in sentence and y in sentence
         }
         assert both == gold
-        scores = "|".join(
-            re.escape(fact.format(x=x, y=y, n="__")).replace("__", r"[1-9]\d") for fact in FACTS
-        )
-        assert all(re.fullmatch(scores, sentence) for _, sentence in gold)
+        scores = [
+            f.format(x=a, y=b, n="{n}")
+            for f in (*FACTS, *HELD_OUT_FACTS)
+            for a, b in ((x, y), (y, x))
+        ]
+        assert all(pattern(scores).fullmatch(sentence) for _, sentence in gold)
 
 
 def test_gold_sentences_of_a_question_stand_once() -> None:
@@ -228,6 +237,42 @@ def test_a_share_of_the_test_names_is_held_out(share: float) -> None:
     held = len(names & set(RESERVED)) / len(names)
     # A name drawn from the smaller pool of reserved ones is drawn again more often.
     assert held == pytest.approx(share, abs=0.12)
+
+
+def _wordings(problems: list[Problem], test: bool) -> tuple[set[str], set[str]]:
+    """Questions, and lines of papers without their titles."""
+    split = [problem for problem in problems if (problem.split == "test") == test]
+    lines = {line for p in split for part in sentences(p).values() for line in part}
+    return {problem.question for problem in split}, lines
+
+
+def test_wordings_of_the_test_split_are_held_out() -> None:
+    for test, questions, facts in (
+        (False, QUESTIONS, FACTS),
+        (True, HELD_OUT_QUESTIONS, HELD_OUT_FACTS),
+    ):
+        asked_in, lines = _wordings(PROBLEMS, test)
+        for forms, texts in ((questions, asked_in), (facts, lines)):
+            assert all(pattern(forms).fullmatch(text) for text in texts)
+            assert all(any(pattern([form]).fullmatch(t) for t in texts) for form in forms)
+    common, held_out = (*QUESTIONS, *FACTS), (*HELD_OUT_QUESTIONS, *HELD_OUT_FACTS)
+    assert not any(pattern(common).fullmatch(form.format(x="A", y="B", n=1)) for form in held_out)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_a_share_of_the_test_wordings_is_held_out(share: float) -> None:
+    settings = SETTINGS.model_copy(update={"held_out_templates": share})
+    for texts, forms in zip(
+        _wordings(generate(settings), test=True), (HELD_OUT_QUESTIONS, HELD_OUT_FACTS), strict=True
+    ):
+        held = sum(pattern(forms).fullmatch(text) is not None for text in texts) / len(texts)
+        assert held == pytest.approx(share, abs=0.12)
+
+
+def test_no_sentence_is_nearly_whole_without_its_score() -> None:
+    for fact in (*FACTS, *HELD_OUT_FACTS):
+        sentence = fact.format(x="Kesrog", y="Toxlim", n=42)
+        assert max(map(len, re.split("4|2", sentence))) + 1 < 0.95 * len(sentence)
 
 
 def test_more_sentences_than_papers_hold_is_a_wrong_setting() -> None:

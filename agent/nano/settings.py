@@ -56,6 +56,7 @@ class MixtureSettings(Settings):
         description="shares of the names in a child's prompt",
     )
     merge_all: float = Field(0.45, ge=0, le=1, description="answer with all children's sentences")
+    final_var: float = Field(0.3, ge=0, le=1, description="end by FINAL_VAR instead of FINAL")
     child: dict[Keep, float] = Field(
         {"other": 0.35, "none": 0.4, "one": 0.15, "whole": 0.1},
         description="shares of what a child that knows both names keeps of its part",
@@ -90,6 +91,9 @@ class NanoSettings(Settings):
     name_weight: float = Field(3.0, ge=0, description="loss weight of copied names")
     slips: float = Field(
         0.15, ge=0, le=1, description="share of conversations with a broken turn that is mended"
+    )
+    reworded: float = Field(
+        0.4, ge=0, le=1, description="share of roots whose question is asked in made-up words"
     )
     noise: float = Field(
         0.01, ge=0, le=0.5, description="share of written tokens that are wrong, and no target"

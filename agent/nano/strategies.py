@@ -36,6 +36,8 @@ class RootPlan:
     """Which names a child is told."""
     merge_all: bool
     """Answer with every child's sentences, else with the first child's."""
+    final_var: bool = False
+    """End by naming the variable that holds the answer."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ def draw_root(rng: Random, mixture: MixtureSettings) -> RootPlan:
         papers=int(pick(rng, mixture.papers)),
         prompt=pick(rng, mixture.prompt),
         merge_all=rng.random() < mixture.merge_all,
+        final_var=rng.random() < mixture.final_var,
     )
 
 
@@ -97,8 +100,15 @@ def root_ask(plan: RootPlan, x: str, y: str) -> str:
     return block(
         f"p = {papers}[:{plan.papers}]\n"
         f'r = rlm_query_batched(["{prompt}"] * len(p), [context[i] for i in p])\n'
-        f"FINAL({'r' if plan.merge_all else 'r[0]'})"
+        f"{_ending(plan)}"
     )
+
+
+def _ending(plan: RootPlan) -> str:
+    """How a root hands in `r`, the list of its children's answers."""
+    if not plan.final_var:
+        return f"FINAL({'r' if plan.merge_all else 'r[0]'})"
+    return 'FINAL_VAR("r")' if plan.merge_all else 'r = r[0]\nFINAL_VAR("r")'
 
 
 def child_turn(plan: ChildPlan, names: Sequence[str]) -> str:

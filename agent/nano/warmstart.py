@@ -20,13 +20,14 @@ import torch
 from torch.nn import functional
 
 from agent.nano import drills
-from agent.nano.demonstrations import Tree, demonstrate
+from agent.nano.demonstrations import Conversation, Tree, demonstrate
 from agent.nano.examples import Batch, Encoder, Example, batches, collate, noisy
 from agent.nano.model import build_model
 from agent.nano.probe import ProbeResult, probe
 from agent.nano.settings import NanoSettings
 from agent.nano.slips import with_slip
 from agent.nano.tokenizer import USER, build_tokenizer, render, syllable_ids
+from agent.nano.wording import with_words
 from env.problems.schema import Problem
 
 if TYPE_CHECKING:
@@ -159,11 +160,18 @@ def _examples(
 ) -> list[Example]:
     """The demonstrations' roots and some of their children, with slips in a share of them."""
     talks, places = [], []
-    for talk in chain.from_iterable(t.conversations[: 1 + _CHILDREN_KEPT] for t in trees):
+    roots = [_reworded(settings, tree.conversations[0], rng) for tree in trees]
+    children = (tree.conversations[1 : 1 + _CHILDREN_KEPT] for tree in trees)
+    for talk in chain(roots, chain.from_iterable(children)):
         slipped = with_slip(talk, rng) if rng.random() < settings.slips else (talk, None)
         talks.append(slipped[0])
         places.append(slipped[1])
     return [noisy(example, settings.noise, rng) for example in encoder.encode(talks, places)]
+
+
+def _reworded(settings: NanoSettings, root: Conversation, rng: Random) -> Conversation:
+    """The conversation, asked in made-up words in a share of all cases."""
+    return with_words(root, rng) if rng.random() < settings.reworded else root
 
 
 def _drills(
@@ -176,7 +184,10 @@ def _drills(
     while True:
         count = settings.batch_tokens // 64 // 3 + 1
         made: list[Example] = [drills.repeat(rng, first, second, start) for _ in range(count)]
-        talks = [drills.root_binding(rng, settings.mixture) for _ in range(count)]
+        talks = [
+            _reworded(settings, drills.root_binding(rng, settings.mixture), rng)
+            for _ in range(count)
+        ]
         talks += [drills.child_binding(rng, settings.mixture) for _ in range(count)]
         yield collate([*made, *encoder.encode(talks)])
 

@@ -61,6 +61,13 @@ class SyntheticSettings(Settings):
     held_out: float = Field(
         1.0, ge=0, le=1, description="share of the test split's names that no other split holds"
     )
+    held_out_templates: float = Field(
+        1.0,
+        ge=0,
+        le=1,
+        description="share of the test split's questions and sentences in wordings that no other "
+        "split holds (world names; in papers `held_out` says it)",
+    )
     words: int = Field(
         1400, ge=500, le=1600, description="words of a middling paper (world papers)"
     )

@@ -26,8 +26,28 @@ from env.problems.settings import (
 )
 
 TITLE = "A study of {z}."
-FACTS = ("{x} scores {n} on {y}.", "{x} reaches {n} on {y}.", "On {y}, {x} gets {n}.")
-QUESTIONS = ("What does {x} score on {y}?", "How well does {x} do on {y}?", "Report {x} on {y}.")
+FACTS = (
+    "{x} scores {n} on {y}.",
+    "{x} reaches {n} on {y}.",
+    "On {y}, {x} gets {n}.",
+    "{x} gets {n} points on {y}.",
+    "On {y}, {x} comes to {n}.",
+    "A score of {n} is what {x} has on {y}.",
+)
+"""The score stands at neither end of a long sentence: the rest alone would be nearly all of it."""
+HELD_OUT_FACTS = ("{x} ends at {n} on {y}.", "For {y}, a run of {x} gave {n}.")
+QUESTIONS = (
+    "What does {x} score on {y}?",
+    "How well does {x} do on {y}?",
+    "Report {x} on {y}.",
+    "Give the score of {x} on {y}.",
+    "How good is {x} on {y}?",
+    "On {y}, what does {x} get?",
+    "Which score does {x} reach on {y}?",
+    "For {y}, how well does {x} do?",
+)
+HELD_OUT_QUESTIONS = ("On {y}, how far does {x} come?", "Find the results of {x} for {y}.")
+"""Of the test split alone, as `held_out_templates` says."""
 SCORES = range(10, 100)
 
 _NEAR_MISSES = ("both", "model", "data", "model_in_gold", "data_in_gold")
@@ -41,12 +61,17 @@ class _Draft:
     rng: Random
     lines: list[list[str]]
     fillers: list[str]
+    held_out: float
+    """Share of wordings that only the test split may hold."""
     golds: list[list[tuple[int, str]]] = field(default_factory=list)
     """For each question its (paper, sentence) pairs."""
 
     def sentence(self, x: str, y: str, n: int | None = None) -> str:
         score = self.rng.choice(SCORES) if n is None else n
-        return self.rng.choice(FACTS).format(x=x, y=y, n=score)
+        return self.wording(FACTS, HELD_OUT_FACTS).format(x=x, y=y, n=score)
+
+    def wording(self, common: Sequence[str], held_out: Sequence[str]) -> str:
+        return self.rng.choice(held_out if self.rng.random() < self.held_out else common)
 
     def filler(self) -> str:
         return self.rng.choice(self.fillers)
@@ -135,7 +160,12 @@ def _write_group(
     reserved = settings.held_out if split == "test" else 0.0
     chosen = names.choose(rng, 2 * asked + FILLER_NAMES, reserved)
     pairs = [(chosen[2 * q], chosen[2 * q + 1]) for q in range(asked)]
-    draft = _Draft(rng, [[] for _ in range(level.papers)], fillers=chosen[2 * asked :])
+    draft = _Draft(
+        rng,
+        [[] for _ in range(level.papers)],
+        fillers=chosen[2 * asked :],
+        held_out=settings.held_out_templates if split == "test" else 0.0,
+    )
     for q, (x, y) in enumerate(pairs):
         # Runs through 1..max_gold over the questions of the level, so that tiers are even.
         _add_gold(draft, x, y, gold=1 + (number * asked + q) % level.max_gold)
@@ -154,7 +184,7 @@ def _write_group(
                 split=split,
                 difficulty=difficulty,
                 tier=tier_of(len(evidence)),
-                question=rng.choice(QUESTIONS).format(x=x, y=y),
+                question=draft.wording(QUESTIONS, HELD_OUT_QUESTIONS).format(x=x, y=y),
                 papers=papers,
                 evidence=evidence,
             )
