@@ -111,6 +111,23 @@ def test_decisions_follow_their_shares_and_each_other_not(problems):
         assert share(merged) == pytest.approx(share(apart), abs=0.04)
 
 
+def test_roots_that_answer_alone_play_the_same_on_the_environment(server_url, server_problems):
+    ids = server_problems.ids("train")
+    mixture = MIXTURE.model_copy(update={"alone": 1.0})
+    trees = list(demonstrate([server_problems.get(i) for i in ids], 30, mixture, seed=2))
+    specs = [EpisodeSpec(problem_id=tree.problem_id) for tree in trees]
+    records = play_episodes(Replay(trees), server_url, specs, sessions=16)
+    assert {tree.root.alone for tree in trees} == {"other", "none", "one", "whole"}
+    for tree, record in zip(trees, records, strict=True):
+        assert len(record.frames) == 1
+        assert record.evidence is not None
+        assert record.evidence.f1 == pytest.approx(tree.f1, abs=0.02), tree
+
+
+def test_without_a_share_that_answers_alone_nothing_changes(problems):
+    assert all(tree.root.alone is None for tree in demonstrate(problems, 300, MIXTURE, seed=0))
+
+
 def test_a_share_of_the_roots_ends_by_final_var(problems):
     trees = list(demonstrate(problems, 2000, MIXTURE, seed=0))
     ended = [tree.conversations[0][-1]["content"].endswith('FINAL_VAR("r")\n```') for tree in trees]

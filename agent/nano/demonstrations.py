@@ -81,6 +81,11 @@ def play(problem: Problem, root: RootPlan, children: Sequence[ChildPlan]) -> Tre
         root_conversation(root, problem.question, len(problem.papers), len(hits), hint)
     ]
     answer: list[Line] = []
+    if root.alone:
+        reader = ChildPlan(root.keyword_first, root.alone)
+        answer = [(p.paper_id, text) for p in chosen for text in _kept(reader, (x, y), p.text)]
+        answer = answer[:1] if root.alone == "one" else answer
+        children = []
     for number, (paper, plan) in enumerate(zip(chosen, children, strict=False)):
         conversations.append(child_conversation(plan, told))
         if number == 0 or root.merge_all:

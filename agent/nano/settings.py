@@ -57,6 +57,9 @@ class MixtureSettings(Settings):
     )
     merge_all: float = Field(0.45, ge=0, le=1, description="answer with all children's sentences")
     final_var: float = Field(0.3, ge=0, le=1, description="end by FINAL_VAR instead of FINAL")
+    alone: float = Field(
+        0.0, ge=0, le=1, description="answer by its own code instead of asking children"
+    )
     child: dict[Keep, float] = Field(
         {"other": 0.35, "none": 0.4, "one": 0.15, "whole": 0.1},
         description="shares of what a child that knows both names keeps of its part",

@@ -8,7 +8,7 @@ plays these programs, `probe.py` asks for the names in them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import TypeVar
 
@@ -38,6 +38,8 @@ class RootPlan:
     """Answer with every child's sentences, else with the first child's."""
     final_var: bool = False
     """End by naming the variable that holds the answer."""
+    alone: Keep | None = None
+    """What it keeps of its papers' hits when it asks no child; None: it asks children."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ def pick(rng: Random, shares: Mapping[_T, float]) -> _T:
 
 def draw_root(rng: Random, mixture: MixtureSettings) -> RootPlan:
     """A root's decisions."""
-    return RootPlan(
+    plan = RootPlan(
         keyword_first=rng.random() < mixture.keyword_first,
         filter_papers=rng.random() < mixture.filter_papers,
         papers=int(pick(rng, mixture.papers)),
@@ -68,6 +70,10 @@ def draw_root(rng: Random, mixture: MixtureSettings) -> RootPlan:
         merge_all=rng.random() < mixture.merge_all,
         final_var=rng.random() < mixture.final_var,
     )
+    # No draw where the share is 0: everything else then falls as it did without it.
+    if not mixture.alone or rng.random() >= mixture.alone:
+        return plan
+    return replace(plan, alone=pick(rng, mixture.child))
 
 
 def draw_child(rng: Random, mixture: MixtureSettings, names: int) -> ChildPlan:
@@ -94,14 +100,24 @@ def root_search(plan: RootPlan, x: str, y: str) -> str:
 
 def root_ask(plan: RootPlan, x: str, y: str) -> str:
     """A root's second turn."""
-    other = y if plan.keyword_first else x
+    keyword, other = (x, y) if plan.keyword_first else (y, x)
     papers = f'[i for i in h if "{other}" in context[i]]' if plan.filter_papers else "list(h)"
+    if plan.alone:
+        return block(f"p = {papers}[:{plan.papers}]\n{_read_alone(plan.alone, keyword, other)}")
     prompt = " on ".join(told(plan.prompt, x, y))
     return block(
         f"p = {papers}[:{plan.papers}]\n"
         f'r = rlm_query_batched(["{prompt}"] * len(p), [context[i] for i in p])\n'
         f"{_ending(plan)}"
     )
+
+
+def _read_alone(keep: Keep, keyword: str, other: str) -> str:
+    """What a child would do with each paper, done by the root for all of them."""
+    if keep == "whole":
+        return "FINAL([context[i] for i in p])"
+    hits = f'[x for i in p for x in search(context[i], "{keyword}")]'
+    return f"s = {hits}\nFINAL({_kept(keep, other)})"
 
 
 def _ending(plan: RootPlan) -> str:
@@ -116,9 +132,9 @@ def child_turn(plan: ChildPlan, names: Sequence[str]) -> str:
     if plan.keep == "whole":
         return block("FINAL(context)")
     keyword, other = (names[0], names[-1]) if plan.keyword_first else (names[-1], names[0])
-    kept = {
-        "other": f'[x for x in s if "{other}" in x]',
-        "none": "s",
-        "one": "s[:1]",
-    }[plan.keep]
-    return block(f's = search(context, "{keyword}")\nFINAL({kept})')
+    return block(f's = search(context, "{keyword}")\nFINAL({_kept(plan.keep, other)})')
+
+
+def _kept(keep: Keep, other: str) -> str:
+    """What is kept of the hits `s`, as an expression."""
+    return {"other": f'[x for x in s if "{other}" in x]', "none": "s", "one": "s[:1]"}[keep]
