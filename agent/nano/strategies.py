@@ -73,7 +73,8 @@ def draw_root(rng: Random, mixture: MixtureSettings) -> RootPlan:
     # No draw where the share is 0: everything else then falls as it did without it.
     if not mixture.alone or rng.random() >= mixture.alone:
         return plan
-    return replace(plan, alone=pick(rng, mixture.child))
+    keep: Keep = pick(rng, mixture.child)
+    return replace(plan, alone=keep)
 
 
 def draw_child(rng: Random, mixture: MixtureSettings, names: int) -> ChildPlan:
