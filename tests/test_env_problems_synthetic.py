@@ -25,7 +25,9 @@ from env.problems.synthetic import (
     generate,
 )
 
-SETTINGS = SyntheticSettings(groups={"train": 24, "validation": 6, "test": 12}, seed=3)
+SETTINGS = SyntheticSettings(
+    groups={"train": 24, "validation": 6, "test": 12}, seed=3, held_out_templates=1.0
+)
 PROBLEMS = generate(SETTINGS)
 
 
@@ -38,7 +40,9 @@ _HASH = """
 import hashlib
 from env.problems.settings import SyntheticSettings
 from env.problems.synthetic import generate
-settings = SyntheticSettings(groups={"train": 24, "validation": 6, "test": 12}, seed=3)
+settings = SyntheticSettings(
+    groups={"train": 24, "validation": 6, "test": 12}, seed=3, held_out_templates=1.0
+)
 text = "".join(problem.model_dump_json() for problem in generate(settings))
 print(hashlib.sha256(text.encode()).hexdigest())
 """

@@ -160,9 +160,9 @@ def _examples(
 ) -> list[Example]:
     """The demonstrations' roots and some of their children, with slips in a share of them."""
     talks, places = [], []
-    roots = [_reworded(settings, tree.conversations[0], rng) for tree in trees]
-    children = (tree.conversations[1 : 1 + _CHILDREN_KEPT] for tree in trees)
-    for talk in chain(roots, chain.from_iterable(children)):
+    kept = (tree.conversations[: 1 + _CHILDREN_KEPT] for tree in trees)
+    asked = ([_reworded(settings, root, rng), *children] for root, *children in kept)
+    for talk in chain.from_iterable(asked):
         slipped = with_slip(talk, rng) if rng.random() < settings.slips else (talk, None)
         talks.append(slipped[0])
         places.append(slipped[1])
@@ -171,7 +171,9 @@ def _examples(
 
 def _reworded(settings: NanoSettings, root: Conversation, rng: Random) -> Conversation:
     """The conversation, asked in made-up words in a share of all cases."""
-    return with_words(root, rng) if rng.random() < settings.reworded else root
+    # No draw where the share is 0: everything else then falls as it did without it.
+    wanted = settings.reworded and rng.random() < settings.reworded
+    return with_words(root, rng) if wanted else root
 
 
 def _drills(
