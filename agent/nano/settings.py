@@ -93,7 +93,7 @@ class NanoSettings(Settings):
         0.15, ge=0, le=1, description="share of conversations with a broken turn that is mended"
     )
     reworded: float = Field(
-        0.4, ge=0, le=1, description="share of roots whose question is asked in made-up words"
+        0.0, ge=0, le=1, description="share of roots whose question is asked in made-up words"
     )
     noise: float = Field(
         0.01, ge=0, le=0.5, description="share of written tokens that are wrong, and no target"

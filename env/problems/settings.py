@@ -62,7 +62,7 @@ class SyntheticSettings(Settings):
         1.0, ge=0, le=1, description="share of the test split's names that no other split holds"
     )
     held_out_templates: float = Field(
-        1.0,
+        0.0,
         ge=0,
         le=1,
         description="share of the test split's questions and sentences in wordings that no other "
