@@ -251,11 +251,12 @@ def _wordings(problems: list[Problem], test: bool) -> tuple[set[str], set[str]]:
 
 
 def test_wordings_of_the_test_split_are_held_out() -> None:
+    problems = generate(SETTINGS.model_copy(update={"held_out_templates": 1.0}))
     for test, questions, facts in (
         (False, QUESTIONS, FACTS),
         (True, HELD_OUT_QUESTIONS, HELD_OUT_FACTS),
     ):
-        asked_in, lines = _wordings(PROBLEMS, test)
+        asked_in, lines = _wordings(problems, test)
         for forms, texts in ((questions, asked_in), (facts, lines)):
             assert all(pattern(forms).fullmatch(text) for text in texts)
             assert all(any(pattern([form]).fullmatch(t) for t in texts) for form in forms)

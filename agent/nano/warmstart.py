@@ -11,7 +11,6 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
@@ -160,20 +159,19 @@ def _examples(
 ) -> list[Example]:
     """The demonstrations' roots and some of their children, with slips in a share of them."""
     talks, places = [], []
-    kept = (tree.conversations[: 1 + _CHILDREN_KEPT] for tree in trees)
-    asked = ([_reworded(settings, root, rng), *children] for root, *children in kept)
-    for talk in chain.from_iterable(asked):
-        slipped = with_slip(talk, rng) if rng.random() < settings.slips else (talk, None)
-        talks.append(slipped[0])
-        places.append(slipped[1])
+    for root, *children in (tree.conversations for tree in trees):
+        for talk in (_reworded(settings, root, rng), *children[:_CHILDREN_KEPT]):
+            slipped = with_slip(talk, rng) if rng.random() < settings.slips else (talk, None)
+            talks.append(slipped[0])
+            places.append(slipped[1])
     return [noisy(example, settings.noise, rng) for example in encoder.encode(talks, places)]
 
 
 def _reworded(settings: NanoSettings, root: Conversation, rng: Random) -> Conversation:
     """The conversation, asked in made-up words in a share of all cases."""
-    # No draw where the share is 0: everything else then falls as it did without it.
-    wanted = settings.reworded and rng.random() < settings.reworded
-    return with_words(root, rng) if wanted else root
+    if settings.reworded == 0 or rng.random() >= settings.reworded:
+        return root
+    return with_words(root, rng)
 
 
 def _drills(
