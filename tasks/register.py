@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tasks import tracking
-from tasks.config import RESOLVED
+from tasks.config import RESOLVED, read_resolved
 from tasks.errors import StageError
 from tasks.outputs import replacing, write_json
 from tasks.version import recorded
@@ -37,6 +37,17 @@ EVALUATION = Path("reports/evaluation.json")
 DATA_REPORT = Path("data/report.json")
 ARTIFACT = f"artifacts/{MERGED.name}"
 """Where MLflow keeps the weights within a version's artifact."""
+EXAMPLE = [
+    {
+        "question": "What does Kalvot score on Mirbex?",
+        "documents": [
+            {"id": "a.txt", "title": "Tolgum", "text": "A study of Tolgum.\nKalvot is not in it."},
+            {"id": "b.txt", "title": None, "text": "Kalvot scores 41 on Mirbex."},
+        ],
+        "seed": 0,
+    }
+]
+"""What a request looks like, kept with the model."""
 FETCHED = Path(".run/registry")
 """What was fetched from an artifact store that is not on this machine."""
 LAST_CHAMPION = "champion"
@@ -142,6 +153,7 @@ def log_version(name: str, params: Params, run: StageRun, tags: dict[str, str]) 
             python_model=str(CODE),
             artifacts={"model": str(MERGED), "settings": str(RESOLVED)},
             code_paths=list(PACKAGES),
+            input_example=EXAMPLE,
             pip_requirements="constraints.txt",
         )
     with suppress(MlflowException):  # it exists
@@ -278,6 +290,16 @@ def artifact(version: ModelVersion) -> Path:
         except OSError as error:
             raise StageError(f"{named(version)}: its artifact cannot be read: {error}") from error
     return kept
+
+
+def settings(version: ModelVersion) -> Params:
+    """The settings that a version was registered with, as this code reads them.
+
+    Raises:
+        StageError: the artifact is gone.
+        ConfigError: they do not fit this version of the code.
+    """
+    return read_resolved(artifact(version) / "artifacts" / RESOLVED.name)
 
 
 def named(version: ModelVersion) -> str:

@@ -7,10 +7,13 @@ that serving changes, and an environment's server of one's own. The episodes are
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from agent import answers
+from agent.answers import Answer, Question
+from agent.policy import Policy
 from tasks.config import DeploySettings, Params
 from tasks.deploy import local_server
 
@@ -37,3 +40,19 @@ def for_documents(params: Params) -> Params:
     synthetic = params.prepare.synthetic.model_copy(update={"groups": groups})
     prepare = params.prepare.model_copy(update={"synthetic": synthetic})
     return params.model_copy(update={"env": env, "prepare": prepare})
+
+
+def answer(policy: Policy, url: str, questions: Sequence[Question], params: Params) -> list[Answer]:
+    """Play the questions as the model was trained: with its ids of papers, sizes and limits.
+
+    Raises:
+        EpisodeError: the environment plays nothing.
+    """
+    return answers.answer(
+        policy,
+        url,
+        questions,
+        params.rewards,
+        sessions=min(params.env.max_sessions, params.serving.batch_frames),
+        numbered=params.prepare.source == "synthetic",
+    )
