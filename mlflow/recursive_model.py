@@ -58,7 +58,7 @@ class Evidence(BaseModel):
     """A verbatim quote: characters [start, end) of a document's text."""
 
     id: str
-    title: str | None
+    title: str | None = None
     start: int
     end: int
     text: str
@@ -70,12 +70,12 @@ class Answer(BaseModel):
     evidence: list[Evidence]
     unfounded: int
     """Quotes of the model that stand in no document, and are left out."""
-    stop_reason: str | None
+    stop_reason: str | None = None
     turns: int
     sub_calls: int
     depth: int
     seconds: float
-    void: str | None
+    void: str | None = None
     """Why the episode was lost, by no fault of the model: ask again."""
 
 
@@ -95,9 +95,11 @@ class RecursiveModel(PythonModel):
         self.one_at_a_time = Lock()
 
     def predict(
-        self, context: PythonModelContext, model_input: list[Question], params: Any = None
+        self, context: PythonModelContext | None, model_input: list[Question], params: Any = None
     ) -> list[Answer]:
         """Answer each question."""
+        if context is None:  # MLflow tries the example while it logs the model: nothing to serve
+            return []
         questions = [self._question(number, asked) for number, asked in enumerate(model_input)]
         with self.one_at_a_time:
             found = self._play(questions)
