@@ -125,16 +125,15 @@ def play(
     """
     from agent import answers
     from agent.errors import PolicyError
-    from agent.models import TransformersPolicy, load_model
     from env.errors import EpisodeError
-    from tasks import serving
+    from tasks import evaluate, serving
 
     asked = answers.Question(question, documents, seed)
     params = serving.for_documents(params)
     if reason := answers.fault(asked, params.env):
         raise StageError(f"ask: {reason}")
     try:
-        policy = TransformersPolicy(*load_model(folder), params.serving)
+        policy = evaluate.load_policy(folder, params.serving)
         with serving.own_server(params) as url:
             return serving.answer(policy, url, [asked], params)[0]
     except (PolicyError, EpisodeError) as error:

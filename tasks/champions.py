@@ -115,27 +115,46 @@ def rollback(name: str, to: str | None) -> tuple[ModelVersion | None, ModelVersi
 def table(name: str) -> Table:
     """All versions of a model, the newest first, with what is known of each."""
     drawn = Table(title=f"Versions of {name}", title_justify="left")
-    for column in ("version", "aliases", "F1 greedy", "reward", "promotion", "was champion"):
-        drawn.add_column(column, overflow="fold")
+    for column in ("version", "aliases", "F1 greedy", "reward", "promotion", "champion"):
+        drawn.add_column(column)
     aliases = register.aliases(name)
     for version in register.versions(name):
-        tags = version.tags
-        figures = [
-            f"{tags.get(f'evaluation.{score}.before', '?')} -> "
-            f"{tags.get(f'evaluation.{score}.after', '?')}"
-            for score in ("f1_greedy", "reward")
-        ]
-        gone = f", rolled back {tags[ROLLED_BACK]}" if ROLLED_BACK in tags else ""
+        number, tags = str(version.version), version.tags
         drawn.add_row(
-            str(version.version),
-            ", ".join(
-                sorted(alias for alias, number in aliases.items() if number == str(version.version))
-            ),
-            *figures,
-            f"{tags.get('promotion.verdict', 'not compared')} {tags.get('promotion.interval', '')}",
-            f"since {tags[SINCE]}{gone}" if SINCE in tags else "",
+            number,
+            "\n".join(sorted(alias for alias, named in aliases.items() if named == number)),
+            _before_after(tags, "f1_greedy"),
+            _before_after(tags, "reward"),
+            _verdict(tags),
+            _reign(tags),
         )
     return drawn
+
+
+def _before_after(tags: dict[str, str], score: str) -> str:
+    both = [tags.get(f"evaluation.{score}.{when}") for when in ("before", "after")]
+    return " -> ".join(f"{float(value):.3f}" for value in both if value is not None)
+
+
+def _verdict(tags: dict[str, str]) -> str:
+    if "promotion.verdict" not in tags:
+        return "not compared"
+    intervals = json.loads(tags["promotion.interval"])
+    return "\n".join(
+        [
+            f"{tags['promotion.verdict']} against {tags['promotion.opponent']}",
+            *(f"{low:+.3f} to {high:+.3f}" for low, high in intervals),
+        ]
+    )
+
+
+def _reign(tags: dict[str, str]) -> str:
+    told = []
+    if SINCE in tags:
+        told.append(f"since {tags[SINCE][:16]}")
+    if ROLLED_BACK in tags:
+        told.append(f"rolled back {tags[ROLLED_BACK][:16]}")
+    return "\n".join(told)
 
 
 def _tag(version: ModelVersion, tags: dict[str, str]) -> None:
