@@ -92,6 +92,8 @@ def read(rows: Sequence[Row]) -> Result:
                 f"{registered['name']} version {registered['version']} ({told}; {aliases})",
             )
         )
+    if promotion := _report("promotion"):
+        lines.append(("champion", f"{promotion['verdict']}: {promotion['reason']}"))
     lines.append(("seconds", f"{sum(row.seconds for row in rows):.0f}"))
     lines.append(("look at", "reports/index.html, plots/, `make ui` for MLflow and Prefect"))
     result = Result(list(rows), lines, headline, metrics)

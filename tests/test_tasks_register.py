@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import mlflow
 import pytest
+from mlflow.exceptions import MlflowException
 
 from agent.nano.warmstart import save, untaught
 from env.problems.store import ProblemStore
@@ -54,8 +61,11 @@ def folder(
     told = {"n": 240, "improvement": "Improvement: 50.0 %"} | {n: compared(0.3) for n in names}
     (path / "reports/evaluation.json").write_text(json.dumps(told))
     (path / "dvc.lock").write_text(
-        "stages: {prepare: {outs: [{path: data/problems, md5: abc.dir}, {path: data/report.json}]}}"
+        "stages: {prepare: {outs: [{path: data/problems, md5: abc.dir}, {path: data/report.json}]},"
+        " plots: {outs: [{path: plots/components.png, md5: def}]}}"
     )
+    (path / "data").mkdir()
+    (path / "data/report.json").write_text("{}")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(path)
         patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{path}/mlflow.db")
@@ -70,16 +80,16 @@ def registered(params: Params) -> dict[str, Any]:
     return told
 
 
+@pytest.fixture(scope="module")
+def first(folder: Path, server_params: Params) -> dict[str, Any]:
+    """The report of the first registration."""
+    return registered(server_params)
+
+
 def test_new_weights_make_a_version_and_unchanged_ones_do_not(
-    folder: Path, server_params: Params
+    folder: Path, server_params: Params, first: dict[str, Any]
 ) -> None:
-    first = registered(server_params)
-    assert first == {
-        "name": "rlm",
-        "version": "1",
-        "new": True,
-        "aliases": ["challenger", "champion"],
-    }
+    assert first == {"name": "rlm", "version": "1", "new": True, "aliases": ["challenger"]}
     assert registered(server_params) == first | {"new": False}
 
     # A note beside the weights is no new model; a changed weight is.
@@ -91,47 +101,144 @@ def test_new_weights_make_a_version_and_unchanged_ones_do_not(
     second = registered(server_params)
     weights.write_bytes(kept)
     assert (second["version"], second["new"], second["aliases"]) == ("2", True, ["challenger"])
-    store = tracking.client(tracking.tracking_uri())
-    assert str(store.get_model_version_by_alias("rlm", "champion").version) == "1"
+    assert register.version("rlm", "1").aliases == []
 
 
-def test_a_version_carries_its_lineage(folder: Path, server_params: Params) -> None:
-    name = "lineage"
-    params = server_params.model_copy(
-        update={"register_": config.RegisterSettings(model_name=name)}
-    )
-    registered(params)
-    store = tracking.client(tracking.tracking_uri())
-    version = store.get_model_version_by_alias(name, "champion")
+def test_registering_makes_nobody_champion(first: dict[str, Any]) -> None:
+    assert register.champion("rlm") is None
+
+
+def test_a_version_carries_its_lineage(
+    folder: Path, server_params: Params, first: dict[str, Any]
+) -> None:
+    version = register.version("rlm", "1")
     told = version.tags
     assert told["weights_hash"] == register.weights_hash(Path("models/merged"))
     assert told["dvc.data.problems"] == "abc.dir"
-    assert told["params_hash"] == tracking.params_hash(params)
+    assert told["params_hash"] == tracking.params_hash(server_params)
     assert told["seed"] == "0"
     assert told["evaluation.n"] == "240"
     assert told["evaluation.reward.after"] == "0.3000"
+    assert told["data_report"] == tracking.files_hash([Path("data/report.json")], Path("data"))
+    assert json.loads(told["seeds"]) == {"prepare": 0, "warmstart": 0, "train": 0}
     assert {"commit", "data_hash", "versions", "sandbox"} <= told.keys()
-    run = store.get_run(version.run_id)
-    assert run.data.tags["registered"] == f"{name}/1"
+    # What is no input of the weights is no lineage.
+    assert [key for key in told if key.startswith("dvc.")] == ["dvc.data.problems"]
+    run = tracking.client(tracking.tracking_uri()).get_run(version.run_id)
+    assert run.data.tags["registered"] == "rlm/1"
 
 
-def test_the_registered_model_plays_a_whole_episode(folder: Path, server_params: Params) -> None:
-    registered(server_params)
-    loaded = mlflow.pyfunc.load_model("models:/rlm@champion")
-    questions = [
-        {
-            "question": "What does Kalvot score on Mirbex?",
-            "papers": {"p1": "A study of Tolgum.\nKalvot scores 41 on Mirbex."},
-        },
-        {"question": "Report Kalvot on Mirbex.", "papers": {"p1": "x", "p2": "y"}},
+def test_a_version_keeps_the_settings_it_was_made_with(
+    server_params: Params, first: dict[str, Any]
+) -> None:
+    assert register.settings(register.version("rlm", "1")) == server_params
+
+
+@pytest.fixture(scope="module")
+def loaded(folder: Path, first: dict[str, Any]) -> Any:
+    return mlflow.pyfunc.load_model("models:/rlm/1")
+
+
+PAPERS = ["A study of Tolgum.\nKalvot scores 41 on Mirbex.", "Mirbex is not in it."]
+
+
+def test_the_registered_model_plays_whole_episodes(loaded: Any) -> None:
+    asked = [
+        {"question": "What does Kalvot score on Mirbex?", "documents": PAPERS, "seed": 3},
+        {"question": "Report Kalvot on Mirbex.", "documents": [{"id": "x", "text": PAPERS[0]}]},
     ]
-    answers = loaded.predict(questions)
+    answers = loaded.predict(asked)
     # Nothing was taught, so nothing is found; but both trees were played to their end.
     assert len(answers) == 2
     for answer in answers:
         assert answer["void"] is None
+        assert answer["evidence"] == []
         assert answer["stop_reason"] in ("final", "max_turns", "truncated", "error", "budget")
         assert answer["turns"] >= 1
+
+
+def test_the_registered_model_says_its_inputs_outputs_and_an_example(loaded: Any) -> None:
+    signature = loaded.metadata.signature
+    (request,) = signature.inputs.to_dict()
+    assert set(request["properties"]) == {"question", "documents", "seed"}
+    (reply,) = signature.outputs.to_dict()
+    quote = reply["properties"]["evidence"]["items"]["properties"]
+    assert set(quote) == {"id", "title", "start", "end", "text"}
+    assert loaded.input_example == register.EXAMPLE
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"question": " ", "documents": PAPERS}, "question 1: the question is empty"),
+        ({"question": "q" * 9000, "documents": PAPERS}, r"more than 8000 \(env.limits.prompt"),
+        ({"question": "q", "documents": []}, "there are no documents"),
+        ({"question": "q", "documents": ["a", ""]}, "document 'p2' holds no text"),
+        ({"question": "q", "documents": ["a", {"id": "p1", "text": "b"}]}, "have the same id"),
+        ({"question": "q", "documents": ["a" * 2_000_001]}, "ask about fewer"),
+        ({"question": "q", "papers": {"a": "b"}}, r"documents\\n  Field required"),
+        ({"question": "q", "documents": [{"id": "a"}]}, r"text\\n  Field required"),
+    ],
+)
+def test_a_question_that_cannot_be_asked_is_one_clear_error(
+    loaded: Any, asked: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(MlflowException, match=told):
+        loaded.predict([asked])
+
+
+def test_an_environment_that_dies_is_told_and_started_anew(loaded: Any) -> None:
+    import psutil
+
+    def servers() -> list[psutil.Process]:
+        """Servers that this process started, the registered model's last."""
+        found = [p for p in psutil.Process().children() if "env.server.app" in p.cmdline()]
+        return sorted(found, key=lambda process: process.create_time())
+
+    asked = [{"question": "What does Kalvot score on Mirbex?", "documents": PAPERS}]
+    loaded.predict(asked)
+    server = servers()[-1]
+    server.kill()
+    with pytest.raises(MlflowException, match=r"environment of this model failed.*ask again"):
+        loaded.predict(asked)
+    assert loaded.predict(asked)[0]["void"] is None
+    assert servers()[-1].pid != server.pid
+
+
+@pytest.mark.slow
+def test_it_answers_over_http_and_stops_cleanly(folder: Path, loaded: Any) -> None:
+    import httpx
+    import psutil
+
+    from flows.services import answers, free_port
+
+    port = free_port()
+    command = [str(Path(sys.executable).parent / "mlflow"), "models", "serve"]
+    command += ["-m", "models:/rlm/1", "--env-manager", "local", "--port", str(port)]
+    log = (folder / "serve.log").open("wb")
+    server = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+    try:
+        deadline = time.monotonic() + 200
+        while not answers(f"http://127.0.0.1:{port}/ping"):
+            assert server.poll() is None, (folder / "serve.log").read_text()
+            assert time.monotonic() < deadline, "the scoring server did not start"
+            time.sleep(0.5)
+        url = f"http://127.0.0.1:{port}/invocations"
+        answer = httpx.post(url, json={"inputs": register.EXAMPLE}, timeout=120)
+        assert answer.status_code == 200, answer.text
+        (told,) = answer.json()["predictions"]
+        assert told["void"] is None
+        wrong = httpx.post(url, json={"inputs": [{"question": "", "documents": ["a"]}]})
+        assert wrong.status_code == 400
+        assert "the question is empty; write one" in wrong.text
+        started = psutil.Process(server.pid).children(recursive=True)
+        assert any("env.server.app" in process.cmdline() for process in started)
+        server.terminate()
+        server.wait(timeout=30)
+        assert psutil.wait_procs(started, timeout=30)[1] == []
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize(
@@ -153,4 +260,61 @@ def test_nothing_unproved_is_registered(
             registered(params)
     finally:
         (folder / "aside").rename(folder / missing)
-    assert register.newest_version("unproved") is None
+    assert register.versions("unproved") == []
+
+
+# --- reading the registry ---
+
+
+def made(name: str, weights: bytes = b"weights") -> Any:
+    """A version whose artifact is a folder here, as a local store keeps it."""
+    store = tracking.client(tracking.tracking_uri())
+    if not store.search_registered_models(f"name = '{name}'"):
+        store.create_registered_model(name)
+    source = Path(f"kept-{name}-{len(register.versions(name)) + 1}").resolve()
+    (source / register.ARTIFACT).mkdir(parents=True)
+    (source / register.ARTIFACT / "model.safetensors").write_bytes(weights)
+    tags = {"weights_hash": register.weights_hash(source / register.ARTIFACT)}
+    return store.create_model_version(name, source=str(source), tags=tags)
+
+
+def test_a_model_without_versions_has_no_champion(folder: Path) -> None:
+    assert register.champion("nobody") is None
+    with pytest.raises(StageError, match="nobody has no version '3'; there are none"):
+        register.version("nobody", "3")
+
+
+def test_the_champions_weights_are_found(folder: Path) -> None:
+    version = made("found")
+    store = tracking.client(tracking.tracking_uri())
+    assert register.champion("found") is None
+    store.set_registered_model_alias("found", "champion", version.version)
+    champion = register.champion("found")
+    assert champion is not None
+    assert (register.download(champion) / "model.safetensors").read_bytes() == b"weights"
+
+
+def test_other_weights_than_were_registered_are_refused(folder: Path) -> None:
+    version = made("altered")
+    (register.download(version) / "model.safetensors").write_bytes(b"others")
+    with pytest.raises(StageError, match=r"altered version 1: .* holds other weights"):
+        register.download(version)
+
+
+def test_an_artifact_that_is_gone_is_one_message(folder: Path) -> None:
+    version = made("gone")
+    shutil.rmtree("kept-gone-1")
+    with pytest.raises(StageError, match=r"gone version 1.*artifact"):
+        register.download(version)
+
+
+def test_a_registry_that_does_not_answer_is_one_message(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    try:
+        with pytest.raises(StageError, match=r"MLflow registry at http://127\.0\.0\.1:9 failed"):
+            register.champion("rlm")
+    finally:
+        mlflow.set_tracking_uri(f"sqlite:///{folder}/mlflow.db")
