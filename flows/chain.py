@@ -19,16 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from prefect import State, flow, task
-from prefect.artifacts import (
-    create_markdown_artifact,
-    create_progress_artifact,
-    update_progress_artifact,
-)
 from prefect.cache_policies import NO_CACHE
+from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 from rich.console import Console
 
-from flows import services, stages, summary
+from flows import notices, services, stages, summary
 from flows.surroundings import settle
 from tasks import config, tracking
 from tasks.config import Params
@@ -55,7 +51,18 @@ def rlm(profile: str = "nano", overrides: list[str] | None = None) -> State[str]
     """
     params = config.resolve(profile, overrides or [])
     settle(params.threads)
-    with exclusive(), Chain(params) as chain:
+    with exclusive():
+        return through(params)
+
+
+def through(params: Params, kind: str = "full") -> State[str]:
+    """All stages in their order; the caller holds the folder.
+
+    Args:
+        params: the settings in force.
+        kind: what the MLflow run is called and tagged, `full` or `retrain`.
+    """
+    with Chain(params, kind) as chain:
         chain.run("prepare")
         chain.run("validate")
         chain.deploy()
@@ -81,8 +88,9 @@ class Chain:
     Leaving it always stops the environment and closes the MLflow run, whatever happened.
     """
 
-    def __init__(self, params: Params) -> None:
+    def __init__(self, params: Params, kind: str = "full") -> None:
         self.params = params
+        self.kind = kind
         self.rows: list[summary.Row] = []
         self._open = ExitStack()
 
@@ -94,10 +102,16 @@ class Chain:
         os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
         say_what_is_kept(stages.unchanged(), killed=killed)
         self._mlflow = tracking.start_run(f"rlm-{self.params.profile}", self.params)
-        mark = {"run_id": self._mlflow.run_id, "process": str(os.getpid())}
+        self._mlflow.set_tags({"kind": self.kind})
+        mark = {
+            "run_id": self._mlflow.run_id,
+            "process": str(os.getpid()),
+            "flow_run": flow_run.id,
+        }
         MARK.write_text(json.dumps(mark), encoding="utf-8")
         os.environ[tracking.PARENT_RUN] = self._mlflow.run_id
-        self._progress = _progress()
+        notices.link_to(self._mlflow.run_id, self.params.tracking.experiment)
+        self._progress = notices.Progress()
         return self
 
     def run(self, name: str) -> None:
@@ -117,7 +131,9 @@ class Chain:
         finally:
             self.rows.append(summary.Row(name, outcome, time.monotonic() - started))
             console.print(summary.line(self.rows[-1:]))
-        _advance(self._progress, number / count, name)
+        self._progress.advance(number / count, name)
+        if name == "promote":
+            notices.promotion(self.params.register_.model_name)
 
     def deploy(self) -> None:
         """Start the environment for the stages that follow; they find it by RLM_ENV_URL."""
@@ -137,7 +153,7 @@ class Chain:
         result = summary.read(self.rows)
         self._mlflow.log_metrics(result.metrics)
         self._mlflow.set_tags({"result": result.headline})
-        _note(summary.markdown(result))
+        notices.result(summary.markdown(result))
         return result.headline
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -224,23 +240,37 @@ def prefect_server() -> Iterator[None]:
         services.log_file(server).unlink(missing_ok=True)
 
 
+class BusyError(StageError):
+    """Another run works in this folder."""
+
+
 @contextmanager
-def exclusive() -> Iterator[None]:
-    """One chain at a time in this folder.
+def exclusive(wait_s: float = 0.0) -> Iterator[None]:
+    """One chain at a time in this folder; the kernel frees it when its process dies.
+
+    Args:
+        wait_s: how long to wait for the other one.
 
     Raises:
-        StageError: another one is running.
+        BusyError: another one is running.
     """
     RUNNING.mkdir(exist_ok=True)
+    deadline = time.monotonic() + wait_s
     with LOCK.open("a+") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() < deadline:
+                    time.sleep(0.5)
+                    continue
             handle.seek(0)
-            raise StageError(
-                f"another run works in this folder (process {handle.read() or 'unknown'}): "
-                "wait for it, or stop it with Ctrl-C or SIGTERM"
-            ) from None
+            waited = f" and still did after {wait_s:g} s" if wait_s else ""
+            raise BusyError(
+                f"another run works in this folder (process {handle.read() or 'unknown'})"
+                f"{waited}: wait for it, or stop it with Ctrl-C or SIGTERM"
+            )
         handle.truncate(0)
         handle.write(str(os.getpid()))
         handle.flush()
@@ -256,6 +286,7 @@ def clean_after_killed_run() -> bool:
         return False
     stages.stop_leftovers(process)
     tracking.close_killed(run_id)
+    notices.crashed(mark.get("flow_run"))
     MARK.unlink(missing_ok=True)
     return True
 
@@ -271,15 +302,3 @@ def say_what_is_kept(kept: list[str], killed: bool) -> None:
     else:
         first = stages.BY_DVC[len(kept)]
         console.print(f"Resuming at {first}; kept unchanged: {', '.join(kept)}.")
-
-
-def _progress() -> Any:
-    return create_progress_artifact(0.0, key="rlm-progress", description="Stages of the chain")
-
-
-def _advance(progress: Any, share: float, name: str) -> None:
-    update_progress_artifact(progress, 100.0 * share, description=f"after {name}")
-
-
-def _note(text: str) -> None:
-    create_markdown_artifact(text, key="rlm-result", description="What the run brought")

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,6 +47,8 @@ REPORT = Path("reports/evaluation.json")
 EPISODES = Path("reports/episodes.parquet")
 TRANSCRIPTS = Path("reports/transcripts.jsonl")
 PUBLIC = ["problem_id", "group_id", "difficulty", "tier"]
+Model = Path | Callable[[GenerationSettings], "Policy"]
+"""A model's folder, or what makes a policy that decodes as it is told."""
 
 logger = logging.getLogger(__name__)
 
@@ -136,15 +138,17 @@ def choose(path: Path, count: int, seed: int) -> list[EpisodeSpec]:
     ]
 
 
-def load_policy(model: Path, generation: GenerationSettings) -> Policy:
-    """A model folder as a policy."""
+def load_policy(model: Model, generation: GenerationSettings) -> Policy:
+    """A model as a policy."""
+    if not isinstance(model, Path):
+        return model(generation)
     from agent.models import TransformersPolicy, load_model
 
     return TransformersPolicy(*load_model(model), generation)
 
 
 def play_model(
-    model: Path,
+    model: Model,
     url: str,
     specs: Sequence[EpisodeSpec],
     generation: GenerationSettings,
@@ -152,7 +156,7 @@ def play_model(
     sessions: int,
     label: str,
 ) -> list[Trajectory]:
-    """Episodes of a model folder, in the order of `specs`, with a progress bar."""
+    """Episodes of a model, in the order of `specs`, with a progress bar."""
     from agent.rollout import play
 
     policy = load_policy(model, generation)
@@ -170,7 +174,7 @@ def play_model(
 
 
 def play_modes(
-    model: Path,
+    model: Model,
     url: str,
     specs: Sequence[EpisodeSpec],
     settings: EvaluateSettings,
@@ -199,7 +203,7 @@ def play_modes(
 
 
 def play_alone(
-    model: Path, url: str, specs: Sequence[EpisodeSpec], settings: EvaluateSettings, *, label: str
+    model: Model, url: str, specs: Sequence[EpisodeSpec], settings: EvaluateSettings, *, label: str
 ) -> list[float]:
     """Seconds of episodes played one at a time, greedily: the latency that one user sees."""
     step = max(1, len(specs) // settings.latency_episodes)
@@ -286,17 +290,7 @@ def compare(
         StageError: every episode of a model is void, or every pair has a void.
     """
     for name, of_model in rows.items():
-        voids = [row["void"] for row in of_model if row["void"] is not None]
-        if voids:
-            logger.warning(
-                "evaluate: %d of %d episodes of %s are void and excluded, the first: %s",
-                *(len(voids), len(of_model), name, voids[0]),
-            )
-        if len(voids) == len(of_model):
-            raise StageError(
-                f"evaluate: every episode of {name} is void, the first: {voids[0]}; look at the "
-                "environment's log"
-            )
+        require_played(of_model, name)
     bootstrap = Bootstrap(settings.bootstrap, settings.seed)
     try:
         report = evaluation.report(rows, alone, bootstrap)
@@ -309,6 +303,25 @@ def compare(
         "what is named greedy are of greedy ones",
         "models": {name: str(path) for name, path in MODELS.items()},
     }
+
+
+def require_played(rows: Sequence[Row], name: str) -> None:
+    """Warn of void episodes of a model.
+
+    Raises:
+        StageError: all are.
+    """
+    voids = [row["void"] for row in rows if row["void"] is not None]
+    if voids:
+        logger.warning(
+            "evaluate: %d of %d episodes of %s are void and excluded, the first: %s",
+            *(len(voids), len(rows), name, voids[0]),
+        )
+    if len(voids) == len(rows):
+        raise StageError(
+            f"evaluate: every episode of {name} is void, the first: {voids[0]}; look at the "
+            "environment's log"
+        )
 
 
 def transcripts(
