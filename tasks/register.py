@@ -3,24 +3,27 @@
 The merged model is logged as a pyfunc from code (`mlflow/recursive_model.py`) with its Hugging
 Face folder as artifact. Unchanged weights make no new version. The newest version is
 `challenger`; the very first one is also `champion`. A later version becomes champion only by a
-comparison on fresh problems, which is not this stage's to make.
+comparison on fresh problems, which is not this stage's to make. Neighbours read the registry by
+the functions at the end: who is champion, and the folder of a version's weights.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tasks import tracking
 from tasks.config import RESOLVED
 from tasks.errors import StageError
-from tasks.outputs import write_json
+from tasks.outputs import replacing, write_json
 from tasks.version import recorded
 
 if TYPE_CHECKING:
+    from mlflow import MlflowClient
     from mlflow.entities.model_registry import ModelVersion
 
     from tasks.config import Params
@@ -32,6 +35,12 @@ PACKAGES = ("agent", "env", "rewards", "tasks")
 """Our packages that travel with the model, so that it loads without this folder."""
 REPORT = Path("reports/registered.json")
 EVALUATION = Path("reports/evaluation.json")
+ARTIFACT = f"artifacts/{MERGED.name}"
+"""Where MLflow keeps the weights within a version's artifact."""
+FETCHED = Path(".run/registry")
+"""What was fetched from an artifact store that is not on this machine."""
+LAST_CHAMPION = "champion"
+"""Tag of the registered model: the version that is to be champion, set before the alias moves."""
 
 
 def run(params: Params, run: StageRun) -> Path:
@@ -122,3 +131,113 @@ def describe(name: str, version: str, *, new: bool) -> dict[str, Any]:
     store = tracking.client(tracking.tracking_uri())
     aliases = store.get_model_version(name, version).aliases
     return {"name": name, "version": version, "new": new, "aliases": sorted(aliases)}
+
+
+@contextmanager
+def registry(doing: str) -> Iterator[MlflowClient]:
+    """The client of the registry; what it cannot do is one error that says what and where.
+
+    Args:
+        doing: what is being done, for the message.
+
+    Raises:
+        StageError: the server is gone, the database is locked, or what was asked for is missing.
+    """
+    from mlflow.exceptions import MlflowException
+
+    uri = tracking.tracking_uri()
+    try:
+        yield tracking.client(uri)
+    except MlflowException as error:
+        reason = str(error).split("\n")[0][:300]
+        raise StageError(
+            f"{doing}: the MLflow registry at {uri} failed: {reason}. Nothing was half done: when "
+            "it answers again, run the same command again"
+        ) from error
+
+
+def by_alias(name: str, alias: str) -> ModelVersion | None:
+    """The version that an alias names, with its tags and aliases; None where none does.
+
+    Raises:
+        StageError: the registry fails.
+    """
+    from mlflow.exceptions import MlflowException
+
+    with registry(f"{name}@{alias}") as store:
+        try:
+            return store.get_model_version_by_alias(name, alias)
+        except MlflowException as error:
+            # No such alias, no such model.
+            if error.error_code in ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST"):
+                return None
+            raise
+
+
+def champion(name: str) -> ModelVersion | None:
+    """The version that serves; None where there never was one.
+
+    Raises:
+        StageError: the registry fails, or the version that was champion is deleted.
+    """
+    found = by_alias(name, "champion")
+    if found is not None or by_alias(name, "challenger") is None:
+        return found
+    with registry(f"{name}@champion") as store:
+        last = store.get_registered_model(name).tags.get(LAST_CHAMPION)
+        there = [str(version.version) for version in store.search_model_versions(f"name='{name}'")]
+    if last is None or last in there:  # it was decided and never crowned: it never served
+        return None
+    raise StageError(
+        f"the champion of {name} was version {last}, which is no longer in the registry; name "
+        "another with `python -m flows.pipeline rollback --to VERSION` "
+        f"(there are {', '.join(sorted(there, key=int))})"
+    )
+
+
+def download(version: ModelVersion) -> Path:
+    """The folder of a version's merged Hugging Face weights, on this machine.
+
+    A local store's own folder: read it, never write there. From elsewhere it is fetched once.
+
+    Raises:
+        StageError: the artifact is gone, or its weights are not those that were registered.
+    """
+    folder = artifact(version) / ARTIFACT
+    found = weights_hash(folder) if any(folder.glob("*.safetensors")) else "no weights at all"
+    wanted = version.tags.get("weights_hash", found)
+    if found != wanted:
+        raise StageError(
+            f"{named(version)}: {folder} holds other weights ({found}) than were registered "
+            f"({wanted}); restore the artifact, or delete the version"
+        )
+    return folder
+
+
+def artifact(version: ModelVersion) -> Path:
+    """The folder of a version's whole artifact: weights, settings, code.
+
+    Raises:
+        StageError: it is gone.
+    """
+    from mlflow.artifacts import download_artifacts
+
+    uri = tracking.tracking_uri()
+    kept = FETCHED / "-".join(
+        [version.name, str(version.version), version.tags.get("weights_hash", "")]
+    )
+    with registry(f"{named(version)}: its artifact cannot be read") as _:
+        try:
+            if uri.startswith("sqlite:"):
+                return Path(download_artifacts(version.source))
+            if not kept.is_dir():
+                with replacing(kept) as temporary:
+                    download_artifacts(version.source, dst_path=str(temporary))
+        except OSError as error:
+            raise StageError(f"{named(version)}: its artifact cannot be read: {error}") from error
+    return kept
+
+
+def named(version: ModelVersion) -> str:
+    """`rlm version 3`."""
+    return f"{version.name} version {version.version}"
