@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from rich.console import Console
 
 from flows import notices, services, stages, summary
 from flows.surroundings import settle
-from tasks import config, tracking
+from tasks import config, datasets, tracking
 from tasks.config import Params
 from tasks.errors import GateFailed, StageError
 
@@ -101,7 +102,9 @@ class Chain:
         # DVC starts `python`: this very interpreter, whichever shell called us.
         os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
         say_what_is_kept(stages.unchanged(), killed=killed)
-        self._mlflow = tracking.start_run(f"rlm-{self.params.profile}", self.params)
+        title = f"{self.kind} {self.params.profile} {datetime.now():%Y-%m-%d %H:%M}"
+        name = f"rlm-{self.params.profile}"
+        self._mlflow = tracking.start_run(name, self.params, title=title)
         self._mlflow.set_tags({"kind": self.kind})
         mark = {
             "run_id": self._mlflow.run_id,
@@ -132,6 +135,8 @@ class Chain:
             self.rows.append(summary.Row(name, outcome, time.monotonic() - started))
             console.print(summary.line(self.rows[-1:]))
         self._progress.advance(number / count, name)
+        if name == "prepare":
+            datasets.log(self._mlflow)
         if name == "promote":
             notices.promotion(self.params.register_.model_name)
 

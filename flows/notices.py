@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from flows import services
 from tasks import tracking
@@ -156,4 +157,4 @@ def crashed(flow_run: str | None) -> None:
     with unimportant("the end of the killed run"), get_client(sync_client=True) as client:
         state = client.read_flow_run(flow_run).state
         if state is not None and not state.is_final():
-            client.set_flow_run_state(flow_run, Crashed(message="its process was killed"))
+            client.set_flow_run_state(UUID(flow_run), Crashed(message="its process was killed"))

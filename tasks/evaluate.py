@@ -30,6 +30,7 @@ from agent.settings import GenerationSettings
 from agent.statistics import Bootstrap, choose_problems
 from env.errors import EpisodeError
 from env.problems.store import ProblemStore
+from tasks import traces
 from tasks.config import EvaluateSettings, JudgeSettings, Params
 from tasks.errors import StageError
 from tasks.outputs import replacing, write_json
@@ -93,7 +94,11 @@ def run(params: Params, run: StageRun) -> Path:
     }
     verdicts = ask_judge(judge, played, rows, settings) if judge else None
     report = compare(rows, alone, settings) | {"judge": verdicts}
-    sample = transcripts(played, settings.transcripts)
+    sample = [
+        evaluation.transcript(episode, name, "greedy")
+        for name, episode in chosen(played, settings.transcripts)
+    ]
+    traces.log_episodes(run, chosen(played, params.tracking.traces))
     with replacing(EPISODES) as temporary:
         pd.DataFrame(rows["before"] + rows["after"]).to_parquet(temporary, index=False)
     with replacing(TRANSCRIPTS) as temporary:
@@ -324,19 +329,19 @@ def require_played(rows: Sequence[Row], name: str) -> None:
         )
 
 
-def transcripts(
+def chosen(
     played: dict[str, dict[tuple[Mode, int], list[Trajectory]]], count: int
-) -> list[dict[str, Any]]:
+) -> list[tuple[str, Trajectory]]:
     """The first `count` problems by id of each difficulty, greedy, of every model.
 
     Chosen by id and before anyone looks: no picking of fine examples.
     """
-    chosen: dict[str, list[str]] = {}
+    of_level: dict[str, list[str]] = {}
     for episode in played["before"]["greedy", 0]:
-        chosen.setdefault(episode.difficulty, []).append(episode.problem_id)
-    kept = {item for ids in chosen.values() for item in sorted(ids)[:count]}
+        of_level.setdefault(episode.difficulty, []).append(episode.problem_id)
+    kept = {item for ids in of_level.values() for item in sorted(ids)[:count]}
     return [
-        evaluation.transcript(episode, name, "greedy")
+        (name, episode)
         for name, modes in played.items()
         for episode in modes["greedy", 0]
         if episode.problem_id in kept

@@ -11,7 +11,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tasks import register, tracking
+from tasks import register
 from tasks.errors import StageError
 from tasks.outputs import replacing
 
@@ -51,8 +51,6 @@ def wanted(params: Params) -> ModelVersion:
     Raises:
         StageError: the registry does not have it.
     """
-    from mlflow.exceptions import MlflowException
-
     name, number = params.register_.model_name, params.warmstart.version
     if number is None:
         if champion := register.champion(name):
@@ -61,13 +59,17 @@ def wanted(params: Params) -> ModelVersion:
             f"warmstart: the registry has no champion of {name!r} to go on from; train one with "
             "warmstart.kind=nano, or name a version with warmstart.version"
         )
-    try:
-        return tracking.client(tracking.tracking_uri()).get_model_version(name, number)
-    except MlflowException as error:
-        raise StageError(
-            f"warmstart: the registry has no version {number} of {name!r} "
-            f"({error.message}); change warmstart.version"
-        ) from None
+    return by_number(name, number)
+
+
+def by_number(name: str, number: str) -> ModelVersion:
+    """A version of a registered model.
+
+    Raises:
+        StageError: the registry does not have it, or fails.
+    """
+    with register.registry(f"{name} version {number}") as store:
+        return store.get_model_version(name, number)
 
 
 def origin(base: Path) -> str:

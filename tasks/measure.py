@@ -17,15 +17,15 @@ from agent.errors import PolicyError
 from agent.settings import GenerationSettings
 from agent.statistics import Bootstrap
 from env.errors import EpisodeError
-from tasks import evaluate, register, tracking
+from tasks import evaluate, inherit, register, tracking
 from tasks.config import MeasureSettings, Params
 from tasks.errors import ConfigError, StageError
 from tasks.outputs import write_json
 
 if TYPE_CHECKING:
-    from agent.endpoint import EndpointPolicy, Usage
     from mlflow.entities.model_registry import ModelVersion
 
+    from agent.endpoint import EndpointPolicy, Usage
     from tasks.evaluate import Model
     from tasks.tracking import StageRun
 
@@ -147,18 +147,12 @@ def version_of(name: str, version: str | None, alias: str | None) -> ModelVersio
     Raises:
         StageError: the registry does not have it.
     """
-    from mlflow.exceptions import MlflowException
-
-    store = tracking.client(tracking.tracking_uri())
-    try:
-        if version is not None:
-            return store.get_model_version(name, version)
-        return store.get_model_version_by_alias(name, str(alias))
-    except MlflowException as error:
-        raise StageError(
-            f"evaluate: the registry at {tracking.tracking_uri()} has no {name!r} "
-            f"{'version ' + version if version else 'with alias ' + str(alias)}: {error.message}"
-        ) from None
+    if version is not None:
+        return inherit.by_number(name, version)
+    found = register.by_alias(name, str(alias))
+    if found is None:
+        raise StageError(f"evaluate: the registry has no version of {name!r} with alias {alias!r}")
+    return found
 
 
 def cost(asked: Asked | None, episodes: int, settings: MeasureSettings) -> dict[str, Any] | None:

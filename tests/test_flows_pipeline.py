@@ -107,7 +107,7 @@ def test_dvc_watches_all_code_that_a_stage_runs() -> None:
     # Settings are watched as values; these modules carry results without deciding them.
     passive = re.compile(
         r"(.*\.settings|env\.(models|errors)|env\.problems\.schema"
-        r"|tasks\.(config|deploy|errors|outputs|progress|register|tracking|version))$"
+        r"|tasks\.(config|deploy|errors|datasets|outputs|progress|register|traces|tracking|version))$"
     )
     for name, stage in DVC.items():
         watched = [dependency.removesuffix(".py") for dependency in stage["deps"]]
@@ -396,7 +396,7 @@ def test_the_whole_chain_trains_proves_and_registers(
     assert "rlm version 1 (new; challenger, champion)" in told
     (parent, *_) = runs("rlm-quick")
     assert parent.info.status == "FINISHED"
-    assert "evaluate/f1_greedy_after" in parent.data.metrics
+    assert "result/f1_greedy" in parent.data.metrics
     for name in stages.STAGES:
         child = runs(name)[0]
         assert child.info.status == "FINISHED", name
