@@ -56,7 +56,7 @@ class _Episode:
         ends = self.trajectory.seconds if frame.ended_s is None else frame.ended_s
         completion = frame.kind == "llm"
         span = self._start(
-            _name(frame),
+            self._name(frame),
             SpanType.LLM if completion else SpanType.AGENT,
             parent,
             begins,
@@ -89,7 +89,7 @@ class _Episode:
         cell = self._start(
             f"cell {number + 1}", SpanType.TOOL, parent, written, inputs={"code": turn.text}
         )
-        for child in self.trajectory.children(frame.frame):
+        for child in sorted(self.trajectory.children(frame.frame), key=lambda f: f.frame):
             if child.opened_in == number:
                 self._frame(child, cell)
         seen = following.observation if following else f"the frame ended: {frame.stop_reason}"
@@ -153,8 +153,8 @@ class _Episode:
     def _ns(seconds: float) -> int:
         return int(seconds * 1e9)
 
-
-def _name(frame: FrameRecord) -> str:
-    if frame.parent is None:
-        return "root"
-    return f"{'child' if frame.kind == 'rlm' else 'llm_query'} {frame.frame}, depth {frame.depth}"
+    def _name(self, frame: FrameRecord) -> str:
+        if frame.parent is None:  # it names the trace, too
+            return f"{self.label}: {self.trajectory.problem_id}"
+        kind = "child" if frame.kind == "rlm" else "llm_query"
+        return f"{kind} {frame.frame}, depth {frame.depth}"
