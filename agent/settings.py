@@ -11,6 +11,9 @@ from env.settings import Settings
 PER_ROW = frozenset({"grpo", "bnpo", "sapo", "vespo", "luspo"})
 """Losses of TRL that are wrong for rows of unequal weight, or for a step cut into micro-batches."""
 
+LEAST_PROBLEMS = 200
+"""Pairs of episodes that a promotion rests on: with fewer the interval proves nothing."""
+
 
 class GenerationSettings(Settings):
     """Sampling of one turn."""

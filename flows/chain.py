@@ -41,7 +41,7 @@ console = Console(highlight=False, soft_wrap=True)
 
 @flow(name="rlm", retries=0, log_prints=False)
 def rlm(profile: str = "nano", overrides: list[str] | None = None) -> State[str]:
-    """Build, check, deploy, audit, gate, train, export, evaluate, register, version.
+    """Build, check, deploy, audit, gate, train, export, evaluate, register, promote, version.
 
     Args:
         profile: `nano` is params.yaml itself; others lie in profiles/.
@@ -79,6 +79,7 @@ def through(params: Params, kind: str = "full") -> State[str]:
         chain.run("evaluate")
         chain.run("plots")
         chain.run("register")
+        chain.run("promote")
         chain.run("version")
         return Completed(message=chain.finish())
 

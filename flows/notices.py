@@ -128,7 +128,7 @@ def promotion(name: str) -> None:
         told = json.loads(PROMOTION.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return
-    if told.get("verdict") != "promoted":
+    if told.get("verdict") != "promoted" or not told.get("new"):
         return
     version = str(told.get("version", ""))
     with unimportant("the event of the promotion"):

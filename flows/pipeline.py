@@ -89,6 +89,39 @@ def check_problems(
     guarded(work, f"python -m flows.pipeline check-problems {shlex.quote(path)}")
 
 
+@app.command()
+def models(profile: Profile = "nano") -> None:
+    """List the registered versions: aliases, figures, what promotion said, who was champion."""
+
+    def work() -> None:
+        from rich.console import Console
+
+        from tasks import champions, config
+
+        Console().print(champions.table(config.resolve(profile).register_.model_name))
+
+    guarded(work, "python -m flows.pipeline models")
+
+
+@app.command()
+def rollback(
+    to: Annotated[
+        str | None, typer.Option(metavar="VERSION", help="Not the previous champion but this one.")
+    ] = None,
+    profile: Profile = "nano",
+) -> None:
+    """Make the previous champion champion again; a server of it must be started anew."""
+
+    def work() -> None:
+        from tasks import champions, config
+
+        was, now = champions.rollback(config.resolve(profile).register_.model_name, to)
+        before = f"version {was.version}" if was else "nobody"
+        typer.echo(f"{now.name}: version {now.version} is champion, {before} was")
+
+    guarded(work, "python -m flows.pipeline rollback")
+
+
 def _stage_command(name: str) -> Callable[[], None]:
     def command() -> None:
         guarded(lambda: run_stage(name), f"python -m flows.pipeline {name}")

@@ -34,10 +34,11 @@ STAGES = {
     "evaluate": "Before and after on the same held-out problems: reports/evaluation.json.",
     "plots": "Figures and the report with transcripts: plots/, reports/index.html.",
     "register": "A model version with its lineage in the MLflow registry.",
+    "promote": "The challenger becomes champion if it is proved better: reports/promotion.json.",
     "version": "Push data and checkpoints to the DVC remote.",
 }
 """Every stage in the order of the chain; a name is also module, command, Prefect task and run."""
-DIRECT = ("deploy", "register", "version")
+DIRECT = ("deploy", "register", "promote", "version")
 """No DVC stages: they change the world outside the folder, or need DVC themselves."""
 BY_DVC = tuple(name for name in STAGES if name not in DIRECT)
 CHAIN = "RLM_CHAIN"

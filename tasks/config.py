@@ -16,7 +16,7 @@ import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from agent.nano.settings import NanoSettings
-from agent.settings import GenerationSettings, TrainSettings
+from agent.settings import LEAST_PROBLEMS, GenerationSettings, TrainSettings
 from env.problems.schema import Level
 from env.problems.settings import (
     AlignSettings,
@@ -198,6 +198,19 @@ class MeasureSettings(Settings):
     completion_price: float = Field(0.0, ge=0, description="money for a million tokens written")
 
 
+class PromoteSettings(Settings):
+    """When the challenger replaces the champion."""
+
+    mode: Literal["greedy", "sampled"] = Field(
+        "greedy", description="how both are played, and how a registered model serves"
+    )
+    problems: int = Field(
+        216, ge=LEAST_PROBLEMS, description="problems of each of the two fresh sets"
+    )
+    level: float = Field(0.99, ge=0.9, lt=1, description="of the paired interval by group")
+    bootstrap: int = Field(10_000, ge=1000, description="bootstrap resamples")
+
+
 class TrackingSettings(Settings):
     """MLflow."""
 
@@ -240,10 +253,18 @@ class Params(Settings):
     evaluate: EvaluateSettings = EvaluateSettings()
     plots: PlotsSettings = PlotsSettings()
     register_: RegisterSettings = Field(RegisterSettings(), alias="register")
+    promote: PromoteSettings = PromoteSettings()
     version: VersionSettings = VersionSettings()
     retrain: RetrainSettings = RetrainSettings()
     measure: MeasureSettings = MeasureSettings()
     tracking: TrackingSettings = TrackingSettings()
+
+    @property
+    def serving(self) -> GenerationSettings:
+        """How a registered model writes, and how promotion compares: in `promote.mode`."""
+        if self.promote.mode == "greedy":
+            return self.evaluate.generation.model_copy(update={"temperature": 0.0})
+        return self.evaluate.generation
 
     @model_validator(mode="after")
     def _fits_together(self) -> Params:

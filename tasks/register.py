@@ -2,9 +2,8 @@
 
 The merged model is logged as a pyfunc from code (`mlflow/recursive_model.py`) with its Hugging
 Face folder as artifact. Unchanged weights make no new version. The newest version is
-`challenger`; the very first one is also `champion`. A later version becomes champion only by a
-comparison on fresh problems, which is not this stage's to make. Neighbours read the registry by
-the functions at the end: who is champion, and the folder of a version's weights.
+`challenger`; who becomes `champion` is for the stage `promote` to say. Neighbours read the registry
+by the functions at the end: who is champion, and the folder of a version's weights.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tasks import tracking
-from tasks.config import RESOLVED
+from tasks.config import RESOLVED, read_resolved
 from tasks.errors import StageError
 from tasks.outputs import replacing, write_json
 from tasks.version import recorded
@@ -35,8 +34,20 @@ PACKAGES = ("agent", "env", "rewards", "tasks")
 """Our packages that travel with the model, so that it loads without this folder."""
 REPORT = Path("reports/registered.json")
 EVALUATION = Path("reports/evaluation.json")
+DATA_REPORT = Path("data/report.json")
 ARTIFACT = f"artifacts/{MERGED.name}"
 """Where MLflow keeps the weights within a version's artifact."""
+EXAMPLE = [
+    {
+        "question": "What does Kalvot score on Mirbex?",
+        "documents": [
+            {"id": "a.txt", "title": "Tolgum", "text": "A study of Tolgum.\nKalvot is not in it."},
+            {"id": "b.txt", "title": None, "text": "Kalvot scores 41 on Mirbex."},
+        ],
+        "seed": 0,
+    }
+]
+"""What a request looks like, kept with the model."""
 FETCHED = Path(".run/registry")
 """What was fetched from an artifact store that is not on this machine."""
 LAST_CHAMPION = "champion"
@@ -53,15 +64,12 @@ def run(params: Params, run: StageRun) -> Path:
         raise StageError(f"register: no weights in {MERGED}; run the stage export first")
     name = params.register_.model_name
     weights = weights_hash(MERGED)
-    newest = newest_version(name)
+    newest = next(iter(versions(name)), None)
     if newest is not None and newest.tags.get("weights_hash") == weights:
         report = describe(name, str(newest.version), new=False)
     else:
-        tags = {"weights_hash": weights, **tracking.lineage(params, "train"), **evaluated()}
-        tags |= {f"dvc.{path}": md5 for path, md5 in recorded().items()}
+        tags = {"weights_hash": weights, **lineage(params), **evaluated()}
         version = log_version(name, params, run, tags)
-        if newest is None:
-            run.client.set_registered_model_alias(name, "champion", version)
         run.client.set_registered_model_alias(name, "challenger", version)
         report = describe(name, version, new=True)
     run.set_tags({"registered": f"{name}/{report['version']}", "weights_hash": weights})
@@ -73,11 +81,45 @@ def weights_hash(folder: Path) -> str:
     return tracking.files_hash(sorted(folder.glob("*.safetensors")), folder)
 
 
-def newest_version(name: str) -> ModelVersion | None:
-    """The registered version with the highest number, with its tags."""
-    store = tracking.client(tracking.tracking_uri())
-    found = store.search_model_versions(f"name = '{name}'")
-    return max(found, key=lambda version: int(version.version), default=None)
+def versions(name: str) -> list[ModelVersion]:
+    """All registered versions with their tags, the newest first; none of an unknown model.
+
+    Raises:
+        StageError: the registry fails.
+    """
+    with registry(f"the versions of {name} cannot be listed") as store:
+        found = store.search_model_versions(f"name = '{name}'")
+    return sorted(found, key=lambda version: int(version.version), reverse=True)
+
+
+def version(name: str, number: str) -> ModelVersion:
+    """One registered version, with its tags and aliases.
+
+    Raises:
+        StageError: there is none, or the registry fails.
+    """
+    there = [str(found.version) for found in versions(name)]
+    if number not in there:
+        raise StageError(
+            f"{name} has no version {number!r}; there are {', '.join(there) or 'none'}"
+        )
+    with registry(f"{name} version {number} cannot be read") as store:
+        return store.get_model_version(name, number)
+
+
+def lineage(params: Params) -> dict[str, str]:
+    """Where the weights come from: code, data, base, settings, seeds, packages, sandbox."""
+    made = {path: md5 for path, md5 in recorded().items() if path.startswith(("data", "models"))}
+    return {
+        **tracking.lineage(params, "train"),
+        **{f"dvc.{path}": md5 for path, md5 in made.items()},
+        "data_report": tracking.files_hash([DATA_REPORT], DATA_REPORT.parent)
+        if DATA_REPORT.is_file()
+        else f"unknown: no {DATA_REPORT}",
+        "seeds": json.dumps(
+            {stage: tracking.seed_of(params, stage) for stage in ("prepare", "warmstart", "train")}
+        ),
+    }
 
 
 def evaluated() -> dict[str, str]:
@@ -111,6 +153,7 @@ def log_version(name: str, params: Params, run: StageRun, tags: dict[str, str]) 
             python_model=str(CODE),
             artifacts={"model": str(MERGED), "settings": str(RESOLVED)},
             code_paths=list(PACKAGES),
+            input_example=EXAMPLE,
             pip_requirements="constraints.txt",
         )
     with suppress(MlflowException):  # it exists
@@ -156,6 +199,17 @@ def registry(doing: str) -> Iterator[MlflowClient]:
         ) from error
 
 
+def aliases(name: str) -> dict[str, str]:
+    """Version by alias; none of an unknown model.
+
+    Raises:
+        StageError: the registry fails.
+    """
+    with registry(f"the aliases of {name} cannot be read") as store:
+        found = store.search_registered_models(f"name = '{name}'")
+        return {alias: str(number) for model in found for alias, number in model.aliases.items()}
+
+
 def by_alias(name: str, alias: str) -> ModelVersion | None:
     """The version that an alias names, with its tags and aliases; None where none does.
 
@@ -185,13 +239,13 @@ def champion(name: str) -> ModelVersion | None:
         return found
     with registry(f"{name}@champion") as store:
         last = store.get_registered_model(name).tags.get(LAST_CHAMPION)
-        there = [str(version.version) for version in store.search_model_versions(f"name='{name}'")]
+    there = [str(version.version) for version in versions(name)]
     if last is None or last in there:  # it was decided and never crowned: it never served
         return None
     raise StageError(
         f"the champion of {name} was version {last}, which is no longer in the registry; name "
         "another with `python -m flows.pipeline rollback --to VERSION` "
-        f"(there are {', '.join(sorted(there, key=int))})"
+        f"(there are {', '.join(there)})"
     )
 
 
@@ -236,6 +290,16 @@ def artifact(version: ModelVersion) -> Path:
         except OSError as error:
             raise StageError(f"{named(version)}: its artifact cannot be read: {error}") from error
     return kept
+
+
+def settings(version: ModelVersion) -> Params:
+    """The settings that a version was registered with, as this code reads them.
+
+    Raises:
+        StageError: the artifact is gone.
+        ConfigError: they do not fit this version of the code.
+    """
+    return read_resolved(artifact(version) / "artifacts" / RESOLVED.name)
 
 
 def named(version: ModelVersion) -> str:

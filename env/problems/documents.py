@@ -1,4 +1,4 @@
-"""A folder of documents as papers: Markdown, text, reStructuredText and PDF.
+"""A folder of documents as papers: Markdown, text, reStructuredText, HTML and PDF.
 
 Each file is read once. One that cannot be read is told by its name with the reason, and costs
 only the problems that name it. Neighbour: `files.py`.
@@ -13,9 +13,11 @@ from pathlib import Path
 from env.errors import SourceError
 from env.problems.schema import Paper
 from env.problems.source import Rejected
+from env.problems.web import text_of
 
 TEXT = (".md", ".txt", ".rst")
-READABLE = (*TEXT, ".pdf")
+WEB = (".html", ".htm")
+READABLE = (*TEXT, *WEB, ".pdf")
 _TITLE_CHARS = 200
 
 
@@ -114,6 +116,8 @@ class Documents:
                     "split it, or raise prepare.files.max_mb",
                 )
             text = _pdf(path, self._max_chars) if name.suffix.lower() == ".pdf" else _text(path)
+            if name.suffix.lower() in WEB:
+                text = text_of(text)
         except UnicodeEncodeError:
             raise _Unreadable("its name is no UTF-8", "rename it") from None
         except OSError as error:

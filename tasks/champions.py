@@ -1,0 +1,148 @@
+"""Who is champion: the alias, the tags that remember who was, going back, and the list.
+
+The alias alone says who serves. Everything else is written before it moves, so that a process
+killed at any moment leaves the old champion or the new one.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from tasks import register
+from tasks.errors import StageError
+
+if TYPE_CHECKING:
+    from mlflow.entities.model_registry import ModelVersion
+
+DECISION = "promotion.report"
+"""Tag of a version: the decision on it, as JSON."""
+SINCE = "champion_since"
+PREVIOUS = "previous_champion"
+"""Tag of a version: the version that it replaced."""
+ROLLED_BACK = "rolled_back"
+"""Tag of a version: when it was rolled back; it is not promoted again by itself."""
+
+
+def write_decision(version: ModelVersion, report: dict[str, Any]) -> None:
+    """The decision as tags of the version; the alias is not touched.
+
+    Raises:
+        StageError: the registry fails.
+    """
+    tags = {
+        "verdict": report["verdict"],
+        "reason": report["reason"],
+        "mode": report["rule"]["mode"],
+        "level": report["rule"]["level"],
+        "opponent": report["opponent"]["version"] or report["opponent"]["kind"],
+        "problems": report["problems"],
+        "sets": len(report["sets"]),
+        "n": json.dumps([figures["n"] for figures in report["sets"]]),
+        "interval": json.dumps(
+            [
+                [round(bound, 4) for bound in figures["primary_objective"]["interval"]]
+                for figures in report["sets"]
+            ]
+        ),
+        "at": report["decided_at"],
+    }
+    _tag(version, {f"promotion.{key}": str(value) for key, value in tags.items()})
+    # Last: whoever finds it finds the others.
+    _tag(version, {DECISION: json.dumps(report)})
+
+
+def crown(version: ModelVersion, instead_of: ModelVersion | None) -> None:
+    """Make a version champion; moving the alias is the last thing done.
+
+    Args:
+        version: the new champion; no longer counts as rolled back.
+        instead_of: who is champion now.
+
+    Raises:
+        StageError: the registry fails, or somebody else became champion meanwhile.
+    """
+    name, number = version.name, str(version.version)
+    _tag(version, {SINCE: _now()})
+    if PREVIOUS not in version.tags:
+        _tag(version, {PREVIOUS: str(instead_of.version) if instead_of else ""})
+    with register.registry(f"{register.named(version)} cannot become champion") as store:
+        if ROLLED_BACK in version.tags:
+            store.delete_model_version_tag(name, number, ROLLED_BACK)
+        store.set_registered_model_tag(name, register.LAST_CHAMPION, number)
+    now = register.by_alias(name, "champion")
+    if (now and str(now.version)) != (instead_of and str(instead_of.version)):
+        raise StageError(
+            f"{register.named(version)} did not become champion: meanwhile "
+            f"{register.named(now) if now else 'nobody'} is; compare with it: run promote again"
+        )
+    with register.registry(f"{register.named(version)} cannot become champion") as store:
+        store.set_registered_model_alias(name, "champion", number)
+
+
+def rollback(name: str, to: str | None) -> tuple[ModelVersion | None, ModelVersion]:
+    """Make the previous champion, or the version `to`, champion again.
+
+    Returns:
+        Who was champion (None where the version was deleted) and who is now.
+
+    Raises:
+        StageError: there is no previous champion, no such version, or its artifact is unreadable.
+    """
+    now = register.by_alias(name, "champion")
+    if to is None:
+        if now is None:
+            raise StageError(f"rollback: {name} has no champion; name a version with --to VERSION")
+        to = now.tags.get(PREVIOUS, "")
+        if not to:
+            raise StageError(
+                f"rollback: {register.named(now)} is the first champion, there is none before it; "
+                "name a version with --to VERSION"
+            )
+    target = register.version(name, to)
+    if now is not None and str(now.version) == to:
+        raise StageError(f"rollback: {register.named(target)} is champion already")
+    register.download(target)  # what cannot be read must not serve
+    if now is not None:
+        _tag(now, {ROLLED_BACK: _now(), "rolled_back_to": to})
+    crown(target, instead_of=now)
+    return now, target
+
+
+def table(name: str) -> Table:
+    """All versions of a model, the newest first, with what is known of each."""
+    drawn = Table(title=f"Versions of {name}", title_justify="left")
+    for column in ("version", "aliases", "F1 greedy", "reward", "promotion", "was champion"):
+        drawn.add_column(column, overflow="fold")
+    aliases = register.aliases(name)
+    for version in register.versions(name):
+        tags = version.tags
+        figures = [
+            f"{tags.get(f'evaluation.{score}.before', '?')} -> "
+            f"{tags.get(f'evaluation.{score}.after', '?')}"
+            for score in ("f1_greedy", "reward")
+        ]
+        gone = f", rolled back {tags[ROLLED_BACK]}" if ROLLED_BACK in tags else ""
+        drawn.add_row(
+            str(version.version),
+            ", ".join(
+                sorted(alias for alias, number in aliases.items() if number == str(version.version))
+            ),
+            *figures,
+            f"{tags.get('promotion.verdict', 'not compared')} {tags.get('promotion.interval', '')}",
+            f"since {tags[SINCE]}{gone}" if SINCE in tags else "",
+        )
+    return drawn
+
+
+def _tag(version: ModelVersion, tags: dict[str, str]) -> None:
+    with register.registry(f"tags of {register.named(version)} cannot be written") as store:
+        for key, value in tags.items():
+            store.set_model_version_tag(version.name, str(version.version), key, value[:5000])
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
