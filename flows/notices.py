@@ -155,6 +155,6 @@ def crashed(flow_run: str | None) -> None:
     from prefect.states import Crashed
 
     with unimportant("the end of the killed run"), get_client(sync_client=True) as client:
-        state = client.read_flow_run(flow_run).state
+        state = client.read_flow_run(UUID(flow_run)).state
         if state is not None and not state.is_final():
             client.set_flow_run_state(UUID(flow_run), Crashed(message="its process was killed"))
