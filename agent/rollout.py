@@ -181,6 +181,7 @@ class _Rounds:
 
     def _take(self, episode: _Episode, observation: RLMObservation) -> None:
         record = episode.trajectory
+        arrived_s = time.monotonic() - episode.started
         record.counters = observation.counters
         if card := observation.problem:
             record.difficulty = card.difficulty or record.difficulty
@@ -193,7 +194,7 @@ class _Rounds:
                 ready.append(view)
             elif view.status == "ended":
                 frame.stop_reason = view.stop_reason
-                frame.ended_s = time.monotonic() - episode.started
+                frame.ended_s = arrived_s
                 episode.ended.append((episode.number, view.frame))
         if observation.done or observation.void is not None:
             record.components = dict(observation.components)

@@ -321,20 +321,6 @@ def test_a_cron_deployment_gets_scheduled_runs(prefect_url: str, project: Path) 
     assert all(run["auto_scheduled"] for run in scheduled)
 
 
-def test_the_committed_deployment_names_this_flow() -> None:
-    told = yaml.safe_load((ROOT / "prefect.yaml").read_text())
-    assert "pull" not in told
-    (full,) = told["deployments"]
-    assert full["name"] == "full"
-    path, _, name = full["entrypoint"].partition(":")
-    from flows.chain import rlm
-
-    assert (ROOT / path).is_file()
-    assert rlm.name == name == "rlm"
-    assert full["work_pool"]["name"] == "local"
-    assert full["concurrency_limit"] == {"limit": 1, "collision_strategy": "ENQUEUE"}
-
-
 @patient
 @pytest.mark.slow
 @pytest.mark.slow_sample
