@@ -152,6 +152,8 @@ def client(uri: str) -> MlflowClient:
     # Alembic tells about every migration of a fresh store; nobody reads that.
     logging.getLogger("alembic").setLevel(logging.WARNING)
     logging.getLogger("mlflow").setLevel(logging.WARNING)
+    # What is tried again is nobody's business; what failed for good is told once, by us.
+    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
     import mlflow
 
     _make_store(uri)
