@@ -158,6 +158,7 @@ class Project:
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "OMP_NUM_THREADS": "1",
             "PREFECT_HOME": str(self.folder / ".prefect"),
+            "PREFECT_API_URL": "http://127.0.0.1:9/api",  # nobody: each run starts its own server
             **self.environment,
         }
 

@@ -158,7 +158,8 @@ class Chain:
         """Closing figures, to MLflow and Prefect; returns the one-line result."""
         result = summary.read(self.rows)
         self._mlflow.log_metrics(result.metrics)
-        self._mlflow.set_tags({"result": result.headline})
+        # What it began with was the lineage of the run before: data and environment are new.
+        self._mlflow.set_tags({"result": result.headline, **tracking.lineage(self.params)})
         notices.result(summary.markdown(result))
         return result.headline
 

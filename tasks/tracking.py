@@ -11,6 +11,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -222,8 +223,9 @@ def answering() -> Iterator[MlflowClient]:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of a message that may hold a page of them."""
-    return (str(error) or type(error).__name__).split("\n")[0][:300]
+    """The first line of a message that may hold a page of them, less a client's inner life."""
+    told = (str(error) or type(error).__name__).split("\n")[0]
+    return re.sub(r" failed with exception HTTP\w*\(.*", " got no answer", told)[:300]
 
 
 def start_run(
