@@ -257,7 +257,8 @@ with get_client(sync_client=True) as client:
 
 def kill(project: Project, seed: int, rng: random.Random, target: str) -> Row:
     """SIGKILL one process of the system at a random moment, or as soon as it is there."""
-    chain = project.start(f"prepare.synthetic.seed={seed}")
+    settings = [f"prepare.synthetic.seed={seed}", "train.learning_rate=0.002"]  # and promote plays
+    chain = project.start(*settings)
     moment = time.monotonic() + rng.uniform(0, UNTIL_S)
     while time.monotonic() < moment and chain.process.poll() is None:
         time.sleep(0.05)
@@ -273,7 +274,7 @@ def kill(project: Project, seed: int, rng: random.Random, target: str) -> Row:
         with suppress(ProcessLookupError):
             os.kill(victim, signal.SIGKILL)
     first = chain.end()
-    again = project.start(f"prepare.synthetic.seed={seed}").end()
+    again = project.start(*settings).end()
     return outcome(project, first, again) | {"at": stage if victims else "it was over"}
 
 

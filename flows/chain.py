@@ -167,11 +167,14 @@ class Chain:
         self._open.close()
         os.environ.pop(tracking.PARENT_RUN, None)
         gated = any(row.outcome == "refused" for row in self.rows)
-        if kind is None:
-            self._mlflow.end("FAILED" if gated else "FINISHED")
-        else:
-            self._mlflow.end("FAILED" if issubclass(kind, Exception) else "KILLED")
-        MARK.unlink(missing_ok=True)
+        status: tracking.Status = "FAILED" if gated else "FINISHED"
+        if kind is not None:
+            status = "FAILED" if issubclass(kind, Exception) else "KILLED"
+        if self._mlflow.end(status):
+            MARK.unlink(missing_ok=True)
+        else:  # the next run tells MLflow
+            mark = {"run_id": self._mlflow.run_id, "process": str(os.getpid()), "ended": status}
+            MARK.write_text(json.dumps(mark), encoding="utf-8")
 
 
 # Retries stay 0: a stage is minutes of computing, and the next run resumes at it anyway. DVC
@@ -291,8 +294,12 @@ def clean_after_killed_run() -> bool:
         run_id, process = str(mark["run_id"]), str(mark["process"])
     except (OSError, ValueError, KeyError):
         return False
+    if "ended" in mark:  # it ended well or ill, and only MLflow was not there to hear of it
+        tracking.close_left(run_id, mark["ended"])
+        MARK.unlink(missing_ok=True)
+        return False
     stages.stop_leftovers(process)
-    tracking.close_killed(run_id)
+    tracking.close_left(run_id)
     notices.crashed(mark.get("flow_run"))
     MARK.unlink(missing_ok=True)
     return True

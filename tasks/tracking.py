@@ -133,13 +133,15 @@ class StageRun:
         for start in range(0, len(items), 100):
             self.client.log_batch(self.run_id, params=items[start : start + 100])
 
-    def end(self, status: Status) -> None:
-        """Send what waits and close the run."""
+    def end(self, status: Status) -> bool:
+        """Send what waits and close the run; False when the store did not take it."""
         self.flush()
         if self._waiting:
             logger.warning("%d numbers were not recorded; reports/ has them", len(self._waiting))
         with self._trying("the end of the run"):
             self.client.set_terminated(self.run_id, status)
+            return True
+        return False
 
 
 def tracking_uri() -> str:
@@ -434,8 +436,12 @@ def find_child(params: Params, parent: str, stage: str) -> Run | None:
     return found[0] if found else None
 
 
-def close_killed(run_id: str) -> None:
-    """End a run, and the children that still count as running, whose process was killed.
+def close_left(run_id: str, status: Status = "KILLED") -> None:
+    """End a run that still counts as running, and its children.
+
+    Args:
+        run_id: of a chain that was killed, or whose end the store did not take.
+        status: how it ended; children without an end count as killed.
 
     Raises:
         StageError: MLflow does not answer.
@@ -452,4 +458,5 @@ def close_killed(run_id: str) -> None:
         children = store.search_runs([experiment], f"tags.`mlflow.parentRunId` = '{run_id}'")
         for run in [*children, store.get_run(run_id)]:
             if run.info.status == "RUNNING":
-                store.set_terminated(run.info.run_id, "KILLED")
+                own = run.info.run_id == run_id
+                store.set_terminated(run.info.run_id, status if own else "KILLED")

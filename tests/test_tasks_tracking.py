@@ -144,10 +144,10 @@ def test_a_killed_run_is_closed_with_its_children(monkeypatch: pytest.MonkeyPatc
     with stage_run("prepare", PARAMS) as done:
         pass
     running = tracking.start_run("train", PARAMS, parent.run_id)
-    tracking.close_killed(parent.run_id)
+    tracking.close_left(parent.run_id)
     ended = [stored(run).info.status for run in (parent, done, running)]
     assert ended == ["KILLED", "FINISHED", "KILLED"]
-    tracking.close_killed("0" * 32)  # of a store that is gone: nothing to close
+    tracking.close_left("0" * 32)  # of a store that is gone: nothing to close
 
 
 def test_a_hash_follows_names_and_contents_and_nothing_else(tmp_path: Path) -> None:
@@ -270,3 +270,19 @@ def test_the_machine_is_watched_while_a_stage_runs() -> None:
     with stage_run("train", Params.model_validate({"tracking": {"system_s": 0}})) as run:
         pass
     assert not [name for name in stored(run).data.metrics if name.startswith("system/")]
+
+
+def test_a_run_whose_end_was_not_taken_is_closed_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlflow.exceptions import MlflowException
+
+    parent = tracking.start_run("rlm", PARAMS)
+    child = tracking.start_run("train", PARAMS, parent.run_id)
+    with monkeypatch.context() as patch:
+
+        def gone(*_: Any, **__: Any) -> None:
+            raise MlflowException("the server is gone")
+
+        patch.setattr(parent.client, "set_terminated", gone)
+        assert parent.end("FAILED") is False
+    tracking.close_left(parent.run_id, "FAILED")
+    assert [stored(run).info.status for run in (parent, child)] == ["FAILED", "KILLED"]
