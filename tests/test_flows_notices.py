@@ -180,3 +180,21 @@ def test_without_a_server_the_run_goes_on(
         notices.link_to("0" * 32, "rlm")
     assert [record.levelname for record in caplog.records if record.name == "flows.notices"]
     assert "the run goes on" in caplog.text
+
+
+def test_a_run_whose_server_went_away_says_how_it_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from flows import chain, summary
+    from tasks.errors import StageError
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(chain, "console", chain.Console(soft_wrap=True))
+    gone, started = httpx.ConnectError("refused"), time.time() - 1
+    with pytest.raises(StageError, match="run the same command again"):
+        chain.without_prefect(gone, started)
+    summary.read([summary.Row("version", "done", 1.0)])
+    assert chain.without_prefect(gone, started) == 0
+    assert "every stage is done" in capsys.readouterr().out
+    with pytest.raises(StageError, match="went away"):
+        chain.without_prefect(gone, time.time() + 60)  # the result of an earlier run
