@@ -19,6 +19,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import httpx
 from prefect import State, flow, task
 from prefect.cache_policies import NO_CACHE
 from prefect.runtime import flow_run
@@ -211,8 +212,12 @@ def play(profile: str, overrides: list[str]) -> int:
     # Heartbeats to a server that is gone: `flows/notices.py` says it once.
     for name in ("prefect._internal.concurrency", "prefect.events.clients"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
+    started = time.time()
     with prefect_server():
-        state: State[Any] = rlm(profile, overrides, return_state=True)
+        try:
+            state: State[Any] = rlm(profile, overrides, return_state=True)
+        except httpx.TransportError as error:
+            return without_prefect(error, started)
     if state.is_completed():
         console.print(summary.table(summary.read_last()))
         return 0
@@ -223,6 +228,27 @@ def play(profile: str, overrides: list[str]) -> int:
     if isinstance(error, BaseException):
         raise error
     raise StageError(f"the flow ended {state.name}: {state.message}")
+
+
+def without_prefect(error: Exception, started: float) -> int:
+    """The end of a run whose Prefect server went away before it heard how the run ended.
+
+    Args:
+        error: what the client says.
+        started: when the run began, in seconds of the epoch.
+
+    Returns:
+        The exit code 0: all stages are done.
+
+    Raises:
+        StageError: they are not, or nobody knows.
+    """
+    gone = f"Prefect's server went away in mid-run ({error})"
+    if not summary.LAST.exists() or summary.LAST.stat().st_mtime < started:
+        raise StageError(f"{gone}; run the same command again: finished stages are kept") from error
+    console.print(f"[yellow]{gone}: its page shows no end; every stage is done.[/]")
+    console.print(summary.table(summary.read_last()))
+    return 0
 
 
 @contextmanager

@@ -57,9 +57,11 @@ class Progress:
         """Move it to a share of the stages, in [0, 1]."""
         from prefect.artifacts import update_progress_artifact
 
-        if self._artifact is not None:
+        artifact, self._artifact = self._artifact, None
+        if artifact is not None:
             with unimportant("the progress"):
-                update_progress_artifact(self._artifact, 100.0 * share, description=f"after {name}")
+                update_progress_artifact(artifact, 100.0 * share, description=f"after {name}")
+                self._artifact = artifact  # once refused, it is not tried again
 
 
 def link_to(run_id: str, experiment: str) -> None:
