@@ -216,8 +216,8 @@ def play(profile: str, overrides: list[str]) -> int:
     with prefect_server():
         try:
             state: State[Any] = rlm(profile, overrides, return_state=True)
-        except httpx.TransportError as error:
-            return without_prefect(error, started)
+        except httpx.TransportError as gone:
+            return without_prefect(gone, started)
     if state.is_completed():
         console.print(summary.table(summary.read_last()))
         return 0
