@@ -209,7 +209,8 @@ def play(profile: str, overrides: list[str]) -> int:
     os.environ[stages.CHAIN] = str(os.getpid())
     # The terminal shows the stages' own output; Prefect's log stands on its page.
     logging.getLogger("prefect").propagate = False
-    # Heartbeats to a server that is gone: `flows/notices.py` says it once.
+    # Logs and heartbeats to a server that is gone: `flows/notices.py` says it once.
+    logging.raiseExceptions = False
     for name in ("prefect._internal.concurrency", "prefect.events.clients"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     started = time.time()
