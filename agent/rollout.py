@@ -181,6 +181,7 @@ class _Rounds:
 
     def _take(self, episode: _Episode, observation: RLMObservation) -> None:
         record = episode.trajectory
+        arrived_s = time.monotonic() - episode.started
         record.counters = observation.counters
         if card := observation.problem:
             record.difficulty = card.difficulty or record.difficulty
@@ -188,13 +189,12 @@ class _Rounds:
             record.tier = card.tier or record.tier
         ready = []
         for view in observation.frames:
-            frame = record.frames.setdefault(
-                view.frame, FrameRecord(view.frame, view.parent, view.depth, view.kind)
-            )
+            frame = record.frames.get(view.frame) or self._open(record, view)
             if view.status == "ready":
                 ready.append(view)
             elif view.status == "ended":
                 frame.stop_reason = view.stop_reason
+                frame.ended_s = arrived_s
                 episode.ended.append((episode.number, view.frame))
         if observation.done or observation.void is not None:
             record.components = dict(observation.components)
@@ -210,6 +210,13 @@ class _Rounds:
             episode.requested = [
                 (self._request(episode, view, observation), _as_text(view)) for view in ready
             ]
+
+    @staticmethod
+    def _open(record: Trajectory, view: FrameView) -> FrameRecord:
+        parent = None if view.parent is None else record.frames.get(view.parent)
+        turn = len(parent.turns) - 1 if parent else None
+        frame = FrameRecord(view.frame, view.parent, view.depth, view.kind, opened_in=turn)
+        return record.frames.setdefault(view.frame, frame)
 
     def _request(
         self, episode: _Episode, view: FrameView, observation: RLMObservation
@@ -238,7 +245,8 @@ class _Rounds:
             episode, request, text = asked[place]
             frame = request.key[1]
             seconds = time.monotonic() - started
-            episode.trajectory.frames[frame].turns.append(_record(text, reply, seconds))
+            record = _record(text, reply, started - episode.started, seconds)
+            episode.trajectory.frames[frame].turns.append(record)
             episode.turns[frame] = FrameTurn(frame=frame, text=reply.text, finish=reply.finish)
             if len(episode.turns) == len(episode.requested):
                 self._send(episode)
@@ -267,7 +275,7 @@ def _as_text(view: FrameView) -> str:
     return "\n\n".join(message.content for message in view.messages)
 
 
-def _record(observation: str, reply: TurnReply, seconds: float) -> TurnRecord:
+def _record(observation: str, reply: TurnReply, at_s: float, seconds: float) -> TurnRecord:
     return TurnRecord(
         observation=observation,
         text=reply.text,
@@ -275,5 +283,6 @@ def _record(observation: str, reply: TurnReply, seconds: float) -> TurnRecord:
         prompt_ids=list(reply.prompt_ids),
         sampled_ids=list(reply.sampled_ids),
         logprobs=list(reply.logprobs),
+        at_s=at_s,
         seconds=seconds,
     )

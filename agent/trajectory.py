@@ -30,6 +30,8 @@ class TurnRecord:
     """Tokens sampled, end-of-turn token included when it was sampled."""
     logprobs: list[float] = field(default_factory=list)
     """Log-probability of each sampled token at sampling time, temperature applied."""
+    at_s: float = 0.0
+    """Seconds from the episode's start to the request of this turn."""
     seconds: float = 0.0
 
 
@@ -43,6 +45,10 @@ class FrameRecord:
     kind: FrameKind
     turns: list[TurnRecord] = field(default_factory=list)
     stop_reason: StopReason | None = None
+    opened_in: int | None = None
+    """Which turn of its parent opened it, from 0; None for the root."""
+    ended_s: float | None = None
+    """Seconds from the episode's start to the news of its end."""
 
 
 @dataclass

@@ -15,22 +15,20 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import httpx
 from prefect import State, flow, task
-from prefect.artifacts import (
-    create_markdown_artifact,
-    create_progress_artifact,
-    update_progress_artifact,
-)
 from prefect.cache_policies import NO_CACHE
+from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 from rich.console import Console
 
-from flows import services, stages, summary
+from flows import notices, services, stages, summary
 from flows.surroundings import settle
-from tasks import config, tracking
+from tasks import config, datasets, tracking
 from tasks.config import Params
 from tasks.errors import GateFailed, StageError
 
@@ -55,7 +53,18 @@ def rlm(profile: str = "nano", overrides: list[str] | None = None) -> State[str]
     """
     params = config.resolve(profile, overrides or [])
     settle(params.threads)
-    with exclusive(), Chain(params) as chain:
+    with exclusive():
+        return through(params)
+
+
+def through(params: Params, kind: str = "full") -> State[str]:
+    """All stages in their order; the caller holds the folder.
+
+    Args:
+        params: the settings in force.
+        kind: what the MLflow run is called and tagged, `full` or `retrain`.
+    """
+    with Chain(params, kind) as chain:
         chain.run("prepare")
         chain.run("validate")
         chain.deploy()
@@ -82,8 +91,9 @@ class Chain:
     Leaving it always stops the environment and closes the MLflow run, whatever happened.
     """
 
-    def __init__(self, params: Params) -> None:
+    def __init__(self, params: Params, kind: str = "full") -> None:
         self.params = params
+        self.kind = kind
         self.rows: list[summary.Row] = []
         self._open = ExitStack()
 
@@ -94,11 +104,19 @@ class Chain:
         # DVC starts `python`: this very interpreter, whichever shell called us.
         os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
         say_what_is_kept(stages.unchanged(), killed=killed)
-        self._mlflow = tracking.start_run(f"rlm-{self.params.profile}", self.params)
-        mark = {"run_id": self._mlflow.run_id, "process": str(os.getpid())}
+        title = f"{self.kind} {self.params.profile} {datetime.now():%Y-%m-%d %H:%M}"
+        name = f"rlm-{self.params.profile}"
+        self._mlflow = tracking.start_run(name, self.params, title=title)
+        self._mlflow.set_tags({"kind": self.kind})
+        mark = {
+            "run_id": self._mlflow.run_id,
+            "process": str(os.getpid()),
+            "flow_run": flow_run.id,
+        }
         MARK.write_text(json.dumps(mark), encoding="utf-8")
         os.environ[tracking.PARENT_RUN] = self._mlflow.run_id
-        self._progress = _progress()
+        notices.link_to(self._mlflow.run_id, self.params.tracking.experiment)
+        self._progress = notices.Progress()
         return self
 
     def run(self, name: str) -> None:
@@ -118,7 +136,11 @@ class Chain:
         finally:
             self.rows.append(summary.Row(name, outcome, time.monotonic() - started))
             console.print(summary.line(self.rows[-1:]))
-        _advance(self._progress, number / count, name)
+        self._progress.advance(number / count, name)
+        if name == "prepare":
+            datasets.log(self._mlflow)
+        if name == "promote":
+            notices.promotion(self.params.register_.model_name)
 
     def deploy(self) -> None:
         """Start the environment for the stages that follow; they find it by RLM_ENV_URL."""
@@ -137,19 +159,23 @@ class Chain:
         """Closing figures, to MLflow and Prefect; returns the one-line result."""
         result = summary.read(self.rows)
         self._mlflow.log_metrics(result.metrics)
-        self._mlflow.set_tags({"result": result.headline})
-        _note(summary.markdown(result))
+        # What it began with was the lineage of the run before: data and environment are new.
+        self._mlflow.set_tags({"result": result.headline, **tracking.lineage(self.params)})
+        notices.result(summary.markdown(result))
         return result.headline
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._open.close()
         os.environ.pop(tracking.PARENT_RUN, None)
         gated = any(row.outcome == "refused" for row in self.rows)
-        if kind is None:
-            self._mlflow.end("FAILED" if gated else "FINISHED")
-        else:
-            self._mlflow.end("FAILED" if issubclass(kind, Exception) else "KILLED")
-        MARK.unlink(missing_ok=True)
+        status: tracking.Status = "FAILED" if gated else "FINISHED"
+        if kind is not None:
+            status = "FAILED" if issubclass(kind, Exception) else "KILLED"
+        if self._mlflow.end(status):
+            MARK.unlink(missing_ok=True)
+        else:  # the next run tells MLflow
+            mark = {"run_id": self._mlflow.run_id, "process": str(os.getpid()), "ended": status}
+            MARK.write_text(json.dumps(mark), encoding="utf-8")
 
 
 # Retries stay 0: a stage is minutes of computing, and the next run resumes at it anyway. DVC
@@ -183,8 +209,16 @@ def play(profile: str, overrides: list[str]) -> int:
     os.environ[stages.CHAIN] = str(os.getpid())
     # The terminal shows the stages' own output; Prefect's log stands on its page.
     logging.getLogger("prefect").propagate = False
+    # Logs and heartbeats to a server that is gone: `flows/notices.py` says it once.
+    logging.raiseExceptions = False
+    for name in ("prefect._internal.concurrency", "prefect.events.clients"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    started = time.time()
     with prefect_server():
-        state: State[Any] = rlm(profile, overrides, return_state=True)
+        try:
+            state: State[Any] = rlm(profile, overrides, return_state=True)
+        except httpx.TransportError as gone:
+            return without_prefect(gone, started)
     if state.is_completed():
         console.print(summary.table(summary.read_last()))
         return 0
@@ -195,6 +229,27 @@ def play(profile: str, overrides: list[str]) -> int:
     if isinstance(error, BaseException):
         raise error
     raise StageError(f"the flow ended {state.name}: {state.message}")
+
+
+def without_prefect(error: Exception, started: float) -> int:
+    """The end of a run whose Prefect server went away before it heard how the run ended.
+
+    Args:
+        error: what the client says.
+        started: when the run began, in seconds of the epoch.
+
+    Returns:
+        The exit code 0: all stages are done.
+
+    Raises:
+        StageError: they are not, or nobody knows.
+    """
+    gone = f"Prefect's server went away in mid-run ({error})"
+    if not summary.LAST.exists() or summary.LAST.stat().st_mtime < started:
+        raise StageError(f"{gone}; run the same command again: finished stages are kept") from error
+    console.print(f"[yellow]{gone}: its page shows no end; every stage is done.[/]")
+    console.print(summary.table(summary.read_last()))
+    return 0
 
 
 @contextmanager
@@ -225,23 +280,37 @@ def prefect_server() -> Iterator[None]:
         services.log_file(server).unlink(missing_ok=True)
 
 
+class BusyError(StageError):
+    """Another run works in this folder."""
+
+
 @contextmanager
-def exclusive() -> Iterator[None]:
-    """One chain at a time in this folder.
+def exclusive(wait_s: float = 0.0) -> Iterator[None]:
+    """One chain at a time in this folder; the kernel frees it when its process dies.
+
+    Args:
+        wait_s: how long to wait for the other one.
 
     Raises:
-        StageError: another one is running.
+        BusyError: another one is running.
     """
     RUNNING.mkdir(exist_ok=True)
+    deadline = time.monotonic() + wait_s
     with LOCK.open("a+") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() < deadline:
+                    time.sleep(0.5)
+                    continue
             handle.seek(0)
-            raise StageError(
-                f"another run works in this folder (process {handle.read() or 'unknown'}): "
-                "wait for it, or stop it with Ctrl-C or SIGTERM"
-            ) from None
+            waited = f" and still did after {wait_s:g} s" if wait_s else ""
+            raise BusyError(
+                f"another run works in this folder (process {handle.read() or 'unknown'})"
+                f"{waited}: wait for it, or stop it with Ctrl-C or SIGTERM"
+            )
         handle.truncate(0)
         handle.write(str(os.getpid()))
         handle.flush()
@@ -255,8 +324,13 @@ def clean_after_killed_run() -> bool:
         run_id, process = str(mark["run_id"]), str(mark["process"])
     except (OSError, ValueError, KeyError):
         return False
+    if "ended" in mark:  # it ended well or ill, and only MLflow was not there to hear of it
+        tracking.close_left(run_id, mark["ended"])
+        MARK.unlink(missing_ok=True)
+        return False
     stages.stop_leftovers(process)
-    tracking.close_killed(run_id)
+    tracking.close_left(run_id)
+    notices.crashed(mark.get("flow_run"))
     MARK.unlink(missing_ok=True)
     return True
 
@@ -272,15 +346,3 @@ def say_what_is_kept(kept: list[str], killed: bool) -> None:
     else:
         first = stages.BY_DVC[len(kept)]
         console.print(f"Resuming at {first}; kept unchanged: {', '.join(kept)}.")
-
-
-def _progress() -> Any:
-    return create_progress_artifact(0.0, key="rlm-progress", description="Stages of the chain")
-
-
-def _advance(progress: Any, share: float, name: str) -> None:
-    update_progress_artifact(progress, 100.0 * share, description=f"after {name}")
-
-
-def _note(text: str) -> None:
-    create_markdown_artifact(text, key="rlm-result", description="What the run brought")

@@ -14,9 +14,11 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
+from flows import automations
 from flows.surroundings import settle
 from tasks.errors import PipelineError, StageError
 
@@ -79,7 +81,10 @@ def up() -> None:
     # Deploying to a pool that is missing prints a message and succeeds: the pool comes first.
     _prefect("work-pool", "create", POOL, "--type", "process", "--overwrite")
     _prefect("work-pool", "inspect", POOL)
+    # One run at a time, whichever deployment asks: they all work in this folder.
+    _prefect("work-pool", "set-concurrency-limit", POOL, "1")
     _prefect("--no-prompt", "deploy", "--all")
+    automations.apply()
     start(WORKER)
     start(TRACKING)
     ui(open_pages=False)
@@ -104,6 +109,17 @@ def ui(open_pages: bool = True) -> None:
         if open_pages and healthy and display:
             webbrowser.open(url)
     typer.echo("Report   reports/index.html")
+
+
+@app.command()
+def notify(
+    url: Annotated[str, typer.Argument(help="Where to POST a JSON object.")],
+) -> None:
+    """Have Gated, Failed, Crashed and Promoted sent to a webhook, by Prefect's automations."""
+    if not answers(f"{PREFECT}/api/health"):
+        raise StageError("notify: Prefect's server does not run; start it with make up")
+    for name in automations.apply(url):
+        typer.echo(f"{name}: on")
 
 
 def start(service: Service, quiet: bool = False) -> None:

@@ -119,6 +119,7 @@ def unchanged() -> list[str]:
     """The DVC stages, from the first on, whose outputs still fit what they were made from."""
     from dvc.repo import Repo
 
+    logging.getLogger("dvc").setLevel(logging.ERROR)
     with Repo(".") as repo:
         changed = repo.status()
     kept: list[str] = []

@@ -13,6 +13,8 @@ from typing import Any
 
 from rich.table import Table
 
+from tasks.tracking import result_metrics
+
 REPORTS = Path("reports")
 LAST = Path(".run/last.json")
 MARKS = {
@@ -63,7 +65,11 @@ def read(rows: Sequence[Row]) -> Result:
     lines = []
     if gate:
         lines.append(("gate", str(gate["advice"])))
-    metrics: dict[str, float] = {}
+    metrics = {"result/minutes": sum(row.seconds for row in rows) / 60}
+    if evaluation:
+        metrics |= result_metrics(evaluation["after"])
+        metrics["result/reward_before"] = evaluation["reward"]["before"]
+        metrics["result/reward_gain"] = evaluation["reward"]["difference"]
     for name, label in COMPARED.items():
         found = evaluation.get(name)
         if not found:
@@ -76,11 +82,6 @@ def read(rows: Sequence[Row]) -> Result:
                 f"({found['difference']:+.3f}, 95 % interval {low:+.3f} to {high:+.3f})",
             )
         )
-        metrics |= {
-            f"evaluate/{name}_before": found["before"],
-            f"evaluate/{name}_after": found["after"],
-            f"evaluate/{name}_difference": found["difference"],
-        }
     headline = str(evaluation.get("improvement", "no evaluation"))
     lines.append(("result", f"{headline} (reward, n = {evaluation.get('n', 0)} problems)"))
     if registered:

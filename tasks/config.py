@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -86,7 +87,15 @@ class DeploySettings(Settings):
 class WarmstartSettings(Settings):
     """What the base model is."""
 
-    kind: Literal["nano", "none"] = Field("nano", description="none: an untrained nano base")
+    kind: Literal["nano", "champion", "none"] = Field(
+        "nano", description="champion: the registered one goes on; none: an untrained nano base"
+    )
+    version: str | None = Field(
+        None,
+        pattern=r"^\d+$",
+        description="registered version that `champion` means; null: the alias, of which DVC sees "
+        "no change, so `rlm/retrain` names it",
+    )
     nano: NanoSettings = NanoSettings()
 
 
@@ -159,6 +168,36 @@ class RegisterSettings(Settings):
     model_name: str = "rlm"
 
 
+class RetrainSettings(Settings):
+    """The deployment `rlm/retrain`: fresh data, from the champion on."""
+
+    seed: str = Field(
+        "%Y%m%d",
+        description="strftime format of the run's date (UTC) that gives prepare.synthetic.seed",
+    )
+    start: Literal["champion", "profile"] = Field(
+        "champion", description="profile: the warm start that the profile names"
+    )
+    wait_s: float = Field(
+        3600.0, ge=0, description="seconds to wait for another run in this folder"
+    )
+
+    @model_validator(mode="after")
+    def _gives_a_number(self) -> RetrainSettings:
+        if not datetime(2026, 1, 2, tzinfo=UTC).strftime(self.seed).isdigit():
+            raise ValueError(f"seed: {self.seed!r} must give digits, such as %Y%m%d")
+        return self
+
+
+class MeasureSettings(Settings):
+    """The deployment `rlm/evaluate`: what it costs to ask a model behind an endpoint."""
+
+    concurrency: int = Field(16, ge=1, le=256, description="requests in flight")
+    timeout_s: float = Field(120.0, gt=0, description="seconds of one request")
+    prompt_price: float = Field(0.0, ge=0, description="money for a million tokens read")
+    completion_price: float = Field(0.0, ge=0, description="money for a million tokens written")
+
+
 class PromoteSettings(Settings):
     """When the challenger replaces the champion."""
 
@@ -176,6 +215,16 @@ class TrackingSettings(Settings):
     """MLflow."""
 
     experiment: str = "rlm"
+    traces: int = Field(
+        2,
+        ge=0,
+        le=50,
+        description="episodes traced every train.table_every steps, and per "
+        "difficulty and model in evaluate; 0: none",
+    )
+    system_s: float = Field(
+        5.0, ge=0, description="seconds between samples of processor and memory; 0: none"
+    )
 
 
 class VersionSettings(Settings):
@@ -206,6 +255,8 @@ class Params(Settings):
     register_: RegisterSettings = Field(RegisterSettings(), alias="register")
     promote: PromoteSettings = PromoteSettings()
     version: VersionSettings = VersionSettings()
+    retrain: RetrainSettings = RetrainSettings()
+    measure: MeasureSettings = MeasureSettings()
     tracking: TrackingSettings = TrackingSettings()
 
     @property

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,7 @@ from agent.settings import GenerationSettings
 from agent.statistics import Bootstrap, choose_problems
 from env.errors import EpisodeError
 from env.problems.store import ProblemStore
+from tasks import traces
 from tasks.config import EvaluateSettings, JudgeSettings, Params
 from tasks.errors import StageError
 from tasks.outputs import replacing, write_json
@@ -47,6 +48,8 @@ REPORT = Path("reports/evaluation.json")
 EPISODES = Path("reports/episodes.parquet")
 TRANSCRIPTS = Path("reports/transcripts.jsonl")
 PUBLIC = ["problem_id", "group_id", "difficulty", "tier"]
+Model = Path | Callable[[GenerationSettings], "Policy"]
+"""A model's folder, or what makes a policy that decodes as it is told."""
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +94,11 @@ def run(params: Params, run: StageRun) -> Path:
     }
     verdicts = ask_judge(judge, played, rows, settings) if judge else None
     report = compare(rows, alone, settings) | {"judge": verdicts}
-    sample = transcripts(played, settings.transcripts)
+    sample = [
+        evaluation.transcript(episode, name, "greedy")
+        for name, episode in chosen(played, settings.transcripts)
+    ]
+    traces.log_episodes(run, chosen(played, params.tracking.traces))
     with replacing(EPISODES) as temporary:
         pd.DataFrame(rows["before"] + rows["after"]).to_parquet(temporary, index=False)
     with replacing(TRANSCRIPTS) as temporary:
@@ -136,15 +143,17 @@ def choose(path: Path, count: int, seed: int) -> list[EpisodeSpec]:
     ]
 
 
-def load_policy(model: Path, generation: GenerationSettings) -> Policy:
-    """A model folder as a policy."""
+def load_policy(model: Model, generation: GenerationSettings) -> Policy:
+    """A model as a policy."""
+    if not isinstance(model, Path):
+        return model(generation)
     from agent.models import TransformersPolicy, load_model
 
     return TransformersPolicy(*load_model(model), generation)
 
 
 def play_model(
-    model: Path,
+    model: Model,
     url: str,
     specs: Sequence[EpisodeSpec],
     generation: GenerationSettings,
@@ -152,7 +161,7 @@ def play_model(
     sessions: int,
     label: str,
 ) -> list[Trajectory]:
-    """Episodes of a model folder, in the order of `specs`, with a progress bar."""
+    """Episodes of a model, in the order of `specs`, with a progress bar."""
     from agent.rollout import play
 
     policy = load_policy(model, generation)
@@ -170,7 +179,7 @@ def play_model(
 
 
 def play_modes(
-    model: Path,
+    model: Model,
     url: str,
     specs: Sequence[EpisodeSpec],
     settings: EvaluateSettings,
@@ -199,7 +208,7 @@ def play_modes(
 
 
 def play_alone(
-    model: Path, url: str, specs: Sequence[EpisodeSpec], settings: EvaluateSettings, *, label: str
+    model: Model, url: str, specs: Sequence[EpisodeSpec], settings: EvaluateSettings, *, label: str
 ) -> list[float]:
     """Seconds of episodes played one at a time, greedily: the latency that one user sees."""
     step = max(1, len(specs) // settings.latency_episodes)
@@ -286,17 +295,7 @@ def compare(
         StageError: every episode of a model is void, or every pair has a void.
     """
     for name, of_model in rows.items():
-        voids = [row["void"] for row in of_model if row["void"] is not None]
-        if voids:
-            logger.warning(
-                "evaluate: %d of %d episodes of %s are void and excluded, the first: %s",
-                *(len(voids), len(of_model), name, voids[0]),
-            )
-        if len(voids) == len(of_model):
-            raise StageError(
-                f"evaluate: every episode of {name} is void, the first: {voids[0]}; look at the "
-                "environment's log"
-            )
+        require_played(of_model, name)
     bootstrap = Bootstrap(settings.bootstrap, settings.seed)
     try:
         report = evaluation.report(rows, alone, bootstrap)
@@ -311,19 +310,38 @@ def compare(
     }
 
 
-def transcripts(
+def require_played(rows: Sequence[Row], name: str) -> None:
+    """Warn of void episodes of a model.
+
+    Raises:
+        StageError: all are.
+    """
+    voids = [row["void"] for row in rows if row["void"] is not None]
+    if voids:
+        logger.warning(
+            "evaluate: %d of %d episodes of %s are void and excluded, the first: %s",
+            *(len(voids), len(rows), name, voids[0]),
+        )
+    if len(voids) == len(rows):
+        raise StageError(
+            f"evaluate: every episode of {name} is void, the first: {voids[0]}; look at the "
+            "environment's log"
+        )
+
+
+def chosen(
     played: dict[str, dict[tuple[Mode, int], list[Trajectory]]], count: int
-) -> list[dict[str, Any]]:
+) -> list[tuple[str, Trajectory]]:
     """The first `count` problems by id of each difficulty, greedy, of every model.
 
     Chosen by id and before anyone looks: no picking of fine examples.
     """
-    chosen: dict[str, list[str]] = {}
+    of_level: dict[str, list[str]] = {}
     for episode in played["before"]["greedy", 0]:
-        chosen.setdefault(episode.difficulty, []).append(episode.problem_id)
-    kept = {item for ids in chosen.values() for item in sorted(ids)[:count]}
+        of_level.setdefault(episode.difficulty, []).append(episode.problem_id)
+    kept = {item for ids in of_level.values() for item in sorted(ids)[:count]}
     return [
-        evaluation.transcript(episode, name, "greedy")
+        (name, episode)
         for name, modes in played.items()
         for episode in modes["greedy", 0]
         if episode.problem_id in kept

@@ -11,6 +11,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,12 +21,18 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from tasks import datasets
+from tasks.errors import StageError
+
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Run
+    from mlflow.entities import DatasetInput, Run
 
     from tasks.config import Params
 
+FLUSH_S = 5.0
+RETRY_S = 60.0
+"""Seconds until a store that failed is asked again."""
 PARENT_RUN = "RLM_PARENT_RUN_ID"
 STORE = Path("mlflow.db")
 ARTIFACTS = Path("mlartifacts")
@@ -35,53 +42,88 @@ PACKAGES = ("torch", "transformers", "trl", "peft", "openenv", "prefect", "mlflo
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 
+logger = logging.getLogger(__name__)
+
 
 class StageRun:
-    """One MLflow run. Metrics wait until 100 are there or 5 s have passed, then go as one batch."""
+    """One MLflow run. Metrics wait until 100 are there or 5 s have passed, then go as one batch.
 
-    def __init__(self, client: MlflowClient, run_id: str) -> None:
+    A store that fails once a run is open never ends the stage: numbers wait for it, files stay
+    where they are, and a warning says so.
+    """
+
+    def __init__(self, client: MlflowClient, run_id: str, experiment_id: str = "0") -> None:
         self.client = client
         self.run_id = run_id
+        self.experiment_id = experiment_id
         self._waiting: list[tuple[str, float, int, int]] = []
-        self._sent = time.monotonic()
+        self._next = time.monotonic() + FLUSH_S
+        self._failed = False
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Record numbers by name (`area/name`); `step` counts optimizer steps, None means 0."""
         now_ms = int(time.time() * 1000)
         self._waiting += [(name, float(v), now_ms, step or 0) for name, v in metrics.items()]
-        if len(self._waiting) >= 100 or time.monotonic() - self._sent > 5.0:
+        now = time.monotonic()
+        if now > self._next or (len(self._waiting) >= 100 and not self._failed):
             self.flush()
 
     def flush(self) -> None:
-        """Send the metrics that wait."""
+        """Send the metrics that wait; those that the store does not take go on waiting."""
         from mlflow.entities import Metric
 
-        waiting, self._waiting = self._waiting, []
-        for start in range(0, len(waiting), 1000):
-            batch = [Metric(*item) for item in waiting[start : start + 1000]]
-            self.client.log_batch(self.run_id, metrics=batch)
-        self._sent = time.monotonic()
+        self._next = time.monotonic() + (RETRY_S if self._failed else FLUSH_S)
+        with self._trying("numbers"):
+            while self._waiting:
+                batch = [Metric(*item) for item in self._waiting[:1000]]
+                self.client.log_batch(self.run_id, metrics=batch)
+                del self._waiting[:1000]
+            self._failed = False
+
+    @contextmanager
+    def _trying(self, what: str) -> Iterator[None]:
+        """Go on when the store fails, and warn, once for each time that it stops answering."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            yield
+        except (MlflowException, OSError) as error:
+            if not self._failed:
+                logger.warning(
+                    "MLflow at %s does not take %s (%s); the stage goes on, its numbers wait",
+                    *(tracking_uri(), what, first_line(error)),
+                )
+            self._failed = True
+            self._next = time.monotonic() + RETRY_S
 
     def log_artifact(self, path: str | Path) -> None:
         """Keep a copy of a file, or of a folder's files."""
         path = Path(path)
-        if path.is_dir():
-            self.client.log_artifacts(self.run_id, str(path), artifact_path=path.name)
-        else:
-            self.client.log_artifact(self.run_id, str(path))
+        with self._trying(str(path)):
+            if path.is_dir():
+                self.client.log_artifacts(self.run_id, str(path), artifact_path=path.name)
+            else:
+                self.client.log_artifact(self.run_id, str(path))
 
     def log_table(self, rows: Sequence[Mapping[str, Any]], name: str) -> None:
         """Append rows with equal keys to the table `name`; shown by the UI."""
         if rows:
             columns = {key: [row[key] for row in rows] for key in rows[0]}
-            self.client.log_table(self.run_id, columns, f"tables/{name}.json")
+            with self._trying(f"the table {name}"):
+                self.client.log_table(self.run_id, columns, f"tables/{name}.json")
+
+    def log_inputs(self, datasets: Sequence[DatasetInput]) -> None:
+        """Name the data that the run reads."""
+        with self._trying("the data sets"):
+            self.client.log_inputs(self.run_id, datasets=datasets)
 
     def set_tags(self, tags: Mapping[str, Any]) -> None:
         """Set or replace tags; values become text."""
         from mlflow.entities import RunTag
 
         kept = [RunTag(key, str(value)[:5000]) for key, value in tags.items()]
-        self.client.log_batch(self.run_id, tags=kept)
+        with self._trying("tags"):
+            self.client.log_batch(self.run_id, tags=kept)
 
     def log_params(self, params: Mapping[str, Any]) -> None:
         """Record settings once, a hundred at a time (MLflow's limit)."""
@@ -91,10 +133,15 @@ class StageRun:
         for start in range(0, len(items), 100):
             self.client.log_batch(self.run_id, params=items[start : start + 100])
 
-    def end(self, status: Status) -> None:
-        """Send what waits and close the run."""
+    def end(self, status: Status) -> bool:
+        """Send what waits and close the run; False when the store did not take it."""
         self.flush()
-        self.client.set_terminated(self.run_id, status)
+        if self._waiting:
+            logger.warning("%d numbers were not recorded; reports/ has them", len(self._waiting))
+        with self._trying("the end of the run"):
+            self.client.set_terminated(self.run_id, status)
+            return True
+        return False
 
 
 def tracking_uri() -> str:
@@ -108,6 +155,8 @@ def client(uri: str) -> MlflowClient:
     # Alembic tells about every migration of a fresh store; nobody reads that.
     logging.getLogger("alembic").setLevel(logging.WARNING)
     logging.getLogger("mlflow").setLevel(logging.WARNING)
+    # What is tried again is nobody's business; what failed for good is told once, by us.
+    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
     import mlflow
 
     _make_store(uri)
@@ -155,17 +204,62 @@ def experiment_id(name: str) -> str:
     return str(found.experiment_id)
 
 
-def start_run(name: str, params: Params, parent: str | None = None) -> StageRun:
-    """Open a run with its lineage; a child of `parent` (a run id) when given."""
+@contextmanager
+def answering() -> Iterator[MlflowClient]:
+    """The client of the store; what it cannot do is one error that says where and what to do.
+
+    Raises:
+        StageError: the server is gone, the database is locked or broken.
+    """
+    from mlflow.exceptions import MlflowException
+
+    uri = tracking_uri()
+    try:
+        yield client(uri)
+    except MlflowException as error:
+        raise StageError(
+            f"MLflow at {uri} does not answer: {first_line(error)}; start its server (make up), or "
+            "unset MLFLOW_TRACKING_URI to record in mlflow.db, then run the same command again: "
+            "finished stages are kept"
+        ) from error
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of a message that may hold a page of them, less a client's inner life."""
+    told = (str(error) or type(error).__name__).split("\n")[0]
+    return re.sub(r" failed with exception HTTP\w*\(.*", " got no answer", told)[:300]
+
+
+def start_run(
+    name: str, params: Params, parent: str | None = None, title: str | None = None
+) -> StageRun:
+    """Open a run with its lineage.
+
+    Args:
+        name: the stage, or what else the run does.
+        params: all of them stand in a run without parent; a stage's run has those it reads.
+        parent: id of the run that it is a child of.
+        title: what pages show; the name unless given.
+
+    Raises:
+        StageError: MLflow does not answer.
+    """
     from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 
     tags = {MLFLOW_PARENT_RUN_ID: parent} if parent else {}
-    store = client(tracking_uri())
-    made = store.create_run(experiment_id(params.tracking.experiment), run_name=name, tags=tags)
-    run = StageRun(store, made.info.run_id)
-    run.log_params(flatten(params.model_dump(by_alias=True, mode="json")))
+    with answering() as store:
+        experiment = experiment_id(params.tracking.experiment)
+        made = store.create_run(experiment, run_name=title or name, tags=tags)
+        run = StageRun(store, made.info.run_id, experiment)
+        settings = flatten(params.model_dump(by_alias=True, mode="json"))
+        run.log_params({k: v for k, v in settings.items() if parent is None or reads(name, k)})
     run.set_tags({"stage": name, **lineage(params, name)})
     return run
+
+
+def reads(stage: str, setting: str) -> bool:
+    """Whether a stage's own run shows a setting: its section, and what every episode depends on."""
+    return setting.split(".")[0] in (stage, "profile", "env", "rewards")
 
 
 @contextmanager
@@ -175,9 +269,12 @@ def stage_run(name: str, params: Params) -> Iterator[StageRun]:
     An exception ends it as FAILED, an interrupt as KILLED; the tag `error` says why.
     """
     run = start_run(name, params, os.environ.get(PARENT_RUN) or None)
+    if name in datasets.READ:
+        datasets.log(run, datasets.READ[name])
     started = time.monotonic()
     try:
-        yield run
+        with watched(run, params.tracking.system_s):
+            yield run
     except Exception as error:
         run.set_tags({"error": str(error) or type(error).__name__})
         run.end("FAILED")
@@ -187,6 +284,44 @@ def stage_run(name: str, params: Params) -> Iterator[StageRun]:
         raise
     run.log_metrics({"stage/seconds": time.monotonic() - started})
     run.end("FINISHED")
+
+
+@contextmanager
+def watched(run: StageRun, every_s: float) -> Iterator[None]:
+    """Sample processor, memory and disk of the machine into `system/...` metrics; 0: never."""
+    if not every_s:
+        yield
+        return
+    from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
+
+    logging.getLogger("mlflow.system_metrics").setLevel(logging.ERROR)
+    monitor = SystemMetricsMonitor(
+        run.run_id, sampling_interval=every_s, tracking_uri=tracking_uri()
+    )
+    monitor.start()
+    try:
+        yield
+    finally:
+        monitor.finish()
+
+
+def result_metrics(described: Mapping[str, Any]) -> dict[str, float]:
+    """The columns by which models are compared: the same names on every run that measured one.
+
+    Args:
+        described: one model's part of an evaluation, as `agent.evaluation.describe` makes it.
+    """
+    alone, tokens = described["latency"]["one_at_a_time"], described["tokens"]
+    found = {
+        "reward": described["reward_mean"],
+        "f1_greedy": described["f1_greedy"],
+        "f1_sampled": described["f1_sampled"],
+        "success_rate": described["success_rate"],
+        "latency_p50_s": alone["p50_s"],
+        "latency_p95_s": alone["p95_s"],
+        "tokens_per_episode": tokens["sampled_per_episode"],
+    }
+    return {f"result/{name}": value for name, value in found.items() if value is not None}
 
 
 def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -287,25 +422,41 @@ def deployment() -> dict[str, Any]:
 
 
 def find_child(params: Params, parent: str, stage: str) -> Run | None:
-    """The stage's run under `parent`, if it has one."""
-    found = client(tracking_uri()).search_runs(
-        [experiment_id(params.tracking.experiment)],
-        f"tags.`mlflow.parentRunId` = '{parent}' and tags.stage = '{stage}'",
-        max_results=1,
-    )
+    """The stage's run under `parent`, if it has one.
+
+    Raises:
+        StageError: MLflow does not answer.
+    """
+    with answering() as store:
+        found = store.search_runs(
+            [experiment_id(params.tracking.experiment)],
+            f"tags.`mlflow.parentRunId` = '{parent}' and tags.stage = '{stage}'",
+            max_results=1,
+        )
     return found[0] if found else None
 
 
-def close_killed(run_id: str) -> None:
-    """End a run, and the children that still count as running, whose process was killed."""
+def close_left(run_id: str, status: Status = "KILLED") -> None:
+    """End a run that still counts as running, and its children.
+
+    Args:
+        run_id: of a chain that was killed, or whose end the store did not take.
+        status: how it ended; children without an end count as killed.
+
+    Raises:
+        StageError: MLflow does not answer.
+    """
     from mlflow.exceptions import MlflowException
 
-    store = client(tracking_uri())
-    try:
-        experiment = store.get_run(run_id).info.experiment_id
-    except MlflowException:  # another store than last time
-        return
-    children = store.search_runs([experiment], f"tags.`mlflow.parentRunId` = '{run_id}'")
-    for run in [*children, store.get_run(run_id)]:
-        if run.info.status == "RUNNING":
-            store.set_terminated(run.info.run_id, "KILLED")
+    with answering() as store:
+        try:
+            experiment = store.get_run(run_id).info.experiment_id
+        except MlflowException as error:
+            if error.error_code == "RESOURCE_DOES_NOT_EXIST":  # another store than last time
+                return
+            raise
+        children = store.search_runs([experiment], f"tags.`mlflow.parentRunId` = '{run_id}'")
+        for run in [*children, store.get_run(run_id)]:
+            if run.info.status == "RUNNING":
+                own = run.info.run_id == run_id
+                store.set_terminated(run.info.run_id, status if own else "KILLED")

@@ -127,7 +127,7 @@ class Loop:
         self.run, self.problems, self.sessions = run, problems, sessions
         self.tokenizer, self.progress, self.marks = tokenizer, progress, marks
         self.curriculum = Curriculum(self.settings.curriculum)
-        self.log = TrainingLog(run)
+        self.log = TrainingLog(run, params.tracking.traces)
         self.drawn = Drawn(groups=[], episodes=[])
         self.started = time.monotonic()
 

@@ -15,6 +15,7 @@ import pandas as pd
 
 from agent.evaluation import transcript
 from agent.metrics import column
+from tasks import traces
 from tasks.outputs import replacing
 
 if TYPE_CHECKING:
@@ -31,10 +32,11 @@ class TrainingLog:
 
     Args:
         run: the MLflow run that gets the same numbers.
+        traced: how many of the episodes that are shown become traces.
     """
 
-    def __init__(self, run: StageRun) -> None:
-        self._run = run
+    def __init__(self, run: StageRun, traced: int = 0) -> None:
+        self._run, self._traced = run, traced
         self.rows: list[dict[str, Any]] = []
         self.episodes: list[dict[str, Any]] = []
 
@@ -49,9 +51,8 @@ class TrainingLog:
         """The best, the worst and two between, for reading: exploits show to the eye first."""
         valid = [t for t in trajectories if t.void is None]
         ranked = sorted(valid, key=lambda t: t.reward or 0.0, reverse=True)
-        last = len(ranked) - 1
-        places = sorted({round(i * last / (SHOWN - 1)) for i in range(SHOWN)}) if ranked else []
-        shown = [ranked[place] for place in places]
+        shown = spread(ranked, SHOWN)
+        traces.log_episodes(self._run, ((f"step {step}", t) for t in spread(shown, self._traced)))
         self.episodes += [{"step": step, **transcript(t, "train", "sampled")} for t in shown]
         self._run.log_table(
             [
@@ -83,6 +84,13 @@ class TrainingLog:
     def restore(self, state: Mapping[str, Any]) -> None:
         """From a checkpoint."""
         self.rows, self.episodes = list(state["rows"]), list(state["episodes"])
+
+
+def spread(ranked: Sequence[Trajectory], count: int) -> list[Trajectory]:
+    """At most `count` of them at even distances, the first and the last among them."""
+    last = len(ranked) - 1
+    places = {round(i * last / max(1, count - 1)) for i in range(count)} if ranked else set()
+    return [ranked[place] for place in sorted(places)]
 
 
 def as_text(trajectory: Trajectory) -> str:

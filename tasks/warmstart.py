@@ -1,8 +1,9 @@
-"""Stage `warmstart`: the nano base model, built on this machine and taught by demonstrations.
+"""Stage `warmstart`: the base model, built on this machine and taught by demonstrations.
 
 The demonstrations play the training problems of `prepare.synthetic`, generated here: nano's
 language is that small world, whatever the problems that it is trained on later. An interrupted
-stage starts anew; models/base is the old one until the new one is whole.
+stage starts anew; models/base is the old one until the new one is whole. With
+`warmstart.kind: champion` nothing is taught: `tasks/inherit.py` takes a registered model.
 
 Writes models/base: a folder that transformers loads as a Llama with its tokenizer.
 """
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from agent.nano.settings import NanoSettings
 from env.problems.synthetic import generate
+from tasks import inherit
 from tasks.config import Params
 from tasks.errors import ConfigError
 from tasks.outputs import replacing
@@ -36,7 +38,10 @@ def run(params: Params, run: StageRun) -> Path:
 
     Raises:
         ConfigError: prompts or limits that the demonstrations do not know, or no problems.
+        StageError: the champion is missing or cannot be read.
     """
+    if params.warmstart.kind == "champion":
+        return inherit.run(params, run, BASE)
     import torch
 
     from agent.nano.warmstart import save, teach, untaught

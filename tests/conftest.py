@@ -1,10 +1,17 @@
-"""Fixtures that several test files share: one real server, and the problems it plays."""
+"""Fixtures that several test files share: an environment with its problems, a Prefect server."""
 
 from __future__ import annotations
 
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pandas as pd
 import pytest
 
@@ -59,3 +66,44 @@ def served_folder(
     test.parent.mkdir(parents=True)
     pd.DataFrame(rows).to_parquet(test)
     return tmp_path
+
+
+@pytest.fixture(scope="module")
+def prefect_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A Prefect server with its scheduler, on a fresh database."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    home = tmp_path_factory.mktemp("prefect")
+    log = (home / "server.log").open("wb")
+    server = subprocess.Popen(
+        [Path(sys.executable).parent / "prefect", "server", "start", "--port", str(port)],
+        env={
+            **os.environ,
+            "PREFECT_HOME": str(home),
+            "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+            "PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS": "1",
+        },
+        cwd=home,
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
+    )
+    url = f"http://127.0.0.1:{port}/api"
+    deadline = time.monotonic() + 120
+    try:
+        while True:
+            assert server.poll() is None, (home / "server.log").read_text()
+            assert time.monotonic() < deadline, "Prefect's server did not start"
+            try:
+                if httpx.get(f"{url}/health").is_success:
+                    break
+            except httpx.HTTPError:
+                time.sleep(0.2)
+        from prefect.settings import PREFECT_API_URL, temporary_settings
+
+        with temporary_settings({PREFECT_API_URL: url}):
+            yield url
+    finally:
+        os.killpg(server.pid, signal.SIGTERM)
+        server.wait(timeout=30)

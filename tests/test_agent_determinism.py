@@ -89,7 +89,9 @@ def without_clocks(tree: Trajectory) -> Trajectory:
     """The record less seconds and log-probabilities."""
     frames = {
         number: replace(
-            frame, turns=[replace(turn, seconds=0.0, logprobs=[]) for turn in frame.turns]
+            frame,
+            ended_s=None,
+            turns=[replace(turn, at_s=0.0, seconds=0.0, logprobs=[]) for turn in frame.turns],
         )
         for number, frame in tree.frames.items()
     }

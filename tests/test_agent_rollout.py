@@ -226,8 +226,9 @@ def test_the_order_in_which_turns_are_written_changes_nothing():
     for episode in [*one, *other]:
         episode.seconds = 0.0
         for frame in episode.frames.values():
+            frame.ended_s = None
             for turn in frame.turns:
-                turn.seconds = 0.0
+                turn.at_s = turn.seconds = 0.0
     assert one == other
     by_name = [sorted(s.actions, key=lambda item: item[0]) for s in (streamed, together)]
     assert by_name[0] == by_name[1]

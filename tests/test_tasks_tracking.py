@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from tasks import tracking
 from tasks.config import Params
+from tasks.errors import StageError
 from tasks.tracking import StageRun, stage_run
 
 PARAMS = Params()
@@ -142,10 +144,10 @@ def test_a_killed_run_is_closed_with_its_children(monkeypatch: pytest.MonkeyPatc
     with stage_run("prepare", PARAMS) as done:
         pass
     running = tracking.start_run("train", PARAMS, parent.run_id)
-    tracking.close_killed(parent.run_id)
+    tracking.close_left(parent.run_id)
     ended = [stored(run).info.status for run in (parent, done, running)]
     assert ended == ["KILLED", "FINISHED", "KILLED"]
-    tracking.close_killed("0" * 32)  # of a store that is gone: nothing to close
+    tracking.close_left("0" * 32)  # of a store that is gone: nothing to close
 
 
 def test_a_hash_follows_names_and_contents_and_nothing_else(tmp_path: Path) -> None:
@@ -200,3 +202,87 @@ def test_a_store_is_there_whole_or_not_at_all(
     client = tracking.client(uri)
     assert client.create_experiment("first")
     assert [path.name for path in tmp_path.glob("fresh.db*")] == ["fresh.db"]
+
+
+def test_a_stages_run_shows_what_the_stage_reads() -> None:
+    parent = tracking.start_run("rlm-nano", PARAMS)
+    child = tracking.start_run("train", PARAMS, parent.run_id)
+    sections = {name.split(".")[0] for name in stored(child).data.params}
+    assert sections == {"profile", "env", "rewards", "train"}
+    assert {"prepare", "train"} < {name.split(".")[0] for name in stored(parent).data.params}
+
+
+def test_numbers_wait_for_a_store_that_fails(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from mlflow.exceptions import MlflowException
+
+    with stage_run("train", PARAMS) as run:
+        with monkeypatch.context() as patch:
+
+            def gone(*_: Any, **__: Any) -> None:
+                raise MlflowException("database is locked\nand a page more")
+
+            for name in ("log_batch", "log_table", "log_artifact", "log_inputs"):
+                patch.setattr(run.client, name, gone)
+            for step in range(250):
+                run.log_metrics({"reward/overall": step / 250}, step=step)
+            run.log_table([{"step": 1}], "episodes")
+            run.set_tags({"curriculum": "hard"})
+        told = [record.getMessage() for record in caplog.records if record.name == "tasks.tracking"]
+        assert len(told) == 1
+        assert "database is locked" in told[0]
+        assert "a page more" not in told[0]
+    history = run.client.get_metric_history(run.run_id, "reward/overall")
+    assert [point.value for point in history] == [i / 250 for i in range(250)]
+    assert stored(run).info.status == "FINISHED"
+
+
+def test_no_stage_begins_without_a_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with pytest.raises(StageError, match=r"MLflow at http://127\.0\.0\.1:9 .*make up"):
+        tracking.start_run("train", PARAMS)
+
+
+def test_data_sets_are_named_by_what_they_hold(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    split = {"rows": 6, "groups": 2, "facts": 9, "content_sha256": "ab" * 32}
+    splits = {"train": split, "test": split | {"content_sha256": "cd" * 32}}
+    (tmp_path / "data/report.json").write_text(
+        json.dumps({"source": "synthetic", "splits": splits})
+    )
+    with stage_run("evaluate", PARAMS) as run:
+        pass
+    (found,) = stored(run).inputs.dataset_inputs
+    assert (found.dataset.name, found.dataset.digest) == ("synthetic test", "cd" * 6)
+    assert {tag.key: tag.value for tag in found.tags} == {"mlflow.data.context": "testing"}
+    with stage_run("prepare", PARAMS) as run:
+        pass
+    assert stored(run).inputs.dataset_inputs == []
+
+
+def test_the_machine_is_watched_while_a_stage_runs() -> None:
+    params = Params.model_validate({"tracking": {"system_s": 0.2}})
+    with stage_run("train", params) as run:
+        time.sleep(1.0)
+    assert "system/cpu_utilization_percentage" in stored(run).data.metrics
+    with stage_run("train", Params.model_validate({"tracking": {"system_s": 0}})) as run:
+        pass
+    assert not [name for name in stored(run).data.metrics if name.startswith("system/")]
+
+
+def test_a_run_whose_end_was_not_taken_is_closed_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlflow.exceptions import MlflowException
+
+    parent = tracking.start_run("rlm", PARAMS)
+    child = tracking.start_run("train", PARAMS, parent.run_id)
+    with monkeypatch.context() as patch:
+
+        def gone(*_: Any, **__: Any) -> None:
+            raise MlflowException("the server is gone")
+
+        patch.setattr(parent.client, "set_terminated", gone)
+        assert parent.end("FAILED") is False
+    tracking.close_left(parent.run_id, "FAILED")
+    assert [stored(run).info.status for run in (parent, child)] == ["FAILED", "KILLED"]

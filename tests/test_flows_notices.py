@@ -1,0 +1,200 @@
+"""What Prefect shows and tells; on a real server, with a real webhook."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from prefect import flow
+from prefect.states import Failed, Running
+
+from flows import automations, notices
+from tasks.errors import ConfigError
+
+ADVICE = "the gate refused: raise warmstart.nano.steps"
+PIXEL = bytes.fromhex("89504e470d0a1a0a")
+
+
+class Webhook(ThreadingHTTPServer):
+    """Keeps the JSON objects that are posted to it."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.told: list[dict[str, Any]] = []
+
+    def wait_for(self, event: str) -> dict[str, Any]:
+        deadline = time.monotonic() + 60
+        while not (found := [item for item in self.told if item["event"] == event]):
+            assert time.monotonic() < deadline, f"no {event} in {self.told}"
+            time.sleep(0.1)
+        return found[0]
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Webhook
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        self.server.told.append(json.loads(body))
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def webhook() -> Iterator[Webhook]:
+    with Webhook() as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}).start()
+        yield server
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def notified(prefect_url: str, webhook: Webhook) -> Webhook:
+    """The webhook, with the automations that call it in the server."""
+    # Without an address those that call out are left away.
+    assert automations.apply() == automations.apply() == ["rlm gated", "rlm failed", "rlm promoted"]
+    assert names(prefect_url) == ["rlm killed"]
+    automations.apply(f"http://127.0.0.1:{webhook.server_port}/notices")
+    return webhook
+
+
+def names(url: str) -> list[str]:
+    return [item["name"] for item in httpx.post(f"{url}/automations/filter", json={}).json()]
+
+
+def artifacts(url: str, key: str) -> list[dict[str, Any]]:
+    wanted = {"artifacts": {"key": {"any_": [key]}}}
+    return list(httpx.post(f"{url}/artifacts/filter", json=wanted).json())
+
+
+def play(body: Callable[[], Any]) -> None:
+    flow(name="rlm", log_prints=False)(body)(return_state=True)  # type: ignore[call-overload]
+
+
+def test_applying_again_makes_no_second_automation(prefect_url: str, notified: Webhook) -> None:
+    automations.apply()  # as `make up` does; the address stays
+    assert sorted(names(prefect_url)) == ["rlm failed", "rlm gated", "rlm killed", "rlm promoted"]
+
+
+def test_a_refusing_gate_is_told_with_its_advice(notified: Webhook) -> None:
+    def gated() -> Any:
+        return Failed(name="Gated", message=ADVICE)
+
+    play(gated)
+    told = notified.wait_for("prefect.flow-run.Gated")
+    assert (told["state"], told["message"]) == ("Gated", ADVICE)
+
+
+def test_a_failure_is_told_with_its_words(notified: Webhook) -> None:
+    def broken() -> None:
+        raise ValueError('no "disk"')
+
+    play(broken)
+    told = notified.wait_for("prefect.flow-run.Failed")
+    assert 'no "disk"' in told["message"]
+    assert told["run"]
+
+
+def test_a_new_champion_is_told_and_a_kept_one_is_not(
+    notified: Webhook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "reports").mkdir()
+
+    def decided(verdict: str, version: str, new: bool) -> None:
+        told = {"verdict": verdict, "version": version, "reason": "better by 0.2", "new": new}
+        notices.PROMOTION.write_text(json.dumps(told))
+        play(lambda: notices.promotion("rlm"))
+
+    notices.promotion("rlm")  # before any decision: nothing to tell
+    decided("kept", "2", True)
+    decided("promoted", "3", False)
+    decided("promoted", "4", True)
+    told = notified.wait_for(notices.PROMOTED)
+    assert (told["model"], told["version"], told["message"]) == ("rlm", "4", "better by 0.2")
+    assert [item["event"] for item in notified.told].count(notices.PROMOTED) == 1
+
+
+def test_no_address_is_no_webhook() -> None:
+    with pytest.raises(ConfigError, match="https://host/path"):
+        automations.apply("localhost")
+
+
+def test_the_run_of_a_killed_process_ends_crashed(prefect_url: str) -> None:
+    from prefect import get_client
+
+    @flow(name="rlm")
+    def never() -> None: ...
+
+    with get_client(sync_client=True) as client:
+        run = client.create_flow_run(never, state=Running())
+        notices.crashed(str(run.id))
+        notices.crashed(None)
+        state = client.read_flow_run(run.id).state
+        assert state is not None
+        assert state.is_crashed()
+        assert state.message == "its process was killed"
+
+
+def test_a_result_is_shown_as_text_table_and_pictures(
+    prefect_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "reports").mkdir()
+    (tmp_path / "plots").mkdir()
+    (tmp_path / "plots/reward_curve.png").write_bytes(PIXEL)
+    score = {"before": 0.3, "after": 0.8, "difference": 0.5, "ci95": [0.4, 0.6], "mode": "greedy"}
+    notices.EVALUATION.write_text(json.dumps({"f1_greedy": score}))
+    notices.result("## better")
+    (text,) = artifacts(prefect_url, "rlm-result")
+    assert text["data"] == "## better"
+    (table,) = artifacts(prefect_url, "rlm-evaluation")
+    assert json.loads(table["data"])[0]["ci95"] == "+0.400 to +0.600"
+    (picture,) = artifacts(prefect_url, "rlm-reward-curve")
+    assert picture["data"] == "data:image/png;base64,iVBORw0KGgo="
+
+
+def test_without_a_server_the_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    gone = {PREFECT_API_URL: "http://127.0.0.1:9/api", PREFECT_CLIENT_MAX_RETRIES: 0}
+    with temporary_settings(gone):
+        notices.Progress().advance(0.5, "train")
+        notices.result("## better")
+        notices.link_to("0" * 32, "rlm")
+    assert [record.levelname for record in caplog.records if record.name == "flows.notices"]
+    assert "the run goes on" in caplog.text
+
+
+def test_a_run_whose_server_went_away_says_how_it_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from flows import chain, summary
+    from tasks.errors import StageError
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(chain, "console", chain.Console(soft_wrap=True))
+    gone, started = httpx.ConnectError("refused"), time.time() - 1
+    with pytest.raises(StageError, match="run the same command again"):
+        chain.without_prefect(gone, started)
+    summary.read([summary.Row("version", "done", 1.0)])
+    assert chain.without_prefect(gone, started) == 0
+    assert "every stage is done" in capsys.readouterr().out
+    with pytest.raises(StageError, match="went away"):
+        chain.without_prefect(gone, time.time() + 60)  # the result of an earlier run

@@ -1,0 +1,157 @@
+"""Retraining: what is fresh, from whom it starts, and that it never fights another run."""
+
+from __future__ import annotations
+
+import fcntl
+import threading
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+from prefect.states import Completed
+
+from flows import chain, retrain
+from tasks import config, register
+from tasks.config import Params
+from tasks.errors import ConfigError, StageError
+
+ROOT = Path(__file__).parent.parent
+NIGHT = datetime(2026, 11, 23, 3, 0, tzinfo=UTC)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "params.yaml").write_text((ROOT / "params.yaml").read_text())
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    return tmp_path
+
+
+def champion(monkeypatch: pytest.MonkeyPatch, found: Any) -> None:
+    monkeypatch.setattr(register, "champion", lambda name: found)
+
+
+def test_synthetic_data_is_fresh_by_date() -> None:
+    params = Params()
+    first, same, other = (
+        retrain.look(params, when) for when in (NIGHT, NIGHT.replace(hour=9), NIGHT.replace(day=30))
+    )
+    assert first == same != other
+    assert first.overrides == ["prepare.synthetic.seed=20261123"]
+    assert config.parse_override(*first.overrides)["prepare"]["synthetic"]["seed"] == 20261123
+
+
+def test_a_watched_folder_is_fresh_when_its_content_changed(here: Path) -> None:
+    (here / "papers").mkdir()
+    (here / "papers/one.md").write_text("first")
+    (here / "problems.jsonl").write_text("{}\n")
+    files = {"source": "files", "files": {"path": "problems.jsonl", "documents": "papers"}}
+    params = Params.model_validate({"prepare": files})
+    before = retrain.look(params, NIGHT)
+    assert retrain.look(params, NIGHT.replace(day=30)) == before
+    (here / "papers/two.md").write_text("second")
+    after = retrain.look(params, NIGHT)
+    assert after.content != before.content
+    (here / "problems.jsonl").write_text("{}\n{}\n")
+    assert retrain.look(params, NIGHT).content not in (before.content, after.content)
+
+
+def test_the_champion_is_pinned_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    champion(monkeypatch, SimpleNamespace(version="3"))
+    overrides = retrain.from_champion(Params())
+    params = config.check(
+        config.merge(*(config.parse_override(text) for text in overrides)), "overrides"
+    )
+    assert (params.warmstart.kind, params.warmstart.version) == ("champion", "3")
+    assert "from rlm version 3, champion" in retrain.start_in_words(params)
+
+
+def test_without_a_champion_the_profile_teaches(monkeypatch: pytest.MonkeyPatch) -> None:
+    champion(monkeypatch, None)
+    assert retrain.from_champion(Params()) == []
+    assert "no champion yet" in retrain.start_in_words(Params())
+    alone = Params.model_validate({"retrain": {"start": "profile"}})
+    champion(monkeypatch, SimpleNamespace(version="3"))
+    assert retrain.from_champion(alone) == []
+
+
+def test_an_unreadable_champion_stops_the_run(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
+    def broken(name: str) -> None:
+        raise StageError("rlm@champion: version 3 is gone")
+
+    monkeypatch.setattr(register, "champion", broken)
+    with pytest.raises(StageError, match="version 3 is gone"):
+        retrain.retrain.fn(date="2026-11-23")
+
+
+def test_nothing_new_trains_nothing(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
+    champion(monkeypatch, None)
+    played: list[tuple[Params, str]] = []
+
+    def through(params: Params, kind: str) -> Any:
+        played.append((params, kind))
+        return Completed()
+
+    monkeypatch.setattr(retrain, "through", through)
+    retrain.retrain.fn(date="2026-11-23")
+    assert [(p.prepare.synthetic.seed, kind) for p, kind in played] == [(20261123, "retrain")]
+    again = retrain.retrain.fn(date="2026-11-23")
+    assert len(played) == 1
+    assert again.is_completed()
+    assert "Nothing new: synthetic data of seed 20261123" in again.message
+    retrain.retrain.fn(date="2026-11-30")
+    assert len(played) == 2
+
+
+def test_a_run_that_did_not_complete_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, here: Path
+) -> None:
+    from prefect.states import Failed
+
+    champion(monkeypatch, None)
+    monkeypatch.setattr(retrain, "through", lambda *_: Failed(name="Gated", message="no"))
+    assert retrain.retrain.fn(date="2026-11-23").name == "Gated"
+    assert retrain.last() is None
+
+
+def test_a_folder_that_stays_busy_cancels_the_run(here: Path) -> None:
+    with chain.exclusive():
+        ended = retrain.retrain.fn(overrides=["retrain.wait_s=0.2"])
+    assert ended.is_cancelled()
+    assert "another run works in this folder (process " in ended.message
+
+
+def test_waiting_ends_when_the_folder_is_free(here: Path) -> None:
+    chain.RUNNING.mkdir()
+    other = chain.LOCK.open("a+")
+    fcntl.flock(other, fcntl.LOCK_EX)
+    threading.Timer(0.7, other.close).start()
+    started = time.monotonic()
+    with chain.exclusive(wait_s=30):
+        assert 0.5 < time.monotonic() - started < 10
+
+
+def test_a_date_that_is_none_is_refused(here: Path) -> None:
+    with pytest.raises(ConfigError, match="2026-01-31"):
+        retrain.moment("next monday")
+
+
+def test_the_committed_deployments_name_flows_of_one_name() -> None:
+    import importlib
+
+    told = yaml.safe_load((ROOT / "prefect.yaml").read_text())
+    assert "pull" not in told
+    assert [item["name"] for item in told["deployments"]] == ["full", "retrain", "evaluate"]
+    for item in told["deployments"]:
+        path, _, name = item["entrypoint"].partition(":")
+        found = getattr(importlib.import_module(path.removesuffix(".py").replace("/", ".")), name)
+        assert found.name == "rlm"
+        assert set(item["parameters"]) <= set(found.parameters.properties)
+        assert item["work_pool"] == {"name": "local"}
+        assert item["concurrency_limit"] == {"limit": 1, "collision_strategy": "ENQUEUE"}
+    (schedule,) = told["deployments"][1]["schedules"]
+    assert schedule["active"] is False

@@ -1,0 +1,80 @@
+"""A warm start from a registered version."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tasks import inherit, register, warmstart
+from tasks.config import Params
+from tasks.errors import StageError
+
+CHAMPION = Params.model_validate({"warmstart": {"kind": "champion"}})
+THIRD = Params.model_validate({"warmstart": {"kind": "champion", "version": "3"}})
+
+
+class Tagged:
+    def __init__(self) -> None:
+        self.tags: dict[str, Any] = {}
+
+    def set_tags(self, tags: dict[str, Any]) -> None:
+        self.tags |= tags
+
+
+@pytest.fixture
+def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Version 3 with its weights; nothing else."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    weights = tmp_path / "registered"
+    weights.mkdir()
+    (weights / "model.safetensors").write_bytes(b"weights")
+    version = SimpleNamespace(name="rlm", version="3", run_id="r", tags={"commit": "abc"})
+    monkeypatch.setattr(register, "champion", lambda name: version)
+    monkeypatch.setattr(inherit, "by_number", lambda name, number: version)
+    monkeypatch.setattr(register, "download", lambda found: weights)
+    return tmp_path
+
+
+@pytest.mark.parametrize("params", [CHAMPION, THIRD])
+def test_the_base_becomes_the_registered_weights_and_says_so(
+    registry: Path, params: Params
+) -> None:
+    run = Tagged()
+    base = warmstart.run(params, run)  # type: ignore[arg-type]
+    assert base == Path("models/base")
+    assert (base / "model.safetensors").read_bytes() == b"weights"
+    told = json.loads((base / inherit.PROVENANCE).read_text())
+    assert (told["from"], told["tags"]) == ("rlm/3", {"commit": "abc"})
+    assert run.tags["base"] == inherit.origin(base) == "rlm/3"
+
+
+def test_a_base_that_was_taught_has_no_origin(tmp_path: Path) -> None:
+    assert inherit.origin(tmp_path) == "taught here"
+
+
+def test_without_a_champion_the_stage_says_how_to_go_on(
+    registry: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(register, "champion", lambda name: None)
+    with pytest.raises(StageError, match=r"no champion of 'rlm'.*warmstart\.kind=nano"):
+        warmstart.run(CHAMPION, Tagged())  # type: ignore[arg-type]
+    assert not Path("models/base").exists()
+
+
+def test_a_version_that_cannot_be_read_leaves_the_old_base(
+    registry: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warmstart.run(THIRD, Tagged())  # type: ignore[arg-type]
+
+    def gone(version: Any) -> Path:
+        raise StageError("rlm version 3: its artifact cannot be read")
+
+    monkeypatch.setattr(register, "download", gone)
+    with pytest.raises(StageError, match="cannot be read"):
+        warmstart.run(THIRD, Tagged())  # type: ignore[arg-type]
+    assert inherit.origin(Path("models/base")) == "rlm/3"

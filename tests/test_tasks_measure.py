@@ -1,0 +1,70 @@
+"""One model by itself: at an endpoint, in a folder, in the registry."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tasks import measure
+from tasks.config import Params
+from tasks.errors import ConfigError, StageError
+from tests.fake_endpoint import serving
+from tests.recorder import Recorder
+
+
+@pytest.fixture
+def params(server_params: Params, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Params:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    few = {"episodes": 20, "latency_episodes": 2, "bootstrap": 100}
+    told = server_params.model_dump(by_alias=True, mode="json")
+    return Params.model_validate(
+        told | {"evaluate": told["evaluate"] | few, "measure": {"prompt_price": 2.0}}
+    )
+
+
+def test_an_endpoint_plays_the_same_problems_and_its_cost_is_told(
+    served_folder: Path, params: Params
+) -> None:
+    run = Recorder()
+    with serving() as endpoint:
+        endpoint.reply = lambda body: "```repl\nFINAL([])\n```"
+        path = measure.measure(params, run, "some/model", endpoint.url)  # type: ignore[arg-type]
+    told = json.loads(path.read_text())
+    assert path == measure.REPORTS / "some-model.json"
+    assert told["n"] == 20
+    # 20 greedy, 20 sampled, 2 alone, one turn each; the endpoint counts 10 and 3 tokens a turn.
+    assert told["cost"]["requests"] == told["cost"]["episodes"] == 42
+    assert told["cost"]["total"] == pytest.approx(42 * 10 * 2.0 / 1e6)
+    assert run.metrics["result/tokens_per_episode"] == 13
+    assert run.metrics["result/f1_greedy"] == 0.0
+    assert run.metrics["result/latency_p50_s"] > 0
+    assert run.artifacts == [path]
+
+
+def test_an_endpoint_that_is_wrong_is_one_error(served_folder: Path, params: Params) -> None:
+    with serving() as endpoint:
+        endpoint.plan = [401] * 200
+        with pytest.raises(StageError, match="OPENAI_API_KEY"):
+            measure.measure(params, Recorder(), "some/model", endpoint.url)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["rlm", "models:/rlm", "models:/rlm/latest", "no/such/folder"])
+def test_what_names_no_model_is_said(name: str) -> None:
+    with pytest.raises(ConfigError, match="models:/NAME/VERSION"):
+        measure.folder_of(name)
+
+
+@pytest.mark.parametrize("name", ["models:/rlm/7", "models:/rlm@champion"])
+def test_a_version_that_is_not_there_is_one_error(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    with pytest.raises(StageError, match="rlm"):
+        measure.folder_of(name)
+
+
+def test_a_folder_is_itself(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    assert measure.folder_of(str(tmp_path)) == tmp_path
