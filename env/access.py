@@ -1,0 +1,46 @@
+"""Where the environment is and what opens it: two environment variables, both of the client.
+
+`RLM_ENV_URL` is the server's address. `RLM_ENV_TOKEN` is the token of a private Space; it goes to
+that address alone, never to another server. Imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+URL = "RLM_ENV_URL"
+TOKEN = "RLM_ENV_TOKEN"
+_SECURE = {"https": "https", "wss": "https", "http": "http", "ws": "http"}
+
+
+def headers(url: str) -> dict[str, str]:
+    """What a request to `url` must carry; nothing unless it goes to `RLM_ENV_URL`."""
+    token, address = os.environ.get(TOKEN), os.environ.get(URL)
+    if not token or not address or _origin(url) != _origin(address):
+        return {}
+    return {"Authorization": f"Bearer {token}"}
+
+
+@contextmanager
+def addressed(url: str, token: str | None) -> Iterator[None]:
+    """Let clients in this process and its children find the server, while the block lasts."""
+    before = {name: os.environ.get(name) for name in (URL, TOKEN)}
+    os.environ[URL] = url
+    if token:
+        os.environ[TOKEN] = token
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _origin(url: str) -> tuple[str, str]:
+    parts = urlsplit(url)
+    return _SECURE.get(parts.scheme, parts.scheme), parts.netloc
