@@ -1,7 +1,8 @@
-"""Where the environment is and what opens it: two environment variables, both of the client.
+"""Addresses and secrets of the environment: the environment variables that carry them.
 
-`RLM_ENV_URL` is the server's address. `RLM_ENV_TOKEN` is the token of a private Space; it goes to
-that address alone, never to another server. Imports nothing heavy.
+A client finds its server by `RLM_ENV_URL`; `RLM_ENV_TOKEN` opens a private Space and goes to that
+address alone. The others are a server's, whose files everybody can read: where its problems are.
+Imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -13,6 +14,14 @@ from urllib.parse import urlsplit
 
 URL = "RLM_ENV_URL"
 TOKEN = "RLM_ENV_TOKEN"
+SEED = "RLM_PROBLEM_SEED"
+"""Secret: the server generates its problems from it."""
+DATASET = "RLM_DATASET"
+"""A private data set on the Hub that holds the server's problems."""
+DATASET_REVISION = "RLM_DATASET_REVISION"
+DATASET_TOKEN = "RLM_DATASET_TOKEN"
+"""Secret: a token that may read that data set, and needs no other right."""
+
 _SECURE = {"https": "https", "wss": "https", "http": "http", "ws": "http"}
 
 

@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from tasks.config import Params
-from tasks.errors import StageError
+from tasks.errors import ConfigError, StageError
 from tasks.outputs import replacing
 
 TREE = Path("dist/space")
@@ -38,11 +38,19 @@ def stage(params: Params, problems: str, notes: list[str], tree: Path = TREE) ->
         tree: where to write.
 
     Raises:
+        ConfigError: these settings want a package that the image does not hold.
         StageError: a file is missing, or a package that the server needs is not pinned.
     """
+    if params.env.sandbox.backend != "seccomp":
+        raise ConfigError(
+            "deploy: the image holds no pydantic-monty; set env.sandbox.backend: seccomp, or "
+            "deploy.target: local"
+        )
     missing = [name for name in (*PACKAGES, *FILES) if not (SOURCE / name).exists()]
     if missing:
-        raise StageError(f"deploy: {SOURCE} lacks {', '.join(missing)}; check the project out again")
+        raise StageError(
+            f"deploy: {SOURCE} lacks {', '.join(missing)}; check the project out again"
+        )
     ignore = shutil.ignore_patterns("__pycache__", "*.pyc", ".*")
     with replacing(tree) as temporary:
         temporary.mkdir()
@@ -80,7 +88,7 @@ def pins() -> list[str]:
             if below.marker is None or any(below.marker.evaluate({"extra": e}) for e in extras):
                 below.marker = None
                 todo.append(below)
-    names = {key.partition("[")[0] for key in needed}
+    names = {canonicalize_name(key.partition("[")[0]) for key in needed}
     if unpinned := sorted(names - set(pinned)):
         raise StageError(
             f"deploy: constraints.txt does not pin {', '.join(unpinned)}; pin what is installed"

@@ -19,6 +19,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from env.access import DATASET, DATASET_REVISION, DATASET_TOKEN, SEED
 from env.errors import SettingsError
 from env.problems.schema import Problem
 from env.problems.settings import SyntheticSettings
@@ -29,10 +30,6 @@ from env.settings import EnvSettings, Settings
 from rewards.settings import RewardSettings
 
 DEFAULT_DATA = Path("data/problems")
-DATASET = "RLM_DATASET"
-DATASET_REVISION = "RLM_DATASET_REVISION"
-DATASET_TOKEN = "RLM_DATASET_TOKEN"
-SEED = "RLM_PROBLEM_SEED"
 
 
 class PrepareSection(Settings):
