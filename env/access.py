@@ -7,6 +7,7 @@ Imports nothing heavy.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,6 +31,8 @@ def headers(url: str) -> dict[str, str]:
     token, address = os.environ.get(TOKEN), os.environ.get(URL)
     if not token or not address or _origin(url) != _origin(address):
         return {}
+    # This library writes every header of a connection into its log when that is set to DEBUG.
+    logging.getLogger("websockets.client").addFilter(_without_tokens)
     return {"Authorization": f"Bearer {token}"}
 
 
@@ -48,6 +51,10 @@ def addressed(url: str, token: str | None) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+def _without_tokens(record: logging.LogRecord) -> bool:
+    return "authorization" not in record.getMessage().lower()
 
 
 def _origin(url: str) -> tuple[str, str]:

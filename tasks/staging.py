@@ -8,6 +8,7 @@ sections of the settings that a server reads. No agent, no torch, no data, no se
 from __future__ import annotations
 
 import shutil
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -64,7 +65,8 @@ def stage(params: Params, problems: str, notes: list[str], tree: Path = TREE) ->
     return tree
 
 
-def pins() -> list[str]:
+@cache
+def pins() -> tuple[str, ...]:
     """What the server needs, directly or not, at the versions of constraints.txt.
 
     Raises:
@@ -93,7 +95,7 @@ def pins() -> list[str]:
         raise StageError(
             f"deploy: constraints.txt does not pin {', '.join(unpinned)}; pin what is installed"
         )
-    return sorted(pinned[name] for name in names)
+    return tuple(sorted(pinned[name] for name in names))
 
 
 def _lines(path: Path) -> list[str]:
