@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +14,8 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from dockerfile import build, steps
+from packaging.utils import canonicalize_name
 from sandbox_attacks import ROOT
 from space_hub import READ_TOKEN, TOKEN, Repo, SpaceHub, serve_spaces
 
@@ -120,8 +124,6 @@ def test_a_server_reads_the_settings_of_the_tree() -> None:
 
 
 def test_every_copied_file_is_let_through_to_an_engine() -> None:
-    from dockerfile import steps
-
     ignored = (ROOT / ".dockerignore").read_text().splitlines()
     assert ignored[1] == "*"
     let_through = {line[1:] for line in ignored if line.startswith("!")}
@@ -452,3 +454,46 @@ def test_a_token_goes_to_its_own_address_alone(monkeypatch: pytest.MonkeyPatch) 
         *("https://ada-rlm.hf.space:8443", "http://127.0.0.1:8000"),
     ):
         assert access.headers(other) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_space_needs_nothing_but_its_own_requirements(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    params = settings("deploy.space.private=false", "deploy.space.wait_s=1500")
+    with serve_spaces(tmp_path_factory.mktemp("hub"), install=True) as the_hub:
+        monkeypatch.setenv("HF_ENDPOINT", the_hub.url)
+        with deploy.environment(params) as url:
+            openenv = Path(sys.executable).parent / "openenv"
+            done = subprocess.run(
+                [openenv, "validate", "--url", url], capture_output=True, text=True
+            )
+            assert done.returncode == 0, done.stdout + done.stderr
+            trees = play(expert(), url, specs(params), sessions=2)
+            assert all(tree.void is None and len(tree.frames) > 1 for tree in trees)
+        python = next(the_hub.folder.glob("*/image/venv/bin/python"))
+        healthy = subprocess.run(_health_check(the_hub, python, url))
+        frozen = subprocess.run(
+            [python, "-m", "pip", "freeze"], capture_output=True, text=True, check=True
+        ).stdout.split()
+        size_mb = (
+            sum(
+                path.stat().st_size
+                for path in python.parents[1].rglob("*")
+                if not path.is_symlink()
+            )
+            // 2**20
+        )
+    assert healthy.returncode == 0
+    assert {canonicalize_name(line) for line in frozen} <= {
+        canonicalize_name(line) for line in staging.pins()
+    }
+    assert size_mb < 1000
+
+
+def _health_check(the_hub: SpaceHub, python: Path, url: str) -> list[str]:
+    """The image's own, at the address where the Space answers."""
+    image = build(python.parents[3] / "tree", the_hub.folder / "again")
+    words = [word.replace(f"http://127.0.0.1:{image.port}", url) for word in image.health]
+    return [str(python), *words[1:]]

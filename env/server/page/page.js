@@ -9,6 +9,7 @@ const COMPONENTS = {
   format_compliance: "clean turns",
   efficiency: "few steps",
 };
+const LEVELS = ["easy", "medium", "hard"];
 const EXAMPLES = {
   "list_papers": "print(list_papers(context))",
   "search": "hits = search(context, \"\")\nprint(hits)",
@@ -267,7 +268,8 @@ for (const [label, code] of Object.entries(EXAMPLES)) {
 
 fetch("metadata").then((answer) => answer.json()).then((about) => {
   weights = about.weights;
-  for (const level of about.difficulties) {
+  const rank = (level) => LEVELS.indexOf(level);
+  for (const level of about.difficulties.sort((a, b) => rank(a) - rank(b))) {
     $("difficulty").append(element("option", { value: level }, level));
   }
   $("about").textContent =
