@@ -361,13 +361,14 @@ def _choose(
     split: str | None,
     difficulty: str | None,
 ) -> Problem:
+    chosen_split = split or DEFAULT_SPLIT
     try:
         if problem_id is not None:
             return service.problems.get(problem_id)
         chosen = secrets.randbelow(2**31) if seed is None else seed
-        return service.problems.pick(split or DEFAULT_SPLIT, difficulty, chosen)
+        return service.problems.pick(chosen_split, difficulty, chosen)
     except KeyError:
-        what = f"problem_id {problem_id!r}" if problem_id else f"{split!r}, {difficulty!r}"
+        what = f"problem_id {problem_id!r}" if problem_id else f"{chosen_split!r}, {difficulty!r}"
         raise RefusedError(f"this server has no problem for {what}") from None
     except ProblemError:
         logger.exception("problem %s", problem_id)
