@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
+
 from env import access
 from tasks.answers import healthy
 from tasks.config import Params
@@ -28,6 +30,8 @@ logger = logging.getLogger(__name__)
 TREE = Path("dist/docker")
 PORT = 8000
 """As the Dockerfile exposes it."""
+LABEL = "rlm-env"
+"""Of our containers, whose names end in the process that started them."""
 _LOG_LINES = 15
 _STOP_S = 10
 """Seconds between SIGTERM and SIGKILL."""
@@ -56,8 +60,9 @@ def container(params: Params, data: Path | None) -> Iterator[str]:
         str(tree),
         wait_s=settings.docker.build_s,
     )
+    _remove_leftovers()
     port = free_port(settings)
-    name = f"rlm-env-{os.getpid()}-{secrets.token_hex(3)}"
+    name = f"{LABEL}-{os.getpid()}-{secrets.token_hex(3)}"
     mount = (
         ["--volume", f"{data.resolve()}:/problems:ro", "--env", "RLM_DATA=/problems"]
         if data
@@ -65,7 +70,18 @@ def container(params: Params, data: Path | None) -> Iterator[str]:
     )
     try:
         _docker(
-            *("run", "--detach", "--init", "--name", name, "--env", access.SEED, *mount),
+            *(
+                "run",
+                "--detach",
+                "--init",
+                "--name",
+                name,
+                "--label",
+                LABEL,
+                "--env",
+                access.SEED,
+                *mount,
+            ),
             *("--publish", f"{settings.host}:{port}:{PORT}", settings.docker.image),
             environment={access.SEED: seed},
         )
@@ -102,6 +118,15 @@ def _remove(name: str) -> None:
     """Stop it if it runs, and leave nothing; a container that never was is fine."""
     for command in (["stop", "--time", str(_STOP_S)], ["rm", "--force", "--volumes"]):
         subprocess.run(["docker", *command, name], capture_output=True)
+
+
+def _remove_leftovers() -> None:
+    """Containers whose process was killed before it could stop them."""
+    names = _docker("ps", "--all", "--filter", f"label={LABEL}", "--format", "{{.Names}}")
+    for name in names.split():
+        process = name.removeprefix(f"{LABEL}-").partition("-")[0]
+        if process.isdecimal() and not psutil.pid_exists(int(process)):
+            _remove(name)
 
 
 def _docker(

@@ -20,7 +20,7 @@ BINARY = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync "
     "--disable-background-networking --disable-component-update --remote-debugging-port=0 "
-    "--hide-scrollbars --window-size=1280,900"
+    "--hide-scrollbars --window-size=1280,1060"
 )
 
 

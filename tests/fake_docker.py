@@ -38,6 +38,7 @@ def run(arguments: list[str]) -> None:
     parser.add_argument("--detach", action="store_true")
     parser.add_argument("--init", action="store_true")
     parser.add_argument("--name")
+    parser.add_argument("--label")
     parser.add_argument("--env", action="append", default=[])
     parser.add_argument("--volume", default="")
     parser.add_argument("--publish")
@@ -55,6 +56,12 @@ def run(arguments: list[str]) -> None:
     assert int(exposed) == image.port
     process = image.start(int(port), STATE / f"{asked.name}.log", **environment)
     (STATE / f"{asked.name}.pid").write_text(str(process.pid))
+
+
+def ps(arguments: list[str]) -> None:
+    """docker ps --all --filter label=L --format {{.Names}}."""
+    for path in STATE.glob("*.pid"):
+        sys.stdout.write(f"{path.stem}\n")
 
 
 def inspect(arguments: list[str]) -> None:

@@ -80,7 +80,7 @@ class SpaceHub(ThreadingHTTPServer):
         self.asked: list[str] = []
         self.lock = Lock()
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._gates: list[Gate] = []
+        self.gates: list[Gate] = []
 
     @property
     def url(self) -> str:
@@ -122,7 +122,7 @@ class SpaceHub(ThreadingHTTPServer):
             with suppress(OSError):
                 urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2).close()
                 gate = Gate(port, TOKEN if repo.private else None)
-                self._gates.append(gate)
+                self.gates.append(gate)
                 repo.host, repo.runtime = gate.url, {"stage": "RUNNING", "sha": sha}
                 return
             time.sleep(0.1)
@@ -135,7 +135,7 @@ class SpaceHub(ThreadingHTTPServer):
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        for gate in self._gates:
+        for gate in self.gates:
             gate.close()
 
 
@@ -149,6 +149,8 @@ class Gate:
 
     def __init__(self, port: int, token: str | None) -> None:
         self._port, self._token = port, token
+        self.opened = 0
+        """Connections that were let through."""
         self._server = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._server.getsockname()[1]}"
         Thread(target=self._serve, daemon=True).start()
@@ -173,6 +175,7 @@ class Gate:
             if self._token and f"bearer {self._token}".encode().lower() not in head.lower():
                 client.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
                 return
+            self.opened += 1
             with socket.create_connection(("127.0.0.1", self._port)) as space:
                 space.sendall(head)
                 Thread(target=_pump, args=(space, client), daemon=True).start()

@@ -55,6 +55,7 @@ def test_a_container_is_built_played_and_removed(params: Params, state: Path) ->
     deploy.DATA.mkdir(parents=True)
     rows = [to_row(store.get(one)) for one in store.ids("test")]
     pd.DataFrame(rows).to_parquet(deploy.DATA / "test.parquet")
+    (state / "rlm-env-999999999-aa.pid").write_text("999999999")  # its process was killed
     with deploy.environment(params) as url:
         answers.check_problems(url, deploy.DATA)
         about = answers.metadata(url)
