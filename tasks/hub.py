@@ -29,6 +29,8 @@ _WAIT_S = 1.0
 """Before the second try; doubles from try to try."""
 _KEPT = (".gitattributes",)
 """The Hub's own file in each repository."""
+_MARK = "env/server/app.py"
+"""A Space with this file is one of ours: what left the tree may be deleted there."""
 
 
 class Hub:
@@ -109,7 +111,7 @@ class Hub:
         return text
 
     def push(self, repo: str, kind: str, folder: Path) -> str:
-        """Make a repository hold exactly the folder's files, by one commit or none.
+        """Make a repository hold the folder's files and no older ones, by one commit or none.
 
         Args:
             repo: OWNER/NAME.
@@ -143,7 +145,11 @@ class Hub:
     def _difference(
         self, repo: str, kind: str, folder: Path
     ) -> tuple[str, list[CommitOperationAdd | CommitOperationDelete]]:
-        """The newest commit, and what is missing in it or too much."""
+        """The newest commit, and what is missing in it or too much.
+
+        Raises:
+            ConfigError: it is a Space with files that no deployment put there.
+        """
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
         info = self.api.repo_info(repo, repo_type=kind, files_metadata=True)
@@ -154,6 +160,13 @@ class Hub:
             if path.is_file()
         }
         gone = [name for name in there if name not in here and name not in _KEPT]
+        if kind == "dataset":
+            gone = [name for name in gone if name.endswith(".parquet")]
+        elif gone and _MARK not in there:
+            raise ConfigError(
+                f"deploy: the space {repo} holds something else ({', '.join(gone[:3])}); name "
+                "another with deploy.space.name, or empty it"
+            )
         return str(info.sha), [
             *(CommitOperationDelete(path_in_repo=name, is_folder=False) for name in gone),
             *(

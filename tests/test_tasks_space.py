@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -131,6 +132,17 @@ def test_every_copied_file_is_let_through_to_an_engine() -> None:
     assert {source.split("/")[0] for part in sources for source in part} == let_through
 
 
+def test_the_code_in_the_readme_of_a_space_runs(
+    server_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    readme = (staging.stage(settings(), "secret", []) / "README.md").read_text()
+    (code,) = re.findall(r"^```python\n(.*?)^```$", readme, re.S | re.M)
+    exec(code.replace("https://OWNER-NAME.hf.space", server_url), {})
+    told = capsys.readouterr().out
+    assert "context: 5 papers" in told
+    assert "p1" in told
+
+
 # --- pushing
 
 
@@ -164,6 +176,17 @@ def test_a_file_that_left_the_tree_leaves_the_space(the_hub: SpaceHub) -> None:
     space.deployed(settings(), None)
     assert "env/old.py" not in repo_of(the_hub).files
     assert ".gitattributes" in repo_of(the_hub).files
+
+
+def test_a_space_that_holds_something_else_is_left_alone(the_hub: SpaceHub) -> None:
+    other = Repo(private=True)
+    other.files = {".gitattributes": b"", "Dockerfile": b"FROM x\n", "app.py": b"x = 1\n"}
+    other.commit()
+    the_hub.repos["space", "ada/rlm"] = other
+    with pytest.raises(ConfigError, match=r"holds something else \(app\.py\)"):
+        space.deployed(settings(), None)
+    assert len(other.commits) == 1
+    assert other.secrets == {}
 
 
 def test_variables_secrets_and_hardware_are_set(
