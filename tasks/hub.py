@@ -27,6 +27,7 @@ T = TypeVar("T")
 
 _WAIT_S = 1.0
 """Before the second try; doubles from try to try."""
+_SECRET_CHARS = 8
 _KEPT = (".gitattributes",)
 """The Hub's own file in each repository."""
 _MARK = "env/server/app.py"
@@ -101,8 +102,9 @@ class Hub:
         return name if "/" in name else f"{self._owner}/{name}"
 
     def hide(self, secret: str) -> None:
-        """Have a value blotted out of every message from now on."""
-        self._secrets.add(secret)
+        """Have a value blotted out of every message from now on, unless it is a short word."""
+        if len(secret) >= _SECRET_CHARS:
+            self._secrets.add(secret)
 
     def clean(self, text: str) -> str:
         """The text without secrets: a log of a crash may hold them."""

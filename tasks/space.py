@@ -8,6 +8,7 @@ Space.
 
 from __future__ import annotations
 
+import json
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -58,11 +59,15 @@ def deployed(params: Params, data: Path | None) -> tuple[str, str | None]:
     hub = Hub(settings)
     name = hub.full_name(settings.name)
     problems = problems_of(params, hub, name, data)
-    tree = stage(params, problems.told, problems.notes)
+    variables = {**settings.variables, **problems.variables}
+    secrets |= problems.secrets
+    # What the tree depends on and does not hold: when it changes, so does the tree.
+    marks = [f"{key}={json.dumps(value)}" for key, value in variables.items()]
+    marks += [f"secret {key}" for key in secrets]
+    tree = stage(params, problems.told, [*marks, *filter(None, [problems.mark])])
     space = Space(hub, name, settings)
     space.create()
-    secrets |= problems.secrets
-    commit = space.publish(tree, {**settings.variables, **problems.variables}, secrets)
+    commit = space.publish(tree, variables, secrets)
     token = hub.token if settings.private else None
     url = space.wait(commit, token)
     told = {"space": name, "commit": commit, "url": url, "private": settings.private}
@@ -119,6 +124,9 @@ class Space:
             for key, value in variables.items():
                 if key not in there or there[key].value != value:
                     self.hub.ask(doing, api.add_space_variable, self.name, key, value)
+            # A data set of an earlier deployment would go before the seed.
+            for key in {access.DATASET, access.DATASET_REVISION} & set(there) - set(variables):
+                self.hub.ask(doing, api.delete_space_variable, self.name, key)
             for key, value in secrets.items():
                 self.hub.ask(doing, api.add_space_secret, self.name, key, value)
         self._set_hardware()

@@ -28,8 +28,8 @@ class Problems:
     """For the tree's README."""
     variables: dict[str, str] = field(default_factory=dict)
     secrets: dict[str, str] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    """Comments in the tree, which change with the problems: a new commit restarts the Space."""
+    mark: str = ""
+    """Changes with the problems, where nothing else in the tree does."""
 
 
 def check(params: Params, data: Path | None) -> None:
@@ -67,8 +67,7 @@ def problems_of(params: Params, hub: Hub, space: str, data: Path | None) -> Prob
         seed = str(params.prepare.synthetic.seed)
         # Tells that the seed changed, without telling the seed: a slow hash of a large number.
         mark = hashlib.scrypt(seed.encode(), salt=space.encode(), n=2**14, r=8, p=1).hex()[:16]
-        notes = [f"The problems' seed is the secret {access.SEED} ({mark})."]
-        return Problems("generated from a secret seed", {}, {access.SEED: seed}, notes)
+        return Problems("generated from a secret seed", {}, {access.SEED: seed}, f"seed {mark}")
     assert data is not None
     token = variable(access.DATASET_TOKEN, "deploy.space.problems: dataset")
     name = hub.full_name(settings.dataset)
@@ -88,8 +87,7 @@ def problems_of(params: Params, hub: Hub, space: str, data: Path | None) -> Prob
         )
     revision = hub.push(name, "dataset", data)
     variables = {access.DATASET: name, access.DATASET_REVISION: revision}
-    notes = [f"{key}={value}" for key, value in variables.items()]
-    return Problems("read from a private data set", variables, {access.DATASET_TOKEN: token}, notes)
+    return Problems("read from a private data set", variables, {access.DATASET_TOKEN: token})
 
 
 def variable(name: str, wanted_by: str) -> str:

@@ -202,6 +202,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self._answer()
 
+    def do_DELETE(self) -> None:
+        self._answer()
+
     def do_HEAD(self) -> None:
         self._answer()
 
@@ -298,6 +301,8 @@ class _Handler(BaseHTTPRequestHandler):
                 return 200, {"hardware": {}, **repo.runtime}
             case ["variables" | "secrets" as which]:
                 values: dict[str, str] = getattr(repo, which)
+                if self.command == "DELETE":
+                    del values[json.loads(self.body)["key"]]
                 if self.command == "POST":
                     asked = json.loads(self.body)
                     values[asked["key"]] = asked["value"]

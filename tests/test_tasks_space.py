@@ -158,7 +158,14 @@ def test_an_unchanged_tree_makes_no_new_commit(the_hub: SpaceHub) -> None:
     assert json.loads(space.REPORT.read_text())["commit"] == commits[-1]
 
 
-@pytest.mark.parametrize("change", ["env.limits.max_turns=5", "prepare.synthetic.seed=5000000"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        "env.limits.max_turns=5",
+        "prepare.synthetic.seed=5000000",
+        'deploy.space.variables={A: "b\\nenv: {}"}',
+    ],
+)
 def test_a_change_is_one_commit_after_its_secrets(the_hub: SpaceHub, change: str) -> None:
     space.deployed(settings(), None)
     before = len(repo_of(the_hub).commits)
@@ -176,6 +183,17 @@ def test_a_file_that_left_the_tree_leaves_the_space(the_hub: SpaceHub) -> None:
     space.deployed(settings(), None)
     assert "env/old.py" not in repo_of(the_hub).files
     assert ".gitattributes" in repo_of(the_hub).files
+
+
+def test_a_data_set_of_before_does_not_go_before_the_seed(
+    the_hub: SpaceHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(access.DATASET_TOKEN, READ_TOKEN)
+    params = settings("deploy.space.problems=dataset")
+    space.deployed(params, local_problems(params))
+    assert set(repo_of(the_hub).variables) == {access.DATASET, access.DATASET_REVISION}
+    space.deployed(settings("deploy.space.variables={A: b}"), None)
+    assert repo_of(the_hub).variables == {"A": "b"}
 
 
 def test_a_space_that_holds_something_else_is_left_alone(the_hub: SpaceHub) -> None:
