@@ -19,6 +19,7 @@ from openenv.core.env_client import EnvClient
 from websockets.exceptions import WebSocketException
 from websockets.protocol import State
 
+from env import access
 from env.errors import EpisodeError, RefusedError
 from env.models import RLMAction, RLMObservation, RLMState
 
@@ -51,6 +52,8 @@ class RLMEnv(EnvClient[RLMAction, RLMObservation, RLMState]):
         # A policy may hold the interpreter for seconds at a time: be patient with pongs.
         options.setdefault("websocket_ping_interval_s", 30.0)
         options.setdefault("websocket_ping_timeout_s", 300.0)
+        # A private Space opens with a token; it goes nowhere else.
+        options.setdefault("headers", access.headers(base_url) if base_url else None)
         super().__init__(
             base_url,
             connect_timeout_s=connect_timeout_s,

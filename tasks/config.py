@@ -75,13 +75,50 @@ class AuditSettings(Settings):
     seed: int = Field(0, ge=0)
 
 
+class SpaceSettings(Settings):
+    """The environment as a Space on the Hub. The token is none of the settings."""
+
+    name: str = Field(
+        "rlm",
+        pattern=r"^([\w.-]+/)?[\w.-]+$",
+        description="OWNER/NAME, or NAME of the token's own account",
+    )
+    private: bool = Field(True, description="only those who may read it can use it")
+    hardware: str = Field("cpu-basic", description="as the Hub names it; others than this cost")
+    problems: Literal["seed", "dataset"] = Field(
+        "seed", description="generated from a secret seed, or from a private data set"
+    )
+    dataset: str = Field(
+        "rlm-problems",
+        pattern=r"^([\w.-]+/)?[\w.-]+$",
+        description="the private data set, named as the Space is",
+    )
+    variables: dict[str, str] = Field({}, description="environment variables, for all to read")
+    secrets: list[str] = Field(
+        [], description="environment variables of this machine that the Space gets as secrets"
+    )
+    wait_s: float = Field(1200.0, gt=0, description="seconds until it must run this commit")
+    poll_s: float = Field(5.0, gt=0, le=60, description="seconds between two questions")
+    timeout_s: float = Field(30.0, gt=0, description="seconds of one request to the Hub")
+    attempts: int = Field(4, ge=1, le=20, description="tries when the Hub does not answer")
+
+
+class DockerSettings(Settings):
+    """The environment as a container of a local engine."""
+
+    image: str = Field("rlm-env", description="name of the image that is built")
+    build_s: float = Field(1800.0, gt=0, description="seconds that the build may take")
+
+
 class DeploySettings(Settings):
     """Where the environment runs."""
 
-    target: Literal["local"] = "local"
+    target: Literal["local", "space", "docker"] = "local"
     host: str = "127.0.0.1"
     port: int = Field(0, ge=0, le=65535, description="0 picks a free port")
     wait_s: float = Field(120.0, gt=0, description="seconds to wait for health")
+    space: SpaceSettings = SpaceSettings()
+    docker: DockerSettings = DockerSettings()
 
 
 class WarmstartSettings(Settings):

@@ -181,7 +181,7 @@ def _open(settings: HubSettings, **arguments: Any) -> Dataset:
         stop=stop_after_attempt(settings.attempts),
         wait=wait_exponential(multiplier=_WAIT_S),
         # Downloads the client tries again by itself, but not its questions to the Hub.
-        retry=retry_if_exception(lambda error: _status(error) is not None),
+        retry=retry_if_exception(lambda error: later_status(error) is not None),
         reraise=True,
     )
     try:
@@ -194,7 +194,7 @@ def _in_words(settings: HubSettings, error: Exception) -> SourceError:
     from datasets.exceptions import DatasetNotFoundError
     from huggingface_hub.errors import HfHubHTTPError
 
-    why = next(filter(None, map(_outage, _chain(error))), None)
+    why = next(filter(None, map(outage, chain(error))), None)
     if why is not None:
         where = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
         return SourceUnreachable(
@@ -203,26 +203,26 @@ def _in_words(settings: HubSettings, error: Exception) -> SourceError:
         )
     if isinstance(error, DatasetNotFoundError | HfHubHTTPError):
         return SourceError(
-            f"{settings.name}: does not exist on the Hub or may not be read ({_line(error)}); "
+            f"{settings.name}: does not exist on the Hub or may not be read ({line(error)}); "
             "check prepare.hub.name and prepare.hub.revision; a private or gated data set needs "
             "access and the environment variable HF_TOKEN, which is "
             + ("set" if os.environ.get("HF_TOKEN") else "not set")
         )
     if str(error).startswith("Unknown split"):
-        return SourceError(f"{settings.name}: {_line(error)} Set prepare.hub.split to that one.")
+        return SourceError(f"{settings.name}: {line(error)} Set prepare.hub.split to that one.")
     return SourceError(
-        f"{settings.name}: cannot be read as a data set: {_line(error.__cause__ or error)}"
+        f"{settings.name}: cannot be read as a data set: {line(error.__cause__ or error)}"
     )
 
 
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
+def chain(error: BaseException | None) -> Iterator[BaseException]:
     """The error and what came before it; the client suppresses the context that tells outages."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
 
 
-def _status(error: BaseException) -> int | None:
+def later_status(error: BaseException) -> int | None:
     """The status of an answer that says: later."""
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -232,7 +232,7 @@ def _status(error: BaseException) -> int | None:
     return status if status in (408, 429) or status >= 500 else None
 
 
-def _outage(error: BaseException) -> str | None:
+def outage(error: BaseException) -> str | None:
     """What tells that the Hub did not answer, or could not."""
     import httpx
     from huggingface_hub.constants import is_offline_mode
@@ -242,9 +242,10 @@ def _outage(error: BaseException) -> str | None:
         return "HF_HUB_OFFLINE is set" if is_offline_mode() else type(error).__name__
     if isinstance(error, LocalEntryNotFoundError):
         return "no answer"
-    status = _status(error)
+    status = later_status(error)
     return None if status is None else f"status {status}"
 
 
-def _line(error: BaseException) -> str:
+def line(error: BaseException) -> str:
+    """The first line of its message."""
     return next(iter(str(error).splitlines()), type(error).__name__)

@@ -118,9 +118,10 @@ class ProblemStore:
             for problem_id in ids
         ]
 
-    def difficulties(self) -> list[str]:
-        """Those that occur, in the order of the data."""
-        return list(dict.fromkeys(difficulty for _, difficulty in self._ids))
+    def difficulties(self, split: str | None = None) -> list[str]:
+        """Those that occur in a split (None: any), in the order of the data."""
+        found = (difficulty for row_split, difficulty in self._ids if split in (None, row_split))
+        return list(dict.fromkeys(found))
 
     def pick(self, split: str | None, difficulty: str | None, seed: int) -> Problem:
         """A problem chosen by the seed alone; consecutive seeds give distinct problems.

@@ -2,7 +2,7 @@
 
 Reads its settings when it is imported, since uvicorn wants the application by then; problems and
 sandbox are made when it starts. What is served where: OpenEnv's HTTP and WebSocket routes, with
-`/metadata` naming the enforced layers of the sandbox.
+`/metadata` naming the enforced layers of the sandbox, and at `/` the page of `page.py`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from env.errors import SandboxError, SettingsError
 from env.models import RLMAction, RLMObservation, RLMState
 from env.server.environment import NAME, RLMEnvironment, RLMMetadata
 from env.server.guard import Guard
+from env.server.page import routes
 from env.server.service import Service, read_problems, read_settings
 
 
@@ -75,6 +76,7 @@ def build() -> FastAPI:
         """What this server serves, and behind which boundary."""
         return RLMEnvironment(lambda: running[0]).get_metadata()
 
+    app.router.routes.extend(routes())
     return app
 
 

@@ -44,6 +44,8 @@ DESCRIPTION = (
 )
 VERSION = "0.1.0"
 
+DEFAULT_SPLIT = "train"
+
 NOT_RESET = "no episode is running: reset first"
 SESSION_ENDED = "this session was closed: connect again, then reset"
 SANDBOX_FAILED = "the sandbox failed"
@@ -66,6 +68,8 @@ class RLMMetadata(EnvironmentMetadata):
     limits: dict[str, float]
     weights: dict[str, float]
     problems: int
+    difficulties: list[str]
+    """Of the split that is played when none is named."""
     problem_source: str
     documents: bool
     """`reset(question=..., papers=...)` is allowed."""
@@ -192,6 +196,7 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
             limits=env.limits.model_dump(),
             weights=service.settings.rewards.weights.model_dump(),
             problems=len(service.problems),
+            difficulties=service.problems.difficulties(DEFAULT_SPLIT),
             problem_source=service.problems.source,
             documents=env.allow_documents,
         )
@@ -356,13 +361,14 @@ def _choose(
     split: str | None,
     difficulty: str | None,
 ) -> Problem:
+    chosen_split = split or DEFAULT_SPLIT
     try:
         if problem_id is not None:
             return service.problems.get(problem_id)
         chosen = secrets.randbelow(2**31) if seed is None else seed
-        return service.problems.pick(split or "train", difficulty, chosen)
+        return service.problems.pick(chosen_split, difficulty, chosen)
     except KeyError:
-        what = f"problem_id {problem_id!r}" if problem_id else f"{split!r}, {difficulty!r}"
+        what = f"problem_id {problem_id!r}" if problem_id else f"{chosen_split!r}, {difficulty!r}"
         raise RefusedError(f"this server has no problem for {what}") from None
     except ProblemError:
         logger.exception("problem %s", problem_id)

@@ -2,7 +2,10 @@
 
 Read once when the server starts; `RLM_SETTINGS` names a YAML file (sections `env`, `rewards`,
 `prepare`; others are not the server's) and `RLM_DATA` a folder of Parquet files. Without either
-the defaults hold and problems are generated, so a server starts anywhere.
+the defaults hold and problems are generated, so a server starts anywhere. A server whose files
+everybody can read takes its problems from a private data set on the Hub (`RLM_DATASET`,
+`RLM_DATASET_REVISION`, `RLM_DATASET_TOKEN`), or generates them from a secret seed
+(`RLM_PROBLEM_SEED`).
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from env.access import DATASET, DATASET_REVISION, DATASET_TOKEN, SEED
 from env.errors import SettingsError
 from env.problems.schema import Problem
 from env.problems.settings import SyntheticSettings
@@ -74,19 +78,54 @@ def read_settings(environ: Mapping[str, str]) -> ServerSettings:
 
 
 def read_problems(settings: ServerSettings, environ: Mapping[str, str]) -> ProblemStore:
-    """The problems: of `RLM_DATA`, else of data/problems, else generated.
+    """The problems: of `RLM_DATA` or `RLM_DATASET`, else of data/problems, else generated.
 
-    An empty `RLM_DATA` asks for generated ones.
+    An empty `RLM_DATA` asks for generated ones, whatever else is set.
 
     Raises:
-        SettingsError: `RLM_DATA` names no folder of problems.
+        SettingsError: `RLM_DATA` names no folder of problems, the data set cannot be read, or the
+            seed is no number.
     """
     folder = environ.get("RLM_DATA")
     if folder:
         return ProblemStore.load(Path(folder))
-    if folder is None and any(DEFAULT_DATA.glob("*.parquet")):
-        return ProblemStore.load(DEFAULT_DATA)
-    return ProblemStore.generate(settings.prepare.synthetic)
+    synthetic, seed = settings.prepare.synthetic, environ.get(SEED)
+    if folder is not None:
+        return ProblemStore.generate(synthetic)
+    if environ.get(DATASET):
+        return _from_hub(environ)
+    if seed is None:
+        if any(DEFAULT_DATA.glob("*.parquet")):
+            return ProblemStore.load(DEFAULT_DATA)
+        return ProblemStore.generate(synthetic)
+    if not seed.isdecimal():
+        raise SettingsError(f"{SEED}: must be a whole number, at least 0")  # its value is secret
+    store = ProblemStore.generate(synthetic.model_copy(update={"seed": int(seed)}))
+    store.source = "synthetic, secret seed"  # clients read it
+    return store
+
+
+def _from_hub(environ: Mapping[str, str]) -> ProblemStore:
+    from huggingface_hub import snapshot_download
+
+    name, revision = environ[DATASET], environ.get(DATASET_REVISION)
+    try:
+        folder = snapshot_download(
+            name,
+            repo_type="dataset",
+            revision=revision,
+            allow_patterns="*.parquet",
+            token=environ.get(DATASET_TOKEN) or False,
+        )
+    except (OSError, ValueError) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise SettingsError(
+            f"{DATASET} {name}: cannot be read ({reason}); check the name, {DATASET_REVISION} "
+            f"and whether the token in the secret {DATASET_TOKEN} may read it"
+        ) from None
+    store = ProblemStore.load(Path(folder))
+    store.source = f"{name} at {revision or 'main'}"
+    return store
 
 
 def check_budget(settings: ServerSettings, gold_papers: int) -> None:
