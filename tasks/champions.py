@@ -117,12 +117,13 @@ def table(name: str) -> Table:
     drawn = Table(title=f"Versions of {name}", title_justify="left")
     for column in ("version", "aliases", "F1 greedy", "reward", "promotion", "champion"):
         drawn.add_column(column)
-    aliases = register.aliases(name)
+    model = register.registered(name)
+    aliases = model.aliases if model else {}
     for version in register.versions(name):
         number, tags = str(version.version), version.tags
         drawn.add_row(
             number,
-            "\n".join(sorted(alias for alias, named in aliases.items() if named == number)),
+            "\n".join(sorted(alias for alias, holder in aliases.items() if str(holder) == number)),
             _before_after(tags, "f1_greedy"),
             _before_after(tags, "reward"),
             _verdict(tags),

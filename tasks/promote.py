@@ -106,7 +106,8 @@ def settled(
     """The report where nothing has to be played; None where the two have to be compared."""
     made = json.loads(challenger.tags.get(champions.DECISION, "null"))
     if champion is not None and str(champion.version) == str(challenger.version):
-        return {**(made or nothing(challenger, "it is the champion already")), "new": False}
+        won = made if made and made["verdict"] == "promoted" else None
+        return {**(won or nothing(challenger, "it is the champion already")), "new": False}
     if when := challenger.tags.get(champions.ROLLED_BACK):
         return nothing(
             challenger,

@@ -23,7 +23,7 @@ from tasks.version import recorded
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities.model_registry import ModelVersion
+    from mlflow.entities.model_registry import ModelVersion, RegisteredModel
 
     from tasks.config import Params
     from tasks.tracking import StageRun
@@ -199,15 +199,14 @@ def registry(doing: str) -> Iterator[MlflowClient]:
         ) from error
 
 
-def aliases(name: str) -> dict[str, str]:
-    """Version by alias; none of an unknown model.
+def registered(name: str) -> RegisteredModel | None:
+    """The model itself, with its aliases and tags; None where nothing was registered yet.
 
     Raises:
         StageError: the registry fails.
     """
-    with registry(f"the aliases of {name} cannot be read") as store:
-        found = store.search_registered_models(f"name = '{name}'")
-        return {alias: str(number) for model in found for alias, number in model.aliases.items()}
+    with registry(f"{name} cannot be looked up") as store:
+        return next(iter(store.search_registered_models(f"name = '{name}'")), None)
 
 
 def by_alias(name: str, alias: str) -> ModelVersion | None:
@@ -235,17 +234,17 @@ def champion(name: str) -> ModelVersion | None:
         StageError: the registry fails, or the version that was champion is deleted.
     """
     found = by_alias(name, "champion")
-    if found is not None or by_alias(name, "challenger") is None:
+    model = registered(name)
+    if found is not None or model is None:
         return found
-    with registry(f"{name}@champion") as store:
-        last = store.get_registered_model(name).tags.get(LAST_CHAMPION)
+    last = model.tags.get(LAST_CHAMPION)
     there = [str(version.version) for version in versions(name)]
     if last is None or last in there:  # it was decided and never crowned: it never served
         return None
     raise StageError(
         f"the champion of {name} was version {last}, which is no longer in the registry; name "
         "another with `python -m flows.pipeline rollback --to VERSION` "
-        f"(there are {', '.join(there)})"
+        f"(there are {', '.join(there) or 'none'})"
     )
 
 
@@ -280,7 +279,7 @@ def artifact(version: ModelVersion) -> Path:
     kept = FETCHED / "-".join(
         [version.name, str(version.version), version.tags.get("weights_hash", "")]
     )
-    with registry(f"{named(version)}: its artifact cannot be read") as _:
+    with registry(f"{named(version)}: its artifact cannot be read"):
         try:
             if uri.startswith("sqlite:"):
                 return Path(download_artifacts(version.source))

@@ -338,6 +338,26 @@ def test_a_deleted_champion_stops_the_run(played: list[str], server_params: Para
     assert champion() == "2"
 
 
+def test_a_deleted_champion_is_missed_even_where_nothing_is_left(
+    folder: Path, server_params: Params
+) -> None:
+    crowned("0.5 only")
+    tracking.client(tracking.tracking_uri()).delete_model_version("rlm", "1")
+    with pytest.raises(StageError, match=r"version 1, which is no longer .*\(there are none\)"):
+        register.champion("rlm")
+
+
+def test_who_was_made_champion_by_hand_needs_no_comparison(
+    played: list[str], server_params: Params
+) -> None:
+    crowned("0.5 first")
+    challenger("0.4 worse")
+    assert promoted(server_params)["verdict"] == "kept"
+    champions.rollback("rlm", "2")
+    assert "it is the champion already" in promoted(server_params)["reason"]
+    assert played == ["first"]
+
+
 def test_a_champion_whose_artifact_is_gone_stops_the_run(
     played: list[str], server_params: Params
 ) -> None:

@@ -216,7 +216,9 @@ def test_it_answers_over_http_and_stops_cleanly(folder: Path, loaded: Any) -> No
     command = [str(Path(sys.executable).parent / "mlflow"), "models", "serve"]
     command += ["-m", "models:/rlm/1", "--env-manager", "local", "--port", str(port)]
     log = (folder / "serve.log").open("wb")
-    server = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+    # MLflow starts `uvicorn` by its name.
+    environ = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    server = subprocess.Popen(command, env=environ, stdout=log, stderr=log, start_new_session=True)
     try:
         deadline = time.monotonic() + 200
         while not answers(f"http://127.0.0.1:{port}/ping"):
