@@ -50,6 +50,11 @@ class CurriculumSettings(Settings):
     window: int = Field(4, ge=1, description="steps the metric is averaged over")
     replay: float = Field(0.2, ge=0, lt=1, description="share of problems from earlier levels")
 
+    @field_validator("mode", mode="before")
+    @classmethod
+    def _off_is_a_word(cls, value: object) -> object:
+        return "off" if value is False else value  # YAML reads a bare `off` as false
+
 
 class ParitySettings(Settings):
     """Limits on |log-prob of the rollout - log-prob of the trainer| over sampled tokens."""

@@ -125,6 +125,10 @@ def test_an_override_replaces_one_value_only() -> None:
     assert changed.train.model_dump(exclude=same) == Params().train.model_dump(exclude=same)
 
 
+def test_a_bare_off_is_a_word() -> None:
+    assert resolve(overrides=["train.curriculum.mode=off"]).train.curriculum.mode == "off"
+
+
 def test_a_profile_lies_between_params_and_overrides(folder: Path) -> None:
     (folder / "profiles").mkdir()
     (folder / "profiles/big.yaml").write_text("train: {steps: 7, group_size: 4}\n")
