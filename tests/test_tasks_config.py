@@ -126,7 +126,7 @@ def test_an_override_replaces_one_value_only() -> None:
 
 
 def test_a_bare_off_is_a_word() -> None:
-    assert resolve(overrides=["train.curriculum.mode=off"]).train.curriculum.mode == "off"
+    assert config.resolve(overrides=["train.curriculum.mode=off"]).train.curriculum.mode == "off"
 
 
 def test_a_profile_lies_between_params_and_overrides(folder: Path) -> None:
