@@ -66,10 +66,12 @@ def ps(arguments: list[str]) -> None:
 
 def inspect(arguments: list[str]) -> None:
     """docker inspect --format {{.State.Running}} NAME."""
-    pid = int((STATE / f"{arguments[-1]}.pid").read_text())
-    stat = Path(f"/proc/{pid}/stat")
-    running = stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
-    sys.stdout.write("true\n" if running else "false\n")
+    sys.stdout.write("true\n" if _runs(arguments[-1]) else "false\n")
+
+
+def _runs(name: str) -> bool:
+    stat = Path(f"/proc/{(STATE / f'{name}.pid').read_text()}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 def logs(arguments: list[str]) -> None:
@@ -84,6 +86,8 @@ def stop(arguments: list[str]) -> None:
         os.killpg(int((STATE / f"{arguments[-1]}.pid").read_text()), signal.SIGTERM)
     except (OSError, ValueError):
         sys.exit("Error response from daemon: No such container")
+    while _runs(arguments[-1]):
+        time.sleep(0.05)
 
 
 def rm(arguments: list[str]) -> None:
