@@ -3,11 +3,12 @@
 A models-from-code file, loaded by its path (nothing in this folder is importable). It plays whole
 recursive episodes: the policy is the merged model in the mode that promotion compared it in, the
 REPLs are those of an environment's server, which this process starts at its first prediction and
-which ends with it.
+which ends with the model.
 """
 
 from __future__ import annotations
 
+import weakref
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -91,6 +92,7 @@ class RecursiveModel(PythonModel):
             *load_model(context.artifacts["model"]), self.params.serving
         )
         self.open = ExitStack()
+        weakref.finalize(self, self.open.close)  # a model that nobody holds leaves no server
         self.url = ""
         self.one_at_a_time = Lock()
 

@@ -8,6 +8,7 @@ by the functions at the end: who is champion, and the folder of a version's weig
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 from collections.abc import Iterator
@@ -156,6 +157,10 @@ def log_version(name: str, params: Params, run: StageRun, tags: dict[str, str]) 
             input_example=EXAMPLE,
             pip_requirements="constraints.txt",
         )
+    # MLflow has tried the example, and holds on to the model that it loaded for it: without it,
+    # the environment's server that this model started ends.
+    mlflow.models.model.__mlflow_model__ = None
+    gc.collect()
     with suppress(MlflowException):  # it exists
         run.client.create_registered_model(name)
     # The tags come with the version, so that none exists without its lineage.

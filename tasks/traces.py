@@ -29,10 +29,9 @@ def log_episodes(run: StageRun, episodes: Iterable[tuple[str, Trajectory]]) -> N
     """
     import mlflow
 
-    experiment = run.experiment_id
     for label, trajectory in episodes:
         if trajectory.void is None and trajectory.frames:
-            _Episode(run.run_id, experiment, label, trajectory).send()
+            _Episode(run.run_id, run.experiment_id, label, trajectory).send()
     mlflow.flush_trace_async_logging()
 
 

@@ -100,10 +100,13 @@ def prefect_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
                     break
             except httpx.HTTPError:
                 time.sleep(0.2)
+        from prefect.events.worker import EventsWorker
         from prefect.settings import PREFECT_API_URL, temporary_settings
 
         with temporary_settings({PREFECT_API_URL: url}):
             yield url
+            # What sends events holds on to this server, and would ask it for hours when it is gone.
+            EventsWorker.drain_all(timeout=10)
     finally:
         os.killpg(server.pid, signal.SIGTERM)
         server.wait(timeout=30)

@@ -37,6 +37,7 @@ def project(served_folder: Path, server_params: Params, monkeypatch: pytest.Monk
     data = server_params.model_dump(by_alias=True)
     data["evaluate"] |= {"episodes": EPISODES, "latency_episodes": 3, "bootstrap": 500}
     data["evaluate"] |= {"transcripts": 2, "sampling_seeds": 2}
+    data["tracking"] |= {"traces": 0}
     play_as(monkeypatch, before=careless(), after=expert())
     return Params.model_validate(data | {"threads": 1})
 

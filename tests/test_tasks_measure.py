@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+from fake_endpoint import serving
+from recorder import Recorder
 
 from tasks import measure
 from tasks.config import Params
 from tasks.errors import ConfigError, StageError
-from tests.fake_endpoint import serving
-from tests.recorder import Recorder
 
 
 @pytest.fixture

@@ -104,6 +104,14 @@ def test_new_weights_make_a_version_and_unchanged_ones_do_not(
     assert register.version("rlm", "1").aliases == []
 
 
+def test_registering_leaves_no_environment_behind(first: dict[str, Any]) -> None:
+    import psutil
+
+    assert first["new"]
+    started = [" ".join(child.cmdline()) for child in psutil.Process().children(recursive=True)]
+    assert not [line for line in started if "env.server.app" in line]
+
+
 def test_registering_makes_nobody_champion(first: dict[str, Any]) -> None:
     assert register.champion("rlm") is None
 
