@@ -55,6 +55,7 @@ def local_server(params: Params, data: Path | None) -> Iterator[str]:
     settings.write_text(yaml.safe_dump(params.model_dump(by_alias=True, mode="json")))
     host, port = params.deploy.host, free_port(params.deploy)
     log = LOGS / f"{name}.log"
+    written = log.absolute()  # the process may work elsewhere by the time it ends
     with log.open("wb") as stream:
         server = subprocess.Popen(
             [sys.executable, *f"-m env.server.app --until-eof --port {port} --host {host}".split()],
@@ -81,8 +82,8 @@ def local_server(params: Params, data: Path | None) -> Iterator[str]:
         stop()
         atexit.unregister(stop)
         settings.unlink(missing_ok=True)
-        if log.stat().st_size == 0:
-            log.unlink()
+        if written.exists() and written.stat().st_size == 0:
+            written.unlink()
 
 
 def free_port(settings: DeploySettings) -> int:
