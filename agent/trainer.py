@@ -65,17 +65,6 @@ _KL_EVERY = 3
 another tenth of the step."""
 
 
-_READ = (
-    "prompt_ids",
-    "prompt_mask",
-    "completion_ids",
-    "completion_mask",
-    "env_mask",
-    "old_per_token_logps",
-)
-"""What of a micro-batch the measure of a step reads."""
-
-
 def _no_reward(**_: Any) -> list[float | None]:
     """TRL wants a reward source; rewards come with the episodes."""
     raise NotImplementedError("rewards come from the environment, with the trajectories")
@@ -392,7 +381,7 @@ class TreeGRPOTrainer(GRPOTrainer):
             # The same rows, however they are cut into micro-batches.
             rows = slice(-place % _KL_EVERY, None, _KL_EVERY)
             place += len(batch["env_mask"])
-            shares.append({name: batch[name][rows] for name in _READ})
+            shares.append({name: part[rows] for name, part in batch.items() if part.dim()})
         shares = [share for share in shares if len(share["env_mask"])]
         after = [self._logps_of(self.model, s)[s["env_mask"]].float().cpu().numpy() for s in shares]
         return step_kl(self._old_logps(shares), np.concatenate([np.zeros(0), *after]))
