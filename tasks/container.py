@@ -22,7 +22,7 @@ from env import access
 from tasks.answers import healthy
 from tasks.config import Params
 from tasks.errors import ConfigError, StageError
-from tasks.local_server import free_port
+from tasks.local_server import address, free_port
 from tasks.staging import stage
 
 logger = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ def container(params: Params, data: Path | None) -> Iterator[str]:
             *("--publish", f"{settings.host}:{port}:{PORT}", settings.docker.image),
             environment={access.SEED: seed},
         )
-        url = f"http://{'127.0.0.1' if settings.host == '0.0.0.0' else settings.host}:{port}"
+        url = address(settings.host, port)
         _wait(url, name, settings.wait_s)
         logger.info("environment at %s, container %s", url, name)
         yield url

@@ -73,7 +73,7 @@ def local_server(params: Params, data: Path | None) -> Iterator[str]:
     stop = _stopper(server)
     atexit.register(stop)
     try:
-        url = f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}"
+        url = address(host, port)
         _wait(url, server, log, params.deploy.wait_s)
         settings.unlink()  # read by now; nothing is left behind however this process ends
         logger.info("environment at %s, log in %s", url, log)
@@ -84,6 +84,11 @@ def local_server(params: Params, data: Path | None) -> Iterator[str]:
         settings.unlink(missing_ok=True)
         if written.exists() and written.stat().st_size == 0:
             written.unlink()
+
+
+def address(host: str, port: int) -> str:
+    """Where this machine reaches a server that listens there."""
+    return f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}"
 
 
 def free_port(settings: DeploySettings) -> int:
