@@ -88,18 +88,27 @@ def train(folder: Path, root: Path, sets: Sequence[str]) -> Params:
         source, target = root / name, folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         (shutil.copytree if source.is_dir() else shutil.copyfile)(source, target)
+    run_stages(folder, sets, ["train"])
+    os.chdir(folder)
+    return resolve(overrides=sets)
+
+
+def run_stages(folder: Path, sets: Sequence[str], stages: Sequence[str]) -> None:
+    """Run stages of this source in a folder, under these settings.
+
+    Raises:
+        CalledProcessError: a stage failed; its output was printed.
+    """
     command = [sys.executable, "-m", "flows.pipeline"]
     environment = {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_WAIT_POLICY": "PASSIVE"}
     words = [word for text in sets for word in ("--set", text)]
-    for stage in (["resolve", *words], ["train"]):
+    for stage in (["resolve", *words], *([name] for name in stages)):
         done = subprocess.run(
             [*command, *stage], cwd=folder, env=environment, capture_output=True, text=True
         )
         if done.returncode:
             print(done.stdout[-2000:], done.stderr[-2000:], file=sys.stderr)
             done.check_returncode()
-    os.chdir(folder)
-    return resolve(overrides=sets)
 
 
 def measure(run: Run, root: Path, work: Path) -> Result:

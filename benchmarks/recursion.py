@@ -13,9 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +22,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from agent.rollout import EpisodeSpec, play
-from benchmarks.ablation import SOURCE, train, trained_policy
+from benchmarks.ablation import SOURCE, run_stages, train, trained_policy
 from env.problems.settings import LevelSettings
 from env.problems.store import ProblemStore
 from tasks.config import Params, resolve
@@ -56,11 +53,7 @@ def make_base(root: Path, sets: Sequence[str]) -> None:
     root.mkdir(parents=True, exist_ok=True)
     for name in ("params.yaml", "profiles"):
         (root / name).symlink_to(SOURCE / name)
-    words = [word for text in sets for word in ("--set", text)]
-    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_WAIT_POLICY": "PASSIVE"}
-    for stage in (["resolve", *words], ["prepare"], ["warmstart"]):
-        command = [sys.executable, "-m", "flows.pipeline", *stage]
-        subprocess.run(command, cwd=root, env=environment, check=True)
+    run_stages(root, sets, ["prepare", "warmstart"])
 
 
 def evaluate(params: Params, episodes: int) -> dict[int, list[float]]:
