@@ -189,7 +189,7 @@ def champion_unreadable(project: Project, seed: int) -> Row:
     return outcome(project, first, again)
 
 
-FAULTS: dict[str, Callable[[Project, int], Row]] = {
+FAULTS: dict[str, Callable[..., Row]] = {
     "MLflow server gone": mlflow_gone,
     "Prefect server gone": prefect_gone,
     "MLflow database locked": database_locked,
@@ -325,7 +325,7 @@ def wanted(
     kills: int, seed: int, only: list[str] | None
 ) -> Iterator[tuple[str, Callable[[Project], Row]]]:
     """Every fault by name, with what inflicts it; each works on data of its own."""
-    killers: dict[str, Callable[[Project, int, random.Random], Row]] = {
+    killers: dict[str, Callable[..., Row]] = {
         **{target: partial(kill, target=target) for target in KILLED},
         "MLflow server": kill_mlflow,
         "Prefect worker": kill_worker,

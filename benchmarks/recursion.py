@@ -15,7 +15,7 @@ import argparse
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from matplotlib import rc_context
@@ -90,7 +90,7 @@ def plot(scores: Mapping[str, Mapping[int, Sequence[float]]]) -> Figure:
     """F1 against the number of papers, a line a policy, with 95 % intervals."""
     styles = {WITH: (BLUE, "o", "-"), WITHOUT: (ORANGE, "s", "--"), TAKEN: (GREY, "^", ":")}
     rng = np.random.default_rng(0)
-    with rc_context(STYLE):
+    with rc_context(cast(Any, STYLE)):
         figure = Figure(figsize=(8.0, 4.6))
         axes = figure.subplots()
         for name, by_papers in scores.items():
@@ -135,12 +135,9 @@ def run(options: argparse.Namespace) -> Scores:
     for name, sets in {WITH: trained, WITHOUT: [*trained, *ALONE]}.items():
         folder = options.work / name.replace(" ", "_")
         params = train(folder, base, sets)
-        model = folder / "models" / "merged"
-        scores[name] = evaluate(params, model, options.episodes, name)
+        scores[name] = evaluate(params, options.episodes)
         if name == WITH:
-            scores[TAKEN] = evaluate(
-                resolve(overrides=[*sets, *ALONE]), model, options.episodes, TAKEN
-            )
+            scores[TAKEN] = evaluate(resolve(overrides=[*sets, *ALONE]), options.episodes)
     return scores
 
 

@@ -15,14 +15,14 @@ import copy
 import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from agent.chat import ChatFormat
 from agent.policy import FrameKey, TurnReply, TurnRequest
 from agent.rollout import EpisodeSpec
 from agent.settings import GenerationSettings
 from env.client import Sessions
-from env.models import RLMAction, RLMObservation
+from env.models import Finish, RLMAction, RLMObservation
 
 _CALL = re.compile(r"```repl\n(?!.*FINAL).*\n```", re.DOTALL)
 _TEMPLATE = (
@@ -68,7 +68,7 @@ class GeneratePolicy:
         replies = []
         for request, row in zip(requests, sampled, strict=True):
             self.ids[request.key] += row
-            finish = "stop" if row[-1] in self.chat.stop_ids else "length"
+            finish: Finish = "stop" if row[-1] in self.chat.stop_ids else "length"
             replies.append(TurnReply(text=self.chat.text(row), finish=finish, sampled_ids=row))
         return replies
 
@@ -107,7 +107,8 @@ def trl_loop(
     """TRL's rollout of these specs in the root-only form; each call plays it, and gives tokens."""
     from datasets import Dataset
     from transformers import PrinterCallback
-    from trl import GRPOConfig, GRPOTrainer
+    from trl.trainer.grpo_config import GRPOConfig
+    from trl.trainer.grpo_trainer import GRPOTrainer
 
     slots = itertools.count()
     first = sessions.reset(0, problem_id=specs[0].problem_id).result()
@@ -141,7 +142,7 @@ def trl_loop(
     rows = [{"prompt": prompt, "problem_id": spec.problem_id} for spec in specs]
     trainer = GRPOTrainer(
         model=model,
-        reward_funcs=[reward],
+        reward_funcs=[cast(Any, reward)],
         args=GRPOConfig(
             output_dir=folder,
             use_cpu=True,
@@ -156,7 +157,7 @@ def trl_loop(
         ),
         train_dataset=Dataset.from_list(rows),
         processing_class=_with_tool(tokenizer),
-        environment_factory=RootOnly,
+        environment_factory=cast(Any, RootOnly),
     )
     trainer.remove_callback(PrinterCallback)
     trainer.generation_config.max_new_tokens = settings.max_turn_tokens  # a turn, not all turns

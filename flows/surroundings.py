@@ -27,8 +27,9 @@ QUIET = {
     "BITSANDBYTES_NOWELCOME": "1",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-    # A tracking server that is gone is noticed after 15 s, not after four minutes.
+    # A server that is gone is noticed after 15 s, not after four minutes (MLflow) or one (Prefect).
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
+    "PREFECT_CLIENT_MAX_RETRIES": "3",
     "PREFECT_LOGGING_LEVEL": "WARNING",
     # A cold start on a busy laptop takes Prefect's own server up to 45 s.
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
