@@ -6,15 +6,17 @@ teaches nothing. `check` says what must hold after any fault and the run that fo
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -44,6 +46,7 @@ TINY = [
     "train.learning_rate=1.0e-12",
 ]
 DONE = re.compile(r"^([✓=✗!]) (\w+) \d+ s$", re.M)
+BEGUN = re.compile(r"^\d+/\d+ (\w+)  ", re.M)
 LONGEST_S = 1800.0
 _REGISTER = """
 from pathlib import Path
@@ -63,10 +66,7 @@ versions = store.search_model_versions("name = 'rlm'")
 for version in versions:
     register.download(version)  # its weights are those that were registered
 runs = store.search_runs([tracking.experiment_id("rlm")], "attributes.status = 'RUNNING'")
-promoted = [v.version for v in versions if v.tags.get("promotion.verdict") == "promoted"]
-champion = store.get_model_version_by_alias("rlm", "champion")
-print(json.dumps({"versions": len(versions), "running": len(runs), "champion": champion.version,
-                  "fits": str(champion.version) in {"1", *map(str, promoted)}}))
+print(json.dumps({"running": len(runs)}))
 """
 
 
@@ -90,6 +90,12 @@ class Ended:
         """Stages with one of the marks: `✓` done, `=` kept, `✗` failed."""
         return [name for mark, name in DONE.findall(self.told) if mark in marks]
 
+    @property
+    def summary(self) -> str:
+        """What it kept and what it made."""
+        kept, made = self.stages("="), self.stages("✓")
+        return f"{len(kept)} stages kept, {', '.join(made)} made" if made else "nothing to do"
+
 
 @dataclass
 class Chain:
@@ -102,6 +108,12 @@ class Chain:
     def told(self) -> str:
         """Its output so far."""
         return self.log.read_text(encoding="utf-8", errors="replace")
+
+    @property
+    def stage(self) -> str:
+        """The stage that it began last."""
+        begun = BEGUN.findall(self.told)
+        return str(begun[-1]) if begun else "before the first stage"
 
     def wait_for(self, text: str) -> bool:
         """Wait until it says something; False when it ended before."""
@@ -228,24 +240,44 @@ class Project:
             kill_group(process)
             self.servers.discard(process.pid)
 
-    def check(self, said_done: list[str], after: Ended) -> list[str]:
-        """What does not hold after a fault and the run that followed; empty when all does."""
-        import json
-
-        wrong = []
+    def check(self, done: Collection[str], after: Ended) -> list[str]:
+        """What does not hold after faults and the run that followed; empty when all does."""
+        wrong = self.made_again(done, after) + self.half_promoted(over=True)
         if after.code:
             wrong.append(f"the next run ended with {after.code}: {after.line}")
-        again = [name for name in said_done if name in after.stages("✓") and name in BY_DVC]
-        if again:
-            wrong.append(f"done before the fault and made again: {', '.join(again)}")
-        registry = json.loads(self.python(_REGISTRY).strip().splitlines()[-1])
-        if registry["running"]:
-            wrong.append(f"{registry['running']} runs of MLflow are still RUNNING")
-        if not registry["fits"]:
-            wrong.append(f"version {registry['champion']} is champion and was never promoted")
+        if running := json.loads(self.python(_REGISTRY).strip().splitlines()[-1])["running"]:
+            wrong.append(f"{running} runs of MLflow are still RUNNING")
         if left := self.processes(lambda line: True):
             wrong.append(f"{len(left)} processes are left: {left}")
         return wrong
+
+    def made_again(self, done: Collection[str], after: Ended) -> list[str]:
+        """A sentence, if stages that were said to be done were made once more."""
+        again = [name for name in after.stages("✓") if name in done and name in BY_DVC]
+        return [f"done before the fault and made again: {', '.join(again)}"] if again else []
+
+    def half_promoted(self, over: bool = False) -> list[str]:
+        """A sentence, if the champion is neither the first version nor one that won.
+
+        Args:
+            over: no run is about to finish what was begun: who won last has to be champion.
+        """
+        with closing(sqlite3.connect(f"file:{self.folder}/mlflow.db?mode=ro", uri=True)) as store:
+            (champion,) = store.execute(
+                "SELECT version FROM registered_model_aliases WHERE alias = 'champion'"
+            ).fetchone()
+            won = [1] + [
+                version
+                for (version,) in store.execute(
+                    "SELECT version FROM model_version_tags"
+                    " WHERE key = 'promotion.verdict' AND value = 'promoted'"
+                )
+            ]
+        if champion not in won:
+            return [f"version {champion} is champion and was never promoted"]
+        if over and champion != max(won):
+            return [f"version {max(won)} was promoted and {champion} is champion"]
+        return []
 
     def processes(self, wanted: Callable[[str], bool]) -> list[int]:
         """Processes that work in this folder, by their command line."""
@@ -266,6 +298,13 @@ class Project:
 
 
 BY_DVC = ("prepare", "validate", "audit", "warmstart", "gate", "train", "export", "evaluate")
+
+
+def mlflow_server(project: Project, port: int) -> AbstractContextManager[subprocess.Popen[bytes]]:
+    """An MLflow server over the project's own store."""
+    command = ["mlflow", "server", "--workers", "1", "--host", "127.0.0.1", "--port", str(port)]
+    store = ["--backend-store-uri", "sqlite:///mlflow.db", "--artifacts-destination", "mlartifacts"]
+    return project.server(*command, *store, health=f"http://127.0.0.1:{port}/health")
 
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:

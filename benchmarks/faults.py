@@ -7,7 +7,7 @@ Each fault hits a run of tiny settings; then the same command runs again, undist
 well, keep every stage that was said to be done, promote nothing that did not win, leave no
 process and no MLflow run behind. Rows go to DIR/faults.jsonl as they come, and a drill that is
 started again goes on after the last one. `--kills` is the number of SIGKILLs at random moments for
-each process of the system. Ends with 1 if anything did not hold.
+each process of the system (`fault_kills.py`). Ends with 1 if anything did not hold.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import random
 import shutil
 import signal
 import sqlite3
@@ -26,42 +25,23 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from benchmarks.fault_project import TINY, Ended, Project, kill_group
+from benchmarks.fault_kills import TARGETS, Row, kill_again_and_again
+from benchmarks.fault_project import TINY, Ended, Project, kill_group, mlflow_server
 from flows.services import free_port
 
-Row = dict[str, Any]
-KILLED = {
-    "chain": lambda line: "flows.pipeline run" in line,
-    "stage": lambda line: "flows.pipeline " in line and "flows.pipeline run" not in line,
-    "environment server": lambda line: "env.server.app" in line,
-    "sandbox zygote": lambda line: "inside.zygote" in line,
-    "Prefect server": lambda line: "prefect.server" in line or "prefect server start" in line,
-}
-"""What is killed, by a piece of its command line."""
-UNTIL_S = 240.0
-"""Seconds from the start within which a kill falls; the run's own length when it is known."""
+AT_ONCE = 10
+"""SIGKILLs on the runs of one data set, before the last of them is left alone."""
 
 
-def mlflow_server(project: Project, port: int) -> Any:
-    """An MLflow server over the project's own store."""
-    command = ["mlflow", "server", "--workers", "1", "--host", "127.0.0.1", "--port", str(port)]
-    store = ["--backend-store-uri", "sqlite:///mlflow.db", "--artifacts-destination", "mlartifacts"]
-    return project.server(*command, *store, health=f"http://127.0.0.1:{port}/health")
-
-
-def mlflow_gone(project: Project, seed: int, at_s: float | None = None) -> Row:
+def mlflow_gone(project: Project, seed: int) -> Row:
     """Its server is killed while a stage runs; it is up again before the next run."""
     port = free_port()
     project.environment["MLFLOW_TRACKING_URI"] = f"http://127.0.0.1:{port}"
     try:
         with mlflow_server(project, port) as server:
             chain = project.start(f"prepare.synthetic.seed={seed}")
-            if at_s is None:
-                chain.wait_for("validate  Check")
-            with suppress(subprocess.TimeoutExpired):
-                chain.process.wait(timeout=at_s or 0.0)
+            chain.wait_for("validate  Check")
             kill_group(server)
             first = chain.end()
         with mlflow_server(project, port):
@@ -202,92 +182,10 @@ FAULTS: dict[str, Callable[..., Row]] = {
 }
 
 
-def kill_mlflow(project: Project, seed: int, rng: random.Random) -> Row:
-    """SIGKILL the MLflow server at a random moment; it is up again before the next run."""
-    return mlflow_gone(project, seed, at_s=rng.uniform(0, UNTIL_S))
-
-
-def kill_worker(project: Project, seed: int, rng: random.Random) -> Row:
-    """SIGKILL the Prefect worker at a random moment of a run of `rlm/full` that it started."""
-    port = free_port()
-    url = f"http://127.0.0.1:{port}/api"
-    serve = ["prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
-    project.environment["PREFECT_API_URL"] = url
-    health = f"{url}/health"
-    try:
-        with project.server(*serve, health=health):
-            for words in (
-                ["work-pool", "create", "local", "--type", "process", "--overwrite"],
-                ["--no-prompt", "deploy", "--all"],
-            ):
-                project.command("prefect", *words)
-            with project.server(
-                "prefect", "worker", "start", "--pool", "local", health=health
-            ) as w:
-                told = project.python(
-                    ASK.format(overrides=[*TINY, f"prepare.synthetic.seed={seed}"])
-                )
-                time.sleep(rng.uniform(15, UNTIL_S))
-                os.kill(w.pid, signal.SIGKILL)
-                said = project.python(AWAIT.format(run=told.strip().splitlines()[-1]))
-    finally:
-        del project.environment["PREFECT_API_URL"]
-    first = Ended(0, said.strip().splitlines()[-1])
-    return outcome(project, first, project.start(f"prepare.synthetic.seed={seed}").end())
-
-
-ASK = """
-from prefect.deployments import run_deployment
-run = run_deployment("rlm/full", parameters={{"overrides": {overrides!r}}}, timeout=0)
-print(run.id)
-"""
-AWAIT = """
-import time
-from uuid import UUID
-from prefect import get_client
-with get_client(sync_client=True) as client:
-    for _ in range(1800):
-        state = client.read_flow_run(UUID("{run}")).state
-        if state.is_final():
-            break
-        time.sleep(1)
-    print(f"the flow run ended {{state.name}}: {{state.message}}")
-"""
-
-
-def kill(project: Project, seed: int, rng: random.Random, target: str) -> Row:
-    """SIGKILL one process of the system at a random moment, or as soon as it is there."""
-    settings = [f"prepare.synthetic.seed={seed}", "train.learning_rate=0.002"]  # and promote plays
-    chain = project.start(*settings)
-    moment = time.monotonic() + rng.uniform(0, UNTIL_S)
-    while time.monotonic() < moment and chain.process.poll() is None:
-        time.sleep(0.05)
-    victims: list[int] = []
-    while not victims and chain.process.poll() is None:
-        victims = project.processes(KILLED[target])
-        time.sleep(0.02)
-    stage = (
-        ["before the first stage"]
-        + [line.split("  ")[0] for line in chain.told.splitlines() if "/13 " in line[:6]]
-    )[-1]
-    for victim in victims[:1]:
-        with suppress(ProcessLookupError):
-            os.kill(victim, signal.SIGKILL)
-    first = chain.end()
-    again = project.start(*settings).end()
-    return outcome(project, first, again) | {"at": stage if victims else "it was over"}
-
-
 def outcome(project: Project, first: Ended, again: Ended) -> Row:
     """A row of the table: what the user saw, what the next run did, what did not hold."""
     wrong = project.check(first.stages("✓="), again)
-    kept, made = again.stages("="), again.stages("✓")
-    return {
-        "code": first.code,
-        "said": first.line,
-        "next": f"{len(kept)} stages kept, {', '.join(made)} made" if made else "nothing to do",
-        "wrong": wrong,
-    }
+    return {"code": first.code, "said": first.line, "next": again.summary, "wrong": wrong}
 
 
 def main() -> int:
@@ -298,7 +196,6 @@ def main() -> int:
         "--keep", type=Path, default=Path("runs/faults"), help="folder of the drill"
     )
     parser.add_argument("--kills", type=int, default=1, help="of each process")
-    parser.add_argument("--seed", type=int, default=0, help="of the moments")
     parser.add_argument("--only", nargs="*", help="faults or processes to do, by name")
     parser.add_argument("--table", action="store_true", help="print what is there and end")
     options = parser.parse_args()
@@ -307,38 +204,35 @@ def main() -> int:
         if not (options.base / "config.json").is_file():
             parser.error(f"{options.base} holds no model: run the stage warmstart, or name one")
         project = Project.make(options.keep.resolve() / "project", options.base)
-        for name, does in wanted(options.kills, options.seed, options.only):
-            if name in {row["fault"] for row in read(rows)}:
-                continue
-            started = time.monotonic()
-            with alone(project):
-                row = {"fault": name, **does(project)}
-            row["minutes"] = round((time.monotonic() - started) / 60, 1)
-            with rows.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row, ensure_ascii=False) + "\n")
-            print(f"{name}: {'; '.join(row['wrong']) or 'held'} ({row['said']})", flush=True)
+        wanted = (options.only or [*FAULTS, *TARGETS]).__contains__
+        for name, inflict in FAULTS.items():
+            if wanted(name) and name not in {row["fault"] for row in read(rows)}:
+                number = 1001 + list(FAULTS).index(name)
+                write(rows, name, project, partial(inflict, project, number))
+        for target in filter(wanted, TARGETS):
+            while (missing := options.kills - killed(rows, target)) > 0:
+                number = 1 + sum(row["fault"] == f"SIGKILL {target}" for row in read(rows))
+                most = min(missing, AT_ONCE)
+                inflict = partial(kill_again_and_again, project, target, number, most)
+                write(rows, f"SIGKILL {target}", project, inflict)
     print_table(read(rows))
     return int(any(row["wrong"] for row in read(rows)))
 
 
-def wanted(
-    kills: int, seed: int, only: list[str] | None
-) -> Iterator[tuple[str, Callable[[Project], Row]]]:
-    """Every fault by name, with what inflicts it; each works on data of its own."""
-    killers: dict[str, Callable[..., Row]] = {
-        **{target: partial(kill, target=target) for target in KILLED},
-        "MLflow server": kill_mlflow,
-        "Prefect worker": kill_worker,
-    }
-    for number, (name, inflict) in enumerate(FAULTS.items(), 1001):
-        if only is None or name in only:
-            yield name, partial(inflict, seed=number)
-    for place, (target, inflict_kill) in enumerate(killers.items(), 2):
-        for number in range(1, kills + 1):
-            rng = random.Random(f"{seed}/{target}/{number}")
-            if only is None or target in only:
-                name = f"SIGKILL {target} {number}"
-                yield name, partial(inflict_kill, seed=1000 * place + number, rng=rng)
+def killed(rows: Path, target: str) -> int:
+    """SIGKILLs that have hit it so far."""
+    return sum(row["kills"] for row in read(rows) if row["fault"] == f"SIGKILL {target}")
+
+
+def write(rows: Path, name: str, project: Project, inflict: Callable[[], Row]) -> None:
+    """Inflict, and add the row to the file."""
+    started = time.monotonic()
+    with alone(project):
+        row = {"fault": name, **inflict()}
+    row["minutes"] = round((time.monotonic() - started) / 60, 1)
+    with rows.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row, ensure_ascii=False) + "\n")
+    print(f"{name}: {'; '.join(row['wrong']) or 'held'} ({row['said']})", flush=True)
 
 
 @contextmanager
@@ -360,13 +254,16 @@ def read(path: Path) -> list[Row]:
 
 
 def print_table(rows: list[Row]) -> None:
-    """Markdown for docs/reliability.md."""
+    """Markdown for docs/reliability.md; kills of one target share a line."""
     print("\n| fault | what the user sees | the next run | held |\n|---|---|---|---|")
-    for row in rows:
-        at = f" (at {row['at']})" if "at" in row else ""
-        said = row["said"].replace("|", "\\|")[:300]
-        held = "yes" if not row["wrong"] else "**no**: " + "; ".join(row["wrong"])
-        print(f"| {row['fault']}{at} | {said} | {row['next']} | {held} |")
+    for name in dict.fromkeys(row["fault"] for row in rows):
+        same = [row for row in rows if row["fault"] == name]
+        wrong = [text for row in same for text in row["wrong"]]
+        times = f", {sum(row['kills'] for row in same)} times" if "kills" in same[0] else ""
+        at = f" ({'; '.join(row['at'] for row in same)})" if times else ""
+        said = same[-1]["said"].replace("|", "\\|")[:300]
+        held = "yes" if not wrong else "**no**: " + "; ".join(wrong)
+        print(f"| {name}{times}{at} | {said} | {same[-1]['next']} | {held} |")
 
 
 if __name__ == "__main__":
