@@ -135,8 +135,8 @@ def evaluated() -> dict[str, str]:
         raise StageError(f"register: {EVALUATION}: {error}; run the stage evaluate first") from None
     tags = {"n": told["n"], "improvement": told["improvement"]}
     for name in ("reward", "f1_greedy", "f1_sampled", "primary_objective"):
-        tags[f"{name}.before"] = f"{told[name]['before']:.4f}"
-        tags[f"{name}.after"] = f"{told[name]['after']:.4f}"
+        tags[f"{name}.before"] = f"{told[name]['before']:.6f}"
+        tags[f"{name}.after"] = f"{told[name]['after']:.6f}"
         tags[f"{name}.ci95"] = json.dumps([round(x, 4) for x in told[name]["ci95"]])
     return {f"evaluation.{key}": str(value) for key, value in tags.items()}
 
