@@ -128,7 +128,7 @@ def test_a_version_carries_its_lineage(
     assert told["params_hash"] == tracking.params_hash(server_params)
     assert told["seed"] == "0"
     assert told["evaluation.n"] == "240"
-    assert told["evaluation.reward.after"] == "0.3000"
+    assert told["evaluation.reward.after"] == "0.300000"
     assert told["data_report"] == tracking.files_hash([Path("data/report.json")], Path("data"))
     assert json.loads(told["seeds"]) == {"prepare": 0, "warmstart": 0, "train": 0}
     assert {"commit", "data_hash", "versions", "sandbox"} <= told.keys()
