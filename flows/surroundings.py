@@ -26,6 +26,7 @@ QUIET = {
     "TOKENIZERS_PARALLELISM": "false",
     "BITSANDBYTES_NOWELCOME": "1",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     # A server that is gone is noticed after 15 s, not after four minutes (MLflow) or one (Prefect).
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
