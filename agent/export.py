@@ -214,7 +214,10 @@ def judge(measured: Measured, effect: float, limit: float) -> list[str]:
     """
     wrong = []
     if not effect > 0:
-        wrong.append("the trained model gives the logits of its base: the adapter was lost")
+        wrong.append(
+            "the trained model gives the logits of its base: the adapter was lost, or training "
+            "moved nothing (no group of a step had a reward of its own, or a rate of almost 0)"
+        )
     if not measured.logit_error <= limit:  # NaN fails too
         wrong.append(f"logits are {measured.logit_error:.3%} off, the limit is {limit:.3%}")
     elif 0 < effect < 2 * measured.logit_error:

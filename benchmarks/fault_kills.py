@@ -69,10 +69,7 @@ def kill_again_and_again(project: Project, target: str, number: int, kills: int)
         `kills` that hit, the stages they hit, what was said last, and what did not hold.
     """
     rng = random.Random(f"{target}/{number}")
-    settings = [
-        f"prepare.synthetic.seed={1000 * (2 + TARGETS.index(target)) + number}",
-        "train.learning_rate=0.002",  # so that `promote` has something to play
-    ]
+    settings = [f"prepare.synthetic.seed={1000 * (2 + TARGETS.index(target)) + number}"]
     done: set[str] = set()
     hit: list[str] = []
     wrong: list[str] = []
