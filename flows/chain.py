@@ -211,7 +211,7 @@ def play(profile: str, overrides: list[str]) -> int:
     logging.getLogger("prefect").propagate = False
     # Logs and heartbeats to a server that is gone: `flows/notices.py` says it once.
     logging.raiseExceptions = False
-    for name in ("prefect._internal.concurrency", "prefect.events.clients"):
+    for name in ("EventsWorker", "prefect.events.clients"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     started = time.time()
     with prefect_server():

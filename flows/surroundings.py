@@ -32,6 +32,8 @@ QUIET = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
     "PREFECT_CLIENT_MAX_RETRIES": "3",
     "PREFECT_LOGGING_LEVEL": "WARNING",
+    # Each event that a server which is gone did not take, in full: `flows/notices.py` says it once.
+    "PREFECT_INTERNAL_LOGGING_LEVEL": "CRITICAL",
     # A cold start on a busy laptop takes Prefect's own server up to 45 s.
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
     # Waiting threads sleep: the environment's server shares the cores.
