@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -130,10 +131,19 @@ def paired(
     return [a for a, _, _ in kept], [b for _, b, _ in kept], [g for _, _, g in kept]
 
 
+@dataclass(frozen=True)
+class Comparison:
+    """Means of both models over the same pairs, and the paired difference."""
+
+    before: float
+    after: float
+    difference: Interval
+
+
 def compare(
     before: Sequence[Row], after: Sequence[Row], score: str, bootstrap: Bootstrap
-) -> Interval:
-    """Mean of after - before over pairs, with its interval by group.
+) -> Comparison:
+    """One score of two models over the pairs that both played; the interval is by group.
 
     Raises:
         ValueError: no pair without a void.
@@ -141,7 +151,10 @@ def compare(
     first, second, groups = paired(before, after, score)
     if not first:
         raise ValueError(f"no pair of episodes with a {score}: all void, or no common problem")
-    return bootstrap.mean([b - a for a, b in zip(first, second, strict=True)], groups)
+    gains = [b - a for a, b in zip(first, second, strict=True)]
+    return Comparison(
+        sum(first) / len(first), sum(second) / len(second), bootstrap.mean(gains, groups)
+    )
 
 
 def mean(rows: Sequence[Row], score: str) -> float | None:
@@ -234,13 +247,12 @@ def difference(
     """
     first, second = ([row for row in part if row["mode"] == mode] for part in (before, after))
     found = compare(first, second, score, bootstrap)
-    olds, news, _ = paired(first, second, score)
     return {
-        "before": sum(olds) / len(olds),
-        "after": sum(news) / len(news),
-        "difference": found.mean,
-        "ci95": found.bounds,
-        "pairs": found.n,
+        "before": found.before,
+        "after": found.after,
+        "difference": found.difference.mean,
+        "ci95": found.difference.bounds,
+        "pairs": found.difference.n,
         "mode": mode,
     }
 

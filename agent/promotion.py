@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from agent.evaluation import Row, compare, paired
+from agent.evaluation import Row, compare
 from agent.rollout import EpisodeSpec
 from agent.settings import LEAST_PROBLEMS
 from agent.statistics import Bootstrap
@@ -110,15 +110,14 @@ def compare_on_set(
 def _scores(
     opponent: Sequence[Row], challenger: Sequence[Row], score: str, bootstrap: Bootstrap
 ) -> dict[str, Any]:
-    olds, news, _ = paired(opponent, challenger, score)
     found = compare(opponent, challenger, score, bootstrap)
     return {
-        "opponent": sum(olds) / len(olds),
-        "challenger": sum(news) / len(news),
-        "difference": found.mean,
-        "interval": found.bounds,
-        "level": found.level,
-        "pairs": found.n,
+        "opponent": found.before,
+        "challenger": found.after,
+        "difference": found.difference.mean,
+        "interval": found.difference.bounds,
+        "level": found.difference.level,
+        "pairs": found.difference.n,
     }
 
 

@@ -87,8 +87,9 @@ def test_a_pair_with_a_void_on_one_side_is_left_out() -> None:
     before = rows("before", {"g1-easy-1": 0.2, "g2-easy-1": 0.2})
     after = rows("after", {"g1-easy-1": 0.8}) + rows("after", {"g2-easy-1": 0.0}, void="lost")
     found = evaluation.compare(before, after, "reward", BOOTSTRAP)
-    assert found.mean == pytest.approx(0.6)
-    assert found.n == 2  # both modes of the first problem
+    assert (found.before, found.after) == pytest.approx((0.2, 0.8))
+    assert found.difference.mean == pytest.approx(0.6)
+    assert found.difference.n == 2  # both modes of the first problem
 
 
 def test_the_interval_of_equal_models_holds_zero_and_of_different_ones_does_not() -> None:
@@ -98,8 +99,8 @@ def test_the_interval_of_equal_models_holds_zero_and_of_different_ones_does_not(
     better = {key: min(1.0, value + rng.uniform(0.1, 0.3)) for key, value in scores.items()}
     same = evaluation.compare(rows("before", scores), rows("after", other), "reward", BOOTSTRAP)
     more = evaluation.compare(rows("before", scores), rows("after", better), "reward", BOOTSTRAP)
-    assert same.low < 0 < same.high
-    assert more.low > 0
+    assert same.difference.low < 0 < same.difference.high
+    assert more.difference.low > 0
 
 
 def test_the_bootstrap_covers_the_truth_when_problems_of_a_group_are_alike() -> None:
