@@ -78,7 +78,8 @@ class Ended:
     @property
     def line(self) -> str:
         """What it said last, less progress: the message that a user reads."""
-        errors = re.findall(r"^\w+Error: .*|^Gated.*|^Interrupted.*", self.told, re.M)
+        told = r"^(?:\w+Error: |Gated|Interrupted|Prefect's server went|promoted: |kept: ).*"
+        errors = re.findall(told, self.told, re.M)
         if errors:
             return str(errors[-1])
         lines = [line for line in self.told.strip().splitlines() if line.strip()]
