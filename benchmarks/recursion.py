@@ -145,7 +145,7 @@ def main() -> None:
     """Measure, write, print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--work", type=Path, default=Path("runs/recursion"))
-    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--episodes", type=int, default=100, help="problems of each size")
     parser.add_argument("--alone", type=float, default=0.2, help="share of such demonstrations")
