@@ -212,15 +212,20 @@ def answering() -> Iterator[MlflowClient]:
         StageError: the server is gone, the database is locked or broken.
     """
     from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
 
     uri = tracking_uri()
     try:
         yield client(uri)
-    except MlflowException as error:
+    except (MlflowException, SQLAlchemyError) as error:
+        remedy = (
+            "start its server (make up), or unset MLFLOW_TRACKING_URI to record in mlflow.db"
+            if uri.startswith("http")
+            else "wait for the process that locks it, or restore the file"
+        )
         raise StageError(
-            f"MLflow at {uri} does not answer: {first_line(error)}; start its server (make up), or "
-            "unset MLFLOW_TRACKING_URI to record in mlflow.db, then run the same command again: "
-            "finished stages are kept"
+            f"MLflow at {uri} does not answer: {first_line(error)}; {remedy}, then run the same "
+            "command again: finished stages are kept"
         ) from error
 
 

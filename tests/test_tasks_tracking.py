@@ -245,6 +245,16 @@ def test_no_stage_begins_without_a_store(monkeypatch: pytest.MonkeyPatch) -> Non
         tracking.start_run("train", PARAMS)
 
 
+def test_a_locked_store_is_waited_for_not_started(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "mlflow.db").write_bytes(b"no database at all, so that nothing can be read from it")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    with pytest.raises(StageError, match=r"mlflow\.db does not answer: .*restore the file") as told:
+        tracking.start_run("train", PARAMS)
+    assert "make up" not in str(told.value)
+
+
 def test_data_sets_are_named_by_what_they_hold(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     split = {"rows": 6, "groups": 2, "facts": 9, "content_sha256": "ab" * 32}
