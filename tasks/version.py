@@ -33,7 +33,7 @@ def run(params: Params, run: StageRun) -> None:
             )
         try:
             pushed = repo.push(remote=remote)
-        except DvcException as error:
+        except (DvcException, OSError) as error:
             raise StageError(
                 f"version: DVC could not push to the remote {remote!r}: {error}; "
                 "`dvc remote list` shows the remotes"

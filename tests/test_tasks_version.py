@@ -1,0 +1,57 @@
+"""The stage `version` on a repository of its own: what is pushed, and what stops it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from dvc.repo import Repo
+
+from tasks import tracking, version
+from tasks.config import Params
+from tasks.errors import StageError
+
+PARAMS = Params()
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A DVC repository that tracks one file, with a remote beside it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    with Repo.init(no_scm=True) as repo:
+        with repo.config.edit("repo") as config:
+            config["remote"] = {PARAMS.version.remote: {"url": str(tmp_path / "remote")}}
+        Path("data").write_text("rows")
+        repo.add("data")
+    return tmp_path
+
+
+def pushed() -> float:
+    """Files that the stage pushed."""
+    with tracking.stage_run("version", PARAMS) as run:
+        version.run(PARAMS, run)
+    metrics = run.client.get_run(run.run_id).data.metrics
+    return float(metrics["version/files_pushed"])
+
+
+def test_what_is_tracked_is_pushed_once(repository: Path) -> None:
+    assert pushed() == 1
+    assert [path.read_text() for path in (repository / "remote").rglob("*") if path.is_file()] == [
+        "rows"
+    ]
+    assert pushed() == 0
+
+
+def test_a_changed_output_is_not_pushed(repository: Path) -> None:
+    Path("data").write_text("other rows")
+    with pytest.raises(StageError, match=r"data\.dvc changed since their last run"):
+        pushed()
+    assert not (repository / "remote").exists()
+
+
+def test_a_remote_that_cannot_be_written_is_named(repository: Path) -> None:
+    with Repo(".") as repo, repo.config.edit("repo") as config:
+        config["remote"][PARAMS.version.remote]["url"] = "/proc/no-such-remote"
+    with pytest.raises(StageError, match=r"could not push to the remote .*no-such-remote.*remotes"):
+        pushed()
