@@ -4,16 +4,19 @@ Two policies are trained from one base, with the same seed and as many steps: on
 for the other every sub-call is refused (`env.limits.max_depth: 0`). The base is the default's, but
 for a share of demonstrations in which the root answers by its own code (`mixture.alone`), for a
 policy without children must have seen how. Both then answer unseen questions over 2 to 24 papers;
-so does the first one with its children taken away.
+so does the first one with its children taken away and, with `--default DIR`, the policy that
+`make full` left in DIR: its base was shown children only.
 
-Writes recursion.json and recursion.png into the work folder, and prints the table.
+Writes recursion.json and recursion.png into the work folder, and prints the table. What stands in
+recursion.json is not measured again.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,8 +34,9 @@ from tasks.figures import BLUE, GREY, ORANGE, STYLE
 
 PAPERS = (2, 4, 8, 12, 16, 24)
 WITH, WITHOUT, TAKEN = "with children", "trained without", "children taken away"
+DEFAULT = "with children, the default run"
 ALONE = ["env.limits.max_depth=0"]
-Scores = dict[str, dict[int, list[float]]]
+Scores = dict[str, dict[str, list[float]]]
 """F1 of each episode, by line of the plot and number of papers."""
 
 
@@ -56,7 +60,7 @@ def make_base(root: Path, sets: Sequence[str]) -> None:
     run_stages(root, sets, ["prepare", "warmstart"])
 
 
-def evaluate(params: Params, episodes: int) -> dict[int, list[float]]:
+def evaluate(params: Params, episodes: int) -> dict[str, list[float]]:
     """Sampled F1 of every episode of this folder's trained policy, by number of papers."""
     world = params.prepare.synthetic.model_copy(
         update={
@@ -69,12 +73,14 @@ def evaluate(params: Params, episodes: int) -> dict[int, list[float]]:
         update={"prepare": params.prepare.model_copy(update={"synthetic": world})}
     )
     problems = ProblemStore.generate(world)
-    found: dict[int, list[float]] = {}
+    found: dict[str, list[float]] = {}
     with local_server(asked, data=None) as url:
         for n in PAPERS:
             specs = [EpisodeSpec(name, seed=7) for name in problems.ids("test", f"papers_{n}")]
             played = play(trained_policy(params, temperature=1.0), url, specs, sessions=64)
-            found[n] = [one.evidence.f1 if one.evidence else 0.0 for one in played if not one.void]
+            found[str(n)] = [
+                one.evidence.f1 if one.evidence else 0.0 for one in played if not one.void
+            ]
     return found
 
 
@@ -86,18 +92,24 @@ def mean_and_half(values: Sequence[float], rng: np.random.Generator) -> tuple[fl
     return float(array.mean()), float(high - low) / 2
 
 
-def plot(scores: Mapping[str, Mapping[int, Sequence[float]]]) -> Figure:
+def plot(scores: Scores) -> Figure:
     """F1 against the number of papers, a line a policy, with 95 % intervals."""
-    styles = {WITH: (BLUE, "o", "-"), WITHOUT: (ORANGE, "s", "--"), TAKEN: (GREY, "^", ":")}
+    styles = {
+        DEFAULT: (BLUE, "D", "-."),
+        WITH: (BLUE, "o", "-"),
+        WITHOUT: (ORANGE, "s", "--"),
+        TAKEN: (GREY, "^", ":"),
+    }
     rng = np.random.default_rng(0)
     with rc_context(cast(Any, STYLE)):
         figure = Figure(figsize=(8.0, 4.6))
         axes = figure.subplots()
-        for name, by_papers in scores.items():
-            colour, marker, line = styles[name]
+        for name, (colour, marker, line) in styles.items():
+            if not (by_papers := scores.get(name)):
+                continue
             points = [mean_and_half(values, rng) for values in by_papers.values()]
             axes.errorbar(
-                list(by_papers),
+                [int(papers) for papers in by_papers],
                 [mean for mean, _ in points],
                 yerr=[half for _, half in points],
                 color=colour,
@@ -112,7 +124,7 @@ def plot(scores: Mapping[str, Mapping[int, Sequence[float]]]) -> Figure:
     return figure
 
 
-def table(scores: Mapping[str, Mapping[int, Sequence[float]]]) -> str:
+def table(scores: Scores) -> str:
     """The plot as Markdown."""
     rng = np.random.default_rng(0)
     lines = [
@@ -126,18 +138,27 @@ def table(scores: Mapping[str, Mapping[int, Sequence[float]]]) -> str:
 
 
 def run(options: argparse.Namespace) -> Scores:
-    """Base, two trainings, three evaluations."""
+    """Base, two trainings, the evaluations; those that stand in the file are not repeated."""
+    file: Path = options.work / "recursion.json"
+    scores: Scores = json.loads(file.read_text()) if file.exists() else {}
+
+    def add(name: str, params: Params) -> None:
+        scores[name] = evaluate(params, options.episodes)
+        file.write_text(json.dumps(scores))
+
     common = [f"warmstart.nano.mixture.alone={options.alone}"]
     trained = [*common, f"train.steps={options.steps}", f"train.seed={options.seed}"]
     base = options.work / "base"
-    make_base(base, common)
-    scores: Scores = {}
     for name, sets in {WITH: trained, WITHOUT: [*trained, *ALONE]}.items():
-        folder = options.work / name.replace(" ", "_")
-        params = train(folder, base, sets)
-        scores[name] = evaluate(params, options.episodes)
+        if name in scores:
+            continue
+        make_base(base, common)
+        add(name, train(options.work / name.replace(" ", "_"), base, sets))
         if name == WITH:
-            scores[TAKEN] = evaluate(resolve(overrides=[*sets, *ALONE]), options.episodes)
+            add(TAKEN, resolve(overrides=[*sets, *ALONE]))
+    if options.default and DEFAULT not in scores:
+        os.chdir(options.default)
+        add(DEFAULT, resolve())
     return scores
 
 
@@ -149,11 +170,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--episodes", type=int, default=100, help="problems of each size")
     parser.add_argument("--alone", type=float, default=0.2, help="share of such demonstrations")
+    parser.add_argument("--default", type=Path, help="folder of a default run (make full)")
     options = parser.parse_args()
     options.work = options.work.resolve()
+    options.default = options.default and options.default.resolve()
     options.work.mkdir(parents=True, exist_ok=True)
-    scores: dict[str, Any] = run(options)
-    (options.work / "recursion.json").write_text(json.dumps(scores))
+    scores = run(options)
     plot(scores).savefig(options.work / "recursion.png", dpi=120)
     print(table(scores))
 
