@@ -7,8 +7,8 @@ policy without children must have seen how. Both then answer unseen questions ov
 so does the first one with its children taken away and, with `--default DIR`, the policy that
 `make full` left in DIR: its base was shown children only.
 
-Writes recursion.json and recursion.png into the work folder, and prints the table. What stands in
-recursion.json is not measured again.
+Writes recursion.json and recursion.png into the work folder, and prints the table. What stands there
+already, trained or measured, is not done again.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from env.problems.store import ProblemStore
 from tasks.config import Params, resolve
 from tasks.deploy import local_server
 from tasks.figures import BLUE, GREY, ORANGE, STYLE
+from tasks.train import RESULT
 
 PAPERS = (2, 4, 8, 12, 16, 24)
 WITH, WITHOUT, TAKEN = "with children", "trained without", "children taken away"
@@ -76,7 +77,8 @@ def evaluate(params: Params, episodes: int) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {}
     with local_server(asked, data=None) as url:
         for n in PAPERS:
-            specs = [EpisodeSpec(name, seed=7) for name in problems.ids("test", f"papers_{n}")]
+            names = problems.ids("test", f"papers_{n}")
+            specs = [EpisodeSpec(name, seed=k) for k, name in enumerate(names)]
             played = play(trained_policy(params, temperature=1.0), url, specs, sessions=64)
             found[str(n)] = [
                 one.evidence.f1 if one.evidence else 0.0 for one in played if not one.void
@@ -152,8 +154,12 @@ def run(options: argparse.Namespace) -> Scores:
     for name, sets in {WITH: trained, WITHOUT: [*trained, *ALONE]}.items():
         if name in scores:
             continue
-        make_base(base, common)
-        add(name, train(options.work / name.replace(" ", "_"), base, sets))
+        folder = options.work / name.replace(" ", "_")
+        if not (folder / RESULT["lora"]).is_dir():
+            make_base(base, common)
+            train(folder, base, sets)
+        os.chdir(folder)
+        add(name, resolve(overrides=sets))
         if name == WITH:
             add(TAKEN, resolve(overrides=[*sets, *ALONE]))
     if options.default and DEFAULT not in scores:
