@@ -7,8 +7,8 @@ policy without children must have seen how. Both then answer unseen questions ov
 so does the first one with its children taken away and, with `--default DIR`, the policy that
 `make full` left in DIR: its base was shown children only.
 
-Writes recursion.json and recursion.png into the work folder, and prints the table. What stands there
-already, trained or measured, is not done again.
+Writes recursion.json and recursion.png into the work folder, and prints the table. What stands
+there already, trained or measured, is not done again.
 """
 
 from __future__ import annotations
