@@ -271,7 +271,7 @@ def prefect_server() -> Iterator[None]:
         return
     server = services.prefect_server(services.free_port())
     try:
-        services.start(server, quiet=True)
+        services.start(server, quiet=True, bound=True)
         with temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{server.port}/api"}):
             yield
     finally:

@@ -19,7 +19,7 @@ from typing import Annotated
 import typer
 
 from flows import automations
-from flows.surroundings import settle
+from flows.surroundings import die_with_parent, settle
 from tasks.errors import PipelineError, StageError
 
 RUN = Path(".run")
@@ -122,8 +122,13 @@ def notify(
         typer.echo(f"{name}: on")
 
 
-def start(service: Service, quiet: bool = False) -> None:
+def start(service: Service, quiet: bool = False, bound: bool = False) -> None:
     """Start a service unless it runs; returns when it is healthy.
+
+    Args:
+        service: which one.
+        quiet: say nothing when all is well.
+        bound: it ends with this process, even by SIGKILL (Linux).
 
     Raises:
         StageError: its port is taken, it dies, or it is not healthy in time.
@@ -146,6 +151,7 @@ def start(service: Service, quiet: bool = False) -> None:
             stdout=stream,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            preexec_fn=die_with_parent if bound else None,
         )
     _pid_file(service).write_text(str(process.pid), encoding="utf-8")
     deadline = time.monotonic() + WAIT_S
