@@ -70,7 +70,7 @@ class TrainSettings(Settings):
 
     method: Literal["lora", "full"] = "lora"
     lora: LoraSettings = LoraSettings()
-    steps: int = Field(45, ge=1)
+    steps: int = Field(60, ge=1)
     problems_per_step: int = Field(8, ge=1, description="groups per step")
     group_size: int = Field(8, ge=2, description="episodes of one problem")
     learning_rate: float = Field(2e-3, gt=0)
