@@ -132,18 +132,17 @@ def _beside_mlflow(project: Project) -> Iterator[Attempt]:
             kill_group(server)
             return chain.end(), stage
 
-    project.environment["MLFLOW_TRACKING_URI"] = f"http://127.0.0.1:{port}"
-    try:
+    with project.using("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{port}"):
         yield attempt
-    finally:
-        del project.environment["MLFLOW_TRACKING_URI"]
 
 
 @contextmanager
 def _by_a_worker(project: Project) -> Iterator[Attempt]:
-    """Runs of the deployment `rlm/full`; each has data of its own, for nobody resumes them."""
-    url = f"http://127.0.0.1:{free_port()}/api"
-    serve = ["prefect", "server", "start", "--host", "127.0.0.1", "--port", url[17:-4]]
+    """Runs of the deployment `rlm/full`; each evaluates anew, so that none has nothing to do."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}/api"
+    serve = ["prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
+    pool = ["work-pool", "create", "local", "--type", "process", "--overwrite"]
     count = 0
 
     def attempt(settings: list[str], after_s: float) -> tuple[Ended, str | None]:
@@ -159,14 +158,13 @@ def _by_a_worker(project: Project) -> Iterator[Attempt]:
             said = project.python(_AWAIT.format(run=run)).strip().splitlines()[-1]
         return Ended(0, said), "a run of it"
 
-    project.environment["PREFECT_API_URL"] = url
-    try:
-        with project.server(*serve, health=f"{url}/health"):
-            project.command("prefect", "work-pool", "create", "local", "--type", "process")
-            project.command("prefect", "--no-prompt", "deploy", "--all")
-            yield attempt
-    finally:
-        del project.environment["PREFECT_API_URL"]
+    with (
+        project.using("PREFECT_API_URL", url),
+        project.server(*serve, health=f"{url}/health"),
+    ):
+        project.command("prefect", *pool)
+        project.command("prefect", "--no-prompt", "deploy", "--all")
+        yield attempt
 
 
 def _wait(chain: Chain, seconds: float) -> None:

@@ -175,6 +175,15 @@ class Project:
             **self.environment,
         }
 
+    @contextmanager
+    def using(self, variable: str, value: str) -> Iterator[None]:
+        """An environment variable of every command that starts meanwhile."""
+        self.environment[variable] = value
+        try:
+            yield
+        finally:
+            del self.environment[variable]
+
     def start(self, *overrides: str, name: str = "run") -> Chain:
         """Start the chain; its output goes to a log in the folder."""
         log = self.folder / f"{name}.log"

@@ -37,8 +37,7 @@ AT_ONCE = 10
 def mlflow_gone(project: Project, seed: int) -> Row:
     """Its server is killed while a stage runs; it is up again before the next run."""
     port = free_port()
-    project.environment["MLFLOW_TRACKING_URI"] = f"http://127.0.0.1:{port}"
-    try:
+    with project.using("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{port}"):
         with mlflow_server(project, port) as server:
             chain = project.start(f"prepare.synthetic.seed={seed}")
             chain.wait_for("validate  Check")
@@ -47,8 +46,6 @@ def mlflow_gone(project: Project, seed: int) -> Row:
         with mlflow_server(project, port):
             again = project.start(f"prepare.synthetic.seed={seed}").end()
             return outcome(project, first, again)
-    finally:
-        del project.environment["MLFLOW_TRACKING_URI"]
 
 
 def prefect_gone(project: Project, seed: int) -> Row:
@@ -56,15 +53,14 @@ def prefect_gone(project: Project, seed: int) -> Row:
     port = free_port()
     command = ["prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
     health = f"http://127.0.0.1:{port}/api/health"
-    with project.server(*command, health=health) as server:
-        project.environment["PREFECT_API_URL"] = f"http://127.0.0.1:{port}/api"
-        try:
-            chain = project.start(f"prepare.synthetic.seed={seed}")
-            chain.wait_for("validate  Check")
-            kill_group(server)
-            first = chain.end()
-        finally:
-            del project.environment["PREFECT_API_URL"]
+    with (
+        project.server(*command, health=health) as server,
+        project.using("PREFECT_API_URL", f"http://127.0.0.1:{port}/api"),
+    ):
+        chain = project.start(f"prepare.synthetic.seed={seed}")
+        chain.wait_for("validate  Check")
+        kill_group(server)
+        first = chain.end()
     return outcome(project, first, project.start(f"prepare.synthetic.seed={seed}").end())
 
 

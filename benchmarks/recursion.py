@@ -18,10 +18,8 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
 
 import numpy as np
-from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from agent.rollout import EpisodeSpec, play
@@ -30,7 +28,7 @@ from env.problems.settings import LevelSettings
 from env.problems.store import ProblemStore
 from tasks.config import Params, resolve
 from tasks.deploy import local_server
-from tasks.figures import BLUE, GREY, ORANGE, STYLE
+from tasks.figures import BLUE, GREY, ORANGE, figure_style
 from tasks.train import RESULT
 
 PAPERS = (2, 4, 8, 12, 16, 24)
@@ -103,7 +101,7 @@ def plot(scores: Scores) -> Figure:
         TAKEN: (GREY, "^", ":"),
     }
     rng = np.random.default_rng(0)
-    with rc_context(cast(Any, STYLE)):
+    with figure_style():
         figure = Figure(figsize=(8.0, 4.6))
         axes = figure.subplots()
         for name, (colour, marker, line) in styles.items():

@@ -69,7 +69,7 @@ def reward_curve(train: pd.DataFrame, baseline: Mapping[str, Any], smooth: int) 
         baseline: the content of reports/baseline.json.
         smooth: steps of the moving average.
     """
-    with _style():
+    with figure_style():
         figure = Figure(figsize=(9.6, 5.2))
         axes = figure.subplots()
         _shade_levels(axes, train)
@@ -93,7 +93,7 @@ def before_after(report: Mapping[str, Any]) -> Figure:
     Args:
         report: the content of reports/evaluation.json.
     """
-    with _style():
+    with figure_style():
         figure = Figure(figsize=(11, 5.2))
         left, right = figure.subplots(1, 2, width_ratios=(1, 1.35))
         for axes, title, groups in (
@@ -152,7 +152,7 @@ def components(
         weights: their shares of the reward.
         smooth: steps of the moving average.
     """
-    with _style():
+    with figure_style():
         figure = Figure(figsize=(9.6, 6.4))
         grid = figure.subplots(2, 2, sharex=True, sharey=True)
         for axes, (name, (label, colour)) in zip(grid.flat, COMPONENTS.items(), strict=True):
@@ -183,7 +183,7 @@ def curriculum(train: pd.DataFrame, settings: CurriculumSettings) -> Figure:
         settings: the curriculum's.
     """
     column = "curriculum_metric" if "curriculum_metric" in train else settings.metric
-    with _style():
+    with figure_style():
         figure = Figure(figsize=(9.6, 5.6))
         top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(2.2, 1))
         name = settings.metric.replace("_", " ")
@@ -225,7 +225,8 @@ def curriculum(train: pd.DataFrame, settings: CurriculumSettings) -> Figure:
         return figure
 
 
-def _style() -> AbstractContextManager[None]:
+def figure_style() -> AbstractContextManager[None]:
+    """How every figure of the project looks."""
     return rc_context(cast(Any, STYLE))
 
 

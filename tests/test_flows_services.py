@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 STARTS = """
-import sys, time
+import time
 from flows import services
 services.start(services.Service("sleeper", ["python", "-c", "import time; time.sleep(300)"]),
                quiet=True, bound={bound})
