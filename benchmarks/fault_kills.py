@@ -10,12 +10,22 @@ from __future__ import annotations
 import os
 import random
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
-from benchmarks.fault_project import TINY, Chain, Ended, Project, kill_group, mlflow_server
+from benchmarks.fault_project import (
+    BEGUN,
+    TINY,
+    Chain,
+    Ended,
+    Project,
+    kill_group,
+    mlflow_server,
+)
+from flows.chain import PRINTED
 from flows.services import free_port
 
 Row = dict[str, Any]
@@ -83,6 +93,8 @@ def kill_again_and_again(project: Project, target: str, number: int, kills: int)
                 break
             hit.append(stage)
             wrong += [f"kill {len(hit)}: {text}" for text in project.half_promoted()]
+            if target == "Prefect worker" and ended.code:
+                wrong.append(f"kill {len(hit)}: its run did not outlive it: {ended.line}")
     after = project.start(*settings).end()
     return {
         "kills": len(hit),
@@ -138,25 +150,37 @@ def _beside_mlflow(project: Project) -> Iterator[Attempt]:
 
 @contextmanager
 def _by_a_worker(project: Project) -> Iterator[Attempt]:
-    """Runs of the deployment `rlm/full`; each evaluates anew, so that none has nothing to do."""
+    """Runs of the deployment `rlm/full`, beside whose worker another one is started at once.
+
+    Each run evaluates anew, so that none has nothing to do.
+    """
     port = free_port()
     url = f"http://127.0.0.1:{port}/api"
     serve = ["prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
     pool = ["work-pool", "create", "local", "--type", "process", "--overwrite"]
     count = 0
+    printed = project.folder / PRINTED
+
+    def worker() -> AbstractContextManager[subprocess.Popen[bytes]]:
+        return project.server(
+            "prefect", "worker", "start", "--pool", "local", health=f"{url}/health"
+        )
 
     def attempt(settings: list[str], after_s: float) -> tuple[Ended, str | None]:
         nonlocal count
         count += 1
         asked = [*TINY, *settings, f"evaluate.seed={count}"]
-        with project.server(
-            "prefect", "worker", "start", "--pool", "local", health=f"{url}/health"
-        ) as worker:
+        printed.unlink(missing_ok=True)
+        with worker() as first:
             run = project.python(_ASK.format(overrides=asked)).strip().splitlines()[-1]
             time.sleep(after_s)
-            os.kill(worker.pid, signal.SIGKILL)
-            said = project.python(_AWAIT.format(run=run)).strip().splitlines()[-1]
-        return Ended(0, said), "a run of it"
+            told = printed.read_text(encoding="utf-8") if printed.exists() else ""
+            os.kill(first.pid, signal.SIGKILL)
+            with worker():
+                said = project.python(_AWAIT.format(run=run)).strip().splitlines()[-1]
+        begun = BEGUN.findall(told)
+        code = 0 if "ended Completed" in said else 1
+        return Ended(code, said), begun[-1] if begun else "before the first stage"
 
     with (
         project.using("PREFECT_API_URL", url),

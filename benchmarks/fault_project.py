@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from flows.services import answers
+
 ROOT = Path(__file__).resolve().parent.parent
 CODE = (".dvc", ".dvcignore", "agent", "env", "flows", "mlflow", "profiles", "rewards", "tasks")
 FILES = ("constraints.txt", "dvc.yaml", "params.yaml", "prefect.toml", "prefect.yaml")
@@ -230,19 +232,13 @@ class Project:
     @contextmanager
     def server(self, *command: str, health: str) -> Iterator[subprocess.Popen[bytes]]:
         """A server beside the runs, in a process group of its own."""
-        import httpx
-
         with (self.folder / "server.log").open("ab") as stream:
             process = _serve(command, self, stream)
         self.servers.add(process.pid)
         deadline = time.monotonic() + 180
         try:
-            while time.monotonic() < deadline:
-                try:
-                    if httpx.get(health, timeout=2.0).is_success:
-                        break
-                except httpx.HTTPError:
-                    time.sleep(0.3)
+            while not answers(health) and time.monotonic() < deadline:
+                time.sleep(0.3)
             yield process
         finally:
             kill_group(process)

@@ -27,7 +27,7 @@ from prefect.states import Completed, Failed
 from rich.console import Console
 
 from flows import notices, services, stages, summary
-from flows.surroundings import settle
+from flows.surroundings import outlive_worker, settle
 from tasks import config, datasets, tracking
 from tasks.config import Params
 from tasks.errors import GateFailed, StageError
@@ -36,6 +36,8 @@ RUNNING = Path(".run")
 LOCK = RUNNING / "chain.lock"
 MARK = RUNNING / "chain.json"
 """Which run works here; it outlives only a run that was killed."""
+PRINTED = RUNNING / "flow.log"
+"""What a run prints that a Prefect worker started: the last one's."""
 
 console = Console(highlight=False, soft_wrap=True)
 
@@ -288,6 +290,8 @@ class BusyError(StageError):
 def exclusive(wait_s: float = 0.0) -> Iterator[None]:
     """One chain at a time in this folder; the kernel frees it when its process dies.
 
+    A run that a Prefect worker started prints to `PRINTED` from here on.
+
     Args:
         wait_s: how long to wait for the other one.
 
@@ -314,6 +318,7 @@ def exclusive(wait_s: float = 0.0) -> Iterator[None]:
         handle.truncate(0)
         handle.write(str(os.getpid()))
         handle.flush()
+        outlive_worker(PRINTED)
         yield
 
 

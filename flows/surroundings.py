@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import warnings
+from pathlib import Path
 
 QUIET = {
     # Telemetry: off everywhere unless the user turned it on.
@@ -28,9 +29,8 @@ QUIET = {
     "MLFLOW_LOGGING_LEVEL": "WARNING",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-    # A server that is gone is noticed after 15 s, not after four minutes (MLflow) or one (Prefect).
+    # A server that is gone is noticed after 15 s, not after four minutes. prefect.toml: the same.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
-    "PREFECT_CLIENT_MAX_RETRIES": "3",
     "PREFECT_LOGGING_LEVEL": "WARNING",
     # Each event that a server which is gone did not take, in full: `flows/notices.py` says it once.
     "PREFECT_INTERNAL_LOGGING_LEVEL": "CRITICAL",
@@ -53,6 +53,20 @@ def settle(threads: int | None = None) -> None:
         os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     if not sys.warnoptions:
         warnings.simplefilter("ignore")
+
+
+def outlive_worker(log: Path) -> None:
+    """Have a flow that a Prefect worker started, and its stages, print to a file from now on.
+
+    The worker holds the other end of their pipe: when it dies, the next line would end the run.
+    """
+    if "PREFECT__FLOW_RUN_ID" not in os.environ:
+        return
+    sys.stdout.write(f"The run prints to {log}\n")
+    sys.stdout.flush()
+    with log.open("wb") as stream:
+        os.dup2(stream.fileno(), sys.stdout.fileno())
+        os.dup2(stream.fileno(), sys.stderr.fileno())
 
 
 def die_with_parent() -> None:

@@ -1,4 +1,4 @@
-"""A background process that belongs to a run ends with it, however the run ends."""
+"""What ends with what: a run's own services end with it; a run does not end with its worker."""
 
 from __future__ import annotations
 
@@ -43,3 +43,44 @@ def test_only_a_bound_service_dies_with_who_started_it(tmp_path: Path, bound: bo
         if service.is_running():
             os.killpg(service.pid, signal.SIGKILL)
         starter.stdout.close()
+
+
+SAYS = """
+import sys
+from rich.console import Console
+from flows.chain import exclusive
+with exclusive():
+    sys.stdin.readline()
+    Console().print("the first stage")
+    Console(stderr=True).print("its progress")
+    print("the end", flush=True)
+"""
+
+
+@pytest.mark.parametrize("by_worker", [True, False])
+def test_a_run_goes_on_when_the_worker_that_reads_what_it_prints_is_gone(
+    tmp_path: Path, by_worker: bool
+) -> None:
+    root = Path(__file__).resolve().parent.parent
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    run = subprocess.Popen(
+        [sys.executable, "-c", SAYS],
+        cwd=tmp_path,
+        env=environment | ({"PREFECT__FLOW_RUN_ID": "of a worker"} if by_worker else {}),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    assert run.stdin is not None
+    assert run.stdout is not None
+    if by_worker:
+        assert run.stdout.readline() == b"The run prints to .run/flow.log\n"
+    run.stdout.close()
+    run.stdin.write(b"now\n")
+    run.stdin.close()
+    code = run.wait(timeout=60)
+    if by_worker:
+        printed = (tmp_path / ".run/flow.log").read_text()
+        assert (code, printed) == (0, "the first stage\nits progress\nthe end\n")
+    else:  # a terminal's pipe that breaks ends a run, as it should
+        assert code != 0
