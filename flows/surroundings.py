@@ -58,12 +58,10 @@ def settle(threads: int | None = None) -> None:
 def outlive_worker(log: Path) -> None:
     """Have a flow that a Prefect worker started, and its stages, print to a file from now on.
 
-    The worker holds the other end of their pipe: when it dies, the next line would end the run.
+    Through the worker, the first line after its death would end the run (prefect.yaml).
     """
     if "PREFECT__FLOW_RUN_ID" not in os.environ:
         return
-    sys.stdout.write(f"The run prints to {log}\n")
-    sys.stdout.flush()
     with log.open("wb") as stream:
         os.dup2(stream.fileno(), sys.stdout.fileno())
         os.dup2(stream.fileno(), sys.stderr.fileno())
