@@ -17,11 +17,14 @@ from prefect import State, flow
 from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed
 
+from env.errors import SourceError, SourceUnreachable
+from env.problems import hub
+from env.problems.settings import HubSettings
 from flows.chain import BusyError, console, exclusive, through
 from flows.surroundings import settle
 from tasks import config, register, tracking
 from tasks.config import Params
-from tasks.errors import ConfigError
+from tasks.errors import ConfigError, StageError
 from tasks.outputs import write_json
 
 LAST = Path("reports/retrain.json")
@@ -99,8 +102,8 @@ def look(params: Params, when: datetime) -> Fresh:
         return Fresh(f"files {', '.join(found)}", [])
     if Path(settings.hub.name).exists():
         return Fresh(f"{settings.hub.name} {content_hash(Path(settings.hub.name))}", [])
-    revision = hub_revision(params)
-    return Fresh(f"{settings.hub.name} at {revision}", [f"prepare.hub.revision={revision}"])
+    revision = hub_commit(settings.hub)
+    return Fresh(f"{settings.hub.name} at {revision}", [f"prepare.hub.revision='{revision}'"])
 
 
 def content_hash(path: Path) -> str:
@@ -110,22 +113,19 @@ def content_hash(path: Path) -> str:
     return tracking.files_hash([path], path.parent) if path.is_file() else "missing"
 
 
-def hub_revision(params: Params) -> str:
+def hub_commit(settings: HubSettings) -> str:
     """The commit that the data set's revision stands for now, so that DVC sees a new one.
 
     Raises:
-        ConfigError: the Hub does not tell.
+        ConfigError: the data set cannot be read.
+        StageError: the Hub does not answer.
     """
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError
-
-    settings = params.prepare.hub
     try:
-        return str(HfApi().dataset_info(settings.name, revision=settings.revision).sha)
-    except (HfHubHTTPError, OSError) as error:
-        raise ConfigError(
-            f"retrain: the Hub does not tell the commit of {settings.name!r}: {error}"
-        ) from None
+        return hub.commit(settings)
+    except SourceUnreachable as error:
+        raise StageError(f"retrain: {error}") from None
+    except SourceError as error:
+        raise ConfigError(f"retrain: {error}") from None
 
 
 def last() -> str | None:

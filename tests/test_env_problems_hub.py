@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 import pytest
-from hub_server import TOKEN, serve
+from hub_server import SHA, TOKEN, serve
 
 from env.errors import SourceError
 from env.problems import hub
@@ -72,7 +72,8 @@ from env.problems.settings import HubSettings
 time.sleep = lambda seconds: None
 for case in json.load(sys.stdin):
     try:
-        told = ["rows", hub.load(HubSettings(**case)).num_rows]
+        found = getattr(hub, sys.argv[1])(HubSettings(**case))
+        told = ["commit", found] if isinstance(found, str) else ["rows", found.num_rows]
     except SourceError as error:
         told = [type(error).__name__, str(error)]
     print("=>", json.dumps(told))
@@ -97,16 +98,19 @@ class Told(NamedTuple):
     asked: list[tuple[str, str, str | None]]
 
 
-def ask(url: str, home: Path, cases: dict[str, dict[str, Any]], **environment: str) -> Told:
+def ask(
+    url: str, home: Path, cases: dict[str, dict[str, Any]], function: str = "load", **env: str
+) -> Told:
+    """What a process of its own hears of `env.problems.hub`'s function for each case."""
     done = subprocess.run(
-        [sys.executable, "-c", CODE],
+        [sys.executable, "-c", CODE, function],
         input=json.dumps(list(cases.values())),
         env={
             **{key: value for key, value in os.environ.items() if not key.startswith("HF_")},
             "HF_ENDPOINT": url,
             "HF_HOME": str(home),
             "PYTHONPATH": str(ROOT),
-            **environment,
+            **env,
         },
         capture_output=True,
         text=True,
@@ -189,6 +193,22 @@ def test_no_network_is_told_with_the_way_out(
     assert kind == "SourceUnreachable"
     assert word in message
     assert "local copy" in message
+
+
+def test_a_revision_stands_for_a_commit(tmp_path: Path) -> None:
+    cases = {case: CASES[case] for case in ("good", "flaky", "absent", "revision", "down")}
+    with serve(DATA) as server:
+        server.failures["org/down"] = 10**9
+        answers = ask(server.url, tmp_path, cases, function="commit").answers
+        assert {authorization for _, _, authorization in server.asked} == {None}
+    assert answers["good"] == answers["flaky"] == ["commit", SHA]
+    assert answers["absent"][0] == answers["revision"][0] == "SourceError"
+    assert "prepare.hub.revision" in answers["revision"][1]
+    kind, message = answers["down"]
+    assert (kind, "status 503" in message) == ("SourceUnreachable", True)
+    gone = ask("http://127.0.0.1:9", tmp_path, {"good": CASES["good"]}, function="commit").answers
+    assert gone["good"][0] == "SourceUnreachable"
+    assert "ConnectError" in gone["good"][1]
 
 
 # --- a local file or folder of the same form ---

@@ -14,6 +14,8 @@ import pytest
 import yaml
 from prefect.states import Completed
 
+from env.errors import SourceError, SourceUnreachable
+from env.problems import hub
 from flows import chain, retrain
 from tasks import config, register
 from tasks.config import Params
@@ -58,6 +60,30 @@ def test_a_watched_folder_is_fresh_when_its_content_changed(here: Path) -> None:
     assert after.content != before.content
     (here / "problems.jsonl").write_text("{}\n{}\n")
     assert retrain.look(params, NIGHT).content not in (before.content, after.content)
+
+
+def test_a_data_set_is_fresh_by_its_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    params = Params.model_validate({"prepare": {"source": "hub", "hub": {"name": "org/papers"}}})
+    monkeypatch.setattr(hub, "commit", lambda settings: "12e45")
+    fresh = retrain.look(params, NIGHT)
+    assert fresh.content == "org/papers at 12e45"
+    told = config.parse_override(*fresh.overrides)["prepare"]["hub"]["revision"]
+    assert told == "12e45"  # not a number
+
+
+@pytest.mark.parametrize(
+    ("found", "told"), [(SourceUnreachable, StageError), (SourceError, ConfigError)]
+)
+def test_a_data_set_that_cannot_be_asked_stops_the_run(
+    monkeypatch: pytest.MonkeyPatch, found: type[Exception], told: type[Exception]
+) -> None:
+    def refused(settings: Any) -> str:
+        raise found("org/papers: it is not there")
+
+    monkeypatch.setattr(hub, "commit", refused)
+    params = Params.model_validate({"prepare": {"source": "hub", "hub": {"name": "org/papers"}}})
+    with pytest.raises(told, match="retrain: org/papers: it is not there"):
+        retrain.look(params, NIGHT)
 
 
 def test_the_champion_is_pinned_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +177,9 @@ def test_the_committed_deployments_name_flows_of_one_name() -> None:
         found = getattr(importlib.import_module(path.removesuffix(".py").replace("/", ".")), name)
         assert found.name == "rlm"
         assert set(item["parameters"]) <= set(found.parameters.properties)
-        assert item["work_pool"] == {"name": "local"}
+        assert item["work_pool"]["name"] == "local"
+        # Its death would be the run's: flows/surroundings.py.
+        assert item["work_pool"]["job_variables"] == {"stream_output": False}
         assert item["concurrency_limit"] == {"limit": 1, "collision_strategy": "ENQUEUE"}
     (schedule,) = told["deployments"][1]["schedules"]
     assert schedule["active"] is False

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -29,11 +30,15 @@ from env.problems.tables import parse_json
 if TYPE_CHECKING:
     from datasets import Dataset
 
+T = TypeVar("T")
+
 COLUMNS = ("question", "papers", "evidence")
 _FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}
 _TELEMETRY_OFF = {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_UPDATE_DOWNLOAD_COUNTS": "0"}
 _WAIT_S = 1.0
 """Before the second try; doubles from try to try."""
+_LIMIT_S = 30.0
+"""Of one question to the Hub."""
 
 
 class _Part(BaseModel):
@@ -166,17 +171,41 @@ def _local(settings: HubSettings, **arguments: Any) -> Dataset:
 
 def _from_hub(settings: HubSettings) -> Dataset:
     """What `load` does for a name on the Hub."""
-    token = os.environ.get("HF_TOKEN") or False  # False: no token that some login left on disk
-    return _open(settings, path=settings.name, revision=settings.revision, token=token)
+    return _open(settings, path=settings.name, revision=settings.revision, token=_token())
+
+
+def _token() -> str | Literal[False]:
+    return os.environ.get("HF_TOKEN") or False  # False: no token that some login left on disk
+
+
+def commit(settings: HubSettings) -> str:
+    """The commit that the data set's revision stands for now.
+
+    Raises:
+        SourceError: there is no such data set or revision, or it may not be read.
+        SourceUnreachable: the Hub did not answer after several tries.
+    """
+    from huggingface_hub import HfApi
+
+    asked = partial(HfApi().dataset_info, timeout=_LIMIT_S, token=_token())
+    return str(_ask(settings, asked, settings.name, revision=settings.revision).sha)
 
 
 def _open(settings: HubSettings, **arguments: Any) -> Dataset:
     import datasets
-    from huggingface_hub.errors import HfHubHTTPError
-    from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
 
     datasets.disable_progress_bars()
     logging.getLogger("datasets").setLevel(logging.CRITICAL)  # what is wrong is said below
+    return _ask(settings, datasets.load_dataset, split=settings.split, **arguments)
+
+
+def _ask(settings: HubSettings, call: Callable[..., T], *arguments: Any, **named: Any) -> T:
+    """What the client answers, tried again while the Hub is out of order."""
+    import datasets
+    import httpx
+    from huggingface_hub.errors import HfHubHTTPError
+    from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
+
     tries = Retrying(
         stop=stop_after_attempt(settings.attempts),
         wait=wait_exponential(multiplier=_WAIT_S),
@@ -185,8 +214,14 @@ def _open(settings: HubSettings, **arguments: Any) -> Dataset:
         reraise=True,
     )
     try:
-        return tries(datasets.load_dataset, split=settings.split, **arguments)
-    except (datasets.exceptions.DatasetsError, HfHubHTTPError, OSError, ValueError) as error:
+        return tries(call, *arguments, **named)
+    except (
+        datasets.exceptions.DatasetsError,
+        httpx.TransportError,
+        HfHubHTTPError,
+        OSError,
+        ValueError,
+    ) as error:
         raise _in_words(settings, error) from None
 
 
