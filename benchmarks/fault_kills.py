@@ -46,6 +46,7 @@ PROCESSES: dict[str, Callable[[str], bool]] = {
 }
 """Processes that a run starts itself, by a piece of their command line."""
 TARGETS = [*PROCESSES, "MLflow server", "Prefect worker"]
+POOL = ("work-pool", "create", "local", "--type", "process", "--overwrite")
 
 _ASK = """
 from prefect.deployments import run_deployment
@@ -154,41 +155,62 @@ def _by_a_worker(project: Project) -> Iterator[Attempt]:
 
     Each run evaluates anew, so that none has nothing to do.
     """
-    port = free_port()
-    url = f"http://127.0.0.1:{port}/api"
-    serve = ["prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
-    pool = ["work-pool", "create", "local", "--type", "process", "--overwrite"]
     count = 0
-    printed = project.folder / PRINTED
-
-    def worker() -> AbstractContextManager[subprocess.Popen[bytes]]:
-        return project.server(
-            "prefect", "worker", "start", "--pool", "local", health=f"{url}/health"
-        )
 
     def attempt(settings: list[str], after_s: float) -> tuple[Ended, str | None]:
         nonlocal count
         count += 1
-        asked = [*TINY, *settings, f"evaluate.seed={count}"]
-        printed.unlink(missing_ok=True)
-        with worker() as first:
-            run = project.python(_ASK.format(overrides=asked)).strip().splitlines()[-1]
+        with worker(project) as first:
+            run = ask_for_a_run(project, [*settings, f"evaluate.seed={count}"])
             time.sleep(after_s)
-            told = printed.read_text(encoding="utf-8") if printed.exists() else ""
+            begun = BEGUN.findall(printed(project))
             os.kill(first.pid, signal.SIGKILL)
-            with worker():
-                said = project.python(_AWAIT.format(run=run)).strip().splitlines()[-1]
-        begun = BEGUN.findall(told)
+            with worker(project):
+                said = end_of(project, run)
         code = 0 if "ended Completed" in said else 1
         return Ended(code, said), begun[-1] if begun else "before the first stage"
 
+    with deployed(project):
+        yield attempt
+
+
+@contextmanager
+def deployed(project: Project) -> Iterator[None]:
+    """A Prefect server that schedules, with the deployments and automations of `make up`."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}/api"
+    serve = ["prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
     with (
         project.using("PREFECT_API_URL", url),
         project.server(*serve, health=f"{url}/health"),
     ):
-        project.command("prefect", *pool)
+        project.command("prefect", *POOL)
         project.command("prefect", "--no-prompt", "deploy", "--all")
-        yield attempt
+        project.python("from flows import automations; automations.apply()")
+        yield
+
+
+def worker(project: Project) -> AbstractContextManager[subprocess.Popen[bytes]]:
+    """A worker of the pool; what it has started may outlive it."""
+    health = f"{project.environment['PREFECT_API_URL']}/health"
+    return project.server("prefect", "worker", "start", "--pool", "local", health=health)
+
+
+def ask_for_a_run(project: Project, settings: list[str]) -> str:
+    """Ask for `rlm/full` with these settings; returns the id of the flow run."""
+    (project.folder / PRINTED).unlink(missing_ok=True)
+    return project.python(_ASK.format(overrides=[*TINY, *settings])).strip().splitlines()[-1]
+
+
+def printed(project: Project) -> str:
+    """What the worker's run has printed so far."""
+    log = project.folder / PRINTED
+    return log.read_text(encoding="utf-8") if log.exists() else ""
+
+
+def end_of(project: Project, run: str) -> str:
+    """Wait for a flow run's end; returns what Prefect says of it, in a line."""
+    return project.python(_AWAIT.format(run=run)).strip().splitlines()[-1]
 
 
 def _wait(chain: Chain, seconds: float) -> None:

@@ -26,29 +26,38 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from benchmarks.fault_kills import TARGETS, Row, kill_again_and_again
-from benchmarks.fault_project import TINY, Ended, Project, kill_group, mlflow_server
+from benchmarks.fault_kills import (
+    TARGETS,
+    Row,
+    ask_for_a_run,
+    deployed,
+    end_of,
+    kill_again_and_again,
+    printed,
+    worker,
+)
+from benchmarks.fault_project import LONGEST_S, TINY, Ended, Project, kill_group, mlflow_server
 from flows.services import free_port
 
 AT_ONCE = 10
 """SIGKILLs on the runs of one data set, before the last of them is left alone."""
 
 
-def mlflow_gone(project: Project, seed: int) -> Row:
+def mlflow_gone(project: Project, data: str) -> Row:
     """Its server is killed while a stage runs; it is up again before the next run."""
     port = free_port()
     with project.using("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{port}"):
         with mlflow_server(project, port) as server:
-            chain = project.start(f"prepare.synthetic.seed={seed}")
+            chain = project.start(data)
             chain.wait_for("validate  Check")
             kill_group(server)
             first = chain.end()
         with mlflow_server(project, port):
-            again = project.start(f"prepare.synthetic.seed={seed}").end()
+            again = project.start(data).end()
             return outcome(project, first, again)
 
 
-def prefect_gone(project: Project, seed: int) -> Row:
+def prefect_gone(project: Project, data: str) -> Row:
     """The server that the run reports to is killed while a stage runs."""
     port = free_port()
     command = ["prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
@@ -57,16 +66,16 @@ def prefect_gone(project: Project, seed: int) -> Row:
         project.server(*command, health=health) as server,
         project.using("PREFECT_API_URL", f"http://127.0.0.1:{port}/api"),
     ):
-        chain = project.start(f"prepare.synthetic.seed={seed}")
+        chain = project.start(data)
         chain.wait_for("validate  Check")
         kill_group(server)
         first = chain.end()
-    return outcome(project, first, project.start(f"prepare.synthetic.seed={seed}").end())
+    return outcome(project, first, project.start(data).end())
 
 
-def database_locked(project: Project, seed: int) -> Row:
+def database_locked(project: Project, data: str) -> Row:
     """Another process holds a lock on mlflow.db for a minute."""
-    chain = project.start(f"prepare.synthetic.seed={seed}")
+    chain = project.start(data)
     chain.wait_for("validate  Check")
     with sqlite3.connect(project.folder / "mlflow.db", isolation_level=None) as store:
         store.execute("BEGIN EXCLUSIVE")
@@ -74,17 +83,17 @@ def database_locked(project: Project, seed: int) -> Row:
             chain.process.wait(timeout=60)
         store.execute("ROLLBACK")
     first = chain.end()
-    return outcome(project, first, project.start(f"prepare.synthetic.seed={seed}").end())
+    return outcome(project, first, project.start(data).end())
 
 
-def disk_full(project: Project, seed: int) -> Row:
+def disk_full(project: Project, data: str) -> Row:
     """models/ is a tmpfs of 8 MB that something else has filled when training begins."""
     models = project.folder / "models"
     shutil.rmtree(models, ignore_errors=True)
     models.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", models], check=True)
     try:
-        chain = project.start(f"prepare.synthetic.seed={seed}")
+        chain = project.start(data)
         chain.wait_for("gate  Refuse")
         with suppress(OSError), (models / "filler").open("wb") as filler:
             while True:
@@ -95,35 +104,35 @@ def disk_full(project: Project, seed: int) -> Row:
         subprocess.run(["umount", "--lazy", models], check=True)
     shutil.rmtree(models, ignore_errors=True)
     # The files of that disk are gone with it, so what was done has to come from DVC's cache.
-    return outcome(project, first, project.start(f"prepare.synthetic.seed={seed}").end())
+    return outcome(project, first, project.start(data).end())
 
 
-def remote_missing(project: Project, seed: int) -> Row:
+def remote_missing(project: Project, data: str) -> Row:
     """The DVC remote lies where nothing can be written."""
     local = project.folder / ".dvc/config.local"
     kept = local.read_text()
     local.write_text(kept + "['remote \"local\"']\n    url = /proc/no-such-remote\n")
     try:
-        first = project.start(f"prepare.synthetic.seed={seed}").end()
+        first = project.start(data).end()
     finally:
         local.write_text(kept)
-    return outcome(project, first, project.start(f"prepare.synthetic.seed={seed}").end())
+    return outcome(project, first, project.start(data).end())
 
 
-def run_in_between(project: Project, seed: int) -> Row:
+def run_in_between(project: Project, data: str) -> Row:
     """A second run is started in the same folder; the first goes on to its end."""
-    chain = project.start(f"prepare.synthetic.seed={seed}")
+    chain = project.start(data)
     chain.wait_for("validate  Check")
-    second = project.start(f"prepare.synthetic.seed={seed}", name="second").end()
+    second = project.start(data, name="second").end()
     again = chain.end()
     return outcome(project, second, again)
 
 
-def schedule_in_between(project: Project, seed: int) -> Row:
+def schedule_in_between(project: Project, data: str) -> Row:
     """`rlm/retrain` begins while a run works here: it waits, then does its work."""
-    chain = project.start(f"prepare.synthetic.seed={seed}")
+    chain = project.start(data)
     chain.wait_for("validate  Check")
-    wanted = [f"prepare.synthetic.groups={{train: 12, validation: 4, test: {10 + seed % 5}}}"]
+    wanted = ["prepare.synthetic.groups={train: 12, validation: 4, test: 11}"]
     code = (
         "from flows.surroundings import settle; settle(1)\n"
         "from flows.chain import prefect_server\nfrom flows.retrain import retrain\n"
@@ -137,25 +146,25 @@ def schedule_in_between(project: Project, seed: int) -> Row:
     return outcome(project, Ended(0, told), first)
 
 
-def champion_missing(project: Project, seed: int) -> Row:
+def champion_missing(project: Project, data: str) -> Row:
     """The alias is gone from the registry."""
     alias = "from tasks import tracking; s = tracking.client(tracking.tracking_uri()); "
     project.python(f"{alias}s.delete_registered_model_alias('rlm', 'champion')")
     try:
-        first = project.start(f"prepare.synthetic.seed={seed}").end()
+        first = project.start(data).end()
     finally:
         project.python(f"{alias}s.set_registered_model_alias('rlm', 'champion', '1')")
-    return outcome(project, first, project.start(f"prepare.synthetic.seed={seed}").end())
+    return outcome(project, first, project.start(data).end())
 
 
-def champion_unreadable(project: Project, seed: int) -> Row:
+def champion_unreadable(project: Project, data: str) -> Row:
     """A byte of the champion's registered weights is another."""
     told = project.python(
         "from tasks import register; champion = register.champion('rlm')\n"
         "print(champion.version, register.download(champion))"
     )
     version, folder = told.strip().splitlines()[-1].split(" ", 1)
-    asked = [f"prepare.synthetic.seed={seed}", f"warmstart.version='{version}'"]
+    asked = [data, f"warmstart.version='{version}'"]
     (weights,) = (project.folder / folder).glob("*.safetensors")
     kept = weights.read_bytes()
     weights.write_bytes(kept[:-1] + bytes([kept[-1] ^ 1]))
@@ -164,6 +173,20 @@ def champion_unreadable(project: Project, seed: int) -> Row:
     finally:
         weights.write_bytes(kept)
     return outcome(project, first, project.start(*asked).end())
+
+
+def worker_and_run_killed(project: Project, data: str) -> Row:
+    """A worker and its run are killed at once: nobody is left to tell Prefect how it ended."""
+    with deployed(project), worker(project) as process:
+        run = ask_for_a_run(project, [data])
+        until = time.monotonic() + LONGEST_S
+        while "validate  Check" not in printed(project) and time.monotonic() < until:
+            time.sleep(0.1)
+        for pid in [process.pid, *project.processes(lambda line: True)]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        first = Ended(1, f"{printed(project)}\n{end_of(project, run)}")
+    return outcome(project, first, project.start(data).end())
 
 
 FAULTS: dict[str, Callable[..., Row]] = {
@@ -176,6 +199,7 @@ FAULTS: dict[str, Callable[..., Row]] = {
     "schedule fires while a run is on": schedule_in_between,
     "champion missing": champion_missing,
     "champion unreadable": champion_unreadable,
+    "worker and run killed at once": worker_and_run_killed,
 }
 
 
@@ -204,8 +228,8 @@ def main() -> int:
         wanted = (options.only or [*FAULTS, *TARGETS]).__contains__
         for name, inflict in FAULTS.items():
             if wanted(name) and name not in {row["fault"] for row in read(rows)}:
-                number = 1001 + list(FAULTS).index(name)
-                write(rows, name, project, partial(inflict, project, number))
+                data = f"prepare.synthetic.seed={1001 + list(FAULTS).index(name)}"
+                write(rows, name, project, partial(inflict, project, data))
         for target in filter(wanted, TARGETS):
             while (missing := options.kills - killed(rows, target)) > 0:
                 number = 1 + sum(row["fault"] == f"SIGKILL {target}" for row in read(rows))
