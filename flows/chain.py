@@ -192,8 +192,10 @@ def _stage(name: str, params: Params) -> str:
     try:
         stages.reproduce(name)
     except StageError as error:
-        child = tracking.find_child(params, parent, name)
-        reason = child and child.data.tags.get("error")
+        reason = None
+        if child := tracking.find_child(params, parent, name):
+            tracking.close_left(child.info.run_id)  # its process may have been killed
+            reason = child.data.tags.get("error")
         raise StageError(reason or str(error)) from None
     if tracking.find_child(params, parent, name):
         return "done"

@@ -445,7 +445,7 @@ def close_left(run_id: str, status: Status = "KILLED") -> None:
     """End a run that still counts as running, and its children.
 
     Args:
-        run_id: of a chain that was killed, or whose end the store did not take.
+        run_id: of a chain or stage that was killed, or whose end the store did not take.
         status: how it ended; children without an end count as killed.
 
     Raises:

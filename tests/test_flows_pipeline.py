@@ -303,6 +303,28 @@ def test_what_a_killed_chain_left_is_stopped_and_said(
     assert chain.clean_after_killed_run() is False
 
 
+def test_a_stage_that_was_killed_is_closed_by_its_chain(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flows import chain
+
+    params = Params()
+    parent = tracking.start_run("rlm-nano", params)
+    monkeypatch.setenv(tracking.PARENT_RUN, parent.run_id)
+    begun = []
+
+    def killed(name: str) -> None:
+        begun.append(tracking.start_run(name, params, parent.run_id))
+        raise StageError(f"{name}: its command ended with exit code -9; see its output above")
+
+    monkeypatch.setattr(stages, "reproduce", killed)
+    with pytest.raises(StageError, match="exit code -9"):
+        chain._stage.fn("train", params)
+    (child,) = begun
+    assert child.client.get_run(child.run_id).info.status == "KILLED"
+    parent.end("FAILED")
+
+
 def test_two_chains_never_write_the_same_folder(project: Path) -> None:
     from flows.chain import exclusive
 
