@@ -16,7 +16,7 @@ from typing import Any
 
 from agent.evaluation import Row, compare
 from agent.rollout import EpisodeSpec
-from agent.settings import LEAST_PROBLEMS
+from agent.settings import LEAST_GROUPS, LEAST_PROBLEMS
 from agent.statistics import Bootstrap
 
 
@@ -63,6 +63,18 @@ def two_sets(
         for chosen in sets
     )
     return first, second
+
+
+def too_small(sets: Sequence[Sequence[EpisodeSpec]]) -> str | None:
+    """Why the smallest of the sets proves nothing, in words; None if all are large enough."""
+    problems = min(len(chosen) for chosen in sets)
+    groups = min(len({spec.group_id for spec in chosen}) for chosen in sets)
+    if problems >= LEAST_PROBLEMS and groups >= LEAST_GROUPS:
+        return None
+    return (
+        f"a set of {problems} problems in {groups} groups proves nothing, {LEAST_PROBLEMS} in "
+        f"{LEAST_GROUPS} are needed in each of two"
+    )
 
 
 def compare_on_set(

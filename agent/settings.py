@@ -13,6 +13,9 @@ PER_ROW = frozenset({"grpo", "bnpo", "sapo", "vespo", "luspo"})
 
 LEAST_PROBLEMS = 200
 """Pairs of episodes that a promotion rests on: with fewer the interval proves nothing."""
+LEAST_GROUPS = 30
+"""Groups that they come from, since groups are what is resampled: of equal models one wins a set
+with probability 0.005 on many groups, 0.016 on 16, 0.08 on 4."""
 
 
 class GenerationSettings(Settings):

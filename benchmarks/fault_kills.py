@@ -25,7 +25,7 @@ from benchmarks.fault_project import (
     kill_group,
     mlflow_server,
 )
-from flows.chain import PRINTED
+from flows.lock import PRINTED
 from flows.services import free_port
 
 Row = dict[str, Any]

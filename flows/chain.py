@@ -7,7 +7,6 @@ runs one stage, `flows/summary.py` says how it went, `flows/pipeline.py` is the 
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
@@ -27,17 +26,14 @@ from prefect.states import Completed, Failed
 from rich.console import Console
 
 from flows import notices, services, stages, summary
-from flows.surroundings import outlive_worker, settle
+from flows.lock import RUNNING, exclusive
+from flows.surroundings import settle
 from tasks import config, datasets, tracking
 from tasks.config import Params
 from tasks.errors import GateFailed, StageError
 
-RUNNING = Path(".run")
-LOCK = RUNNING / "chain.lock"
 MARK = RUNNING / "chain.json"
 """Which run works here; it outlives only a run that was killed."""
-PRINTED = RUNNING / "flow.log"
-"""What a run prints that a Prefect worker started: the last one's."""
 
 console = Console(highlight=False, soft_wrap=True)
 
@@ -108,14 +104,8 @@ class Chain:
         say_what_is_kept(stages.unchanged(), killed=killed)
         title = f"{self.kind} {self.params.profile} {datetime.now():%Y-%m-%d %H:%M}"
         name = f"rlm-{self.params.profile}"
-        self._mlflow = tracking.start_run(name, self.params, title=title)
+        self._mlflow = tracking.start_run(name, self.params, title=title, begun=mark)
         self._mlflow.set_tags({"kind": self.kind})
-        mark = {
-            "run_id": self._mlflow.run_id,
-            "process": str(os.getpid()),
-            "flow_run": flow_run.id,
-        }
-        MARK.write_text(json.dumps(mark), encoding="utf-8")
         os.environ[tracking.PARENT_RUN] = self._mlflow.run_id
         notices.link_to(self._mlflow.run_id, self.params.tracking.experiment)
         self._progress = notices.Progress()
@@ -176,8 +166,7 @@ class Chain:
         if self._mlflow.end(status):
             MARK.unlink(missing_ok=True)
         else:  # the next run tells MLflow
-            mark = {"run_id": self._mlflow.run_id, "process": str(os.getpid()), "ended": status}
-            MARK.write_text(json.dumps(mark), encoding="utf-8")
+            mark(self._mlflow.run_id, ended=status)
 
 
 # Retries stay 0: a stage is minutes of computing, and the next run resumes at it anyway. DVC
@@ -284,60 +273,26 @@ def prefect_server() -> Iterator[None]:
         services.log_file(server).unlink(missing_ok=True)
 
 
-class BusyError(StageError):
-    """Another run works in this folder."""
-
-
-@contextmanager
-def exclusive(wait_s: float = 0.0) -> Iterator[None]:
-    """One chain at a time in this folder; the kernel frees it when its process dies.
-
-    A run that a Prefect worker started prints to `PRINTED` from here on.
-
-    Args:
-        wait_s: how long to wait for the other one.
-
-    Raises:
-        BusyError: another one is running.
-    """
-    RUNNING.mkdir(exist_ok=True)
-    deadline = time.monotonic() + wait_s
-    with LOCK.open("a+") as handle:
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() < deadline:
-                    time.sleep(0.5)
-                    continue
-            handle.seek(0)
-            waited = f" and still did after {wait_s:g} s" if wait_s else ""
-            raise BusyError(
-                f"another run works in this folder (process {handle.read() or 'unknown'})"
-                f"{waited}: wait for it, or stop it with Ctrl-C or SIGTERM"
-            )
-        handle.truncate(0)
-        handle.write(str(os.getpid()))
-        handle.flush()
-        outlive_worker(PRINTED)
-        yield
+def mark(run_id: str, **also: str) -> None:
+    """Write down which MLflow run works here, for the run after one that is killed."""
+    told = {"run_id": run_id, "process": str(os.getpid()), "flow_run": flow_run.id, **also}
+    MARK.write_text(json.dumps(told), encoding="utf-8")
 
 
 def clean_after_killed_run() -> bool:
     """Stop and close what a killed chain left behind; True if there was one."""
     try:
-        mark = json.loads(MARK.read_text(encoding="utf-8"))
-        run_id, process = str(mark["run_id"]), str(mark["process"])
+        told = json.loads(MARK.read_text(encoding="utf-8"))
+        run_id, process = str(told["run_id"]), str(told["process"])
     except (OSError, ValueError, KeyError):
         return False
-    if "ended" in mark:  # it ended well or ill, and only MLflow was not there to hear of it
-        tracking.close_left(run_id, mark["ended"])
+    if "ended" in told:  # it ended well or ill, and only MLflow was not there to hear of it
+        tracking.close_left(run_id, told["ended"])
         MARK.unlink(missing_ok=True)
         return False
     stages.stop_leftovers(process)
     tracking.close_left(run_id)
-    notices.crashed(mark.get("flow_run"))
+    notices.crashed(told.get("flow_run"))
     MARK.unlink(missing_ok=True)
     return True
 

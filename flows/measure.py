@@ -15,7 +15,8 @@ from prefect import State, flow
 from prefect.states import Cancelled, Completed
 
 from flows import notices, stages
-from flows.chain import BusyError, clean_after_killed_run, exclusive
+from flows.chain import MARK, clean_after_killed_run, mark
+from flows.lock import BusyError, exclusive
 from flows.surroundings import settle
 from tasks import config, measure, tracking
 
@@ -46,10 +47,13 @@ def evaluate(
         with exclusive(params.retrain.wait_s):
             clean_after_killed_run()
             os.environ[stages.CHAIN] = str(os.getpid())
-            with tracking.stage_run("measure", params) as run:
-                run.set_tags({"kind": "evaluate", "model": model})
-                notices.link_to(run.run_id, params.tracking.experiment)
-                path = measure.measure(params, run, model, base_url)
+            try:
+                with tracking.stage_run("measure", params, begun=mark) as run:
+                    run.set_tags({"kind": "evaluate", "model": model})
+                    notices.link_to(run.run_id, params.tracking.experiment)
+                    path = measure.measure(params, run, model, base_url)
+            finally:
+                MARK.unlink(missing_ok=True)
     except BusyError as busy:
         return Cancelled(message=str(busy))
     return Completed(message=headline(path))
@@ -61,7 +65,11 @@ def headline(report: Path) -> str:
     alone = told["latency"]["one_at_a_time"]
     paid = f", {told['cost']['per_episode']:.4f} per episode" if told["cost"] else ""
     return (
-        f"{told['model']}: F1 {told['f1_greedy']:.3f} greedy, {told['f1_sampled']:.3f} sampled, "
-        f"reward {told['reward_mean']:.3f}, p50 {alone['p50_s']:.2f} s, p95 {alone['p95_s']:.2f} s"
-        f"{paid} ({told['n']} problems; {report})"
+        f"{told['model']}: F1 {_told(told['f1_greedy'])} greedy, {_told(told['f1_sampled'])} "
+        f"sampled, reward {_told(told['reward_mean'])}, p50 {_told(alone['p50_s'])} s, "
+        f"p95 {_told(alone['p95_s'])} s{paid} ({told['n']} problems; {report})"
     )
+
+
+def _told(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.3f}"

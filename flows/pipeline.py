@@ -12,6 +12,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import FrameType
 from typing import Annotated, NoReturn
 
@@ -58,9 +59,12 @@ def resolve(profile: Profile = "nano", set_: Overrides = None) -> None:
     """Write the settings in force to params.resolved.yaml, for `dvc repro` and single stages."""
 
     def work() -> None:
+        from flows.lock import exclusive
         from tasks import config
 
-        typer.echo(config.write_resolved(config.resolve(profile, set_ or [])))
+        params = config.resolve(profile, set_ or [])
+        with exclusive():  # a run that is on reads the file before each stage
+            typer.echo(config.write_resolved(params))
 
     guarded(work, "python -m flows.pipeline resolve")
 
@@ -123,10 +127,13 @@ def rollback(
 
 
 def _stage_command(name: str) -> Callable[[], None]:
-    def command() -> None:
-        guarded(lambda: run_stage(name), f"python -m flows.pipeline {name}")
+    def work() -> None:
+        from flows.lock import exclusive
 
-    return command
+        with nullcontext() if under_chain() else exclusive():
+            run_stage(name)
+
+    return lambda: guarded(work, f"python -m flows.pipeline {name}")
 
 
 for _name, _does in STAGES.items():

@@ -8,7 +8,7 @@ the chain's own rule decides whether it becomes champion. Neighbour: `flows/chai
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,8 @@ from prefect.states import Cancelled, Completed
 from env.errors import SourceError, SourceUnreachable
 from env.problems import hub
 from env.problems.settings import HubSettings
-from flows.chain import BusyError, console, exclusive, through
+from flows.chain import console, through
+from flows.lock import BusyError, exclusive
 from flows.surroundings import settle
 from tasks import config, register, tracking
 from tasks.config import Params
@@ -60,14 +61,20 @@ def retrain(
     try:
         with exclusive(params.retrain.wait_s):
             fresh = look(params, moment(date))
-            if fresh.content == last():
+            asked = {"data": fresh.content, "profile": profile, "overrides": wanted}
+            before = last()
+            again = {key: before.get(key) for key in asked} == asked
+            if again and before["completed"]:
                 return Completed(message=f"Nothing new: {fresh.content}, as at the last retraining")
-            start = from_champion(params)
+            # One that was stopped goes on from the champion of then: its own challenger may have
+            # become champion meanwhile.
+            start = before["start"] if again else from_champion(params)
             params = config.resolve(profile, [*wanted, *fresh.overrides, *start])
             console.print(f"Retraining on {fresh.content}, {start_in_words(params)}.")
+            write_json(LAST, {**asked, "start": start, "completed": False})
             state = through(params, "retrain")
             if state.is_completed():
-                write_json(LAST, asdict(fresh))
+                write_json(LAST, {**asked, "start": start, "completed": True})
             return state
     except BusyError as busy:
         return Cancelled(message=str(busy))
@@ -128,12 +135,13 @@ def hub_commit(settings: HubSettings) -> str:
         raise ConfigError(f"retrain: {error}") from None
 
 
-def last() -> str | None:
-    """What the last completed retraining was made of."""
+def last() -> dict[str, Any]:
+    """What the last retraining was asked for, where it started, and whether it completed."""
     try:
-        return str(json.loads(LAST.read_text(encoding="utf-8"))["content"])
-    except (OSError, ValueError, KeyError):
-        return None
+        told = json.loads(LAST.read_text(encoding="utf-8"))
+        return {key: told[key] for key in ("data", "profile", "overrides", "start", "completed")}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
 
 
 def from_champion(params: Params) -> list[str]:
@@ -151,8 +159,12 @@ def from_champion(params: Params) -> list[str]:
     champion = register.champion(params.register_.model_name)
     if champion is None:
         return []
-    # Its number, not the alias: DVC sees that another champion is another base.
-    return ["warmstart.kind=champion", f"warmstart.version='{champion.version}'"]
+    # Its number and its weights, not the alias: DVC sees that another champion is another base.
+    return [
+        "warmstart.kind=champion",
+        f"warmstart.version='{champion.version}'",
+        f"warmstart.weights_hash='{champion.tags['weights_hash']}'",
+    ]
 
 
 def start_in_words(params: Params) -> str:

@@ -55,32 +55,40 @@ def write_decision(version: ModelVersion, report: dict[str, Any]) -> None:
     _tag(version, {DECISION: json.dumps(report)})
 
 
-def crown(version: ModelVersion, instead_of: ModelVersion | None) -> None:
+def crown(
+    version: ModelVersion, instead_of: ModelVersion | None, previous: str | None = None
+) -> None:
     """Make a version champion; moving the alias is the last thing done.
 
     Args:
         version: the new champion; no longer counts as rolled back.
         instead_of: who is champion now.
+        previous: the version that a rollback from it leads to, unless to `instead_of`.
 
     Raises:
         StageError: the registry fails, or somebody else became champion meanwhile.
     """
     name, number = version.name, str(version.version)
-    _tag(version, {SINCE: _now()})
-    if PREVIOUS not in version.tags:
-        _tag(version, {PREVIOUS: str(instead_of.version) if instead_of else ""})
+    _check_still(version, instead_of)
+    if previous is None:
+        previous = str(instead_of.version) if instead_of else ""
+    _tag(version, {SINCE: _now(), PREVIOUS: previous})
     with register.registry(f"{register.named(version)} cannot become champion") as store:
         if ROLLED_BACK in version.tags:
             store.delete_model_version_tag(name, number, ROLLED_BACK)
         store.set_registered_model_tag(name, register.LAST_CHAMPION, number)
-    now = register.by_alias(name, "champion")
-    if (now and str(now.version)) != (instead_of and str(instead_of.version)):
+    _check_still(version, instead_of)
+    with register.registry(f"{register.named(version)} cannot become champion") as store:
+        store.set_registered_model_alias(name, "champion", number)
+
+
+def _check_still(version: ModelVersion, champion: ModelVersion | None) -> None:
+    now = register.by_alias(version.name, "champion")
+    if (now and str(now.version)) != (champion and str(champion.version)):
         raise StageError(
             f"{register.named(version)} did not become champion: meanwhile "
             f"{register.named(now) if now else 'nobody'} is; compare with it: run promote again"
         )
-    with register.registry(f"{register.named(version)} cannot become champion") as store:
-        store.set_registered_model_alias(name, "champion", number)
 
 
 def rollback(name: str, to: str | None) -> tuple[ModelVersion | None, ModelVersion]:
@@ -108,7 +116,8 @@ def rollback(name: str, to: str | None) -> tuple[ModelVersion | None, ModelVersi
     register.download(target)  # what cannot be read must not serve
     if now is not None:
         _tag(now, {ROLLED_BACK: _now(), "rolled_back_to": to})
-    crown(target, instead_of=now)
+    # Going back leads one step further back the next time, and not forth again.
+    crown(target, instead_of=now, previous=target.tags.get(PREVIOUS))
     return now, target
 
 

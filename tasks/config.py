@@ -133,6 +133,11 @@ class WarmstartSettings(Settings):
         description="registered version that `champion` means; null: the alias, of which DVC sees "
         "no change, so `rlm/retrain` names it",
     )
+    weights_hash: str | None = Field(
+        None,
+        pattern=r"^[0-9a-f]{16}$",
+        description="the tag that this version must have: another registry counts from 1 as well",
+    )
     nano: NanoSettings = NanoSettings()
 
 

@@ -11,7 +11,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tasks import register
+from tasks import register, tracking
 from tasks.errors import StageError
 from tasks.outputs import replacing
 
@@ -28,13 +28,19 @@ def run(params: Params, run: StageRun, base: Path) -> Path:
     """Write the version's weights to `base`; returns it.
 
     Raises:
-        StageError: there is no such version, or its weights cannot be read.
+        StageError: there is no such version, or its weights cannot be read or are others.
     """
     version = wanted(params)
     source = register.download(version)
+    found, asked = register.weights_hash(source), params.warmstart.weights_hash
+    if asked is not None and asked != found:
+        raise StageError(
+            f"warmstart: {register.named(version)} at {tracking.tracking_uri()} has the weights "
+            f"{found}, not {asked} (warmstart.weights_hash): is this another registry?"
+        )
     told = {
         "from": f"{version.name}/{version.version}",
-        "weights_hash": register.weights_hash(source),
+        "weights_hash": found,
         "run_id": version.run_id,
         "tags": {key: version.tags[key] for key in ("commit", "data_hash") if key in version.tags},
     }

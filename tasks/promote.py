@@ -27,7 +27,7 @@ from rich.console import Console
 from agent import evaluation, promotion
 from agent.errors import PolicyError
 from agent.rollout import EpisodeSpec
-from agent.settings import LEAST_PROBLEMS
+from agent.settings import LEAST_GROUPS, LEAST_PROBLEMS
 from agent.statistics import Bootstrap
 from env.errors import EpisodeError, SettingsError
 from env.problems.store import public_rows
@@ -143,6 +143,7 @@ def rule(params: Params) -> dict[str, Any]:
         **params.promote.model_dump(),
         "temperature": params.serving.temperature,
         "least_pairs": LEAST_PROBLEMS,
+        "least_groups": LEAST_GROUPS,
         "data": "fresh" if params.prepare.source == "synthetic" else tracking.data_hash(),
         "text": "promoted if, on both sets, the whole interval of the paired difference of "
         "primary_objective (bootstrap by group) lies above 0 and the mean reward is not lower",
@@ -197,8 +198,8 @@ def decide(
     try:
         with pool(params, seed) as problems:
             sets = promotion.two_sets(problems.problems, params.promote.problems, seed)
-            fewest = min(map(len, sets))
-            if fewest >= LEAST_PROBLEMS:
+            lack = promotion.too_small(sets)
+            if lack is None:
                 with own_server(params, problems.folder) as url:
                     for label, specs in zip(SETS, sets, strict=True):
                         rows = play_set(models, url, specs, params, label)
@@ -212,7 +213,7 @@ def decide(
         "name": challenger.name,
         "version": str(challenger.version),
         "verdict": "promoted" if won == [True, True] else "kept",
-        "reason": told(outcomes, opponent, problems.source, fewest),
+        "reason": told(outcomes, opponent, problems.source, lack),
         "new": True,
         "weights_hash": challenger.tags["weights_hash"],
         "opponent": opponent.about,
@@ -224,13 +225,12 @@ def decide(
     }
 
 
-def told(outcomes: Sequence[promotion.Outcome], opponent: Opponent, source: str, n: int) -> str:
+def told(
+    outcomes: Sequence[promotion.Outcome], opponent: Opponent, source: str, lack: str | None
+) -> str:
     """Why, in words."""
     if not outcomes:
-        return (
-            f"not compared with {opponent.name}: a set of {n} problems proves nothing, "
-            f"{LEAST_PROBLEMS} are needed in each of two ({source})"
-        )
+        return f"not compared with {opponent.name}: {lack} ({source})"
     if not outcomes[-1].won:
         confirming = "not confirmed on the second set: " if len(outcomes) > 1 else ""
         return f"against {opponent.name}: {confirming}{outcomes[-1].reason}"

@@ -1,7 +1,7 @@
 """Stage `register`: a model version with its lineage in the MLflow registry.
 
 The merged model is logged as a pyfunc from code (`mlflow/recursive_model.py`) with its Hugging
-Face folder as artifact. Unchanged weights make no new version. The newest version is
+Face folder as artifact. Weights that some version has make no new one. That of `models/merged` is
 `challenger`; who becomes `champion` is for the stage `promote` to say. Neighbours read the registry
 by the functions at the end: who is champion, and the folder of a version's weights.
 """
@@ -12,7 +12,7 @@ import gc
 import json
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,23 +56,26 @@ LAST_CHAMPION = "champion"
 
 
 def run(params: Params, run: StageRun) -> Path:
-    """Register models/merged unless its weights are registered already.
+    """Make models/merged the challenger, as a new version unless one has its weights.
 
     Raises:
-        StageError: there is no merged model, or its evaluation is missing.
+        StageError: there is no merged model, its evaluation is missing, or the registry fails.
     """
     if not any(MERGED.glob("*.safetensors")):
         raise StageError(f"register: no weights in {MERGED}; run the stage export first")
     name = params.register_.model_name
     weights = weights_hash(MERGED)
-    newest = next(iter(versions(name)), None)
-    if newest is not None and newest.tags.get("weights_hash") == weights:
-        report = describe(name, str(newest.version), new=False)
+    known = [found for found in versions(name) if found.tags.get("weights_hash") == weights]
+    if known:  # with all that was decided about them
+        version = str(known[0].version)
     else:
         tags = {"weights_hash": weights, **lineage(params), **evaluated()}
-        version = log_version(name, params, run, tags)
-        run.client.set_registered_model_alias(name, "challenger", version)
-        report = describe(name, version, new=True)
+        with registry(f"{MERGED} cannot be registered as {name}"):
+            version = log_version(name, params, run, tags)
+    # Also of a version that is there: a run may have been killed between the two.
+    with registry(f"{name} version {version} cannot become challenger") as store:
+        store.set_registered_model_alias(name, "challenger", version)
+        report = describe(name, version, new=not known)
     run.set_tags({"registered": f"{name}/{report['version']}", "weights_hash": weights})
     return write_json(REPORT, report)
 
@@ -161,8 +164,11 @@ def log_version(name: str, params: Params, run: StageRun, tags: dict[str, str]) 
     # the environment's server that this model started ends.
     mlflow.models.model.__mlflow_model__ = None
     gc.collect()
-    with suppress(MlflowException):  # it exists
+    try:
         run.client.create_registered_model(name)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
     # The tags come with the version, so that none exists without its lineage.
     made = run.client.create_model_version(
         name,

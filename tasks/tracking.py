@@ -14,7 +14,7 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import metadata
@@ -236,7 +236,11 @@ def first_line(error: BaseException) -> str:
 
 
 def start_run(
-    name: str, params: Params, parent: str | None = None, title: str | None = None
+    name: str,
+    params: Params,
+    parent: str | None = None,
+    title: str | None = None,
+    begun: Callable[[str], object] | None = None,
 ) -> StageRun:
     """Open a run with its lineage.
 
@@ -245,20 +249,24 @@ def start_run(
         params: all of them stand in a run without parent; a stage's run has those it reads.
         parent: id of the run that it is a child of.
         title: what pages show; the name unless given.
+        begun: is told the run's id as soon as there is one.
 
     Raises:
         StageError: MLflow does not answer.
     """
     from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 
-    tags = {MLFLOW_PARENT_RUN_ID: parent} if parent else {}
+    # By these a run is found that was killed a moment later.
+    tags = {"stage": name} | ({MLFLOW_PARENT_RUN_ID: parent} if parent else {})
     with answering() as store:
         experiment = experiment_id(params.tracking.experiment)
         made = store.create_run(experiment, run_name=title or name, tags=tags)
+        if begun is not None:
+            begun(made.info.run_id)
         run = StageRun(store, made.info.run_id, experiment)
         settings = flatten(params.model_dump(by_alias=True, mode="json"))
         run.log_params({k: v for k, v in settings.items() if parent is None or reads(name, k)})
-    run.set_tags({"stage": name, **lineage(params, name)})
+    run.set_tags(lineage(params, name))
     return run
 
 
@@ -268,12 +276,14 @@ def reads(stage: str, setting: str) -> bool:
 
 
 @contextmanager
-def stage_run(name: str, params: Params) -> Iterator[StageRun]:
+def stage_run(
+    name: str, params: Params, begun: Callable[[str], object] | None = None
+) -> Iterator[StageRun]:
     """The MLflow run of one stage; a child of the run that `RLM_PARENT_RUN_ID` names.
 
     An exception ends it as FAILED, an interrupt as KILLED; the tag `error` says why.
     """
-    run = start_run(name, params, os.environ.get(PARENT_RUN) or None)
+    run = start_run(name, params, os.environ.get(PARENT_RUN) or None, begun=begun)
     if name in datasets.READ:
         datasets.log(run, datasets.READ[name])
     started = time.monotonic()

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from agent.evaluation import Row
-from agent.promotion import compare_on_set, two_sets
+from agent.promotion import compare_on_set, too_small, two_sets
 from agent.rollout import EpisodeSpec
-from agent.settings import LEAST_PROBLEMS
+from agent.settings import LEAST_GROUPS, LEAST_PROBLEMS
 from agent.statistics import Bootstrap
 
 BOOTSTRAP = Bootstrap(resamples=2000, seed=0, level=0.99)
@@ -127,3 +127,23 @@ def test_too_few_problems_make_small_sets_and_not_equal_ones() -> None:
     first, second = two_sets(specs(3), 60, seed=1)
     assert len(first) + len(second) == len(specs(3))
     assert abs(len(first) - len(second)) <= 6
+
+
+@pytest.mark.parametrize(
+    ("problems", "groups", "enough"),
+    [
+        (LEAST_PROBLEMS, LEAST_GROUPS, True),
+        (LEAST_PROBLEMS - 1, LEAST_GROUPS, False),
+        (5 * LEAST_PROBLEMS, LEAST_GROUPS - 1, False),
+        (5 * LEAST_PROBLEMS, 1, False),
+    ],
+)
+def test_many_questions_about_few_documents_prove_nothing(
+    problems: int, groups: int, enough: bool
+) -> None:
+    large = [EpisodeSpec(f"p{i}", group_id=f"g{i}") for i in range(LEAST_PROBLEMS)]
+    small = [EpisodeSpec(f"p{i}", group_id=f"g{i % groups}") for i in range(problems)]
+    for sets in ([large, small], [small, large]):
+        found = too_small(sets)
+        assert (found is None) == enough, found
+        assert enough or f" in {min(groups, LEAST_PROBLEMS)} groups proves nothing" in str(found)

@@ -326,7 +326,7 @@ def test_a_stage_that_was_killed_is_closed_by_its_chain(
 
 
 def test_two_chains_never_write_the_same_folder(project: Path) -> None:
-    from flows.chain import exclusive
+    from flows.lock import exclusive
 
     with exclusive(), pytest.raises(StageError, match=rf"process {os.getpid()}"), exclusive():
         pass

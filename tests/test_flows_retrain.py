@@ -16,7 +16,7 @@ from prefect.states import Completed
 
 from env.errors import SourceError, SourceUnreachable
 from env.problems import hub
-from flows import chain, retrain
+from flows import lock, retrain
 from tasks import config, register
 from tasks.config import Params
 from tasks.errors import ConfigError, StageError
@@ -31,6 +31,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     return tmp_path
+
+
+def version(number: int) -> Any:
+    return SimpleNamespace(version=str(number), tags={"weights_hash": f"{number:016x}"})
 
 
 def champion(monkeypatch: pytest.MonkeyPatch, found: Any) -> None:
@@ -86,13 +90,13 @@ def test_a_data_set_that_cannot_be_asked_stops_the_run(
         retrain.look(params, NIGHT)
 
 
-def test_the_champion_is_pinned_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    champion(monkeypatch, SimpleNamespace(version="3"))
-    overrides = retrain.from_champion(Params())
-    params = config.check(
-        config.merge(*(config.parse_override(text) for text in overrides)), "overrides"
-    )
+def test_the_champion_is_pinned_by_its_number_and_weights(
+    monkeypatch: pytest.MonkeyPatch, here: Path
+) -> None:
+    champion(monkeypatch, version(3))
+    params = config.resolve("nano", retrain.from_champion(Params()))
     assert (params.warmstart.kind, params.warmstart.version) == ("champion", "3")
+    assert params.warmstart.weights_hash == f"{3:016x}"
     assert "from rlm version 3, champion" in retrain.start_in_words(params)
 
 
@@ -101,7 +105,7 @@ def test_without_a_champion_the_profile_teaches(monkeypatch: pytest.MonkeyPatch)
     assert retrain.from_champion(Params()) == []
     assert "no champion yet" in retrain.start_in_words(Params())
     alone = Params.model_validate({"retrain": {"start": "profile"}})
-    champion(monkeypatch, SimpleNamespace(version="3"))
+    champion(monkeypatch, version(3))
     assert retrain.from_champion(alone) == []
 
 
@@ -141,23 +145,62 @@ def test_a_run_that_did_not_complete_is_tried_again(
     champion(monkeypatch, None)
     monkeypatch.setattr(retrain, "through", lambda *_: Failed(name="Gated", message="no"))
     assert retrain.retrain.fn(date="2026-11-23").name == "Gated"
-    assert retrain.last() is None
+    assert retrain.last()["completed"] is False
+    monkeypatch.setattr(retrain, "through", lambda *_: Completed())
+    again = retrain.retrain.fn(date="2026-11-23")
+    assert "Nothing new" not in str(again.message)
+    assert retrain.last()["completed"] is True
+
+
+def test_a_run_that_was_stopped_goes_on_from_the_champion_of_then(
+    monkeypatch: pytest.MonkeyPatch, here: Path
+) -> None:
+    started: list[str | None] = []
+
+    def through(params: Params, kind: str) -> Any:
+        started.append(params.warmstart.version)
+        if len(started) == 1:  # its challenger became champion, then the remote was gone
+            champion(monkeypatch, version(4))
+            raise StageError("version: DVC could not push")
+        return Completed()
+
+    monkeypatch.setattr(retrain, "through", through)
+    champion(monkeypatch, version(3))
+    with pytest.raises(StageError, match="could not push"):
+        retrain.retrain.fn(date="2026-11-23")
+    retrain.retrain.fn(date="2026-11-23")
+    retrain.retrain.fn(date="2026-11-30")
+    assert started == ["3", "3", "4"]
+
+
+def test_other_settings_are_something_new(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
+    played: list[Params] = []
+
+    def through(params: Params, kind: str) -> Any:
+        played.append(params)
+        return Completed()
+
+    champion(monkeypatch, None)
+    monkeypatch.setattr(retrain, "through", through)
+    for overrides in ([], ["register.model_name=other"], ["register.model_name=other"]):
+        retrain.retrain.fn(overrides=overrides, date="2026-11-23")
+    assert [params.register_.model_name for params in played] == ["rlm", "other"]
 
 
 def test_a_folder_that_stays_busy_cancels_the_run(here: Path) -> None:
-    with chain.exclusive():
+    with lock.exclusive():
         ended = retrain.retrain.fn(overrides=["retrain.wait_s=0.2"])
     assert ended.is_cancelled()
     assert "another run works in this folder (process " in ended.message
 
 
 def test_waiting_ends_when_the_folder_is_free(here: Path) -> None:
-    chain.RUNNING.mkdir()
-    other = chain.LOCK.open("a+")
+    lock.RUNNING.mkdir()
+    other = lock.LOCK.open("a+")
     fcntl.flock(other, fcntl.LOCK_EX)
     threading.Timer(0.7, other.close).start()
     started = time.monotonic()
-    with chain.exclusive(wait_s=30):
+    with lock.exclusive(wait_s=30):
         assert 0.5 < time.monotonic() - started < 10
 
 

@@ -48,7 +48,7 @@ def test_only_a_bound_service_dies_with_who_started_it(tmp_path: Path, bound: bo
 SAYS = """
 import sys
 from rich.console import Console
-from flows.chain import exclusive
+from flows.lock import exclusive
 print("it begins", flush=True)
 with exclusive():
     sys.stdin.readline()

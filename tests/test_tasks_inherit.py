@@ -78,3 +78,17 @@ def test_a_version_that_cannot_be_read_leaves_the_old_base(
     with pytest.raises(StageError, match="cannot be read"):
         warmstart.run(THIRD, Tagged())  # type: ignore[arg-type]
     assert inherit.origin(Path("models/base")) == "rlm/3"
+
+
+def test_a_version_of_another_registry_is_not_taken_for_the_one_that_was_named(
+    registry: Path,
+) -> None:
+    right = register.weights_hash(registry / "registered")
+    for pinned in (right, "0" * 16):
+        named = {"kind": "champion", "version": "3", "weights_hash": pinned}
+        params = Params.model_validate({"warmstart": named})
+        if pinned == right:
+            warmstart.run(params, Tagged())  # type: ignore[arg-type]
+        else:
+            with pytest.raises(StageError, match=r"rlm version 3 at sqlite.* another registry\?"):
+                warmstart.run(params, Tagged())  # type: ignore[arg-type]

@@ -142,8 +142,8 @@ def by_script(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(evaluate, "load_policy", load)
     # Real episodes take their time, and these two differ by far.
-    monkeypatch.setattr(promote, "LEAST_PROBLEMS", 27)
     monkeypatch.setattr(promotion, "LEAST_PROBLEMS", 27)
+    monkeypatch.setattr(promotion, "LEAST_GROUPS", 9)
 
 
 def test_the_first_version_beats_the_base_on_two_fresh_sets(
@@ -254,7 +254,7 @@ def test_a_small_test_split_proves_nothing(
     source = server_params.prepare.model_copy(update={"source": "files"})
     challenger("0.9 much better")
     report = promoted(server_params.model_copy(update={"prepare": source}))
-    assert "200 are needed in each of two" in report["reason"]
+    assert "200 in 30 are needed in each of two" in report["reason"]
     assert "held-out test problems" in report["problems"]
     assert (report["verdict"], champion()) == ("kept", None)
     assert played == []
@@ -322,8 +322,22 @@ def test_somebody_else_became_champion_meanwhile(
         with pytest.raises(StageError, match=r"version 3 did not become champion: meanwhile rlm"):
             promoted(server_params)
     assert champion() == "2"
-    # The next run compares with the new one.
+    loser = register.version("rlm", "3").tags
+    assert loser.keys().isdisjoint({champions.SINCE, champions.PREVIOUS})
+    # The next run compares with the new one, and that is who a rollback leads to.
     assert promoted(server_params)["opponent"]["version"] == "2"
+    assert register.version("rlm", "3").tags[champions.PREVIOUS] == "2"
+
+
+def test_whom_a_winner_replaced_is_told_anew_when_it_wins_again(
+    played: list[str], server_params: Params
+) -> None:
+    crowned("0.5 first")
+    crowned("0.6 second")
+    crowned("0.7 third")
+    champions.rollback("rlm", to="1")
+    champions.crown(register.version("rlm", "3"), instead_of=register.champion("rlm"))
+    assert register.version("rlm", "3").tags[champions.PREVIOUS] == "1"
 
 
 def test_a_deleted_champion_stops_the_run(played: list[str], server_params: Params) -> None:
