@@ -18,7 +18,7 @@ from typing import Annotated
 
 import typer
 
-from flows import automations
+from flows import automations, schedules
 from flows.surroundings import die_with_parent, settle
 from tasks.errors import PipelineError, StageError
 
@@ -83,7 +83,8 @@ def up() -> None:
     _prefect("work-pool", "inspect", POOL)
     # One run at a time, whichever deployment asks: they all work in this folder.
     _prefect("work-pool", "set-concurrency-limit", POOL, "1")
-    _prefect("--no-prompt", "deploy", "--all")
+    with schedules.kept():
+        _prefect("--no-prompt", "deploy", "--all")
     automations.apply()
     start(WORKER)
     start(TRACKING)

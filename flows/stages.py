@@ -116,12 +116,20 @@ def _reproduce(name: str) -> None:
 
 
 def unchanged() -> list[str]:
-    """The DVC stages, from the first on, whose outputs still fit what they were made from."""
+    """The DVC stages, from the first on, whose outputs still fit what they were made from.
+
+    Raises:
+        StageError: another process of DVC works here, or what it keeps cannot be read.
+    """
+    from dvc.exceptions import DvcException
     from dvc.repo import Repo
 
     logging.getLogger("dvc").setLevel(logging.ERROR)
-    with Repo(".") as repo:
-        changed = repo.status()
+    try:
+        with Repo(".") as repo:
+            changed = repo.status()
+    except DvcException as error:
+        raise StageError(f"DVC cannot say what changed: {deepest(error)}") from None
     kept: list[str] = []
     for name in BY_DVC:
         if name in changed:

@@ -119,11 +119,12 @@ def check_problems(url: str, data: Path) -> None:
 
     Raises:
         ConfigError: it lacks one of a few problems, or asks another question under its id.
+        StageError: the connection to it is lost.
     """
     import pyarrow.parquet as pq
 
     from env.client import Sessions
-    from env.errors import RefusedError
+    from env.errors import EpisodeError, RefusedError
 
     rows = [
         row
@@ -137,6 +138,8 @@ def check_problems(url: str, data: Path) -> None:
                 said = [message.content for frame in frames for message in frame.messages]
             except RefusedError:
                 said = []
+            except EpisodeError as error:
+                raise StageError(f"deploy: {url} does not play: {error}") from error
             if not any(row["question"] in text for text in said):
                 raise ConfigError(
                     f"deploy: {url} does not serve the problems of {data}: "

@@ -34,7 +34,7 @@ _FAILED = {"BUILD_ERROR": "build", "RUNTIME_ERROR": "run", "CONFIG_ERROR": "buil
 """Stages that no waiting mends, and the log that says why."""
 _ASLEEP = ("PAUSED", "STOPPED", "SLEEPING")
 _PATIENCE = 3
-"""Polls after which an end without a commit's name is believed to be the new commit's."""
+"""Polls after which an end is believed that may be of an older commit, or of an earlier build."""
 _LOG_LINES = 15
 _LINE_EVERY_S = 30.0
 
@@ -86,6 +86,7 @@ class Space:
 
     def __init__(self, hub: Hub, name: str, settings: SpaceSettings) -> None:
         self.hub, self.name, self._settings = hub, name, settings
+        self._rebuilt = False
 
     def create(self) -> None:
         """Make it, if it is not there.
@@ -114,11 +115,15 @@ class Space:
         """Push the tree and what goes with it; the commit that holds it.
 
         Secrets cannot be read back, and setting one restarts the Space: they are set when the
-        tree changes, before the commit, so that the new commit starts with them.
+        tree changes, before the commit, so that the new commit starts with them. A Space that
+        ended at this very tree gets them too, and is built again: one may have expired.
         """
         for value in secrets.values():
             self.hub.hide(value)
-        if not self.hub.holds(self.name, "space", tree):
+        runtime = self._runtime()
+        held = self.hub.holds(self.name, "space", tree)
+        self._rebuilt = held and _stage(runtime) in _FAILED
+        if not held or self._rebuilt:
             api, doing = self.hub.api, f"configure the space {self.name}"
             there = self.hub.ask(doing, api.get_space_variables, self.name)
             for key, value in variables.items():
@@ -129,8 +134,16 @@ class Space:
                 self.hub.ask(doing, api.delete_space_variable, self.name, key)
             for key, value in secrets.items():
                 self.hub.ask(doing, api.add_space_secret, self.name, key, value)
-        self._set_hardware()
-        return self.hub.push(self.name, "space", tree)
+        self._set_hardware(runtime)
+        commit = self.hub.push(self.name, "space", tree)
+        if self._rebuilt:
+            self.hub.ask(
+                f"build the space {self.name} again",
+                self.hub.api.restart_space,
+                self.name,
+                factory_reboot=True,
+            )
+        return commit
 
     def wait(self, commit: str, token: str | None) -> str:
         """Wait until this very commit runs and answers; its address.
@@ -142,8 +155,9 @@ class Space:
         for stage_, running, seen in self._stages(started):
             if stage_ == "RUNNING" and running == commit:
                 break
-            # Right after a push the old commit's end may still be what the Hub reports.
-            ours = running == commit or (running is None and seen >= _PATIENCE)
+            # At first the end of an older commit, or of an earlier build, may still be reported.
+            ours = running == commit and not self._rebuilt
+            ours = ours or (running in (commit, None) and seen >= _PATIENCE)
             if stage_ in _FAILED and ours:
                 raise StageError(self._failure(stage_))
             if time.monotonic() - started > self._settings.wait_s:
@@ -166,10 +180,8 @@ class Space:
         before: tuple[str, str | None] | None = None
         told, seen = 0.0, 0
         while True:
-            runtime: SpaceRuntime = self.hub.ask(
-                f"ask how the space {self.name} is", self.hub.api.get_space_runtime, self.name
-            )
-            now = (str(getattr(runtime.stage, "value", runtime.stage)), runtime.raw.get("sha"))
+            runtime = self._runtime()
+            now = (_stage(runtime), runtime.raw.get("sha"))
             waited = time.monotonic() - started
             seen = seen + 1 if now == before else 1
             if now != before or waited - told > _LINE_EVERY_S:
@@ -185,10 +197,13 @@ class Space:
             yield *now, seen
             time.sleep(self._settings.poll_s)
 
-    def _set_hardware(self) -> None:
-        runtime = self.hub.ask(
+    def _runtime(self) -> SpaceRuntime:
+        found: SpaceRuntime = self.hub.ask(
             f"ask how the space {self.name} is", self.hub.api.get_space_runtime, self.name
         )
+        return found
+
+    def _set_hardware(self, runtime: SpaceRuntime) -> None:
         has = runtime.requested_hardware or runtime.hardware
         if has is not None and str(getattr(has, "value", has)) != self._settings.hardware:
             self.hub.ask(
@@ -232,6 +247,10 @@ class Space:
     def _read_log(self, build: bool) -> list[str]:
         lines = self.hub.api.fetch_space_logs(self.name, build=build)
         return [line.rstrip("\n") for line in deque(lines, maxlen=_LOG_LINES)]
+
+
+def _stage(runtime: SpaceRuntime) -> str:
+    return str(getattr(runtime.stage, "value", runtime.stage))
 
 
 def _address(info: SpaceInfo) -> str:

@@ -22,17 +22,20 @@ def run(params: Params, run: StageRun) -> None:
         StageError: an output is missing or differs from dvc.lock, or the remote refuses.
     """
     from dvc.exceptions import DvcException
+    from dvc.lock import LockError
     from dvc.repo import Repo
 
     remote = params.version.remote
     with Repo(".") as repo:
-        if changed := repo.status():
-            raise StageError(
-                f"version: {', '.join(sorted(changed))} changed since their last run; run "
-                "`python -m flows.pipeline run` or `dvc repro` first"
-            )
         try:
+            if changed := repo.status():
+                raise StageError(
+                    f"version: {', '.join(sorted(changed))} changed since their last run; run "
+                    "`python -m flows.pipeline run` or `dvc repro` first"
+                )
             pushed = repo.push(remote=remote)
+        except LockError as error:
+            raise StageError(f"version: {error}") from None
         except (DvcException, OSError) as error:
             raise StageError(
                 f"version: DVC could not push to the remote {remote!r}: {error}; "

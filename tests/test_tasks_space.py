@@ -382,6 +382,24 @@ def test_a_space_that_sleeps_is_woken(the_hub: SpaceHub) -> None:
     assert repo_of(the_hub).restarts == 1
 
 
+@pytest.mark.parametrize("ended", ["RUNTIME_ERROR", "BUILD_ERROR"])
+def test_a_space_that_ended_gets_its_secrets_again_and_is_built_anew(
+    the_hub: SpaceHub, monkeypatch: pytest.MonkeyPatch, ended: str
+) -> None:
+    params = settings("deploy.space.secrets=[MY_KEY]")
+    monkeypatch.setenv("MY_KEY", "k-that-expired")
+    space.deployed(params, None)
+    repo = repo_of(the_hub)
+    commits = list(repo.commits)
+    repo.runtime = {"stage": ended, "sha": repo.sha}
+    monkeypatch.setenv("MY_KEY", "k-that-is-good")
+    space.deployed(params, None)
+    assert repo.secrets["MY_KEY"] == "k-that-is-good"
+    assert (repo.commits, repo.restarts) == (commits, 1)
+    space.deployed(params, None)
+    assert repo.restarts == 1
+
+
 def test_a_space_that_runs_and_does_not_answer_is_said(the_hub: SpaceHub) -> None:
     the_hub.host = "http://127.0.0.1:9"
     with pytest.raises(StageError, match=r"/health does not answer after 0\.3 s"):

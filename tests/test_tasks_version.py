@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from dvc.repo import Repo
 
+from flows import stages
 from tasks import tracking, version
 from tasks.config import Params
 from tasks.errors import StageError
@@ -55,3 +58,27 @@ def test_a_remote_that_cannot_be_written_is_named(repository: Path) -> None:
         config["remote"][PARAMS.version.remote]["url"] = "/proc/no-such-remote"
     with pytest.raises(StageError, match=r"could not push to the remote .*no-such-remote.*remotes"):
         pushed()
+
+
+HOLDS = """
+import sys
+from dvc.repo import Repo
+with Repo(".") as repo, repo.lock:
+    print("held", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_another_process_of_dvc_is_one_message(repository: Path) -> None:
+    other = subprocess.Popen(
+        [sys.executable, "-c", HOLDS], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert other.stdout is not None
+    assert other.stdout.readline() == b"held\n"
+    try:
+        with pytest.raises(StageError, match=r"version: Unable to acquire lock"):
+            pushed()
+        with pytest.raises(StageError, match=r"DVC cannot say what changed: Unable to acquire"):
+            stages.unchanged()
+    finally:
+        other.communicate()
