@@ -30,7 +30,7 @@ setup: .venv/.ready ## Install everything into .venv (fast when nothing changed)
 full: setup ## The whole chain: data, gate, training, proof, evaluation, registry
 	$(BIN)/python -m flows.pipeline run $(ARGS)
 
-test: setup ## All tests but those that are slow or need a GPU
+test: setup ## The tests, with a sample of the slow ones; not those that need a GPU
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -m "not gpu and (not slow or slow_sample)"
 
 check: setup ## Lint, format, types, and who may import whom

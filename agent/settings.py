@@ -38,7 +38,7 @@ class LoraSettings(Settings):
 
 
 class CurriculumSettings(Settings):
-    """Which difficulty is played; see OVERVIEW in docs/design.md."""
+    """Which difficulty is played; see The curriculum in docs/design.md."""
 
     mode: Literal["auto", "always", "off"] = Field(
         "always", description="auto: start at target, fall back; always: start easy; off: target"

@@ -241,7 +241,7 @@ def told(
 def fresh_seed(challenger: ModelVersion) -> int:
     """A seed that nobody trained on: it follows from the challenger's weights.
 
-    Above 2**32, where no seed of a setting or a date lies.
+    Above 2**32, away from seeds that are typed by hand.
     """
     return 2**32 + int(challenger.tags["weights_hash"][:8], 16)
 
