@@ -102,6 +102,11 @@ def test_new_weights_make_a_version_and_unchanged_ones_do_not(
     weights.write_bytes(kept)
     assert (second["version"], second["new"], second["aliases"]) == ("2", True, ["challenger"])
     assert register.version("rlm", "1").aliases == []
+    # Weights of an older version are that version, with all that was decided about it.
+    assert registered(server_params) == first | {"new": False}
+    # A run that was killed before it named its version challenger.
+    tracking.client(tracking.tracking_uri()).delete_registered_model_alias("rlm", "challenger")
+    assert registered(server_params) == first | {"new": False}
 
 
 def test_registering_leaves_no_environment_behind(first: dict[str, Any], server_url: str) -> None:

@@ -82,6 +82,22 @@ def test_a_stage_is_the_child_of_the_run_in_the_environment(
     assert tracking.find_child(PARAMS, parent.run_id, "train") is None
 
 
+def test_a_run_that_is_killed_while_it_is_described_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    begun: list[str] = []
+    parent = tracking.start_run("rlm", PARAMS)
+    monkeypatch.setattr(tracking.StageRun, "log_params", killed)
+    with pytest.raises(KeyboardInterrupt):
+        tracking.start_run("gate", PARAMS, parent.run_id, begun=begun.append)
+    found = tracking.find_child(PARAMS, parent.run_id, "gate")
+    assert found is not None
+    assert [found.info.run_id] == begun
+
+
 @pytest.mark.parametrize(
     ("error", "status"),
     [(None, "FINISHED"), (ValueError("no disk"), "FAILED"), (KeyboardInterrupt(), "KILLED")],
