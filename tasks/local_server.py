@@ -9,6 +9,7 @@ import atexit
 import itertools
 import logging
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -114,10 +115,8 @@ def _wait(url: str, server: subprocess.Popen[bytes], log: Path, wait_s: float) -
     deadline = time.monotonic() + wait_s
     while True:
         if server.poll() is not None:
-            raise StageError(
-                f"deploy: the environment's server ended with code {server.returncode}:\n"
-                f"{_tail(log)}"
-            )
+            code, why = server.returncode, _refusal(log) or f"\n{_tail(log)}"
+            raise StageError(f"deploy: the environment's server ended with code {code}: {why}")
         if healthy(url, timeout_s=5.0):
             return
         if time.monotonic() > deadline:
@@ -126,6 +125,12 @@ def _wait(url: str, server: subprocess.Popen[bytes], log: Path, wait_s: float) -
                 f"the end of {log}:\n{_tail(log)}"
             )
         time.sleep(0.1)
+
+
+def _refusal(log: Path) -> str | None:
+    """Why the server would not start, in its own words; the web framework adds a page to them."""
+    found = re.findall(r"^SystemExit: (.+)", log.read_text("utf-8", errors="replace"), re.M)
+    return str(found[-1]) if found else None
 
 
 def _tail(log: Path, lines: int = 15) -> str:

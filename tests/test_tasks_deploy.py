@@ -146,10 +146,11 @@ def test_a_taken_port_is_said_before_anything_starts() -> None:
 
 def test_a_server_that_dies_shows_why(tmp_path: Path) -> None:
     with (
-        pytest.raises(StageError, match="no Parquet files"),
+        pytest.raises(StageError, match=r"server ended with code 3: .*no Parquet files") as caught,
         deploy.local_server(resolve(), data=tmp_path),
     ):
         pass
+    assert "\n" not in str(caught.value)
 
 
 # A shell's background job starts with SIGINT ignored, and hands that on.

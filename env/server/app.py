@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-import sys
 import threading
 from functools import partial
 from typing import Any
@@ -115,7 +114,9 @@ def main() -> None:
 
 def _stop_at_eof() -> None:
     """Whoever started the server holds the other end; it closes however that process dies."""
-    sys.stdin.buffer.read()
+    # Not by sys.stdin, whose lock this thread would hold while the process ends by itself.
+    while os.read(0, 4096):
+        continue
     os.kill(os.getpid(), signal.SIGTERM)
 
 
