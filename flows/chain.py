@@ -262,6 +262,7 @@ def prefect_server() -> Iterator[None]:
     if url and services.answers(f"{url}/health"):
         yield
         return
+    services.forget_dead()
     server = services.prefect_server(services.free_port())
     try:
         services.start(server, quiet=True, bound=True)

@@ -196,6 +196,15 @@ def running(service: Service) -> int | None:
     return pid if service.command[1:] == command[-len(service.command[1:]) :] else None
 
 
+def forget_dead() -> None:
+    """Remove what servers of single runs left that were killed: the number and the log of each."""
+    for file in RUN.glob("prefect-server-*.pid"):
+        service = prefect_server(int(file.stem.rpartition("-")[2]))
+        if running(service) is None:
+            file.unlink(missing_ok=True)
+            log_file(service).unlink(missing_ok=True)
+
+
 def log_file(service: Service) -> Path:
     """What the service printed."""
     return RUN / f"{service.name}.log"

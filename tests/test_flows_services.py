@@ -11,6 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from flows import services
+
 STARTS = """
 import time
 from flows import services
@@ -84,3 +86,24 @@ def test_a_run_goes_on_when_the_worker_that_reads_what_it_prints_is_gone(
         assert (code, printed) == (0, "the first stage\nits progress\nthe end\n")
     else:  # a terminal's pipe that breaks ends a run, as it should
         assert code != 0
+
+
+def test_servers_of_killed_runs_are_forgotten_and_living_ones_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    services.RUN.mkdir()
+    dead, alive, kept = (services.prefect_server(port) for port in (50_001, 50_002, 4200))
+    sleeper = [sys.executable, "-c", "import time; time.sleep(60)", *alive.command[1:]]
+    process = subprocess.Popen(sleeper)
+    try:
+        for service, pid in ((dead, 2**22 + 1), (alive, process.pid), (kept, 2**22 + 1)):
+            (services.RUN / f"{service.name}.pid").write_text(str(pid))
+            services.log_file(service).write_text("a log")
+        services.forget_dead()
+        left = sorted(path.name for path in services.RUN.iterdir())
+    finally:
+        process.kill()
+        process.wait()
+    names = ("prefect-server", "prefect-server-50002")
+    assert left == sorted(f"{name}.{end}" for name in names for end in ("log", "pid"))
