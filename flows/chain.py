@@ -13,7 +13,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -104,7 +104,11 @@ class Chain:
         say_what_is_kept(stages.unchanged(), killed=killed)
         title = f"{self.kind} {self.params.profile} {datetime.now():%Y-%m-%d %H:%M}"
         name = f"rlm-{self.params.profile}"
-        self._mlflow = tracking.start_run(name, self.params, title=title, begun=mark)
+        try:
+            self._mlflow = tracking.start_run(name, self.params, title=title, begun=mark)
+        except Exception:
+            mark_ended("FAILED")
+            raise
         self._mlflow.set_tags({"kind": self.kind})
         os.environ[tracking.PARENT_RUN] = self._mlflow.run_id
         notices.link_to(self._mlflow.run_id, self.params.tracking.experiment)
@@ -166,7 +170,7 @@ class Chain:
         if self._mlflow.end(status):
             MARK.unlink(missing_ok=True)
         else:  # the next run tells MLflow
-            mark(self._mlflow.run_id, ended=status)
+            mark_ended(status)
 
 
 # Retries stay 0: a stage is minutes of computing, and the next run resumes at it anyway. DVC
@@ -274,10 +278,17 @@ def prefect_server() -> Iterator[None]:
         services.log_file(server).unlink(missing_ok=True)
 
 
-def mark(run_id: str, **also: str) -> None:
+def mark(run_id: str) -> None:
     """Write down which MLflow run works here, for the run after one that is killed."""
-    told = {"run_id": run_id, "process": str(os.getpid()), "flow_run": flow_run.id, **also}
+    told = {"run_id": run_id, "process": str(os.getpid()), "flow_run": flow_run.id}
     MARK.write_text(json.dumps(told), encoding="utf-8")
+
+
+def mark_ended(status: tracking.Status) -> None:
+    """Write down how the run ended, which MLflow did not hear; no run began if there is no mark."""
+    with suppress(FileNotFoundError):
+        told = json.loads(MARK.read_text(encoding="utf-8"))
+        MARK.write_text(json.dumps({**told, "ended": status}), encoding="utf-8")
 
 
 def clean_after_killed_run() -> bool:

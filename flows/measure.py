@@ -15,7 +15,7 @@ from prefect import State, flow
 from prefect.states import Cancelled, Completed
 
 from flows import notices, stages
-from flows.chain import MARK, clean_after_killed_run, mark
+from flows.chain import MARK, clean_after_killed_run, mark, mark_ended
 from flows.lock import BusyError, exclusive
 from flows.surroundings import settle
 from tasks import config, measure, tracking
@@ -47,13 +47,17 @@ def evaluate(
         with exclusive(params.retrain.wait_s):
             clean_after_killed_run()
             os.environ[stages.CHAIN] = str(os.getpid())
+            run = None
             try:
                 with tracking.stage_run("measure", params, begun=mark) as run:
                     run.set_tags({"kind": "evaluate", "model": model})
                     notices.link_to(run.run_id, params.tracking.experiment)
                     path = measure.measure(params, run, model, base_url)
             finally:
-                MARK.unlink(missing_ok=True)
+                if run is not None and run.closed:
+                    MARK.unlink()
+                else:  # the next run tells MLflow
+                    mark_ended((run and run.status) or "FAILED")
     except BusyError as busy:
         return Cancelled(message=str(busy))
     return Completed(message=headline(path))

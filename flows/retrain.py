@@ -23,12 +23,14 @@ from env.problems.settings import HubSettings
 from flows.chain import console, through
 from flows.lock import BusyError, exclusive
 from flows.surroundings import settle
-from tasks import config, register, tracking
+from tasks import champions, config, register, tracking
 from tasks.config import Params
 from tasks.errors import ConfigError, StageError
 from tasks.outputs import write_json
 
 LAST = Path("reports/retrain.json")
+Start = dict[str, str | None] | None
+"""Version and weights that a retraining goes on from; None: those that the profile brings."""
 
 
 @dataclass(frozen=True)
@@ -68,13 +70,16 @@ def retrain(
                 return Completed(message=f"Nothing new: {fresh.content}, as at the last retraining")
             # One that was stopped goes on from the champion of then: its own challenger may have
             # become champion meanwhile.
-            start = before["start"] if again else from_champion(params)
-            params = config.resolve(profile, [*wanted, *fresh.overrides, *start])
-            console.print(f"Retraining on {fresh.content}, {start_in_words(params)}.")
+            again = again and still_there(before["start"], params)
+            start = before["start"] if again else champion_to_start_from(params)
+            params = config.resolve(profile, [*wanted, *fresh.overrides, *pinned(start)])
+            console.print(f"Retraining on {fresh.content}, {start_in_words(params, again)}.")
             write_json(LAST, {**asked, "start": start, "completed": False})
             state = through(params, "retrain")
             if state.is_completed():
                 write_json(LAST, {**asked, "start": start, "completed": True})
+            else:  # gated: nothing was taught that could be gone on with
+                LAST.unlink()
             return state
     except BusyError as busy:
         return Cancelled(message=str(busy))
@@ -144,8 +149,8 @@ def last() -> dict[str, Any]:
         return {}
 
 
-def from_champion(params: Params) -> list[str]:
-    """Settings that start from the champion; none where the profile's own start is wanted.
+def champion_to_start_from(params: Params) -> Start:
+    """Number and weights of the champion; None where the profile's own start is wanted.
 
     Without any champion the profile's own warm start is taken: the first run of a schedule must
     bring one. A champion that is there and unreadable stops the run instead: whoever deploys it
@@ -155,22 +160,48 @@ def from_champion(params: Params) -> list[str]:
         StageError: the champion cannot be read.
     """
     if params.retrain.start == "profile":
-        return []
+        return None
     champion = register.champion(params.register_.model_name)
     if champion is None:
+        return None
+    # Its number, not the alias: DVC sees that another champion is another base.
+    return {"version": str(champion.version), "weights_hash": champion.tags.get("weights_hash")}
+
+
+def still_there(start: Start, params: Params) -> bool:
+    """Whether a retraining can go on from where it started.
+
+    Raises:
+        StageError: the registry fails.
+    """
+    if start is None:
+        return True
+    return params.retrain.start == "champion" and any(
+        str(version.version) == start["version"]
+        and version.tags.get("weights_hash") == start["weights_hash"]
+        and champions.ROLLED_BACK not in version.tags
+        for version in register.versions(params.register_.model_name)
+    )
+
+
+def pinned(start: Start) -> list[str]:
+    """The start as settings."""
+    if start is None:
         return []
-    # Its number and its weights, not the alias: DVC sees that another champion is another base.
-    return [
-        "warmstart.kind=champion",
-        f"warmstart.version='{champion.version}'",
-        f"warmstart.weights_hash='{champion.tags['weights_hash']}'",
-    ]
+    told = [f"warmstart.{key}='{value}'" for key, value in start.items() if value is not None]
+    return ["warmstart.kind=champion", *told]
 
 
-def start_in_words(params: Params) -> str:
-    """Where the base comes from, for the terminal."""
+def start_in_words(params: Params, again: bool = False) -> str:
+    """Where the base comes from, for the terminal.
+
+    Args:
+        params: the settings in force.
+        again: of a retraining that was stopped, and goes on.
+    """
     if params.warmstart.kind == "champion":
-        return f"from {params.register_.model_name} version {params.warmstart.version}, champion"
-    if params.retrain.start == "profile":
+        then = "the champion when it began" if again else "champion"
+        return f"from {params.register_.model_name} version {params.warmstart.version}, {then}"
+    if again or params.retrain.start == "profile":
         return f"from the profile's own warm start ({params.warmstart.kind})"
     return f"there is no champion yet: from the profile's warm start ({params.warmstart.kind})"

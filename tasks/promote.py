@@ -108,17 +108,19 @@ def settled(
     if champion is not None and str(champion.version) == str(challenger.version):
         won = made if made and made["verdict"] == "promoted" else None
         return {**(won or nothing(challenger, "it is the champion already")), "new": False}
-    if when := challenger.tags.get(champions.ROLLED_BACK):
-        return nothing(
-            challenger,
-            f"it was champion and was rolled back at {when}; "
-            f"`python -m flows.pipeline rollback --to {challenger.version}` takes it again",
-        )
     weights = challenger.tags["weights_hash"]
     if champion is not None and champion.tags.get("weights_hash") == weights:
         return nothing(
             challenger, f"it has the weights of the champion, version {champion.version}"
         )
+    for version in register.versions(challenger.name):  # of the same weights: the same model
+        when = version.tags.get(champions.ROLLED_BACK)
+        if when and version.tags.get("weights_hash") == weights:
+            return nothing(
+                challenger,
+                f"it was champion and was rolled back at {when}; "
+                f"`python -m flows.pipeline rollback --to {version.version}` takes it again",
+            )
     same = made and made["rule"] == rule(params) and made["opponent"] == about(champion)
     if same and made["sets"]:
         return {**made, "new": made["verdict"] == "promoted"}

@@ -59,6 +59,10 @@ class StageRun:
         self._waiting: list[tuple[str, float, int, int]] = []
         self._next = time.monotonic() + FLUSH_S
         self._failed = False
+        self.status: Status | None = None
+        """How it ended; None before."""
+        self.closed = False
+        """Whether the store has heard it."""
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Record numbers by name (`area/name`); `step` counts optimizer steps, None means 0."""
@@ -135,13 +139,14 @@ class StageRun:
 
     def end(self, status: Status) -> bool:
         """Send what waits and close the run; False when the store did not take it."""
+        self.status = status
         self.flush()
         if self._waiting:
             logger.warning("%d numbers were not recorded; reports/ has them", len(self._waiting))
         with self._trying("the end of the run"):
             self.client.set_terminated(self.run_id, status)
-            return True
-        return False
+            self.closed = True
+        return self.closed
 
 
 def tracking_uri() -> str:

@@ -66,3 +66,31 @@ def test_an_evaluation_that_is_killed_is_closed_by_the_next_run(
     chain.MARK.write_text(json.dumps({**marked[0], "run_id": run.run_id, "process": "999999999"}))
     assert measure.evaluate.fn().is_completed()
     assert run.client.get_run(run.run_id).info.status == "KILLED"
+
+
+def test_an_end_that_mlflow_did_not_hear_is_told_by_the_next_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "params.yaml").write_text((ROOT / "params.yaml").read_text())
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    monkeypatch.setattr(notices, "link_to", lambda *_: None)
+    runs: list[StageRun] = []
+
+    def play(params: Any, run: StageRun, model: str, base_url: str | None) -> Path:
+        runs.append(run)
+        path = tmp_path / "report.json"
+        path.write_text(json.dumps(TOLD))
+        return path
+
+    def gone(*_: object) -> None:
+        raise OSError("no answer")
+
+    monkeypatch.setattr(measure.measure, "measure", play)
+    with monkeypatch.context() as patch:
+        patch.setattr("mlflow.MlflowClient.set_terminated", gone)
+        assert measure.evaluate.fn().is_completed()
+    (run,) = runs
+    assert run.client.get_run(run.run_id).info.status == "RUNNING"
+    assert chain.clean_after_killed_run() is False
+    assert run.client.get_run(run.run_id).info.status == "FINISHED"

@@ -334,6 +334,31 @@ def test_two_chains_never_write_the_same_folder(project: Path) -> None:
         pass
 
 
+@pytest.mark.parametrize("command", ["resolve", "prepare"])
+def test_nothing_by_hand_touches_a_folder_where_a_run_works(
+    project: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    from typer.testing import CliRunner
+
+    from flows import pipeline
+    from flows.lock import exclusive
+
+    ran: list[str] = []
+    monkeypatch.setattr(pipeline, "run_stage", ran.append)
+    before = config.write_resolved(Params()).read_text()
+    with exclusive():
+        told = CliRunner().invoke(pipeline.app, [command])
+        assert (told.exit_code, ran) == (1, [])
+        assert f"another run works in this folder (process {os.getpid()})" in told.output
+        assert config.RESOLVED.read_text() == before
+        # A stage that this very run started by DVC.
+        monkeypatch.setenv(stages.CHAIN, "1")
+        CliRunner().invoke(pipeline.app, [command])
+        assert ran == (["prepare"] if command == "prepare" else [])
+    monkeypatch.delenv(stages.CHAIN)
+    assert CliRunner().invoke(pipeline.app, [command]).exit_code == 0
+
+
 def test_a_cron_deployment_gets_scheduled_runs(prefect_url: str, project: Path) -> None:
     from flows.chain import rlm
 

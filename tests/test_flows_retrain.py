@@ -17,7 +17,7 @@ from prefect.states import Completed
 from env.errors import SourceError, SourceUnreachable
 from env.problems import hub
 from flows import lock, retrain
-from tasks import config, register
+from tasks import champions, config, register
 from tasks.config import Params
 from tasks.errors import ConfigError, StageError
 
@@ -94,7 +94,7 @@ def test_the_champion_is_pinned_by_its_number_and_weights(
     monkeypatch: pytest.MonkeyPatch, here: Path
 ) -> None:
     champion(monkeypatch, version(3))
-    params = config.resolve("nano", retrain.from_champion(Params()))
+    params = config.resolve("nano", retrain.pinned(retrain.champion_to_start_from(Params())))
     assert (params.warmstart.kind, params.warmstart.version) == ("champion", "3")
     assert params.warmstart.weights_hash == f"{3:016x}"
     assert "from rlm version 3, champion" in retrain.start_in_words(params)
@@ -102,11 +102,11 @@ def test_the_champion_is_pinned_by_its_number_and_weights(
 
 def test_without_a_champion_the_profile_teaches(monkeypatch: pytest.MonkeyPatch) -> None:
     champion(monkeypatch, None)
-    assert retrain.from_champion(Params()) == []
+    assert retrain.champion_to_start_from(Params()) is None
     assert "no champion yet" in retrain.start_in_words(Params())
     alone = Params.model_validate({"retrain": {"start": "profile"}})
     champion(monkeypatch, version(3))
-    assert retrain.from_champion(alone) == []
+    assert retrain.champion_to_start_from(alone) is None
 
 
 def test_an_unreadable_champion_stops_the_run(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
@@ -145,32 +145,72 @@ def test_a_run_that_did_not_complete_is_tried_again(
     champion(monkeypatch, None)
     monkeypatch.setattr(retrain, "through", lambda *_: Failed(name="Gated", message="no"))
     assert retrain.retrain.fn(date="2026-11-23").name == "Gated"
-    assert retrain.last()["completed"] is False
+    assert retrain.last() == {}
     monkeypatch.setattr(retrain, "through", lambda *_: Completed())
     again = retrain.retrain.fn(date="2026-11-23")
     assert "Nothing new" not in str(again.message)
     assert retrain.last()["completed"] is True
 
 
-def test_a_run_that_was_stopped_goes_on_from_the_champion_of_then(
-    monkeypatch: pytest.MonkeyPatch, here: Path
-) -> None:
-    started: list[str | None] = []
+class Stopped:
+    """Retrainings whose first one is stopped after its challenger, version 4, became champion."""
 
-    def through(params: Params, kind: str) -> Any:
-        started.append(params.warmstart.version)
-        if len(started) == 1:  # its challenger became champion, then the remote was gone
-            champion(monkeypatch, version(4))
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, first: Any) -> None:
+        self.started: list[str | None] = []
+        self._patch = monkeypatch
+        champion(monkeypatch, first)
+        monkeypatch.setattr(retrain, "through", self._through)
+        there = [version(3), version(4)] if first else [version(4)]
+        monkeypatch.setattr(register, "versions", lambda name: there)
+        with pytest.raises(StageError, match="could not push"):
+            retrain.retrain.fn(date="2026-11-23")
+
+    def _through(self, params: Params, kind: str) -> Any:
+        self.started.append(params.warmstart.version)
+        if len(self.started) == 1:
+            champion(self._patch, version(4))
             raise StageError("version: DVC could not push")
         return Completed()
 
-    monkeypatch.setattr(retrain, "through", through)
-    champion(monkeypatch, version(3))
-    with pytest.raises(StageError, match="could not push"):
-        retrain.retrain.fn(date="2026-11-23")
+
+def test_a_run_that_was_stopped_goes_on_from_the_champion_of_then(
+    monkeypatch: pytest.MonkeyPatch, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = Stopped(monkeypatch, version(3))
+    capsys.readouterr()
     retrain.retrain.fn(date="2026-11-23")
+    assert "from rlm version 3, the champion when it began." in capsys.readouterr().out
     retrain.retrain.fn(date="2026-11-30")
-    assert started == ["3", "3", "4"]
+    assert runs.started == ["3", "3", "4"]
+
+
+def test_the_first_retraining_goes_on_from_the_profile_s_start(
+    monkeypatch: pytest.MonkeyPatch, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = Stopped(monkeypatch, None)
+    assert "there is no champion yet" in capsys.readouterr().out
+    retrain.retrain.fn(date="2026-11-23")
+    assert "from the profile's own warm start (nano)." in capsys.readouterr().out
+    assert runs.started == [None, None]
+
+
+@pytest.mark.parametrize("why", ["deleted", "rolled back", "another registry", "profile"])
+def test_a_start_that_is_no_more_is_not_gone_on_from(
+    monkeypatch: pytest.MonkeyPatch, here: Path, why: str
+) -> None:
+    runs = Stopped(monkeypatch, version(3))
+    third = version(3)
+    if why == "rolled back":
+        third.tags[champions.ROLLED_BACK] = "2026-11-24"
+    if why == "another registry":
+        third.tags["weights_hash"] = "f" * 16
+    there = [version(4)] if why == "deleted" else [third, version(4)]
+    monkeypatch.setattr(register, "versions", lambda name: there)
+    if why == "profile":
+        settings = (here / "params.yaml").read_text()
+        (here / "params.yaml").write_text(settings.replace("start: champion", "start: profile"))
+    retrain.retrain.fn(date="2026-11-23")
+    assert runs.started == ["3", None if why == "profile" else "4"]
 
 
 def test_other_settings_are_something_new(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:

@@ -248,6 +248,19 @@ def test_equal_weights_are_not_compared(played: list[str], server_params: Params
     assert played == []
 
 
+def test_weights_that_were_rolled_back_under_another_number_are_not_compared(
+    played: list[str], server_params: Params
+) -> None:
+    crowned("0.5 first")
+    crowned("0.9 bad")
+    champions.rollback("rlm", to=None)
+    challenger("0.9 bad")  # as registries hold it in which each registration made a version
+    report = promoted(server_params)
+    assert "rolled back at" in report["reason"]
+    assert "rollback --to 2" in report["reason"]
+    assert (champion(), played) == ("1", [])
+
+
 def test_a_small_test_split_proves_nothing(
     played: list[str], served_folder: Path, server_params: Params
 ) -> None:

@@ -354,6 +354,7 @@ def test_a_space_that_does_not_run_this_commit_is_said(
         {"stage": "RUNTIME_ERROR"},
         {"stage": "NO_APP_FILE"},
         {"stage": "APP_STARTING", "sha": "SHA"},
+        {"stage": "RUNTIME_ERROR", "sha": "SHA"},
     ],
 )
 def test_what_the_hub_says_before_the_new_commit_is_no_end(
@@ -363,6 +364,15 @@ def test_what_the_hub_says_before_the_new_commit_is_no_end(
     told = capfd.readouterr().err
     assert f"deploy: space ada/rlm: {first['stage']}" in told
     assert "RUNNING at " in told
+
+
+def test_a_commit_that_fails_after_its_push_is_said_at_once(the_hub: SpaceHub) -> None:
+    space.deployed(settings(), None)
+    sha = repo_of(the_hub).sha
+    the_hub.script = [{"stage": stage, "sha": sha} for stage in ("RUNNING", "RUNTIME_ERROR")]
+    with pytest.raises(StageError, match="ended in RUNTIME_ERROR"):
+        space.deployed(settings("deploy.space.wait_s=0.3"), None)
+    assert repo_of(the_hub).restarts == 0
 
 
 def test_a_crash_shows_the_end_of_its_log_without_secrets(the_hub: SpaceHub) -> None:
