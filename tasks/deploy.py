@@ -111,9 +111,9 @@ def _given(params: Params, url: str) -> str:
         get(f"{url}/health", timeout_s=10.0)
     except OSError as error:
         raise ConfigError(
-            f"{ENV_URL}={url} does not answer ({error}); start that server, or unset "
-            f"{ENV_URL} to let the stage start a local one; a private Space opens with "
-            f"{access.TOKEN}"
+            f"the environment at {url} does not answer ({error}); if this run started it, run the "
+            f"same command again; if {ENV_URL} names it, start it, or unset that to let the stage "
+            f"start a local one; a private Space opens with {access.TOKEN}"
         ) from None
     check_same(params, url, metadata(url))
     return url
