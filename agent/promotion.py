@@ -3,7 +3,8 @@
 Pure functions of problems and rows. A *set* is some hundred problems that both models played in
 the mode that is deployed. On one set the challenger must win: the whole interval of the paired
 difference of primary_objective, resampled by group, lies above 0, and the mean total reward is
-not lower. It is promoted when it wins on two sets that share no group. Neighbours:
+not lower; where more of its episodes are void than of the other's, the former must hold even if
+those were lost. It is promoted when it wins on two sets that share no group. Neighbours:
 `agent/evaluation.py` makes rows and pairs, `tasks/promote.py` plays and writes.
 """
 
@@ -101,12 +102,17 @@ def compare_on_set(
         )
     low, high = primary["interval"]
     told = f"primary objective {_told(primary)}"
+    surplus = _voids(challenger) - _voids(opponent)
+    worst = _scores(opponent, _lost(challenger), "primary_objective", bootstrap) if surplus else {}
     if high < 0:
         won, reason = False, f"worse: {told}"
     elif low <= 0:
         won, reason = False, f"not proved better: {told}"
     elif reward["difference"] < 0:
         won, reason = False, f"its total reward is lower, {_told(reward)}, though {told}"
+    elif surplus > 0 and worst["interval"][0] <= 0:
+        voids = f"{surplus} more of its episodes are void than of the other's"
+        won, reason = False, f"not proved better: {voids}; were they lost, {_told(worst)}"
     else:
         won, reason = True, told
     figures = {
@@ -117,6 +123,16 @@ def compare_on_set(
         "won": won,
     }
     return Outcome(won, reason, figures)
+
+
+def _voids(rows: Sequence[Row]) -> int:
+    return sum(row["void"] is not None for row in rows)
+
+
+def _lost(rows: Sequence[Row]) -> list[Row]:
+    """The rows, with 0 where an episode is void: it must not pay to bring that about."""
+    zero = {"void": None, "primary_objective": 0.0, "reward": 0.0}
+    return [row if row["void"] is None else {**row, **zero} for row in rows]
 
 
 def _scores(

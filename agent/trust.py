@@ -23,7 +23,7 @@ import torch
 from transformers import TrainerCallback
 
 MAX_HALVINGS = 8
-"""After these the weights before the step are put back."""
+"""After these the weights before the step are put back, also if it made them no numbers."""
 
 
 def step_kl(before_N: np.ndarray, after_N: np.ndarray) -> float:
@@ -73,7 +73,7 @@ class TrustRegion(TrainerCallback):
     def on_optimizer_step(self, *_: Any, **__: Any) -> None:
         """Halve the step until the policy has moved no further than the limit."""
         scale, kl = 1.0, self._measure()
-        while kl > self._limit and scale > 0:
+        while not kl <= self._limit and scale > 0:  # NaN is no small step
             scale = scale / 2 if scale > 0.5**MAX_HALVINGS else 0.0
             self._shorten(0.5 if scale else 0.0)
             kl = self._measure()
@@ -84,4 +84,5 @@ class TrustRegion(TrainerCallback):
     @torch.no_grad()
     def _shorten(self, share: float) -> None:
         for weight, before in zip(self._weights(), self._before, strict=True):
-            weight.copy_(before + share * (weight - before))
+            # Nothing of a weight that is infinite can be kept.
+            weight.copy_(before + share * (weight - before) if share else before)

@@ -8,12 +8,17 @@ an answer. Intervals are half-open and count Unicode code points.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from math import isfinite
 from typing import Any
 
 from rewards.settings import RewardSettings
+
+_PLACES_PER_ITEM = 5
+_PLACES_OF_GOLD = 50
+"""In the texts that a child was given; the policy wrote them, and may repeat what it likes."""
 
 Interval = tuple[int, int]
 Retrieved = dict[str, list[Interval]]
@@ -92,14 +97,14 @@ def _items(answer: Any) -> list[Any] | None:
     return list(seen.values())
 
 
-def _occurrences(text: str, wanted: str) -> Iterable[Interval]:
+def _occurrences(text: str, wanted: str) -> Iterator[Interval]:
     start = text.find(wanted)
     while start >= 0:
         yield start, start + len(wanted)
         start = text.find(wanted, start + 1)
 
 
-def _places(item: Any, papers: Mapping[str, str], min_chars: int) -> Iterable[Alternative]:
+def _places(item: Any, papers: Mapping[str, str], min_chars: int) -> Iterator[Alternative]:
     if isinstance(item, str):
         if len(item) >= min_chars:
             for paper_id, text in papers.items():
@@ -135,7 +140,8 @@ def locate(answer: Any, papers: Mapping[str, str], settings: RewardSettings) -> 
         answer: whatever was given to FINAL, as plain JSON values.
         papers: text of each paper.
         settings: `min_span_chars`; `max_items`: an answer with more distinct items than that
-            points at nothing, so that scoring stays cheap; `free_misses`: quotes that stand
+            points at nothing, so that scoring stays cheap, and so does one whose items stand at
+            five times as many places; `free_misses`: quotes that stand
             nowhere and cost nothing, the longest ones. Were all of them free, an answer could
             list every sentence that might be there.
 
@@ -147,8 +153,12 @@ def locate(answer: Any, papers: Mapping[str, str], settings: RewardSettings) -> 
         return Located({}, 0)
     pieces: dict[str, set[Interval]] = {}
     misses: set[str] = set()
+    room = _PLACES_PER_ITEM * settings.max_items
     for item in items:
-        found = list(_places(item, papers, settings.min_span_chars))
+        found = list(islice(_places(item, papers, settings.min_span_chars), room + 1))
+        room -= len(found)
+        if room < 0:
+            return Located({}, 0)
         for paper_id, start, end in found:
             pieces.setdefault(paper_id, set()).add((start, end))
         quote = _quote(item)
@@ -258,18 +268,22 @@ def frame_score(
         settings: `min_span_chars`, `max_items`.
 
     Returns:
-        F1; where nothing was there to find, 1 for an answer without any span and else 0.
+        F1; where nothing was there to find, 1 for an answer without any span and else 0; 0 where
+        gold stands at more than 50 places, which no paper does.
     """
     found = locate(answer, given, settings).retrieved
     there = []
     for fact in evidence:
         texts = {papers[paper_id][start:end] for paper_id, start, end in fact}
-        places = [
+        everywhere = (
             (key, *interval)
             for key, text in given.items()
             for wanted in texts
             for interval in _occurrences(text, wanted)
-        ]
+        )
+        places = list(islice(everywhere, _PLACES_OF_GOLD + 1))
+        if len(places) > _PLACES_OF_GOLD:
+            return 0.0
         if places:
             there.append(places)
     if not there:

@@ -96,6 +96,25 @@ def test_voids_leave_their_pairs_and_too_many_stop_the_comparison() -> None:
         compare_on_set(rows(noisy(0.3, 1)), losing(room + 1), BOOTSTRAP)
 
 
+def test_voids_of_the_challenger_alone_are_no_way_to_win() -> None:
+    """As good as the opponent; what it would have lost is void."""
+    opponent = rows([1.0] * N)
+    for row in opponent[:: N // 12][:12]:
+        row |= {"primary_objective": 0.0, "reward": 0.0}
+    challenger = rows([1.0] * N)
+    for row in challenger[1 :: N // 7][:7]:
+        row |= {"void": "busy", "primary_objective": None, "reward": None}
+    found = compare_on_set(opponent, challenger, BOOTSTRAP)
+    assert found.figures["primary_objective"]["interval"][0] > 0
+    assert not found.won
+    assert "7 more of its episodes are void than of the other's" in found.reason
+    # Voids on both sides are chance, and a win that they cannot explain stands.
+    for row in opponent[2 :: N // 7][:7]:
+        row |= {"void": "busy", "primary_objective": None, "reward": None}
+    assert compare_on_set(opponent, challenger, BOOTSTRAP).won
+    assert compare_on_set(rows([0.0] * N), challenger, BOOTSTRAP).won
+
+
 def specs(groups: int, levels: tuple[str, ...] = ("easy", "hard")) -> list[EpisodeSpec]:
     return [
         EpisodeSpec(f"{level}-{group}-{q}", difficulty=level, group_id=f"{level}-{group}")

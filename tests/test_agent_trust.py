@@ -62,7 +62,23 @@ def test_a_step_that_no_halving_mends_is_taken_back_exactly():
     assert len(asked) == MAX_HALVINGS + 2
 
 
-def test_a_divergence_that_is_no_number_is_left_to_the_comparison_of_log_probabilities():
-    weight, noted = step_of_one(1.0, lambda _: float("nan"))
-    assert weight == 3.0
-    assert noted["scale"] == 1.0
+def test_a_step_whose_divergence_is_no_number_is_taken_back():
+    weight, noted = step_of_one(1.0, lambda moved: 0.0 if moved == 0 else float("nan"))
+    assert (weight, noted) == (1.0, {"kl": 0.0, "scale": 0.0})
+
+
+@pytest.mark.parametrize("ruined", [float("nan"), float("inf")])
+def test_weights_that_a_step_ruined_are_put_back(ruined):
+    weight = torch.nn.Parameter(torch.ones(2))
+    region = TrustRegion(
+        1.0,
+        lambda: [weight],
+        lambda: float((weight - 1).abs().sum().item()),
+        lambda name, value: None,
+    )
+    state = (TrainingArguments(output_dir="unused"), TrainerState(), TrainerControl())
+    region.on_pre_optimizer_step(*state)
+    with torch.no_grad():
+        weight[0] = ruined
+    region.on_optimizer_step(*state)
+    assert weight.tolist() == [1.0, 1.0]

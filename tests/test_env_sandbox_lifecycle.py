@@ -369,3 +369,52 @@ def test_a_filter_that_does_not_hold_stops_the_host(
     with pytest.raises(SandboxError):
         SandboxHost(LIMITS, SandboxSettings())
     assert (children(), descriptors()) == before
+
+
+FLOOD = """
+import os, struct
+value = '{"d":[[0,{"s":1}],[2,[{"s":3}]],[4,[[' + ",".join(["[]"] * 30000) + ']]]]}'
+texts = ["fn", "rlm_query", "prompts", "x", "contexts"]
+lengths = str([len(text) for text in texts])
+head = ('{"t":"call","n":1,"v":' + value + ',"b":' + lengths + "}").encode()
+body = struct.pack("!I", len(head)) + head + "".join(texts).encode()
+frame = struct.pack("!I", len(body)) + body
+while True:
+    left = memoryview(frame)
+    while left:
+        left = left[os.write(3, left):]
+    for _ in range(60000):
+        pass
+    os.read(3, 65536)
+"""
+
+
+def test_messages_that_are_slow_to_read_cost_their_sender_no_wall_clock() -> None:
+    """Else a policy could make any episode void: it would look like a machine too busy."""
+    limits = LIMITS.model_copy(update={"cell_cpu_s": 0.15, "cell_wall_s": 1.5})
+    flooded = SandboxHost(limits, SandboxSettings())
+    try:
+        repl = flooded.open({"p1": "a text"})
+        event, calls = repl.run(FLOOD), 0
+        while isinstance(event, SubCall):
+            calls += 1
+            event = repl.resume(["no"])
+        assert event.error == "cpu", (event.error, calls)
+    finally:
+        flooded.close()
+
+
+def test_what_is_named_twice_is_sent_once() -> None:
+    from env.server.sandbox.wire import dump
+
+    text = "\u20ac" * 100_000
+    assert len(dump([text] * 12)) < 2 * len(dump([text]))
+
+
+@pytest.mark.parametrize(("millions", "error"), [(2, None), (3, "killed")])
+def test_an_answer_larger_than_any_reader_needs_is_refused(
+    box: SandboxHost, millions: int, error: str | None
+) -> None:
+    event = box.open(None).run(f"FINAL(['x' * 1_000_000] * {millions})")
+    assert isinstance(event, CellDone)
+    assert event.error == error

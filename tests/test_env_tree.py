@@ -185,6 +185,7 @@ def test_a_child_out_of_turns_answers_with_a_sentence(play: Play) -> None:
         ({"max_frames": 1}, 'print(llm_query("a"))', "frames of this episode"),
         ({"prompt_chars": 20}, 'print(rlm_query("a" * 21))', "longer than 20 characters"),
         ({"child_context_chars": 100}, 'print(rlm_query("a", "x" * 101))', "longer than 100"),
+        ({"child_context_chars": 100}, 'print(rlm_query("a", {"x" * 101: ""}))', "longer than 100"),
         ({}, 'print(rlm_query("a", 12))', "a context is a string"),
     ],
 )
@@ -233,6 +234,9 @@ def test_an_endless_loop_of_refused_sub_calls_ends(host: SandboxHost) -> None:
     play.code((0, 'while True: rlm_query("a")'))
     assert play.tree.done
     assert play.tree.counters.sub_calls < 2000
+    # It is to blame: its tokens are trained, and the turn is an error.
+    assert [state.stop_reason for state in play.tree.states()] == ["timeout"]
+    assert play.tree.counters.errors == 1
 
 
 def test_plain_final_lines_answer(host: SandboxHost) -> None:

@@ -106,6 +106,16 @@ def test_too_many_items_point_at_nothing() -> None:
     assert at([gold] * 5000) == {"p1": [(19, 46)]}
 
 
+def test_items_that_stand_at_too_many_places_point_at_nothing() -> None:
+    papers = {"p1": "a" * 200_000}
+    flood = ["a" * n for n in range(12, 12 + SETTINGS.max_items)]
+    assert locate(flood, papers, SETTINGS) == Located({}, 0)
+    room = 5 * SETTINGS.max_items
+    for places, counted in ((room, True), (room + 1, False)):
+        short = {"p1": "a" * (places + 19)}
+        assert bool(locate(["a" * 20], short, SETTINGS).pieces) == counted
+
+
 def test_made_up_quotes_beyond_the_free_ones_are_counted_once_each() -> None:
     gold = PAPERS["p1"][19:46]
     assert locate([gold, "x" * 40, "short"], PAPERS, SETTINGS).invented == 0
@@ -144,6 +154,13 @@ def test_a_child_is_scored_on_what_it_was_given() -> None:
     assert frame_score([gold], given, PAPERS, GOLD, SETTINGS) == 1.0
     assert frame_score([PAPERS["p1"][47:74]], given, PAPERS, GOLD, SETTINGS) == 0.0
     assert frame_score([], given, PAPERS, GOLD, SETTINGS) == 0.0
+
+
+def test_a_child_whose_context_repeats_gold_without_end_has_no_score() -> None:
+    gold = PAPERS["p1"][19:46]
+    for times, score in ((50, 1.0), (51, 0.0), (7000, 0.0)):
+        given = {"context": f"{gold}|" * times}
+        assert frame_score([gold], given, PAPERS, GOLD, SETTINGS) == score
 
 
 def test_a_child_with_nothing_to_find_is_right_to_find_nothing() -> None:

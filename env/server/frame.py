@@ -70,7 +70,7 @@ def as_context(value: JSONValue) -> JSONValue:
 
 
 def texts_of(context: JSONValue) -> list[str]:
-    """The texts of a context that `as_context` gave."""
+    """The texts of a context that `as_context` gave: a key may hold a paper as well."""
     if isinstance(context, dict):
-        return list(context.values())
+        return [*context, *context.values()]
     return [] if context is None else [context]

@@ -242,7 +242,8 @@ class Tree:
                 assert frame.repl is not None
                 frame.called = True
                 if self._counts["sub_calls"] > _CALLS_PER_FRAME * self._limits.max_frames:
-                    self._end_all("budget")
+                    self._fail(frame)
+                    self._end_all("budget", culprit=frame)
                     return
                 calls = self._open_children(frame, event)
                 if calls.waiting:
@@ -405,7 +406,7 @@ class Tree:
             self._advance(parent, parent.repl.resume(calls.result))
 
     def _end_all(self, reason: StopReason, culprit: Frame | None = None) -> None:
-        """End every frame that is left; the one whose cell used up the time by `timeout`."""
+        """End every frame that is left; the one whose cell used up the budget by `timeout`."""
         for frame in self._frames:
             if frame.status != "ended":
                 self._stop(frame, "timeout" if frame is culprit else reason)

@@ -32,6 +32,8 @@ class WorkerProcess:
         self._poll.register(self._channel, select.POLLIN)
         self._guard = threading.Lock()
         self._reaped = False
+        self.reading_s = 0.0
+        """Seconds that reading its messages took us."""
 
     def cpu_s(self) -> float:
         """CPU seconds of its life, by the kernel's clock of that process."""
@@ -83,7 +85,9 @@ class WorkerProcess:
             BadFrameError: it sent something else.
         """
         while True:
+            started = time.monotonic()
             frame = self._inbox.take()
+            self.reading_s += time.monotonic() - started
             if frame is not None:
                 return frame
             if self._poll.poll(budget() * 1000) and not self._inbox.fill():

@@ -54,6 +54,8 @@ class _Cell:
     cpu_s: float = 0.0
     wall_used: float = 0.0
     resumed_at: float = 0.0
+    reading_s: float = 0.0
+    """What the worker's `reading_s` was then."""
     soft: CellError | None = None
     soft_cpu: float = 0.0
     soft_wall: float = 0.0
@@ -139,6 +141,7 @@ class Repl:
     def _go_on(self, worker: WorkerProcess, cell: _Cell, message: bytes) -> CellDone | SubCall:
         self._pending = False
         cell.resumed_at = cell.soft_wall = time.monotonic()
+        cell.reading_s = worker.reading_s
         try:
             worker.signal(signal.SIGCONT)
             result = self._converse(worker, cell, message)
@@ -172,7 +175,7 @@ class Repl:
                 if cell.finals > MAX_FINALS:
                     raise BadFrameError("a flood of finals")
             elif frame.kind == "call":
-                cell.wall_used += time.monotonic() - cell.resumed_at
+                cell.wall_used += self._wall(worker, cell, time.monotonic())
                 return sub_call(frame.value)
             elif frame.kind == "done":
                 cell.cpu_s = worker.cpu_s() - cell.cpu_start
@@ -193,7 +196,7 @@ class Repl:
         now = time.monotonic()
         cpu = worker.cpu_s() - cell.cpu_start
         cell.cpu_s = max(cell.cpu_s, cpu)
-        wall = cell.wall_used + now - cell.resumed_at
+        wall = cell.wall_used + self._wall(worker, cell, now)
         if cell.soft is None:
             left = min(self._limits.cell_cpu_s - cpu, self._limits.cell_wall_s - wall)
             if left > 0:
@@ -206,6 +209,15 @@ class Repl:
             raise _HardLimitError
         worker.signal(signal.SIGALRM)
         return _NUDGE_S
+
+    @staticmethod
+    def _wall(worker: WorkerProcess, cell: _Cell, now: float) -> float:
+        """Seconds that the worker had since it went on.
+
+        Without those in which it waited for us to read what it sent: else a flood of messages
+        would look like a machine that is too busy.
+        """
+        return now - cell.resumed_at - (worker.reading_s - cell.reading_s)
 
     @staticmethod
     def _grace_is_over(worker: WorkerProcess, cpu_s: float, wall_s: float) -> bool:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:  # openenv takes seconds to import
 MAX_HEADER = 256 * 1024
 MAX_FRAME = 4 * 1024 * 1024
 MAX_TEXT = 4 * MAX_FRAME
+MAX_ANSWER = 2 * 1024 * 1024
+"""Characters of an answer, each naming of a text counted: parents and the client get it whole."""
 """Characters of a value: one text may stand in it many times, and travels once."""
 MAX_DEPTH = 200
 """Above what `inside/channel.py` sends, below what recursion can take (three levels an item)."""
@@ -93,7 +95,7 @@ def parse(body: bytes) -> Frame:
             raise BadFrameError("an unknown kind of message")
         texts = _texts(body, 4 + header_size, sizes)
         value = _value(header["v"], texts, 0)
-        if _characters(value) > MAX_TEXT:
+        if _characters(value) > (MAX_ANSWER if kind == "final" else MAX_TEXT):
             raise BadFrameError("a value that is too large once its texts are in place")
         return Frame(kind, number, value)
     except (ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
@@ -172,7 +174,11 @@ def clean(value: Any) -> Any:
     """A copy of plain strings, lists, tuples and dicts; lone surrogates are replaced."""
     if isinstance(value, str):
         plain = str.__str__(value)
-        return plain if plain.isascii() else plain.encode("utf-8", "replace").decode()
+        try:
+            plain.encode()
+        except UnicodeEncodeError:
+            return plain.encode("utf-8", "replace").decode()
+        return plain  # the very object: what is named twice is sent once
     if isinstance(value, dict):
         return {clean(str(key)): clean(item) for key, item in value.items()}
     if isinstance(value, tuple):
