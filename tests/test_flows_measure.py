@@ -25,6 +25,15 @@ TOLD: dict[str, Any] = {
 }
 
 
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "params.yaml").write_text((ROOT / "params.yaml").read_text())
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    monkeypatch.setattr(notices, "link_to", lambda *_: None)
+    return tmp_path
+
+
 def test_the_report_in_a_line(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     path.write_text(json.dumps(TOLD))
@@ -40,12 +49,8 @@ def test_what_was_not_measured_is_said_and_no_error(tmp_path: Path) -> None:
 
 
 def test_an_evaluation_that_is_killed_is_closed_by_the_next_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "params.yaml").write_text((ROOT / "params.yaml").read_text())
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
-    monkeypatch.setattr(notices, "link_to", lambda *_: None)
     marked: list[dict[str, Any]] = []
     kept: list[str] = []
 
@@ -53,7 +58,7 @@ def test_an_evaluation_that_is_killed_is_closed_by_the_next_run(
         kept.append(chain.MARK.read_text())
         marked.append(json.loads(kept[-1]))
         assert marked[-1]["run_id"] == run.run_id
-        path = tmp_path / "report.json"
+        path = here / "report.json"
         path.write_text(json.dumps(TOLD))
         return path
 
@@ -69,17 +74,13 @@ def test_an_evaluation_that_is_killed_is_closed_by_the_next_run(
 
 
 def test_an_end_that_mlflow_did_not_hear_is_told_by_the_next_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "params.yaml").write_text((ROOT / "params.yaml").read_text())
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
-    monkeypatch.setattr(notices, "link_to", lambda *_: None)
     runs: list[StageRun] = []
 
     def play(params: Any, run: StageRun, model: str, base_url: str | None) -> Path:
         runs.append(run)
-        path = tmp_path / "report.json"
+        path = here / "report.json"
         path.write_text(json.dumps(TOLD))
         return path
 
