@@ -111,8 +111,8 @@ def compare_on_set(
     elif reward["difference"] < 0:
         won, reason = False, f"its total reward is lower, {_told(reward)}, though {told}"
     elif surplus > 0 and worst["interval"][0] <= 0:
-        voids = f"{surplus} more of its episodes are void than of the other's"
-        won, reason = False, f"not proved better: {voids}; were they lost, {_told(worst)}"
+        lost = f"{surplus} more of its episodes are void than of the other's; were they lost"
+        won, reason = False, f"not proved better: {lost}, {_told(worst)}"
     else:
         won, reason = True, told
     figures = {
