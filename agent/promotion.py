@@ -103,14 +103,14 @@ def compare_on_set(
     low, high = primary["interval"]
     told = f"primary objective {_told(primary)}"
     surplus = _voids(challenger) - _voids(opponent)
-    worst = _scores(opponent, _lost(challenger), "primary_objective", bootstrap) if surplus else {}
+    at_worst = (opponent, _lost(challenger), "primary_objective", bootstrap)
     if high < 0:
         won, reason = False, f"worse: {told}"
     elif low <= 0:
         won, reason = False, f"not proved better: {told}"
     elif reward["difference"] < 0:
         won, reason = False, f"its total reward is lower, {_told(reward)}, though {told}"
-    elif surplus > 0 and worst["interval"][0] <= 0:
+    elif surplus > 0 and (worst := _scores(*at_worst))["interval"][0] <= 0:
         lost = f"{surplus} more of its episodes are void than of the other's; were they lost"
         won, reason = False, f"not proved better: {lost}, {_told(worst)}"
     else:

@@ -24,6 +24,7 @@ from benchmarks.fault_project import (
     Project,
     kill_group,
     mlflow_server,
+    prefect_server,
 )
 from flows.lock import PRINTED
 from flows.services import free_port
@@ -175,13 +176,7 @@ def _by_a_worker(project: Project) -> Iterator[Attempt]:
 @contextmanager
 def deployed(project: Project) -> Iterator[None]:
     """A Prefect server that schedules, with the deployments and automations of `make up`."""
-    port = free_port()
-    url = f"http://127.0.0.1:{port}/api"
-    serve = ["prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
-    with (
-        project.using("PREFECT_API_URL", url),
-        project.server(*serve, health=f"{url}/health"),
-    ):
+    with prefect_server(project):
         project.command("prefect", *POOL)
         project.command("prefect", "--no-prompt", "deploy", "--all")
         project.python("from flows import automations; automations.apply()")

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from flows.services import answers
+from flows.services import answers, free_port
 
 ROOT = Path(__file__).resolve().parent.parent
 CODE = (".dvc", ".dvcignore", "agent", "env", "flows", "mlflow", "profiles", "rewards", "tasks")
@@ -309,6 +309,19 @@ def mlflow_server(project: Project, port: int) -> AbstractContextManager[subproc
     command = ["mlflow", "server", "--workers", "1", "--host", "127.0.0.1", "--port", str(port)]
     store = ["--backend-store-uri", "sqlite:///mlflow.db", "--artifacts-destination", "mlartifacts"]
     return project.server(*command, *store, health=f"http://127.0.0.1:{port}/health")
+
+
+@contextmanager
+def prefect_server(project: Project) -> Iterator[subprocess.Popen[bytes]]:
+    """A Prefect server that schedules, to which the project's commands speak meanwhile."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}/api"
+    command = ["prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
+    with (
+        project.using("PREFECT_API_URL", url),
+        project.server(*command, health=f"{url}/health") as server,
+    ):
+        yield server
 
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:

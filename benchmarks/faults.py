@@ -36,7 +36,15 @@ from benchmarks.fault_kills import (
     printed,
     worker,
 )
-from benchmarks.fault_project import LONGEST_S, TINY, Ended, Project, kill_group, mlflow_server
+from benchmarks.fault_project import (
+    LONGEST_S,
+    TINY,
+    Ended,
+    Project,
+    kill_group,
+    mlflow_server,
+    prefect_server,
+)
 from flows.services import free_port
 
 AT_ONCE = 10
@@ -59,13 +67,7 @@ def mlflow_gone(project: Project, data: str) -> Row:
 
 def prefect_gone(project: Project, data: str) -> Row:
     """The server that the run reports to is killed while a stage runs."""
-    port = free_port()
-    command = ["prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
-    health = f"http://127.0.0.1:{port}/api/health"
-    with (
-        project.server(*command, health=health) as server,
-        project.using("PREFECT_API_URL", f"http://127.0.0.1:{port}/api"),
-    ):
+    with prefect_server(project) as server:
         chain = project.start(data)
         chain.wait_for("validate  Check")
         kill_group(server)

@@ -107,7 +107,7 @@ class Chain:
         try:
             self._mlflow = tracking.start_run(name, self.params, title=title, begun=mark)
         except Exception:
-            mark_ended("FAILED")
+            unmark(None)
             raise
         self._mlflow.set_tags({"kind": self.kind})
         os.environ[tracking.PARENT_RUN] = self._mlflow.run_id
@@ -167,10 +167,8 @@ class Chain:
         status: tracking.Status = "FAILED" if gated else "FINISHED"
         if kind is not None:
             status = "FAILED" if issubclass(kind, Exception) else "KILLED"
-        if self._mlflow.end(status):
-            MARK.unlink(missing_ok=True)
-        else:  # the next run tells MLflow
-            mark_ended(status)
+        self._mlflow.end(status)
+        unmark(self._mlflow)
 
 
 # Retries stay 0: a stage is minutes of computing, and the next run resumes at it anyway. DVC
@@ -284,11 +282,21 @@ def mark(run_id: str) -> None:
     MARK.write_text(json.dumps(told), encoding="utf-8")
 
 
-def mark_ended(status: tracking.Status) -> None:
-    """Write down how the run ended, which MLflow did not hear; no run began if there is no mark."""
+def unmark(run: tracking.StageRun | None) -> None:
+    """Take the mark of a run that is over away, once MLflow has heard how it ended.
+
+    Else the mark says it, and the next run tells MLflow.
+
+    Args:
+        run: None: it failed while it was begun, maybe before there was a mark.
+    """
     with suppress(FileNotFoundError):
+        if run is not None and run.closed:
+            MARK.unlink()
+            return
         told = json.loads(MARK.read_text(encoding="utf-8"))
-        MARK.write_text(json.dumps({**told, "ended": status}), encoding="utf-8")
+        ended = (run and run.status) or "FAILED"
+        MARK.write_text(json.dumps({**told, "ended": ended}), encoding="utf-8")
 
 
 def clean_after_killed_run() -> bool:

@@ -15,7 +15,7 @@ from prefect import State, flow
 from prefect.states import Cancelled, Completed
 
 from flows import notices, stages
-from flows.chain import MARK, clean_after_killed_run, mark, mark_ended
+from flows.chain import clean_after_killed_run, mark, unmark
 from flows.lock import BusyError, exclusive
 from flows.surroundings import settle
 from tasks import config, measure, tracking
@@ -54,10 +54,7 @@ def evaluate(
                     notices.link_to(run.run_id, params.tracking.experiment)
                     path = measure.measure(params, run, model, base_url)
             finally:
-                if run is not None and run.closed:
-                    MARK.unlink()
-                else:  # the next run tells MLflow
-                    mark_ended((run and run.status) or "FAILED")
+                unmark(run)
     except BusyError as busy:
         return Cancelled(message=str(busy))
     return Completed(message=headline(path))

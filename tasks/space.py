@@ -156,9 +156,8 @@ class Space:
             if stage_ == "RUNNING" and running == commit:
                 break
             # At first the end of an older commit, or of an earlier build, may still be reported.
-            ours = running == commit and not self._rebuilt
-            ours = ours or (running in (commit, None) and seen >= _PATIENCE)
-            if stage_ in _FAILED and ours:
+            patience = _PATIENCE if self._rebuilt or running is None else 1
+            if stage_ in _FAILED and running in (commit, None) and seen >= patience:
                 raise StageError(self._failure(stage_))
             if time.monotonic() - started > self._settings.wait_s:
                 raise StageError(self._too_late(stage_, running, commit))
