@@ -6,9 +6,11 @@ it the defaults below hold, so it starts anywhere.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from rewards.settings import RewardSettings
 
 PromptStyle = Literal["full", "compact"]
 
@@ -83,3 +85,34 @@ class EnvSettings(Settings):
                 "deterministic needs sandbox.backend: seccomp; monty stops cells by wall time"
             )
         return self
+
+
+_CAPACITY = {
+    "max_sessions",
+    "idle_timeout_s",
+    "allow_documents",
+    "document_chars",
+    "sandbox.running_cells",
+    "sandbox.templates",
+    "sandbox.templates_mb",
+}
+
+
+def rules(env: EnvSettings, rewards: RewardSettings) -> dict[str, Any]:
+    """What decides how an episode goes and what it earns: servers that agree here are comparable.
+
+    Returns:
+        Values by dotted name; left out is only what says how much a server can carry.
+    """
+    told = {f"env.{key}": value for key, value in _flat(env).items() if key not in _CAPACITY}
+    return told | {f"rewards.{key}": value for key, value in _flat(rewards).items()}
+
+
+def _flat(settings: BaseModel) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in settings:
+        if isinstance(value, BaseModel):
+            flat |= {f"{key}.{inner}": value for inner, value in _flat(value).items()}
+        else:
+            flat[key] = value
+    return flat

@@ -30,7 +30,7 @@ from flows.lock import RUNNING, exclusive
 from flows.surroundings import settle
 from tasks import config, datasets, tracking
 from tasks.config import Params
-from tasks.errors import GateFailed, StageError
+from tasks.errors import ConfigError, GateFailed, StageError
 
 MARK = RUNNING / "chain.json"
 """Which run works here; it outlives only a run that was killed."""
@@ -182,12 +182,12 @@ def _stage(name: str, params: Params) -> str:
     parent = os.environ[tracking.PARENT_RUN]
     try:
         stages.reproduce(name)
-    except StageError as error:
+    except (ConfigError, StageError) as error:
         reason = None
         if child := tracking.find_child(params, parent, name):
             tracking.close_left(child.info.run_id)  # its process may have been killed
             reason = child.data.tags.get("error")
-        raise StageError(reason or str(error)) from None
+        raise type(error)(reason or str(error)) from None
     if tracking.find_child(params, parent, name):
         return "done"
     cached = tracking.start_run(name, params, parent)
@@ -197,7 +197,7 @@ def _stage(name: str, params: Params) -> str:
 
 
 def play(profile: str, overrides: list[str]) -> int:
-    """Run the flow from the command line; returns the exit code: 0, 1, or 3 when gated.
+    """Run the flow from the command line; returns the exit code: 0, or 3 when gated.
 
     Uses the Prefect server of PREFECT_API_URL or `make up` when it answers, else one of its own.
     """

@@ -80,7 +80,7 @@ def check_problems(
 ) -> None:
     """Say row by row what is wrong with your own problems; writes nothing.
 
-    Ends with 0 when all rows are good, 1 when some are not, 2 when the file cannot be read.
+    Ends with 0 when the chain would take all rows, else with 1; with 2 when nothing can be read.
     """
 
     def work() -> None:
@@ -88,7 +88,7 @@ def check_problems(
 
         found = check_problems.read(config.resolve(profile, set_ or []), path, documents)
         typer.echo("\n".join(check_problems.told(found)))
-        sys.exit(1 if found.faults else 0)
+        sys.exit(0 if found.good else 1)
 
     guarded(work, f"python -m flows.pipeline check-problems {shlex.quote(path)}")
 

@@ -31,6 +31,7 @@ MLFLOW_PORT = os.environ.get("RLM_MLFLOW_PORT", "5000")
 MLFLOW = f"http://127.0.0.1:{MLFLOW_PORT}"
 POOL = "local"
 WAIT_S = 180.0
+_TRIES = 5
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
 
@@ -136,6 +137,12 @@ def start(service: Service, quiet: bool = False, bound: bool = False) -> None:
     """
     log = log_file(service)
     if running(service):
+        # A few tries: a busy server may be slow, one on another port refuses at once.
+        if service.health and not any(answers(service.health) for _ in range(_TRIES)):
+            raise StageError(
+                f"{service.name} runs, but does not answer at {service.health} (another port?); "
+                "stop it with make down, then start anew"
+            )
         typer.echo(f"{service.name}: running")
         return
     if service.port is not None and not free(service.port):
@@ -185,15 +192,20 @@ def stop(service: Service, quiet: bool = False) -> None:
 
 
 def running(service: Service) -> int | None:
-    """The pid of the service, if the process that its file names is really that service."""
+    """The pid of the service, if the process that its file names is really that service.
+
+    On whatever port: one that was moved is still found by who does not say where to.
+    """
     import psutil
+
+    wanted = _but_port(service.command[1:])
 
     try:
         pid = int(_pid_file(service).read_text(encoding="utf-8"))
         command = psutil.Process(pid).cmdline()
     except (OSError, ValueError, psutil.Error):
         return None
-    return pid if service.command[1:] == command[-len(service.command[1:]) :] else None
+    return pid if _but_port(command)[-len(wanted) :] == wanted else None
 
 
 def forget_dead() -> None:
@@ -208,6 +220,11 @@ def forget_dead() -> None:
 def log_file(service: Service) -> Path:
     """What the service printed."""
     return RUN / f"{service.name}.log"
+
+
+def _but_port(command: list[str]) -> list[str]:
+    ports = [place + 1 for place, word in enumerate(command) if word == "--port"]
+    return [word for place, word in enumerate(command) if place not in ports]
 
 
 def _pid_file(service: Service) -> Path:

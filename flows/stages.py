@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.surroundings import die_with_parent, settle
-from tasks.errors import GateFailed, StageError
+from tasks.errors import ConfigError, GateFailed, StageError
 
 if TYPE_CHECKING:
     import psutil
@@ -81,6 +81,7 @@ def reproduce(name: str) -> None:
 
     Raises:
         GateFailed: the gate refused; the message is its advice.
+        ConfigError: the command says that a setting is wrong.
         StageError: the command failed; the message says why, where it is known.
         KeyboardInterrupt: the command was interrupted.
     """
@@ -94,6 +95,8 @@ def reproduce(name: str) -> None:
             status = exit_status(error)
             if status == GateFailed.exit_code and name == "gate":
                 raise GateFailed(gate_advice()) from None
+            if status == ConfigError.exit_code:
+                raise ConfigError(f"{name}: a setting is wrong; see its output above") from None
             if status in (INTERRUPTED, -2, -15):
                 raise KeyboardInterrupt from None
             reason = (

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 
 from env import access
+from env.settings import rules
 from tasks.config import Params
 from tasks.errors import ConfigError, StageError
 
@@ -84,24 +85,15 @@ def check_same(params: Params, url: str, about: dict[str, Any]) -> None:
     """A server that plays by other rules than ours must not be measured as if by ours.
 
     Raises:
-        ConfigError: sandbox, prompt style, limits or weights differ; each difference is named.
+        ConfigError: sandbox, prompts, search, limits or rewards differ; each difference is named.
     """
-    here = {
-        "env.sandbox.backend": params.env.sandbox.backend,
-        "env.sandbox.preload": params.env.sandbox.preload,
-        "env.prompt_style": params.env.prompt_style,
-        "env.deterministic": params.env.deterministic,
-        **{f"env.limits.{key}": value for key, value in params.env.limits},
-        **{f"rewards.weights.{key}": value for key, value in params.rewards.weights},
-    }
-    there = {
-        "env.sandbox.backend": about.get("sandbox_backend"),
-        "env.sandbox.preload": about.get("sandbox_preload"),
-        "env.prompt_style": about.get("prompt_style"),
-        "env.deterministic": about.get("deterministic"),
-        **{f"env.limits.{key}": value for key, value in about.get("limits", {}).items()},
-        **{f"rewards.weights.{key}": value for key, value in about.get("weights", {}).items()},
-    }
+    here = rules(params.env, params.rewards)
+    there = about.get("rules")
+    if not isinstance(there, dict):
+        raise ConfigError(
+            f"deploy: {url} does not say by which rules it plays, so it runs another version of "
+            "this environment; start it with this one"
+        )
     other = [f"{key} is {there.get(key)!r} there" for key in here if there.get(key) != here[key]]
     if other:
         raise ConfigError(

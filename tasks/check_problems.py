@@ -1,6 +1,6 @@
-"""The command `check-problems`: what `prepare` would make of a user's own problems, in words.
+"""The command `check-problems`: what the chain would make of a user's own problems, in words.
 
-Reads them exactly as the stage does, with the same settings, and writes nothing.
+Reads them exactly as the stage `prepare` does, with the same settings, and writes nothing.
 """
 
 from __future__ import annotations
@@ -17,11 +17,16 @@ from tasks.errors import StageError
 
 @dataclass(frozen=True)
 class Checked:
-    """What was found, and why the stage would stop all the same."""
+    """What was found, and why a stage would stop all the same."""
 
     path: str
     found: Found
-    stops: str | None
+    stops: list[str]
+
+    @property
+    def good(self) -> bool:
+        """Whether the chain would take the file, and each of its rows."""
+        return not (self.faults or self.stops)
 
     @property
     def faults(self) -> list[Rejected]:
@@ -49,8 +54,28 @@ def read(params: Params, path: str, documents: str | None) -> Checked:
     try:
         prepare.judge(params, found)
     except StageError as error:
-        return Checked(path, found, str(error).splitlines()[0].removeprefix("prepare: "))
-    return Checked(path, found, None)
+        reason = str(error).splitlines()[0].removeprefix("prepare: ")
+        return Checked(path, found, [f"prepare would stop: {reason}"])
+    return Checked(path, found, [f"validate would stop: {what}" for what in too_few(params, found)])
+
+
+def too_few(params: Params, found: Found) -> Iterator[str]:
+    """A line for each split that has fewer rows than the stage `validate` wants, in all or of a
+    difficulty."""
+    bounds = params.validate_
+    for split in prepare.SPLITS:
+        levels = Counter(p.difficulty for p in found.problems if p.split == split)
+        rows = levels.total()
+        lacks = []
+        if rows < bounds.min_rows:
+            lacks.append(f"rows {rows} (validate.min_rows {bounds.min_rows})")
+        least = bounds.difficulty_share * rows
+        if few := [f"{x} {levels[x]}" for x in params.prepare.levels if levels[x] < least]:
+            lacks.append(
+                f"{', '.join(few)} (validate.difficulty_share {bounds.difficulty_share:g})"
+            )
+        if lacks:
+            yield f"too few in {split}: {', '.join(lacks)}"
 
 
 def told(checked: Checked) -> Iterator[str]:
@@ -73,5 +98,4 @@ def told(checked: Checked) -> Iterator[str]:
     )
     dealt = ", ".join(f"{split} {splits[split]}" for split in prepare.SPLITS)
     yield f"splits: {dealt}; {groups} groups that share nothing"
-    if checked.stops:
-        yield f"prepare would stop: {checked.stops}"
+    yield from checked.stops

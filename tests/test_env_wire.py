@@ -16,6 +16,7 @@ from env.client import RLMEnv, Sessions
 from env.errors import EpisodeError, RefusedError
 from env.models import FrameTurn, RLMAction, RLMObservation
 from env.problems.store import ProblemStore
+from env.settings import rules
 from tasks.config import Params
 
 LEVELS = ("easy", "medium", "hard")
@@ -425,7 +426,7 @@ def test_metadata_names_the_enforced_layers(server_url: str, server_params: Para
     assert about["name"] == "rlm"
     assert about["sandbox_backend"] == "seccomp"
     assert "seccomp" in about["sandbox_layers"]
-    assert about["limits"]["max_turns"] == server_params.env.limits.max_turns
+    assert about["rules"] == rules(server_params.env, server_params.rewards)
 
 
 def test_state_is_the_tree_without_texts(server_url: str) -> None:

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from flows import services
+from tasks.errors import StageError
 
 STARTS = """
 import time
@@ -86,6 +87,26 @@ def test_a_run_goes_on_when_the_worker_that_reads_what_it_prints_is_gone(
         assert (code, printed) == (0, "the first stage\nits progress\nthe end\n")
     else:  # a terminal's pipe that breaks ends a run, as it should
         assert code != 0
+
+
+def test_a_service_on_another_port_is_told_and_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sleeps = ["python", "-c", "import time; time.sleep(300)", "--port"]
+    moved = services.Service("sleeper", [*sleeps, "5001"])
+    services.start(moved, quiet=True)
+    process = psutil.Process(services.running(moved) or 0)
+    try:
+        health = f"http://127.0.0.1:{services.free_port()}/health"
+        usual = services.Service("sleeper", [*sleeps, "5000"], health)
+        with pytest.raises(StageError, match=r"runs, but does not answer.*make down"):
+            services.start(usual)
+        services.stop(usual)
+        assert psutil.wait_procs([process], timeout=10)[1] == []
+    finally:
+        if process.is_running():
+            process.kill()
 
 
 def test_servers_of_killed_runs_are_forgotten_and_living_ones_are_not(

@@ -56,10 +56,18 @@ def good_rows(path: Path) -> Path:
 
 
 def test_good_rows_end_with_0(tmp_path: Path) -> None:
-    done = command(str(good_rows(tmp_path / "good.jsonl")))
+    settings = ["--set", "validate.min_rows=1", "--set", "validate.difficulty_share=0"]
+    done = command(str(good_rows(tmp_path / "good.jsonl")), *settings)
     assert done.returncode == 0
     assert done.stdout.startswith("rows:   3 good, 0 rejected")
     assert [path.name for path in tmp_path.iterdir()] == ["good.jsonl"]
+
+
+def test_good_rows_that_the_stage_validate_would_not_take_end_with_1(tmp_path: Path) -> None:
+    done = command(str(good_rows(tmp_path / "good.jsonl")), "--set", "validate.min_rows=1")
+    assert done.returncode == 1
+    told = "validate would stop: too few in test: hard 0, medium 0 (validate.difficulty_share 0.1)"
+    assert done.stdout.splitlines()[-1] == told
 
 
 def test_a_file_that_cannot_be_read_ends_with_2() -> None:

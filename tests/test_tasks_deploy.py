@@ -107,9 +107,16 @@ def test_a_server_with_other_rules_is_refused(
     [
         ("env.sandbox.backend=monty", "env.sandbox.backend is 'seccomp' there"),
         ("env.sandbox.preload=[numpy]", r"env.sandbox.preload is \[\] there"),
+        ("env.quiet_search=false", "env.quiet_search is True there"),
+        ("rewards.read_chars=150", "rewards.read_chars is 200 there"),
+        (
+            "rewards.weights={primary_objective: 1, process_quality: 0, format_compliance: 0, "
+            "efficiency: 0}",
+            r"rewards.weights.primary_objective is 0.4 there",
+        ),
     ],
 )
-def test_no_stage_uses_a_server_with_another_sandbox(
+def test_no_stage_uses_a_server_with_other_rules(
     server_url: str, monkeypatch: pytest.MonkeyPatch, override: str, says: str
 ) -> None:
     monkeypatch.setenv(deploy.ENV_URL, server_url)

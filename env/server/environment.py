@@ -30,6 +30,7 @@ from env.problems.schema import Problem
 from env.server.guard import INTERNAL
 from env.server.service import Service
 from env.server.tree import Tree
+from env.settings import rules
 from rewards.combine import EpisodeFacts
 from rewards.reading import papers_read
 from rewards.rubrics import EpisodeRubric
@@ -63,10 +64,8 @@ class RLMMetadata(EnvironmentMetadata):
     sandbox_preload: list[str]
     """Modules that cells may import beside the standard library's."""
     prompt_style: str
-    deterministic: bool
-    """No clock decides what an episode is."""
-    limits: dict[str, float]
-    weights: dict[str, float]
+    rules: dict[str, Any]
+    """Settings that decide how an episode goes and what it earns, by dotted name."""
     problems: int
     difficulties: list[str]
     """Of the split that is played when none is named."""
@@ -192,9 +191,7 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
             sandbox_layers=list(service.host.enforced),
             sandbox_preload=env.sandbox.preload,
             prompt_style=env.prompt_style,
-            deterministic=env.deterministic,
-            limits=env.limits.model_dump(),
-            weights=service.settings.rewards.weights.model_dump(),
+            rules=rules(env, service.settings.rewards),
             problems=len(service.problems),
             difficulties=service.problems.difficulties(DEFAULT_SPLIT),
             problem_source=service.problems.source,

@@ -19,10 +19,11 @@ const EXAMPLES = {
   "FINAL": "FINAL([\"\"])",
 };
 const BLANK = "```repl\n\n```";
+const WEIGHTS = "rewards.weights.";
 
 let socket = null;
 let waiting = null; // resolves with the answer to the message in flight
-let weights = {};
+const weights = {};
 let episode = null; // {frames: Map, shown, observation, seq}
 
 // --- the wire
@@ -267,7 +268,9 @@ for (const [label, code] of Object.entries(EXAMPLES)) {
 }
 
 fetch("metadata").then((answer) => answer.json()).then((about) => {
-  weights = about.weights;
+  for (const [name, value] of Object.entries(about.rules)) {
+    if (name.startsWith(WEIGHTS)) weights[name.slice(WEIGHTS.length)] = value;
+  }
   const rank = (level) => LEVELS.indexOf(level);
   for (const level of about.difficulties.sort((a, b) => rank(a) - rank(b))) {
     $("difficulty").append(element("option", { value: level }, level));
