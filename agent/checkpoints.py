@@ -19,7 +19,6 @@ from typing import Any
 from agent.errors import CheckpointError
 
 STATE = "state.json"
-FINISHED = "finished.json"
 WRITING = ".writing"
 
 
@@ -74,12 +73,12 @@ def prune(folder: Path, keep: int) -> None:
 def choose(folder: Path, fingerprint: Mapping[str, Any]) -> Start:
     """The newest checkpoint of the same run, or a clean start.
 
+    A run that had come to its last step resumes there: nothing is played, its result is written.
+
     Args:
         folder: of the checkpoints.
-        fingerprint: what must be equal for a resume, by name: settings, base, data.
+        fingerprint: what must be equal for a resume, by name: settings, base, data, code.
     """
-    if (folder / FINISHED).exists():
-        return Start(None, None, "the last run had finished: starting clean")
     for path in reversed(steps(folder).values()):
         try:
             state = json.loads((path / STATE).read_text(encoding="utf-8"))
@@ -99,13 +98,6 @@ def clear(folder: Path) -> None:
     """Remove what an earlier run left; nothing else is in this folder."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
-
-
-def mark_finished(folder: Path, fingerprint: Mapping[str, Any]) -> None:
-    """Say that the result stands in its place, so that the next run starts clean."""
-    temporary = folder / f".{FINISHED}"
-    temporary.write_text(json.dumps(fingerprint), encoding="utf-8")
-    os.replace(temporary, folder / FINISHED)
 
 
 def require_space(folder: Path, checkpoint_bytes: int, keep: int) -> None:

@@ -26,7 +26,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from agent.checkpoints import FINISHED, steps
+from agent.checkpoints import steps
+from tasks.train import RESULT
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = [
@@ -118,7 +119,7 @@ def kill_again_and_again(
         lived = f"after {time.monotonic() - started:5.1f} s"
         reached = _checkpoint(folder) or "none"
         print(f"kill {number:2d} {lived}, newest checkpoint: {reached}", flush=True)
-    if (folder / "models/checkpoints" / FINISHED).exists():
+    if any((folder / result).exists() for result in RESULT.values()):
         return
     started = time.monotonic()
     with _training(folder) as process:
@@ -166,9 +167,7 @@ def _weights_apart(whole: Path, killed: Path) -> float:
 
 def _result(folder: Path) -> Path:
     (path,) = (
-        path
-        for name in ("adapter", "policy")
-        for path in (folder / "models" / name).glob("*.safetensors")
+        path for result in RESULT.values() for path in (folder / result).glob("*.safetensors")
     )
     return path
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from agent.rollout import EpisodeSpec
     from agent.trajectory import Trajectory
     from env.client import Sessions
+    from env.problems.settings import LevelSettings
     from tasks.tracking import StageRun
 
 BASE = Path("models/base")
@@ -38,6 +39,9 @@ RESULT = {"lora": Path("models/adapter"), "full": Path("models/policy")}
 CHECKPOINTS = Path("models/checkpoints")
 BOOKKEEPING = {"save_every", "keep_checkpoints", "table_every", "report_to"}
 """Settings that may change without spoiling a resume."""
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("agent", "env", "rewards")
+"""What plays, scores and trains; a checkpoint of other code is not gone on from."""
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +105,6 @@ def run(params: Params, run: StageRun) -> Path:
         loop.log.write()
     except (CheckpointError, EpisodeError, ParityError, PolicyError, RolloutError) as error:
         raise StageError(f"train: {error}") from error
-    checkpoints.mark_finished(CHECKPOINTS, marks)
     return result
 
 
@@ -197,7 +200,7 @@ class Loop:
 
 def fingerprint(params: Params) -> dict[str, str]:
     """What must be the same for a checkpoint to be continued, by name."""
-    from tasks.tracking import folder_hash
+    from tasks.tracking import files_hash, folder_hash
 
     settings = {
         "train": params.train.model_dump(mode="json", exclude=BOOKKEEPING),
@@ -211,7 +214,19 @@ def fingerprint(params: Params) -> dict[str, str]:
         },
         "base model": folder_hash(BASE),
         "training data": _digest(DATA.read_bytes()),
+        "hints": ",".join(level for level, of in _levels(params).items() if of.hint),
+        "code": files_hash(_code(), ROOT),
     }
+
+
+def _levels(params: Params) -> dict[str, LevelSettings]:
+    synthetic = params.prepare.source == "synthetic"
+    return params.prepare.synthetic.levels if synthetic else {}
+
+
+def _code() -> list[Path]:
+    packages = [path for name in PACKAGES for path in (ROOT / name).rglob("*.py")]
+    return sorted([*packages, ROOT / "tasks/train.py"])
 
 
 def read_problems(path: Path, levels: Sequence[str]) -> dict[str, list[EpisodeSpec]]:

@@ -322,10 +322,17 @@ def test_a_run_starts_clean_after_a_change_and_says_which(tmp_path):
     start = checkpoints.choose(tmp_path, {"a": 2})
     assert start.checkpoint is None
     assert start.reason == "a changed: starting clean"
-    checkpoints.mark_finished(tmp_path, {"a": 1})
+
+
+def test_a_run_that_had_come_to_its_end_writes_its_result_and_plays_nothing(tmp_path):
+    first = make_trainer(tmp_path)
+    first.resume(None)
     start = checkpoints.choose(tmp_path, {"a": 1})
-    assert start.checkpoint is None
-    assert "finished" in start.reason
+    assert start.reason.startswith(f"resuming after step {SETTINGS.steps} from ")
+    again = make_trainer(tmp_path, rollout=lambda *_: pytest.fail("an episode was played"))
+    again.resume(start.checkpoint)
+    for one, other in zip(first.model.parameters(), again.model.parameters(), strict=True):
+        assert torch.equal(one, other)
 
 
 def test_no_room_is_said_before_the_start(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -99,7 +100,7 @@ def start_of(params: Params) -> str:
     return str(run.data.tags["start"])
 
 
-def test_the_stage_writes_adapter_rows_and_episodes_and_then_starts_clean(project, server_params):
+def test_the_stage_writes_adapter_rows_and_episodes_and_once_more_the_same(project, server_params):
     params = with_train(server_params)
     assert run_stage(params) == train.RESULT["lora"]
     assert start_of(params) == "no checkpoint: starting clean"
@@ -128,8 +129,15 @@ def test_the_stage_writes_adapter_rows_and_episodes_and_then_starts_clean(projec
     (run,) = store.search_runs([tracking.experiment_id("rlm")], max_results=1)
     assert {"reward/overall", "episode/void_rate", "train/loss"} <= set(run.data.metrics)
 
+    weights = (project / "models/adapter/adapter_model.safetensors").read_bytes()
+    shutil.rmtree("models/adapter")  # as DVC does before it runs a stage
+    run_stage(params)
+    assert start_of(params).startswith("resuming after step 3 from ")
+    assert (project / "models/adapter/adapter_model.safetensors").read_bytes() == weights
+    pd.testing.assert_frame_equal(pd.read_parquet("reports/train.parquet"), rows)
+
     run_stage(with_train(server_params, steps=1))
-    assert start_of(params) == "the last run had finished: starting clean"
+    assert start_of(params) == "settings of train changed: starting clean"
     assert list(pd.read_parquet("reports/train.parquet")["step"]) == [1]
 
 
@@ -185,6 +193,29 @@ def test_changed_settings_or_base_start_clean_and_bookkeeping_does_not(project, 
     train.BASE.mkdir()
     (train.BASE / "config.json").write_bytes((base / "config.json").read_bytes() + b" ")
     assert reason(params) == "base model changed: starting clean"
+
+
+def test_changed_code_or_hints_start_clean(project, server_params, monkeypatch, tmp_path):
+    params = with_train(server_params)
+    before = train.fingerprint(params)
+    easy = params.prepare.synthetic.levels["easy"].model_copy(update={"hint": False})
+    levels = params.prepare.synthetic.levels | {"easy": easy}
+    synthetic = params.prepare.synthetic.model_copy(update={"levels": levels})
+    prepare = params.prepare.model_copy(update={"synthetic": synthetic})
+    without = train.fingerprint(params.model_copy(update={"prepare": prepare}))
+    assert {name for name in before if before[name] != without[name]} == {"hints"}
+
+    copied = tmp_path / "copied"
+    for name in train.PACKAGES:
+        shutil.copytree(ROOT / name, copied / name)
+    (copied / "tasks").mkdir()
+    shutil.copy(train.__file__, copied / "tasks/train.py")
+    monkeypatch.setattr(train, "ROOT", copied)
+    assert train.fingerprint(params) == before
+    with (copied / "rewards/primary.py").open("a") as file:
+        file.write("# changed\n")
+    changed = train.fingerprint(params)
+    assert {name for name in before if before[name] != changed[name]} == {"code"}
 
 
 def test_no_room_for_checkpoints_stops_before_anything_is_played(
