@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from tasks import champions, config, register, tracking
 from tasks.config import Params
 from tasks.errors import ConfigError, StageError
 from tasks.outputs import write_json
+from tasks.space_problems import GUESSABLE
 
 LAST = Path("reports/retrain.json")
 Start = dict[str, str | None] | None
@@ -103,8 +105,9 @@ def look(params: Params, when: datetime) -> Fresh:
     """What the source holds now: a seed by date, or the content of the user's files."""
     settings = params.prepare
     if settings.source == "synthetic":
-        seed = int(when.strftime(params.retrain.seed))
-        return Fresh(f"synthetic data of seed {seed}", [f"prepare.synthetic.seed={seed}"])
+        date = int(when.strftime(params.retrain.seed))
+        seed = seed_of(date, settings.synthetic.seed)
+        return Fresh(f"synthetic data of {date}", [f"prepare.synthetic.seed={seed}"])
     if settings.source == "files":
         found = [
             f"{place} {content_hash(Path(place))}"
@@ -116,6 +119,16 @@ def look(params: Params, when: datetime) -> Fresh:
         return Fresh(f"{settings.hub.name} {content_hash(Path(settings.hub.name))}", [])
     revision = hub_commit(settings.hub)
     return Fresh(f"{settings.hub.name} at {revision}", [f"prepare.hub.revision='{revision}'"])
+
+
+def seed_of(date: int, own: int) -> int:
+    """The date itself, unless the settings' own seed is a secret: then one that follows from both.
+
+    A public Space plays problems that nobody else can generate; a date could be tried out.
+    """
+    if own < GUESSABLE:
+        return date
+    return GUESSABLE + int(sha256(f"{own} {date}".encode()).hexdigest()[:14], 16)
 
 
 def content_hash(path: Path) -> str:

@@ -371,17 +371,19 @@ def lineage(params: Params, stage: str | None = None) -> dict[str, str]:
 
 @cache
 def commit() -> str:
-    """The commit of the working tree, `-dirty` when tracked files differ from it."""
+    """The commit of the working tree, `-dirty` when tracked files differ from it.
+
+    But for the figures in plots/, which every run draws anew.
+    """
+    changed = ["git", "status", "--porcelain", "--untracked-files=no", "--", ".", ":!plots"]
     try:
-        text = subprocess.run(
-            ["git", "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"],
-            capture_output=True,
-            text=True,
-            check=True,
+        head, status = (
+            subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+            for command in (["git", "rev-parse", "HEAD"], changed)
         )
     except (OSError, subprocess.CalledProcessError):
         return "no git"
-    return text.stdout.strip()
+    return f"{head}-dirty" if status else head
 
 
 def data_hash() -> str:

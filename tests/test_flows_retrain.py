@@ -20,6 +20,7 @@ from flows import lock, retrain
 from tasks import champions, config, register
 from tasks.config import Params
 from tasks.errors import ConfigError, StageError
+from tasks.space_problems import GUESSABLE
 
 ROOT = Path(__file__).parent.parent
 NIGHT = datetime(2026, 11, 23, 3, 0, tzinfo=UTC)
@@ -49,6 +50,23 @@ def test_synthetic_data_is_fresh_by_date() -> None:
     assert first == same != other
     assert first.overrides == ["prepare.synthetic.seed=20261123"]
     assert config.parse_override(*first.overrides)["prepare"]["synthetic"]["seed"] == 20261123
+
+
+def test_a_secret_seed_gives_other_secret_ones_by_date() -> None:
+    def seed(own: int, when: datetime) -> int:
+        synthetic = {"prepare": {"synthetic": {"seed": own}}}
+        fresh = retrain.look(Params.model_validate(synthetic), when)
+        (override,) = fresh.overrides
+        found = override.removeprefix("prepare.synthetic.seed=")
+        assert found not in fresh.content  # which the run prints
+        return int(found)
+
+    secret = 2**50 + 7
+    nights = [NIGHT, NIGHT.replace(hour=9), NIGHT.replace(day=30)]
+    first, same, other = (seed(secret, night) for night in nights)
+    assert first == same
+    assert len({first, other, seed(secret + 1, NIGHT), secret}) == 4
+    assert min(first, other) >= GUESSABLE
 
 
 def test_a_watched_folder_is_fresh_when_its_content_changed(here: Path) -> None:
@@ -132,7 +150,7 @@ def test_nothing_new_trains_nothing(monkeypatch: pytest.MonkeyPatch, here: Path)
     again = retrain.retrain.fn(date="2026-11-23")
     assert len(played) == 1
     assert again.is_completed()
-    assert "Nothing new: synthetic data of seed 20261123" in again.message
+    assert "Nothing new: synthetic data of 20261123" in again.message
     retrain.retrain.fn(date="2026-11-30")
     assert len(played) == 2
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -312,3 +313,23 @@ def test_a_run_whose_end_was_not_taken_is_closed_later(monkeypatch: pytest.Monke
         assert parent.end("FAILED") is False
     tracking.close_left(parent.run_id, "FAILED")
     assert [stored(run).info.status for run in (parent, child)] == ["FAILED", "KILLED"]
+
+
+def test_a_commit_is_dirty_by_changed_sources_and_not_by_drawn_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert tracking.commit.__wrapped__() == "no git"
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    (tmp_path / "plots").mkdir()
+    for name in ("code.py", "plots/curve.png"):
+        (tmp_path / name).write_text("first")
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *words], check=True)
+    clean = tracking.commit.__wrapped__()
+    assert len(clean) == 40
+    (tmp_path / "plots/curve.png").write_text("drawn anew")
+    (tmp_path / "notes.txt").write_text("untracked")
+    assert tracking.commit.__wrapped__() == clean
+    (tmp_path / "code.py").write_text("changed")
+    assert tracking.commit.__wrapped__() == f"{clean}-dirty"
