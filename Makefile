@@ -1,5 +1,5 @@
-# Everything happens in .venv; no target needs anything installed by hand but Python 3.11 and, on
-# Linux, the system's libseccomp2.
+# Everything happens in .venv; no target needs anything installed by hand but Python 3.11 or 3.12
+# and, on Linux, the system's libseccomp2.
 SHELL := /bin/bash
 PYTHON ?= python3
 # More arguments of pip. On a laptop without a GPU, saving gigabytes of CUDA libraries:

@@ -35,7 +35,7 @@ STAGES = {
     "plots": "Figures and the report with transcripts: plots/, reports/index.html.",
     "register": "A model version with its lineage in the MLflow registry.",
     "promote": "The challenger becomes champion if it is proved better: reports/promotion.json.",
-    "version": "Push data and checkpoints to the DVC remote.",
+    "version": "Push data and models to the DVC remote.",
 }
 """Every stage in the order of the chain; a name is also module, command, Prefect task and run."""
 DIRECT = ("deploy", "register", "promote", "version")

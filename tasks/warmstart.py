@@ -2,8 +2,8 @@
 
 The demonstrations play the training problems of `prepare.synthetic`, generated here: nano's
 language is that small world, whatever the problems that it is trained on later. An interrupted
-stage starts anew; models/base is the old one until the new one is whole. With
-`warmstart.kind: champion` nothing is taught: `tasks/inherit.py` takes a registered model.
+stage starts anew; models/base is never half written. With `warmstart.kind: champion` nothing is
+taught: `tasks/inherit.py` takes a registered model.
 
 Writes models/base: a folder that transformers loads as a Llama with its tokenizer.
 """

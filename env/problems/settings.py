@@ -129,7 +129,7 @@ class FilesSettings(Settings):
 
     path: str = Field("problems.jsonl", description="JSONL or Parquet; docs/own_data.md")
     documents: str | None = Field(
-        None, description="folder of Markdown, text and PDF files that the problems quote"
+        None, description="folder of the files that the problems quote (text, HTML, PDF)"
     )
     max_mb: int = Field(64, ge=1, le=1024, description="megabytes of one line or one document")
 
