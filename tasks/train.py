@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from agent.rollout import EpisodeSpec
     from agent.trajectory import Trajectory
     from env.client import Sessions
-    from env.problems.settings import LevelSettings
     from tasks.tracking import StageRun
 
 BASE = Path("models/base")
@@ -202,6 +201,7 @@ def fingerprint(params: Params) -> dict[str, str]:
     """What must be the same for a checkpoint to be continued, by name."""
     from tasks.tracking import files_hash, folder_hash
 
+    levels = params.prepare.synthetic.levels  # of which the hint is in no file: only in prompts
     settings = {
         "train": params.train.model_dump(mode="json", exclude=BOOKKEEPING),
         "env": params.env.model_dump(mode="json"),
@@ -214,14 +214,9 @@ def fingerprint(params: Params) -> dict[str, str]:
         },
         "base model": folder_hash(BASE),
         "training data": _digest(DATA.read_bytes()),
-        "hints": ",".join(level for level, of in _levels(params).items() if of.hint),
+        "hints": ",".join(name for name, level in levels.items() if level.hint),
         "code": files_hash(_code(), ROOT),
     }
-
-
-def _levels(params: Params) -> dict[str, LevelSettings]:
-    synthetic = params.prepare.source == "synthetic"
-    return params.prepare.synthetic.levels if synthetic else {}
 
 
 def _code() -> list[Path]:
