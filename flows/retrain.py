@@ -8,6 +8,7 @@ the chain's own rule decides whether it becomes champion. Neighbour: `flows/chai
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -24,13 +25,14 @@ from env.problems.settings import HubSettings
 from flows.chain import console, through
 from flows.lock import BusyError, exclusive
 from flows.surroundings import settle
-from tasks import champions, config, register, tracking
+from tasks import champions, config, register, tracking, trained
 from tasks.config import Params
 from tasks.errors import ConfigError, StageError
-from tasks.outputs import write_json
+from tasks.outputs import replacing, write_json
 from tasks.space_problems import GUESSABLE
 
 LAST = Path("reports/retrain.json")
+TRAINED = Path("data") / trained.NAME
 Start = dict[str, str | None] | None
 """Version and weights that a retraining goes on from; None: those that the profile brings."""
 
@@ -74,7 +76,8 @@ def retrain(
             # become champion meanwhile.
             again = again and still_there(before["start"], params)
             start = before["start"] if again else champion_to_start_from(params)
-            params = config.resolve(profile, [*wanted, *fresh.overrides, *pinned(start)])
+            known = trained_before(start, params)
+            params = config.resolve(profile, [*wanted, *fresh.overrides, *pinned(start), *known])
             console.print(f"Retraining on {fresh.content}, {start_in_words(params, again)}.")
             write_json(LAST, {**asked, "start": start, "completed": False})
             state = through(params, "retrain")
@@ -203,6 +206,23 @@ def pinned(start: Start) -> list[str]:
         return []
     told = [f"warmstart.{key}='{value}'" for key, value in start.items() if value is not None]
     return ["warmstart.kind=champion", *told]
+
+
+def trained_before(start: Start, params: Params) -> list[str]:
+    """What the start was trained on, as a setting of `prepare`: it must not be tested now.
+
+    Raises:
+        StageError: the registry fails, or the version cannot be read.
+    """
+    if start is None or params.prepare.source == "synthetic":
+        return []
+    version = register.version(params.register_.model_name, str(start["version"]))
+    questions = register.trained_on(version)
+    if questions is None:
+        return []
+    with replacing(TRAINED) as path:
+        shutil.copy(questions, path)
+    return [f"prepare.splits.trained='{TRAINED}'"]
 
 
 def start_in_words(params: Params, again: bool = False) -> str:

@@ -443,6 +443,7 @@ def derive(params: Params) -> dict[str, str]:
         "trained": trained,
         "problems": _existing(problems) or "env/problems/tables.py",
         "documents": _existing(documents) or "env/problems/documents.py",
+        "trained_before": _existing(params.prepare.splits.trained) or "env/problems/splits.py",
     }
 
 

@@ -11,7 +11,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tasks import register, tracking
+from tasks import register, tracking, trained
 from tasks.errors import StageError
 from tasks.outputs import replacing
 
@@ -47,6 +47,8 @@ def run(params: Params, run: StageRun, base: Path) -> Path:
     with replacing(base) as folder:
         shutil.copytree(source, folder)
         (folder / PROVENANCE).write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+        if questions := register.trained_on(version):
+            shutil.copy(questions, folder / trained.NAME)
     run.set_tags({"base": told["from"], "base_weights_hash": told["weights_hash"]})
     return base
 

@@ -52,7 +52,7 @@ def finite(value: Any) -> Any:
     return value
 
 
-def write_json(path: Path, data: dict[str, Any]) -> Path:
+def write_json(path: Path, data: dict[str, Any] | list[str]) -> Path:
     """Write a report, indented, whole or not at all."""
     with replacing(path) as temporary:
         text = json.dumps(finite(data), indent=2, allow_nan=False)

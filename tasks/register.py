@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tasks import tracking
+from tasks import tracking, trained
 from tasks.config import RESOLVED, read_resolved
 from tasks.errors import StageError
 from tasks.outputs import replacing, write_json
@@ -155,7 +155,11 @@ def log_version(name: str, params: Params, run: StageRun, tags: dict[str, str]) 
         logged = mlflow.pyfunc.log_model(
             name=name,
             python_model=str(CODE),
-            artifacts={"model": str(MERGED), "settings": str(RESOLVED)},
+            artifacts={
+                "model": str(MERGED),
+                "settings": str(RESOLVED),
+                "trained": str(trained.write(params)),
+            },
             code_paths=list(PACKAGES),
             input_example=EXAMPLE,
             pip_requirements="constraints.txt",
@@ -310,6 +314,16 @@ def settings(version: ModelVersion) -> Params:
         ConfigError: they do not fit this version of the code.
     """
     return read_resolved(artifact(version) / "artifacts" / RESOLVED.name)
+
+
+def trained_on(version: ModelVersion) -> Path | None:
+    """The list of questions that a version was trained on (`tasks/trained.py`), if it has one.
+
+    Raises:
+        StageError: the artifact is gone.
+    """
+    path = artifact(version) / "artifacts" / trained.NAME
+    return path if path.is_file() else None
 
 
 def named(version: ModelVersion) -> str:

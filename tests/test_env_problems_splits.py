@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from random import Random
 from time import perf_counter
 
@@ -9,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from env.errors import SourceError
 from env.problems.schema import Fact, Paper, Problem, Span, Split
 from env.problems.settings import SplitSettings, SyntheticSettings
 from env.problems.source import Candidate
-from env.problems.splits import SPLITS, deal, groups, leaks, sentences
+from env.problems.splits import SPLITS, deal, groups, leaks, question_key, sentences
 from env.problems.synthetic import generate
 
 SETTINGS = SplitSettings()
@@ -199,6 +202,65 @@ def test_a_further_row_moves_no_other_group() -> None:
     before, _ = deal(candidates(problems[:-1]), SETTINGS)
     after, _ = deal(candidates(problems), SETTINGS)
     assert after[:-1] == before
+
+
+def test_what_was_trained_on_is_never_tested_when_its_group_grows(tmp_path: Path) -> None:
+    first = many(60)
+    before, _ = deal(candidates(first), SETTINGS)
+    trained = {one.problem_id for one in before if one.split == "train"}
+    # A further question about each paper; where its id comes first, the group has another name.
+    more = [
+        problem(
+            f"{one.problem_id[::-1]}", one.papers[0].text, question=f"More on {one.problem_id}?"
+        )
+        for one in first
+    ]
+
+    def tested(settings: SplitSettings) -> set[str]:
+        dealt, rejected = deal(candidates([*first, *more]), settings)
+        assert rejected == []
+        assert {one.split for one in dealt} == set(SPLITS)
+        return {one.problem_id for one in dealt if one.split != "train"}
+
+    assert tested(SETTINGS) & trained
+    known = tmp_path / "trained.json"
+    keys = [question_key(one.question) for one in first if one.problem_id in trained]
+    known.write_text(json.dumps(keys))
+    assert not tested(SplitSettings(trained=str(known))) & trained
+
+
+def test_when_all_was_trained_on_no_split_is_filled(tmp_path: Path) -> None:
+    problems = many(5)
+    known = tmp_path / "trained.json"
+    known.write_text(json.dumps([question_key(one.question) for one in problems]))
+    dealt, _ = deal(candidates(problems), SplitSettings(trained=str(known)))
+    assert {one.split for one in dealt} == {"train"}
+
+
+def test_a_row_that_was_trained_on_and_says_test_is_rejected(tmp_path: Path) -> None:
+    problems = [
+        problem("one", split="test"),
+        problem("two", text("x"), split="test"),
+        problem("three", text("x"), split="test"),
+        problem("four", split="train"),
+    ]
+    known = tmp_path / "trained.json"
+    known.write_text(json.dumps([question_key(problems[i].question.upper()) for i in (1, 3)]))
+    dealt, rejected = deal(candidates(problems, given=True), SplitSettings(trained=str(known)))
+    assert [one.problem_id for one in dealt] == ["one", "four"]
+    assert [fault.row for fault in rejected] == ["f:2", "f:3"]
+    assert all("was trained on its group" in fault.reason for fault in rejected)
+
+
+@pytest.mark.parametrize("holds", [None, "{", "3"])
+def test_a_list_of_trained_questions_that_cannot_be_read_is_said(
+    tmp_path: Path, holds: str | None
+) -> None:
+    known = tmp_path / "trained.json"
+    if holds is not None:
+        known.write_text(holds)
+    with pytest.raises(SourceError, match=r"prepare\.splits\.trained: .* no JSON list"):
+        deal(candidates(many(3)), SplitSettings(trained=str(known)))
 
 
 def test_another_seed_deals_otherwise() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import threading
 import time
 from datetime import UTC, datetime
@@ -116,6 +117,24 @@ def test_the_champion_is_pinned_by_its_number_and_weights(
     assert (params.warmstart.kind, params.warmstart.version) == ("champion", "3")
     assert params.warmstart.weights_hash == f"{3:016x}"
     assert "from rlm version 3, champion" in retrain.start_in_words(params)
+
+
+def test_what_the_champion_was_trained_on_is_handed_to_prepare(
+    monkeypatch: pytest.MonkeyPatch, here: Path
+) -> None:
+    (here / "artifacts").mkdir()
+    (here / "artifacts/trained.json").write_text('["a"]')
+    monkeypatch.setattr(register, "version", lambda name, number: version(int(number)))
+    monkeypatch.setattr(register, "artifact", lambda found: here)
+    start = {"version": "3", "weights_hash": None}
+    files = Params.model_validate({"prepare": {"source": "files"}})
+    (override,) = retrain.trained_before(start, files)
+    splits = config.resolve("nano", [override]).prepare.splits
+    assert json.loads(Path(splits.trained or "").read_text()) == ["a"]
+    assert retrain.trained_before(None, files) == []
+    assert retrain.trained_before(start, Params()) == []  # generated anew
+    (here / "artifacts/trained.json").unlink()
+    assert retrain.trained_before(start, files) == []
 
 
 def test_without_a_champion_the_profile_teaches(monkeypatch: pytest.MonkeyPatch) -> None:

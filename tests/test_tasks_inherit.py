@@ -7,9 +7,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pandas as pd
 import pytest
 
-from tasks import inherit, register, warmstart
+from env.problems.splits import question_key
+from tasks import inherit, register, trained, warmstart
 from tasks.config import Params
 from tasks.errors import StageError
 
@@ -30,13 +32,14 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Version 3 with its weights; nothing else."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
-    weights = tmp_path / "registered"
-    weights.mkdir()
+    weights = tmp_path / "artifacts/registered"
+    weights.mkdir(parents=True)
     (weights / "model.safetensors").write_bytes(b"weights")
     version = SimpleNamespace(name="rlm", version="3", run_id="r", tags={"commit": "abc"})
     monkeypatch.setattr(register, "champion", lambda name: version)
     monkeypatch.setattr(inherit, "by_number", lambda name, number: version)
     monkeypatch.setattr(register, "download", lambda found: weights)
+    monkeypatch.setattr(register, "artifact", lambda found: tmp_path)
     return tmp_path
 
 
@@ -51,6 +54,18 @@ def test_the_base_becomes_the_registered_weights_and_says_so(
     told = json.loads((base / inherit.PROVENANCE).read_text())
     assert (told["from"], told["tags"]) == ("rlm/3", {"commit": "abc"})
     assert run.tags["base"] == inherit.origin(base) == "rlm/3"
+
+
+def test_what_the_version_was_trained_on_goes_from_model_to_model(registry: Path) -> None:
+    (registry / "artifacts/trained.json").write_text(json.dumps(["earlier"]))
+    warmstart.run(THIRD, Tagged())  # type: ignore[arg-type]
+    Path("data/problems").mkdir(parents=True)
+    asked = pd.DataFrame({"question": ["How many, in all?", "How many in all"]})
+    asked.to_parquet(trained.DATA)
+    assert json.loads(trained.write(Params()).read_text()) == ["earlier"]  # fresh each time
+    own = Params.model_validate({"prepare": {"source": "files"}})
+    written = json.loads(trained.write(own).read_text())
+    assert written == sorted(["earlier", question_key("how many in all?")])
 
 
 def test_a_base_that_was_taught_has_no_origin(tmp_path: Path) -> None:
@@ -83,7 +98,7 @@ def test_a_version_that_cannot_be_read_leaves_the_old_base(
 def test_a_version_of_another_registry_is_not_taken_for_the_one_that_was_named(
     registry: Path,
 ) -> None:
-    right = register.weights_hash(registry / "registered")
+    right = register.weights_hash(registry / "artifacts/registered")
     for pinned in (right, "0" * 16):
         named = {"kind": "champion", "version": "3", "weights_hash": pinned}
         params = Params.model_validate({"warmstart": named})

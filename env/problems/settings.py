@@ -154,6 +154,11 @@ class SplitSettings(Settings):
         0.5, gt=0, le=1, description="share of common sentences from which papers are the same"
     )
     seed: int = Field(0, ge=0)
+    trained: str | None = Field(
+        None,
+        description="JSON list of questions that a model was trained on before, as `question_key`; "
+        "their groups train again (rlm/retrain writes it)",
+    )
 
     @model_validator(mode="after")
     def _train_is_left(self) -> SplitSettings:

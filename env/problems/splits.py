@@ -9,13 +9,16 @@ Neighbours: `tasks/prepare.py` deals out candidates, `tasks/validate.py` proves 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
+from pathlib import Path
 from typing import Literal, get_args
 
+from env.errors import SourceError
 from env.problems.schema import Problem, Split
 from env.problems.settings import SplitSettings
 from env.problems.source import Candidate, Rejected
@@ -106,11 +109,16 @@ def deal(
     Splits are the rows' own when all rows say one; a row that has something in common with an
     earlier split is then rejected. Otherwise groups fall into splits by a hash of their
     smallest problem_id, so that a further row moves no other group (`_fall` names exceptions).
+    A group with a question that was trained on before trains: its own further row may move it.
 
     Args:
         candidates: with distinct ids.
         settings: shares, seed, and from when papers and questions are the same.
+
+    Raises:
+        SourceError: the questions trained on before cannot be read.
     """
+    known = trained_before(settings)
     kept, rejected = list(candidates), list[Rejected]()
     given = [candidate for candidate in kept if candidate.split is not None]
     if given:
@@ -126,13 +134,53 @@ def deal(
     for place, problem in zip(places, problems, strict=True):
         members[place].append(problem.problem_id)
     names = {place: min(ids) for place, ids in members.items()}
-    splits = {} if given else _fall({min(ids): len(ids) for ids in members.values()}, settings)
+    trained = {
+        names[place]
+        for place, problem in zip(places, problems, strict=True)
+        if question_key(problem.question) in known
+    }
+    sizes = {min(ids): len(ids) for ids in members.values()}
+    splits = {} if given else _fall(sizes, settings, trained)
     dealt = []
-    for place, problem in zip(places, problems, strict=True):
-        name = names[place]
+    for place, candidate in zip(places, kept, strict=True):
+        name, problem = names[place], candidate.problem
         split = splits.get(name, problem.split)
-        dealt.append(problem.model_copy(update={"group_id": name, "split": split}))
+        if name in trained and split != "train":
+            rejected.append(_was_trained(candidate))
+        else:
+            dealt.append(problem.model_copy(update={"group_id": name, "split": split}))
     return dealt, rejected
+
+
+def question_key(question: str) -> str:
+    """A question's words, as 16 hex digits: the same after edits of its paper or punctuation."""
+    words = " ".join(_WORD.findall(question.casefold()))
+    return hashlib.sha256(words.encode()).hexdigest()[:16]
+
+
+def trained_before(settings: SplitSettings) -> frozenset[str]:
+    """Keys of the questions that a model was trained on before.
+
+    Raises:
+        SourceError: the file that holds them cannot be read.
+    """
+    if settings.trained is None:
+        return frozenset()
+    try:
+        return frozenset(json.loads(Path(settings.trained).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise SourceError(
+            f"prepare.splits.trained: {settings.trained} is no JSON list of questions ({error})"
+        ) from None
+
+
+def _was_trained(candidate: Candidate) -> Rejected:
+    return Rejected(
+        candidate.row,
+        "split",
+        f"is {candidate.split}, but a model that is gone on from was trained on its group",
+        "move it to train, or start from another model (retrain.start: profile)",
+    )
 
 
 def _says_none(candidate: Candidate, others: int) -> Rejected:
@@ -168,11 +216,12 @@ def _leaking(
     return found
 
 
-def _fall(sizes: dict[str, int], settings: SplitSettings) -> dict[str, Split]:
+def _fall(sizes: dict[str, int], settings: SplitSettings, trained: set[str]) -> dict[str, Split]:
     """A split for each group, given how many problems it has.
 
-    The hash alone decides, but for two exceptions: a group larger than twice the share of its
-    split trains, and a split that stays empty takes the group that lies nearest to it.
+    The hash alone decides, but for three exceptions: a group that was trained on before trains,
+    so does one larger than twice the share of its split, and a split that stays empty takes the
+    group that lies nearest to it.
     """
     total = sum(sizes.values())
     at = {name: _position(f"{settings.seed}/{name}") for name in sizes}
@@ -183,12 +232,13 @@ def _fall(sizes: dict[str, int], settings: SplitSettings) -> dict[str, Split]:
         found[name] = "train"
         for split, share in shares.items():
             if starts[split] <= at[name] < starts[split] + share and (
-                size <= max(1.0, 2 * share * total)
+                size <= max(1.0, 2 * share * total) and name not in trained
             ):
                 found[name] = split
+    free = {name: size for name, size in sizes.items() if name not in trained}
     if len(sizes) >= len(SPLITS):
         for split in SPLITS:
-            _fill(found, sizes, at, split, starts.get(split, settings.validation + settings.test))
+            _fill(found, free, at, split, starts.get(split, settings.validation + settings.test))
     return found
 
 
@@ -199,11 +249,11 @@ def _fill(
     split: Split,
     start: float,
 ) -> None:
-    """Give an empty split one group: a small one, of a split that has more than one."""
+    """Give an empty split one of these groups: a small one, of a split that has more than one."""
     counts = Counter(found.values())
-    if counts[split]:
+    spare = [name for name in sizes if counts[found[name]] > 1]
+    if counts[split] or not spare:
         return
-    spare = [name for name in found if counts[found[name]] > 1]
     nearest = min(spare, key=lambda name: (sizes[name], abs(at[name] - start), name))
     found[nearest] = split
 
