@@ -107,13 +107,27 @@ def test_too_many_items_point_at_nothing() -> None:
 
 
 def test_items_that_stand_at_too_many_places_point_at_nothing() -> None:
-    papers = {"p1": "a" * 200_000}
+    papers = {"p1": "a" * 5_000}
     flood = ["a" * n for n in range(12, 12 + SETTINGS.max_items)]
     assert locate(flood, papers, SETTINGS) == Located({}, 0)
     room = 5 * SETTINGS.max_items
     for places, counted in ((room, True), (room + 1, False)):
         short = {"p1": "a" * (places + 19)}
         assert bool(locate(["a" * 20], short, SETTINGS).pieces) == counted
+
+
+def test_quotes_that_would_be_looked_for_without_end_point_at_nothing() -> None:
+    texts = {f"part {n}": "a" * 2_490 for n in range(80)}
+    slow = ["a" * (600 - n) + "b" + "a" * 600 for n in range(400)]
+    assert locate(slow, texts, SETTINGS) == Located({}, 0)
+    gold = "Kalvot scores 42 on Mirbex."
+    for more, counted in ((0, True), (1, False)):
+        papers = {"p1": gold.ljust(20_000), "p2": "-" * more}
+        # 1,000 quotes x 20,000 characters.
+        many = [gold, *(f"a made up sentence {n}" for n in range(999))]
+        assert bool(locate(many, papers, SETTINGS).pieces) == counted
+        named = [{"paper_id": "p1", "text": quote} for quote in many]
+        assert locate(named, papers, SETTINGS).retrieved == {"p1": [(0, len(gold))]}
 
 
 def test_made_up_quotes_beyond_the_free_ones_are_counted_once_each() -> None:
