@@ -147,6 +147,38 @@ def test_errors_cost_process_and_missing_blocks_cost_format() -> None:
     assert one.components["format_compliance"] == 0.75
 
 
+@pytest.mark.parametrize(
+    ("gold_papers", "sub_calls", "gain"),
+    [(1, 1, 0.067), (6, 0, 0.115), (7, 0, 0.120)],
+    ids=["handed to a child", "six printed by the root", "seven printed by the root"],
+)
+def test_sub_calls_for_show_hide_a_malformed_turn_by_no_more_than(
+    gold_papers: int, sub_calls: int, gain: float
+) -> None:
+    # Three turns: a malformed one; the child's, or the one that prints; the one that ends.
+    quotes = [f"Kalvot scores {n} on Mirbex." for n in range(gold_papers)]
+    papers = {quote: quote for quote in quotes}
+
+    def earned(shown: int, bad: int = 1) -> float:
+        turns = 2 + bad + shown
+        episode = EpisodeFacts(
+            papers=papers | {"another": "Sevzex is not new."},
+            evidence=[[(quote, 0, len(quote))] for quote in quotes],
+            answer=quotes,
+            answered=True,
+            papers_read=frozenset(papers),
+            turns=turns,
+            turns_with_error=bad,
+            turns_with_one_block=turns - bad,
+            sub_calls=sub_calls + shown,
+        )
+        return score(episode, SETTINGS).total
+
+    hidden = max(earned(shown) for shown in range(32))
+    assert hidden - earned(0) == pytest.approx(gain, abs=0.0005)
+    assert hidden < earned(0, bad=0) == 1.0
+
+
 def test_without_evidence_process_and_format_keep_their_floor() -> None:
     wrong = score(facts([WRONG[0]]), SETTINGS)
     assert wrong.components["primary_objective"] == 0.0
