@@ -8,6 +8,9 @@ while it is above the limit the step is halved, back towards the weights it star
 several steps on one rollout the limit holds for all of them together: only there the tokens are
 a sample of the right policy, and a step that has no room left is taken back.
 
+A step that made weights no numbers also made the optimizer's moments such, which would ruin every
+later step: they are cleared, and the next step starts them anew.
+
 Nothing is kept from step to step, so a resumed run does the same. Sources: the backtracking line
 search of TRPO (Schulman et al. 2015, arXiv:1502.05477, appendix C); the estimator r - 1 - log r
 (J. Schulman, "Approximating KL divergence", 2020).
@@ -15,12 +18,15 @@ search of TRPO (Schulman et al. 2015, arXiv:1502.05477, appendix C); the estimat
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 import torch
 from transformers import TrainerCallback
+
+logger = logging.getLogger(__name__)
 
 MAX_HALVINGS = 8
 """After these the weights before the step are put back, also if it made them no numbers."""
@@ -70,9 +76,16 @@ class TrustRegion(TrainerCallback):
         """Remember the weights."""
         self._before = [weight.detach().clone() for weight in self._weights()]
 
-    def on_optimizer_step(self, *_: Any, **__: Any) -> None:
+    def on_optimizer_step(self, *_: Any, **of_trainer: Any) -> None:
         """Halve the step until the policy has moved no further than the limit."""
         scale, kl = 1.0, self._measure()
+        if not all(weight.isfinite().all() for weight in self._weights()):
+            of_trainer["optimizer"].state.clear()
+            logger.warning(
+                "train: an optimizer step made weights that are no finite numbers, so its gradient "
+                "was none either; the step is taken back and the optimizer's moments are cleared. "
+                "If this comes again, lower train.learning_rate"
+            )
         while not kl <= self._limit and scale > 0:  # NaN is no small step
             scale = scale / 2 if scale > 0.5**MAX_HALVINGS else 0.0
             self._shorten(0.5 if scale else 0.0)

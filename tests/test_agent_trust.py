@@ -39,7 +39,7 @@ def step_of_one(limit: float, divergence_of) -> tuple[float, dict[str, float]]:
     region.on_pre_optimizer_step(*state)
     with torch.no_grad():
         weight.fill_(3.0)
-    region.on_optimizer_step(*state)
+    region.on_optimizer_step(*state, optimizer=torch.optim.AdamW([weight]))
     return weight.item(), noted
 
 
@@ -80,5 +80,32 @@ def test_weights_that_a_step_ruined_are_put_back(ruined):
     region.on_pre_optimizer_step(*state)
     with torch.no_grad():
         weight[0] = ruined
-    region.on_optimizer_step(*state)
+    region.on_optimizer_step(*state, optimizer=torch.optim.AdamW([weight]))
     assert weight.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("ruined", [float("nan"), float("inf")])
+def test_the_step_after_a_gradient_that_was_no_number_moves_the_weights_again(ruined, caplog):
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.AdamW([weight], lr=0.1, weight_decay=0.0)
+    noted: dict[str, float] = {}
+    region = TrustRegion(
+        1.0, lambda: [weight], lambda: float((weight - 1).abs().sum().item()), noted.__setitem__
+    )
+    state = (TrainingArguments(output_dir="unused"), TrainerState(), TrainerControl())
+
+    def step(*gradient: float) -> list[float]:
+        weight.grad = torch.tensor(gradient)
+        torch.nn.utils.clip_grad_norm_([weight], 0.1)
+        region.on_pre_optimizer_step(*state)
+        optimizer.step()
+        region.on_optimizer_step(*state, optimizer=optimizer)
+        return weight.tolist()
+
+    assert step(ruined, 1.0) == [1.0, 1.0]
+    assert noted["scale"] == 0
+    assert "no finite numbers" in caplog.text
+    caplog.clear()
+    assert step(1.0, 1.0) == pytest.approx([0.9, 0.9], abs=1e-4)
+    assert noted["scale"] == 1
+    assert not caplog.text
