@@ -137,6 +137,7 @@ class TreeGRPOTrainer(GRPOTrainer):
         self._saving: Path | None = None
         self._resumed = False
         self._batches: list[dict[str, torch.Tensor]] = []
+        self._learns = False
         self._compared: list[tuple[np.ndarray, np.ndarray]] = []
         # Weights in float32 agree to the last digits; anything shorter needs other limits.
         self._exact = all(p.dtype == torch.float32 for p in self.live_model.parameters())
@@ -171,9 +172,11 @@ class TreeGRPOTrainer(GRPOTrainer):
         self._compared = []
         loss = torch.zeros((), device=self.accelerator.device)
         for batch in self._batches:
-            with self.compute_loss_context_manager():
+            # A gradient of zeros would still let the optimizer's momentum move the weights.
+            with torch.set_grad_enabled(self._learns), self.compute_loss_context_manager():
                 part = self.compute_loss(model, batch)
-            self.accelerator.backward(part)
+            if self._learns:
+                self.accelerator.backward(part)
             loss += part.detach()
         if update == 0:
             self._judge_parity(step + 1)
@@ -188,17 +191,19 @@ class TreeGRPOTrainer(GRPOTrainer):
 
         Rows that can only add zeros (no weight; no advantage, where nothing else has a say) are
         left out of the forward passes, unless the step's number says that log-probabilities are
-        compared; the normaliser counts all rows either way. A resume does not enter here, or the
-        resumed run would measure its steps on other tokens than one that was never killed.
+        compared; the normaliser counts all rows either way. Where all rows are such, the
+        comparison is all there is: the step leaves the weights as they are. A resume does not
+        enter here, or the resumed run would measure its steps on other tokens than one that was
+        never killed.
         """
         step = generation_batch[0] + 1
         rows: Rows = self._generate_and_score_completions(generation_batch)
         everything = parity.due(step, self._settings.parity)
-        used = [
-            row
-            for row in rows.rows
-            if everything or row.has_gradient or (self.beta > 0 and row.weight > 0)
+        learning = [
+            row for row in rows.rows if row.has_gradient or (self.beta > 0 and row.weight > 0)
         ]
+        self._learns = bool(learning)
+        used = rows.rows if everything else learning
         pad = int(self._tokenizer.pad_token_id)
         self._note("rows/forwarded", len(used))
         batches = [

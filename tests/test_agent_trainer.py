@@ -276,19 +276,30 @@ def test_the_live_model_plays_with_the_trainers_log_probabilities(tmp_path):
 
 
 def test_a_step_without_a_signal_changes_nothing(tmp_path):
+    started: list[dict[str, torch.Tensor]] = []
+
     def rollout(model, step):
+        started.append(
+            {n: p.detach().clone() for n, p in model.named_parameters() if p.requires_grad}
+        )
         groups = play_trees(model, step)
-        for group in groups:
-            for tree in group:
-                tree.reward = 0.5
+        if step > 1:
+            for group in groups:
+                for tree in group:
+                    tree.reward = 0.5
         return groups
 
+    log: list = []
     settings = SETTINGS.model_copy(update={"steps": 3})
-    trainer = make_trainer(tmp_path, settings, rollout=rollout)
-    before = trained_weights(trainer)
+    trainer = make_trainer(tmp_path, settings, rollout=rollout, log=log)
     trainer.resume(None)
-    for name, value in trained_weights(trainer).items():
-        assert torch.equal(value, before[name])
+    # The log-probabilities of step 2 are compared all the same.
+    assert ["parity/max" in figures for _, figures in log] == [True, True, False]
+    first, *flat = [*started, trained_weights(trainer)]
+    assert any(not torch.equal(flat[0][name], value) for name, value in first.items())
+    for later in flat[1:]:
+        for name, value in later.items():
+            assert torch.equal(value, flat[0][name]), name
 
 
 def test_a_step_of_void_episodes_stops_the_run(tmp_path):
