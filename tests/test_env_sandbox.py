@@ -351,6 +351,7 @@ def test_final_gives_the_value_and_ends_the_cell(repl: Repl, code: str, value: o
         "FINAL('x' * 5_000_000)",
         "FINAL([1] * 300_000)",
         "FINAL(['x' * 4_000_000] * 5)",  # travels once, and would stand there five times
+        "FINAL(['x' * 1_000_000] * 5)",
         "FINAL_VAR('no_such_name')",
     ],
 )

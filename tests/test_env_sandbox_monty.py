@@ -264,6 +264,7 @@ def test_final_gives_the_value_and_ends_the_cell(repl: MontyRepl, code: str, val
         "x = 1\nfor _ in range(500): x = [x]\nFINAL(x)",
         "FINAL(10 ** 100)",
         "FINAL('x' * 5_000_000)",
+        "FINAL(['x' * 1_000_000] * 5)",
         "FINAL([1] * 300_000)",
         "FINAL_VAR('no_such_name')",
     ],

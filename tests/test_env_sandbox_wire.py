@@ -12,7 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from env.server.sandbox.inside.channel import TooLargeError, frame
-from env.server.sandbox.wire import MAX_FRAME, BadFrameError, Frame, Inbox, pack
+from env.server.sandbox.wire import (
+    MAX_ANSWER,
+    MAX_FRAME,
+    MAX_TEXT,
+    BadFrameError,
+    Frame,
+    Inbox,
+    pack,
+)
 
 JSON = st.recursive(
     st.none()
@@ -103,11 +111,25 @@ def test_a_text_that_travels_once_counts_as_often_as_it_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["x" * MAX_FRAME, list(range(100_000)), 2**64, ["x" * 1_000_000] * 17]
+    "value",
+    [
+        "x" * MAX_FRAME,
+        list(range(100_000)),
+        2**64,
+        *(["x" * 1_000_000] * times for times in (5, 16, 17)),
+    ],
 )
 def test_what_does_not_fit_is_refused_before_it_is_sent(value: Any) -> None:
     with pytest.raises(TooLargeError):
         frame("final", 1, value)
+
+
+@pytest.mark.parametrize(("kind", "most"), [("final", MAX_ANSWER), ("call", MAX_TEXT)])
+def test_both_ends_hold_the_same_number_of_characters_too_many(kind: str, most: int) -> None:
+    text = "x" * (most // 16)
+    assert receive(frame(kind, 1, [text] * 16), piece=1 << 16)
+    with pytest.raises(TooLargeError):
+        frame(kind, 1, [*[text] * 16, "x"])
 
 
 @pytest.mark.parametrize("value", [object(), {"a": {1: object()}}, [print]])

@@ -21,9 +21,9 @@ if TYPE_CHECKING:  # openenv takes seconds to import
 MAX_HEADER = 256 * 1024
 MAX_FRAME = 4 * 1024 * 1024
 MAX_TEXT = 4 * MAX_FRAME
+"""Characters of a value: one text may stand in it many times, and travels once."""
 MAX_ANSWER = MAX_FRAME
 """Characters of an answer, each naming of a text counted: parents and the client get it whole."""
-"""Characters of a value: one text may stand in it many times, and travels once."""
 MAX_DEPTH = 200
 """Above what `inside/channel.py` sends, below what recursion can take (three levels an item)."""
 

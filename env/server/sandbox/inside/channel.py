@@ -18,6 +18,7 @@ FD = 3
 MAX_HEADER = 256 * 1024
 MAX_FRAME = 4 * 1024 * 1024
 MAX_TEXT = 4 * MAX_FRAME
+MAX_ANSWER = MAX_FRAME
 MAX_DEPTH = 64
 
 
@@ -66,8 +67,9 @@ def frame(kind: str, number: int, value: Any) -> bytes:
     """
     blobs: dict[str, int] = {}
     tree = _tree(value, blobs, 0, set())
-    if _characters(tree, [len(text) for text in blobs]) > MAX_TEXT:
-        raise TooLargeError("too large: at most 16 million characters")
+    most = MAX_ANSWER if kind == "final" else MAX_TEXT
+    if _characters(tree, [len(text) for text in blobs]) > most:
+        raise TooLargeError(f"too large: at most {most >> 20} million characters")
     encoded = [text.encode("utf-8", "replace") for text in blobs]
     header = json.dumps(
         {"t": kind, "n": number, "v": tree, "b": [len(blob) for blob in encoded]},

@@ -96,11 +96,11 @@ class Cell:
                 self.output.write("...\n")
 
     def _ask(self, fn: str, prompts: list[str], contexts: list[Any] | None) -> None:
-        self.asked = sub_call(_plain({"fn": fn, "prompts": prompts, "contexts": contexts}))
+        self.asked = sub_call(_plain("call", {"fn": fn, "prompts": prompts, "contexts": contexts}))
         raise AskedError
 
     def _finish(self, value: Any) -> None:
-        plain = _plain(value)
+        plain = _plain("final", value)
         if self.final is UNSET:
             self.final = plain
         self._finals += 1
@@ -125,13 +125,13 @@ def _result(
         return {"exc_type": "ValueError", "message": str(error)}
 
 
-def _plain(value: Any) -> JSONValue:
+def _plain(kind: str, value: Any) -> JSONValue:
     """JSON types only, as the other backend's channel makes them.
 
     Raises:
         ValueError: too large, or nested too deeply.
     """
-    return parse(frame("call", 0, value)[4:]).value
+    return parse(frame(kind, 0, value)[4:]).value
 
 
 def kind(raised: monty.MontyError) -> CellError:
