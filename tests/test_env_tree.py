@@ -239,6 +239,21 @@ def test_an_endless_loop_of_refused_sub_calls_ends(host: SandboxHost) -> None:
     assert play.tree.counters.errors == 1
 
 
+def test_for_too_many_sub_calls_the_frame_that_made_most_is_to_blame(host: SandboxHost) -> None:
+    for calls, reasons in (
+        (126, ["budget", "final", "budget"]),  # with the root's two: the last that are allowed
+        (127, ["budget", "timeout", "budget"]),
+    ):
+        play = Play(host, max_depth=1, max_frames=4)
+        play.code((0, 'rlm_query_batched(["a", "b"])'))
+        many = f'for _ in range({calls}): rlm_query("a")\nFINAL(1)'
+        play.code((1, many), (2, 'rlm_query("a")\nFINAL(2)'))
+        assert [state.stop_reason for state in play.tree.states()] == reasons
+        assert [frame.failed for frame in play.tree._frames] == [False, True, False]
+        assert play.tree.counters.errors == 1
+        assert play.tree.counters.sub_calls == 129
+
+
 def test_plain_final_lines_answer(host: SandboxHost) -> None:
     for text, answer in (
         ("FINAL(The score is 12)", "The score is 12"),

@@ -43,6 +43,8 @@ class Frame:
     turns: int = 0
     repl: OpenRepl | None = None
     """Opened at the first cell."""
+    asked: int = 0
+    """Sub-calls that its cells have made, refused ones included."""
     called: bool = False
     """The present cell has made sub-calls."""
     calls: Calls | None = None

@@ -30,8 +30,8 @@ from env.server.turn import parse
 from env.settings import EnvSettings, LimitSettings
 
 _CALLS_PER_FRAME = 32
-"""Times `max_frames`: sub-calls, refused ones included, after which an episode is cut. Answering
-a refused one costs a cell next to nothing and the server a round trip."""
+"""Times `max_frames`: sub-calls, refused ones included, beyond which an episode is cut; the frame
+with most of them is to blame. A refused one costs a cell nothing and the server a round trip."""
 
 
 class ReplOpener(Protocol):
@@ -241,9 +241,12 @@ class Tree:
             if isinstance(event, SubCall):
                 assert frame.repl is not None
                 frame.called = True
+                frame.asked += len(event.prompts)
+                self._counts["sub_calls"] += len(event.prompts)
                 if self._counts["sub_calls"] > _CALLS_PER_FRAME * self._limits.max_frames:
-                    self._fail(frame)
-                    self._end_all("budget", culprit=frame)
+                    culprit = max(self._frames, key=lambda frame: frame.asked)
+                    self._fail(culprit)
+                    self._end_all("budget", culprit)
                     return
                 calls = self._open_children(frame, event)
                 if calls.waiting:
@@ -337,7 +340,6 @@ class Tree:
         calls = Calls(
             batched=call.fn.endswith("_batched"), values=[None] * len(call.prompts), waiting={}
         )
-        self._counts["sub_calls"] += len(call.prompts)
         contexts = call.contexts or [None] * len(call.prompts)
         for slot, (prompt, given) in enumerate(zip(call.prompts, contexts, strict=False)):
             context = as_context(given)
