@@ -273,6 +273,17 @@ def test_a_repeated_seq_is_answered_and_not_played_twice(session: Sessions) -> N
     assert session.step(0, last).result() == done
 
 
+def test_a_step_without_seq_leaves_the_numbered_ones_as_they_were(session: Sessions) -> None:
+    session.reset(0, seed=0).result()
+    action = _code((0, "print(7)")).model_copy(update={"seq": 5})
+    first = session.step(0, action).result()
+    assert session.step(0, _code((0, "print(8)"))).result().counters.turns == 2
+    assert session.step(0, action).result() == first
+    with pytest.raises(RefusedError, match="older"):
+        session.step(0, action.model_copy(update={"seq": 4})).result()
+    assert session.step(0, action.model_copy(update={"seq": 6})).result().counters.turns == 3
+
+
 def test_malformed_messages_leave_the_session_alive(server_url: str) -> None:
     async def try_all() -> Any:
         async with GenericEnvClient(base_url=server_url) as client:

@@ -159,9 +159,10 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
             logger.exception("episode %s is void", self._episode_id)
             tree.end_void(INTERNAL)
         self._steps += 1
-        self._seq = action.seq
-        self._last = self._observe()
-        return self._last
+        observation = self._observe()
+        if action.seq is not None:
+            self._seq, self._last = action.seq, observation
+        return observation
 
     @property
     def state(self) -> RLMState:
