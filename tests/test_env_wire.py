@@ -228,25 +228,25 @@ def test_wrong_actions_are_refused_and_change_nothing(
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "words"),
     [
-        {"problem_id": "no such"},
-        {"problem_id": 7},
-        {"split": "train", "difficulty": "impossible"},
-        {"seed": "three"},
-        {"colour": "red"},
-        {"question": "Why?"},
-        {"question": "Why?", "papers": {}},
-        {"question": "Why?", "papers": {"a": 7}},
-        {"question": "Why?", "papers": {"a": "x" * 2_000_001}},
+        ({"problem_id": "no such"}, "no problem for problem_id 'no such'"),
+        ({"problem_id": 7}, "problem_id must be a string"),
+        ({"split": "train", "difficulty": "impossible"}, "no problem for 'train', 'impossible'"),
+        ({"seed": "three"}, "seed must be a whole number"),
+        ({"colour": "red"}, "reset takes problem_id"),
+        ({"question": "Why?"}, "papers must be a dict"),
+        ({"question": "Why?", "papers": {}}, "papers must be a dict"),
+        ({"question": "Why?", "papers": {"a": 7}}, "every paper must be a text"),
+        ({"question": "Why?", "papers": {"a": "x" * 2_000_001}}, "longer than 2000000 characters"),
     ],
 )
-def test_wrong_resets_are_refused_and_leave_the_episode(
-    session: Sessions, arguments: dict[str, Any]
+def test_wrong_resets_are_refused_in_words_and_leave_the_episode(
+    session: Sessions, arguments: dict[str, Any], words: str
 ) -> None:
     session.reset(0, seed=0).result()
     session.step(0, _code((0, "x = 41"))).result()
-    with pytest.raises(RefusedError):
+    with pytest.raises(RefusedError, match=words):
         session.reset(0, **arguments).result()
     after = session.step(0, _code((0, "print(x + 1)"))).result()
     assert after.frames[0].messages[0].content == "42"
