@@ -16,12 +16,12 @@ import numpy as np
 from agent.statistics import Bootstrap, Interval, wilson
 from agent.trajectory import Trajectory
 from env.models import Evidence
+from rewards.combine import COMPONENTS
 
 Mode = Literal["greedy", "sampled"]
 Row = dict[str, Any]
 """One episode, as `episode_row` makes it; void ones have None for every score."""
 
-COMPONENTS = ("primary_objective", "process_quality", "format_compliance", "efficiency")
 METRICS = tuple(Evidence.model_fields)
 """Agreement with gold, beside the reward; `canary` is None where no paper is one."""
 SCORES = ("reward", *COMPONENTS, *METRICS)

@@ -19,7 +19,6 @@ OWN = re.compile(
     re.IGNORECASE,
 )
 DEV = re.compile(r"development|validation|tuning|\bdev\b", re.IGNORECASE)
-HELD_OUT = re.compile(r"\btest\b|held-out|evaluation", re.IGNORECASE)
 SCORE = re.compile(r"\b\d\d\.\d\b")
 NOT_A_SCORE = re.compile(
     r"without|switched off|reduced|stripped|lacks|points of|falls by|down by|costs|"

@@ -1,17 +1,12 @@
 """The record of an episode: a tree of frames with every token the policy read and wrote.
 
 Rollout fills it, batching turns it into rows for the loss, evaluation and the report read it.
-Pure data: no torch, no client. Files hold one episode a line (JSONL).
+Pure data: no torch, no client, no files.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
-
-from pydantic import TypeAdapter, ValidationError
 
 from env.models import Counters, Evidence, Finish, FrameKind, JSONValue, StopReason
 
@@ -84,31 +79,3 @@ class Trajectory:
     def answered(self) -> bool:
         """The root gave a final answer."""
         return self.void is None and bool(self.frames) and self.root.stop_reason == "final"
-
-
-_ADAPTER = TypeAdapter(Trajectory)
-
-
-def save_trajectories(path: Path, episodes: Iterable[Trajectory]) -> Path:
-    """Write episodes, one a line; the file is there whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("wb") as file:
-        for episode in episodes:
-            file.write(_ADAPTER.dump_json(episode) + b"\n")
-    os.replace(temporary, path)
-    return path
-
-
-def load_trajectories(path: Path) -> Iterator[Trajectory]:
-    """Episodes of a file, one at a time.
-
-    Raises:
-        ValueError: a line is no episode; the message names it.
-    """
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            try:
-                yield _ADAPTER.validate_json(line)
-            except ValidationError as error:
-                raise ValueError(f"{path}, line {number}: no episode: {error}") from None

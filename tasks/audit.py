@@ -17,7 +17,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from agent.evaluation import COMPONENTS
 from agent.policy import Policy
 from agent.scripted import keyword, oracle, random_code
 from agent.statistics import choose_problems
@@ -25,6 +24,7 @@ from agent.trajectory import Trajectory
 from env.errors import EpisodeError, SettingsError
 from env.problems.schema import Problem
 from env.problems.store import ProblemStore
+from rewards.combine import COMPONENTS
 from tasks.config import AuditSettings, Params
 from tasks.errors import StageError
 from tasks.outputs import replacing, write_json

@@ -72,7 +72,7 @@ def test_heads_that_do_not_divide_the_width_are_refused():
 def test_an_untaught_model_fails_the_probe(problems):
     base = untaught(NanoSettings(), problems)
     result = probe(base.model, base.tokenizer, pairs=20, temperature=0.0, seed=0)
-    assert result.worst < 0.3
+    assert min(result.root, result.child) < 0.3
 
 
 def test_the_probe_cuts_where_names_stand():

@@ -10,7 +10,6 @@ import pytest
 
 from agent.policy import FrameKey, TurnReply, TurnRequest
 from agent.rollout import EpisodeSpec, play, turn_seed
-from agent.trajectory import Trajectory, load_trajectories, save_trajectories
 from env.client import Sessions
 from env.errors import EpisodeError, RefusedError
 from env.models import (
@@ -286,21 +285,6 @@ def test_an_environment_that_begins_no_episode_is_an_error(error):
 
 def test_no_specs_is_no_episodes():
     assert play(EchoPolicy(), "http://127.0.0.1:9", [], sessions=4) == []
-
-
-def test_records_survive_a_file(tmp_path):
-    episodes = play(EchoPolicy(), ScriptedSessions(two_children), specs(3), sessions=3)
-    episodes[1].void = "lost"
-    path = save_trajectories(tmp_path / "some" / "episodes.jsonl", episodes)
-    assert list(load_trajectories(path)) == episodes
-    assert path.read_text().count("\n") == 3
-
-
-def test_a_broken_record_is_named_by_its_line(tmp_path):
-    path = save_trajectories(tmp_path / "episodes.jsonl", [Trajectory("q0", "easy")])
-    path.write_text(path.read_text() + "{}\n")
-    with pytest.raises(ValueError, match="line 2"):
-        list(load_trajectories(path))
 
 
 class OneBlockPolicy:

@@ -36,11 +36,6 @@ class ProbeResult:
     root: float
     child: float
 
-    @property
-    def worst(self) -> float:
-        """The lower of both."""
-        return min(self.root, self.child)
-
 
 def probe(
     model: LlamaForCausalLM,

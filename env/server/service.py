@@ -10,7 +10,6 @@ everybody can read takes its problems from a private data set on the Hub (`RLM_D
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -196,13 +195,3 @@ class Service:
             host, self._host = self._host, None
         if host is not None:
             host.close()
-
-
-def start(environ: Mapping[str, str] = os.environ) -> Service:
-    """A service as the environment variables say.
-
-    Raises:
-        SettingsError: settings or data are wrong.
-    """
-    settings = read_settings(environ)
-    return Service(settings, read_problems(settings, environ))
