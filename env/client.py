@@ -26,7 +26,8 @@ from env.models import RLMAction, RLMObservation, RLMState
 T = TypeVar("T")
 
 MESSAGE_TIMEOUT_S = 600.0
-"""Longer than any step: a step is bounded by the server's own limits."""
+"""Longer than the server's own limits let a step take: `episode_s` of CPU for all cells, and at the
+end some seconds of scoring for each frame's answer at worst."""
 
 
 class RLMEnv(EnvClient[RLMAction, RLMObservation, RLMState]):

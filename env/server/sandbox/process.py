@@ -18,7 +18,7 @@ class WorkerGoneError(Exception):
 
 
 class WorkerProcess:
-    """A forked worker. One thread at a time, but `kill` may come from any.
+    """A forked worker. One thread at a time, but `signal` may come from any.
 
     Args:
         spawner: What to fork it from.
