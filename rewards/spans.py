@@ -17,9 +17,11 @@ from typing import Any
 from rewards.settings import RewardSettings
 
 _PLACES_PER_ITEM = 5
-_SEARCHED_CHARS = 20_000_000
-"""Of all texts that the quotes of one answer are looked for in. A child's texts are the policy's
-own: written for it, they take 0.1 microseconds a character, so 2 s, under no clock of a cell."""
+_SEARCHED_CHARS = 200_000_000
+"""Of all texts that the quotes of one answer are looked for in: 100 quotes in 2 million."""
+_SEARCHED_CHARS_OF_CHILD = 20_000_000
+"""A child's texts may be the policy's own work: then each takes 0.1 microseconds, so 2 s in all,
+under no clock of a cell."""
 _PLACES_OF_GOLD = 50
 """In the texts that a child was given; the policy wrote them, and may repeat what it likes."""
 
@@ -146,7 +148,12 @@ def _searched_chars(items: Iterable[Any], papers: Mapping[str, str], min_chars: 
     )
 
 
-def locate(answer: Any, papers: Mapping[str, str], settings: RewardSettings) -> Located:
+def locate(
+    answer: Any,
+    papers: Mapping[str, str],
+    settings: RewardSettings,
+    searched_chars: int = _SEARCHED_CHARS,
+) -> Located:
     """The characters that an answer points at.
 
     Args:
@@ -154,10 +161,11 @@ def locate(answer: Any, papers: Mapping[str, str], settings: RewardSettings) -> 
         papers: text of each paper.
         settings: `min_span_chars`; `max_items`: an answer with more distinct items than that
             points at nothing, so that scoring stays cheap, and so does one whose items stand at
-            five times as many places, or whose quotes have to be looked for in more than 20
-            million characters, a bare one in those of all papers; `free_misses`: quotes that
-            stand nowhere and cost nothing, the longest ones. Were all of them free, an answer
-            could list every sentence that might be there.
+            five times as many places; `free_misses`: quotes that stand nowhere and cost
+            nothing, the longest ones. Were all of them free, an answer could list every
+            sentence that might be there.
+        searched_chars: an answer whose quotes have to be looked for in more characters points
+            at nothing; a bare quote is looked for in all papers.
 
     Returns:
         Nothing retrieved when nothing stands in a paper, or when a number is not finite.
@@ -165,7 +173,7 @@ def locate(answer: Any, papers: Mapping[str, str], settings: RewardSettings) -> 
     items = _items(answer)
     if items is None or len(items) > settings.max_items:
         return Located({}, 0)
-    if _searched_chars(items, papers, settings.min_span_chars) > _SEARCHED_CHARS:
+    if _searched_chars(items, papers, settings.min_span_chars) > searched_chars:
         return Located({}, 0)
     pieces: dict[str, set[Interval]] = {}
     misses: set[str] = set()
@@ -287,7 +295,7 @@ def frame_score(
         F1; where nothing was there to find, 1 for an answer without any span and else 0; 0 where
         gold stands at more than 50 places, which no paper does.
     """
-    found = locate(answer, given, settings).retrieved
+    found = locate(answer, given, settings, _SEARCHED_CHARS_OF_CHILD).retrieved
     there = []
     for fact in evidence:
         texts = {papers[paper_id][start:end] for paper_id, start, end in fact}

@@ -119,11 +119,16 @@ def test_items_that_stand_at_too_many_places_point_at_nothing() -> None:
 def test_quotes_that_would_be_looked_for_without_end_point_at_nothing() -> None:
     texts = {f"part {n}": "a" * 2_490 for n in range(80)}
     slow = ["a" * (600 - n) + "b" + "a" * 600 for n in range(400)]
-    assert locate(slow, texts, SETTINGS) == Located({}, 0)
+    assert locate(slow, texts, SETTINGS, searched_chars=20_000_000) == Located({}, 0)
+    parts = texts | {"gold": PAPERS["p1"]}
+    evidence = [[("p1", 19, 46)]]
+    child = [PAPERS["p1"][19:46]]
+    assert frame_score(child, parts, PAPERS, evidence, SETTINGS) == 1.0
+    assert frame_score([*child, *slow], parts, PAPERS, evidence, SETTINGS) == 0.0
     gold = "Kalvot scores 42 on Mirbex."
     for more, counted in ((0, True), (1, False)):
-        papers = {"p1": gold.ljust(20_000), "p2": "-" * more}
-        # 1,000 quotes x 20,000 characters.
+        papers = {"p1": gold.ljust(200_000), "p2": "-" * more}
+        # 1,000 quotes x 200,000 characters.
         many = [gold, *(f"a made up sentence {n}" for n in range(999))]
         assert bool(locate(many, papers, SETTINGS).pieces) == counted
         named = [{"paper_id": "p1", "text": quote} for quote in many]
