@@ -39,24 +39,24 @@ def check(params: Params, data: Path | None) -> None:
         ConfigError: one of these settings is wrong.
     """
     settings = params.deploy.space
-    if settings.problems == "dataset":
-        if data is None:
-            raise ConfigError(
-                "deploy: deploy.space.problems is dataset, but there are no problems here; run "
-                "`python -m flows.pipeline prepare` first"
-            )
-        return
-    if params.prepare.source != "synthetic":
+    synthetic = params.prepare.source == "synthetic"
+    if settings.problems == "dataset" and data is None:
+        raise ConfigError(
+            "deploy: deploy.space.problems is dataset, but there are no problems here; run "
+            "`python -m flows.pipeline prepare` first"
+        )
+    if settings.problems == "seed" and not synthetic:
         raise ConfigError(
             f"deploy: problems of the source {params.prepare.source} cannot be generated; set "
             "deploy.space.problems: dataset"
         )
-    if not settings.private and params.prepare.synthetic.seed < GUESSABLE:
+    # Of a data set too: the tree holds the generator and all of its settings but the seed.
+    if synthetic and not settings.private and params.prepare.synthetic.seed < GUESSABLE:
         raise ConfigError(
             f"deploy: a public Space would play problems of seed {params.prepare.synthetic.seed}, "
             "which anybody can try out, and with them their gold; set prepare.synthetic.seed to a "
-            'large secret number (python -c "import secrets; print(secrets.randbits(60))"), '
-            "deploy.space.problems: dataset, or deploy.space.private: true"
+            'large secret number (python -c "import secrets; print(secrets.randbits(60))"), or '
+            "deploy.space.private: true"
         )
 
 

@@ -244,6 +244,20 @@ def test_what_cannot_be_deployed_is_refused_before_anything_is_pushed(
     assert the_hub.repos == {}
 
 
+def test_a_data_set_does_not_hide_the_gold_of_a_seed_that_can_be_guessed(
+    the_hub: SpaceHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(access.DATASET_TOKEN, READ_TOKEN)
+    params = settings(
+        *("deploy.space.problems=dataset", "deploy.space.private=false"),
+        "prepare.synthetic.seed=3",
+    )
+    with pytest.raises(ConfigError, match="seed 3, which anybody can") as caught:
+        space.deployed(params, local_problems(params))
+    assert "dataset" not in str(caught.value)
+    assert the_hub.repos == {}
+
+
 def test_a_space_of_other_visibility_is_not_changed_silently(the_hub: SpaceHub) -> None:
     space.deployed(settings("deploy.space.private=false"), None)
     with pytest.raises(
@@ -493,9 +507,7 @@ def answers_layers(params: Params) -> list[str]:
 def test_a_public_space_plays_the_problems_of_a_private_data_set(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    params = settings(
-        "deploy.space.problems=dataset", "deploy.space.private=false", "prepare.synthetic.seed=3"
-    )
+    params = settings("deploy.space.problems=dataset", "deploy.space.private=false")
     local_problems(params)
     monkeypatch.setenv(access.DATASET_TOKEN, READ_TOKEN)
     with serve_spaces(tmp_path_factory.mktemp("hub")) as the_hub:
