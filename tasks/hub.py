@@ -30,8 +30,10 @@ _WAIT_S = 1.0
 _SECRET_CHARS = 8
 _KEPT = (".gitattributes",)
 """The Hub's own file in each repository."""
-_MARK = "env/server/app.py"
-"""A Space with this file is one of ours: what left the tree may be deleted there."""
+_MARKS = {"space": "env/server/app.py", "dataset": ".rlm-problems"}
+"""A repository with this file is one of ours: what left the folder may be deleted there."""
+_MARK_OF_DATA = b"Each deployment replaces the Parquet files that are here.\n"
+"""What a data set's says; a Space's is part of its tree."""
 
 
 class Hub:
@@ -150,31 +152,34 @@ class Hub:
         """The newest commit, and what is missing in it or too much.
 
         Raises:
-            ConfigError: it is a Space with files that no deployment put there.
+            ConfigError: it holds files that no deployment put there.
         """
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
         info = self.api.repo_info(repo, repo_type=kind, files_metadata=True)
         there = {one.rfilename: one for one in getattr(info, "siblings", None) or []}
-        here = {
+        here: dict[str, Path | bytes] = {
             path.relative_to(folder).as_posix(): path
             for path in sorted(folder.rglob("*"))
             if path.is_file()
         }
-        gone = [name for name in there if name not in here and name not in _KEPT]
+        gone = foreign = [name for name in there if name not in here and name not in _KEPT]
         if kind == "dataset":
             gone = [name for name in gone if name.endswith(".parquet")]
-        elif gone and _MARK not in there:
+            foreign = [name for name in there if name not in _KEPT]  # train.parquet is any data's
+            here[_MARKS[kind]] = _MARK_OF_DATA
+        if foreign and _MARKS[kind] not in there:
+            setting = "deploy.space.name" if kind == "space" else "deploy.space.dataset"
             raise ConfigError(
-                f"deploy: the space {repo} holds something else ({', '.join(gone[:3])}); name "
-                "another with deploy.space.name, or empty it"
+                f"deploy: the {kind} {repo} holds something else ({', '.join(foreign[:3])}); name "
+                f"another with {setting}, or empty it"
             )
         return str(info.sha), [
             *(CommitOperationDelete(path_in_repo=name, is_folder=False) for name in gone),
             *(
-                CommitOperationAdd(path_in_repo=name, path_or_fileobj=str(path))
-                for name, path in here.items()
-                if name not in there or not _same(there[name], path)
+                CommitOperationAdd(path_in_repo=name, path_or_fileobj=content)
+                for name, content in here.items()
+                if name not in there or not _same(there[name], content)
             ),
         ]
 
@@ -234,10 +239,10 @@ def _passes(error: BaseException) -> bool:
     return not isinstance(error, PipelineError) and any(map(outage, chain(error)))
 
 
-def _same(there: RepoSibling, here: Path) -> bool:
+def _same(there: RepoSibling, here: Path | bytes) -> bool:
     from huggingface_hub.utils.sha import git_hash
 
-    content = here.read_bytes()
+    content = here if isinstance(here, bytes) else here.read_bytes()
     if there.lfs is not None:
         return bool(there.lfs.sha256 == hashlib.sha256(content).hexdigest())
     return bool(there.blob_id == git_hash(content))

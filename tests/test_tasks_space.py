@@ -207,6 +207,41 @@ def test_a_space_that_holds_something_else_is_left_alone(the_hub: SpaceHub) -> N
     assert other.secrets == {}
 
 
+@pytest.mark.parametrize("name", ["data/train-00000.parquet", "train.parquet", "README.md"])
+def test_a_data_set_that_holds_something_else_is_left_alone(
+    the_hub: SpaceHub, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(access.DATASET_TOKEN, READ_TOKEN)
+    other = Repo(private=True, files={".gitattributes": b"", name: b"one of a kind"})
+    other.commit()
+    the_hub.repos["dataset", "ada/rlm-problems"] = other
+    params = settings("deploy.space.problems=dataset")
+    problems = local_problems(params)
+    (problems / "train.parquet").write_bytes((problems / "test.parquet").read_bytes())
+    with pytest.raises(ConfigError, match=rf"holds something else \({name}\).*space\.dataset"):
+        space.deployed(params, problems)
+    assert other.files == {".gitattributes": b"", name: b"one of a kind"}
+    assert list(the_hub.repos) == [("dataset", "ada/rlm-problems")]
+
+
+def test_a_split_that_left_the_problems_leaves_their_data_set(
+    the_hub: SpaceHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(access.DATASET_TOKEN, READ_TOKEN)
+    params = settings("deploy.space.problems=dataset")
+    problems = local_problems(params)
+    (problems / "train.parquet").write_bytes((problems / "test.parquet").read_bytes())
+    space.deployed(params, problems)
+    repo = repo_of(the_hub, "ada/rlm-problems", "dataset")
+    repo.files["README.md"] = b"a note"
+    (problems / "train.parquet").unlink()
+    space.deployed(params, problems)
+    assert repo.files.keys() == {".gitattributes", ".rlm-problems", "README.md", "test.parquet"}
+    commits = list(repo.commits)
+    space.deployed(params, problems)
+    assert repo.commits == commits
+
+
 def test_variables_secrets_and_hardware_are_set(
     the_hub: SpaceHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
