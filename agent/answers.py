@@ -76,12 +76,27 @@ def fault(question: Question, env: EnvSettings) -> str | None:
     for name, text in question.documents.items():
         if not text.strip():
             return f"document {name!r} holds no text; leave it out"
+    texts = {"the question": question.text}
+    for name, text in question.documents.items():
+        texts |= {f"the id {name!r}": name, f"document {name!r}": text}
+    for what, text in texts.items():
+        if (place := _lone_surrogate(text)) is not None:
+            return f"{what} holds {text[place]!r} at {place}, which is no character; leave it out"
     size = sum(map(len, question.documents.values()))
     if size > env.document_chars:
         return (
             f"the documents have {size:,} characters in all, more than {env.document_chars:,} "
             "(env.document_chars); ask about fewer"
         )
+    return None
+
+
+def _lone_surrogate(text: str) -> int | None:
+    """Where one is: JSON can name it, UTF-8 cannot carry it to the environment."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return error.start
     return None
 
 
