@@ -116,8 +116,10 @@ def rollback(name: str, to: str | None) -> tuple[ModelVersion | None, ModelVersi
     register.download(target)  # what cannot be read must not serve
     if now is not None:
         _tag(now, {ROLLED_BACK: _now(), "rolled_back_to": to})
-    # Going back leads one step further back the next time, and not forth again.
-    crown(target, instead_of=now, previous=target.tags.get(PREVIOUS))
+    # Going back leads one step further back the next time, and not forth again. A newer version
+    # that is named replaces the present champion, as a promotion does.
+    back = now is None or to == now.tags.get(PREVIOUS) or int(to) < int(now.version)
+    crown(target, instead_of=now, previous=target.tags.get(PREVIOUS) if back else None)
     return now, target
 
 

@@ -459,6 +459,21 @@ def test_rollback_goes_back_one_champion_at_a_time(three: None) -> None:
     assert champion() == "1"
 
 
+def test_rollback_from_who_was_taken_forward_leads_to_whom_it_replaced(three: None) -> None:
+    champions.rollback("rlm", None)
+    champions.rollback("rlm", None)
+    champions.rollback("rlm", "3")
+    champions.rollback("rlm", None)
+    assert champion() == "1"
+
+
+def test_rollback_to_whom_an_older_version_replaced_goes_on_backwards(three: None) -> None:
+    champions.crown(register.version("rlm", "1"), instead_of=register.champion("rlm"))
+    for expected in ("3", "2", "1"):
+        champions.rollback("rlm", None)
+        assert champion() == expected
+
+
 def test_what_was_rolled_back_is_not_promoted_again_by_itself(
     three: None, played: list[str], server_params: Params
 ) -> None:
