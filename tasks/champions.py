@@ -149,7 +149,7 @@ def _before_after(tags: dict[str, str], score: str) -> str:
 
 
 def _verdict(tags: dict[str, str]) -> str:
-    if "promotion.verdict" not in tags:
+    if DECISION not in tags:  # the last one written: without it others may be missing
         return "not compared"
     intervals = json.loads(tags["promotion.interval"])
     return "\n".join(

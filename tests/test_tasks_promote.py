@@ -128,6 +128,13 @@ def champion() -> str | None:
     return str(found.version) if found else None
 
 
+def listed() -> str:
+    """What the command `models` prints."""
+    told = io.StringIO()
+    Console(width=200, file=told).print(champions.table("rlm"))
+    return told.getvalue()
+
+
 # --- who is promoted ---
 
 
@@ -412,16 +419,19 @@ def test_without_a_base_there_is_one_message(played: list[str], server_params: P
 def test_a_registry_that_fails_while_tags_are_written_promotes_nobody(
     played: list[str], server_params: Params, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
 
     challenger("0.5 first")
     written = 0
+    write = MlflowClient.set_model_version_tag
 
     def locked(*args: Any, **kwargs: Any) -> None:
         nonlocal written
         written += 1
         if written == 3:
             raise MlflowException("(sqlite3.OperationalError) database is locked\n[SQL: ...]")
+        write(*args, **kwargs)
 
     with monkeypatch.context() as patch:
         patch.setattr("mlflow.MlflowClient.set_model_version_tag", locked)
@@ -431,6 +441,8 @@ def test_a_registry_that_fails_while_tags_are_written_promotes_nobody(
     assert "database is locked. Nothing was half done: when it answers again, run" in told
     assert "\n" not in told
     assert champion() is None
+    assert "promotion.verdict" in register.version("rlm", "1").tags
+    assert "not compared" in listed()
     assert (promoted(server_params)["verdict"], champion()) == ("promoted", "1")
 
 
@@ -517,10 +529,7 @@ def test_without_a_champion_there_is_nothing_to_go_back_from(folder: Path) -> No
 
 def test_the_list_shows_each_version_with_what_is_known(three: None) -> None:
     champions.rollback("rlm", None)
-    console = Console(width=200, file=io.StringIO())
-    console.print(champions.table("rlm"))
-    told: Any = console.file
-    shown = told.getvalue()
+    shown = listed()
     third, second, first = (line for line in shown.splitlines() if "0.200 -> 0.900" in line)
     assert "challenger" in third
     assert "champion" in second
