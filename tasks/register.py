@@ -199,14 +199,16 @@ def registry(doing: str) -> Iterator[MlflowClient]:
         doing: what is being done, for the message.
 
     Raises:
-        StageError: the server is gone, the database is locked, or what was asked for is missing.
+        StageError: the server is gone, the database is locked or broken, or what was asked for
+            is missing.
     """
     from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
 
     uri = tracking.tracking_uri()
     try:
         yield tracking.client(uri)
-    except MlflowException as error:
+    except (MlflowException, SQLAlchemyError) as error:
         reason = str(error).split("\n")[0][:300]
         raise StageError(
             f"{doing}: the MLflow registry at {uri} failed: {reason}. Nothing was half done: when "

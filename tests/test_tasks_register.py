@@ -338,3 +338,15 @@ def test_a_registry_that_does_not_answer_is_one_message(
             register.champion("rlm")
     finally:
         mlflow.set_tracking_uri(f"sqlite:///{folder}/mlflow.db")
+
+
+def test_a_registry_that_is_no_database_is_one_message(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mlflow.db").write_bytes(bytes(range(256)) * 16)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    try:
+        with pytest.raises(StageError, match=r"registry at sqlite:.* file is not a database\. No"):
+            register.champion("rlm")
+    finally:
+        mlflow.set_tracking_uri(f"sqlite:///{folder}/mlflow.db")
