@@ -76,7 +76,7 @@ def link_to(run_id: str, experiment: str) -> None:
 
 def run_url(run_id: str, experiment: str) -> str:
     """Where a run is looked at: the tracking server, or the one that `make up` starts."""
-    uri = tracking.tracking_uri()
+    uri = tracking.shown_uri()
     page = uri.rstrip("/") if uri.startswith("http") else services.MLFLOW
     return f"{page}/#/experiments/{tracking.experiment_id(experiment)}/runs/{run_id}"
 

@@ -35,7 +35,7 @@ def run(params: Params, run: StageRun, base: Path) -> Path:
     found, asked = register.weights_hash(source), params.warmstart.weights_hash
     if asked is not None and asked != found:
         raise StageError(
-            f"warmstart: {register.named(version)} at {tracking.tracking_uri()} has the weights "
+            f"warmstart: {register.named(version)} at {tracking.shown_uri()} has the weights "
             f"{found}, not {asked} (warmstart.weights_hash): is this another registry?"
         )
     told = {

@@ -205,15 +205,14 @@ def registry(doing: str) -> Iterator[MlflowClient]:
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 
-    uri = tracking.tracking_uri()
     try:
-        yield tracking.client(uri)
+        yield tracking.client(tracking.tracking_uri())
     except (MlflowException, SQLAlchemyError) as error:
-        reason = str(error).split("\n")[0][:300]
         raise StageError(
-            f"{doing}: the MLflow registry at {uri} failed: {reason}. Nothing was half done: when "
-            "it answers again, run the same command again"
-        ) from error
+            f"{doing}: the MLflow registry at {tracking.shown_uri()} failed: "
+            f"{tracking.first_line(error)}. Nothing was half done: when it answers again, run the "
+            "same command again"
+        ) from None  # as in `tracking.answering`
 
 
 def registered(name: str) -> RegisteredModel | None:

@@ -39,6 +39,8 @@ ARTIFACTS = Path("mlartifacts")
 DATA = Path("data/problems")
 DEPLOYMENT = Path("reports/deployment.json")
 PACKAGES = ("torch", "transformers", "trl", "peft", "openenv", "prefect", "mlflow", "dvc")
+_USERINFO = re.compile(r"://[^/@:\s]*(:\S*)?@")
+"""Name and password of an address, wherever it stands in a text."""
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 
@@ -95,7 +97,7 @@ class StageRun:
             if not self._failed:
                 logger.warning(
                     "MLflow at %s does not take %s (%s); the stage goes on, its numbers wait",
-                    *(tracking_uri(), what, first_line(error)),
+                    *(shown_uri(), what, first_line(error)),
                 )
             self._failed = True
             self._next = time.monotonic() + RETRY_S
@@ -152,6 +154,11 @@ class StageRun:
 def tracking_uri() -> str:
     """Where runs are recorded."""
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{STORE}"
+
+
+def shown_uri() -> str:
+    """The same without name, password and query: for messages and links."""
+    return _USERINFO.sub("://", tracking_uri()).partition("?")[0]
 
 
 @cache
@@ -229,15 +236,19 @@ def answering() -> Iterator[MlflowClient]:
             else "wait for the process that locks it, or restore the file"
         )
         raise StageError(
-            f"MLflow at {uri} does not answer: {first_line(error)}; {remedy}, then run the same "
-            "command again: finished stages are kept"
-        ) from error
+            f"MLflow at {shown_uri()} does not answer: {first_line(error)}; {remedy}, then run the "
+            "same command again: finished stages are kept"
+        ) from None  # it may name the address in full, and Prefect shows whole tracebacks
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of a message that may hold a page of them, less a client's inner life."""
+    """The first line of a message that may hold a page of them.
+
+    Less a client's inner life, and less the passwords of addresses.
+    """
     told = (str(error) or type(error).__name__).split("\n")[0]
-    return re.sub(r" failed with exception HTTP\w*\(.*", " got no answer", told)[:300]
+    told = re.sub(r" failed with exception HTTP\w*\(.*", " got no answer", told)
+    return _USERINFO.sub("://", told)[:300]
 
 
 def start_run(

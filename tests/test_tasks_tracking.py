@@ -6,12 +6,13 @@ import json
 import os
 import subprocess
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tasks import tracking
+from tasks import register, tracking
 from tasks.config import Params
 from tasks.errors import StageError
 from tasks.tracking import StageRun, stage_run
@@ -260,6 +261,50 @@ def test_no_stage_begins_without_a_store(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     with pytest.raises(StageError, match=r"MLflow at http://127\.0\.0\.1:9 .*make up"):
         tracking.start_run("train", PARAMS)
+
+
+@pytest.mark.parametrize(
+    ("uri", "shown"),
+    [
+        ("http://u:hunter2@127.0.0.1:9", "http://127.0.0.1:9"),
+        ("https://u:hun@ter2@mlflow.example/team", "https://mlflow.example/team"),
+        ("https://hunter2@mlflow.example", "https://mlflow.example"),
+        ("postgresql+psycopg2://u:hunter2/@db:5432/mlflow", "postgresql+psycopg2://db:5432/mlflow"),
+        ("postgresql://db/mlflow?user=u&password=hunter2", "postgresql://db/mlflow"),
+        ("http://127.0.0.1:5000", "http://127.0.0.1:5000"),
+        ("sqlite:////home/u@work/mlflow.db", "sqlite:////home/u@work/mlflow.db"),
+    ],
+)
+def test_an_address_is_shown_without_its_password(
+    monkeypatch: pytest.MonkeyPatch, uri: str, shown: str
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    assert tracking.shown_uri() == shown
+
+
+def test_a_password_stands_in_no_message(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from flows import notices
+
+    with stage_run("train", PARAMS) as run:
+        pass
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://u:hunter2@127.0.0.1:9")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with pytest.raises(StageError, match=r"MLflow at http://127\.0\.0\.1:9 ") as begun:
+        tracking.start_run("train", PARAMS)
+    with pytest.raises(StageError, match=r"registry at http://127\.0\.0\.1:9 ") as asked:
+        register.champion("rlm")
+    gone = tracking.client(tracking.tracking_uri())
+    StageRun(gone, run.run_id).set_tags({"curriculum": "hard"})
+    monkeypatch.setattr(tracking, "experiment_id", lambda name: "1")
+    told = [*map(raised, (begun, asked)), caplog.text, notices.run_url(run.run_id, "rlm")]
+    assert [text for text in told if "127.0.0.1:9" not in text or "hunter2" in text] == []
+
+
+def raised(error: pytest.ExceptionInfo[StageError]) -> str:
+    """What a log shows of it, its causes included."""
+    return "".join(traceback.format_exception(error.value))
 
 
 def test_a_locked_store_is_waited_for_not_started(
