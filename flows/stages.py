@@ -175,14 +175,17 @@ def stop_leftovers(chain: str) -> int:
     """End what a killed chain left running (a stage, servers); returns how many there were.
 
     Args:
-        chain: the killed chain's process id, as its children carry it in `RLM_CHAIN`.
+        chain: the killed chain's process id, as its children carry it in `RLM_CHAIN`. In a
+            container it may be ours too, so what this process started is left alone.
     """
     import psutil
 
     if psutil.pid_exists(int(chain)) and int(chain) != os.getpid():
         return 0  # the number belongs to a living process: nothing here is certain
-    left = [p for p in psutil.process_iter() if _read(p, "environ", {}).get(CHAIN) == chain]
-    _end([process for process in left if process.pid != os.getpid()])
+    own = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    marked = [p for p in psutil.process_iter() if _read(p, "environ", {}).get(CHAIN) == chain]
+    left = [process for process in marked if process not in own]
+    _end(left)
     return len(left)
 
 

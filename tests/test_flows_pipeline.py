@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 import yaml
 
@@ -195,8 +196,6 @@ def flow_runs(url: str, state: str) -> list[dict[str, Any]]:
 
 def environments() -> list[str]:
     """Command lines of environment servers that this process started and that still run."""
-    import psutil
-
     lines = [" ".join(child.cmdline()) for child in psutil.Process().children(recursive=True)]
     return [line for line in lines if "env.server.app" in line]
 
@@ -247,8 +246,6 @@ def test_a_failed_stage_ends_the_flow_with_its_own_words(
 def test_an_interrupt_stops_everything_and_says_how_to_go_on(
     prefect_url: str, project: Path, number: signal.Signals
 ) -> None:
-    import psutil
-
     command = [sys.executable, "-m", "flows.pipeline", "run"]
     chain = subprocess.Popen(
         [*command, "--profile", "quick", "--set", "validate.min_rows=6"],
@@ -273,6 +270,19 @@ def test_an_interrupt_stops_everything_and_says_how_to_go_on(
     assert runs("rlm-quick")[0].info.status == "KILLED"
 
 
+def orphan(chain: str) -> psutil.Process:
+    """A process that carries a chain's mark and is no child of ours: its parent is gone."""
+    told = subprocess.check_output(
+        ["sh", "-c", "sleep 600 >/dev/null 2>&1 & echo $!"], env={**os.environ, stages.CHAIN: chain}
+    )
+    return psutil.Process(int(told))
+
+
+def ended(process: psutil.Process) -> bool:
+    """Whether it ended, even where nobody takes note of the ends of orphans."""
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
 def test_what_a_killed_chain_left_is_stopped_and_said(
     project: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -280,8 +290,7 @@ def test_what_a_killed_chain_left_is_stopped_and_said(
 
     gone = subprocess.Popen(["true"])
     gone.wait()
-    mine = {**os.environ, stages.CHAIN: str(gone.pid)}
-    left = subprocess.Popen(["sleep", "600"], env=mine)
+    left = orphan(str(gone.pid))
     other = subprocess.Popen(["sleep", "600"])
     params = Params()
     parent = tracking.start_run("rlm-nano", params)
@@ -291,7 +300,7 @@ def test_what_a_killed_chain_left_is_stopped_and_said(
     try:
         killed = chain.clean_after_killed_run()
         chain.say_what_is_kept([], killed)
-        assert left.poll() is not None
+        assert ended(left)
         assert other.poll() is None
     finally:
         other.kill()
@@ -301,6 +310,19 @@ def test_what_a_killed_chain_left_is_stopped_and_said(
     for run in (parent, child):
         assert run.client.get_run(run.run_id).info.status == "KILLED"
     assert chain.clean_after_killed_run() is False
+
+
+def test_a_killed_chain_of_our_own_number_left_nothing_that_we_started() -> None:
+    number = str(os.getpid())
+    left = orphan(number)
+    own = subprocess.Popen(["sleep", "600"], env={**os.environ, stages.CHAIN: number})
+    try:
+        assert stages.stop_leftovers(number) == 1
+        assert ended(left)
+        assert own.poll() is None
+    finally:
+        own.kill()
+        own.wait()
 
 
 def test_a_stage_that_was_killed_is_closed_by_its_chain(
