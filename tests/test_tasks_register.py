@@ -193,7 +193,7 @@ def test_the_registered_model_says_its_inputs_outputs_and_an_example(loaded: Any
         ({"question": "q", "documents": ["a" * 2_000_001]}, "ask about fewer"),
         ({"question": "q\ud800", "documents": ["a"]}, r"question holds .* at 1, which is no char"),
         ({"question": "q", "documents": ["a\ud800"]}, r"document 'p1' holds .* at 1, which"),
-        ({"question": "q", "documents": [{"id": "\udc00", "text": "a"}]}, r"the id '.udc00' holds .* at 0"),
+        ({"question": "q", "documents": [{"id": "\udc00", "text": "a"}]}, r"id '.udc00' holds"),
         ({"question": "q", "papers": {"a": "b"}}, r"documents\\n  Field required"),
         ({"question": "q", "documents": [{"id": "a"}]}, r"text\\n  Field required"),
     ],
