@@ -77,13 +77,20 @@ def run(params: Params, run: StageRun) -> Path:
     """Decide, write down why, and move the alias if the challenger won.
 
     Raises:
-        StageError: there is no challenger, the champion is missing or unreadable, the registry
-            fails, or the environment does. The alias has not moved then.
+        StageError: there is no challenger or it would serve otherwise than it would play here, the
+            champion is missing or unreadable, the registry fails, or the environment does. The
+            alias has not moved then.
     """
     name = params.register_.model_name
     challenger = register.by_alias(name, "challenger")
     if challenger is None:
         raise StageError(f"promote: {name} has no challenger; run the stage register first")
+    if challenger.tags.get(register.SERVING) != register.serving(params):
+        raise StageError(
+            f"promote: {register.named(challenger)} would serve by other settings than those in "
+            "force (promote.mode, evaluate.generation); run the stage register first, which makes "
+            "a version of them"
+        )
     champion = register.champion(name)
     if (report := settled(challenger, champion, params)) is None:
         report = decide(challenger, champion, params)

@@ -1,9 +1,10 @@
 """Stage `register`: a model version with its lineage in the MLflow registry.
 
 The merged model is logged as a pyfunc from code (`mlflow/recursive_model.py`) with its Hugging
-Face folder as artifact. Weights that some version has make no new one. That of `models/merged` is
-`challenger`; who becomes `champion` is for the stage `promote` to say. Neighbours read the registry
-by the functions at the end: who is champion, and the folder of a version's weights.
+Face folder as artifact. Weights that some version has make no new one, unless they are to be
+served otherwise. That of `models/merged` is `challenger`; who becomes `champion` is for the stage
+`promote` to say. Neighbours read the registry by the functions at the end: who is champion, and the
+folder of a version's weights.
 """
 
 from __future__ import annotations
@@ -51,12 +52,14 @@ EXAMPLE = [
 """What a request looks like, kept with the model."""
 FETCHED = Path(".run/registry")
 """What was fetched from an artifact store that is not on this machine."""
+SERVING = "serving"
+"""Tag of a version: how it writes when it is served, as JSON."""
 LAST_CHAMPION = "champion"
 """Tag of the registered model: the version that is to be champion, set before the alias moves."""
 
 
 def run(params: Params, run: StageRun) -> Path:
-    """Make models/merged the challenger, as a new version unless one has its weights.
+    """Make models/merged the challenger, as a new version unless one is the same served model.
 
     Raises:
         StageError: there is no merged model, its evaluation is missing, or the registry fails.
@@ -65,11 +68,12 @@ def run(params: Params, run: StageRun) -> Path:
         raise StageError(f"register: no weights in {MERGED}; run the stage export first")
     name = params.register_.model_name
     weights = weights_hash(MERGED)
-    known = [found for found in versions(name) if found.tags.get("weights_hash") == weights]
+    served = {"weights_hash": weights, SERVING: serving(params)}
+    known = [found for found in versions(name) if served.items() <= found.tags.items()]
     if known:  # with all that was decided about them
         version = str(known[0].version)
     else:
-        tags = {"weights_hash": weights, **lineage(params), **evaluated()}
+        tags = {**served, **lineage(params), **evaluated()}
         with registry(f"{MERGED} cannot be registered as {name}"):
             version = log_version(name, params, run, tags)
     # Also of a version that is there: a run may have been killed between the two.
@@ -83,6 +87,11 @@ def run(params: Params, run: StageRun) -> Path:
 def weights_hash(folder: Path) -> str:
     """The first 16 hex digits of SHA-256 over the weights alone: configs name paths and dates."""
     return tracking.files_hash(sorted(folder.glob("*.safetensors")), folder)
+
+
+def serving(params: Params) -> str:
+    """How a version that is registered with these settings writes, as its tag says it."""
+    return params.serving.model_dump_json()
 
 
 def versions(name: str) -> list[ModelVersion]:

@@ -103,6 +103,7 @@ def challenger(weights: str) -> str:
     write_model(source / register.ARTIFACT, weights)
     tags = {
         "weights_hash": register.weights_hash(source / register.ARTIFACT),
+        register.SERVING: register.serving(Params()),
         "evaluation.f1_greedy.before": "0.2000",
         "evaluation.f1_greedy.after": "0.9000",
     }
@@ -407,6 +408,19 @@ def test_a_champion_whose_artifact_is_gone_stops_the_run(
 def test_without_a_challenger_there_is_one_message(folder: Path, server_params: Params) -> None:
     with pytest.raises(StageError, match="rlm has no challenger; run the stage register first"):
         promoted(server_params)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"promote": {"mode": "sampled"}}, {"evaluate": {"generation": {"max_turn_tokens": 8}}}],
+)
+def test_who_would_serve_otherwise_than_it_would_play_is_not_compared(
+    played: list[str], other: dict[str, Any]
+) -> None:
+    challenger("0.9 better")
+    with pytest.raises(StageError, match="rlm version 1 would serve by other settings than those"):
+        promoted(Params.model_validate(other))
+    assert (champion(), played) == (None, [])
 
 
 def test_without_a_base_there_is_one_message(played: list[str], server_params: Params) -> None:

@@ -109,6 +109,27 @@ def test_new_weights_make_a_version_and_unchanged_ones_do_not(
     assert registered(server_params) == first | {"new": False}
 
 
+def test_weights_that_are_to_be_served_otherwise_make_a_version(
+    folder: Path, server_params: Params
+) -> None:
+    greedy = server_params.model_copy(
+        update={"register_": config.RegisterSettings(model_name="modes")}
+    )
+    mode = server_params.promote.model_copy(update={"mode": "sampled"})
+    sampled = greedy.model_copy(update={"promote": mode})
+    try:
+        for params, version in ((greedy, "1"), (sampled, "2")):
+            config.write_resolved(params)
+            report = registered(params)
+            assert (report["version"], report["new"]) == (version, True)
+            assert register.settings(register.version("modes", version)).serving == params.serving
+    finally:
+        config.write_resolved(server_params)
+    # Each way of serving keeps its version, with all that was decided about it.
+    assert registered(greedy)["version"] == "1"
+    assert registered(sampled)["version"] == "2"
+
+
 def test_registering_leaves_no_environment_behind(first: dict[str, Any], server_url: str) -> None:
     import psutil
 
