@@ -16,11 +16,11 @@ from typing import Any
 from uuid import UUID
 
 from flows import services
-from tasks import tracking
+from tasks import champions, register, tracking
+from tasks.errors import StageError
 
 PROMOTED = "rlm.promoted"
 """The event of a new champion; automations match it."""
-PROMOTION = Path("reports/promotion.json")
 PLOTS = Path("plots")
 EVALUATION = Path("reports/evaluation.json")
 
@@ -29,15 +29,15 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def unimportant(what: str) -> Iterator[None]:
-    """Let the run go on when Prefect's server does not take something that is only shown."""
+    """Let the run go on when something that is only shown cannot be."""
     import httpx
     from prefect.exceptions import PrefectException
 
     try:
         yield
-    except (httpx.HTTPError, PrefectException, OSError, RuntimeError) as error:
+    except (httpx.HTTPError, PrefectException, StageError, OSError, RuntimeError) as error:
         logger.warning(
-            "Prefect does not take %s (%s); the run goes on", what, error or type(error).__name__
+            "Prefect is not told %s (%s); the run goes on", what, error or type(error).__name__
         )
 
 
@@ -119,30 +119,40 @@ def _before_and_after() -> list[dict[str, Any]]:
 
 
 def promotion(name: str) -> None:
-    """Emit the event `rlm.promoted` if the promotion that was just decided made a champion.
+    """Emit the event `rlm.promoted` if nobody was told of the promotion that made the champion.
+
+    It may be of an earlier run, which was killed or found no Prefect server.
 
     Args:
         name: the registered model's.
     """
-    from prefect.events import emit_event
+    from prefect import get_client
+    from prefect.events import Event
+    from prefect.settings import PREFECT_API_URL
 
-    try:
-        told = json.loads(PROMOTION.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return
-    if told.get("verdict") != "promoted" or not told.get("new"):
-        return
-    version = str(told.get("version", ""))
-    with unimportant("the event of the promotion"):
-        emit_event(
-            PROMOTED,
-            resource={
-                "prefect.resource.id": f"rlm.model.{name}",
-                "prefect.resource.name": name,
-                "version": version,
-            },
-            payload={"version": version, "reason": str(told.get("reason", ""))},
+    with unimportant("the promotion"):
+        champion = register.champion(name)
+        if champion is None or not champions.is_news(champion):
+            return
+        url = PREFECT_API_URL.value()
+        if not url or not services.answers(f"{url}/health"):
+            return  # else the client would start a server of its own
+        version = str(champion.version)
+        event = Event.model_validate(
+            {
+                "event": PROMOTED,
+                "resource": {
+                    "prefect.resource.id": f"rlm.model.{name}",
+                    "prefect.resource.name": name,
+                    "version": version,
+                },
+                "payload": {"version": version, "reason": champion.tags["promotion.reason"]},
+            }
         )
+        # Not `emit_event`: what it puts into its queue may be lost, and this is told once.
+        with get_client(sync_client=True) as client:
+            client.request("POST", "/events", json=[event.model_dump(mode="json")])
+        champions.announced(champion)
 
 
 def crashed(flow_run: str | None) -> None:

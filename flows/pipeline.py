@@ -132,6 +132,11 @@ def _stage_command(name: str) -> Callable[[], None]:
 
         with nullcontext() if under_chain() else exclusive():
             run_stage(name)
+            if name == "promote":
+                from flows import notices
+                from tasks import config
+
+                notices.promotion(config.load_resolved().register_.model_name)
 
     return lambda: guarded(work, f"python -m flows.pipeline {name}")
 

@@ -23,6 +23,8 @@ DECISION = "promotion.report"
 SINCE = "champion_since"
 PREVIOUS = "previous_champion"
 """Tag of a version: the version that it replaced."""
+ANNOUNCED = "promotion.announced"
+"""Tag of a version: when the world was told that it won; `no` until then."""
 ROLLED_BACK = "rolled_back"
 """Tag of a version: when it was rolled back; it is not promoted again by itself."""
 
@@ -50,7 +52,8 @@ def write_decision(version: ModelVersion, report: dict[str, Any]) -> None:
         ),
         "at": report["decided_at"],
     }
-    _tag(version, {f"promotion.{key}": str(value) for key, value in tags.items()})
+    told = {f"promotion.{key}": str(value) for key, value in tags.items()}
+    _tag(version, {**told, ANNOUNCED: "no"})
     # Last: whoever finds it finds the others.
     _tag(version, {DECISION: json.dumps(report)})
 
@@ -80,6 +83,21 @@ def crown(
     _check_still(version, instead_of)
     with register.registry(f"{register.named(version)} cannot become champion") as store:
         store.set_registered_model_alias(name, "champion", number)
+
+
+def is_news(champion: ModelVersion) -> bool:
+    """Whether it is champion by a promotion of which nobody was told."""
+    tags = champion.tags
+    return tags.get("promotion.verdict") == "promoted" and tags.get(ANNOUNCED) == "no"
+
+
+def announced(champion: ModelVersion) -> None:
+    """Write down that the promotion was told.
+
+    Raises:
+        StageError: the registry fails.
+    """
+    _tag(champion, {ANNOUNCED: _now()})
 
 
 def _check_still(version: ModelVersion, champion: ModelVersion | None) -> None:
@@ -116,6 +134,8 @@ def rollback(name: str, to: str | None) -> tuple[ModelVersion | None, ModelVersi
     register.download(target)  # what cannot be read must not serve
     if now is not None:
         _tag(now, {ROLLED_BACK: _now(), "rolled_back_to": to})
+    if is_news(target):  # a promotion whose run was killed: whoever goes back to it knows it
+        announced(target)
     # Going back leads one step further back the next time, and not forth again. A newer version
     # that is named replaces the present champion, as a promotion does.
     back = now is None or to == now.tags.get(PREVIOUS) or int(to) < int(now.version)

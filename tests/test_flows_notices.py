@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,8 +19,11 @@ from prefect import flow
 from prefect.states import Failed, Running
 
 from flows import automations, notices
+from tasks import champions, register, tracking
+from tasks.config import Params, write_resolved
 from tasks.errors import ConfigError
 
+ROOT = Path(__file__).parent.parent
 ADVICE = "the gate refused: raise warmstart.nano.steps"
 PIXEL = bytes.fromhex("89504e470d0a1a0a")
 
@@ -107,24 +113,106 @@ def test_a_failure_is_told_with_its_words(notified: Webhook) -> None:
     assert told["run"]
 
 
-def test_a_new_champion_is_told_and_a_kept_one_is_not(
-    notified: Webhook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A working folder with an empty registry."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "reports").mkdir()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
 
-    def decided(verdict: str, version: str, new: bool) -> None:
-        told = {"verdict": verdict, "version": version, "reason": "better by 0.2", "new": new}
-        notices.PROMOTION.write_text(json.dumps(told))
+
+def decided(name: str, verdict: str) -> str:
+    """A new challenger about which this was decided; champion if it won. The run ends there."""
+    store = tracking.client(tracking.tracking_uri())
+    if not register.versions(name):
+        store.create_registered_model(name)
+    number = str(len(register.versions(name)) + 1)
+    weights = Path(f"kept-{number}") / register.ARTIFACT / "model.safetensors"
+    weights.parent.mkdir(parents=True)
+    weights.write_text(number)
+    tags = {
+        "weights_hash": register.weights_hash(weights.parent),
+        register.SERVING: register.serving(Params()),
+    }
+    store.create_model_version(name, source=str(Path(f"kept-{number}").resolve()), tags=tags)
+    store.set_registered_model_alias(name, "challenger", number)
+    version = register.version(name, number)
+    report = {
+        "version": number,
+        "verdict": verdict,
+        "reason": f"reason {number}",
+        "rule": {"mode": "greedy", "level": 0.99},
+        "opponent": {"kind": "base", "version": None},
+        "problems": "synthetic",
+        "sets": [],
+        "decided_at": "2026-01-31",
+    }
+    champions.write_decision(version, report)
+    if verdict == "promoted":
+        champions.crown(version, instead_of=register.champion(name))
+    return number
+
+
+def promotions(webhook: Webhook, model: str, until: str) -> list[tuple[str, str]]:
+    """Version and reason of what was told of a model, once this version is among them."""
+    deadline = time.monotonic() + 60
+    while True:
+        found = [item for item in webhook.told if item.get("model") == model]
+        if until in [item["version"] for item in found] or time.monotonic() > deadline:
+            return [(item["version"], item["message"]) for item in found]
+        time.sleep(0.1)
+
+
+def test_each_promotion_is_told_once_whoever_was_killed(notified: Webhook, registry: None) -> None:
+    def told() -> None:
         play(lambda: notices.promotion("rlm"))
 
-    notices.promotion("rlm")  # before any decision: nothing to tell
-    decided("kept", "2", True)
-    decided("promoted", "3", False)
-    decided("promoted", "4", True)
-    told = notified.wait_for(notices.PROMOTED)
-    assert (told["model"], told["version"], told["message"]) == ("rlm", "4", "better by 0.2")
-    assert [item["event"] for item in notified.told].count(notices.PROMOTED) == 1
+    told()  # before any decision
+    decided("rlm", "promoted")  # killed, and the next run tells it
+    told()
+    told()
+    decided("rlm", "kept")
+    told()
+    third = decided("rlm", "promoted")
+    champions.rollback("rlm", None)
+    told()
+    champions.rollback("rlm", third)  # whoever did this knows it
+    told()
+    decided("rlm", "promoted")
+    told()
+    assert promotions(notified, "rlm", until="4") == [("1", "reason 1"), ("4", "reason 4")]
+
+
+def test_the_stage_alone_tells_a_promotion_too(
+    prefect_url: str, notified: Webhook, registry: None
+) -> None:
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
+    decided("alone", "promoted")
+    with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}):
+        notices.promotion("alone")  # nobody hears it: it stays to be told
+    write_resolved(Params.model_validate({"register": {"model_name": "alone"}}))
+    done = subprocess.run(
+        [sys.executable, "-m", "flows.pipeline", "promote"],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PREFECT_API_URL": prefect_url},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    play(lambda: notices.promotion("alone"))
+    decided("alone", "promoted")
+    play(lambda: notices.promotion("alone"))
+
+    assert promotions(notified, "alone", until="2") == [("1", "reason 1"), ("2", "reason 2")]
+
+
+def test_a_registry_that_fails_costs_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "mlflow.db").write_bytes(bytes(range(256)) * 16)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    notices.promotion("rlm")
+    assert "file is not a database" in caplog.text
+    assert "the run goes on" in caplog.text
 
 
 def test_no_address_is_no_webhook() -> None:
