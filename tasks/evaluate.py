@@ -80,7 +80,7 @@ def run(params: Params, run: StageRun) -> Path:
         with environment(params) as url:
             for name, path in MODELS.items():
                 played[name] = play_modes(path, url, specs, settings, sessions=sessions, label=name)
-                alone[name] = play_alone(path, url, specs, settings, label=name)
+                alone[name] = seconds_of(play_alone(path, url, specs, settings, label=name))
     except (EpisodeError, PolicyError) as error:
         raise StageError(f"evaluate: {error}") from error
 
@@ -209,13 +209,17 @@ def play_modes(
 
 def play_alone(
     model: Model, url: str, specs: Sequence[EpisodeSpec], settings: EvaluateSettings, *, label: str
-) -> list[float]:
-    """Seconds of episodes played one at a time, greedily: the latency that one user sees."""
+) -> list[Trajectory]:
+    """Some of the problems one at a time, greedily: what takes as long as one user sees."""
     step = max(1, len(specs) // settings.latency_episodes)
     some = specs[::step][: settings.latency_episodes]
     greedy = settings.generation.model_copy(update={"temperature": 0.0})
-    played = play_model(model, url, some, greedy, sessions=1, label=f"{label}, one at a time")
-    return [episode.seconds for episode in played if episode.void is None]
+    return play_model(model, url, some, greedy, sessions=1, label=f"{label}, one at a time")
+
+
+def seconds_of(episodes: Sequence[Trajectory]) -> list[float]:
+    """Seconds of each episode that is not void."""
+    return [episode.seconds for episode in episodes if episode.void is None]
 
 
 def open_judge(settings: JudgeSettings) -> Judge | None:

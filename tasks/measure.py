@@ -107,14 +107,15 @@ def measure(params: Params, run: StageRun, model: str, base_url: str | None = No
         for episode in episodes
     ]
     evaluate.require_played(rows, model)
-    told = evaluation.describe(rows, alone, Bootstrap(settings.bootstrap, settings.seed))
+    seconds = evaluate.seconds_of(alone)
+    told = evaluation.describe(rows, seconds, Bootstrap(settings.bootstrap, settings.seed))
     report = {
         "model": model,
         "base_url": base_url,
         "n": len(specs),
         "seed": settings.seed,
         "data_hash": tracking.data_hash(),
-        "cost": cost(asked, len(rows) + settings.latency_episodes, params.measure),
+        "cost": cost(asked, len(rows) + len(alone), params.measure),
         **told,
     }
     run.log_metrics(figures(report))

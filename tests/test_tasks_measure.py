@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from fake_endpoint import serving
+from fake_endpoint import FakeServer, serving
 from recorder import Recorder
 
 from tasks import measure
@@ -22,6 +22,11 @@ def params(server_params: Params, monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     return Params.model_validate(
         told | {"evaluate": told["evaluate"] | few, "measure": {"prompt_price": 2.0}}
     )
+
+
+def play(params: Params, endpoint: FakeServer) -> Path:
+    """Measure the model behind the endpoint."""
+    return measure.measure(params, Recorder(), "some/model", endpoint.url)  # type: ignore[arg-type]
 
 
 def test_an_endpoint_plays_the_same_problems_and_its_cost_is_told(
@@ -41,6 +46,17 @@ def test_an_endpoint_plays_the_same_problems_and_its_cost_is_told(
     assert run.metrics["result/f1_greedy"] == 0.0
     assert run.metrics["result/latency_p50_s"] > 0
     assert run.artifacts == [path]
+
+
+def test_the_cost_is_shared_by_the_episodes_that_were_played(
+    served_folder: Path, params: Params
+) -> None:
+    many = params.evaluate.model_copy(update={"latency_episodes": 50})
+    with serving() as endpoint:
+        endpoint.reply = lambda body: "```repl\nFINAL([])\n```"
+        told = json.loads(play(params.model_copy(update={"evaluate": many}), endpoint).read_text())
+    # 20 greedy, 20 sampled, and no more than 20 problems that can be played alone.
+    assert told["cost"]["episodes"] == 60
 
 
 def test_an_endpoint_that_is_wrong_is_one_error(served_folder: Path, params: Params) -> None:
