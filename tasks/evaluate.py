@@ -160,8 +160,12 @@ def play_model(
     *,
     sessions: int,
     label: str,
+    on_episode: Callable[[Trajectory], None] | None = None,
 ) -> list[Trajectory]:
-    """Episodes of a model, in the order of `specs`, with a progress bar."""
+    """Episodes of a model, in the order of `specs`, with a progress bar.
+
+    `on_episode` gets each as it ends, so that those of a play that breaks off are not lost.
+    """
     from agent.rollout import play
 
     policy = load_policy(model, generation)
@@ -173,9 +177,13 @@ def play_model(
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         bar = progress.add_task(label, total=len(specs))
-        return play(
-            policy, url, specs, sessions=sessions, on_episode=lambda _: progress.advance(bar)
-        )
+
+        def ended(episode: Trajectory) -> None:
+            progress.advance(bar)
+            if on_episode is not None:
+                on_episode(episode)
+
+        return play(policy, url, specs, sessions=sessions, on_episode=ended)
 
 
 def play_modes(
@@ -210,11 +218,29 @@ def play_modes(
 def play_alone(
     model: Model, url: str, specs: Sequence[EpisodeSpec], settings: EvaluateSettings, *, label: str
 ) -> list[Trajectory]:
-    """Some of the problems one at a time, greedily: what takes as long as one user sees."""
+    """Some of the problems one at a time, greedily: what takes as long as one user sees.
+
+    With one session a short outage ends the play, or loses all of it; by then everything else is
+    measured, so what is lost is warned of and left out.
+    """
     step = max(1, len(specs) // settings.latency_episodes)
     some = specs[::step][: settings.latency_episodes]
     greedy = settings.generation.model_copy(update={"temperature": 0.0})
-    return play_model(model, url, some, greedy, sessions=1, label=f"{label}, one at a time")
+    label = f"{label}, one at a time"
+    played: list[Trajectory] = []
+    lost: str | None = None
+    try:
+        play_model(model, url, some, greedy, sessions=1, label=label, on_episode=played.append)
+    except (EpisodeError, PolicyError) as error:
+        lost = str(error)
+    lost = lost or next((episode.void for episode in played if episode.void), None)
+    if lost:
+        logger.warning(
+            "evaluate: %s: %d of %d episodes give the latency (unknown when none does); the rest "
+            "is lost: %s",
+            *(label, len(seconds_of(played)), len(some), lost),
+        )
+    return played
 
 
 def seconds_of(episodes: Sequence[Trajectory]) -> list[float]:

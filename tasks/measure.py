@@ -94,8 +94,10 @@ def measure(params: Params, run: StageRun, model: str, base_url: str | None = No
     subject: Model = asked or folder_of(model)
     try:
         with environment(params) as url:
-            played = evaluate.play_modes(subject, url, specs, settings, sessions=sessions, label="")
-            alone = evaluate.play_alone(subject, url, specs, settings, label="")
+            played = evaluate.play_modes(
+                subject, url, specs, settings, sessions=sessions, label=model
+            )
+            alone = evaluate.play_alone(subject, url, specs, settings, label=model)
     except (EpisodeError, PolicyError) as error:
         raise StageError(f"evaluate: {error}") from error
     finally:

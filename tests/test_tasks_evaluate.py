@@ -13,9 +13,11 @@ from recorder import Recorder
 
 from agent.policy import Policy, TurnReply
 from agent.scripted import careless, expert
+from env.errors import EpisodeError
 from tasks import evaluate
 from tasks.config import Params
 from tasks.errors import StageError
+from tasks.tracking import result_metrics
 
 EPISODES = 21
 
@@ -102,6 +104,55 @@ def test_void_episodes_of_a_model_stop_the_stage_and_keep_the_old_report(
         run(project)
     assert evaluate.REPORT.read_text() == "old"
     assert not evaluate.EPISODES.exists()
+
+
+class DyingAlone:
+    """Plays at most `left` episodes one at a time, then the environment is gone."""
+
+    def __init__(self, left: int) -> None:
+        self.left, self.play_model = left, evaluate.play_model
+
+    def __call__(self, model: Any, url: str, specs: Any, *args: Any, **options: Any) -> Any:
+        if options["sessions"] > 1:
+            return self.play_model(model, url, specs, *args, **options)
+        if self.left:
+            self.play_model(model, url, specs[: self.left], *args, **options)
+        raise EpisodeError("the environment plays no more")
+
+
+@pytest.mark.parametrize("left", [0, 2])
+def test_an_outage_among_the_lone_episodes_costs_the_latency_alone(
+    left: int,
+    project: Params,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(evaluate, "play_model", DyingAlone(left))
+    run(project)
+    told = json.loads(evaluate.REPORT.read_text())
+    assert told["after"]["f1_greedy"] > 0.9
+    latency = told["after"]["latency"]["one_at_a_time"]
+    assert latency["episodes"] == left
+    assert (latency["p50_s"] is None) == (left == 0)
+    assert ("result/latency_p50_s" in result_metrics(told["after"])) == (left > 0)
+    warnings = [text for text in caplog.messages if "after, one at a time" in text]
+    assert len(warnings) == 1
+    assert f"{left} of 3 episodes give the latency" in warnings[0]
+    assert "the environment plays no more" in warnings[0]
+
+
+def test_lone_episodes_that_are_all_void_give_no_latency(
+    project: Params,
+    server_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    play_as(monkeypatch, before=Failing(), after=Failing())
+    model = evaluate.MODELS["after"]
+    specs = evaluate.choose(evaluate.TEST, EPISODES, 0)
+    alone = evaluate.play_alone(model, server_url, specs, project.evaluate, label="after")
+    assert evaluate.seconds_of(alone) == []
+    assert "0 of 3 episodes give the latency" in caplog.text
 
 
 def test_the_same_seed_chooses_the_same_problems_and_seeds(project: Params) -> None:
