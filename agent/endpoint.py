@@ -2,22 +2,33 @@
 
 The policy plays in the identical harness as the trained model, with texts only: no token ids and no
 log-probs, so it can be measured and can demonstrate, but not be trained. Requests of one call run
-side by side. A passing failure is retried; one that stays makes the turn `error`, which voids the
-episode; a wrong address, name or key stops at once. `agent/judge.py` asks through the same
+side by side. A passing failure is retried for longer than a minute, the term of most quotas; one
+that stays makes the turn `error`, which voids the episode; a wrong address, name or key stops at
+once. `agent/judge.py` asks through the same
 `Endpoint`.
 """
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from functools import partial
 from threading import Lock
 from typing import Any
 
 import openai
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception_type,
+    stop_after_attempt,
+    wait_exponential_jitter,
+)
 
 from agent.errors import PolicyError
 from agent.policy import FrameKey, TurnReply, TurnRequest
@@ -48,9 +59,9 @@ class Endpoint:
         base_url: such as `http://127.0.0.1:8000/v1`.
         model: the name the endpoint knows.
         api_key: the environment variable OPENAI_API_KEY unless given; local servers need none.
-        attempts: tries of one request.
+        attempts: tries of one request; the pauses between the default 7 are 63 s together or more.
         timeout_s: seconds one try may take.
-        wait_s: longest pause between tries.
+        wait_s: most that a pause grows to, and most that is waited because the endpoint asks.
         extra: more fields of the request's body, such as `{"reasoning_effort": "low"}`.
     """
 
@@ -60,9 +71,9 @@ class Endpoint:
         model: str,
         *,
         api_key: str | None = None,
-        attempts: int = 4,
+        attempts: int = 7,
         timeout_s: float = 120.0,
-        wait_s: float = 20.0,
+        wait_s: float = 60.0,
         extra: dict[str, Any] | None = None,
     ) -> None:
         self.base_url, self.model = base_url, model
@@ -76,7 +87,7 @@ class Endpoint:
         self._retrying = Retrying(
             retry=retry_if_exception_type(_PASSING),
             stop=stop_after_attempt(attempts),
-            wait=wait_random_exponential(multiplier=min(0.5, wait_s), max=wait_s),
+            wait=partial(_pause_s, most_s=wait_s),
             reraise=True,
         )
         self._extra = dict(extra or {})
@@ -132,6 +143,36 @@ class Endpoint:
                 self.usage.prompt_tokens += usage.prompt_tokens or 0
                 self.usage.completion_tokens += usage.completion_tokens or 0
         return _first_choice(answer)
+
+
+def _pause_s(state: RetryCallState, most_s: float) -> float:
+    """Seconds before the next try: what the endpoint asks for, and a pause that grows on top.
+
+    The growing part differs by chance, so that those who wait together do not return together.
+    """
+    error = state.outcome.exception() if state.outcome else None
+    response = getattr(error, "response", None)
+    asked = None if response is None else response.headers.get("retry-after")
+    grown: float = wait_exponential_jitter(max=most_s)(state)
+    return grown + min(seconds_asked(asked, datetime.now(UTC)), most_s)
+
+
+def seconds_asked(retry_after: str | None, now: datetime) -> float:
+    """Seconds that a header `Retry-After` asks to wait; 0 for none, or one that says nothing.
+
+    Source: RFC 9110, section 10.2.3: whole seconds, or a date. Departure: fractions are taken.
+    """
+    if retry_after is None:
+        return 0.0
+    try:
+        seconds = float(retry_after)
+    except ValueError:
+        try:
+            date = parsedate_to_datetime(retry_after)
+        except ValueError:
+            return 0.0
+        seconds = (date.replace(tzinfo=date.tzinfo or UTC) - now).total_seconds()
+    return 0.0 if math.isnan(seconds) else max(0.0, seconds)
 
 
 def _first_choice(answer: Any) -> Any:

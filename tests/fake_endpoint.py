@@ -23,6 +23,10 @@ class FakeServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), FakeHandler)
         self.bodies: list[dict] = []
         self.plan: list[int] = []
+        self.headers: dict[str, str] = {}
+        """Of the answers that the plan gives."""
+        self.error: dict[str, str] = {"message": "no"}
+        """What such an answer says."""
         self.reply: Callable[[dict], str | None] = reversed_message
         self.raw: bytes | None = None
         """A whole body to send instead of a completion."""
@@ -61,12 +65,14 @@ class FakeHandler(BaseHTTPRequestHandler):
             "choices": [{"index": 0, "message": message, "finish_reason": self.server.finish}],
             "usage": {"prompt_tokens": 10, "completion_tokens": 3, "total_tokens": 13},
         }
-        data = json.dumps(answer if status == 200 else {"error": {"message": "no"}}).encode()
+        data = json.dumps(answer if status == 200 else {"error": self.server.error}).encode()
         if self.server.raw is not None and status == 200:
             data = self.server.raw
         self.send_response(status)
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(data)))
+        for name, value in self.server.headers.items() if status != 200 else ():
+            self.send_header(name, value)
         self.end_headers()
         self.wfile.write(data)
 

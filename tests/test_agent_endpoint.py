@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from email.utils import format_datetime
+from types import SimpleNamespace
 
 import pytest
 from fake_endpoint import FakeServer, serving
 
-from agent.endpoint import EndpointPolicy
+from agent.endpoint import EndpointPolicy, seconds_asked
 from agent.errors import PolicyError
 from agent.policy import TurnRequest
 from agent.settings import GenerationSettings
@@ -66,6 +70,46 @@ def test_a_passing_failure_is_retried(server, status):
     assert policy.act([ask(0, "abc")])[0].text == "cba"
     assert len(server.bodies) == 3
     assert policy.usage.failures == 0
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_what_the_endpoint_asks_to_wait_is_waited(server, status):
+    server.plan, server.headers = [status], {"Retry-After": "1"}
+    started = time.monotonic()
+    reply = policy_of(server, attempts=2, wait_s=1.0).act([ask(0, "abc")])[0]
+    assert reply.text == "cba"
+    assert time.monotonic() - started >= 2  # a second that was asked for, and the first pause
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What is waited, without waiting."""
+    waited: list[float] = []
+    monkeypatch.setattr("tenacity.nap.time", SimpleNamespace(sleep=waited.append))
+    return waited
+
+
+def test_a_quota_of_a_minute_is_outlasted(server, pauses):
+    server.plan = [429] * 6
+    policy = EndpointPolicy(server.url, "some-model", SETTINGS)
+    assert policy.act([ask(0, "abc")])[0].text == "cba"
+    assert sum(pauses) > 60
+    assert all(1 <= pause <= 60 for pause in pauses)
+
+
+@pytest.mark.parametrize(("asked", "most"), [("9", 11), ("86400", 62), ("inf", 62), ("soon", 2)])
+def test_no_pause_is_shorter_than_asked_or_without_an_end(server, pauses, asked, most):
+    server.plan, server.headers = [429], {"Retry-After": asked}
+    EndpointPolicy(server.url, "some-model", SETTINGS).act([ask(0, "abc")])
+    assert most - 1 <= pauses[0] <= most
+
+
+def test_seconds_and_dates_are_read():
+    now = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    later = format_datetime(now.replace(second=35), usegmt=True)
+    told = {later: 30.0, "7": 7.0, "1.5": 1.5, "-3": 0.0, "nan": 0.0, "soon": 0.0, None: 0.0}
+    assert {text: seconds_asked(text, now) for text in told} == told
+    assert seconds_asked(later, now.replace(minute=9)) == 0.0
 
 
 def test_a_lasting_failure_is_an_error_turn_of_that_frame_alone(server):
