@@ -3,9 +3,9 @@
 The policy plays in the identical harness as the trained model, with texts only: no token ids and no
 log-probs, so it can be measured and can demonstrate, but not be trained. Requests of one call run
 side by side. A passing failure is retried for longer than a minute, the term of most quotas; one
-that stays makes the turn `error`, which voids the episode; a wrong address, name or key stops at
-once. `agent/judge.py` asks through the same
-`Endpoint`.
+that stays makes the turn `error`, which voids the episode. What no waiting mends stops at once with
+the endpoint's own words: a wrong address, name or key, an empty account, an endpoint that is gone.
+`agent/judge.py` asks through the same `Endpoint`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from email.utils import parsedate_to_datetime
 from functools import partial
 from threading import Lock
 from typing import Any
+from urllib.parse import urlsplit
 
 import openai
 from tenacity import (
     RetryCallState,
     Retrying,
-    retry_if_exception_type,
+    retry_if_exception,
     stop_after_attempt,
     wait_exponential_jitter,
 )
@@ -35,7 +36,16 @@ from agent.policy import FrameKey, TurnReply, TurnRequest
 from agent.settings import GenerationSettings
 
 _PASSING = (openai.APIConnectionError, openai.RateLimitError, openai.InternalServerError)
-_WRONG = (openai.AuthenticationError, openai.PermissionDeniedError, openai.NotFoundError)
+_WRONG = frozenset({401, 402, 403, 404})
+"""Statuses of a wrong key, an empty account, a right not given, an unknown address or model."""
+_EMPTY = "insufficient_quota"
+"""What OpenAI calls an empty account, with the status 429 of a quota that passes."""
+_GONE = 16
+"""Requests in a row that were lost at all their tries: then the rest would be, too."""
+_SHOWN = 400
+"""Characters of an endpoint's words in a message."""
+_HELLO = [{"role": "system", "content": "Answer."}, {"role": "user", "content": "Say yes."}]
+"""A first question, in the roles of a frame's."""
 
 
 @dataclass
@@ -63,6 +73,9 @@ class Endpoint:
         timeout_s: seconds one try may take.
         wait_s: most that a pause grows to, and most that is waited because the endpoint asks.
         extra: more fields of the request's body, such as `{"reasoning_effort": "low"}`.
+
+    Raises:
+        PolicyError: `base_url` is no address.
     """
 
     def __init__(
@@ -76,16 +89,22 @@ class Endpoint:
         wait_s: float = 60.0,
         extra: dict[str, Any] | None = None,
     ) -> None:
+        _require_address(base_url)
         self.base_url, self.model = base_url, model
         self.usage = Usage()
+        self.trouble = ""
+        """Why the last request that was lost was lost, in the endpoint's words."""
+        self._lost_in_a_row = 0
+        # A key read from a file ends in a line break, which no header may hold.
+        self._key = (api_key or os.environ.get("OPENAI_API_KEY") or "").strip()
         self._client = openai.OpenAI(
             base_url=base_url,
-            api_key=api_key or os.environ.get("OPENAI_API_KEY") or "none",
+            api_key=self._key or "none",
             timeout=timeout_s,
             max_retries=0,  # tenacity retries
         )
         self._retrying = Retrying(
-            retry=retry_if_exception_type(_PASSING),
+            retry=retry_if_exception(_may_pass),
             stop=stop_after_attempt(attempts),
             wait=partial(_pause_s, most_s=wait_s),
             reraise=True,
@@ -99,28 +118,75 @@ class Endpoint:
         """The first choice of the endpoint's answer to a conversation.
 
         Raises:
-            PolicyError: it refuses the key, or does not know the address or the model.
+            PolicyError: it refuses the key or the account, does not know the address or the
+                model, or has lost so many requests in a row that it is gone.
             openai.OpenAIError: the request was refused, or failed at every try.
         """
+        self._require_there()
         # A copy, because the statistics of a Retrying are kept on it.
         retrying = self._retrying.copy()
         try:
             return retrying(
                 self._try, talk, temperature=temperature, max_tokens=max_tokens, seed=seed
             )
-        except _WRONG as error:
-            raise PolicyError(
-                f"{self.base_url} refuses model {self.model!r}: {error}; check the address (it "
-                "ends in /v1 mostly), the model's name and OPENAI_API_KEY"
-            ) from error
-        except openai.OpenAIError:
+        except openai.OpenAIError as error:
             with self._lock:
                 self.usage.failures += 1
+                self.trouble = self._words(error)
+                self._lost_in_a_row += 1
+            if _is_wrong(error):
+                raise PolicyError(
+                    f"{self.base_url} refuses model {self.model!r}: {self._words(error)}; check "
+                    "the address (it ends in /v1 mostly), the model's name, OPENAI_API_KEY and "
+                    "the account"
+                ) from None
+            self._require_there()
             raise
+
+    def check(
+        self, talk: Sequence[Mapping[str, str]], *, temperature: float, max_tokens: int
+    ) -> None:
+        """Ask once, so that a wrong setting stops before anything is played.
+
+        Raises:
+            PolicyError: it refuses the request, key or account, or does not know the address or
+                the model.
+            openai.OpenAIError: it gives no answer, which may pass.
+        """
+        try:
+            self.ask(talk, temperature=temperature, max_tokens=max_tokens, seed=0)
+        except openai.APIStatusError as error:
+            if _may_pass(error):
+                raise
+            raise PolicyError(
+                f"{self.base_url} refuses a first question to model {self.model!r}: "
+                f"{self._words(error)}; the model must take system messages and the fields "
+                "temperature, max_tokens and seed: choose another one, or ask it through a proxy "
+                "that translates them"
+            ) from None
 
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
+
+    def _require_there(self) -> None:
+        """Raise a PolicyError once it has answered nothing for long."""
+        if self._lost_in_a_row >= _GONE:
+            raise PolicyError(
+                f"{self.base_url} gives no more turns: {self._lost_in_a_row} requests in a row "
+                f"were lost, the last: {self.trouble}; mend that, then run again"
+            )
+
+    def _words(self, error: openai.OpenAIError) -> str:
+        """What the endpoint said, in one line, without the key."""
+        said = str(error)
+        if (cause := error.__cause__) and str(cause):
+            said += f" ({cause})"
+        elif (body := getattr(error, "body", None)) and " - " not in said:
+            said += f" - {body}"  # not in OpenAI's form
+        if self._key:
+            said = said.replace(self._key, "***")
+        return " ".join(said.split())[:_SHOWN]
 
     def _try(
         self, talk: Sequence[Mapping[str, str]], *, temperature: float, max_tokens: int, seed: int
@@ -142,7 +208,33 @@ class Endpoint:
             if (usage := getattr(answer, "usage", None)) is not None:
                 self.usage.prompt_tokens += usage.prompt_tokens or 0
                 self.usage.completion_tokens += usage.completion_tokens or 0
-        return _first_choice(answer)
+        choice = _first_choice(answer)
+        with self._lock:
+            self._lost_in_a_row = 0
+        return choice
+
+
+def _require_address(base_url: str) -> None:
+    try:
+        parts = urlsplit(base_url)
+        good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # a port that is none
+        good = False
+    if not good:
+        raise PolicyError(
+            f"{base_url!r} is no address of an endpoint; write one such as http://127.0.0.1:8000/v1"
+        )
+
+
+def _is_wrong(error: BaseException) -> bool:
+    """Whether neither waiting nor another prompt helps: key, account, address or name."""
+    return isinstance(error, openai.APIStatusError) and (
+        error.status_code in _WRONG or _EMPTY in (error.code, error.type)
+    )
+
+
+def _may_pass(error: BaseException) -> bool:
+    return isinstance(error, _PASSING) and not _is_wrong(error)
 
 
 def _pause_s(state: RetryCallState, most_s: float) -> float:
@@ -221,11 +313,31 @@ class EndpointPolicy:
         """What the endpoint was asked for, so far."""
         return self._endpoint.usage
 
+    @property
+    def trouble(self) -> str:
+        """Why the last turn that was lost was lost, in the endpoint's words; empty if none was."""
+        return self._endpoint.trouble
+
+    def check(self) -> None:
+        """Ask once, so that a wrong setting stops before anything is played.
+
+        Raises:
+            PolicyError: the endpoint refuses, or gives no answer.
+        """
+        limit = self.settings.max_turn_tokens
+        try:
+            self._endpoint.check(_HELLO, temperature=self.settings.temperature, max_tokens=limit)
+        except openai.OpenAIError:
+            raise PolicyError(
+                f"{self._endpoint.base_url} does not answer: {self.trouble}; start it, or mend "
+                "the address"
+            ) from None
+
     def act(self, requests: Sequence[TurnRequest]) -> list[TurnReply]:
         """One turn for each request; a request that keeps failing gets an `error` turn.
 
         Raises:
-            PolicyError: the endpoint refuses the key, or does not know the address or the model.
+            PolicyError: see `Endpoint.ask`.
         """
         with ThreadPoolExecutor(max_workers=self._concurrency) as pool:
             return list(pool.map(self._turn, requests))

@@ -101,10 +101,11 @@ class Judge:
         """Ask once, so that a wrong setting stops before anything is played.
 
         Raises:
-            PolicyError: wrong address, key or name of the model. An outage may pass and is none.
+            PolicyError: see `Endpoint.check`. An outage may pass and is none.
         """
+        talk = messages(Case("Which colour?", [["It is red."]], ["It is red."]))
         try:
-            self._ask(Case("Which colour?", [["It is red."]], ["It is red."]))
+            self.endpoint.check(talk, temperature=0.0, max_tokens=_MAX_TOKENS)
         except openai.OpenAIError:
             return
 

@@ -252,16 +252,17 @@ def open_judge(settings: JudgeSettings) -> Judge | None:
     """The judge of the settings, asked once; None where there is none.
 
     Raises:
-        StageError: the endpoint refuses the key, or does not know the address or the model.
+        StageError: the endpoint refuses the question or the key, or does not know the address or
+            the model.
     """
     if settings.base_url is None:
         return None
     from agent.endpoint import Endpoint
     from agent.judge import Judge
 
-    endpoint = Endpoint(settings.base_url, settings.model, timeout_s=settings.timeout_s)
-    judge = Judge(endpoint, settings.concurrency)
     try:
+        endpoint = Endpoint(settings.base_url, settings.model, timeout_s=settings.timeout_s)
+        judge = Judge(endpoint, settings.concurrency)
         judge.check()
     except PolicyError as error:
         raise StageError(f"evaluate: evaluate.judge: {error}") from None

@@ -54,6 +54,15 @@ class Asked:
         self._policies.append(policy)
         return policy
 
+    def check(self, generation: GenerationSettings) -> None:
+        """Ask once greedily and once as sampled, before anything is played.
+
+        Raises:
+            PolicyError: the endpoint refuses, or gives no answer.
+        """
+        for temperature in (0.0, generation.temperature):
+            self(generation.model_copy(update={"temperature": temperature})).check()
+
     @property
     def usage(self) -> Usage:
         """Requests and tokens so far."""
@@ -93,6 +102,8 @@ def measure(params: Params, run: StageRun, model: str, base_url: str | None = No
     asked = Asked(base_url, model, params.measure) if base_url else None
     subject: Model = asked or folder_of(model)
     try:
+        if asked:
+            asked.check(settings.generation)
         with environment(params) as url:
             played = evaluate.play_modes(
                 subject, url, specs, settings, sessions=sessions, label=model

@@ -140,9 +140,82 @@ def test_a_wrong_key_or_name_stops_at_once(server, status):
         policy_of(server).act([ask(0, "abc")])
 
 
+@pytest.mark.parametrize("status", [400, 401, 402, 403, 404, 422])
+def test_a_first_question_that_is_refused_stops_with_the_endpoints_words(server, status):
+    server.plan = [status]
+    server.error = {"message": "Unsupported parameter: 'max_tokens'"}
+    with pytest.raises(PolicyError, match="Unsupported parameter: 'max_tokens'"):
+        policy_of(server).check()
+    assert len(server.bodies) == 1
+
+
+def test_a_first_question_is_asked_as_the_turns_are(server):
+    policy_of(server).check()
+    (body,) = server.bodies
+    assert (body["temperature"], body["max_tokens"]) == (0.5, 32)
+    assert [message["role"] for message in body["messages"]] == ["system", "user"]
+
+
+@pytest.mark.parametrize("plan", [[0] * 3, [429] * 3, [500] * 3])
+def test_a_first_question_without_an_answer_stops(server, plan):
+    server.plan = plan
+    with pytest.raises(PolicyError, match="does not answer: "):
+        policy_of(server, attempts=3).check()
+
+
+@pytest.mark.parametrize("field", ["code", "type"])
+def test_an_empty_account_is_not_waited_for(server, field):
+    server.plan = [429]
+    server.error = {"message": "You exceeded your current quota", field: "insufficient_quota"}
+    with pytest.raises(PolicyError, match=r"current quota; check .* the account"):
+        policy_of(server).act([ask(0, "abc")])
+    assert len(server.bodies) == 1
+
+
+@pytest.mark.parametrize("url", ["api.example.org/v1", "localhost:8000/v1", "http://h:port", ""])
+def test_what_is_no_address_is_said_at_once(url):
+    with pytest.raises(PolicyError, match=r"is no address of an endpoint; write one such as http"):
+        EndpointPolicy(url, "some-model", SETTINGS)
+
+
+def test_the_key_is_in_no_message(server):
+    server.plan, server.error = [500, 400, 401], {"message": "key sk-secret is no good"}
+    policy = policy_of(server, api_key="sk-secret\n", attempts=1)
+    policy.act([ask(0, "abc")])
+    told = [policy.trouble]
+    for _ in range(2):
+        with pytest.raises(PolicyError) as caught:
+            policy.check()
+        told.append(str(caught.value))
+        assert caught.value.__cause__ is None
+    for text in told:
+        assert "key *** is no good" in text
+        assert "secret" not in text
+
+
+def test_words_in_another_form_are_told_in_a_line(server):
+    server.plan, server.error = [422], {"detail": "no field\n'seed'"}
+    policy = policy_of(server)
+    policy.act([ask(0, "abc")])
+    assert "422" in policy.trouble
+    assert "'seed'" in policy.trouble
+    assert "\n" not in policy.trouble
+
+
+def test_an_endpoint_that_is_gone_stops_instead_of_losing_every_turn(server):
+    policy = policy_of(server, attempts=1, concurrency=1)
+    server.plan = [500] * 15 + [200] + [500] * 40
+    replies = policy.act([ask(n, "abc") for n in range(16)])
+    assert [reply.finish for reply in replies] == ["error"] * 15 + ["stop"]
+    with pytest.raises(PolicyError, match=r"no more turns: 16 requests in a row .* 500 - no"):
+        policy.act([ask(n, "abc") for n in range(100, 140)])
+    assert len(server.bodies) == 32
+
+
 def test_an_unreachable_endpoint_gives_error_turns():
     policy = EndpointPolicy("http://127.0.0.1:9/v1", "m", SETTINGS, attempts=2, wait_s=0.01)
     assert policy.act([ask(0, "abc")])[0].finish == "error"
+    assert "refused" in policy.trouble
 
 
 def test_a_truncated_answer_ends_by_length(server):

@@ -87,7 +87,13 @@ def test_a_wrong_setting_is_told_before_anything_is_judged(server: FakeServer, s
         judge_of(server).check()
 
 
-@pytest.mark.parametrize("plan", [[], [500] * 3])
+def test_a_refused_question_is_told_before_anything_is_judged(server: FakeServer) -> None:
+    server.plan, server.error = [400], {"message": "Unsupported parameter: 'max_tokens'"}
+    with pytest.raises(PolicyError, match="Unsupported parameter: 'max_tokens'"):
+        judge_of(server).check()
+
+
+@pytest.mark.parametrize("plan", [[], [0] * 3, [429] * 3, [500] * 3])
 def test_an_outage_at_the_check_may_pass(server: FakeServer, plan: list[int]) -> None:
     server.plan = plan
     judge_of(server).check()

@@ -235,3 +235,11 @@ def test_a_judge_with_a_wrong_key_stops_before_anything_is_played(
         server.plan = [401]
         with pytest.raises(StageError, match=r"evaluate\.judge: .*OPENAI_API_KEY"):
             run(judged_by(project, server.url))
+
+
+def test_a_judge_whose_address_is_none_stops_before_anything_is_played(
+    project: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluate, "play_model", lambda *a, **k: pytest.fail("it played"))
+    with pytest.raises(StageError, match=r"evaluate\.judge: 'localhost:9/v1' is no address"):
+        run(judged_by(project, "localhost:9/v1"))

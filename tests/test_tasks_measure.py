@@ -39,10 +39,12 @@ def test_an_endpoint_plays_the_same_problems_and_its_cost_is_told(
     told = json.loads(path.read_text())
     assert path == measure.REPORTS / "some-model.json"
     assert told["n"] == 20
-    # 20 greedy, 20 sampled, 2 alone, one turn each; the endpoint counts 10 and 3 tokens a turn.
-    assert told["cost"]["requests"] == told["cost"]["episodes"] == 42
-    assert told["cost"]["total"] == pytest.approx(42 * 10 * 2.0 / 1e6)
-    assert run.metrics["result/tokens_per_episode"] == 13
+    # 20 greedy, 20 sampled, 2 alone, one turn each, and two first questions; the endpoint counts 10
+    # and 3 tokens a request.
+    assert told["cost"]["episodes"] == 42
+    assert told["cost"]["requests"] == 44
+    assert told["cost"]["total"] == pytest.approx(44 * 10 * 2.0 / 1e6)
+    assert run.metrics["result/tokens_per_episode"] == pytest.approx(13 * 44 / 42)
     assert run.metrics["result/f1_greedy"] == 0.0
     assert run.metrics["result/latency_p50_s"] > 0
     assert run.artifacts == [path]
@@ -64,6 +66,33 @@ def test_an_endpoint_that_is_wrong_is_one_error(served_folder: Path, params: Par
         endpoint.plan = [401] * 200
         with pytest.raises(StageError, match="OPENAI_API_KEY"):
             measure.measure(params, Recorder(), "some/model", endpoint.url)  # type: ignore[arg-type]
+
+
+def test_an_endpoint_that_refuses_is_told_in_its_own_words(
+    served_folder: Path, params: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measure.evaluate, "play_model", lambda *a, **k: pytest.fail("it played"))
+    with serving() as endpoint:
+        endpoint.plan = [400] * 200
+        endpoint.error = {"message": "Use 'max_completion_tokens' instead"}
+        with pytest.raises(StageError, match="Use 'max_completion_tokens' instead"):
+            play(params, endpoint)
+        assert len(endpoint.bodies) == 1
+
+
+def test_what_only_a_sampled_turn_may_not_ask_is_found_before_anything_is_played(
+    served_folder: Path, params: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measure.evaluate, "play_model", lambda *a, **k: pytest.fail("it played"))
+    with serving() as endpoint:
+        endpoint.plan = [200, 400]
+        with pytest.raises(StageError, match="a first question"):
+            play(params, endpoint)
+
+
+def test_an_address_without_a_scheme_is_one_error(served_folder: Path, params: Params) -> None:
+    with pytest.raises(StageError, match="is no address of an endpoint"):
+        measure.measure(params, Recorder(), "some/model", "localhost:8000/v1")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["rlm", "models:/rlm", "models:/rlm/latest", "no/such/folder"])
