@@ -8,7 +8,7 @@ run of its own.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,10 +26,16 @@ if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
 
     from agent.endpoint import EndpointPolicy, Usage
+    from agent.evaluation import Row
     from tasks.evaluate import Model
     from tasks.tracking import StageRun
 
 REPORTS = Path("reports/measured")
+MOST_VOID = 0.05
+"""Share of the episodes in each mode that may be void. They are not void by chance, as the longest
+ones are lost first, and shift a mean of scores in [0, 1] by this share at most: at 240 episodes
+about the half of its interval. The stage `evaluate` allows more, since it compares pairs that were
+both played."""
 _URI = re.compile(r"models:/(?P<name>[^/@]+)(/(?P<version>\d+)|@(?P<alias>.+))")
 
 
@@ -71,6 +77,11 @@ class Asked:
         of_all = [vars(policy.usage) for policy in self._policies]
         return Usage(**{key: sum(usage[key] for usage in of_all) for key in vars(Usage())})
 
+    @property
+    def trouble(self) -> str:
+        """Why the last turn that was lost was lost; empty if none was."""
+        return next((policy.trouble for policy in self._policies[::-1] if policy.trouble), "")
+
     def close(self) -> None:
         """Close the connections."""
         for policy in self._policies:
@@ -88,8 +99,8 @@ def measure(params: Params, run: StageRun, model: str, base_url: str | None = No
 
     Raises:
         ConfigError: `model` names nothing.
-        StageError: the data is missing, the model cannot be read, the endpoint refuses, or every
-            episode was void.
+        StageError: the data is missing, the model cannot be read, the endpoint refuses, or too
+            many episodes are void.
     """
     import torch
 
@@ -119,7 +130,7 @@ def measure(params: Params, run: StageRun, model: str, base_url: str | None = No
         for (mode, number), episodes in played.items()
         for episode in episodes
     ]
-    evaluate.require_played(rows, model)
+    require_nearly_all(rows, model, asked)
     seconds = evaluate.seconds_of(alone)
     told = evaluation.describe(rows, seconds, Bootstrap(settings.bootstrap, settings.seed))
     report = {
@@ -135,6 +146,31 @@ def measure(params: Params, run: StageRun, model: str, base_url: str | None = No
     path = write_json(REPORTS / f"{re.sub(r'[^A-Za-z0-9.-]+', '-', model).strip('-')}.json", report)
     run.log_artifact(path)
     return path
+
+
+def require_nearly_all(rows: Sequence[Row], model: str, asked: Asked | None) -> None:
+    """Warn of void episodes.
+
+    Raises:
+        StageError: they are more than `MOST_VOID` in a mode, so that the rest is another, easier
+            choice of the problems.
+    """
+    remedy = "look at the environment's log, then run again"
+    if asked:
+        remedy = (
+            f"the last words of the endpoint: {asked.trouble or 'none'}; run again with a lower "
+            "measure.concurrency or a greater measure.timeout_s"
+        )
+    for mode in ("greedy", "sampled"):
+        of_mode = [row for row in rows if row["mode"] == mode]
+        voids = [row["void"] for row in of_mode if row["void"] is not None]
+        if len(voids) > MOST_VOID * len(of_mode):
+            raise StageError(
+                f"evaluate: {len(voids)} of {len(of_mode)} {mode} episodes of {model} are void, "
+                f"more than {MOST_VOID:.0%}, so nothing is reported; the first: {voids[0]}; "
+                f"{remedy}"
+            )
+    evaluate.require_played(rows, model)
 
 
 def folder_of(model: str) -> Path:

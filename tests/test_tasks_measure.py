@@ -90,6 +90,35 @@ def test_what_only_a_sampled_turn_may_not_ask_is_found_before_anything_is_played
             play(params, endpoint)
 
 
+def lose_some(endpoint: FakeServer, every: int) -> None:
+    """After two questions, refuse one turn in `every`; an episode has one turn."""
+    endpoint.plan = [200, 200, *([400] + [200] * (every - 1)) * 20]
+    endpoint.error = {"message": "flagged"}
+    endpoint.reply = lambda body: "```repl\nFINAL([])\n```"
+
+
+def test_a_model_that_lost_many_episodes_is_not_measured(
+    served_folder: Path, params: Params
+) -> None:
+    with serving() as endpoint:
+        lose_some(endpoint, every=10)
+        with pytest.raises(StageError, match="2 of 20 greedy episodes") as caught:
+            play(params, endpoint)
+    assert "the first: the policy failed; the last words of the endpoint" in str(caught.value)
+    assert "Error code: 400 - flagged; run again with a lower" in str(caught.value)
+    assert not measure.REPORTS.exists()
+
+
+def test_a_model_that_lost_few_episodes_is_measured_with_a_warning(
+    served_folder: Path, params: Params, caplog: pytest.LogCaptureFixture
+) -> None:
+    with serving() as endpoint:
+        lose_some(endpoint, every=20)
+        told = json.loads(play(params, endpoint).read_text())
+    assert told["void_rate"] == pytest.approx(measure.MOST_VOID)
+    assert "2 of 40 episodes of some/model are void" in caplog.text
+
+
 def test_an_address_without_a_scheme_is_one_error(served_folder: Path, params: Params) -> None:
     with pytest.raises(StageError, match="is no address of an endpoint"):
         measure.measure(params, Recorder(), "some/model", "localhost:8000/v1")  # type: ignore[arg-type]
