@@ -36,6 +36,8 @@ MOST_VOID = 0.05
 ones are lost first, and shift a mean of scores in [0, 1] by this share at most: at 240 episodes
 about the half of its interval. The stage `evaluate` allows more, since it compares pairs that were
 both played."""
+PATIENCE_S = 7 * 86_400.0
+"""Longer than any round of turns. The server ends with the run: nobody's session is left behind."""
 _URI = re.compile(r"models:/(?P<name>[^/@]+)(/(?P<version>\d+)|@(?P<alias>.+))")
 
 
@@ -109,13 +111,15 @@ def measure(params: Params, run: StageRun, model: str, base_url: str | None = No
     torch.set_num_threads(params.threads)
     settings = params.evaluate
     specs = evaluate.choose(evaluate.TEST, settings.episodes, settings.seed)
-    sessions = min(len(specs), params.env.max_sessions, settings.generation.batch_frames)
+    # A round lasts until every ready frame has its turn, and whoever waits for it is idle.
+    abreast = params.measure.concurrency if base_url else settings.generation.batch_frames
+    sessions = min(len(specs), params.env.max_sessions, abreast)
     asked = Asked(base_url, model, params.measure) if base_url else None
     subject: Model = asked or folder_of(model)
     try:
         if asked:
             asked.check(settings.generation)
-        with environment(params) as url:
+        with environment(patient(params)) as url:
             played = evaluate.play_modes(
                 subject, url, specs, settings, sessions=sessions, label=model
             )
@@ -148,6 +152,17 @@ def measure(params: Params, run: StageRun, model: str, base_url: str | None = No
     return path
 
 
+def patient(params: Params) -> Params:
+    """The settings with an environment that ends no session of a slow model as idle.
+
+    Not a Space, which outlives the run and would be built anew for another setting.
+    """
+    if params.deploy.target == "space":
+        return params
+    idle = max(params.env.idle_timeout_s, PATIENCE_S)
+    return params.model_copy(update={"env": params.env.model_copy(update={"idle_timeout_s": idle})})
+
+
 def require_nearly_all(rows: Sequence[Row], model: str, asked: Asked | None) -> None:
     """Warn of void episodes.
 
@@ -158,17 +173,18 @@ def require_nearly_all(rows: Sequence[Row], model: str, asked: Asked | None) -> 
     remedy = "look at the environment's log, then run again"
     if asked:
         remedy = (
-            f"the last words of the endpoint: {asked.trouble or 'none'}; run again with a lower "
-            "measure.concurrency or a greater measure.timeout_s"
+            "run again with a lower measure.concurrency or a greater measure.timeout_s, or, where "
+            "sessions were idle for too long, a greater env.idle_timeout_s of that server"
         )
+    words = f"; the endpoint's last words: {asked.trouble}" if asked and asked.trouble else ""
     for mode in ("greedy", "sampled"):
         of_mode = [row for row in rows if row["mode"] == mode]
         voids = [row["void"] for row in of_mode if row["void"] is not None]
         if len(voids) > MOST_VOID * len(of_mode):
             raise StageError(
                 f"evaluate: {len(voids)} of {len(of_mode)} {mode} episodes of {model} are void, "
-                f"more than {MOST_VOID:.0%}, so nothing is reported; the first: {voids[0]}; "
-                f"{remedy}"
+                f"more than {MOST_VOID:.0%}, so nothing is reported; the first: {voids[0]}"
+                f"{words}; {remedy}"
             )
     evaluate.require_played(rows, model)
 

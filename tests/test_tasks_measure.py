@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_endpoint import FakeServer, serving
@@ -104,7 +107,7 @@ def test_a_model_that_lost_many_episodes_is_not_measured(
         lose_some(endpoint, every=10)
         with pytest.raises(StageError, match="2 of 20 greedy episodes") as caught:
             play(params, endpoint)
-    assert "the first: the policy failed; the last words of the endpoint" in str(caught.value)
+    assert "the first: the policy failed; the endpoint's last words: " in str(caught.value)
     assert "Error code: 400 - flagged; run again with a lower" in str(caught.value)
     assert not measure.REPORTS.exists()
 
@@ -122,6 +125,43 @@ def test_a_model_that_lost_few_episodes_is_measured_with_a_warning(
 def test_an_address_without_a_scheme_is_one_error(served_folder: Path, params: Params) -> None:
     with pytest.raises(StageError, match="is no address of an endpoint"):
         measure.measure(params, Recorder(), "some/model", "localhost:8000/v1")  # type: ignore[arg-type]
+
+
+def test_episodes_in_flight_are_as_many_as_requests(served_folder: Path, params: Params) -> None:
+    few = params.measure.model_copy(update={"concurrency": 3})
+    with serving() as endpoint:
+        endpoint.reply = lambda body: "```repl\nx = 1\n```"
+        play(params.model_copy(update={"measure": few}), endpoint)
+    roots = [body["messages"][1]["content"] for body in endpoint.bodies[2:]]
+    # The first three episodes are over before a fourth one begins.
+    assert len(set(roots[: 3 * params.env.limits.max_turns])) == 3
+
+
+def test_no_session_is_idle_for_too_long_while_the_endpoint_is_slow(
+    served_folder: Path, params: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RLM_ENV_URL")
+    monkeypatch.setattr(measure.evaluate, "play_alone", lambda *_, **__: [])
+    hasty = params.env.model_copy(update={"idle_timeout_s": 1.0})
+    slow = threading.Event()
+
+    def reply(body: dict[str, Any]) -> str:
+        if len(endpoint.bodies) > 2 and not slow.is_set():
+            slow.set()
+            time.sleep(6.5)  # idle sessions are looked for every five seconds
+        return "```repl\nFINAL([])\n```"
+
+    with serving() as endpoint:
+        endpoint.reply = reply
+        told = json.loads(play(params.model_copy(update={"env": hasty}), endpoint).read_text())
+    assert slow.is_set()
+    assert told["void_rate"] == 0
+
+
+def test_a_space_is_not_built_anew_to_be_patient(params: Params) -> None:
+    space = params.deploy.model_copy(update={"target": "space"})
+    params = params.model_copy(update={"deploy": space})
+    assert measure.patient(params) == params
 
 
 @pytest.mark.parametrize("name", ["rlm", "models:/rlm", "models:/rlm/latest", "no/such/folder"])
