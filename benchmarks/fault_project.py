@@ -51,10 +51,10 @@ LONGEST_S = 1800.0
 _REGISTER = """
 from pathlib import Path
 from flows.surroundings import settle; settle(1)
-from tasks import config, register, tracking
+from tasks import config, lineage, register, tracking
 params = config.load_resolved()
 with tracking.stage_run("register", params) as run:
-    tags = {"weights_hash": register.weights_hash(register.MERGED), **tracking.lineage(params)}
+    tags = {"weights_hash": register.weights_hash(register.MERGED), **lineage.tags(params)}
     number = register.log_version("rlm", params, run, tags)
     run.client.set_registered_model_alias("rlm", "champion", number)
 """

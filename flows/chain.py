@@ -28,7 +28,7 @@ from rich.console import Console
 from flows import notices, services, stages, summary
 from flows.lock import RUNNING, exclusive
 from flows.surroundings import settle
-from tasks import config, datasets, tracking
+from tasks import config, datasets, lineage, tracking
 from tasks.config import Params
 from tasks.errors import ConfigError, GateFailed, StageError
 
@@ -156,7 +156,7 @@ class Chain:
         result = summary.read(self.rows)
         self._mlflow.log_metrics(result.metrics)
         # What it began with was the lineage of the run before: data and environment are new.
-        self._mlflow.set_tags({"result": result.headline, **tracking.lineage(self.params)})
+        self._mlflow.set_tags({"result": result.headline, **lineage.tags(self.params)})
         notices.result(summary.markdown(result))
         return result.headline
 

@@ -25,7 +25,7 @@ from env.problems.settings import HubSettings
 from flows.chain import console, through
 from flows.lock import BusyError, exclusive
 from flows.surroundings import settle
-from tasks import champions, config, register, tracking, trained
+from tasks import champions, config, lineage, register, trained
 from tasks.config import Params
 from tasks.errors import ConfigError, StageError
 from tasks.outputs import replacing, write_json
@@ -137,8 +137,8 @@ def seed_of(date: int, own: int) -> int:
 def content_hash(path: Path) -> str:
     """A hash of a file, or of a folder's files and their names; `missing` where nothing is."""
     if path.is_dir():
-        return tracking.folder_hash(path)
-    return tracking.files_hash([path], path.parent) if path.is_file() else "missing"
+        return lineage.folder_hash(path)
+    return lineage.files_hash([path], path.parent) if path.is_file() else "missing"
 
 
 def hub_commit(settings: HubSettings) -> str:

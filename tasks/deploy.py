@@ -40,7 +40,7 @@ def run(params: Params, run: StageRun) -> Path:
             has other settings or problems.
         StageError: the server does not start, or the smoke test fails.
     """
-    from tasks.tracking import versions
+    from tasks.lineage import versions
 
     given = bool(os.environ.get(ENV_URL))
     with environment(params) as url:

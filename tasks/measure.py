@@ -17,7 +17,7 @@ from agent.errors import PolicyError
 from agent.settings import GenerationSettings
 from agent.statistics import Bootstrap
 from env.errors import EpisodeError
-from tasks import evaluate, inherit, register, tracking
+from tasks import evaluate, inherit, lineage, register, tracking
 from tasks.config import MeasureSettings, Params
 from tasks.errors import ConfigError, StageError
 from tasks.outputs import write_json
@@ -142,7 +142,7 @@ def measure(params: Params, run: StageRun, model: str, base_url: str | None = No
         "base_url": base_url,
         "n": len(specs),
         "seed": settings.seed,
-        "data_hash": tracking.data_hash(),
+        "data_hash": lineage.data_hash(),
         "cost": cost(asked, len(rows) + len(alone), params.measure),
         **told,
     }

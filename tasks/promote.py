@@ -31,7 +31,7 @@ from agent.settings import LEAST_GROUPS, LEAST_PROBLEMS
 from agent.statistics import Bootstrap
 from env.errors import EpisodeError, SettingsError
 from env.problems.store import public_rows
-from tasks import champions, register, tracking
+from tasks import champions, lineage, register
 from tasks.config import Params
 from tasks.errors import StageError
 from tasks.outputs import write_json
@@ -153,7 +153,7 @@ def rule(params: Params) -> dict[str, Any]:
         "temperature": params.serving.temperature,
         "least_pairs": LEAST_PROBLEMS,
         "least_groups": LEAST_GROUPS,
-        "data": "fresh" if params.prepare.source == "synthetic" else tracking.data_hash(),
+        "data": "fresh" if params.prepare.source == "synthetic" else lineage.data_hash(),
         "text": "promoted if, on both sets, the whole interval of the paired difference of "
         "primary_objective (bootstrap by group) lies above 0 and the mean reward is not lower",
     }

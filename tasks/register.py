@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tasks import tracking, trained
+from tasks import lineage, tracking, trained
 from tasks.config import RESOLVED, read_resolved
 from tasks.errors import StageError
 from tasks.outputs import replacing, write_json
@@ -73,7 +73,7 @@ def run(params: Params, run: StageRun) -> Path:
     if known:  # with all that was decided about them
         version = str(known[0].version)
     else:
-        tags = {**served, **lineage(params), **evaluated()}
+        tags = {**served, **made_of(params), **evaluated()}
         with registry(f"{MERGED} cannot be registered as {name}"):
             version = log_version(name, params, run, tags)
     # Also of a version that is there: a run may have been killed between the two.
@@ -86,7 +86,7 @@ def run(params: Params, run: StageRun) -> Path:
 
 def weights_hash(folder: Path) -> str:
     """The first 16 hex digits of SHA-256 over the weights alone: configs name paths and dates."""
-    return tracking.files_hash(sorted(folder.glob("*.safetensors")), folder)
+    return lineage.files_hash(sorted(folder.glob("*.safetensors")), folder)
 
 
 def serving(params: Params) -> str:
@@ -120,17 +120,17 @@ def version(name: str, number: str) -> ModelVersion:
         return store.get_model_version(name, number)
 
 
-def lineage(params: Params) -> dict[str, str]:
+def made_of(params: Params) -> dict[str, str]:
     """Where the weights come from: code, data, base, settings, seeds, packages, sandbox."""
     made = {path: md5 for path, md5 in recorded().items() if path.startswith(("data", "models"))}
     return {
-        **tracking.lineage(params, "train"),
+        **lineage.tags(params, "train"),
         **{f"dvc.{path}": md5 for path, md5 in made.items()},
-        "data_report": tracking.files_hash([DATA_REPORT], DATA_REPORT.parent)
+        "data_report": lineage.files_hash([DATA_REPORT], DATA_REPORT.parent)
         if DATA_REPORT.is_file()
         else f"unknown: no {DATA_REPORT}",
         "seeds": json.dumps(
-            {stage: tracking.seed_of(params, stage) for stage in ("prepare", "warmstart", "train")}
+            {stage: lineage.seed_of(params, stage) for stage in ("prepare", "warmstart", "train")}
         ),
     }
 

@@ -199,7 +199,7 @@ class Loop:
 
 def fingerprint(params: Params) -> dict[str, str]:
     """What must be the same for a checkpoint to be continued, by name."""
-    from tasks.tracking import files_hash, folder_hash
+    from tasks.lineage import files_hash, folder_hash
 
     levels = params.prepare.synthetic.levels  # of which the hint is in no file: only in prompts
     settings = {

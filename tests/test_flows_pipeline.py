@@ -107,7 +107,8 @@ def test_dvc_watches_all_code_that_a_stage_runs() -> None:
     # Settings are watched as values; these modules carry results without deciding them.
     passive = re.compile(
         r"(.*\.settings|env\.(models|errors)|env\.problems\.schema"
-        r"|tasks\.(config|deploy|errors|datasets|outputs|progress|register|traces|tracking|version)"
+        r"|tasks\.(config|datasets|deploy|errors|lineage|outputs|progress|register|traces|tracking"
+        r"|version)"
         # Where the environment runs is no input of what is measured with it.
         r"|tasks\.(answers|container|hub|local_server|space|space_problems|staging))$"
     )

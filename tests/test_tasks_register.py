@@ -20,7 +20,7 @@ from mlflow.exceptions import MlflowException
 
 from agent.nano.warmstart import save, untaught
 from env.problems.store import ProblemStore
-from tasks import config, register, tracking
+from tasks import config, lineage, register, tracking
 from tasks.config import Params
 from tasks.errors import StageError
 from tasks.tracking import stage_run
@@ -151,11 +151,11 @@ def test_a_version_carries_its_lineage(
     told = version.tags
     assert told["weights_hash"] == register.weights_hash(Path("models/merged"))
     assert told["dvc.data.problems"] == "abc.dir"
-    assert told["params_hash"] == tracking.params_hash(server_params)
+    assert told["params_hash"] == lineage.params_hash(server_params)
     assert told["seed"] == "0"
     assert told["evaluation.n"] == "240"
     assert told["evaluation.reward.after"] == "0.300000"
-    assert told["data_report"] == tracking.files_hash([Path("data/report.json")], Path("data"))
+    assert told["data_report"] == lineage.files_hash([Path("data/report.json")], Path("data"))
     assert json.loads(told["seeds"]) == {"prepare": 0, "warmstart": 0, "train": 0}
     assert {"commit", "data_hash", "versions", "sandbox"} <= told.keys()
     # What is no input of the weights is no lineage.

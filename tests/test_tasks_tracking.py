@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import time
 import traceback
 from pathlib import Path
@@ -12,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tasks import register, tracking
+from tasks import lineage, register, tracking
 from tasks.config import Params
 from tasks.errors import StageError
 from tasks.tracking import StageRun, stage_run
@@ -52,8 +50,8 @@ def test_a_run_knows_what_it_takes_to_repeat_it(tmp_path: Path) -> None:
     assert data.tags["seed"] == "5"
     assert data.tags["sandbox"] == "seccomp,rlimits"
     assert data.tags["sandbox_backend"] == "seccomp"
-    assert data.tags["data_hash"] == tracking.folder_hash(Path("data/problems"))
-    assert data.tags["params_hash"] == tracking.params_hash(params)
+    assert data.tags["data_hash"] == lineage.folder_hash(Path("data/problems"))
+    assert data.tags["params_hash"] == lineage.params_hash(params)
     assert data.tags["commit"]
     assert json.loads(data.tags["versions"])["torch"].startswith("2.13.0")
     assert data.params["prepare.synthetic.seed"] == "5"
@@ -166,34 +164,6 @@ def test_a_killed_run_is_closed_with_its_children(monkeypatch: pytest.MonkeyPatc
     ended = [stored(run).info.status for run in (parent, done, running)]
     assert ended == ["KILLED", "FINISHED", "KILLED"]
     tracking.close_left("0" * 32)  # of a store that is gone: nothing to close
-
-
-def test_a_hash_follows_names_and_contents_and_nothing_else(tmp_path: Path) -> None:
-    folder = tmp_path / "some"
-    folder.mkdir()
-    (folder / "a").write_bytes(b"1")
-    first = tracking.folder_hash(folder)
-    os.utime(folder / "a", (1, 1))
-    assert tracking.folder_hash(folder) == first
-    (folder / "a").write_bytes(b"2")
-    second = tracking.folder_hash(folder)
-    (folder / "a").rename(folder / "b")
-    assert len({first, second, tracking.folder_hash(folder)}) == 3
-
-
-@pytest.mark.parametrize(
-    ("stage", "seed"), [("prepare", 1), ("warmstart", 2), ("gate", 3), ("train", 4), ("version", 4)]
-)
-def test_each_stage_is_recorded_with_its_own_seed(stage: str, seed: int) -> None:
-    params = Params.model_validate(
-        {
-            "prepare": {"synthetic": {"seed": 1}},
-            "warmstart": {"nano": {"seed": 2}},
-            "gate": {"seed": 3},
-            "train": {"seed": 4},
-        }
-    )
-    assert tracking.seed_of(params, stage) == seed
 
 
 def test_the_default_store_is_a_file_beside_params(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -358,23 +328,3 @@ def test_a_run_whose_end_was_not_taken_is_closed_later(monkeypatch: pytest.Monke
         assert parent.end("FAILED") is False
     tracking.close_left(parent.run_id, "FAILED")
     assert [stored(run).info.status for run in (parent, child)] == ["FAILED", "KILLED"]
-
-
-def test_a_commit_is_dirty_by_changed_sources_and_not_by_drawn_figures(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert tracking.commit.__wrapped__() == "no git"
-    git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org"]
-    (tmp_path / "plots").mkdir()
-    for name in ("code.py", "plots/curve.png"):
-        (tmp_path / name).write_text("first")
-    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
-        subprocess.run([*git, *words], check=True)
-    clean = tracking.commit.__wrapped__()
-    assert len(clean) == 40
-    (tmp_path / "plots/curve.png").write_text("drawn anew")
-    (tmp_path / "notes.txt").write_text("untracked")
-    assert tracking.commit.__wrapped__() == clean
-    (tmp_path / "code.py").write_text("changed")
-    assert tracking.commit.__wrapped__() == f"{clean}-dirty"
