@@ -40,8 +40,6 @@ _WRONG = frozenset({401, 402, 403, 404})
 """Statuses of a wrong key, an empty account, a right not given, an unknown address or model."""
 _EMPTY = "insufficient_quota"
 """What OpenAI calls an empty account, with the status 429 of a quota that passes."""
-_GONE = 16
-"""Requests in a row that were lost at all their tries: then the rest would be, too."""
 _SHOWN = 400
 """Characters of an endpoint's words in a message."""
 _HELLO = [{"role": "system", "content": "Answer."}, {"role": "user", "content": "Say yes."}]
@@ -72,6 +70,8 @@ class Endpoint:
         attempts: tries of one request; the pauses between the default 7 are 63 s together or more.
         timeout_s: seconds one try may take.
         wait_s: most that a pause grows to, and most that is waited because the endpoint asks.
+        gone_after: requests lost in a row, at all their tries, after which none is made any more;
+            None: each is tried for itself.
         extra: more fields of the request's body, such as `{"reasoning_effort": "low"}`.
 
     Raises:
@@ -87,6 +87,7 @@ class Endpoint:
         attempts: int = 7,
         timeout_s: float = 120.0,
         wait_s: float = 60.0,
+        gone_after: int | None = 16,
         extra: dict[str, Any] | None = None,
     ) -> None:
         _require_address(base_url)
@@ -95,6 +96,7 @@ class Endpoint:
         self.trouble = ""
         """Why the last request that was lost was lost, in the endpoint's words."""
         self._lost_in_a_row = 0
+        self._gone_after = math.inf if gone_after is None else gone_after
         # A key read from a file ends in a line break, which no header may hold.
         self._key = (api_key or os.environ.get("OPENAI_API_KEY") or "").strip()
         self._client = openai.OpenAI(
@@ -124,7 +126,16 @@ class Endpoint:
         """
         self._require_there()
         # A copy, because the statistics of a Retrying are kept on it.
-        retrying = self._retrying.copy()
+        return self._ask(self._retrying.copy(), talk, temperature, max_tokens, seed)
+
+    def _ask(
+        self,
+        retrying: Retrying,
+        talk: Sequence[Mapping[str, str]],
+        temperature: float,
+        max_tokens: int,
+        seed: int,
+    ) -> Any:
         try:
             return retrying(
                 self._try, talk, temperature=temperature, max_tokens=max_tokens, seed=seed
@@ -148,13 +159,23 @@ class Endpoint:
     ) -> None:
         """Ask once, so that a wrong setting stops before anything is played.
 
+        Where nothing answers at all, the address is wrong or the server not started: that is
+        tried twice.
+
         Raises:
             PolicyError: it refuses the request, key or account, or does not know the address or
                 the model.
             openai.OpenAIError: it gives no answer, which may pass.
         """
+        patience = self._retrying.stop
+
+        def stop(state: RetryCallState) -> bool:
+            error = state.outcome.exception() if state.outcome else None
+            nobody = isinstance(error, openai.APIConnectionError) and state.attempt_number >= 2
+            return nobody or patience(state)
+
         try:
-            self.ask(talk, temperature=temperature, max_tokens=max_tokens, seed=0)
+            self._ask(self._retrying.copy(stop=stop), talk, temperature, max_tokens, 0)
         except openai.APIStatusError as error:
             if _may_pass(error):
                 raise
@@ -171,7 +192,7 @@ class Endpoint:
 
     def _require_there(self) -> None:
         """Raise a PolicyError once it has answered nothing for long."""
-        if self._lost_in_a_row >= _GONE:
+        if self._lost_in_a_row >= self._gone_after:
             raise PolicyError(
                 f"{self.base_url} gives no more turns: {self._lost_in_a_row} requests in a row "
                 f"were lost, the last: {self.trouble}; mend that, then run again"

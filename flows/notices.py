@@ -135,8 +135,9 @@ def promotion(name: str) -> None:
         if champion is None or not champions.is_news(champion):
             return
         url = PREFECT_API_URL.value()
-        if not url or not services.answers(f"{url}/health"):
-            return  # else the client would start a server of its own
+        # Without one the client would start a server of its own, which nobody hears either.
+        if not url or services.for_one_run(url) or not services.answers(f"{url}/health"):
+            return
         version = str(champion.version)
         event = Event.model_validate(
             {

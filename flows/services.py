@@ -31,7 +31,6 @@ MLFLOW_PORT = os.environ.get("RLM_MLFLOW_PORT", "5000")
 MLFLOW = f"http://127.0.0.1:{MLFLOW_PORT}"
 POOL = "local"
 WAIT_S = 180.0
-_TRIES = 5
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
 
@@ -136,12 +135,10 @@ def start(service: Service, quiet: bool = False, bound: bool = False) -> None:
         StageError: its port is taken, it dies, or it is not healthy in time.
     """
     log = log_file(service)
-    if running(service):
-        # A few tries: a busy server may be slow, one on another port refuses at once.
-        if service.health and not any(answers(service.health) for _ in range(_TRIES)):
+    if pid := running(service):
+        if _command(pid)[1 - len(service.command) :] != service.command[1:]:
             raise StageError(
-                f"{service.name} runs, but does not answer at {service.health} (another port?); "
-                "stop it with make down, then start anew"
+                f"{service.name} runs on another port; stop it with make down, then start it anew"
             )
         typer.echo(f"{service.name}: running")
         return
@@ -196,30 +193,44 @@ def running(service: Service) -> int | None:
 
     On whatever port: one that was moved is still found by who does not say where to.
     """
-    import psutil
-
-    wanted = _but_port(service.command[1:])
-
     try:
         pid = int(_pid_file(service).read_text(encoding="utf-8"))
-        command = psutil.Process(pid).cmdline()
-    except (OSError, ValueError, psutil.Error):
+    except (OSError, ValueError):
         return None
-    return pid if _but_port(command)[-len(wanted) :] == wanted else None
+    wanted = _but_port(service.command[1:])
+    return pid if _but_port(_command(pid))[-len(wanted) :] == wanted else None
+
+
+def for_one_run(url: str) -> bool:
+    """Whether the address is that of a server which only records one run: it has no automations."""
+    return any(url.startswith(f"http://127.0.0.1:{port}/") for port in _ports_of_single_runs())
 
 
 def forget_dead() -> None:
     """Remove what servers of single runs left that were killed: the number and the log of each."""
-    for file in RUN.glob("prefect-server-*.pid"):
-        service = prefect_server(int(file.stem.rpartition("-")[2]))
+    for port in _ports_of_single_runs():
+        service = prefect_server(port)
         if running(service) is None:
-            file.unlink(missing_ok=True)
+            _pid_file(service).unlink(missing_ok=True)
             log_file(service).unlink(missing_ok=True)
+
+
+def _ports_of_single_runs() -> list[int]:
+    return [int(file.stem.rpartition("-")[2]) for file in RUN.glob("prefect-server-*.pid")]
 
 
 def log_file(service: Service) -> Path:
     """What the service printed."""
     return RUN / f"{service.name}.log"
+
+
+def _command(pid: int) -> list[str]:
+    import psutil
+
+    try:
+        return psutil.Process(pid).cmdline()
+    except psutil.Error:  # it ended, or belongs to someone else
+        return []
 
 
 def _but_port(command: list[str]) -> list[str]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from env import access
 from tasks.answers import check_problems, check_same, get, metadata, smoke_test
 from tasks.config import Params
-from tasks.errors import ConfigError
+from tasks.errors import StageError
 from tasks.local_server import local_server
 from tasks.outputs import write_json
 
@@ -84,7 +84,7 @@ def environment(params: Params) -> Iterator[str]:
     Raises:
         ConfigError: the port is taken, a token is missing or may not do it, or what runs there
             has other settings.
-        StageError: the server does not start.
+        StageError: the server does not start, or the one that is named does not answer.
     """
     given = os.environ.get(ENV_URL)
     data = DATA if any(DATA.glob("*.parquet")) else None
@@ -110,7 +110,7 @@ def _given(params: Params, url: str) -> str:
     try:
         get(f"{url}/health", timeout_s=10.0)
     except OSError as error:
-        raise ConfigError(
+        raise StageError(
             f"the environment at {url} does not answer ({error}); if this run started it, run the "
             f"same command again; if {ENV_URL} names it, start it, or unset that to let the stage "
             f"start a local one; a private Space opens with {access.TOKEN}"

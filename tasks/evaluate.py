@@ -261,7 +261,9 @@ def open_judge(settings: JudgeSettings) -> Judge | None:
     from agent.judge import Judge
 
     try:
-        endpoint = Endpoint(settings.base_url, settings.model, timeout_s=settings.timeout_s)
+        endpoint = Endpoint(
+            settings.base_url, settings.model, timeout_s=settings.timeout_s, gone_after=None
+        )
         judge = Judge(endpoint, settings.concurrency)
         judge.check()
     except PolicyError as error:

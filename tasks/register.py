@@ -90,8 +90,11 @@ def weights_hash(folder: Path) -> str:
 
 
 def serving(params: Params) -> str:
-    """How a version that is registered with these settings writes, as its tag says it."""
-    return params.serving.model_dump_json()
+    """How a version that is registered with these settings writes, as its tag says it.
+
+    Not how much at a time: that changes with the machine.
+    """
+    return params.serving.model_dump_json(exclude={"batch_frames"})
 
 
 def versions(name: str) -> list[ModelVersion]:

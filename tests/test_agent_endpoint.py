@@ -163,6 +163,13 @@ def test_a_first_question_without_an_answer_stops(server, plan):
         policy_of(server, attempts=3).check()
 
 
+def test_where_nobody_answers_a_first_question_that_is_soon_known(server):
+    server.plan = [0] * 7
+    with pytest.raises(PolicyError, match="does not answer: "):
+        policy_of(server, attempts=7).check()
+    assert len(server.bodies) <= 2
+
+
 @pytest.mark.parametrize("field", ["code", "type"])
 def test_an_empty_account_is_not_waited_for(server, field):
     server.plan = [429]

@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
 from prefect import flow
 from prefect.states import Failed, Running
 
-from flows import automations, notices
+from flows import automations, notices, services
 from tasks import champions, register, tracking
 from tasks.config import Params, write_resolved
 from tasks.errors import ConfigError
@@ -190,6 +191,15 @@ def test_the_stage_alone_tells_a_promotion_too(
     decided("alone", "promoted")
     with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}):
         notices.promotion("alone")  # nobody hears it: it stays to be told
+    one_runs_own = services.RUN / f"prefect-server-{urlsplit(prefect_url).port}.pid"
+    one_runs_own.parent.mkdir(exist_ok=True)
+    one_runs_own.write_text("1")
+    with temporary_settings({PREFECT_API_URL: prefect_url}):
+        notices.promotion("alone")  # nor there, without automations
+    champion = register.champion("alone")
+    assert champion is not None
+    assert champions.is_news(champion)
+    one_runs_own.unlink()
     write_resolved(Params.model_validate({"register": {"model_name": "alone"}}))
     done = subprocess.run(
         [sys.executable, "-m", "flows.pipeline", "promote"],

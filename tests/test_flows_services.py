@@ -100,7 +100,7 @@ def test_a_service_on_another_port_is_told_and_stopped(
     try:
         health = f"http://127.0.0.1:{services.free_port()}/health"
         usual = services.Service("sleeper", [*sleeps, "5000"], health)
-        with pytest.raises(StageError, match=r"runs, but does not answer.*make down"):
+        with pytest.raises(StageError, match=r"sleeper runs on another port; .* make down"):
             services.start(usual)
         services.stop(usual)
         assert psutil.wait_procs([process], timeout=10)[1] == []
@@ -127,4 +127,7 @@ def test_servers_of_killed_runs_are_forgotten_and_living_ones_are_not(
         process.kill()
         process.wait()
     names = ("prefect-server", "prefect-server-50002")
+    assert services.for_one_run("http://127.0.0.1:50002/api")
+    assert not services.for_one_run("http://127.0.0.1:50001/api")
+    assert not services.for_one_run(f"{services.PREFECT}/api")
     assert left == sorted(f"{name}.{end}" for name in names for end in ("log", "pid"))

@@ -85,7 +85,7 @@ def test_an_address_that_does_not_answer_is_a_clear_error(
 ) -> None:
     monkeypatch.setenv(deploy.ENV_URL, "http://127.0.0.1:9")
     with (
-        pytest.raises(ConfigError, match=r"at http://127\.0\.0\.1:9 does not answer.*RLM_ENV_URL"),
+        pytest.raises(StageError, match=r"at http://127\.0\.0\.1:9 does not answer.*RLM_ENV_URL"),
         deploy.environment(server_params),
     ):
         pass
