@@ -6,6 +6,7 @@ it the defaults below hold, so it starts anywhere.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -88,13 +89,13 @@ class EnvSettings(Settings):
 
 
 _CAPACITY = {
-    "max_sessions",
-    "idle_timeout_s",
-    "allow_documents",
-    "document_chars",
-    "sandbox.running_cells",
-    "sandbox.templates",
-    "sandbox.templates_mb",
+    "env.max_sessions",
+    "env.idle_timeout_s",
+    "env.allow_documents",
+    "env.document_chars",
+    "env.sandbox.running_cells",
+    "env.sandbox.templates",
+    "env.sandbox.templates_mb",
 }
 
 
@@ -104,15 +105,16 @@ def rules(env: EnvSettings, rewards: RewardSettings) -> dict[str, Any]:
     Returns:
         Values by dotted name; left out is only what says how much a server can carry.
     """
-    told = {f"env.{key}": value for key, value in _flat(env).items() if key not in _CAPACITY}
-    return told | {f"rewards.{key}": value for key, value in _flat(rewards).items()}
+    told = flatten(env.model_dump(), "env.") | flatten(rewards.model_dump(), "rewards.")
+    return {key: value for key, value in told.items() if key not in _CAPACITY}
 
 
-def _flat(settings: BaseModel) -> dict[str, Any]:
+def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as dotted keys."""
     flat: dict[str, Any] = {}
-    for key, value in settings:
-        if isinstance(value, BaseModel):
-            flat |= {f"{key}.{inner}": value for inner, value in _flat(value).items()}
+    for key, value in data.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
         else:
-            flat[key] = value
+            flat[f"{prefix}{key}"] = value
     return flat

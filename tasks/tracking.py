@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from env.settings import flatten
 from tasks import datasets, lineage
 from tasks.errors import StageError
 
@@ -346,17 +347,6 @@ def result_metrics(described: Mapping[str, Any]) -> dict[str, float]:
         "tokens_per_episode": tokens["sampled_per_episode"],
     }
     return {f"result/{name}": value for name, value in found.items() if value is not None}
-
-
-def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as dotted keys."""
-    flat: dict[str, Any] = {}
-    for key, value in data.items():
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
 
 
 def find_child(params: Params, parent: str, stage: str) -> Run | None:

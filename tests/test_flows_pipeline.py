@@ -20,6 +20,7 @@ import psutil
 import pytest
 import yaml
 
+from env.settings import flatten
 from flows import stages
 from tasks import config, tracking
 from tasks.config import Params
@@ -146,7 +147,7 @@ def dotted(node: ast.AST) -> str | None:
 
 
 def test_each_section_that_dvc_watches_is_a_setting() -> None:
-    known = tracking.flatten(Params().model_dump(by_alias=True, mode="json"))
+    known = flatten(Params().model_dump(by_alias=True, mode="json"))
     for stage in DVC.values():
         for key in (key for part in stage["params"] for key in part["params.resolved.yaml"]):
             assert any(name == key or name.startswith(f"{key}.") for name in known), key

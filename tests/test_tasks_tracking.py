@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from env.settings import flatten
 from tasks import lineage, register, tracking
 from tasks.config import Params
 from tasks.errors import StageError
@@ -56,7 +57,7 @@ def test_a_run_knows_what_it_takes_to_repeat_it(tmp_path: Path) -> None:
     assert json.loads(data.tags["versions"])["torch"].startswith("2.13.0")
     assert data.params["prepare.synthetic.seed"] == "5"
     assert data.params["train.curriculum.levels"] == "['easy', 'medium', 'hard']"
-    assert len(data.params) == len(tracking.flatten(params.model_dump(by_alias=True)))
+    assert len(data.params) == len(flatten(params.model_dump(by_alias=True)))
 
 
 def test_a_run_without_data_or_environment_says_so() -> None:

@@ -139,7 +139,7 @@ def deal(
         for place, problem in zip(places, problems, strict=True)
         if question_key(problem.question) in known
     }
-    sizes = {min(ids): len(ids) for ids in members.values()}
+    sizes = {names[place]: len(ids) for place, ids in members.items()}
     splits = {} if given else _fall(sizes, settings, trained)
     dealt = []
     for place, candidate in zip(places, kept, strict=True):
