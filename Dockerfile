@@ -1,10 +1,10 @@
-# The environment's server and nothing else: no torch, no model, no key. Builds from the project's
-# root and, unchanged, from the tree that `deploy.target: space` pushes (dist/space).
+# The environment's server alone: no torch, no model, no key. Builds from the project's root and,
+# unchanged, from the tree that `deploy.target: space` pushes (dist/space).
 FROM python:3.11.13-slim-bookworm
 
 # The sandbox's system-call filter.
 RUN apt-get update && apt-get install --yes --no-install-recommends libseccomp2 && rm -rf /var/lib/apt/lists/*
-# Spaces run containers as this user, too.
+# Spaces run containers as this user too.
 RUN useradd --create-home --uid 1000 user
 
 WORKDIR /app

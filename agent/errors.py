@@ -1,21 +1,21 @@
-"""What a policy can be told wrong. Infrastructure failures are `env.errors.EpisodeError`."""
+"""Errors of the agent side. Infrastructure failures are `env.errors.EpisodeError`."""
 
 
 class PolicyError(ValueError):
-    """A model, tokenizer, template or endpoint cannot be used: what is wrong, how to mend it."""
+    """A model, tokenizer, chat template or endpoint is unusable; the message says how to fix it."""
 
 
 class ExportError(ValueError):
-    """A merge that must not be made: what is wrong, how to mend it."""
+    """A merge that would damage the model; the message says how to fix it."""
 
 
-class ParityError(RuntimeError):
-    """The trainer computes other log-probabilities than the rollout sampled with."""
+class LogprobCheckError(RuntimeError):
+    """The trainer and the rollout compute different log-probabilities."""
 
 
 class RolloutError(RuntimeError):
-    """A step brought no valid episode: nothing to learn from, and something to mend."""
+    """A step produced no valid episode, so the trainer has no data."""
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint cannot be written, or there is no room for one."""
+    """A checkpoint cannot be written, or the disk has no room for one."""

@@ -9,17 +9,20 @@ from pydantic import Field, field_validator
 from env.settings import Settings
 
 PER_ROW = frozenset({"grpo", "bnpo", "sapo", "vespo", "luspo"})
-"""Losses of TRL that are wrong for rows of unequal weight, or for a step cut into micro-batches."""
+"""Losses of TRL that are wrong for rows of unequal weight or for steps in micro-batches."""
 
 LEAST_PROBLEMS = 200
-"""Pairs of episodes that a promotion rests on: with fewer the interval proves nothing."""
-LEAST_GROUPS = 30
-"""Groups that they come from, since groups are what is resampled: of equal models one wins a set
-with probability 0.005 on many groups, 0.016 on 16, 0.08 on 4."""
+"""Least pairs of episodes of a promotion; with fewer, the interval proves nothing."""
+LEAST_COLLECTIONS = 30
+"""Least collections that the pairs come from, since the bootstrap resamples collections.
+
+Of two equal models, one wins a set with probability 0.005 on many collections, 0.016 on 16 and
+0.08 on 4.
+"""
 
 
 class GenerationSettings(Settings):
-    """Sampling of one turn."""
+    """Sampling of a turn."""
 
     temperature: float = Field(1.0, ge=0, le=2, description="0 is greedy")
     max_turn_tokens: int = Field(96, ge=8, le=8192, description="new tokens of one turn")
@@ -30,7 +33,7 @@ class GenerationSettings(Settings):
 class LoraSettings(Settings):
     """The adapter that GRPO trains, on all linear layers.
 
-    Without dropout: it would make the trainer's log-probabilities differ from the rollout's.
+    It has no dropout, which would make the trainer's log-probabilities differ from the rollout's.
     """
 
     r: int = Field(16, ge=1, le=256)
@@ -38,7 +41,7 @@ class LoraSettings(Settings):
 
 
 class CurriculumSettings(Settings):
-    """Which difficulty is played; see The curriculum in docs/design.md."""
+    """Difficulty of the problems that a step plays; see The curriculum in docs/design.md."""
 
     mode: Literal["auto", "always", "off"] = Field(
         "always", description="auto: start at target, fall back; always: start easy; off: target"
@@ -59,7 +62,7 @@ class CurriculumSettings(Settings):
         return "off" if value is False else value  # YAML reads a bare `off` as false
 
 
-class ParitySettings(Settings):
+class LogprobCheckSettings(Settings):
     """Limits on |log-prob of the rollout - log-prob of the trainer| over sampled tokens."""
 
     max_abs: float = Field(1e-3, gt=0, description="fp32: maximum")
@@ -79,58 +82,41 @@ class TrainSettings(Settings):
     learning_rate: float = Field(2e-3, gt=0)
     warmup_steps: int = Field(10, ge=0)
     schedule: Literal["constant", "linear", "cosine"] = Field(
-        "constant", description="of the learning rate, after the warm-up"
+        "constant", description="of the learning rate after the warm-up"
     )
     max_grad_norm: float = Field(0.1, gt=0)
-    max_step_kl: float = Field(
-        0.01,
-        gt=0,
-        description="nats a token; a step that moves the policy further is halved until it does "
-        "not (agent/trust.py)",
-    )
+    max_step_kl: float = Field(0.01, gt=0, description="nats per token; longer steps are halved")
     loss_type: Literal["dapo", "dr_grpo", "cispo"] = Field(
-        "dapo",
-        description="dr_grpo: divided by a constant; cispo: clips the importance weight, not "
-        "the token",
+        "dapo", description="dr_grpo: divisor is constant; cispo: clips weights, not tokens"
     )
     epsilon_low: float = Field(
-        0.2, gt=0, lt=1, description="ratios are clipped below 1 - this; not by cispo"
+        0.2, gt=0, lt=1, description="clip ratios below 1 - this; not in cispo"
     )
-    epsilon_high: float = Field(
-        0.28, gt=0, description="ratios are clipped above 1 + this, in every loss"
-    )
+    epsilon_high: float = Field(0.28, gt=0, description="clip ratios above 1 + this in every loss")
     num_iterations: int = Field(1, ge=1, le=16, description="optimizer steps on one rollout")
-    kl_beta: float = Field(
-        0.0, ge=0, le=10, description="weight of the divergence from the base, per token; 0 = off"
-    )
+    kl_beta: float = Field(0.0, ge=0, le=10, description="weight of the KL to the base, per token")
     inheritance: Literal["inverse_count", "full", "none", "local"] = "inverse_count"
-    mask_truncated: bool = Field(
-        True, description="a turn cut by the token limit is left out of the loss"
-    )
+    mask_truncated: bool = Field(True, description="exclude turns cut by the token limit")
     scale_rewards: Literal["batch", "group", "none"] = Field(
-        "batch", description="deviation that advantages are divided by"
+        "batch", description="scope of the standard deviation that advantages are divided by"
     )
-    min_group_std: float = Field(0.02, ge=0, description="a group below it has no signal")
-    std_floor: float = Field(0.05, gt=0, description="least deviation advantages are divided by")
+    min_group_std: float = Field(
+        0.02, ge=0, description="least deviation of a group that has a signal"
+    )
+    std_floor: float = Field(0.05, gt=0, description="least divisor of advantages")
     resample_groups: int = Field(
-        1,
-        ge=0,
-        le=16,
-        description="most rounds a step in which groups without a signal are "
-        "replaced by groups of other problems; 0 = off",
+        1, ge=0, le=16, description="rounds that replace groups without a signal; 0 = off"
     )
-    replace_voids: int = Field(
-        2, ge=0, le=16, description="most times a void episode is played again; 0 = off"
-    )
+    replace_voids: int = Field(2, ge=0, le=16, description="most replays of a void episode")
     micro_batch_rows: int = Field(32, ge=1, description="rows of one forward and backward pass")
-    gradient_checkpointing: bool = Field(False, description="recompute activations: less memory")
+    gradient_checkpointing: bool = Field(False, description="recompute activations to save memory")
     save_every: int = Field(5, ge=1)
     keep_checkpoints: int = Field(2, ge=1)
     table_every: int = Field(10, ge=1, description="steps between tables of raw episodes")
     generation: GenerationSettings = GenerationSettings()
     curriculum: CurriculumSettings = CurriculumSettings()
-    parity: ParitySettings = ParitySettings()
-    report_to: list[str] = Field([], description="`wandb`, `tensorboard`: the trainer's own")
+    logprob_check: LogprobCheckSettings = LogprobCheckSettings()
+    report_to: list[str] = Field([], description="loggers of the Trainer: `wandb`, `tensorboard`")
     control: Literal["none", "wrong_gold", "shuffled_advantages"] = Field(
         "none", description="negative controls that must not learn"
     )
@@ -141,7 +127,7 @@ class TrainSettings(Settings):
     def _no_mean_of_rows(cls, value: object) -> object:
         if isinstance(value, str) and value in PER_ROW:
             raise ValueError(
-                f"{value} averages or weighs whole rows, and the rows of a tree weigh unequally: "
-                "use dapo, dr_grpo or cispo"
+                f"{value} averages or weighs whole rows (the rows of a tree have unequal weights). "
+                "Use dapo, dr_grpo or cispo."
             )
         return value

@@ -1,13 +1,13 @@
-"""What each part of the training is worth: `python -m benchmarks.ablation`.
+"""Measure the effect of each part of the training: `python -m benchmarks.ablation`.
 
-Arms differ in one setting; all start from one data set and one base model, take the same number of
-steps, and are scored on the same problems. The first seed is trained at every rate; the rate with
-the best sampled F1 on validation problems is the arm's, and the other seeds are trained at that.
-What is told of an arm is measured on test problems.
+Arms differ in one setting. All have the same data, base model, number of steps and evaluation
+problems. The first seed is trained at every learning rate; the rate with the best sampled F1 on
+validation problems is the arm's. The other seeds are trained at that rate, and the reported scores
+are on test problems.
 
-Each run is the stage `train` in a folder of its own; its scores go to a JSONL file
-at once, and a run that stands there is not repeated. Prints the tables of all runs there, as
-Markdown, for docs/experiments.md. Neighbour: `recursion.py` asks what children are worth.
+Each run is the stage `train` in its own folder. Its scores are appended to a JSONL file at once,
+and a run in that file is not repeated. Prints Markdown tables of all runs for
+docs/experiments.md. Neighbour: `recursion.py` measures the effect of children.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ import pandas as pd
 import torch
 from scipy import stats
 
-from agent.models import TransformersPolicy, load_model
-from agent.rollout import play
+from agent.policies.hf_policy import TransformersPolicy, load_model
+from agent.rollouts.engine import play
 from tasks.config import Params, resolve
-from tasks.deploy import local_server
+from tasks.deployment.local import local_server
 from tasks.evaluate import choose
 from tasks.train import BASE, RESULT
 
@@ -52,33 +52,33 @@ USUAL_RATES = [2e-3, 4e-3]
 SOURCE = Path(__file__).resolve().parent.parent
 COPIED = ("params.yaml", "profiles", "data", "models/base")
 COLLAPSED = 0.05
-"""A run whose mean reward over the last five steps is below this has lost its policy."""
+"""Mean reward of the last five steps below which a run counts as collapsed."""
 
-Result = dict[str, Any]
+AblationResult = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Run:
-    """One training. Two runs with equal fields give the same scores."""
+    """One training run; equal fields give equal scores."""
 
     arm: str
     rate: float
     seed: int
     steps: int
     episodes: int
-    """Test problems; half as many validation problems."""
+    """Number of test problems; half as many validation problems."""
 
 
 def train(folder: Path, root: Path, sets: Sequence[str]) -> Params:
-    """Train in a folder of its own, from the data and the base of another.
+    """Train in `folder`, from the data and the base of `root`; it becomes the working directory.
 
     Args:
-        folder: made anew.
+        folder: replaced if it exists.
         root: holds params.yaml, profiles/, data/ and models/base.
         sets: `section.key=value`.
 
     Returns:
-        The settings it was trained with; the working directory is then `folder`.
+        The settings of the training.
 
     Raises:
         CalledProcessError: a stage failed; its output was printed.
@@ -111,7 +111,7 @@ def run_stages(folder: Path, sets: Sequence[str], stages: Sequence[str]) -> None
             done.check_returncode()
 
 
-def measure(run: Run, root: Path, work: Path) -> Result:
+def measure(run: Run, root: Path, work: Path) -> AblationResult:
     """Train one run and score it."""
     folder = work / f"{run.arm.split()[0]}-{run.seed}-{run.rate:g}-{run.steps}"
     began = time.monotonic()
@@ -126,7 +126,7 @@ def measure(run: Run, root: Path, work: Path) -> Result:
     return {
         **asdict(run),
         "seconds": round(seconds),
-        "last_reward": float(steps["reward"].tail(5).mean()),
+        "last_reward": float(steps["reward/overall"].tail(5).mean()),
         **scores,
     }
 
@@ -139,12 +139,12 @@ def score(params: Params, split: str, episodes: int) -> dict[str, float]:
         for name, temperature in {"greedy": 0.0, "sampled": 1.0}.items():
             policy = trained_policy(params, temperature)
             played = play(policy, url, specs, sessions=64)
-            found[name] = fmean(one.evidence.f1 for one in played if one.evidence)
+            found[name] = fmean(one.metrics.f1 for one in played if one.metrics)
     return found
 
 
 def trained_policy(params: Params, temperature: float) -> TransformersPolicy:
-    """What the stage `train` left in this folder."""
+    """The policy that the stage `train` left in the working directory."""
     torch.set_num_threads(params.threads)
     settings = params.evaluate.generation.model_copy(update={"temperature": temperature})
     result = RESULT[params.train.method]
@@ -153,36 +153,37 @@ def trained_policy(params: Params, temperature: float) -> TransformersPolicy:
     return TransformersPolicy(*model, settings)
 
 
-def best_rate(arm: str, results: Iterable[Result]) -> float:
-    """The rate with the best sampled F1 on validation problems, among runs of one seed."""
+def tried_rates(arm: str, results: Iterable[AblationResult]) -> list[AblationResult]:
+    """Runs of an arm's first seed, which is trained at every rate, sorted by rate."""
     mine = [one for one in results if one["arm"] == arm]
     first = min(one["seed"] for one in mine)
-    tried = [one for one in mine if one["seed"] == first]
-    return float(max(tried, key=lambda one: one["validation"]["sampled"])["rate"])
+    return sorted((one for one in mine if one["seed"] == first), key=lambda one: float(one["rate"]))
 
 
-def tuning(results: Sequence[Result]) -> str:
-    """A line for each arm and rate, of the seed that was trained at every rate."""
+def best_rate(arm: str, results: Iterable[AblationResult]) -> float:
+    """Rate with the best sampled F1 on validation problems, for the first seed."""
+    best = max(tried_rates(arm, results), key=lambda one: float(one["validation"]["sampled"]))
+    return float(best["rate"])
+
+
+def tuning(results: Sequence[AblationResult]) -> str:
+    """Table of the first seed: a line for each arm and rate."""
     lines = [
         "| arm | rate | seed | validation F1 greedy | sampled | reward of the last five steps |",
         "|---|---|---|---|---|---|",
     ]
-    for arm in _arms(results):
-        mine = [one for one in results if one["arm"] == arm]
-        first = min(one["seed"] for one in mine)
-        for one in sorted(mine, key=lambda one: float(one["rate"])):
-            if one["seed"] == first:
-                valid, last = one["validation"], one["last_reward"]
-                end = f"{last:.3f}{', collapsed' if last < COLLAPSED else ''}"
-                lines.append(
-                    f"| {arm} | {one['rate']:g} | {first} | {valid['greedy']:.3f} | "
-                    f"{valid['sampled']:.3f} | {end} |"
-                )
+    for one in (one for arm in _arms(results) for one in tried_rates(arm, results)):
+        valid, last = one["validation"], one["last_reward"]
+        end = f"{last:.3f}{', collapsed' if last < COLLAPSED else ''}"
+        lines.append(
+            f"| {one['arm']} | {one['rate']:g} | {one['seed']} | {valid['greedy']:.3f} | "
+            f"{valid['sampled']:.3f} | {end} |"
+        )
     return "\n".join(lines)
 
 
-def table(results: Sequence[Result]) -> str:
-    """A line for each arm at its rate: the mean over seeds, its 95 % interval, each seed."""
+def table(results: Sequence[AblationResult]) -> str:
+    """Table of the arms at their rates: mean over seeds, its 95 % interval, each seed."""
     lines = ["| arm | rate | steps | seeds | F1 greedy | F1 sampled |", "|---|---|---|---|---|---|"]
     for arm in _arms(results):
         rate = best_rate(arm, results)
@@ -195,7 +196,7 @@ def table(results: Sequence[Result]) -> str:
 
 
 def interval(values: Sequence[float]) -> str:
-    """Mean, 95 % interval of the mean over seeds (Student's t), and each value."""
+    """Mean with its 95 % interval over seeds (Student's t), and each value."""
     each = ", ".join(f"{value:.3f}" for value in values)
     if len(values) < 2:
         return each
@@ -203,21 +204,21 @@ def interval(values: Sequence[float]) -> str:
     return f"{fmean(values):.3f} ± {half:.3f} ({each})"
 
 
-def _arms(results: Iterable[Result]) -> list[str]:
-    there = {one["arm"] for one in results}
-    return [arm for arm in ARMS if arm in there]
+def _arms(results: Iterable[AblationResult]) -> list[str]:
+    found = {one["arm"] for one in results}
+    return [arm for arm in ARMS if arm in found]
 
 
-def read(path: Path) -> list[Result]:
-    """The runs that a file holds."""
+def read_results(path: Path) -> list[AblationResult]:
+    """Results in a file; empty if it does not exist."""
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def complete(runs: Sequence[Run], file: Path, options: argparse.Namespace) -> None:
-    """Do those runs that do not stand in the file yet, `jobs` at once."""
-    there = [Run(**{f.name: one[f.name] for f in fields(Run)}) for one in read(file)]
-    missing = [run for run in runs if run not in there]
-    # A process of its own for each run: it changes its working directory.
+    """Do the runs that are not in the file yet, `jobs` at a time."""
+    known = [Run(**{f.name: one[f.name] for f in fields(Run)}) for one in read_results(file)]
+    missing = [run for run in runs if run not in known]
+    # One process for each run, since a run changes its working directory.
     with ProcessPoolExecutor(
         options.jobs, mp_context=get_context("spawn"), max_tasks_per_child=1
     ) as pool:
@@ -229,16 +230,18 @@ def complete(runs: Sequence[Run], file: Path, options: argparse.Namespace) -> No
 
 
 def main() -> None:
-    """Run what is missing, and print the tables."""
+    """Do the missing runs, and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--root", type=Path, default=Path(), help="holds data/ and models/base")
     parser.add_argument("--work", type=Path, default=Path("runs"), help="folder of the runs")
     parser.add_argument("--arms", nargs="*", default=list(ARMS), choices=list(ARMS))
     parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
-    parser.add_argument("--rates", nargs="*", type=float, default=None, help="the same for all")
+    parser.add_argument(
+        "--rates", nargs="*", type=float, default=None, help="learning rates of every arm"
+    )
     parser.add_argument("--steps", type=int, default=24, help="two minutes on two quiet cores")
     parser.add_argument("--episodes", type=int, default=240, help="test problems")
-    parser.add_argument("--jobs", type=int, default=2, help="runs at once")
+    parser.add_argument("--jobs", type=int, default=2, help="parallel runs")
     options = parser.parse_args()
     options.root, options.work = options.root.resolve(), options.work.resolve()
     options.work.mkdir(exist_ok=True)
@@ -247,9 +250,9 @@ def main() -> None:
     def run(arm: str, rate: float, seed: int) -> Run:
         return Run(arm, rate, seed, options.steps, options.episodes)
 
-    def comparable() -> list[Result]:
+    def comparable() -> list[AblationResult]:
         equal = (options.steps, options.episodes)
-        return [one for one in read(file) if (one["steps"], one["episodes"]) == equal]
+        return [one for one in read_results(file) if (one["steps"], one["episodes"]) == equal]
 
     first, *others = options.seeds
     rates = {arm: options.rates or RATES.get(arm, USUAL_RATES) for arm in options.arms}

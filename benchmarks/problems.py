@@ -1,9 +1,9 @@
-"""The synthetic problems of a profile: `python -m benchmarks.problems [--samples | --play N]`.
+"""Measure a profile's synthetic problems: `python -m benchmarks.problems [--samples | --play N]`.
 
-Without an option: how long making and writing them takes, and their content hash, computed twice
-in this process and once in another. `--samples` prints three problems of the world `papers` as
-Markdown, for docs/problems.md. `--play N` plays N test problems of each level on a real server,
-by keyword search and, in the world `papers`, by the expert.
+Without an option it prints the time to generate and write them, and their content hash, computed
+twice in this process and once in another. `--samples` prints three problems of the world `papers`
+as Markdown for docs/problems.md. `--play N` plays N test problems of each level on a real server
+with the oracle, the expert and keyword search.
 """
 
 from __future__ import annotations
@@ -20,25 +20,19 @@ from itertools import count
 from pathlib import Path
 from statistics import fmean, median
 
-from agent.policy import Policy
-from agent.rollout import EpisodeSpec, play
-from agent.scripted import expert, keyword, oracle
-from agent.scripted_papers import papers_expert
-from env.client import Sessions
-from env.problems.papers import plan_group, write_group
+from agent.policies.scripted import expert, keyword, oracle
+from benchmarks.arena import arena
+from benchmarks.exploits.papers_expert import papers_expert
+from env.problems.papers import plan_collection, write_collection
 from env.problems.papers.asked import Asked
 from env.problems.schema import Paper, Problem, Span, to_row
 from env.problems.settings import SyntheticSettings
-from env.problems.store import ProblemStore
 from env.problems.synthetic import generate
 from tasks.config import Params, resolve
-from tasks.deploy import local_server
 from tasks.prepare import content_hash, write_parquet
 
-SESSIONS = 16
-
 SHOWN = {"easy": "score", "medium": "training", "hard": "score"}
-"""The kind of question that `--samples` shows at a level."""
+"""Kind of question that `--samples` shows for each level."""
 
 WHY = {
     "score": "another split, release, metric, method or variant, or an experiment not made",
@@ -51,7 +45,7 @@ WHY = {
     "updates": "another method, or another training of this one",
     "size": "another method, or another design of this one",
 }
-"""Why the near misses of a kind are no evidence."""
+"""Reason why the near misses of a kind are not evidence."""
 
 
 def hashed(problems: list[Problem]) -> str:
@@ -82,32 +76,23 @@ def measure(params: Params) -> None:
     print(f"hash beside  {done.stdout.strip()}")
 
 
-def policies(world: str, problems: list[Problem]) -> Iterator[tuple[str, Policy]]:
-    """Who plays."""
-    yield "oracle", oracle(problems)
-    yield "expert", papers_expert() if world == "papers" else expert("full")
-    yield "keyword search", keyword()
-
-
 def play_all(params: Params, wanted: int) -> None:
-    """Print a table: policy by level, mean total, plain F1 and process quality."""
-    settings = params.prepare.synthetic
-    store = ProblemStore.generate(settings)
-    levels = list(settings.levels)
-    problems = [store.get(i) for level in levels for i in store.ids("test", level)[:wanted]]
-    specs = [EpisodeSpec(problem.problem_id, seed=7919 * n) for n, problem in enumerate(problems)]
-    print(f"| policy | {' | '.join(f'{level}: total | F1 | process' for level in levels)} |")
-    print("|" + "---|" * (1 + 3 * len(levels)))
-    with local_server(params, data=None) as url, Sessions(url, SESSIONS) as sessions:
-        for name, policy in policies(settings.world, problems):
-            episodes = play(policy, sessions, specs, sessions=sessions.count)
-            if any(episode.void for episode in episodes):
-                raise RuntimeError(f"{name}: {next(e.void for e in episodes if e.void)}")
+    """Print mean total, plain F1 and process quality of each policy by level."""
+    with arena(params, wanted) as ring:
+        heads = " | ".join(f"{level}: total | F1 | process" for level in ring.levels)
+        print(f"| policy | {heads} |\n|{'---|' * (1 + 3 * len(ring.levels))}")
+        in_papers = params.prepare.synthetic.world == "papers"
+        for name, policy in (
+            ("oracle", oracle(ring.problems)),
+            ("expert", papers_expert() if in_papers else expert("full")),
+            ("keyword search", keyword()),
+        ):
+            episodes = ring.play(name, policy)
             cells = [name]
-            for level in levels:
+            for level in ring.levels:
                 part = [e for e in episodes if e.difficulty == level]
                 cells.append(f"{fmean(e.reward or 0.0 for e in part):.2f}")
-                cells.append(f"{fmean(e.evidence.f1 if e.evidence else 0.0 for e in part):.2f}")
+                cells.append(f"{fmean(e.metrics.f1 if e.metrics else 0.0 for e in part):.2f}")
                 cells.append(f"{fmean(e.components['process_quality'] for e in part):.2f}")
             print(f"| {' | '.join(cells)} |", flush=True)
 
@@ -116,7 +101,7 @@ def play_all(params: Params, wanted: int) -> None:
 
 
 def in_place(paper: Paper, span: Span) -> str:
-    """A gold sentence with its neighbours in the paragraph, or a row under its table's head."""
+    """A gold sentence with its neighbours, or a gold row with the head of its table."""
     line_start = paper.text.rfind("\n", 0, span.start) + 1
     line_end = paper.text.find("\n", span.end)
     line = paper.text[line_start : line_end if line_end >= 0 else None]
@@ -147,24 +132,24 @@ def sample(problem: Problem, asked: Asked) -> Iterator[str]:
 
 
 def print_samples(settings: SyntheticSettings) -> None:
-    """The first problem of each level that is of the wanted kind and has two gold papers or more.
+    """Print each level's first problem of the kind in `SHOWN` with two or more gold papers.
 
     Raises:
-        KeyError: a level that is not one of the profile's.
+        KeyError: the profile has a level without a kind.
     """
     for level in settings.levels:
         for number in count():
-            _, asked = plan_group(settings, "test", level, number)
+            _, asked = plan_collection(settings, "test", level, number)
             fits = [len(q.papers) > 1 and q.kind == SHOWN[level] for q in asked]
             if any(fits):
                 q = fits.index(True)
-                problem = write_group(settings, "test", level, number)[q]
+                problem = write_collection(settings, "test", level, number)[q]
                 print("\n".join(sample(problem, asked[q])))
                 break
 
 
 def main() -> None:
-    """Do what the command line asks for."""
+    """Run the chosen measurement."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--profile", default="papers")
     parser.add_argument("--samples", action="store_true", help="three problems as Markdown")

@@ -1,14 +1,16 @@
-"""What children are worth, by the number of papers: `python -m benchmarks.recursion`.
+"""Measure the effect of children by the number of papers: `python -m benchmarks.recursion`.
 
-Two policies are trained from one base, with the same seed and as many steps: one may call itself,
-for the other every sub-call is refused (`env.limits.max_depth: 0`). The base is the default's, but
-for a share of demonstrations in which the root answers by its own code (`mixture.alone`), for a
-policy without children must have seen how. Both then answer unseen questions over 2 to 24 papers;
-so does the first one with its children taken away and, with `--default DIR`, the policy that
-`make full` left in DIR: its base was shown children only.
+Two policies are trained from one base with the same seed and number of steps. One may call itself;
+for the other every sub-call is refused (`env.limits.max_depth: 0`). In a share of the base's
+demonstrations the root answers by its own code (`mixture.alone`), unlike in the default: a policy
+without children must have seen how.
 
-Writes recursion.json and recursion.png into the work folder, and prints the table. What stands
-there already, trained or measured, is not done again.
+Both then answer unseen questions over 2 to 24 papers. So does the first policy without its
+children and, with `--default DIR`, the policy that `make full` left in DIR, whose base only saw
+demonstrations with children.
+
+Writes recursion.json and recursion.png into the work folder, and prints the table. Trainings and
+measurements that are already there are not repeated.
 """
 
 from __future__ import annotations
@@ -22,13 +24,14 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from agent.rollout import EpisodeSpec, play
+from agent.rollouts.engine import play
+from agent.rollouts.specs import EpisodeSpec
 from benchmarks.ablation import SOURCE, run_stages, train, trained_policy
 from env.problems.settings import LevelSettings
 from env.problems.store import ProblemStore
 from tasks.config import Params, resolve
-from tasks.deploy import local_server
-from tasks.figures import BLUE, GREY, ORANGE, figure_style
+from tasks.deployment.local import local_server
+from tasks.reporting.figures import BLUE, GREY, ORANGE, figure_style
 from tasks.train import RESULT
 
 PAPERS = (2, 4, 8, 12, 16, 24)
@@ -36,11 +39,11 @@ WITH, WITHOUT, TAKEN = "with children", "trained without", "children taken away"
 DEFAULT = "with children, the default run"
 ALONE = ["env.limits.max_depth=0"]
 Scores = dict[str, dict[str, list[float]]]
-"""F1 of each episode, by line of the plot and number of papers."""
+"""F1 of each episode, by policy and number of papers."""
 
 
 def levels() -> dict[str, LevelSettings]:
-    """A level for each number of papers; gold grows with it as in the default levels."""
+    """A level for each number of papers; the number of gold papers grows as in the defaults."""
     return {
         f"papers_{n}": LevelSettings(
             papers=n, max_gold=min(max(n // 2, 1), 6), distractors=min(2 * n, 8)
@@ -50,7 +53,7 @@ def levels() -> dict[str, LevelSettings]:
 
 
 def make_base(root: Path, sets: Sequence[str]) -> None:
-    """Data and base model of the comparison, unless they stand there."""
+    """Make the data and the base model of the comparison, unless they exist."""
     if (root / "models" / "base").is_dir():
         return
     root.mkdir(parents=True, exist_ok=True)
@@ -64,28 +67,26 @@ def evaluate(params: Params, episodes: int) -> dict[str, list[float]]:
     world = params.prepare.synthetic.model_copy(
         update={
             "levels": levels(),
-            "questions_per_group": 1,
-            "groups": {"train": 0, "validation": 0, "test": episodes},
+            "questions_per_collection": 1,
+            "collections": {"train": 0, "validation": 0, "test": episodes},
         }
     )
-    asked = params.model_copy(
-        update={"prepare": params.prepare.model_copy(update={"synthetic": world})}
-    )
+    prepare = params.prepare.model_copy(update={"synthetic": world})
+    served = params.model_copy(update={"prepare": prepare})
     problems = ProblemStore.generate(world)
     found: dict[str, list[float]] = {}
-    with local_server(asked, data=None) as url:
+    with local_server(served, data=None) as url:
         for n in PAPERS:
             names = problems.ids("test", f"papers_{n}")
             specs = [EpisodeSpec(name, seed=k) for k, name in enumerate(names)]
             played = play(trained_policy(params, temperature=1.0), url, specs, sessions=64)
-            found[str(n)] = [
-                one.evidence.f1 if one.evidence else 0.0 for one in played if not one.void
-            ]
+            whole = [one for one in played if not one.void]
+            found[str(n)] = [one.metrics.f1 if one.metrics else 0.0 for one in whole]
     return found
 
 
 def mean_and_half(values: Sequence[float], rng: np.random.Generator) -> tuple[float, float]:
-    """The mean and the half-width of its bootstrapped 95 % interval."""
+    """Mean, and half-width of its bootstrapped 95 % interval."""
     array = np.asarray(values)
     means = rng.choice(array, (10_000, len(array))).mean(axis=1)
     low, high = np.quantile(means, [0.025, 0.975])
@@ -93,7 +94,7 @@ def mean_and_half(values: Sequence[float], rng: np.random.Generator) -> tuple[fl
 
 
 def plot(scores: Scores) -> Figure:
-    """F1 against the number of papers, a line a policy, with 95 % intervals."""
+    """Plot F1 with 95 % intervals against the number of papers, one line for each policy."""
     styles = {
         DEFAULT: (BLUE, "D", "-."),
         WITH: (BLUE, "o", "-"),
@@ -119,26 +120,23 @@ def plot(scores: Scores) -> Figure:
                 label=name,
             )
         axes.set(xlabel="Papers of a problem", ylabel="F1, sampled", ylim=(0, 1), xticks=PAPERS)
-        axes.set_title("What children are worth")
+        axes.set_title("Effect of children")
         axes.legend()
     return figure
 
 
 def table(scores: Scores) -> str:
-    """The plot as Markdown."""
+    """The figures of the plot as Markdown."""
     rng = np.random.default_rng(0)
-    lines = [
-        f"| papers | {' | '.join(map(str, PAPERS))} |",
-        "|---" * (len(PAPERS) + 1) + "|",
-    ]
+    lines = [f"| papers | {' | '.join(map(str, PAPERS))} |", "|---" * (len(PAPERS) + 1) + "|"]
     for name, by_papers in scores.items():
         cells = (mean_and_half(values, rng) for values in by_papers.values())
         lines.append(f"| {name} | {' | '.join(f'{m:.2f} ± {h:.2f}' for m, h in cells)} |")
     return "\n".join(lines)
 
 
-def run(options: argparse.Namespace) -> Scores:
-    """Base, two trainings, the evaluations; those that stand in the file are not repeated."""
+def measure_all(options: argparse.Namespace) -> Scores:
+    """Make the base, both trainings and the evaluations that are not in the file yet."""
     file: Path = options.work / "recursion.json"
     scores: Scores = json.loads(file.read_text()) if file.exists() else {}
 
@@ -167,19 +165,21 @@ def run(options: argparse.Namespace) -> Scores:
 
 
 def main() -> None:
-    """Measure, write, print."""
+    """Measure, write the files, print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--work", type=Path, default=Path("runs/recursion"))
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--episodes", type=int, default=100, help="problems of each size")
-    parser.add_argument("--alone", type=float, default=0.2, help="share of such demonstrations")
+    parser.add_argument(
+        "--alone", type=float, default=0.2, help="share of demonstrations without children"
+    )
     parser.add_argument("--default", type=Path, help="folder of a default run (make full)")
     options = parser.parse_args()
     options.work = options.work.resolve()
     options.default = options.default and options.default.resolve()
     options.work.mkdir(parents=True, exist_ok=True)
-    scores = run(options)
+    scores = measure_all(options)
     plot(scores).savefig(options.work / "recursion.png", dpi=120)
     print(table(scores))
 

@@ -1,36 +1,36 @@
-"""Speed of rollouts on the real environment, beside what else one could use.
+"""Compare the speed of rollouts on the real environment with alternatives.
 
     python -m benchmarks.rollout [--model DIR] [--threads 1] [--episodes 64] [--repeats 3]
 
-Episodes are whole trees sampled at T = 1 by a taught base (a random model plays nothing). The
-bare forward pass is one decoding step of 64 rows, cached, at the rollout's mean context, without
-sampling, text or environment. Every variant is played once in each repeat, in turn, and the
-median is told. What the peers do, and the root-only form, stand in `rollout_peers.py`.
+Episodes are whole trees sampled at T = 1 by a taught base, since a random model plays nothing. The
+bare forward pass is one cached decoding step of 64 rows at the rollout's mean context, without
+sampling, text or environment. Every variant is played once in each repeat, in turn, and medians
+are printed. `peers/rollout.py` holds the peers and describes the root-only form.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
-from agent.models import TransformersPolicy, load_model
-from agent.policy import FrameKey, TurnReply, TurnRequest
-from agent.rollout import EpisodeSpec, play
+from agent.policies.base import FrameKey, TurnReply, TurnRequest
+from agent.policies.hf_policy import TransformersPolicy, load_model
+from agent.rollouts.engine import play
+from agent.rollouts.specs import EpisodeSpec
+from agent.rollouts.trajectory import Trajectory
 from agent.settings import GenerationSettings
-from agent.trajectory import Trajectory
-from benchmarks.rollout_peers import GeneratePolicy, generate, trl_loop
+from benchmarks import taught
+from benchmarks.peers.rollout import GeneratePolicy, generate, trl_loop
 from env.client import Sessions
 from env.models import Message
 from env.problems.store import ProblemStore
-from tasks.config import Params, resolve
-from tasks.deploy import local_server
+from tasks.config import Params
+from tasks.deployment.local import local_server
 
 Measured = dict[str, list[tuple[int, float]]]
 """(tokens, seconds) of each repeat, by variant."""
@@ -43,14 +43,14 @@ BARE = "bare forward pass"
 
 
 class SentTogether:
-    """The policy without its stream: nothing is sent before every turn of a round is written."""
+    """The policy without its stream: a round is sent when all its turns are written."""
 
     def __init__(self, policy: TransformersPolicy) -> None:
         self.act, self.release = policy.act, policy.release
 
 
 class Replayed:
-    """Says again what was said in recorded episodes: what is left is the environment's time."""
+    """Repeats the turns of recorded episodes, so that only the environment's time remains."""
 
     def __init__(self, played: Sequence[Trajectory]) -> None:
         self.played = played
@@ -69,18 +69,22 @@ class Replayed:
         return replies
 
     def release(self, keys: Iterable[FrameKey]) -> None:
-        """Nothing is kept for them."""
+        """Do nothing: this policy keeps no state of a frame."""
 
 
 class Timed(TransformersPolicy):
-    """Counts the seconds that are the policy's, and those of the model's forward passes."""
+    """Counts the seconds of the policy, and those of the model's forward passes."""
 
     def __init__(self, model: Any, tokenizer: Any, settings: GenerationSettings) -> None:
-        super().__init__(self._clocked(model), tokenizer, settings)
+        super().__init__(model, tokenizer, settings)
         self.policy_s = self.forward_s = 0.0
+        self.hooks = [
+            model.register_forward_pre_hook(self._count(-1)),
+            model.register_forward_hook(self._count(1)),
+        ]
 
     def stream(self, requests: Sequence[TurnRequest]) -> Iterator[tuple[int, TurnReply]]:
-        """As ever, by the clock."""
+        """The replies of the policy, timed."""
         replies = super().stream(requests)
         while True:
             started = time.perf_counter()
@@ -90,52 +94,37 @@ class Timed(TransformersPolicy):
                 return
             yield reply
 
-    def _clocked(self, model: Any) -> Any:
-        started = [0.0]
+    def _count(self, sign: int) -> Callable[..., None]:
+        def hook(*_: Any) -> None:
+            self.forward_s += sign * time.perf_counter()
 
-        def before(*_: Any) -> None:
-            started[0] = time.perf_counter()
-
-        def after(*_: Any) -> None:
-            self.forward_s += time.perf_counter() - started[0]
-
-        self.hooks = [
-            model.register_forward_pre_hook(before),
-            model.register_forward_hook(after),
-        ]
-        return model
+        return hook
 
 
 def sampled(played: Sequence[Trajectory]) -> int:
-    """Tokens that the policy wrote."""
-    return sum(
-        len(turn.sampled_ids)
-        for trajectory in played
-        for frame in trajectory.frames.values()
-        for turn in frame.turns
-    )
+    """Number of sampled tokens."""
+    frames = (frame for trajectory in played for frame in trajectory.frames.values())
+    return sum(len(turn.sampled_ids) for frame in frames for turn in frame.turns)
 
 
 def mean_context(played: Sequence[Trajectory]) -> int:
-    """Mean number of tokens that stand before a sampled one."""
-    before = count = 0
-    for trajectory in played:
-        for frame in trajectory.frames.values():
-            read = 0
-            for turn in frame.turns:
-                read += len(turn.prompt_ids)
-                new = len(turn.sampled_ids)
-                before += new * read + new * (new - 1) // 2
-                count += new
-                read += new
-    return round(before / count)
+    """Mean number of tokens before a sampled one."""
+    before = 0
+    for frame in (frame for trajectory in played for frame in trajectory.frames.values()):
+        read = 0
+        for turn in frame.turns:
+            read += len(turn.prompt_ids)
+            new = len(turn.sampled_ids)
+            before += new * read + new * (new - 1) // 2
+            read += new
+    return round(before / sampled(played))
 
 
 def bare_forward(model: Any, rows: int, context: int, steps: int = 30) -> tuple[int, float]:
     """(tokens, seconds) of decoding steps without sampling."""
     import torch
 
-    from agent.decoding import Batch, CacheShape, Row
+    from agent.policies.sampling import Batch, CacheShape, SampledTurn
 
     ids = [5] * (context - steps // 2)
     with torch.inference_mode():
@@ -143,7 +132,7 @@ def bare_forward(model: Any, rows: int, context: int, steps: int = 30) -> tuple[
             model,
             CacheShape.of(model),
             [
-                Row(place=i, tokens=ids, cached=0, past=None, limit=steps, seed=0)
+                SampledTurn(place=i, tokens=ids, cached=0, past=None, limit=steps, seed=0)
                 for i in range(rows)
             ],
             prefill_tokens=8192,
@@ -155,12 +144,12 @@ def bare_forward(model: Any, rows: int, context: int, steps: int = 30) -> tuple[
 
 
 def rate(runs: Sequence[tuple[float, float]]) -> float:
-    """Median of things a second."""
+    """Median rate per second of (count, seconds) pairs."""
     return statistics.median(things / seconds for things, seconds in runs)
 
 
 def measure(model: Any, tokenizer: Any, params: Params, options: argparse.Namespace) -> None:
-    """Play every variant `repeats` times and print the table."""
+    """Play every variant `repeats` times, and print the table."""
     settings = GenerationSettings(batch_frames=64)
     problems = ProblemStore.generate(params.prepare.synthetic)
     count = options.episodes // 8
@@ -170,13 +159,9 @@ def measure(model: Any, tokenizer: Any, params: Params, options: argparse.Namesp
         *problems.ids("train", "hard")[: count - count // 4 - count // 2],
     ]
     specs = [EpisodeSpec(name, seed=k) for name in ids for k in range(8)]
-    root_only = params.model_copy(
-        update={
-            "env": params.env.model_copy(
-                update={"limits": params.env.limits.model_copy(update={"max_depth": 0})}
-            )
-        }
-    )
+    limits = params.env.limits.model_copy(update={"max_depth": 0})
+    alone = params.env.model_copy(update={"limits": limits})
+    root_only = params.model_copy(update={"env": alone})
     with (
         tempfile.TemporaryDirectory() as folder,
         local_server(params, data=None) as url,
@@ -226,7 +211,7 @@ def measure(model: Any, tokenizer: Any, params: Params, options: argparse.Namesp
 def report(
     measured: Measured, episodes: int, context: int, shares: Sequence[tuple[float, float]]
 ) -> None:
-    """Print the table and what a rollout's time goes into."""
+    """Print the table, and the shares of a rollout's time."""
     print(f"{episodes} episodes of each, median of {len(shares)}; mean context {context} tokens\n")
     print("| variant | episodes/s | tokens/s | this engine is faster by (episodes, tokens) |")
     print("|---|---|---|---|")
@@ -243,22 +228,22 @@ def report(
         own = name in (TREES, ROOT, FREE)
         print(f"| {name} | {episodes_s:.1f} | {tokens_s:.0f} | {'-' if own else ratio} |")
     print(
-        f"\nroot only, an engine that wrote its tokens in no time would be "
-        f"{per_s[FREE][0] / per_s[TRL][0]:.1f} times as fast as TRL's loop: the rest is the "
-        "environment, which both wait for"
+        "\nRoot only, an engine with free tokens would be "
+        f"{per_s[FREE][0] / per_s[TRL][0]:.1f} times as fast as TRL's loop. "
+        "The rest is the environment, for which both wait."
     )
     forward, policy = (statistics.median(share) for share in zip(*shares, strict=True))
     print(
-        f"\nthe rollout's tokens/s are {per_s[TREES][1] / per_s[BARE][1]:.0%} of the bare forward "
-        f"pass; of its seconds {forward:.0%} are forward passes, {policy - forward:.0%} the rest "
-        f"of the policy, {1 - policy:.0%} waiting for the environment and the engine itself"
+        f"\nThe rollout has {per_s[TREES][1] / per_s[BARE][1]:.0%} of the bare forward pass's "
+        f"tokens/s. Shares of its time: forward passes {forward:.0%}, rest of the policy "
+        f"{policy - forward:.0%}, environment and engine {1 - policy:.0%}."
     )
 
 
 def decoding(model: Any, tokenizer: Any, batch: int, tokens: int) -> None:
-    """The sampling loop alone, two turns of a conversation, beside `generate`.
+    """Compare the sampling loop alone with `generate`, over two turns of a conversation.
 
-    `generate` has to read the whole conversation again for the second turn, the policy reads what
+    For the second turn `generate` reads the whole conversation again; the policy reads only what
     is new.
     """
     import random
@@ -302,22 +287,13 @@ def decoding(model: Any, tokenizer: Any, batch: int, tokens: int) -> None:
 
 def main() -> None:
     """Print both tables."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", type=Path, default=Path("models/base"))
-    parser.add_argument("--threads", type=int, default=1)
+    parser = taught.arguments(__doc__)
     parser.add_argument("--episodes", type=int, default=64, help="a multiple of 8")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--tokens", type=int, default=60, help="of a turn, sampling loop alone")
-    options = parser.parse_args()
-    if not options.model.is_dir():
-        parser.error(f"no model in {options.model}: run the stage warmstart (or make full) first")
-
-    import torch
-
-    torch.set_num_threads(options.threads)
-    params = resolve(overrides=["prepare.synthetic.groups={train: 40, validation: 1, test: 1}"])
+    parser.add_argument(
+        "--tokens", type=int, default=60, help="tokens of a turn of the sampling loop alone"
+    )
+    options, params = taught.begin(parser)
     model, tokenizer = load_model(options.model, device="cpu")
-    print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores, {options.threads} thread(s)")
     measure(model, tokenizer, params, options)
     print("\nThe sampling loop alone:\n")
     print("| turn | prompt | tokens/s | `generate` tokens/s | ratio | of the bare forward pass |")

@@ -1,11 +1,11 @@
-"""What the REPL sandbox costs, beside other ways to run a policy's Python.
+"""Compare the cost of the REPL sandbox with other ways to run a policy's Python.
 
     pip install smolagents==1.26.0 pydantic-monty==1.4.0   # optional, measured where installed
     python -m benchmarks.sandbox [--living 1,64,512,800]
 
-Prints one table. Times are the median (wall) or the mean (CPU, of this process and all it
-started) in milliseconds; memory is what one more living episode adds to all of them together
-(proportional set size), in megabytes.
+Prints one table. Wall times are medians and CPU times means, in milliseconds; CPU time is that of
+this process and all its children. Memory is the proportional set size, in megabytes, that one more
+living episode adds to all of these processes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from benchmarks.sandbox_peers import GROUP, Peer, Session, installed
+import psutil
+
+from benchmarks.peers.sandbox import GROUP, Open, Session, installed
 from env.server.sandbox import Repl, SandboxHost
 from env.settings import LimitSettings, SandboxSettings
 
@@ -30,7 +32,7 @@ _SIZES = {"empty": 0, "1 MB": 1_000_000, "10 MB": 10_000_000}
 _GROUPS = 3
 _ROUNDS = 500
 _SECONDS = 4.0
-"""Least wall seconds of a measurement of episodes per second."""
+"""Minimum wall seconds of a measurement of episodes per second."""
 _TURNS = (
     "x = [len(context), 2, 3]\nprint(x[1])",
     "y = sum(x)\nz = {str(i): i for i in range(50)}",
@@ -42,7 +44,7 @@ _THREADS = os.cpu_count() or 1
 
 
 class Clock:
-    """Wall and CPU seconds since it was made."""
+    """Measures wall and CPU seconds since its creation."""
 
     def __init__(self) -> None:
         self._cpu = _cpu_s()
@@ -55,7 +57,7 @@ class Clock:
 
 
 def _tree(pid: int) -> list[int]:
-    """This process and all below it."""
+    """Pids of a process and its descendants; psutil would add milliseconds to the measurement."""
     found = [pid]
     for task in Path(f"/proc/{pid}/task").iterdir():
         with contextlib.suppress(FileNotFoundError):  # a thread that has just ended
@@ -65,37 +67,35 @@ def _tree(pid: int) -> list[int]:
 
 
 def _cpu_s() -> float:
-    """CPU seconds of this process and all it started, the dead ones by who reaped them."""
-    ticks = os.sysconf("SC_CLK_TCK")
-    total = 0.0
-    for pid in _tree(os.getpid()):
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        total += time.clock_gettime((~pid << 3) | 2) + sum(map(int, fields[13:15])) / ticks
-    return total
+    """CPU seconds of this process and its descendants, including reaped ones."""
+    pids = _tree(os.getpid())
+    stats = (Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids)
+    ended = sum(sum(map(int, fields[13:15])) for fields in stats) / os.sysconf("SC_CLK_TCK")
+    return _cpu_of(pids) + ended
+
+
+def _cpu_of(pids: list[int]) -> float:
+    return sum(time.clock_gettime((~pid << 3) | 2) for pid in pids)
 
 
 def _memory_mb() -> float:
     """Proportional set size of the same processes."""
-    total = 0
-    for pid in _tree(os.getpid()):
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                total += int(line.split()[1])
-    return total / 1024
+    tree = map(psutil.Process, _tree(os.getpid()))
+    return sum(process.memory_full_info().pss for process in tree) / 2**20
 
 
-def measure_start(peer: Peer, size: int) -> tuple[str, str]:
-    """Start with a context: times, memory. The first of each group loads it and is not counted."""
+def measure_start(start: Open, size: int) -> tuple[str, str]:
+    """Times and memory of a start; the first of a group loads the context and is not counted."""
     kept: list[Session] = []
     walls, cpu, memory = [], 0.0, 0.0
     for _ in range(_GROUPS):
         context = "x" * size
-        kept.append(peer.open(context))
+        kept.append(start(context))
         before, clock = _memory_mb(), Clock()
         for _ in range(GROUP - 1):
-            start = time.perf_counter()
-            kept.append(peer.open(context))
-            walls.append(time.perf_counter() - start)
+            began = time.perf_counter()
+            kept.append(start(context))
+            walls.append(time.perf_counter() - began)
         cpu += clock.read()[1]
         memory += _memory_mb() - before
     for session in kept:
@@ -105,15 +105,15 @@ def measure_start(peer: Peer, size: int) -> tuple[str, str]:
     return times, f"{max(memory / opened, 0):.2f}"
 
 
-def measure_cells(peer: Peer) -> tuple[str, str]:
-    """`x = 1`, and a sub-call with its answer."""
-    session = peer.open("x" * 1000)
+def measure_cells(start: Open) -> tuple[str, str]:
+    """Times of the cell `x = 1`, and of a sub-call with its answer."""
+    session = start("x" * 1000)
     session.run("x = 1")
     walls, clock = [], Clock()
     for _ in range(_ROUNDS):
-        start = time.perf_counter()
+        began = time.perf_counter()
         session.run("x = 1")
-        walls.append(time.perf_counter() - start)
+        walls.append(time.perf_counter() - began)
     cpu = clock.read()[1] / _ROUNDS
     cell = f"{statistics.median(walls) * 1000:.3f} / {cpu * 1000:.3f}"
     clock = Clock()
@@ -123,18 +123,18 @@ def measure_cells(peer: Peer) -> tuple[str, str]:
     return cell, f"{wall * 1000:.3f} / {cpu * 1000:.3f}"
 
 
-def measure_episodes(peer: Peer, living: int) -> str:
+def measure_episodes(start: Open, living: int) -> str:
     """Episodes with 1 MB and five turns, while so many live: per second, CPU of one, memory."""
     threads = min(_THREADS, living)
     context = "x" * 1_000_000
     before = _memory_mb()
     with ThreadPoolExecutor(threads) as pool:
         shares = [living // threads + (number < living % threads) for number in range(threads)]
-        rings = list(pool.map(lambda share: _fill(peer, context, share), shares))
+        rings = list(pool.map(lambda share: _fill(start, context, share), shares))
         memory = (_memory_mb() - before) / living
         clock = Clock()
         least = max(living // threads, 10)
-        finished = sum(pool.map(lambda ring: _turn(peer, context, ring, least), rings))
+        finished = sum(pool.map(lambda ring: _turn(start, context, ring, least), rings))
         wall, cpu = clock.read()
         for ring in rings:
             for session, _ in ring:
@@ -142,19 +142,19 @@ def measure_episodes(peer: Peer, living: int) -> str:
     return f"{finished / wall:.0f} / {cpu / finished * 1000:.1f} / {max(memory, 0):.1f}"
 
 
-def _fill(peer: Peer, context: str, living: int) -> deque[tuple[Session, int]]:
-    """Living episodes, each at another of its turns."""
+def _fill(start: Open, context: str, living: int) -> deque[tuple[Session, int]]:
+    """Living episodes at different turns."""
     ring: deque[tuple[Session, int]] = deque()
     for number in range(living):
-        session = peer.open(context)
+        session = start(context)
         for code in _TURNS[: number % len(_TURNS)]:
             session.run(code)
         ring.append((session, number % len(_TURNS)))
     return ring
 
 
-def _turn(peer: Peer, context: str, ring: deque[tuple[Session, int]], least: int) -> int:
-    """Play the episodes turn by turn, each ended one replaced; how many ended."""
+def _turn(start: Open, context: str, ring: deque[tuple[Session, int]], least: int) -> int:
+    """Play the episodes turn by turn, replacing each that ends; return how many ended."""
     finished, end = 0, time.perf_counter() + _SECONDS
     while finished < least or time.perf_counter() < end:
         session, turn = ring.popleft()
@@ -164,28 +164,28 @@ def _turn(peer: Peer, context: str, ring: deque[tuple[Session, int]], least: int
             continue
         session.close()
         finished += 1
-        ring.append((peer.open(context), 0))
+        ring.append((start(context), 0))
     return finished
 
 
-def measure(peer: Peer, living: list[int]) -> dict[str, str]:
-    """The column of one system."""
+def measure(start: Open, living: list[int]) -> dict[str, str]:
+    """Measurements of one system, by row of the table."""
     column = {}
     for name, size in _SIZES.items():
-        times, memory = measure_start(peer, size)
+        times, memory = measure_start(start, size)
         column[f"start, context {name}: ms wall / CPU"] = times
         column[f"memory of one, context {name}: MB"] = memory
-    cell, call = measure_cells(peer)
+    cell, call = measure_cells(start)
     column["`x = 1`: ms wall / CPU"] = cell
     column["sub-call and answer: ms wall / CPU"] = call
     for count in living:
         name = f"{count} living: episodes per s / ms CPU of one / MB of one"
-        column[name] = measure_episodes(peer, count)
+        column[name] = measure_episodes(start, count)
     return column
 
 
 def measure_parts(size: int) -> str:
-    """Who spends the CPU of a REPL's start, first cell and end, in milliseconds each."""
+    """CPU milliseconds of a REPL's start and first cell, by process."""
     host = SandboxHost(LimitSettings(), SandboxSettings())
     zygote = host._zygote.pid
     parts = []
@@ -208,17 +208,13 @@ def _pids(repls: list[Repl]) -> list[int]:
     return [repl._worker.pid for repl in repls if repl._worker is not None]
 
 
-def _cpu_of(pids: list[int]) -> float:
-    return sum(time.clock_gettime((~pid << 3) | 2) for pid in pids)
-
-
 def main() -> None:
-    """Measure and print."""
+    """Measure, and print the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--living", default="1,64,512,800", help="episodes that live at once")
-    parser.add_argument("--only", help="measure the systems whose name holds this text")
+    parser.add_argument("--living", default="1,64,512,800", help="numbers of living episodes")
+    parser.add_argument("--only", help="measure only systems whose name contains this text")
     options = parser.parse_args()
     living = [int(count) for count in options.living.split(",")]
     logging.disable()
@@ -228,8 +224,8 @@ def main() -> None:
     columns = {}
     for name, system in installed().items():
         if options.only is None or options.only in name:
-            with system() as peer:
-                columns[name] = measure(peer, living)
+            with system() as start:
+                columns[name] = measure(start, living)
     names = list(columns)
     print(f"load average {os.getloadavg()[0]:.1f} at the end")
     print("| |", " | ".join(names), "|")

@@ -1,15 +1,13 @@
-"""How cost grows with size: `python -m benchmarks.scale [--model DIR] [--repeats 3]`.
+"""Measure how cost grows with size: `python -m benchmarks.scale [--model DIR] [--repeats 3]`.
 
-The environment alone, played by the scripted expert at several numbers of sessions, in groups of
-eight on one problem as in training; the round trip of a step that runs nothing; and a GRPO step
-of the nano model at several numbers of episodes. What has to hold: the cost of one episode does
-not grow. Sizes are measured in turn, `repeats` times, and the median is told.
+It measures the environment alone at several numbers of sessions, played by the scripted expert in
+groups of eight on one problem, as in training. It also measures the round trip of a step without
+code, and a GRPO step of the nano model at several numbers of episodes. The cost of one episode
+must not grow. Sizes are measured in turn, `repeats` times, and medians are printed.
 """
 
 from __future__ import annotations
 
-import argparse
-import os
 import statistics
 import tempfile
 import time
@@ -17,27 +15,28 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from agent.metrics import trainer_metrics
-from agent.models import TransformersPolicy, load_model
-from agent.rollout import EpisodeSpec, play
-from agent.scripted import expert
+from agent.policies.hf_policy import TransformersPolicy, load_model
+from agent.policies.scripted import expert
+from agent.rollouts.engine import play
+from agent.rollouts.specs import EpisodeSpec
+from agent.rollouts.trajectory import Trajectory
 from agent.settings import TrainSettings
-from agent.trajectory import Trajectory
+from agent.training.metrics import trainer_metrics
+from benchmarks import taught
 from env.client import Sessions
 from env.models import RLMAction
 from env.problems.store import ProblemStore
-from tasks.config import resolve
-from tasks.deploy import local_server
+from tasks.deployment.local import local_server
 
 SESSIONS = (1, 4, 16, 64, 256)
 EPISODES = (16, 64, 256)
 GROUP = 8
 _CHECKED = 2
-"""First steps of a run, in which every row is forwarded to compare log-probabilities."""
+"""First steps of a run, in which every row is forwarded again to compare log-probabilities."""
 
 
 def round_trip_ms(url: str, steps: int = 200) -> float:
-    """Milliseconds of one step; a repeated `seq` is answered without playing."""
+    """Milliseconds of one step; a repeated `seq` is answered without running code."""
     with Sessions(url, 1) as sessions:
         sessions.reset(0, seed=0).result()
         action = RLMAction(text="no block", seq=0)
@@ -49,7 +48,7 @@ def round_trip_ms(url: str, steps: int = 200) -> float:
 
 
 def environment(url: str, ids: Sequence[str], repeats: int) -> None:
-    """Print episodes a second by sessions; at least 64 episodes each."""
+    """Print episodes per second for each number of sessions, over at least 64 episodes."""
     seconds: dict[int, list[float]] = {count: [] for count in SESSIONS}
     frames: dict[int, float] = {}
     for _ in range(repeats):
@@ -61,7 +60,7 @@ def environment(url: str, ids: Sequence[str], repeats: int) -> None:
             frames[count] = sum(len(trajectory.frames) for trajectory in played) / len(specs)
             if lost := sum(trajectory.void is not None for trajectory in played):
                 print(f"{lost} void episodes at {count} sessions")
-    print("| sessions | ms an episode | episodes/s | frames/s |")
+    print("| sessions | ms/episode | episodes/s | frames/s |")
     print("|---|---|---|---|")
     for count in SESSIONS:
         each = statistics.median(seconds[count])
@@ -69,15 +68,15 @@ def environment(url: str, ids: Sequence[str], repeats: int) -> None:
 
 
 def groups(ids: Sequence[str], episodes: int) -> list[EpisodeSpec]:
-    """Specs of so many episodes, eight on each problem."""
+    """Specs of `episodes` episodes, eight on each problem."""
     return [EpisodeSpec(name, seed=k) for name in ids[: episodes // GROUP] for k in range(GROUP)]
 
 
 def grpo_steps(
     model_folder: Path, url: str, ids: Sequence[str], episodes: int, steps: int
 ) -> list[dict[str, float]]:
-    """The trainer's figures of each step of a fresh run, those with a check left out."""
-    from agent.trainer import TreeGRPOTrainer
+    """The trainer's figures of each step of a new run, without the checked steps."""
+    from agent.training.trainer import TreeGRPOTrainer
 
     settings = TrainSettings(
         steps=steps + _CHECKED, problems_per_step=episodes // GROUP, group_size=GROUP
@@ -104,10 +103,8 @@ def grpo_steps(
 
 
 def training(model_folder: Path, url: str, ids: Sequence[str], repeats: int) -> None:
-    """Print seconds of a GRPO step by episodes."""
-    print(
-        "| episodes | rollout s | gradient s | rollout, ms an episode | gradient, ms an episode |"
-    )
+    """Print the seconds of a GRPO step for each number of episodes."""
+    print("| episodes | rollout s | gradient s | rollout, ms/episode | gradient, ms/episode |")
     print("|---|---|---|---|---|")
     for episodes in EPISODES:
         steps = grpo_steps(model_folder, url, ids, episodes, repeats)
@@ -123,22 +120,10 @@ def training(model_folder: Path, url: str, ids: Sequence[str], repeats: int) -> 
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", type=Path, default=Path("models/base"))
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--repeats", type=int, default=3)
-    options = parser.parse_args()
-    if not options.model.is_dir():
-        parser.error(f"no model in {options.model}: run the stage warmstart (or make full) first")
-
-    import torch
-
-    torch.set_num_threads(options.threads)
-    params = resolve(overrides=["prepare.synthetic.groups={train: 40, validation: 1, test: 1}"])
+    options, params = taught.begin(taught.arguments(__doc__))
     ids = ProblemStore.generate(params.prepare.synthetic).ids("train", "medium")
-    print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores, {options.threads} thread(s)")
     with local_server(params, data=None) as url:
-        print(f"round trip of a step that runs nothing: {round_trip_ms(url):.2f} ms\n")
+        print(f"round trip of a step that runs no code: {round_trip_ms(url):.2f} ms\n")
         print(f"The environment alone, median of {options.repeats}:\n")
         environment(url, ids, options.repeats)
         print(f"\nA GRPO step, median of {options.repeats}:\n")

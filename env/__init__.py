@@ -1,1 +1,1 @@
-"""The environment: one episode is a tree of agents over one session. No torch here."""
+"""The environment: one episode is a tree of agents in one session. Imports no torch."""

@@ -1,33 +1,66 @@
-"""The client's side of the wire: one session, or many on a thread of their own.
+"""The client's side of the wire: one session, or many in a thread of their own.
 
-`RLMEnv` is the OpenEnv client of this environment. `Sessions` drives many of them for a rollout
-engine whose own thread is busy with a model: pings are answered meanwhile. Neither reconnects
-inside an episode: a new connection is a new session, in which nothing was reset.
+`RLMEnv` is the OpenEnv client of this environment. `Sessions` runs many of them for a rollout
+engine, and answers pings while the engine's thread is busy with a model. Neither reconnects
+during an episode: a new connection is a new session without an episode.
 """
 
 from __future__ import annotations
 
+import env.without_gradio  # noqa: F401  before openenv
+
+# isort: split
 import asyncio
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from concurrent.futures import Future
-from types import TracebackType
 from typing import Any, TypeVar
 
+import httpx
 from openenv.core.client_types import StepResult
 from openenv.core.env_client import EnvClient
 from websockets.exceptions import WebSocketException
 from websockets.protocol import State
 
-from env import access
+from env import auth
 from env.errors import EpisodeError, RefusedError
-from env.models import RLMAction, RLMObservation, RLMState
+from env.models import WIRE_VERSION, RLMAction, RLMObservation, RLMState
 
 T = TypeVar("T")
 
 MESSAGE_TIMEOUT_S = 600.0
-"""Longer than the server's own limits let a step take: `episode_s` of CPU for all cells, and at the
-end some seconds of scoring for each frame's answer at worst."""
+"""Longer than the server's limits allow a step: `episode_s` of CPU for all cells and, at the end,
+some seconds of scoring for each frame's answer."""
+
+_same_wire: set[str] = set()
+"""Servers whose `WIRE_VERSION` this process has checked."""
+
+
+def check_wire(url: str, about: Mapping[str, Any]) -> None:
+    """Compare a server's `/metadata` with this client.
+
+    Raises:
+        RefusedError: the server speaks another version of the wire.
+    """
+    theirs = about.get("wire_version", "1 (it names none)")
+    if theirs != WIRE_VERSION:
+        raise RefusedError(
+            f"{url} speaks wire version {theirs}, this client {WIRE_VERSION}. "
+            "Deploy the environment again from this version of the project."
+        )
+
+
+async def _check_server(url: str, timeout_s: float) -> None:
+    if url in _same_wire:
+        return
+    address = f"http{url.removeprefix('ws').removeprefix('http')}/metadata"
+    try:
+        async with httpx.AsyncClient(headers=auth.headers(url), timeout=timeout_s) as http:
+            about = (await http.get(address)).raise_for_status().json()
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+        raise ConnectionError(f"{address}: {error or type(error).__name__}") from None
+    check_wire(url, about)
+    _same_wire.add(url)
 
 
 class RLMEnv(EnvClient[RLMAction, RLMObservation, RLMState]):
@@ -37,8 +70,11 @@ class RLMEnv(EnvClient[RLMAction, RLMObservation, RLMState]):
         base_url: http:// or ws:// address of the server.
         message_timeout_s: seconds to wait for one answer.
         connect_timeout_s: seconds to wait for a connection.
-        options: anything else that OpenEnv's client takes.
+        options: other arguments of OpenEnv's client.
 
+    Raises (connect):
+        ConnectionError: the server does not answer.
+        RefusedError: the server speaks another version of the wire.
     Raises (reset, step, state):
         EpisodeError: the connection or the server failed; the episode is lost.
     """
@@ -50,11 +86,11 @@ class RLMEnv(EnvClient[RLMAction, RLMObservation, RLMState]):
         connect_timeout_s: float = 60.0,
         **options: Any,
     ) -> None:
-        # A policy may hold the interpreter for seconds at a time: be patient with pongs.
+        # A policy may block the interpreter for seconds, so pongs may be late.
         options.setdefault("websocket_ping_interval_s", 30.0)
         options.setdefault("websocket_ping_timeout_s", 300.0)
-        # A private Space opens with a token; it goes nowhere else.
-        options.setdefault("headers", access.headers(base_url) if base_url else None)
+        # The token of a private Space is sent to no other server.
+        options.setdefault("headers", auth.headers(base_url) if base_url else None)
         super().__init__(
             base_url,
             connect_timeout_s=connect_timeout_s,
@@ -62,6 +98,15 @@ class RLMEnv(EnvClient[RLMAction, RLMObservation, RLMState]):
             **options,
         )
         self._episode_socket: object | None = None
+
+    async def _connect_async(self) -> EnvClient[RLMAction, RLMObservation, RLMState]:
+        await super()._connect_async()
+        try:
+            await _check_server(str(self.base_url), self._connect_timeout)
+        except (ConnectionError, RefusedError):
+            await self.close()
+            raise
+        return self
 
     async def _reset_async(self, **kwargs: Any) -> StepResult[RLMObservation]:
         self._episode_socket = None
@@ -88,7 +133,7 @@ class RLMEnv(EnvClient[RLMAction, RLMObservation, RLMState]):
                 f"the connection to {self.base_url} failed: {error or type(error).__name__}"
             ) from error
         except RuntimeError as error:
-            # OpenEnv's form of an error message of the server.
+            # OpenEnv raises this for an error message of the server.
             raise EpisodeError(f"{self.base_url}: {error}") from error
 
     def _step_payload(self, action: RLMAction) -> dict[str, Any]:
@@ -108,8 +153,8 @@ class RLMEnv(EnvClient[RLMAction, RLMObservation, RLMState]):
 class Sessions:
     """Many sessions, numbered by slot, on an event loop in a daemon thread.
 
-    Every future resolves to an observation, with EpisodeError when the episode was lost, or with
-    RefusedError when the server refused (a mistake of the caller: wrong id, frame not ready).
+    Every future gives an observation or raises. EpisodeError: the episode was lost. RefusedError:
+    the server refused a mistake of the caller (wrong id, frame not ready).
 
     Args:
         url: address of the server.
@@ -123,19 +168,15 @@ class Sessions:
         self._message_timeout_s = message_timeout_s
         self._clients: list[RLMEnv | None] = [None] * count
         self._loop = asyncio.new_event_loop()
+        self._checking = asyncio.Lock()  # one session asks, the others wait for the answer
         self._thread = threading.Thread(target=self._loop.run_forever, name="sessions", daemon=True)
         self._thread.start()
 
     def __enter__(self) -> Sessions:
-        """The sessions themselves."""
+        """Return the sessions themselves."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Close."""
         self.close()
 
@@ -164,7 +205,7 @@ class Sessions:
         if client is not None:
             try:
                 observation: RLMObservation = (await client.reset(**kwargs)).observation
-                # A session that the server closed for idleness still answers, and refuses.
+                # A session that the server closed as idle still answers, with a refusal.
                 if not (observation.refused and observation.done):
                     return _unless_refused(observation)
             except EpisodeError:
@@ -172,6 +213,8 @@ class Sessions:
             await self._discard(slot)
         self._clients[slot] = client = RLMEnv(self.url, message_timeout_s=self._message_timeout_s)
         try:
+            async with self._checking:
+                await _check_server(self.url.rstrip("/"), timeout_s=60.0)
             await client.connect()
             return _unless_refused((await client.reset(**kwargs)).observation)
         except ConnectionError as error:

@@ -1,11 +1,14 @@
-"""The wire: what travels between a client and the environment, and nothing else.
+"""The wire: all messages between a client and the environment.
 
-Names here are fixed; both sides and every stored trajectory use them. No message holds gold
+Names here are fixed: both sides and every stored trajectory use them. No message contains gold
 evidence. Neighbours: `env/client.py` sends and receives these, `env/server/` fills them.
 """
 
 from __future__ import annotations
 
+import env.without_gradio  # noqa: F401  before openenv
+
+# isort: split
 from typing import Annotated, Any, Literal
 
 from openenv.core.env_server.types import Action, Observation, State
@@ -18,10 +21,13 @@ FrameStatus = Literal["ready", "waiting", "ended"]
 """`ready`: needs a turn of the policy. `waiting`: its cell is suspended in a sub-call."""
 
 StopReason = Literal["final", "max_turns", "truncated", "timeout", "budget", "error"]
-"""Why a frame ended. Only `final` gave an answer."""
+"""Why a frame ended. Only `final` comes with an answer."""
 
 Finish = Literal["stop", "length", "error"]
-"""How the policy's completion ended; `error` means that the policy failed: a void episode."""
+"""How the policy's completion ended. `error`: the policy failed, and the episode is void."""
+
+WIRE_VERSION = 2
+"""Increased by each change that an older client or server would misread; `/metadata` names it."""
 
 JSONValue = Annotated[Any, "None, bool, int, float, str, or lists and string-keyed dicts of these"]
 
@@ -31,7 +37,7 @@ class _Wire(BaseModel):
 
 
 class Message(_Wire):
-    """One chat message that the policy is to see."""
+    """One chat message for the policy."""
 
     role: Literal["system", "user"]
     content: str
@@ -46,7 +52,7 @@ class FrameTurn(_Wire):
 
 
 class FrameView(_Wire):
-    """One frame, as the policy may see it: its place in the tree and its new messages."""
+    """One frame as the policy may see it: its place in the tree and its new messages."""
 
     frame: int
     parent: int | None
@@ -59,45 +65,45 @@ class FrameView(_Wire):
 
 
 class Counters(_Wire):
-    """What the server counted over the whole tree, so far."""
+    """Counts over the whole tree, so far."""
 
     turns: int = 0
     sub_calls: int = 0
     frames: int = 0
     max_depth: int = 0
     errors: int = 0
-    """Turns whose block was missing, doubled, or raised."""
+    """Turns whose block raised, or that did not have exactly one block."""
     timeouts: int = 0
-    """Cells stopped by a CPU or wall budget."""
+    """Cells stopped by a CPU or wall limit."""
     format_errors: int = 0
     """Turns without exactly one block."""
     env_s: float = 0.0
-    """Seconds the environment worked on this episode; the policy's time is not in it."""
+    """Seconds that the environment worked on this episode, without the policy's time."""
 
 
-class Evidence(_Wire):
-    """How the final answer agrees with gold, beside the reward; the numbers are in [0, 1].
+class AnswerMetrics(_Wire):
+    """Agreement of the final answer with gold, beside the reward; numbers are in [0, 1].
 
-    The last three are None in the record of an episode that was played before they were counted.
+    The last three are None in records of episodes that are older than these fields.
     """
 
     precision: float
-    """Of characters, as recall and f1 are."""
+    """Share of characters, like `recall` and `f1`."""
     recall: float
     f1: float
     exact_match: bool | None = None
-    """All of gold was quoted, and nothing else."""
+    """Whether the answer quotes all of gold and nothing else."""
     paper_f1: float | None = None
-    """Of the papers that the answer's spans lie in."""
+    """F1 of the papers that contain the answer's spans."""
     canary: bool | None = None
-    """It quotes a paper that tells its reader what to answer; None where no paper is one."""
+    """Whether the answer quotes a canary; None if the problem has no canaries."""
 
 
 class ProblemCard(_Wire):
-    """What a client may know of the problem being played. `tier` comes only with `done`."""
+    """Facts about the current problem that a client may know. `tier` comes only with `done`."""
 
     problem_id: str
-    group_id: str
+    collection_id: str
     difficulty: str
     split: str
     papers: int
@@ -105,29 +111,29 @@ class ProblemCard(_Wire):
 
 
 class RLMAction(Action):
-    """Turns for any number of ready frames; `text` is the shorthand for the first ready one."""
+    """Turns for any number of ready frames; `text` is a shorthand for the first ready one."""
 
     text: str = ""
     turns: list[FrameTurn] = []
     seq: int | None = None
-    """Step number chosen by the client: a repeated one is answered again, not played twice."""
+    """Step number chosen by the client: a repeated number gets the same answer, no new turn."""
 
 
 class RLMObservation(Observation):
-    """Frames that now need the policy, and those that ended since the last observation."""
+    """Frames that need the policy, and frames that ended since the last observation."""
 
     frames: list[FrameView] = []
     components: dict[str, float] = {}
-    evidence: Evidence | None = None
+    metrics: AnswerMetrics | None = None
     counters: Counters = Counters()
     frame_scores: dict[int, float] = {}
-    """When done: each child's own span F1 on the papers it was given."""
+    """When done: span F1 of each child on the papers that it was given."""
     answer: JSONValue = None
-    """When done: what the root gave to FINAL; its own words, never gold."""
+    """When done: value that the root passed to FINAL, never gold."""
     void: str | None = None
-    """Why the episode counts for nothing (an infrastructure failure), else None."""
+    """Infrastructure failure that makes the episode void, else None."""
     refused: str | None = None
-    """Why the last action was refused; the state did not change."""
+    """Reason why the last action was refused, else None; the state is unchanged."""
     problem: ProblemCard | None = None
 
 

@@ -1,9 +1,9 @@
-"""Every word the policy reads: first messages of a frame, observations, and refusals.
+"""All texts that the policy reads: first messages of a frame, observations and refusals.
 
 Two styles: `compact` for nano (a 600-entry vocabulary, contexts of 512 tokens) and `full` for
-real models. The environment owns these words, so that every model plays in one harness; nothing
-here decides anything. Neighbours: `env/server/tree.py` fills them in, the warm start of nano
-renders the same ones.
+real models. The environment owns these texts, so that every model plays in one harness. Nothing
+here decides anything. Neighbours: `env/server/tree.py` fills them in, and the warm start of nano
+renders the same texts.
 """
 
 from __future__ import annotations
@@ -17,51 +17,75 @@ from env.settings import LimitSettings, PromptStyle
 _ROOT = {
     "compact": "Find every sentence that answers. Write one repl block.",
     "full": """\
-You answer a question about a collection of papers by collecting evidence: every passage, copied \
-verbatim, that answers the question. You cannot see the papers. They are in the variable \
-`context` of a Python REPL, a dict {{paper_id: text}}, far too long to read whole.
+Answer a question about a collection of papers. The answer is a list of passages, copied verbatim \
+from the papers, that together contain all the evidence. The papers are not in this prompt. They \
+are in a Python REPL, in the variable `context`, a dict {{paper_id: text}}. It is far too long to \
+read in full.
 
-Each turn, write exactly one block of Python between a line ```repl and a line ```. It runs in \
-your REPL, variables stay between turns, and you get back what it printed, cut at \
-{observation_chars} characters: print little. Available:
-- search(text_or_dict, keyword, window={window}): the sentences around each hit of a keyword, a \
-list of verbatim slices; of a dict, {{paper_id: list}} with only the papers that hit. Exact, then \
-without case, then fuzzy.
-- list_papers(context), get_abstract(context, paper_id)
-- extract(text, start_phrase, end_phrase): the verbatim slice from one phrase to another.
-- rlm_query(prompt, context=None): a copy of you answers `prompt` on a part of the context, with \
-a REPL of its own, and its FINAL value is returned as a Python value.
-- rlm_query_batched(prompts, contexts=None): several of them at once; a list of values.
-- llm_query(prompt), llm_query_batched(prompts): one completion as text, without a REPL.
-- SHOW_VARS(): your variables.
-- FINAL(value), FINAL_VAR("name"): end with this answer.
-Standard library modules that touch no file, process or network can be imported.
+In each turn, write exactly one block of Python between a line ```repl and a line ```. The block \
+runs in your REPL, and its variables are kept for your later turns. You then receive what it \
+printed, cut at {observation_chars} characters, so print little. These functions are available:
+- search(text_or_dict, keyword, window={window}) returns the sentences around each occurrence of \
+the keyword, as verbatim strings. It returns a list for a text, and a dict {{paper_id: list}} of \
+the matching papers for a dict. It looks for an exact match first, then ignores case, then allows \
+misspellings.
+- list_papers(context) returns the paper ids, get_abstract(context, paper_id) returns an abstract.
+- extract(text, start_phrase, end_phrase) returns the verbatim slice that starts with the first \
+phrase and ends with the second.
+- rlm_query(prompt, context=None) starts a child: a copy of you with its own REPL, which sees only \
+this prompt and this context. It returns the value that the child passes to FINAL.
+- rlm_query_batched(prompts, contexts=None) starts several children at once and returns a list of \
+their values.
+- llm_query(prompt) and llm_query_batched(prompts) return completions as text, without a REPL.
+- SHOW_VARS() lists your variables.
+- FINAL(value) or FINAL_VAR("name") gives the answer and ends your work.
+You can import the modules of the standard library that use no files, processes or network.
 
-Strategy: search for the rarest words of the question, print how many papers hit, hand each \
-promising paper to a child with a self-contained prompt, merge what the children return, and \
-finish. Do not print whole papers.
+A good strategy: search for the rarest words of the question, and print how many papers match. \
+Give each promising paper to a child, with a prompt that the child understands without having \
+seen the question. Merge what the children return, and finish.
 
-The answer is a list. An item is a string that stands verbatim in a paper, or \
-{{"paper_id": ..., "text": ...}}, or {{"paper_id": ..., "start": ..., "end": ...}}. Nested lists \
-are flattened. Wrong passages cost as missing ones do. Limits: {max_turns} turns for each agent, \
-{max_children} children a call, {max_frames} agents in all, depth {max_depth}, {cell_cpu_s:g} \
-seconds of CPU for a block.""",
+Example for the question "How accurate is Kalvot on Mirbex?" The first turn:
+```repl
+hits = search(context, "Kalvot")
+print({{paper_id: len(snippets) for paper_id, snippets in hits.items()}})
+```
+After its output, the second turn:
+```repl
+papers = [paper_id for paper_id in hits if "Mirbex" in context[paper_id]][:{max_children}]
+prompt = "Quote every sentence that says how accurate Kalvot is on Mirbex."
+found = rlm_query_batched([prompt] * len(papers), [context[paper_id] for paper_id in papers])
+FINAL(found)
+```
+
+Each item of the answer is a string that occurs verbatim in a paper, or {{"paper_id": ..., \
+"text": ...}}, or {{"paper_id": ..., "start": ..., "end": ...}}. Nested lists are flattened. A \
+wrong passage costs as much as a missing one. Limits: {max_turns} turns for each agent, \
+{max_children} children for each call, {max_frames} agents in total, depth {max_depth}, \
+{cell_cpu_s:g} seconds of CPU time for each block.""",
 }
 
 _CHILD = {
     "compact": "Find the sentences in your part. Write one repl block.",
     "full": """\
-You are one of several copies working on a larger task; you get one part of it. Your part of the \
-documents is in the variable `context` of a Python REPL: a string, or a dict {{paper_id: text}}.
+You are one of several agents that work on a larger task, and you are responsible for one part of \
+it. Your documents are in a Python REPL, in the variable `context`: a string, or a dict \
+{{paper_id: text}}.
 
-Each turn, write exactly one block of Python between a line ```repl and a line ```. You get back \
-what it printed, cut at {observation_chars} characters. Available: search(context, keyword, \
-window={window}), extract(text, start_phrase, end_phrase), rlm_query(prompt, context=None), \
-rlm_query_batched(prompts, contexts=None), llm_query(prompt), llm_query_batched(prompts), \
-SHOW_VARS(), FINAL(value), FINAL_VAR("name").
+In each turn, write exactly one block of Python between a line ```repl and a line ```. You then \
+receive what it printed, cut at {observation_chars} characters. These functions are available: \
+search(context, keyword, window={window}), extract(text, start_phrase, end_phrase), \
+rlm_query(prompt, context=None), rlm_query_batched(prompts, contexts=None), llm_query(prompt), \
+llm_query_batched(prompts), SHOW_VARS(), FINAL(value), FINAL_VAR("name").
 
-Finish with FINAL(list of verbatim passages), FINAL([]) when your part holds nothing. At most \
-{max_turns} turns.""",
+For example:
+```repl
+snippets = search(context, "Kalvot")
+FINAL([snippet for snippet in snippets if "Mirbex" in snippet])
+```
+
+Finish with FINAL(list_of_verbatim_passages), or with FINAL([]) if your part contains no answer. \
+You have at most {max_turns} turns.""",
 }
 
 _LLM = {"compact": "Answer.", "full": "Answer the request directly and briefly."}
@@ -72,10 +96,7 @@ LOST = "error: all variables are gone"
 
 
 def _system(table: dict[str, str], style: PromptStyle, limits: LimitSettings, window: int) -> str:
-    text = table[style]
-    if style == "compact":
-        return text
-    return text.format(window=window, **limits.model_dump())
+    return table[style].format(window=window, **limits.model_dump())
 
 
 def root_messages(
@@ -94,7 +115,7 @@ def root_messages(
 def child_messages(
     style: PromptStyle, limits: LimitSettings, window: int, prompt: str, context: JSONValue
 ) -> list[Message]:
-    """First messages of a child frame with a REPL; `context` is what it was handed."""
+    """First messages of a child frame with a REPL; `context` is the value it was given."""
     if isinstance(context, dict):
         kind = f"{len(context)} papers"
     else:
@@ -114,18 +135,18 @@ def llm_messages(style: PromptStyle, prompt: str) -> list[Message]:
 
 
 def blocks_message(blocks: int) -> str:
-    """What a turn without exactly one block reads."""
+    """Observation of a turn without exactly one block."""
     return NO_BLOCK if blocks == 0 else f"error: {blocks} repl blocks; write exactly one"
 
 
 def syntax_message(traceback: str) -> str:
-    """What a turn whose block is no Python reads."""
+    """Observation of a turn whose block is not valid Python."""
     lines = traceback.strip().splitlines()
     return f"error: {lines[-1] if lines else 'invalid syntax'}; write valid Python"
 
 
 def stopped_message(error: str, limits: LimitSettings, variables_lost: bool) -> str:
-    """What a turn reads whose cell was stopped, by a limit or because it left the REPL."""
+    """Observation of a cell that was stopped, by a limit or because it left the REPL."""
     sentence = {
         "cpu": f"stopped after {limits.cell_cpu_s:g} s of CPU time",
         "wall": f"stopped after {limits.cell_wall_s:g} s",
@@ -138,13 +159,13 @@ def stopped_message(error: str, limits: LimitSettings, variables_lost: bool) -> 
 def cell_message(
     stdout: str, cut_chars: int, new_names: Sequence[str], problem: str, limits: LimitSettings
 ) -> str:
-    """Observation of a cell: its output, its new variables, then what went wrong.
+    """Observation of a cell: its output, its new variables, then its error.
 
     Args:
-        stdout: what was printed, already cut.
-        cut_chars: how many characters were cut.
-        new_names: variables that the cell made.
-        problem: traceback or sentence; empty when nothing went wrong.
+        stdout: printed text, already cut.
+        cut_chars: number of characters that were cut.
+        new_names: variables that the cell created.
+        problem: traceback or sentence; empty without an error.
         limits: `observation_chars`.
     """
     parts = []
@@ -160,19 +181,19 @@ def cell_message(
 
 
 def cut(text: str, chars: int) -> str:
-    """The first `chars` characters, with a note of how much was cut."""
+    """The first `chars` characters, with a note of the number that was cut."""
     if len(text) <= chars:
         return text
     return f"{text[:chars]}\n[{len(text) - chars} characters cut]"
 
 
-# Tokens of the common chat templates. Text that holds one could end the user's message early.
+# Tokens of the common chat templates. A text with one could end the user's message early.
 _TEMPLATE = re.compile(
     r"<(?=\||/?s>|/?(?:start|end)_of_turn>|/?think>|begin_of_text)|\[(?=/?INST\])"
 )
 
 
 def defuse(text: str) -> str:
-    """Text in which no chat-template token and no lone surrogate is left."""
+    """The text without chat-template tokens and lone surrogates."""
     text = _TEMPLATE.sub(lambda match: match.group() + " ", text)
     return text.encode("utf-8", "replace").decode("utf-8")

@@ -1,31 +1,24 @@
 """Settings of the environment: the section `env` of params.yaml.
 
-The server reads them from the file that `RLM_SETTINGS` names (an address, no setting); without
-it the defaults below hold, so it starts anywhere.
+The server reads them from the file that `RLM_SETTINGS` names. Without that variable, the defaults
+below hold, so that a server starts anywhere.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field
 
 from rewards.settings import RewardSettings
+from rewards.settings import Settings as Settings  # for all sections of params.yaml
 
 PromptStyle = Literal["full", "compact"]
 
 
-class Settings(BaseModel):
-    """Base of all sections: frozen, and an unknown key is an error."""
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False
-    )
-
-
 class LimitSettings(Settings):
-    """Tree-wide limits. One that bites is said in an observation, never an exception."""
+    """Limits of a tree. An exceeded limit is an observation, never an exception."""
 
     max_depth: int = Field(2, ge=0, le=8, description="deepest frame with a REPL; the root is 0")
     max_frames: int = Field(32, ge=1, le=512, description="frames of one episode, root included")
@@ -43,16 +36,13 @@ class LimitSettings(Settings):
 class SandboxSettings(Settings):
     """The REPL's boundary."""
 
-    backend: Literal["seccomp", "monty"] = Field(
-        "seccomp", description="forked CPython under seccomp, or the interpreter pydantic-monty"
-    )
     running_cells: int = Field(4, ge=1, le=256, description="cells that run at the same time")
     templates: int = Field(
-        16, ge=0, le=256, description="contexts held ready for the rollouts of a group"
+        16, ge=0, le=256, description="contexts kept loaded for the rollouts of a group"
     )
-    templates_mb: int = Field(64, ge=1, le=16_384, description="MB of these contexts together")
+    templates_mb: int = Field(64, ge=1, le=16_384, description="MB of all these contexts")
     preload: list[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$")]] = Field(
-        [], description="modules that cells may import beside the standard library's"
+        [], description="modules that cells may import besides the standard library"
     )
 
 
@@ -72,20 +62,12 @@ class EnvSettings(Settings):
     document_chars: int = Field(2_000_000, ge=1, description="characters of a client's own papers")
     deterministic: bool = Field(
         False,
-        description="no clock decides what an episode is, unless it makes it void (ADR 10): of a "
-        "cell stopped by its CPU limit nothing is left, and one that ends within half of it of "
-        "the limit makes its episode void",
+        description="no clock changes the result of an episode, except by making it void (ADR 10). "
+        "A cell that reaches its CPU limit loses everything. A cell that ends above half of the "
+        "limit makes its episode void",
     )
     limits: LimitSettings = LimitSettings()
     sandbox: SandboxSettings = SandboxSettings()
-
-    @model_validator(mode="after")
-    def _clocks(self) -> Self:
-        if self.deterministic and self.sandbox.backend == "monty":
-            raise ValueError(
-                "deterministic needs sandbox.backend: seccomp; monty stops cells by wall time"
-            )
-        return self
 
 
 _CAPACITY = {
@@ -100,13 +82,12 @@ _CAPACITY = {
 
 
 def rules(env: EnvSettings, rewards: RewardSettings) -> dict[str, Any]:
-    """What decides how an episode goes and what it earns: servers that agree here are comparable.
+    """Settings that decide the course and the reward of an episode, by dotted name.
 
-    Returns:
-        Values by dotted name; left out is only what says how much a server can carry.
+    Servers with the same rules are comparable. Only settings of a server's capacity are left out.
     """
-    told = flatten(env.model_dump(), "env.") | flatten(rewards.model_dump(), "rewards.")
-    return {key: value for key, value in told.items() if key not in _CAPACITY}
+    values = flatten(env.model_dump(), "env.") | flatten(rewards.model_dump(), "rewards.")
+    return {key: value for key, value in values.items() if key not in _CAPACITY}
 
 
 def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -1,8 +1,9 @@
-"""The chain as prose: Prefect flow `rlm`, from data to a registered recursive model.
+"""The chain: Prefect flow `rlm`, from data to a registered recursive model.
 
-Prefect decides when, DVC decides whether, MLflow remembers: each task asks DVC to reproduce its
-stage, and DVC runs the stage's command only if its inputs changed. Neighbours: `flows/stages.py`
-runs one stage, `flows/summary.py` says how it went, `flows/pipeline.py` is the command line.
+Prefect decides when a stage runs, DVC whether it must, and MLflow records it. Each task asks DVC
+to reproduce its stage, and DVC runs the command only if an input changed. Neighbours:
+`flows/stages.py` runs one stage, `flows/summary.py` collects the results, `flows/pipeline.py` is
+the command line.
 """
 
 from __future__ import annotations
@@ -25,26 +26,28 @@ from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 from rich.console import Console
 
-from flows import notices, services, stages, summary
-from flows.lock import RUNNING, exclusive
-from flows.surroundings import settle
-from tasks import config, datasets, lineage, tracking
+from env import auth
+from flows import notifications, stages, summary
+from flows.runtime import RUNNING, exclusive, settle
+from flows.services import processes
+from tasks import config
 from tasks.config import Params
-from tasks.errors import ConfigError, GateFailed, StageError
+from tasks.errors import ConfigError, GateFailed, StageError, stage_named
+from tasks.tracking import datasets, lineage, runs
 
 MARK = RUNNING / "chain.json"
-"""Which run works here; it outlives only a run that was killed."""
+"""The run that works in this folder; the file outlives only a run that was killed."""
 
 console = Console(highlight=False, soft_wrap=True)
 
 
 @flow(name="rlm", retries=0, log_prints=False)
 def rlm(profile: str = "nano", overrides: list[str] | None = None) -> State[str]:
-    """Build, check, deploy, audit, gate, train, export, evaluate, register, promote, version.
+    """Build, check, deploy, audit, gate, train, export, evaluate, register, promote, push.
 
     Args:
-        profile: `nano` is params.yaml itself; others lie in profiles/.
-        overrides: `section.key=value`, each laid over the profile.
+        profile: `nano` is params.yaml itself; others are in profiles/.
+        overrides: `section.key=value`, each applied over the profile.
 
     Returns:
         A Prefect state: Completed, or Failed named `Gated` with the gate's advice.
@@ -56,11 +59,11 @@ def rlm(profile: str = "nano", overrides: list[str] | None = None) -> State[str]
 
 
 def through(params: Params, kind: str = "full") -> State[str]:
-    """All stages in their order; the caller holds the folder.
+    """Run all stages in order; the caller holds the lock of the folder.
 
     Args:
         params: the settings in force.
-        kind: what the MLflow run is called and tagged, `full` or `retrain`.
+        kind: name and tag of the MLflow run, `full` or `retrain`.
     """
     with Chain(params, kind) as chain:
         chain.run("prepare")
@@ -79,44 +82,44 @@ def through(params: Params, kind: str = "full") -> State[str]:
         chain.run("plots")
         chain.run("register")
         chain.run("promote")
-        chain.run("version")
+        chain.run("push")
         return Completed(message=chain.finish())
 
 
 class Chain:
-    """One run of the chain: its MLflow parent, its environment, and what each stage did.
+    """One run of the chain: its MLflow parent, its environment, and the outcome of each stage.
 
-    Leaving it always stops the environment and closes the MLflow run, whatever happened.
+    Leaving the block always stops the environment and closes the MLflow run.
     """
 
     def __init__(self, params: Params, kind: str = "full") -> None:
         self.params = params
         self.kind = kind
-        self.rows: list[summary.Row] = []
+        self.rows: list[summary.StageRow] = []
         self._open = ExitStack()
 
     def __enter__(self) -> Chain:
         config.write_resolved(self.params)
         killed = clean_after_killed_run()
-        os.environ[stages.CHAIN] = str(os.getpid())
-        # DVC starts `python`: this very interpreter, whichever shell called us.
+        os.environ[auth.CHAIN] = str(os.getpid())
+        # DVC starts `python`: it must be this interpreter, whichever shell called us.
         os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-        say_what_is_kept(stages.unchanged(), killed=killed)
+        print_kept(stages.unchanged(), killed=killed)
         title = f"{self.kind} {self.params.profile} {datetime.now():%Y-%m-%d %H:%M}"
         name = f"rlm-{self.params.profile}"
         try:
-            self._mlflow = tracking.start_run(name, self.params, title=title, begun=mark)
+            self._mlflow = runs.start_run(name, self.params, title=title, begun=mark)
         except Exception:
             unmark(None)
             raise
         self._mlflow.set_tags({"kind": self.kind})
-        os.environ[tracking.PARENT_RUN] = self._mlflow.run_id
-        notices.link_to(self._mlflow.run_id, self.params.tracking.experiment)
-        self._progress = notices.Progress()
+        os.environ[auth.PARENT_RUN] = self._mlflow.run_id
+        notifications.link_to(self._mlflow.run_id, self.params.tracking.experiment)
+        self._progress = notifications.Progress()
         return self
 
     def run(self, name: str) -> None:
-        """One stage as a Prefect task; DVC may find that nothing changed."""
+        """Run one stage as a Prefect task; DVC may find that nothing changed."""
         started = time.monotonic()
         number, count = list(stages.STAGES).index(name) + 1, len(stages.STAGES)
         console.print(f"\n[bold]{number}/{count} {name}[/]  {stages.STAGES[name]}")
@@ -130,81 +133,82 @@ class Chain:
             outcome = "failed"
             raise
         finally:
-            self.rows.append(summary.Row(name, outcome, time.monotonic() - started))
+            self.rows.append(summary.StageRow(name, outcome, time.monotonic() - started))
             console.print(summary.line(self.rows[-1:]))
         self._progress.advance(number / count, name)
         if name == "prepare":
-            datasets.log(self._mlflow)
+            self._mlflow.log_inputs(datasets.inputs())
         if name == "promote":
-            notices.promotion(self.params.register_.model_name)
+            notifications.promotion(self.params.register_.model_name)
 
     def deploy(self) -> None:
-        """Start the environment for the stages that follow; they find it by RLM_ENV_URL."""
-        from tasks import deploy
+        """Start the environment for the stages that follow; RLM_ENV_URL holds its address."""
+        from tasks.deployment.environment import environment
 
-        url = self._open.enter_context(deploy.environment(self.params))
-        os.environ[deploy.ENV_URL] = url
-        self._open.callback(os.environ.pop, deploy.ENV_URL, None)
+        with stage_named("deploy"):
+            url = self._open.enter_context(environment(self.params))
+        os.environ[auth.URL] = url
+        self._open.callback(os.environ.pop, auth.URL, None)
         self.run("deploy")
 
     def refuse(self, refusal: GateFailed) -> None:
-        """Say in MLflow why nothing was trained, and what to do."""
+        """Record in MLflow why nothing was trained, and the advice."""
         self._mlflow.set_tags({"gate": "refused", "advice": str(refusal)})
 
     def finish(self) -> str:
-        """Closing figures, to MLflow and Prefect; returns the one-line result."""
-        result = summary.read(self.rows)
+        """Send the final figures to MLflow and Prefect; return the result as one line."""
+        result = summary.read_figures(self.rows)
         self._mlflow.log_metrics(result.metrics)
-        # What it began with was the lineage of the run before: data and environment are new.
+        # The tags set at the start describe the previous run: data and environment are new.
         self._mlflow.set_tags({"result": result.headline, **lineage.tags(self.params)})
-        notices.result(summary.markdown(result))
+        notifications.result(summary.markdown(result))
         return result.headline
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._open.close()
-        os.environ.pop(tracking.PARENT_RUN, None)
+        os.environ.pop(auth.PARENT_RUN, None)
         gated = any(row.outcome == "refused" for row in self.rows)
-        status: tracking.Status = "FAILED" if gated else "FINISHED"
+        status: runs.Status = "FAILED" if gated else "FINISHED"
         if kind is not None:
             status = "FAILED" if issubclass(kind, Exception) else "KILLED"
         self._mlflow.end(status)
         unmark(self._mlflow)
 
 
-# Retries stay 0: a stage is minutes of computing, and the next run resumes at it anyway. DVC
-# decides what is cached: Prefect's cache does not look at the outputs.
+# No retries: a stage takes minutes, and the next run resumes at it anyway. No cache of Prefect's:
+# it does not look at the outputs, as DVC does.
 @task(retries=0, cache_policy=NO_CACHE)
 def _stage(name: str, params: Params) -> str:
-    """Run one stage, or learn from DVC that it need not run: `done` or `cached`."""
+    """Run one stage: `done`, or `cached` if DVC found its outputs up to date."""
     if name in stages.DIRECT:
         stages.run_stage(name)
         return "done"
-    parent = os.environ[tracking.PARENT_RUN]
+    parent = os.environ[auth.PARENT_RUN]
     try:
         stages.reproduce(name)
     except (ConfigError, StageError) as error:
         reason = None
-        if child := tracking.find_child(params, parent, name):
-            tracking.close_left(child.info.run_id)  # its process may have been killed
+        if child := runs.find_child(params, parent, name):
+            runs.close_left(child.info.run_id)  # its process may have been killed
             reason = child.data.tags.get("error")
         raise type(error)(reason or str(error)) from None
-    if tracking.find_child(params, parent, name):
+    if runs.find_child(params, parent, name):
         return "done"
-    cached = tracking.start_run(name, params, parent)
+    cached = runs.start_run(name, params, parent)
     cached.set_tags({"cached": "true"})
     cached.end("FINISHED")
     return "cached"
 
 
 def play(profile: str, overrides: list[str]) -> int:
-    """Run the flow from the command line; returns the exit code: 0, or 3 when gated.
+    """Run the flow from the command line; return the exit code: 0, or 3 when gated.
 
-    Uses the Prefect server of PREFECT_API_URL or `make up` when it answers, else one of its own.
+    It uses the Prefect server of PREFECT_API_URL or `make up` if that answers, else its own.
     """
-    os.environ[stages.CHAIN] = str(os.getpid())
-    # The terminal shows the stages' own output; Prefect's log stands on its page.
+    os.environ[auth.CHAIN] = str(os.getpid())
+    # The terminal shows the stages' own output; Prefect's page shows its log.
     logging.getLogger("prefect").propagate = False
-    # Logs and heartbeats to a server that is gone: `flows/notices.py` says it once.
+    # Lost logs and heartbeats: `flows/notifications.py` warns once when the server is gone.
     logging.raiseExceptions = False
     for name in ("EventsWorker", "prefect.events.clients"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -223,106 +227,108 @@ def play(profile: str, overrides: list[str]) -> int:
     error = state.result(raise_on_failure=False)
     if isinstance(error, BaseException):
         raise error
-    raise StageError(f"the flow ended {state.name}: {state.message}")
+    raise StageError(f"the flow ended as {state.name} ({state.message})")
 
 
 def without_prefect(error: Exception, started: float) -> int:
-    """The end of a run whose Prefect server went away before it heard how the run ended.
+    """End a run whose Prefect server went away before the final state was recorded.
 
     Args:
-        error: what the client says.
-        started: when the run began, in seconds of the epoch.
+        error: the client's error.
+        started: begin of the run, in seconds since the epoch.
 
     Returns:
-        The exit code 0: all stages are done.
+        The exit code 0, if all stages are done.
 
     Raises:
-        StageError: they are not, or nobody knows.
+        StageError: a stage is not done, or no result was written.
     """
-    gone = f"Prefect's server went away in mid-run ({error})"
+    gone = f"Prefect's server went away during the run ({error})"
     if not summary.LAST.exists() or summary.LAST.stat().st_mtime < started:
-        raise StageError(f"{gone}; run the same command again: finished stages are kept") from error
-    console.print(f"[yellow]{gone}: its page shows no end; every stage is done.[/]")
+        raise StageError(
+            f"{gone}. To continue, run the same command again; finished stages are kept."
+        ) from error
+    console.print(f"[yellow]{gone}; its page shows no final state, but every stage is done.[/]")
     console.print(summary.table(summary.read_last()))
     return 0
 
 
 @contextmanager
 def prefect_server() -> Iterator[None]:
-    """Prefect's configured server if it is healthy, else one of our own for the duration.
+    """Use Prefect's configured server if it is healthy, else start one for the duration.
 
-    Prefect's ephemeral server would die of the terminal's Ctrl-C before the flow has told it how
-    it ended; this one has a session of its own, and only we stop it.
+    Ctrl-C in the terminal would end Prefect's ephemeral server before it records the final state.
+    This one has its own session, so only this function stops it.
 
     Raises:
-        StageError: it does not start.
+        StageError: the server does not start.
     """
     from prefect.logging.handlers import APILogHandler
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
     url = PREFECT_API_URL.value()
-    if url and services.answers(f"{url}/health"):
+    if url and processes.answers(f"{url}/health"):
         yield
         return
-    services.forget_dead()
-    server = services.prefect_server(services.free_port())
+    processes.forget_dead()
+    server = processes.prefect_server(processes.free_port())
     try:
-        services.start(server, quiet=True, bound=True)
+        processes.start(server, quiet=True, bound=True)
         with temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{server.port}/api"}):
             yield
     finally:
-        APILogHandler().flush()  # the flow's last words, while the server can still hear them
-        services.stop(server, quiet=True)
-        services.log_file(server).unlink(missing_ok=True)
+        APILogHandler().flush()  # send the last log lines before the server stops
+        processes.stop(server, quiet=True)
+        processes.log_file(server).unlink(missing_ok=True)
 
 
 def mark(run_id: str) -> None:
-    """Write down which MLflow run works here, for the run after one that is killed."""
-    told = {"run_id": run_id, "process": str(os.getpid()), "flow_run": flow_run.id}
-    MARK.write_text(json.dumps(told), encoding="utf-8")
+    """Write which MLflow run works here; if it is killed, the next run cleans up after it."""
+    entry = {"run_id": run_id, "process": str(os.getpid()), "flow_run": flow_run.id}
+    MARK.write_text(json.dumps(entry), encoding="utf-8")
 
 
-def unmark(run: tracking.StageRun | None) -> None:
-    """Take the mark of a run that is over away, once MLflow has heard how it ended.
+def unmark(run: runs.StageRun | None) -> None:
+    """Remove the mark of a finished run if MLflow has recorded its status.
 
-    Else the mark says it, and the next run tells MLflow.
+    Otherwise write the status into the mark, and the next run records it.
 
     Args:
-        run: None: it failed while it was begun, maybe before there was a mark.
+        run: None if the run failed at its start, perhaps before it was marked.
     """
     with suppress(FileNotFoundError):
         if run is not None and run.closed:
             MARK.unlink()
             return
-        told = json.loads(MARK.read_text(encoding="utf-8"))
+        entry = json.loads(MARK.read_text(encoding="utf-8"))
         ended = (run and run.status) or "FAILED"
-        MARK.write_text(json.dumps({**told, "ended": ended}), encoding="utf-8")
+        MARK.write_text(json.dumps({**entry, "ended": ended}), encoding="utf-8")
 
 
 def clean_after_killed_run() -> bool:
-    """Stop and close what a killed chain left behind; True if there was one."""
+    """Stop and close what a killed chain left behind; return whether one was killed."""
     try:
-        told = json.loads(MARK.read_text(encoding="utf-8"))
-        run_id, process = str(told["run_id"]), str(told["process"])
+        entry = json.loads(MARK.read_text(encoding="utf-8"))
+        run_id, process = str(entry["run_id"]), str(entry["process"])
     except (OSError, ValueError, KeyError):
         return False
-    if "ended" in told:  # it ended well or ill, and only MLflow was not there to hear of it
-        tracking.close_left(run_id, told["ended"])
+    if "ended" in entry:  # the run ended by itself, and only MLflow could not record it
+        runs.close_left(run_id, entry["ended"])
         MARK.unlink(missing_ok=True)
         return False
     stages.stop_leftovers(process)
-    tracking.close_left(run_id)
-    notices.crashed(told.get("flow_run"))
+    runs.close_left(run_id)
+    notifications.crashed(entry.get("flow_run"))
     MARK.unlink(missing_ok=True)
     return True
 
 
-def say_what_is_kept(kept: list[str], killed: bool) -> None:
-    """Tell whether this run starts clean or goes on from earlier work."""
+def print_kept(kept: list[str], killed: bool) -> None:
+    """Print whether this run starts clean or resumes earlier work."""
     if killed:
-        console.print("The last run was killed before it could end; what it left is stopped.")
+        console.print("The last run was killed; the processes it left behind are stopped.")
     if not kept:
-        console.print("Starting clean: no stage's result fits the present inputs.")
+        console.print("Starting clean: no stage has results for the current inputs.")
     elif len(kept) == len(stages.BY_DVC):
         console.print("Nothing changed since the last run: every result is kept.")
     else:

@@ -1,10 +1,10 @@
 """The command line: the whole chain, or one stage by its name.
 
-`run` plays the chain of `flows/chain.py` under Prefect; a stage's name runs that stage alone, as
-DVC and people call it.
+`run` executes the chain of `flows/chain.py` under Prefect. The name of a stage runs that stage
+alone; DVC uses the same commands.
 """
 
-# Nothing heavy is imported before it is needed: --help answers at once.
+# Heavy modules are imported where they are needed, so that --help is instant.
 from __future__ import annotations
 
 import logging
@@ -18,9 +18,10 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from flows.runtime import settle
 from flows.stages import INTERRUPTED, STAGES, run_stage, under_chain
-from flows.surroundings import settle
-from tasks.errors import PipelineError
+from tasks import renamed
+from tasks.errors import ConfigError, PipelineError
 
 app = typer.Typer(
     help=__doc__,
@@ -30,7 +31,7 @@ app = typer.Typer(
 )
 
 
-Profile = Annotated[str, typer.Option(help="nano is params.yaml itself; others lie in profiles/.")]
+Profile = Annotated[str, typer.Option(help="nano is params.yaml itself; others are in profiles/.")]
 Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change a setting; repeatable."),
@@ -39,12 +40,12 @@ Overrides = Annotated[
 
 @app.command()
 def run(profile: Profile = "nano", set_: Overrides = None) -> None:
-    """Play the whole chain, from data to a registered model."""
+    """Run the whole chain, from data to a registered model."""
 
     def work() -> None:
         from tasks import config
 
-        # A wrong setting stops here, before Prefect is even imported.
+        # A wrong setting ends the run here, before Prefect is imported.
         settle(config.resolve(profile, set_ or []).threads)
         from flows.chain import play
 
@@ -56,14 +57,14 @@ def run(profile: Profile = "nano", set_: Overrides = None) -> None:
 
 @app.command()
 def resolve(profile: Profile = "nano", set_: Overrides = None) -> None:
-    """Write the settings in force to params.resolved.yaml, for `dvc repro` and single stages."""
+    """Write the resolved settings to params.resolved.yaml, for `dvc repro` and single stages."""
 
     def work() -> None:
-        from flows.lock import exclusive
+        from flows.runtime import exclusive
         from tasks import config
 
         params = config.resolve(profile, set_ or [])
-        with exclusive():  # a run that is on reads the file before each stage
+        with exclusive():  # a running chain reads the file before each stage
             typer.echo(config.write_resolved(params))
 
     guarded(work, "python -m flows.pipeline resolve")
@@ -71,23 +72,25 @@ def resolve(profile: Profile = "nano", set_: Overrides = None) -> None:
 
 @app.command("check-problems")
 def check_problems(
-    path: Annotated[str, typer.Argument(help="JSONL or Parquet, as docs/own_data.md describes.")],
+    path: Annotated[str, typer.Argument(help="JSONL or Parquet file, see docs/own_data.md.")],
     documents: Annotated[
         str | None, typer.Option(help="Folder of the documents that the problems quote.")
     ] = None,
     profile: Profile = "nano",
     set_: Overrides = None,
 ) -> None:
-    """Say row by row what is wrong with your own problems; writes nothing.
+    """List what is wrong with each row of your own problems; writes nothing.
 
-    Ends with 0 when the chain would take all rows, else with 1; with 2 when nothing can be read.
+    Exit code 0: the chain accepts all rows; 1: some are wrong; 2: nothing can be read.
     """
 
     def work() -> None:
         from tasks import check_problems, config
 
-        found = check_problems.read(config.resolve(profile, set_ or []), path, documents)
-        typer.echo("\n".join(check_problems.told(found)))
+        found = check_problems.read_problem_rows(
+            config.resolve(profile, set_ or []), path, documents
+        )
+        typer.echo("\n".join(check_problems.report_lines(found)))
         sys.exit(0 if found.good else 1)
 
     guarded(work, f"python -m flows.pipeline check-problems {shlex.quote(path)}")
@@ -95,12 +98,13 @@ def check_problems(
 
 @app.command()
 def models(profile: Profile = "nano") -> None:
-    """List the registered versions: aliases, figures, what promotion said, who was champion."""
+    """List the registered versions: aliases, figures, promotion decision, former champions."""
 
     def work() -> None:
         from rich.console import Console
 
-        from tasks import champions, config
+        from tasks import config
+        from tasks.registry import champions
 
         Console().print(champions.table(config.resolve(profile).register_.model_name))
 
@@ -110,33 +114,37 @@ def models(profile: Profile = "nano") -> None:
 @app.command()
 def rollback(
     to: Annotated[
-        str | None, typer.Option(metavar="VERSION", help="Not the previous champion but this one.")
+        str | None,
+        typer.Option(
+            metavar="VERSION", help="Version to restore; without it, the previous champion."
+        ),
     ] = None,
     profile: Profile = "nano",
 ) -> None:
-    """Make the previous champion champion again; a server of it must be started anew."""
+    """Restore the previous champion. Restart any server of the model afterwards."""
 
     def work() -> None:
-        from tasks import champions, config
+        from tasks import config
+        from tasks.registry import champions
 
         was, now = champions.rollback(config.resolve(profile).register_.model_name, to)
-        before = f"version {was.version}" if was else "nobody"
-        typer.echo(f"{now.name}: version {now.version} is champion, {before} was")
+        before = f"version {was.version}" if was else "none"
+        typer.echo(f"{now.name}: version {now.version} is champion (before: {before})")
 
     guarded(work, "python -m flows.pipeline rollback")
 
 
 def _stage_command(name: str) -> Callable[[], None]:
     def work() -> None:
-        from flows.lock import exclusive
+        from flows.runtime import exclusive
 
         with nullcontext() if under_chain() else exclusive():
             run_stage(name)
             if name == "promote":
-                from flows import notices
+                from flows import notifications
                 from tasks import config
 
-                notices.promotion(config.load_resolved().register_.model_name)
+                notifications.promotion(config.load_resolved().register_.model_name)
 
     return lambda: guarded(work, f"python -m flows.pipeline {name}")
 
@@ -145,26 +153,41 @@ for _name, _does in STAGES.items():
     app.command(_name, help=_does)(_stage_command(_name))
 
 
-def guarded(work: Callable[[], None], again: str) -> None:
-    """Run a command: errors of the pipeline become one message and an exit code.
+def _renamed_command(old: str, new: str) -> Callable[[], None]:
+    def work() -> None:
+        raise ConfigError(f"the stage {old} is now {new}. Run `python -m flows.pipeline {new}`.")
 
-    SIGTERM ends it like Ctrl-C, so that servers and half-written files are cleaned up; a second
-    signal does not interrupt the cleaning.
+    return lambda: guarded(work, f"python -m flows.pipeline {new}")
+
+
+for _old, _new in renamed.STAGES.items():
+    app.command(_old, hidden=True)(_renamed_command(_old, _new))
+
+
+def guarded(work: Callable[[], None], again: str) -> None:
+    """Run a command; a pipeline error becomes one message and an exit code.
+
+    SIGTERM ends it like Ctrl-C, so that servers and half-written files are cleaned up. A second
+    signal does not interrupt the cleanup.
+
+    Args:
+        work: the command.
+        again: command line that resumes it, for the message after an interrupt.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     for handler in logging.getLogger().handlers:
         handler.setLevel(logging.WARNING)  # some libraries set their own loggers to INFO
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # no 4-bit kernels on a CPU: fine
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # no 4-bit kernels on a CPU
     try:
         work()
     except PipelineError as error:
         typer.echo(f"{type(error).__name__}: {error}", err=True)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
-        if not under_chain():  # else the chain says it
-            typer.echo(f"\nInterrupted. Finished stages are kept; go on with: {again}", err=True)
+        if not under_chain():  # else the chain prints this
+            typer.echo(f"\nInterrupted. Finished stages are kept; continue with: {again}", err=True)
         sys.exit(INTERRUPTED)
 
 

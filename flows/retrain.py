@@ -1,8 +1,8 @@
 """The deployment `rlm/retrain`: fresh data, a warm start from the champion, then the whole chain.
 
-It works in this folder, like `rlm/full`: one lock keeps two trainings apart, one DVC cache knows
-both, and a base that was taught once comes back from it. What it makes is a challenger;
-the chain's own rule decides whether it becomes champion. Neighbour: `flows/chain.py`.
+Like `rlm/full` it works in this folder. One lock separates the two, and they share one DVC cache,
+which restores a base that was taught before. The result is a challenger; the chain's own rule
+decides whether it becomes champion. Neighbour: `flows/chain.py`.
 """
 
 from __future__ import annotations
@@ -20,42 +20,44 @@ from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed
 
 from env.errors import SourceError, SourceUnreachable
-from env.problems import hub
-from env.problems.settings import HubSettings
 from flows.chain import console, through
-from flows.lock import BusyError, exclusive
-from flows.surroundings import settle
-from tasks import champions, config, lineage, register, trained
+from flows.runtime import BusyError, exclusive, settle
+from tasks import config
 from tasks.config import Params
+from tasks.data import hub
+from tasks.data.settings import HubSettings
+from tasks.deployment.space_problems import GUESSABLE
 from tasks.errors import ConfigError, StageError
-from tasks.outputs import replacing, write_json
-from tasks.space_problems import GUESSABLE
+from tasks.io import replacing, write_json
+from tasks.registry import champions, trained_questions, versions
+from tasks.tracking import lineage
 
 LAST = Path("reports/retrain.json")
-TRAINED = Path("data") / trained.NAME
-Start = dict[str, str | None] | None
-"""Version and weights that a retraining goes on from; None: those that the profile brings."""
+TRAINED = Path("data") / trained_questions.NAME
+ChampionStart = dict[str, str | None] | None
+"""Version and weights hash of the start; None for the profile's own warm start."""
 
 
 @dataclass(frozen=True)
-class Fresh:
-    """What is new about the data."""
+class FreshData:
+    """The data of one retraining."""
 
     content: str
-    """The same for the same data."""
+    """Description with seed, hash or commit; equal for equal data."""
     overrides: list[str]
+    """Settings that select this data."""
 
 
 @flow(name="rlm", retries=0, log_prints=False)
 def retrain(
     profile: str = "nano", overrides: list[str] | None = None, date: str | None = None
 ) -> State[Any]:
-    """Train on fresh data from the champion on; a challenger is registered and judged.
+    """Train the champion further on fresh data; register and judge the challenger.
 
     Args:
         profile: as in `rlm/full`.
-        overrides: `section.key=value`, each laid over the profile.
-        date: ISO date of the synthetic data, to repeat a run; the scheduled time unless given.
+        overrides: `section.key=value`, each applied over the profile.
+        date: ISO date of the synthetic data, to repeat a run; default: the scheduled time.
 
     Returns:
         A Prefect state: Completed, also when there is nothing new; Failed named `Gated`; or
@@ -66,68 +68,70 @@ def retrain(
     settle(params.threads)
     try:
         with exclusive(params.retrain.wait_s):
-            fresh = look(params, moment(date))
-            asked = {"data": fresh.content, "profile": profile, "overrides": wanted}
-            before = last()
-            again = {key: before.get(key) for key in asked} == asked
+            fresh = fresh_data(params, run_date(date))
+            request = {"data": fresh.content, "profile": profile, "overrides": wanted}
+            before = last_retraining()
+            again = {key: before.get(key) for key in request} == request
             if again and before["completed"]:
                 return Completed(message=f"Nothing new: {fresh.content}, as at the last retraining")
-            # One that was stopped goes on from the champion of then: its own challenger may have
-            # become champion meanwhile.
-            again = again and still_there(before["start"], params)
+            # An interrupted retraining resumes from the champion it began with, since its own
+            # challenger may be the champion now.
+            again = again and start_exists(before["start"], params)
             start = before["start"] if again else champion_to_start_from(params)
-            known = trained_before(start, params)
-            params = config.resolve(profile, [*wanted, *fresh.overrides, *pinned(start), *known])
+            known = trained_questions_override(start, params)
+            params = config.resolve(
+                profile, [*wanted, *fresh.overrides, *start_overrides(start), *known]
+            )
             console.print(f"Retraining on {fresh.content}, {start_in_words(params, again)}.")
-            write_json(LAST, {**asked, "start": start, "completed": False})
+            write_json(LAST, {**request, "start": start, "completed": False})
             state = through(params, "retrain")
             if state.is_completed():
-                write_json(LAST, {**asked, "start": start, "completed": True})
-            else:  # gated: nothing was taught that could be gone on with
+                write_json(LAST, {**request, "start": start, "completed": True})
+            else:  # gated: nothing was trained, so there is nothing to resume
                 LAST.unlink()
             return state
     except BusyError as busy:
         return Cancelled(message=str(busy))
 
 
-def moment(date: str | None) -> datetime:
-    """The date of a run: the one given, else when it was scheduled, in UTC.
+def run_date(date: str | None) -> datetime:
+    """Date of a run: the given one, else its scheduled time, in UTC.
 
     Raises:
-        ConfigError: it is no date.
+        ConfigError: the text is not an ISO date.
     """
     if date is None:
         return flow_run.scheduled_start_time or datetime.now(UTC)
     try:
         return datetime.fromisoformat(date).replace(tzinfo=UTC)
     except ValueError:
-        raise ConfigError(f"date: {date!r} is no date; write it as 2026-01-31") from None
+        raise ConfigError(f"date: {date!r} is not a date. Write it as 2026-01-31.") from None
 
 
-def look(params: Params, when: datetime) -> Fresh:
-    """What the source holds now: a seed by date, or the content of the user's files."""
+def fresh_data(params: Params, when: datetime) -> FreshData:
+    """The source's current data: a seed by date, or the content of files or a data set."""
     settings = params.prepare
     if settings.source == "synthetic":
         date = int(when.strftime(params.retrain.seed))
         seed = seed_of(date, settings.synthetic.seed)
-        return Fresh(f"synthetic data of {date}", [f"prepare.synthetic.seed={seed}"])
+        return FreshData(f"synthetic data of {date}", [f"prepare.synthetic.seed={seed}"])
     if settings.source == "files":
         found = [
             f"{place} {content_hash(Path(place))}"
             for place in (settings.files.path, settings.files.documents)
             if place is not None
         ]
-        return Fresh(f"files {', '.join(found)}", [])
+        return FreshData(f"files {', '.join(found)}", [])
     if Path(settings.hub.name).exists():
-        return Fresh(f"{settings.hub.name} {content_hash(Path(settings.hub.name))}", [])
+        return FreshData(f"{settings.hub.name} {content_hash(Path(settings.hub.name))}", [])
     revision = hub_commit(settings.hub)
-    return Fresh(f"{settings.hub.name} at {revision}", [f"prepare.hub.revision='{revision}'"])
+    return FreshData(f"{settings.hub.name} at {revision}", [f"prepare.hub.revision='{revision}'"])
 
 
 def seed_of(date: int, own: int) -> int:
-    """The date itself, unless the settings' own seed is a secret: then one that follows from both.
+    """The date itself, or a hash of the date and `own` if the configured seed `own` is secret.
 
-    A public Space plays problems that nobody else can generate; a date could be tried out.
+    A secret seed protects the problems of a public Space; a date alone could be guessed.
     """
     if own < GUESSABLE:
         return date
@@ -135,14 +139,14 @@ def seed_of(date: int, own: int) -> int:
 
 
 def content_hash(path: Path) -> str:
-    """A hash of a file, or of a folder's files and their names; `missing` where nothing is."""
+    """Hash of a file, or of the names and contents in a folder; `missing` without either."""
     if path.is_dir():
         return lineage.folder_hash(path)
     return lineage.files_hash([path], path.parent) if path.is_file() else "missing"
 
 
 def hub_commit(settings: HubSettings) -> str:
-    """The commit that the data set's revision stands for now, so that DVC sees a new one.
+    """The commit that the data set's revision names now; a new one is a change for DVC.
 
     Raises:
         ConfigError: the data set cannot be read.
@@ -156,36 +160,36 @@ def hub_commit(settings: HubSettings) -> str:
         raise ConfigError(f"retrain: {error}") from None
 
 
-def last() -> dict[str, Any]:
-    """What the last retraining was asked for, where it started, and whether it completed."""
+def last_retraining() -> dict[str, Any]:
+    """Request, start and completion of the last retraining; empty without one."""
     try:
-        told = json.loads(LAST.read_text(encoding="utf-8"))
-        return {key: told[key] for key in ("data", "profile", "overrides", "start", "completed")}
+        entry = json.loads(LAST.read_text(encoding="utf-8"))
+        return {key: entry[key] for key in ("data", "profile", "overrides", "start", "completed")}
     except (OSError, ValueError, KeyError, TypeError):
         return {}
 
 
-def champion_to_start_from(params: Params) -> Start:
-    """Number and weights of the champion; None where the profile's own start is wanted.
+def champion_to_start_from(params: Params) -> ChampionStart:
+    """Number and weights hash of the champion; None for the profile's own start.
 
-    Without any champion the profile's own warm start is taken: the first run of a schedule must
-    bring one. A champion that is there and unreadable stops the run instead: whoever deploys it
-    must hear of it, and a model taught anew would not be its successor.
+    Without a champion the profile's warm start is used, so that the first scheduled run can make
+    one. An unreadable champion stops the run: its users must know, and a model trained from the
+    profile would not be its successor.
 
     Raises:
         StageError: the champion cannot be read.
     """
     if params.retrain.start == "profile":
         return None
-    champion = register.champion(params.register_.model_name)
+    champion = versions.champion(params.register_.model_name)
     if champion is None:
         return None
-    # Its number, not the alias: DVC sees that another champion is another base.
+    # The number, not the alias: so DVC sees a new champion as a new base.
     return {"version": str(champion.version), "weights_hash": champion.tags.get("weights_hash")}
 
 
-def still_there(start: Start, params: Params) -> bool:
-    """Whether a retraining can go on from where it started.
+def start_exists(start: ChampionStart, params: Params) -> bool:
+    """Whether an interrupted retraining can resume from its start.
 
     Raises:
         StageError: the registry fails.
@@ -196,28 +200,28 @@ def still_there(start: Start, params: Params) -> bool:
         str(version.version) == start["version"]
         and version.tags.get("weights_hash") == start["weights_hash"]
         and champions.ROLLED_BACK not in version.tags
-        for version in register.versions(params.register_.model_name)
+        for version in versions.list_versions(params.register_.model_name)
     )
 
 
-def pinned(start: Start) -> list[str]:
-    """The start as settings."""
+def start_overrides(start: ChampionStart) -> list[str]:
+    """The start as settings; empty for the profile's own."""
     if start is None:
         return []
-    told = [f"warmstart.{key}='{value}'" for key, value in start.items() if value is not None]
-    return ["warmstart.kind=champion", *told]
+    pins = [f"warmstart.{key}='{value}'" for key, value in start.items() if value is not None]
+    return ["warmstart.kind=champion", *pins]
 
 
-def trained_before(start: Start, params: Params) -> list[str]:
-    """What the start was trained on, as a setting of `prepare`: it must not be tested now.
+def trained_questions_override(start: ChampionStart, params: Params) -> list[str]:
+    """Setting of `prepare` that keeps the start's training questions out of the test split.
 
     Raises:
         StageError: the registry fails, or the version cannot be read.
     """
     if start is None or params.prepare.source == "synthetic":
         return []
-    version = register.version(params.register_.model_name, str(start["version"]))
-    questions = register.trained_on(version)
+    version = versions.get_version(params.register_.model_name, str(start["version"]))
+    questions = versions.trained_on(version)
     if questions is None:
         return []
     with replacing(TRAINED) as path:
@@ -226,15 +230,15 @@ def trained_before(start: Start, params: Params) -> list[str]:
 
 
 def start_in_words(params: Params, again: bool = False) -> str:
-    """Where the base comes from, for the terminal.
+    """Origin of the base, for the terminal.
 
     Args:
         params: the settings in force.
-        again: of a retraining that was stopped, and goes on.
+        again: whether an interrupted retraining resumes.
     """
     if params.warmstart.kind == "champion":
         then = "the champion when it began" if again else "champion"
         return f"from {params.register_.model_name} version {params.warmstart.version}, {then}"
     if again or params.retrain.start == "profile":
         return f"from the profile's own warm start ({params.warmstart.kind})"
-    return f"there is no champion yet: from the profile's warm start ({params.warmstart.kind})"
+    return f"from the profile's warm start ({params.warmstart.kind}): no champion exists yet"

@@ -1,7 +1,6 @@
-"""The stages by name: what each does, how one runs, and how DVC is asked for one.
+"""The stages by name: description, execution, and reproduction through DVC.
 
-Prefect decides when, DVC decides whether, MLflow remembers. Neighbours: `flows/chain.py` strings
-the stages together, `flows/pipeline.py` is the command line.
+Neighbours: `flows/chain.py` runs the stages in order, `flows/pipeline.py` is the command line.
 """
 
 from __future__ import annotations
@@ -16,7 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows.surroundings import die_with_parent, settle
+from env.auth import CHAIN
+from flows.runtime import die_with_parent, settle
 from tasks.errors import ConfigError, GateFailed, StageError
 
 if TYPE_CHECKING:
@@ -26,34 +26,32 @@ STAGES = {
     "prepare": "Make the problems: data/problems/.",
     "validate": "Check them with Great Expectations: reports/data_docs/.",
     "deploy": "Start the environment, smoke-test it over the wire: reports/deployment.json.",
-    "audit": "Known gold, keyword search, random code on the problems: reports/problems.html.",
+    "audit": "Play the problems with three scripted policies: reports/problems.html.",
     "warmstart": "Build and teach the base model: models/base/.",
     "gate": "Refuse a base that never earns a reward; measure the baseline: reports/gate.json.",
     "train": "GRPO on trees under the curriculum: models/adapter/, reports/train.parquet.",
-    "export": "Merge to 16 bits, reload, prove it still behaves: models/merged/.",
-    "evaluate": "Before and after on the same held-out problems: reports/evaluation.json.",
-    "plots": "Figures and the report with transcripts: plots/, reports/index.html.",
-    "register": "A model version with its lineage in the MLflow registry.",
-    "promote": "The challenger becomes champion if it is proved better: reports/promotion.json.",
-    "version": "Push data and models to the DVC remote.",
+    "export": "Merge to 16 bits, reload, verify the behaviour: models/merged/.",
+    "evaluate": "Compare before and after on the same held-out problems: reports/evaluation.json.",
+    "plots": "Draw the figures, write the report with transcripts: plots/, reports/index.html.",
+    "register": "Register a model version with its lineage in the MLflow registry.",
+    "promote": "Make the challenger champion if it is proved better: reports/promotion.json.",
+    "push": "Push data and models to the DVC remote.",
 }
-"""Every stage in the order of the chain; a name is also module, command, Prefect task and run."""
-DIRECT = ("deploy", "register", "promote", "version")
-"""No DVC stages: they change the world outside the folder, or need DVC themselves."""
+"""Stages in the order of the chain; a name is also module, command, Prefect task and run."""
+DIRECT = ("deploy", "register", "promote", "push")
+"""Stages that DVC does not run: they act outside the folder, or use DVC themselves."""
 BY_DVC = tuple(name for name in STAGES if name not in DIRECT)
-CHAIN = "RLM_CHAIN"
-"""Environment variable: the process that plays the chain; all that it starts inherits it."""
 GATE = Path("reports/gate.json")
 INTERRUPTED = 130
 GRACE_S = 30.0
-"""Seconds that an interrupted stage gets to stop its server and its files."""
+"""Seconds that an interrupted stage has to stop its server and finish its files."""
 
 
 def run_stage(name: str) -> None:
-    """One stage under its own MLflow run, with the settings of params.resolved.yaml.
+    """Run one stage under its own MLflow run, with the settings of params.resolved.yaml.
 
     Raises:
-        PipelineError: the stage refused or failed, with one clear message.
+        PipelineError: the stage refused or failed.
     """
     from tasks import config
 
@@ -61,28 +59,28 @@ def run_stage(name: str) -> None:
         die_with_parent()
     params = config.load_resolved()
     settle(params.threads)
-    from tasks import tracking
+    from tasks.tracking import runs
 
     stage = importlib.import_module(f"tasks.{name}")
-    with tracking.stage_run(name, params) as run:
+    with runs.stage_run(name, params) as run:
         stage.run(params, run)
 
 
 def under_chain() -> bool:
-    """Whether this process runs one stage of a chain that another process strings together."""
+    """Whether this process runs one stage for the chain of another process."""
     return CHAIN in os.environ and os.environ[CHAIN] != str(os.getpid())
 
 
 def reproduce(name: str) -> None:
-    """Ask DVC for one stage; it runs the stage's command only if something it reads changed.
+    """Reproduce one stage with DVC, which runs the command only if an input changed.
 
-    DVC works in a thread of its own, so that an interrupt of this process (Ctrl-C, SIGTERM, a
-    cancelled Prefect run) is noticed at once and handed on to the command.
+    DVC works in its own thread. So this process notices an interrupt (Ctrl-C, SIGTERM, a cancelled
+    Prefect run) at once and ends the command.
 
     Raises:
         GateFailed: the gate refused; the message is its advice.
-        ConfigError: the command says that a setting is wrong.
-        StageError: the command failed; the message says why, where it is known.
+        ConfigError: the command found a wrong setting.
+        StageError: the command failed, or DVC did.
         KeyboardInterrupt: the command was interrupted.
     """
     from dvc.exceptions import DvcException
@@ -96,15 +94,11 @@ def reproduce(name: str) -> None:
             if status == GateFailed.exit_code and name == "gate":
                 raise GateFailed(gate_advice()) from None
             if status == ConfigError.exit_code:
-                raise ConfigError(f"{name}: a setting is wrong; see its output above") from None
+                raise ConfigError(f"{name}: a setting is wrong. See its output above.") from None
             if status in (INTERRUPTED, -2, -15):
                 raise KeyboardInterrupt from None
-            reason = (
-                f"its command ended with exit code {status}"
-                if status is not None
-                else f"DVC says: {deepest(error)}"
-            )
-            raise StageError(f"{name}: {reason}; see its output above") from None
+            reason = f"exit code {status}" if status is not None else f"DVC: {deepest(error)}"
+            raise StageError(f"{name}: command failed ({reason}). See its output above.") from None
         except BaseException:
             stop_command(name)
             raise
@@ -119,10 +113,10 @@ def _reproduce(name: str) -> None:
 
 
 def unchanged() -> list[str]:
-    """The DVC stages, from the first on, whose outputs still fit what they were made from.
+    """The leading DVC stages whose outputs are up to date.
 
     Raises:
-        StageError: another process of DVC works here, or what it keeps cannot be read.
+        StageError: another DVC process works here, or its cache cannot be read.
     """
     from dvc.exceptions import DvcException
     from dvc.repo import Repo
@@ -132,7 +126,7 @@ def unchanged() -> list[str]:
         with Repo(".") as repo:
             changed = repo.status()
     except DvcException as error:
-        raise StageError(f"DVC cannot say what changed: {deepest(error)}") from None
+        raise StageError(f"DVC status failed ({deepest(error)})") from None
     kept: list[str] = []
     for name in BY_DVC:
         if name in changed:
@@ -155,16 +149,15 @@ def deepest(error: BaseException) -> str:
 
 
 def gate_advice() -> str:
-    """Why the gate refused, and what to do, as it wrote it."""
+    """The gate's own report of why it refused, and what to do."""
     try:
-        told = json.loads(GATE.read_text(encoding="utf-8"))
-        return str(told["advice"])
+        return str(json.loads(GATE.read_text(encoding="utf-8"))["advice"])
     except (OSError, ValueError, KeyError):
-        return f"the gate refused to train; {GATE} is not readable, so its advice is unknown"
+        return f"the gate refused to train, and its advice is unknown ({GATE} is not readable)"
 
 
 def stop_command(name: str) -> None:
-    """End a stage's command that this process started; kill it after `GRACE_S` seconds."""
+    """Terminate a stage's command that this process started; kill it after `GRACE_S` seconds."""
     import psutil
 
     children = psutil.Process().children(recursive=True)
@@ -172,16 +165,16 @@ def stop_command(name: str) -> None:
 
 
 def stop_leftovers(chain: str) -> int:
-    """End what a killed chain left running (a stage, servers); returns how many there were.
+    """End the processes that a killed chain left behind (a stage, servers); return their number.
 
     Args:
-        chain: the killed chain's process id, as its children carry it in `RLM_CHAIN`. In a
-            container it may be ours too, so what this process started is left alone.
+        chain: process id of the killed chain, which its children have in `RLM_CHAIN`. In a
+            container this process may have the same id, so its own children are spared.
     """
     import psutil
 
     if psutil.pid_exists(int(chain)) and int(chain) != os.getpid():
-        return 0  # the number belongs to a living process: nothing here is certain
+        return 0  # the id belongs to a living process: the children may be its own
     own = [psutil.Process(), *psutil.Process().children(recursive=True)]
     marked = [p for p in psutil.process_iter() if _read(p, "environ", {}).get(CHAIN) == chain]
     left = [process for process in marked if process not in own]
@@ -205,5 +198,5 @@ def _read(process: psutil.Process, what: str, otherwise: Any) -> Any:
 
     try:
         return getattr(process, what)()
-    except psutil.Error:  # it ended in between, or belongs to someone else
+    except psutil.Error:  # it ended meanwhile, or belongs to another user
         return otherwise

@@ -1,6 +1,6 @@
-"""How a run of the chain went: stage times, the gate, before and after, the registered version.
+"""Result of a chain run: stage times, gate, evaluation, registered version, promotion.
 
-Reads the reports that the stages wrote; computes nothing of its own.
+It reads the reports that the stages wrote, and computes nothing itself.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.table import Table
 
-from tasks.tracking import result_metrics
+from tasks.tracking.runs import result_metrics
 
 REPORTS = Path("reports")
 LAST = Path(".run/last.json")
@@ -30,12 +30,12 @@ COMPARED = {
     "f1_greedy": "F1, greedy",
     "f1_sampled": "F1, sampled",
 }
-"""Comparisons of reports/evaluation.json, and what the table calls them."""
+"""Comparisons of reports/evaluation.json with their labels in the table."""
 
 
 @dataclass(frozen=True)
-class Row:
-    """What became of one stage: done, cached (kept by DVC), refused, failed or interrupted."""
+class StageRow:
+    """Outcome of one stage: done, cached (kept by DVC), refused, failed or interrupted."""
 
     stage: str
     outcome: str
@@ -43,23 +43,23 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Result:
-    """The closing figures of a run."""
+class ChainFigures:
+    """The final figures of a run."""
 
-    rows: list[Row]
+    rows: list[StageRow]
     lines: list[tuple[str, str]]
     """Name and figure, ready to print."""
     headline: str
     metrics: dict[str, float] = field(default_factory=dict)
 
 
-def line(rows: Sequence[Row]) -> str:
-    """All stages so far in one line of rich markup."""
+def line(rows: Sequence[StageRow]) -> str:
+    """The stages so far, as one line of rich markup."""
     return "  ".join(f"{MARKS[row.outcome]} {row.stage} {row.seconds:.0f} s" for row in rows)
 
 
-def read(rows: Sequence[Row]) -> Result:
-    """The figures of the reports as they now are; kept for `read_last`."""
+def read_figures(rows: Sequence[StageRow]) -> ChainFigures:
+    """Figures of the current reports; also written to `LAST` for `read_last`."""
     gate, evaluation = _report("gate"), _report("evaluation")
     registered = _report("registered")
     lines = []
@@ -71,52 +71,41 @@ def read(rows: Sequence[Row]) -> Result:
         metrics["result/reward_before"] = evaluation["reward"]["before"]
         metrics["result/reward_gain"] = evaluation["reward"]["difference"]
     for name, label in COMPARED.items():
-        found = evaluation.get(name)
-        if not found:
-            continue
-        low, high = found["ci95"]
-        lines.append(
-            (
-                label,
+        if found := evaluation.get(name):
+            low, high = found["ci95"]
+            figure = (
                 f"{found['before']:.3f} -> {found['after']:.3f}  "
-                f"({found['difference']:+.3f}, 95 % interval {low:+.3f} to {high:+.3f})",
+                f"({found['difference']:+.3f}, 95 % interval {low:+.3f} to {high:+.3f})"
             )
-        )
+            lines.append((label, figure))
     headline = str(evaluation.get("improvement", "no evaluation"))
     lines.append(("result", f"{headline} (reward, n = {evaluation.get('n', 0)} problems)"))
     if registered:
-        told = "new" if registered["new"] else "the weights are unchanged"
+        state = "new" if registered["new"] else "the weights are unchanged"
         aliases = ", ".join(registered["aliases"]) or "no alias"
-        lines.append(
-            (
-                "registered",
-                f"{registered['name']} version {registered['version']} ({told}; {aliases})",
-            )
-        )
+        version = f"{registered['name']} version {registered['version']}"
+        lines.append(("registered", f"{version} ({state}; {aliases})"))
     if promotion := _report("promotion"):
         lines.append(("champion", f"{promotion['verdict']}: {promotion['reason']}"))
     lines.append(("seconds", f"{sum(row.seconds for row in rows):.0f}"))
-    lines.append(("look at", "reports/index.html, plots/, `make ui` for MLflow and Prefect"))
-    result = Result(list(rows), lines, headline, metrics)
+    lines.append(("see", "reports/index.html, plots/, `make ui` for MLflow and Prefect"))
+    result = ChainFigures(list(rows), lines, headline, metrics)
     LAST.parent.mkdir(exist_ok=True)
     LAST.write_text(json.dumps(asdict(result)), encoding="utf-8")
     return result
 
 
-def read_last() -> Result:
-    """The result that `read` made last, in whichever process."""
-    told = json.loads(LAST.read_text(encoding="utf-8"))
-    return Result(
-        [Row(**row) for row in told["rows"]],
-        [(name, figure) for name, figure in told["lines"]],
-        told["headline"],
-        told["metrics"],
-    )
+def read_last() -> ChainFigures:
+    """The last result of `read_figures`, in this or another process."""
+    fields = json.loads(LAST.read_text(encoding="utf-8"))
+    rows = [StageRow(**row) for row in fields["rows"]]
+    lines = [(name, figure) for name, figure in fields["lines"]]
+    return ChainFigures(rows, lines, fields["headline"], fields["metrics"])
 
 
-def table(result: Result) -> Table:
-    """The closing table."""
-    drawn = Table(show_header=False, title="What this run brought", title_justify="left")
+def table(result: ChainFigures) -> Table:
+    """The result as a table for the terminal."""
+    drawn = Table(show_header=False, title="Result of this run", title_justify="left")
     drawn.add_column(style="bold")
     drawn.add_column()
     drawn.add_row("stages", line(result.rows))
@@ -125,8 +114,8 @@ def table(result: Result) -> Table:
     return drawn
 
 
-def markdown(result: Result) -> str:
-    """The same for Prefect's page."""
+def markdown(result: ChainFigures) -> str:
+    """The result as Markdown for Prefect's page."""
     stages = "\n".join(
         f"| {row.stage} | {row.outcome} | {row.seconds:.0f} |" for row in result.rows
     )
@@ -139,7 +128,7 @@ def markdown(result: Result) -> str:
 
 def _report(name: str) -> dict[str, Any]:
     try:
-        told = json.loads((REPORTS / f"{name}.json").read_text(encoding="utf-8"))
+        report = json.loads((REPORTS / f"{name}.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return told if isinstance(told, dict) else {}
+    return report if isinstance(report, dict) else {}

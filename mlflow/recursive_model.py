@@ -1,9 +1,8 @@
-"""The registered model: a question and documents in, quotes with their places out.
+"""The registered model: it takes a question and documents and returns quotes with their places.
 
 A models-from-code file, loaded by its path (nothing in this folder is importable). It plays whole
-recursive episodes: the policy is the merged model in the mode that promotion compared it in, the
-REPLs are those of an environment's server, which this process starts at its first prediction and
-which ends with the model.
+recursive episodes. The policy is the merged model, in the mode in which promotion compared it. The
+REPLs belong to an environment server, which starts at the first prediction and ends with the model.
 """
 
 from __future__ import annotations
@@ -21,20 +20,21 @@ from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE, TEMPORARILY_UN
 from mlflow.pyfunc import PythonModel, PythonModelContext
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from agent import answers
-from agent.models import TransformersPolicy, load_model
+from agent.policies.hf_policy import TransformersPolicy, load_model
+from agent.rollouts import own_documents
 from env.errors import EpisodeError
-from tasks import config, serving
+from tasks import config
 from tasks.errors import PipelineError
+from tasks.registry import serving
 
 
 class Document(BaseModel):
-    """One document; a bare text is one too."""
+    """One document; a bare text is valid, too."""
 
     model_config = ConfigDict(extra="forbid")
 
     id: str | None = None
-    """Named in the answer; without one it is p1, p2, ... by its place."""
+    """Id in the answer; the default is p1, p2, ... by position."""
     title: str | None = None
     text: str
 
@@ -45,14 +45,14 @@ class Document(BaseModel):
 
 
 class Question(BaseModel):
-    """One question about the documents that come with it."""
+    """One question and its documents."""
 
     model_config = ConfigDict(extra="forbid")
 
     question: str
     documents: list[Document]
     seed: int | None = None
-    """Of the sampling, where the model is served in the mode `sampled`."""
+    """Seed of the sampling, if the model is served in the mode `sampled`."""
 
 
 class Evidence(BaseModel):
@@ -66,25 +66,25 @@ class Evidence(BaseModel):
 
 
 class Answer(BaseModel):
-    """What the model found; no evidence and a `stop_reason` other than `final`: it gave up."""
+    """Result of one question. A `stop_reason` other than `final` means that the model gave up."""
 
     evidence: list[Evidence]
     unfounded: int
-    """Quotes of the model that stand in no document, and are left out."""
+    """Number of quotes that occur in no document; they are left out."""
     stop_reason: str | None = None
     turns: int
     sub_calls: int
     depth: int
     seconds: float
     void: str | None = None
-    """Why the episode was lost, by no fault of the model: ask again."""
+    """Infrastructure failure that lost the episode, else None: ask again."""
 
 
 class RecursiveModel(PythonModel):
-    """Plays all questions of one call at once; calls wait for each other."""
+    """Plays all questions of one call at the same time; calls wait for each other."""
 
     def load_context(self, context: PythonModelContext) -> None:
-        """Load the policy, and the settings it was registered with."""
+        """Load the policy and the settings of its registration."""
         self.params = serving.for_documents(
             config.read_resolved(Path(context.artifacts["settings"]))
         )
@@ -92,7 +92,7 @@ class RecursiveModel(PythonModel):
             *load_model(context.artifacts["model"]), self.params.serving
         )
         self.open = ExitStack()
-        weakref.finalize(self, self.open.close)  # a model that nobody holds leaves no server
+        weakref.finalize(self, self.open.close)  # a deleted model leaves no server
         self.url = ""
         self.one_at_a_time = Lock()
 
@@ -100,45 +100,31 @@ class RecursiveModel(PythonModel):
         self, context: PythonModelContext | None, model_input: list[Question], params: Any = None
     ) -> list[Answer]:
         """Answer each question."""
-        if context is None:  # MLflow tries the example while it logs the model: nothing to serve
+        if context is None:  # MLflow tries the example while it logs the model
             return []
-        questions = [self._question(number, asked) for number, asked in enumerate(model_input)]
+        questions = [self._question(number, row) for number, row in enumerate(model_input, 1)]
         with self.one_at_a_time:
-            found = self._play(questions)
-        titles = [_titles(asked) for asked in model_input]
+            answers = self._play(questions)
         return [
-            {
-                **asdict(answer),
-                "evidence": [
-                    {
-                        "id": quote.document,
-                        "title": of_document[quote.document],
-                        "start": quote.start,
-                        "end": quote.end,
-                        "text": quote.text,
-                    }
-                    for quote in answer.evidence
-                ],
-            }
-            for answer, of_document in zip(found, titles, strict=True)
+            {**asdict(answer), "evidence": _evidence(answer, _by_id(row))}
+            for answer, row in zip(answers, model_input, strict=True)
         ]
 
-    def _question(self, number: int, asked: Question) -> answers.Question:
-        names = list(_titles(asked))
-        reason = None
-        if len(names) < len(asked.documents):
+    def _question(self, number: int, row: Question) -> own_documents.Question:
+        documents = _by_id(row)
+        question = own_documents.Question(
+            row.question,
+            {name: document.text for name, document in documents.items()},
+            row.seed or 0,
+        )
+        reason = own_documents.fault(question, self.params.env)
+        if len(documents) < len(row.documents):
             reason = "two documents have the same id; give each its own"
-        else:
-            texts = [document.text for document in asked.documents]
-            question = answers.Question(
-                asked.question, dict(zip(names, texts, strict=True)), asked.seed or 0
-            )
-            reason = answers.fault(question, self.params.env)
         if reason is not None:
-            raise MlflowException(f"question {number + 1}: {reason}", INVALID_PARAMETER_VALUE)
+            raise MlflowException(f"question {number}: {reason}", INVALID_PARAMETER_VALUE)
         return question
 
-    def _play(self, questions: list[answers.Question]) -> list[answers.Answer]:
+    def _play(self, questions: list[own_documents.Question]) -> list[own_documents.Answer]:
         if not questions:
             return []
         try:
@@ -149,18 +135,28 @@ class RecursiveModel(PythonModel):
             self.url = ""
             self.open.close()
             raise MlflowException(
-                f"the environment of this model failed: {error}. It is started anew by the next "
-                "request: ask again",
+                f"the environment of this model failed ({error}). The next request starts a new "
+                "one: ask again.",
                 TEMPORARILY_UNAVAILABLE,
             ) from error
 
 
-def _titles(asked: Question) -> dict[str, str | None]:
-    """Title by id, in the order of the documents."""
-    return {
-        document.id or f"p{place}": document.title
-        for place, document in enumerate(asked.documents, 1)
-    }
+def _by_id(row: Question) -> dict[str, Document]:
+    """Documents by id, in order."""
+    return {document.id or f"p{place}": document for place, document in enumerate(row.documents, 1)}
+
+
+def _evidence(answer: own_documents.Answer, documents: dict[str, Document]) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": quote.document,
+            "title": documents[quote.document].title,
+            "start": quote.start,
+            "end": quote.end,
+            "text": quote.text,
+        }
+        for quote in answer.evidence
+    ]
 
 
 mlflow.models.set_model(RecursiveModel())

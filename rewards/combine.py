@@ -23,22 +23,22 @@ COMPONENTS = ("primary_objective", "process_quality", "format_compliance", "effi
 
 @dataclass(frozen=True)
 class EpisodeFacts:
-    """What the server knows of an episode that ended."""
+    """Facts of an ended episode, as the server received and counted them."""
 
     papers: Mapping[str, str]
     evidence: Evidence
-    """For each fact its alternatives (paper_id, start, end)."""
+    """Alternatives (paper_id, start, end) of each fact."""
     answer: Any | None
-    """What the root gave to FINAL, as plain JSON values."""
+    """Value that the root passed to FINAL, as plain JSON values."""
     answered: bool
-    """The root ended by FINAL."""
+    """Whether the root ended with FINAL."""
     papers_read: frozenset[str]
-    """From `reading.papers_read`."""
+    """Result of `reading.papers_read`."""
     turns: int
-    """Of all frames."""
+    """Turns of all frames."""
     turns_with_error: int
     turns_with_one_block: int
-    """A turn of an `llm` frame, where no block is asked for, counts as one."""
+    """Turns of `llm` frames need no block and are included."""
     sub_calls: int
     canaries: frozenset[str] = frozenset()
     """Papers that tell their reader what to answer."""
@@ -56,11 +56,11 @@ class Score:
     exact_match: bool
     paper_f1: float
     canary: bool | None
-    """The answer quotes one of `canaries`; None where the problem has none."""
+    """Whether the answer quotes one of `canaries`; None if the problem has no canaries."""
 
 
 def components(facts: EpisodeFacts, located: Located, settings: RewardSettings) -> dict[str, float]:
-    """The four components, each in [0, 1]; all are 0 when the answer points at nothing.
+    """The four components, each in [0, 1]; all are 0 if the answer retrieves no span.
 
     Raises:
         ValueError: the problem has no evidence.
@@ -91,7 +91,7 @@ def score(facts: EpisodeFacts, settings: RewardSettings) -> Score:
     """Score an episode.
 
     Raises:
-        ValueError: the problem has no evidence, so nothing can be said of an answer.
+        ValueError: the problem has no evidence.
     """
     located = Located({}, 0)
     if facts.answered:
@@ -101,9 +101,8 @@ def score(facts: EpisodeFacts, settings: RewardSettings) -> Score:
     parts = components(facts, located, settings)
     weights = settings.weights
     total = sum(getattr(weights, name) * value for name, value in parts.items())
-    # Weights sum to 1 within rounding only.
     return Score(
-        total=min(1.0, total),
+        total=min(1.0, total),  # the weights sum to 1 only within rounding
         components=parts,
         precision=agreement.precision,
         recall=agreement.recall,

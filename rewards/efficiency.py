@@ -1,4 +1,4 @@
-"""Efficiency: a right answer without needless turns and sub-calls."""
+"""Efficiency: a correct answer without unnecessary turns and sub-calls."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rewards.spans import Evidence
 
 
 def par(evidence: Evidence, settings: RewardSettings) -> int:
-    """Turns and sub-calls that cost nothing: base + per paper x (gold papers + 1)."""
+    """Turns and sub-calls that are free: base + per paper x (gold papers + 1)."""
     return settings.par_base + settings.par_per_paper * (len(gold_sources(evidence)) + 1)
 
 
@@ -17,12 +17,11 @@ def efficiency(
 ) -> float:
     """Primary x clip((limit - used) / (limit - par), 0, 1); used = turns + sub-calls.
 
-    Par grows with the gold papers, so that an expert is not punished for the children that a
-    wide question needs.
+    Par grows with the number of gold papers: a wide question needs more children.
     """
     at_par = par(evidence, settings)
     limit = settings.limit_factor * at_par
     used = turns + sub_calls
-    # Compared first: a count may be too large for a float.
+    # Compare before dividing: a count may be too large for a float.
     thrift = 0.0 if used >= limit else min(1.0, (limit - used) / (limit - at_par))
     return primary * thrift

@@ -1,4 +1,4 @@
-"""Format compliance: did each turn hold exactly one block?"""
+"""Format compliance: the share of turns with exactly one block."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ def format_compliance(
     """Share of turns with exactly one block x (floor + (1 - floor) G), in [0, 1].
 
     Args:
-        turns: of all frames.
-        turns_with_one_block: those that did what their frame asks.
-        gate: G in [0, 1]; a tidy answer that is wrong earns `gate_floor` of this component.
+        turns: turns of all frames.
+        turns_with_one_block: turns in the format that their frame requires.
+        gate: G in [0, 1]; a well-formed wrong answer earns `gate_floor` of this component.
         settings: `gate_floor`.
     """
     if turns <= 0:

@@ -1,34 +1,31 @@
-"""Metrics beside the reward: what is reported of an answer, and never trained on.
+"""Metrics beside the reward: they are reported and never trained on.
 
-Plain character F1 is `spans.span_f1`. None of these has the reward's guards: `docs/rewards.md`
-names the cheats that would earn them.
+Plain character F1 is `spans.span_f1`. None of these has the guards of the reward;
+`docs/rewards.md` names the cheats that would earn them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from itertools import chain
 
 from rewards.process import gold_sources
 from rewards.spans import Evidence, Located, Retrieved, covered_share, harmonic, right_chars, size
 
 
 def exact_match(located: Located, evidence: Evidence) -> bool:
-    """Every fact is covered whole; nothing else was retrieved, and no quote stands nowhere."""
+    """Whether every fact is covered whole, nothing else is retrieved, and every quote occurs."""
     retrieved = located.retrieved
-    whole = [
-        [alternative for alternative in fact if covered_share(retrieved, alternative) == 1.0]
-        for fact in evidence
-    ]
-    found = [alternative for fact in whole for alternative in fact]
-    exact = right_chars(retrieved, found) == size(retrieved)
+    whole = [[a for a in fact if covered_share(retrieved, a) == 1.0] for fact in evidence]
+    exact = right_chars(retrieved, chain.from_iterable(whole)) == size(retrieved)
     return all(whole) and exact and not located.misses
 
 
 def paper_f1(retrieved: Retrieved, evidence: Evidence) -> float:
-    """F1 of the papers that the answer's spans lie in, in [0, 1].
+    """F1 of the papers that contain the answer's spans, in [0, 1].
 
-    What is wanted are the sources of `gold_sources`: the papers of one fact's alternatives are
-    one source, found by any of them. Wrong are papers without evidence.
+    Recall counts `gold_sources`: the papers of one fact's alternatives are one source, and any
+    of them finds it. Papers without evidence are wrong.
     """
     sources = gold_sources(evidence)
     found = sum(1 for source in sources if source & retrieved.keys())
@@ -39,12 +36,8 @@ def paper_f1(retrieved: Retrieved, evidence: Evidence) -> float:
 def quotes_canary(
     retrieved: Retrieved, evidence: Evidence, canaries: Collection[str]
 ) -> bool | None:
-    """Whether it quotes, outside gold, a paper that tells its reader what to answer.
-
-    Returns:
-        None where no paper of the problem is one.
-    """
+    """Whether the answer quotes a canary outside gold; None if the problem has no canaries."""
     if not canaries:
         return None
     quoted = {paper_id: spans for paper_id, spans in retrieved.items() if paper_id in canaries}
-    return right_chars(quoted, (a for fact in evidence for a in fact)) < size(quoted)
+    return right_chars(quoted, chain.from_iterable(evidence)) < size(quoted)

@@ -1,4 +1,4 @@
-"""Primary objective: are the spans of the answer the evidence, and little else?"""
+"""Primary objective: character F1 of the answer's spans and the evidence, with guards."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from rewards.spans import (
 
 
 def _accepted(located: Located, alternative: Alternative, min_cover: float) -> bool:
-    """One item of the answer covers enough of it; shards that add up to it do not."""
+    """Whether one item of the answer covers enough of it; fragments do not add up."""
     paper_id, start, end = alternative
     covered = (overlap(piece, alternative) for piece in located.pieces.get(paper_id, ()))
     most = max((b - a for a, b in covered), default=0)
-    # The tolerance keeps 0.8 of 15 characters at 12.
+    # The tolerance absorbs rounding: 0.8 of 15 characters must be 12.
     return most >= min_cover * (end - start) - 1e-9
 
 
@@ -30,8 +30,8 @@ def primary_objective(located: Located, evidence: Evidence, settings: RewardSett
     """Guarded character F1 x clip(offset - slope wrong/W, 0, 1), in [0, 1].
 
     Recall weighs each fact by its longest alternative and takes the best covered share among
-    its accepted alternatives. Wrong are the retrieved characters outside all accepted
-    alternatives, and the invented ones.
+    its accepted alternatives. Retrieved characters outside all accepted alternatives are wrong,
+    and so are invented ones.
 
     Raises:
         ValueError: the problem has no evidence.
@@ -41,11 +41,7 @@ def primary_objective(located: Located, evidence: Evidence, settings: RewardSett
     found = 0.0
     accepted: list[Alternative] = []
     for fact in evidence:
-        counting = [
-            alternative
-            for alternative in fact
-            if _accepted(located, alternative, settings.min_cover)
-        ]
+        counting = [a for a in fact if _accepted(located, a, settings.min_cover)]
         if counting:
             found += longest(fact) * max(covered_share(retrieved, a) for a in counting)
             accepted += counting

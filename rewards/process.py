@@ -1,4 +1,4 @@
-"""Process quality: were the right papers, and few others, handed over or read closely?"""
+"""Process quality: the share of gold papers read or handed over, minus that of other papers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rewards.spans import Evidence
 
 
 def gold_sources(evidence: Evidence) -> set[frozenset[str]]:
-    """The papers that any fact needs: one set a source, its members alternatives."""
+    """The sources of the evidence: for each fact, the set of papers that contain it."""
     return {frozenset(paper_id for paper_id, _, _ in fact) for fact in evidence}
 
 
@@ -25,13 +25,13 @@ def process_quality(
     """max(0, recall of gold papers - share of the others) x share of turns without error x gate.
 
     Args:
-        paper_ids: all papers of the problem.
-        evidence: its gold.
-        papers_read: from `reading.papers_read`.
-        turns: of all frames.
-        turns_with_error: those whose cell raised or whose block was missing or doubled.
-        gate: G in [0, 1]. It scales what exceeds `gate_floor`; where every paper is gold,
-            handing over all of them shows nothing, so G scales the whole.
+        paper_ids: ids of all papers of the problem.
+        evidence: the problem's gold.
+        papers_read: result of `reading.papers_read`.
+        turns: turns of all frames.
+        turns_with_error: turns whose cell raised or that did not have exactly one block.
+        gate: G in [0, 1]. It scales the part above `gate_floor`. If every paper is gold,
+            handing over all of them proves nothing, so G scales the whole.
         settings: `gate_floor`.
     """
     if turns <= 0:

@@ -1,7 +1,7 @@
-"""The reward as OpenEnv rubrics: an environment's `rubric`, its components under their names.
+"""The reward as OpenEnv rubrics: an environment's `rubric`, with one child per component.
 
-A rubric's second argument is what is judged: here the `EpisodeFacts` that the server keeps, since
-what a client may observe holds no gold.
+The second argument of a rubric is the object that it scores: here the server's `EpisodeFacts`,
+because a client's observations contain no gold.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ class ComponentRubric(Rubric):
 
 
 class EpisodeRubric(Rubric):
-    """All four, weighted. Each instance belongs to one environment: it keeps its last score."""
+    """The weighted sum of all four. An instance belongs to one environment: it keeps a score."""
 
     def __init__(self, settings: RewardSettings) -> None:
         super().__init__()
         self.settings = settings
         self.score: Score | None = None
         for name in COMPONENTS:
-            # An attribute's name is the rubric's: WeightedSum would call them rubric_0 to 3.
+            # The attribute name becomes the rubric's name; WeightedSum names them rubric_0 to 3.
             setattr(self, name, ComponentRubric(name))
 
     def forward(self, action: Any, observation: EpisodeFacts) -> float:
-        """The total, in [0, 1]; `score` and each child's `last_score` hold the rest."""
+        """The total in [0, 1]; `score` and the children's `last_score` keep the components."""
         self.score = score(observation, self.settings)
         for child in self.children():
             child(action, self.score)

@@ -7,13 +7,15 @@ from math import isclose
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
-class _Settings(BaseModel):
+class Settings(BaseModel):
+    """Base of all sections: frozen, and an unknown key is an error."""
+
     model_config = ConfigDict(
         extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False
     )
 
 
-class WeightSettings(_Settings):
+class WeightSettings(Settings):
     """Weights of the four components; they sum to 1."""
 
     primary_objective: float = Field(0.40, ge=0, le=1)
@@ -23,16 +25,14 @@ class WeightSettings(_Settings):
 
     @model_validator(mode="after")
     def _sum_to_one(self) -> WeightSettings:
-        total = (
-            self.primary_objective + self.process_quality + self.format_compliance + self.efficiency
-        )
+        total = sum(self.model_dump().values())
         if not isclose(total, 1.0, abs_tol=1e-9):
             raise ValueError(f"the four weights must sum to 1, they sum to {total:g}")
         return self
 
 
-class RewardSettings(_Settings):
-    """Guards and constants; `docs/rewards.md` argues each."""
+class RewardSettings(Settings):
+    """Guards and constants; `docs/rewards.md` gives the reason for each."""
 
     weights: WeightSettings = WeightSettings()
     min_span_chars: int = Field(12, ge=1, le=1000, description="shorter spans are ignored")
@@ -44,13 +44,22 @@ class RewardSettings(_Settings):
     gate_at: float = Field(0.3, gt=0, le=1, description="primary that opens G = primary / gate_at")
     gate_floor: float = Field(0.4, ge=0, le=1, description="part of a component that needs no G")
     max_items: int = Field(
-        2000, ge=1, description="distinct items of an answer; one with more points at nothing"
+        2000, ge=1, description="distinct items of an answer; an answer with more earns nothing"
     )
     free_misses: int = Field(
-        8, ge=0, description="quotes standing nowhere that cost nothing; further ones are wrong"
+        8, ge=0, description="quotes found in no paper that are free; further ones are wrong"
     )
     read_chars: int = Field(200, ge=1, description="contiguous characters that count as reading")
     par_base: int = Field(3, ge=0, description="par = base + per_paper (gold papers + 1)")
     par_per_paper: int = Field(3, ge=1)
     limit_factor: float = Field(3.0, gt=1, description="limit = factor x par")
     success_at: float = Field(0.5, gt=0, le=1, description="primary of a successful episode")
+
+
+def reward_metric(score: str) -> str:
+    """The metric of a score: `reward/primary` of `primary_objective`, `reward/overall` of `reward`.
+
+    Args:
+        score: a component's name, or `reward`.
+    """
+    return "reward/overall" if score == "reward" else f"reward/{score.partition('_')[0]}"

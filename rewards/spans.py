@@ -1,9 +1,9 @@
-"""From an answer to characters: where its items stand in the papers, and how that agrees.
+"""Spans: where the items of an answer occur in the papers, and how they agree with gold.
 
-An answer is one item or a list of items, nested at will: a bare string (it counts at every
-place where it occurs), `{"paper_id", "text"}` or `{"paper_id", "start", "end"}`. What stands
-nowhere verbatim, what is too short and what has another shape is ignored; nothing here raises on
-an answer. Intervals are half-open and count Unicode code points.
+An answer is one item or a list of items, nested to any depth. An item is a bare string, which
+counts at every place where it occurs, `{"paper_id", "text"}` or `{"paper_id", "start", "end"}`.
+Items that do not occur verbatim, are too short or have another shape are ignored. No answer
+raises an exception. Intervals are half-open and count Unicode code points.
 """
 
 from __future__ import annotations
@@ -18,44 +18,44 @@ from rewards.settings import RewardSettings
 
 _PLACES_PER_ITEM = 5
 _SEARCHED_CHARS = 200_000_000
-"""Of all texts that the quotes of one answer are looked for in: 100 quotes in 2 million."""
+"""Limit of quotes times searched characters of one answer: 100 quotes in 2 million characters."""
 _SEARCHED_CHARS_OF_CHILD = 20_000_000
-"""A child's texts may be the policy's own work: then each takes 0.1 microseconds, so 2 s in all,
-under no clock of a cell."""
+"""Same limit for a child. The policy can write a child's texts so that each character takes
+0.1 microseconds: 2 s in all, which no cell's limit includes."""
 _PLACES_OF_GOLD = 50
-"""In the texts that a child was given; the policy wrote them, and may repeat what it likes."""
+"""Limit of places of gold in a child's texts; the policy wrote them and may repeat gold."""
 
-Interval = tuple[int, int]
-Retrieved = dict[str, list[Interval]]
-"""Per paper: sorted, disjoint, not touching. A paper without intervals is absent."""
+CharInterval = tuple[int, int]
+Retrieved = dict[str, list[CharInterval]]
+"""Intervals by paper: sorted, disjoint, not touching. A paper without intervals is absent."""
 
 Alternative = tuple[str, int, int]
 """(paper_id, start, end)."""
 
 Evidence = Sequence[Sequence[Alternative]]
-"""For each fact its alternatives; any of them is right."""
+"""Alternatives of each fact; any one of them is correct."""
 
 
 @dataclass(frozen=True)
 class Located:
-    """What an answer points at, and what it made up."""
+    """Intervals that an answer retrieves, and the size of its invented quotes."""
 
-    pieces: dict[str, set[Interval]]
-    """Per paper: where each single item stands."""
+    pieces: dict[str, set[CharInterval]]
+    """Intervals of the single items, by paper."""
     invented: int
-    """Characters of quotes that stand nowhere, those let off not counted."""
+    """Characters of quotes that occur in no paper, without the free ones."""
     misses: int = 0
-    """Quotes that stand nowhere, those let off counted too."""
+    """Number of quotes that occur in no paper, with the free ones."""
 
     @property
     def retrieved(self) -> Retrieved:
-        """The pieces merged: overlaps and repeats count once."""
+        """Merged pieces: overlaps and repeats count once."""
         return {paper_id: merge(intervals) for paper_id, intervals in self.pieces.items()}
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """Plain character agreement with gold, each in [0, 1]."""
+    """Plain character agreement with gold; each value is in [0, 1]."""
 
     precision: float
     recall: float
@@ -63,14 +63,14 @@ class Agreement:
 
 
 def harmonic(precision: float, recall: float) -> float:
-    """F1; 0 when both are 0."""
+    """F1; 0 if both are 0."""
     total = precision + recall
     return 2 * precision * recall / total if total > 0 else 0.0
 
 
-def merge(intervals: Iterable[Interval]) -> list[Interval]:
-    """Overlapping and touching intervals as one, in order."""
-    merged: list[Interval] = []
+def merge(intervals: Iterable[CharInterval]) -> list[CharInterval]:
+    """Sorted intervals, in which overlapping and touching ones are joined."""
+    merged: list[CharInterval] = []
     for start, end in sorted(intervals):
         if merged and start <= merged[-1][1]:
             merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
@@ -80,7 +80,7 @@ def merge(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def _items(answer: Any) -> list[Any] | None:
-    """The distinct leaves of nested lists; None when any number in it is NaN or infinite."""
+    """The distinct leaves of nested lists; None if any number is NaN or infinite."""
     seen: dict[object, Any] = {}
     stack = [answer]
     while stack:
@@ -96,13 +96,13 @@ def _items(answer: Any) -> list[Any] | None:
             if any(isinstance(value, float) and not isfinite(value) for value in values):
                 return None
             key = tuple(item.get(name) for name in ("paper_id", "text", "start", "end"))
-            # True equals 1 as a key, and is no index.
+            # True equals 1 as a key, but it is not an index.
             if all(type(value) in (str, int, type(None)) for value in key):
                 seen.setdefault(key, item)
     return list(seen.values())
 
 
-def _occurrences(text: str, wanted: str) -> Iterator[Interval]:
+def _occurrences(text: str, wanted: str) -> Iterator[CharInterval]:
     start = text.find(wanted)
     while start >= 0:
         yield start, start + len(wanted)
@@ -110,36 +110,32 @@ def _occurrences(text: str, wanted: str) -> Iterator[Interval]:
 
 
 def _places(item: Any, papers: Mapping[str, str], min_chars: int) -> Iterator[Alternative]:
-    if isinstance(item, str):
-        if len(item) >= min_chars:
-            for paper_id, text in papers.items():
-                for start, end in _occurrences(text, item):
-                    yield paper_id, start, end
-        return
-    paper_id, wanted = item.get("paper_id"), item.get("text")
-    if not isinstance(paper_id, str) or paper_id not in papers:
-        return
-    text = papers[paper_id]
-    if isinstance(wanted, str):
-        if len(wanted) >= min_chars:
+    """Each place in the papers that an item names or quotes, if it is long enough."""
+    wanted: Any = item
+    if isinstance(item, dict):
+        paper_id, wanted = item.get("paper_id"), item.get("text")
+        if not isinstance(paper_id, str) or paper_id not in papers:
+            return
+        papers = {paper_id: papers[paper_id]}
+        start, end = item.get("start"), item.get("end")
+        if isinstance(start, int) and isinstance(end, int) and wanted is None:
+            inside = 0 <= start < end <= len(papers[paper_id])
+            if inside and end - start >= min_chars:
+                yield paper_id, start, end
+    if isinstance(wanted, str) and len(wanted) >= min_chars:
+        for paper_id, text in papers.items():
             for start, end in _occurrences(text, wanted):
                 yield paper_id, start, end
-        return
-    start, end = item.get("start"), item.get("end")
-    if isinstance(start, int) and isinstance(end, int) and wanted is None:
-        inside = 0 <= start < end <= len(text)
-        if inside and end - start >= min_chars:
-            yield paper_id, start, end
 
 
 def _quote(item: Any) -> str | None:
-    """The text that an item says stands in a paper; None when it names places instead."""
+    """The text that an item quotes; None if the item names a place instead."""
     text = item if isinstance(item, str) else item.get("text")
     return text if isinstance(text, str) else None
 
 
 def _searched_chars(items: Iterable[Any], papers: Mapping[str, str], min_chars: int) -> int:
-    """Characters of the texts that each quote is looked for in, summed."""
+    """Characters of the texts in which each quote is searched, summed over the quotes."""
     everywhere = sum(map(len, papers.values()))
     return sum(
         everywhere if isinstance(item, str) else len(papers.get(item.get("paper_id"), ""))
@@ -154,28 +150,28 @@ def locate(
     settings: RewardSettings,
     searched_chars: int = _SEARCHED_CHARS,
 ) -> Located:
-    """The characters that an answer points at.
+    """Locate the characters that an answer retrieves.
+
+    Limits keep scoring cheap: an answer that exceeds one retrieves nothing.
 
     Args:
-        answer: whatever was given to FINAL, as plain JSON values.
+        answer: value that was passed to FINAL, as plain JSON values.
         papers: text of each paper.
-        settings: `min_span_chars`; `max_items`: an answer with more distinct items than that
-            points at nothing, so that scoring stays cheap, and so does one whose items stand at
-            five times as many places; `free_misses`: quotes that stand nowhere and cost
-            nothing, the longest ones. Were all of them free, an answer could list every
-            sentence that might be there.
-        searched_chars: an answer whose quotes have to be looked for in more characters points
-            at nothing; a bare quote is looked for in all papers.
+        settings: `min_span_chars`. `max_items` limits distinct items; five times as many places
+            are allowed. `free_misses` is the number of quotes in no paper that cost nothing,
+            longest first. If all were free, an answer could list every possible sentence.
+        searched_chars: limit of characters to search, summed over the quotes; a bare quote is
+            searched in all papers.
 
     Returns:
-        Nothing retrieved when nothing stands in a paper, or when a number is not finite.
+        No pieces if no item occurs in a paper, or if a number is not finite.
     """
     items = _items(answer)
     if items is None or len(items) > settings.max_items:
         return Located({}, 0)
     if _searched_chars(items, papers, settings.min_span_chars) > searched_chars:
         return Located({}, 0)
-    pieces: dict[str, set[Interval]] = {}
+    pieces: dict[str, set[CharInterval]] = {}
     misses: set[str] = set()
     room = _PLACES_PER_ITEM * settings.max_items
     for item in items:
@@ -192,27 +188,27 @@ def locate(
     return Located(pieces, sum(lengths[settings.free_misses :]), len(misses))
 
 
-def overlap(interval: Interval, alternative: Alternative) -> Interval:
-    """The part of an interval of the same paper that lies in an alternative; may be empty."""
+def overlap(interval: CharInterval, alternative: Alternative) -> CharInterval:
+    """The part of an interval of the same paper that is inside an alternative; may be empty."""
     _, start, end = alternative
     a, b = max(start, interval[0]), min(end, interval[1])
     return a, max(a, b)
 
 
-def stretches(retrieved: Retrieved, alternative: Alternative) -> list[Interval]:
+def stretches(retrieved: Retrieved, alternative: Alternative) -> list[CharInterval]:
     """The retrieved parts of an alternative."""
     parts = (overlap(interval, alternative) for interval in retrieved.get(alternative[0], []))
     return [(a, b) for a, b in parts if b > a]
 
 
 def size(retrieved: Retrieved) -> int:
-    """Retrieved characters in all."""
+    """Number of retrieved characters."""
     return sum(end - start for intervals in retrieved.values() for start, end in intervals)
 
 
 def right_chars(retrieved: Retrieved, alternatives: Iterable[Alternative]) -> int:
-    """Retrieved characters that lie in any of the alternatives, each counted once."""
-    parts: dict[str, list[Interval]] = {}
+    """Number of retrieved characters inside any of the alternatives, each counted once."""
+    parts: dict[str, list[CharInterval]] = {}
     for alternative in alternatives:
         parts.setdefault(alternative[0], []).extend(stretches(retrieved, alternative))
     return size({paper_id: merge(intervals) for paper_id, intervals in parts.items()})
@@ -227,7 +223,7 @@ def gold_size(evidence: Evidence) -> int:
     """W: the length of each fact's longest alternative, summed. No answer changes it.
 
     Raises:
-        ValueError: there is no evidence, or an alternative is empty.
+        ValueError: the problem has no evidence, or an alternative is empty.
     """
     if not evidence or any(
         not fact or any(end <= start for _, start, end in fact) for fact in evidence
@@ -243,17 +239,17 @@ def covered_share(retrieved: Retrieved, alternative: Alternative) -> float:
 
 
 def span_f1(retrieved: Retrieved, evidence: Evidence) -> Agreement:
-    """Plain character precision, recall and F1, without any guard: for comparison elsewhere.
+    """Plain character precision, recall and F1 without guards, for comparison with other work.
 
-    Facts with one alternative are merged intervals per paper, as published work counts them. A
-    fact with several weighs as its longest one and counts by the best covered one; of its
-    alternatives, none is wrong.
+    Facts with one alternative are merged intervals per paper, as in published work. A fact with
+    several weighs as much as its longest one, and the best covered one counts. None of its
+    alternatives is wrong.
 
     Raises:
         ValueError: the problem has no evidence.
     """
-    gold_size(evidence)  # only to refuse what is no evidence
-    single: dict[str, list[Interval]] = {}
+    gold_size(evidence)  # only for its exceptions
+    single: dict[str, list[CharInterval]] = {}
     for fact in evidence:
         if len(fact) == 1:
             paper_id, start, end = fact[0]
@@ -270,7 +266,7 @@ def span_f1(retrieved: Retrieved, evidence: Evidence) -> Agreement:
 
 
 def _best_covered(retrieved: Retrieved, fact: Sequence[Alternative]) -> float:
-    """Characters that a fact counts for: its length x the best covered share."""
+    """Characters of a fact that count: its length x the best covered share."""
     return longest(fact) * max(covered_share(retrieved, alternative) for alternative in fact)
 
 
@@ -281,19 +277,18 @@ def frame_score(
     evidence: Evidence,
     settings: RewardSettings,
 ) -> float:
-    """A child's own span F1 on the texts it was given, for reports only.
+    """Span F1 of a child's answer on the texts it was given, for reports only.
 
     Args:
-        answer: what the child returned.
-        given: the texts of its context, under any keys.
+        answer: value that the child returned.
+        given: texts of its context, under any keys.
         papers: all papers of the problem.
-        evidence: all gold of the problem; a fact whose text stands in no given text is not
-            the child's to find.
+        evidence: all gold of the problem; facts whose text is in no given text are left out.
         settings: `min_span_chars`, `max_items`.
 
     Returns:
-        F1; where nothing was there to find, 1 for an answer without any span and else 0; 0 where
-        gold stands at more than 50 places, which no paper does.
+        F1. Without gold in the given texts: 1 for an answer without spans, else 0. With a fact
+        at more than 50 places, which real papers never have: 0.
     """
     found = locate(answer, given, settings, _SEARCHED_CHARS_OF_CHILD).retrieved
     there = []

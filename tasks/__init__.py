@@ -1,1 +1,1 @@
-"""One thin module a stage; stages exchange files, not objects."""
+"""One module per stage; stages exchange files, not objects."""

@@ -1,6 +1,6 @@
-"""The command `check-problems`: what the chain would make of a user's own problems, in words.
+"""Command `check-problems`: report the faults of a user's own problems.
 
-Reads them exactly as the stage `prepare` does, with the same settings, and writes nothing.
+It reads them with the settings and code of the stage `prepare`, and writes nothing.
 """
 
 from __future__ import annotations
@@ -9,59 +9,50 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from env.problems.source import Found, Rejected
 from tasks import prepare
 from tasks.config import Params
+from tasks.data.source import Found
 from tasks.errors import StageError
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What was found, and why a stage would stop all the same."""
+    """Problems of a file, and the reasons for which a stage would stop."""
 
-    path: str
     found: Found
     stops: list[str]
 
     @property
     def good(self) -> bool:
-        """Whether the chain would take the file, and each of its rows."""
-        return not (self.faults or self.stops)
-
-    @property
-    def faults(self) -> list[Rejected]:
-        """Of rows; an empty list is a good file."""
-        return self.found.rejected
+        """Whether the chain would accept the file and all its rows."""
+        return not (self.found.rejected or self.stops)
 
 
-def read(params: Params, path: str, documents: str | None) -> Checked:
-    """Read the file as `prepare` does.
+def read_problem_rows(params: Params, path: str, documents: str | None) -> Checked:
+    """Read a file as the stage `prepare` does.
 
     Args:
-        params: settings; their own source does not matter.
-        path: the problems.
-        documents: the folder they quote; None takes that of the settings.
+        params: settings; `prepare.source` is ignored.
+        path: file with the problems.
+        documents: folder with the papers that they quote; None for `prepare.files.documents`.
 
     Raises:
         ConfigError: the file or the folder cannot be read.
     """
-    files = {"path": path, "documents": documents or params.prepare.files.documents}
-    section = params.prepare.model_copy(
-        update={"source": "files", "files": params.prepare.files.model_copy(update=files)}
-    )
+    update = {"path": path, "documents": documents or params.prepare.files.documents}
+    files = params.prepare.files.model_copy(update=update)
+    section = params.prepare.model_copy(update={"source": "files", "files": files})
     params = params.model_copy(update={"prepare": section})
-    found = prepare.read(params)
+    found = prepare.read_source(params)
     try:
         prepare.judge(params, found)
     except StageError as error:
-        reason = str(error).splitlines()[0].removeprefix("prepare: ")
-        return Checked(path, found, [f"prepare would stop: {reason}"])
-    return Checked(path, found, [f"validate would stop: {what}" for what in too_few(params, found)])
+        return Checked(found, [f"prepare would stop: {str(error).splitlines()[0]}"])
+    return Checked(found, [f"validate would stop: {lack}" for lack in too_few(params, found)])
 
 
 def too_few(params: Params, found: Found) -> Iterator[str]:
-    """A line for each split that has fewer rows than the stage `validate` wants, in all or of a
-    difficulty."""
+    """A line for each split with fewer rows, in all or per difficulty, than `validate` requires."""
     bounds = params.validate_
     for split in prepare.SPLITS:
         levels = Counter(p.difficulty for p in found.problems if p.split == split)
@@ -71,31 +62,30 @@ def too_few(params: Params, found: Found) -> Iterator[str]:
             lacks.append(f"rows {rows} (validate.min_rows {bounds.min_rows})")
         least = bounds.difficulty_share * rows
         if few := [f"{x} {levels[x]}" for x in params.prepare.levels if levels[x] < least]:
-            lacks.append(
-                f"{', '.join(few)} (validate.difficulty_share {bounds.difficulty_share:g})"
-            )
+            share = f"validate.difficulty_share {bounds.difficulty_share:g}"
+            lacks.append(f"{', '.join(few)} ({share})")
         if lacks:
-            yield f"too few in {split}: {', '.join(lacks)}"
+            yield f"too few problems in {split}: {', '.join(lacks)}"
 
 
-def told(checked: Checked) -> Iterator[str]:
-    """The report, line by line: each fault, then the sums."""
+def report_lines(checked: Checked) -> Iterator[str]:
+    """Lines of the report: the faults, then the totals."""
     found = checked.found
     for fault in found.rejected:
         yield f"{fault.row}  {fault.field}"
-        yield f"    wrong: {fault.reason}"
-        yield f"    mend:  {fault.remedy}"
+        yield f"    problem: {fault.reason}"
+        yield f"    fix:     {fault.remedy}"
     for fault in found.left_out:
         yield f"left out: {fault.row}: {fault.reason}; {fault.remedy}"
     quotes = found.quotes
     lowest = f" (lowest similarity {quotes.lowest_similarity:g})" if quotes.fuzzy else ""
     splits = Counter(problem.split for problem in found.problems)
-    groups = len({problem.group_id for problem in found.problems})
+    dealt = ", ".join(f"{split} {splits[split]}" for split in prepare.SPLITS)
+    collections = len({problem.collection_id for problem in found.problems})
     yield f"rows:   {len(found.problems)} good, {found.rejected_rows} rejected"
     yield (
         f"quotes: {quotes.exact} exact, {quotes.normalised} normalised, {quotes.fuzzy} fuzzy"
         f"{lowest}, {quotes.offsets} by offsets, {quotes.rejected} rejected"
     )
-    dealt = ", ".join(f"{split} {splits[split]}" for split in prepare.SPLITS)
-    yield f"splits: {dealt}; {groups} groups that share nothing"
+    yield f"splits: {dealt}; {collections} separate collections"
     yield from checked.stops

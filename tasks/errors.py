@@ -1,8 +1,28 @@
-"""What stops the pipeline. Each message says what, where and how to mend it."""
+"""Errors that stop the pipeline; each message says what failed and how to fix it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from agent.errors import (
+    CheckpointError,
+    ExportError,
+    LogprobCheckError,
+    PolicyError,
+    RolloutError,
+)
+from env.errors import EpisodeError, SettingsError
+
+EXPECTED: tuple[type[Exception], ...] = (
+    *(CheckpointError, ExportError, LogprobCheckError, PolicyError, RolloutError),
+    *(EpisodeError, SettingsError),
+)
+"""Errors of `agent` and `env` whose messages are written for the user."""
 
 
 class PipelineError(Exception):
-    """Base: printed as one line by the command line, exit code 1."""
+    """Base class; the command line prints the message and exits with code 1."""
 
     exit_code = 1
 
@@ -14,10 +34,29 @@ class ConfigError(PipelineError):
 
 
 class GateFailed(PipelineError):
-    """The zero-shot gate refused to train; `reports/gate.json` says why and what to do."""
+    """The zero-shot gate refused to train; `reports/gate.json` has the reason and the advice."""
 
     exit_code = 3
 
 
 class StageError(PipelineError):
-    """A stage could not do its work."""
+    """A stage failed."""
+
+
+@contextmanager
+def stage_named(name: str) -> Iterator[None]:
+    """Prefix the messages of errors with the stage's name, except the gate's advice."""
+    try:
+        yield
+    except (ConfigError, StageError) as error:
+        error.args = (f"{name}: {error}",)
+        raise
+
+
+@contextmanager
+def as_stage_error(*others: type[Exception]) -> Iterator[None]:
+    """Raise errors in `EXPECTED` and `others` as a StageError with the same message."""
+    try:
+        yield
+    except (*EXPECTED, *others) as error:
+        raise StageError(str(error)) from error

@@ -1,33 +1,29 @@
-"""Stage `export`: one 16-bit model out of base and adapter, proved before it is kept.
+"""Stage `export`: merge base and adapter into one 16-bit model, and verify it.
 
-The folder is written under a temporary name. A process of its own loads it from disk, and its
-logits, greedy completions and one episode are held against the live model; only then does it
-become models/merged. A mismatch leaves no models/merged, not even that of an earlier run: it
-would not be this training's.
+The folder is written under a temporary name. A separate process loads it from disk and compares
+its logits, greedy completions and one episode with the live model. Only then is it renamed to
+models/merged. After a mismatch models/merged does not exist: one of an earlier run would not be
+the result of this training.
 """
 
 from __future__ import annotations
 
 import json
-import logging
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent.errors import ExportError, PolicyError
-from agent.export import Measured, Record, judge, merge, observe, relative_errors
-from env.errors import EpisodeError
+from agent.training.export import MergeDifference, Record, judge, merge, observe, relative_errors
 from tasks.config import Params
-from tasks.errors import StageError
-from tasks.outputs import replacing, write_json
+from tasks.errors import StageError, as_stage_error
+from tasks.io import replacing, require, write_json
 
 if TYPE_CHECKING:
-    from tasks.tracking import StageRun
+    from tasks.tracking.runs import StageRun
 
 BASE = Path("models/base")
 TRAINED = {"lora": Path("models/adapter"), "full": Path("models/policy")}
@@ -36,59 +32,49 @@ REPORT = Path("reports/export.json")
 TEST = Path("data/problems/test.parquet")
 ROOT = Path(__file__).resolve().parent.parent
 
-logger = logging.getLogger(__name__)
 
-
+@as_stage_error()
 def run(params: Params, run: StageRun) -> Path:
-    """Merge, prove, keep; returns models/merged.
+    """Merge the model and verify it; returns models/merged.
 
     Raises:
-        StageError: an input is missing, the base is quantised and may not be dequantised, or the
-            merged model does not behave like the live one.
+        StageError: an input is missing, the base is quantised and `export.dequantise` is false, or
+            the merged model differs from the live one.
     """
     import torch
 
-    from tasks.deploy import environment
+    from tasks.deployment.environment import environment
 
     trained = TRAINED[params.train.method]
-    for stage, path in (("warmstart", BASE), ("train", trained)):
-        if not path.is_dir():
-            raise StageError(f"export: {path} is missing; run the stage {stage} first")
+    require(BASE, "warmstart")
+    require(trained, "train")
     if MERGED.exists():
         shutil.rmtree(MERGED)
     torch.set_num_threads(params.threads)
-    try:
-        with environment(params) as url, replacing(MERGED) as temporary:
-            report = export(params, trained, temporary, url)
-            write_json(REPORT, report)
-            log(report, run)
-            if report["wrong"]:
-                raise StageError(
-                    f"export: the merge of {trained} into {BASE} does not behave like the live "
-                    f"model: {'; '.join(report['wrong'])}. No {MERGED} was written; {REPORT} has "
-                    "the figures. Check that the adapter belongs to this base, or set "
-                    "export.dtype=bfloat16 with export.max_logit_error=0.01"
-                )
-    except (ExportError, PolicyError, EpisodeError) as error:
-        raise StageError(f"export: {error}") from error
+    with environment(params) as url, replacing(MERGED) as temporary:
+        report = export(params, trained, temporary, url)
+        write_json(REPORT, report)
+        log(report, run)
+        if report["wrong"]:
+            raise StageError(
+                f"the merge of {trained} into {BASE} differs from the live model: "
+                f"{'; '.join(report['wrong'])}. {MERGED} was not written; {REPORT} has the "
+                "figures. Check that the adapter belongs to this base, or set "
+                "export.dtype=bfloat16 and export.max_logit_error=0.01."
+            )
     return MERGED
 
 
 def export(params: Params, trained: Path, out: Path, url: str) -> dict[str, Any]:
-    """Write the merged model to `out` and hold it against the live one.
+    """Write the merged model to `out` and compare it with the live one.
 
     Returns:
-        The content of reports/export.json; `wrong` is empty when all is well.
+        Content of reports/export.json; `wrong` lists the differences that are too large.
     """
     settings = params.export
     adapter = trained if params.train.method == "lora" else None
-    merge(
-        BASE if adapter else trained,
-        adapter,
-        out,
-        dtype=settings.dtype,
-        dequantise=settings.dequantise,
-    )
+    base = BASE if adapter else trained
+    merge(base, adapter, out, dtype=settings.dtype, dequantise=settings.dequantise)
     live, effect, problem = record_live(params, trained, url)
     measured = check(out, live, params, url=url, problem=problem)
     return {
@@ -106,15 +92,15 @@ def export(params: Params, trained: Path, out: Path, url: str) -> dict[str, Any]
 
 
 def record_live(params: Params, trained: Path, url: str) -> tuple[Record, float, str]:
-    """What the live model does on prompts that the environment gives it.
+    """Logits and completions of the live model on prompts of the environment.
 
     Returns:
-        The record; how far training moved the logits; the id of a problem to play.
+        The record; the relative change of the logits by training; the id of a problem to play.
     """
     import torch
 
-    from agent.chat import ChatFormat
-    from agent.models import load_model
+    from agent.policies.chat_template import ChatFormat
+    from agent.policies.hf_policy import load_model
 
     adapter = trained if params.train.method == "lora" else None
     model, tokenizer = load_model(
@@ -139,13 +125,16 @@ def record_live(params: Params, trained: Path, url: str) -> tuple[Record, float,
 def gather_prompts(
     model: Any, tokenizer: Any, params: Params, url: str
 ) -> tuple[list[list[int]], str]:
-    """First prompts of roots and children, from episodes that the live model plays greedily.
+    """First prompts of roots and children, from greedy episodes of the live model.
 
     Returns:
-        `export.prompts` token lists, roots and children in turn, and the first problem's id.
+        At most `export.prompts` token lists, first those of roots; the first problem's id.
+
+    Raises:
+        StageError: the episodes have no prompts.
     """
-    from agent.models import TransformersPolicy
-    from agent.rollout import play
+    from agent.policies.hf_policy import TransformersPolicy
+    from agent.rollouts.engine import play
     from tasks.evaluate import choose
 
     wanted = params.export.prompts
@@ -160,40 +149,35 @@ def gather_prompts(
     prompts = roots[: wanted - half] + children[:half]
     if not prompts:
         reason = next((e.void for e in episodes if e.void), "no frame was played")
-        raise StageError(f"export: the environment gave no prompts: {reason}")
+        raise StageError(f"the environment gave no prompts ({reason}). Read its log.")
     return prompts, specs[0].problem_id
 
 
-def check(
-    model: Path, live: Record, params: Params, *, url: str | None = None, problem: str = ""
-) -> Measured:
-    """Measure a model folder in a fresh process, which can know nothing but the files.
+def check(model: Path, live: Record, params: Params, *, url: str, problem: str) -> MergeDifference:
+    """Compare a model folder with the record in a new process, which knows only the files.
 
     Raises:
-        StageError: the process failed; its last lines are in the message.
+        StageError: the process failed; the message has its last lines.
     """
     with tempfile.TemporaryDirectory(prefix="rlm-export-") as folder:
         record, out = Path(folder, "live.npz"), Path(folder, "measured.json")
         live.save(record)
-        command: Sequence[str] = [
-            *(sys.executable, "-m", "agent.export", str(model.resolve()), str(record), str(out)),
-            *("--threads", str(params.threads)),
-        ]
-        if url:
-            generation = params.evaluate.generation.model_dump_json()
-            command = [*command, "--url", url, "--problem", problem, "--generation", generation]
+        command = [sys.executable, "-m", "agent.training.export", str(model.resolve())]
+        command += [str(record), str(out), "--threads", str(params.threads)]
+        command += ["--url", url, "--problem", problem]
+        command += ["--generation", params.evaluate.generation.model_dump_json()]
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         done = subprocess.run(
             command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True
         )
         if done.returncode:
             tail = "\n".join(done.stderr.strip().splitlines()[-5:])
-            raise StageError(f"export: {model} could not be loaded and measured:\n{tail}")
-        return Measured(**json.loads(out.read_text(encoding="utf-8")))
+            raise StageError(f"{model} could not be loaded and compared:\n{tail}")
+        return MergeDifference(**json.loads(out.read_text(encoding="utf-8")))
 
 
 def log(report: dict[str, Any], run: StageRun) -> None:
-    """Figures of the check to the run."""
+    """Log the figures of the comparison to the run."""
     run.log_metrics(
         {
             "export/logit_error": report["logit_error"],

@@ -1,134 +1,108 @@
-"""Stage `gate`: may this base model be trained at all, and where does it start from?
+"""Stage `gate`: decide whether the base model can be trained, and measure the baseline.
 
-GRPO learns from differences between episodes: a model whose `primary_objective` is always 0 gives
-it nothing, whatever the other components say. So a few zero-shot episodes at T = 1 are played at
-the target difficulty and at the easiest; while all are 0, more follow (ten episodes would stop a
-model with 5 % success in 60 % of cases, sixty in 5 %). Only if both levels stay at 0 the gate
-refuses.
+GRPO learns from differences between episodes. If `primary_objective` is always 0, there is nothing
+to learn, whatever the other components are. The gate plays a few zero-shot episodes at T = 1, at
+the target difficulty and at the easiest, and more while all are 0. Ten episodes would refuse a
+model with 5 % success in 60 % of cases, sixty in 5 %. The gate refuses only if both levels stay
+at 0.
 
-Writes reports/gate.json and, when the gate is open, reports/baseline.json.
+Writes reports/gate.json and, if the gate is open, reports/baseline.json.
 """
 
 from __future__ import annotations
 
-import logging
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from agent.trajectory import Trajectory
+from agent.rollouts.specs import EpisodeSpec, read_specs
+from agent.rollouts.trajectory import Trajectory
 from tasks.config import GateSettings, Params
-from tasks.errors import GateFailed, StageError
-from tasks.outputs import write_json
+from tasks.errors import GateFailed, StageError, as_stage_error
+from tasks.io import write_json
 
 if TYPE_CHECKING:
-    from agent.rollout import EpisodeSpec
-    from tasks.tracking import StageRun
+    from tasks.tracking.runs import StageRun
 
-PROBLEMS = Path("data/problems")
+DATA = Path("data/problems/train.parquet")
 BASE = Path("models/base")
 GATE = Path("reports/gate.json")
 BASELINE = Path("reports/baseline.json")
 
 PRIMARY = "primary_objective"
 
-Play = Callable[[str, int, int], list[Trajectory]]
-"""Plays problems [from, to) of a difficulty's shuffled list."""
-
-logger = logging.getLogger(__name__)
+PlayLevel = Callable[[str, int, int], list[Trajectory]]
+"""Function that plays the problems [start, stop) of a difficulty's shuffled list."""
 
 
+@as_stage_error()
 def run(params: Params, run: StageRun) -> Path:
-    """Play the base model, decide, measure the baseline; returns the baseline's path.
+    """Play the base model, decide, and measure the baseline; returns the baseline's path.
 
     Raises:
-        GateFailed: both levels stayed at 0; reports/gate.json says so with the same advice.
-        StageError: model or data are missing, or most episodes are void.
+        GateFailed: both levels stayed at 0; reports/gate.json has the same advice.
+        StageError: the model or the data is missing, or most episodes are void.
     """
     import torch
 
-    from agent.errors import PolicyError
-    from agent.models import TransformersPolicy, load_model
-    from agent.rollout import play
-    from env.errors import EpisodeError
-    from tasks.deploy import environment
+    from agent.policies.hf_policy import TransformersPolicy, load_model
+    from agent.rollouts.engine import play
+    from tasks.deployment.environment import environment
 
     settings, curriculum = params.gate, params.train.curriculum
-    specs = read_specs(PROBLEMS, settings.seed)
+    specs = by_level(DATA, settings.seed)
     torch.set_num_threads(params.threads)
-    try:
-        policy = TransformersPolicy(*load_model(BASE), settings.generation)
-    except PolicyError as error:
-        raise StageError(f"gate: {error}") from error
+    policy = TransformersPolicy(*load_model(BASE), settings.generation)
+    sessions = min(params.env.max_sessions, settings.generation.batch_frames)
     with environment(params) as url:
 
         def play_level(level: str, start: int, stop: int) -> list[Trajectory]:
             some = specs.get(level, [])[start:stop]
             if not some and start == 0:
-                raise StageError(f"gate: {PROBLEMS} holds no training problem of {level!r}")
-            sessions = min(params.env.max_sessions, settings.generation.batch_frames)
+                raise StageError(f"{DATA} has no problem of difficulty {level!r}")
             return play(policy, url, some, sessions=sessions)
 
-        try:
-            levels = tuple(dict.fromkeys((curriculum.target, curriculum.levels[0])))
-            played = probe(play_level, levels, settings)
-            report = decide(played, settings) | {"model": str(BASE), "seed": settings.seed}
-            write_json(GATE, report)
-            run.log_artifact(GATE)
-            run.set_tags({"gate": "open" if report["passed"] else "refused"})
-            if not report["passed"]:
-                BASELINE.unlink(missing_ok=True)  # of an earlier model
-                raise GateFailed(report["advice"])
-            baseline = {
-                level: play_level(level, 0, settings.baseline_episodes)
-                for level in curriculum.levels
-            }
-        except EpisodeError as error:
-            raise StageError(f"gate: {error}") from error
+        levels = tuple(dict.fromkeys((curriculum.target, curriculum.levels[0])))
+        played = probe(play_level, levels, settings)
+        report = decide(played, settings) | {"model": str(BASE), "seed": settings.seed}
+        run.log_artifact(write_json(GATE, report))
+        run.set_tags({"gate": "open" if report["passed"] else "refused"})
+        if not report["passed"]:
+            BASELINE.unlink(missing_ok=True)  # of an earlier model
+            raise GateFailed(report["advice"])
+        baseline = {
+            level: play_level(level, 0, settings.baseline_episodes) for level in curriculum.levels
+        }
     summary = summarise(baseline, params.rewards.success_at, settings)
-    write_json(BASELINE, summary)
-    run.log_artifact(BASELINE)
+    run.log_artifact(write_json(BASELINE, summary))
     for level, numbers in summary["levels"].items():
         scores = {"reward": numbers["reward_mean"], **numbers["components"]}
         run.log_metrics({f"baseline/{level}_{name}": value for name, value in scores.items()})
     return BASELINE
 
 
-def read_specs(folder: Path, seed: int) -> dict[str, list[EpisodeSpec]]:
+def by_level(path: Path, seed: int) -> dict[str, list[EpisodeSpec]]:
     """Training problems by difficulty, shuffled once, so that no problem is played twice.
 
     Raises:
-        StageError: there is no data yet.
+        SettingsError: the data is missing.
     """
-    from agent.rollout import EpisodeSpec
-    from env.errors import SettingsError
-    from env.problems.store import public_rows
-
-    try:
-        rows = sorted(public_rows(folder, "train"), key=lambda row: row.problem_id)
-    except SettingsError as error:
-        raise StageError(f"gate: {error}") from error
-    random.Random(seed).shuffle(rows)
-    specs: dict[str, list[EpisodeSpec]] = {}
-    for number, row in enumerate(rows):
-        specs.setdefault(row.difficulty, []).append(
-            EpisodeSpec(
-                problem_id=row.problem_id,
-                seed=seed * 1_000_003 + number,
-                difficulty=row.difficulty,
-                group_id=row.group_id,
-                tier=row.tier,
-            )
-        )
-    return specs
+    specs = sorted(read_specs(path), key=lambda spec: spec.problem_id)
+    random.Random(seed).shuffle(specs)
+    levels: dict[str, list[EpisodeSpec]] = {}
+    for number, spec in enumerate(specs):
+        seeded = replace(spec, seed=seed * 1_000_003 + number)
+        levels.setdefault(spec.difficulty, []).append(seeded)
+    return levels
 
 
 def probe(
-    play_level: Play, levels: Sequence[str], settings: GateSettings
+    play_level: PlayLevel, levels: Sequence[str], settings: GateSettings
 ) -> dict[str, list[Trajectory]]:
-    """Play each level; then, while nothing but 0 was seen, go on up to `max_episodes` each."""
+    """Episodes by level: `episodes` of each; while all are 0, more, up to `max_episodes` each."""
     played = {level: play_level(level, 0, settings.episodes) for level in levels}
     for level in levels:
         while not any(map(earned, played.values())):
@@ -142,28 +116,28 @@ def probe(
 
 
 def earned(episodes: Sequence[Trajectory]) -> bool:
-    """Some episode has a primary objective above 0."""
+    """Whether the primary objective of any episode is above 0."""
     return any(primary(episode) > 0 for episode in episodes)
 
 
 def primary(episode: Trajectory) -> float:
-    """Of one episode; 0 when it is void."""
+    """Primary objective of an episode; 0 if it is void."""
     return 0.0 if episode.void else episode.components.get(PRIMARY, 0.0)
 
 
 def decide(played: dict[str, list[Trajectory]], settings: GateSettings) -> dict[str, Any]:
-    """The gate's report: open or not, what was seen at each level, and what to do.
+    """The gate's report: the decision, the figures of each level, and advice.
 
     Raises:
-        StageError: most episodes are void, so there is nothing to judge.
+        StageError: most episodes are void, so no decision is possible.
     """
     every = [episode for episodes in played.values() for episode in episodes]
     valid = [episode for episode in every if episode.void is None]
     if 2 * len(valid) < len(every) or not valid:
         first = next(episode.void for episode in every if episode.void)
         raise StageError(
-            f"gate: {len(every) - len(valid)} of {len(every)} episodes are void, the first: "
-            f"{first}; mend the environment and run the stage again"
+            f"{len(every) - len(valid)} of {len(every)} episodes are void ({first}). "
+            "Read the log of the environment, then run the stage again."
         )
     passed = any(map(earned, played.values()))
     levels = {
@@ -175,7 +149,7 @@ def decide(played: dict[str, list[Trajectory]], settings: GateSettings) -> dict[
         }
         for level, episodes in played.items()
     }
-    advice = "open: training has something to learn from" if passed else advise(valid, played)
+    advice = "open: some episodes earn a primary objective" if passed else advise(valid, played)
     return {
         "passed": passed,
         "advice": advice,
@@ -185,57 +159,56 @@ def decide(played: dict[str, list[Trajectory]], settings: GateSettings) -> dict[
 
 
 def advise(valid: Sequence[Trajectory], played: dict[str, list[Trajectory]]) -> str:
-    """Why nothing was earned, as far as the episodes show, and how to mend it."""
+    """Likely reason why all episodes earned 0, and how to fix it."""
     counts = ", ".join(f"{len(episodes)} at {level}" for level, episodes in played.items())
-    told = f"primary_objective is 0 in every zero-shot episode ({counts}), so GRPO cannot learn. "
+    finding = f"primary_objective is 0 in all zero-shot episodes ({counts}): GRPO cannot learn. "
     ends = [episode.root.stop_reason for episode in valid]
     turns = sum(episode.counters.turns for episode in valid)
     malformed = sum(episode.counters.format_errors for episode in valid)
     if ends.count("truncated") > len(ends) / 2:
-        return told + (
-            "Most roots were cut by length: raise gate.generation.max_turn_tokens and "
-            "max_frame_tokens (and train.generation's), or warm-start the model longer."
+        return finding + (
+            "Most roots were truncated: raise max_turn_tokens and max_frame_tokens in "
+            "gate.generation and train.generation, or warm-start the model longer."
         )
     if malformed > turns / 2:
-        return told + (
-            f"{malformed} of {turns} turns lack the one repl block: the model does not know the "
-            "format; warm-start it (warmstart.kind: nano, or more warmstart.nano.steps)."
+        return finding + (
+            f"{malformed} of {turns} turns lack exactly one repl block: warm-start the model "
+            "(warmstart.kind: nano, or more warmstart.nano.steps)."
         )
     if ends.count("final") < len(ends) / 2:
-        return told + (
-            "Few roots gave a final answer: warm-start the model longer, or raise "
-            "env.limits.max_turns."
+        return finding + (
+            "Few roots gave an answer: warm-start the model longer, or raise env.limits.max_turns."
         )
-    return told + (
-        "Answers are given but hold no evidence: warm-start the model longer or use a stronger "
-        "one, or make the easiest level easier (prepare.synthetic.levels)."
+    return finding + (
+        "The answers contain no evidence: warm-start the model longer, use a stronger one, or make "
+        "the easiest level easier (prepare.synthetic.levels)."
     )
 
 
 def means(episodes: Sequence[Trajectory]) -> dict[str, Any]:
-    """Mean reward, components and F1 of episodes that are not void."""
+    """Mean reward, components and F1 of valid episodes; None without episodes."""
     names = sorted({name for episode in episodes for name in episode.components})
     return {
         "reward_mean": fmean(e.reward or 0.0 for e in episodes) if episodes else None,
         "components": {
             name: fmean(episode.components.get(name, 0.0) for episode in episodes) for name in names
         },
-        "f1": fmean(e.evidence.f1 if e.evidence else 0.0 for e in episodes) if episodes else None,
+        "f1": fmean(e.metrics.f1 if e.metrics else 0.0 for e in episodes) if episodes else None,
     }
 
 
 def summarise(
     baseline: dict[str, list[Trajectory]], success_at: float, settings: GateSettings
 ) -> dict[str, Any]:
-    """The baseline over all levels alike, and of each level by itself.
+    """The baseline of each level, and its unweighted means over the levels.
 
     Raises:
-        StageError: every episode of a level is void.
+        StageError: all episodes of a level are void.
     """
     valid = {level: [e for e in played if e.void is None] for level, played in baseline.items()}
     empty = [level for level, episodes in valid.items() if not episodes]
     if empty:
-        raise StageError(f"gate: every baseline episode of {', '.join(empty)} is void")
+        raise StageError(f"all baseline episodes of {', '.join(empty)} are void")
     levels = {
         level: {
             "episodes": len(episodes),

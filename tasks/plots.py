@@ -1,7 +1,7 @@
-"""Stage `plots`: four figures and the HTML report, from the files that earlier stages wrote.
+"""Stage `plots`: four figures and the HTML report, from files of earlier stages.
 
-It measures nothing itself, so it may be run again at any time. Neighbours: `tasks/figures.py`
-draws, `tasks/report.py` writes the page.
+It measures nothing, so it can run again at any time. In `tasks/reporting`, `figures.py` draws the
+figures and `html.py` renders the page.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from tasks import figures, report
+from rewards.settings import reward_metric
 from tasks.config import Params
 from tasks.errors import StageError
-from tasks.outputs import replacing
+from tasks.io import replacing, require, write_text
+from tasks.reporting import figures, html
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from tasks.tracking import StageRun
+    from tasks.tracking.runs import StageRun
 
 TRAIN = Path("reports/train.parquet")
 BASELINE = Path("reports/baseline.json")
@@ -28,19 +29,19 @@ EVALUATION = Path("reports/evaluation.json")
 TRANSCRIPTS = Path("reports/transcripts.jsonl")
 FOLDER = Path("plots")
 PAGE = Path("reports/index.html")
-TRAIN_COLUMNS = {"step", "reward", "level", *figures.COMPONENTS}
+TRAIN_COLUMNS = {"step", "level", *map(reward_metric, ("reward", *figures.COMPONENTS))}
 
 
 def run(params: Params, run: StageRun) -> Path:
-    """Draw and write; returns the report page.
+    """Draw the figures and write the page; returns the page's path.
 
     Raises:
-        StageError: an input is missing or not what its stage writes.
+        StageError: an input is missing, invalid or incomplete.
     """
     train = read_train(TRAIN)
     baseline = read_json(BASELINE, "gate", ("reward_mean", "components"))
     evaluation = read_json(EVALUATION, "evaluate", ("n", "reward", "before", "after"))
-    transcripts = read_lines(TRANSCRIPTS, "evaluate")
+    transcripts = read_values(TRANSCRIPTS, "evaluate", lines=True)
     smooth = params.plots.smooth
     drawn = {
         "reward_curve": figures.reward_curve(train, baseline, smooth),
@@ -49,7 +50,7 @@ def run(params: Params, run: StageRun) -> Path:
         "curriculum": figures.curriculum(train, params.train.curriculum),
     }
     paths = {name: save(figure, name, params.plots.dpi) for name, figure in drawn.items()}
-    page = report.render(
+    page = html.render(
         evaluation,
         transcripts,
         train=train,
@@ -58,70 +59,55 @@ def run(params: Params, run: StageRun) -> Path:
         pairs=params.plots.transcripts,
         profile=params.profile,
     )
-    with replacing(PAGE) as temporary:
-        temporary.write_text(page, encoding="utf-8")
-    for path in (*paths.values(), PAGE):
+    for path in (*paths.values(), write_text(PAGE, page)):
         run.log_artifact(path)
     return PAGE
 
 
 def save(figure: Figure, name: str, dpi: int) -> Path:
-    """Write a figure to plots/NAME.png; without a date in it, so equal input gives equal bytes."""
+    """Write plots/NAME.png without a date, so that equal input gives equal bytes."""
     path = FOLDER / f"{name}.png"
     with replacing(path) as temporary:
         figure.savefig(temporary, dpi=dpi, facecolor="white", metadata={"Software": None})
     return path
 
 
-def missing(path: Path, stage: str) -> StageError:
-    """What to say when an input is not there."""
-    return StageError(f"plots: {path} is missing; run the stage {stage} first")
-
-
 def read_train(path: Path) -> pd.DataFrame:
-    """The training's table, a row a step, by step.
+    """Table of the training with one row per step, sorted by step.
 
     Raises:
-        StageError: missing, empty or without a column.
+        StageError: the file is missing or empty, or lacks a column.
     """
-    if not path.is_file():
-        raise missing(path, "train")
+    require(path, "train")
     train = pd.read_parquet(path)
     lost = sorted(TRAIN_COLUMNS - set(train.columns))
     if lost or train.empty:
         what = f"no column {', '.join(lost)}" if lost else "no rows"
-        raise StageError(f"plots: {path} has {what}; run the stage train again")
+        raise StageError(f"{path} has {what}. Run the stage train again.")
     return train.sort_values("step", ignore_index=True)
 
 
 def read_json(path: Path, stage: str, keys: tuple[str, ...]) -> dict[str, Any]:
-    """A report of an earlier stage.
+    """Report of an earlier stage.
 
     Raises:
-        StageError: missing, no JSON, or without one of the keys.
+        StageError: the file is missing or not valid JSON, or lacks a key.
     """
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise missing(path, stage) from None
-    except ValueError as error:
-        raise StageError(f"plots: {path}: {error}; run the stage {stage} again") from None
-    lost = [key for key in keys if data.get(key) is None]
-    if lost:
-        raise StageError(f"plots: {path} has no {', '.join(lost)}; run the stage {stage} again")
-    return dict(data)
+    (data,) = read_values(path, stage, lines=False)
+    if lost := [key for key in keys if data.get(key) is None]:
+        raise StageError(f"{path} has no {', '.join(lost)}. Run the stage {stage} again.")
+    return data
 
 
-def read_lines(path: Path, stage: str) -> list[dict[str, Any]]:
-    """A JSONL file.
+def read_values(path: Path, stage: str, *, lines: bool) -> list[dict[str, Any]]:
+    """Values of a JSON file, or of a JSONL file if `lines`.
 
     Raises:
-        StageError: missing or no JSON.
+        StageError: the file is missing or not valid JSON.
     """
+    require(path, stage)
+    text = path.read_text(encoding="utf-8")
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-        return [json.loads(line) for line in lines if line.strip()]
-    except FileNotFoundError:
-        raise missing(path, stage) from None
+        return [json.loads(part) for part in (text.splitlines() if lines else [text])]
     except ValueError as error:
-        raise StageError(f"plots: {path}: {error}; run the stage {stage} again") from None
+        raise StageError(f"{path} is invalid ({error}). Run the stage {stage} again.") from None

@@ -1,11 +1,11 @@
-"""Stage `prepare`: problems from their source, completed, checked and split by group.
+"""Stage `prepare`: read problems from their source, complete, check and split them.
 
-Every exact further occurrence of a gold text becomes an alternative of its fact. A row that is no
-problem, or one whose reward nobody could earn, is rejected, with the reason in the report.
+Each exact repetition of a gold text becomes an alternative of its fact. Invalid rows, and problems
+whose reward nobody could earn, are rejected; the report has the reasons.
 
 Writes data/problems/{train,validation,test}.parquet (columns: `env.problems.schema.COLUMNS`) and
-data/report.json: rows, groups, shares and a hash of the content for each split, how the quotes
-were found, and what was rejected.
+data/report.json: rows, collections, shares and content hash of each split, how quotes were found,
+and the rejected rows.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from env.errors import SourceError, SourceUnreachable
-from env.problems import files, hub
-from env.problems.align import add_alternatives, fault
 from env.problems.schema import COLUMNS, Problem, Split, to_row
-from env.problems.source import Bounds, Found, Rejected, Repetitions
-from env.problems.splits import SPLITS as SPLITS
 from env.problems.synthetic import generate
 from tasks.config import Params
+from tasks.data import files, hub
+from tasks.data.align import add_alternatives, fault
+from tasks.data.source import Found, ProblemBounds, Rejected, Repetitions
+from tasks.data.splits import SPLITS as SPLITS
 from tasks.errors import ConfigError, StageError
-from tasks.outputs import replacing, write_json
-from tasks.progress import Counted
+from tasks.io import replacing, write_json
+from tasks.reporting.progress import Counted
 
 if TYPE_CHECKING:
-    from tasks.tracking import StageRun
+    from tasks.tracking.runs import StageRun
 
 PROBLEMS = Path("data/problems")
 REPORT = Path("data/report.json")
 
 _NAMED = 5
-"""Rejected rows that an error names."""
+"""Maximum number of rejected rows in an error message."""
 
 logger = logging.getLogger(__name__)
 
@@ -47,10 +47,9 @@ def run(params: Params, run: StageRun) -> Path:
 
     Raises:
         ConfigError: the source cannot be read.
-        StageError: the Hub does not answer, too many rows are rejected, or no problem is left in
-            a split.
+        StageError: the Hub does not answer, too many rows are rejected, or a split is empty.
     """
-    found = read(params)
+    found = read_source(params)
     judge(params, found)
     rows = {
         split: [to_row(problem) for problem in found.problems if problem.split == split]
@@ -72,8 +71,8 @@ def run(params: Params, run: StageRun) -> Path:
     return PROBLEMS
 
 
-def read(params: Params) -> Found:
-    """All that the source of the settings holds, in its splits.
+def read_source(params: Params) -> Found:
+    """Problems of the source in their splits, and rejected rows.
 
     Raises:
         ConfigError: the source cannot be read.
@@ -82,7 +81,7 @@ def read(params: Params) -> Found:
     settings = params.prepare
     if settings.source == "synthetic":
         return accept(generate(settings.synthetic), params.rewards.min_span_chars)
-    bounds = Bounds(
+    bounds = ProblemBounds(
         min_span_chars=params.rewards.min_span_chars,
         max_text_chars=params.validate_.max_text_chars,
         max_papers=params.validate_.max_papers,
@@ -92,74 +91,71 @@ def read(params: Params) -> Found:
     try:
         with Counted("prepare") as progress:
             if settings.source == "hub":
-                return hub.read(settings.hub, align, splits, bounds, progress.done)
-            return files.read(settings.files, align, splits, bounds, progress.done)
+                return hub.read_data_set(settings.hub, align, splits, bounds, progress.done)
+            return files.read_problem_file(settings.files, align, splits, bounds, progress.done)
     except SourceUnreachable as error:
-        raise StageError(f"prepare: {error}") from None
+        raise StageError(str(error)) from None
     except SourceError as error:
-        raise ConfigError(f"prepare: {error}") from None
+        raise ConfigError(str(error)) from None
 
 
 def accept(candidates: Sequence[Problem], min_span_chars: int) -> Found:
     """Generated problems with all alternatives, and the rejected ones with their reasons.
 
     Args:
-        candidates: the first of two that repeat each other stays.
-        min_span_chars: shorter gold could never be found.
+        candidates: problems; of repeated ones the first is kept.
+        min_span_chars: minimum length of gold; answers cannot contain shorter spans.
     """
     problems: list[Problem] = []
     rejected: list[Rejected] = []
     seen = Repetitions()
     for problem in candidates:
         reason = fault(problem, min_span_chars)
-        told = (
-            Rejected(problem.problem_id, "evidence", reason, "mend prepare.synthetic")
-            if reason
-            else seen.fault(problem.problem_id, problem)
-        )
-        if told:
-            rejected.append(told)
+        if reason:
+            fix = "change prepare.synthetic"
+            rejected.append(Rejected(problem.problem_id, "evidence", reason, fix))
+        elif repetition := seen.fault(problem.problem_id, problem):
+            rejected.append(repetition)
         else:
             problems.append(add_alternatives(problem))
     return Found(problems, rejected)
 
 
 def judge(params: Params, found: Found) -> None:
-    """Refuse data that cannot be trained on.
+    """Refuse data that is unfit for training.
 
     Raises:
-        StageError: too many rows were rejected, or no problem is left in a split.
+        StageError: too many rows were rejected, or a split is empty.
     """
     rejected = found.rejected_rows
-    share = rejected / max(1, rejected + len(found.problems))
-    if share > params.validate_.max_rejected:
+    rows = rejected + len(found.problems)
+    if rejected / max(1, rows) > params.validate_.max_rejected:
         raise StageError(
-            f"prepare: {rejected} of {rejected + len(found.problems)} rows were rejected, more "
-            f"than validate.max_rejected {params.validate_.max_rejected:g}{_first(found)}"
+            f"{rejected} of {rows} rows were rejected, more than validate.max_rejected "
+            f"{params.validate_.max_rejected:g}{_first(found)}"
         )
     filled = {problem.split for problem in found.problems}
     for split in SPLITS:
         if split not in filled:
             raise StageError(
-                f"prepare: no problem in the split {split!r}, {rejected} were rejected; "
+                f"the split {split!r} is empty ({rejected} rows rejected). "
                 f"{_more(params, found, split)}{_first(found)}"
             )
 
 
 def _more(params: Params, found: Found, split: Split) -> str:
-    """How an empty split gets problems."""
+    """Fix for an empty split."""
     if params.prepare.source == "synthetic":
-        return f"raise prepare.synthetic.groups.{split}"
-    groups = len({problem.group_id for problem in found.problems})
+        return f"Raise prepare.synthetic.collections.{split}."
+    collections = len({problem.collection_id for problem in found.problems})
     return (
-        f"{len(found.problems)} problems are {groups} groups that share no paper and no question, "
-        "three are needed: add problems about other papers, or let each row name its own "
-        "`documents`"
+        f"{len(found.problems)} problems form {collections} collections, three are needed. Add "
+        "problems about other papers, or name the `documents` of each row."
     )
 
 
 def write_parquet(path: Path, rows: Sequence[dict[str, str]]) -> None:
-    """Rows as strings; equal rows make equal bytes."""
+    """Write rows of strings; equal rows give equal bytes."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -168,14 +164,14 @@ def write_parquet(path: Path, rows: Sequence[dict[str, str]]) -> None:
 
 
 def describe(found: Found, rows: dict[Split, list[dict[str, str]]], source: str) -> dict[str, Any]:
-    """The report: what the data is made of, as plain JSON values."""
+    """The report on the data as plain JSON values."""
     problems = found.problems
     splits = {}
     for split in SPLITS:
         members = [problem for problem in problems if problem.split == split]
         splits[split] = {
             "rows": len(members),
-            "groups": len({problem.group_id for problem in members}),
+            "collections": len({problem.collection_id for problem in members}),
             "content_sha256": content_hash(rows[split]),
             "difficulty_shares": _shares([problem.difficulty for problem in members]),
             "tier_shares": {
@@ -201,7 +197,7 @@ def describe(found: Found, rows: dict[Split, list[dict[str, str]]], source: str)
 
 
 def content_hash(rows: Sequence[dict[str, str]]) -> str:
-    """SHA-256 of the rows as JSON lines: the same in every version of the file format."""
+    """SHA-256 of the rows as JSON lines, independent of the version of the file format."""
     digest = hashlib.sha256()
     for row in rows:
         digest.update(json.dumps(row, ensure_ascii=True).encode() + b"\n")
@@ -213,7 +209,7 @@ def _shares(values: Sequence[str]) -> dict[str, float]:
 
 
 def _first(found: Found) -> str:
-    """The first faults, one a line."""
+    """The first faults, one per line."""
     named = [f"\n  {fault}" for fault in found.rejected[:_NAMED]]
     more = len(found.rejected) - len(named)
     return "".join(named) + (f"\n  and {more} more" if more else "")

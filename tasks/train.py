@@ -1,9 +1,10 @@
-"""Stage `train`: GRPO on trees of episodes, under the curriculum, from models/base.
+"""Stage `train`: GRPO on trees of episodes, with the curriculum, from models/base.
 
-Writes models/adapter (models/policy with `train.method: full`) and reports/train.parquet, a row
-a step; besides, models/checkpoints, and in reports/raw_episodes.jsonl some episodes of every
-`table_every`-th step. A killed run resumes: what decides the next step is in the newest
-checkpoint, and its problems depend on the seed and the step's number alone.
+Writes models/adapter (models/policy with `train.method: full`), reports/train.parquet with a row
+per step, models/checkpoints, and some episodes of every `table_every`-th step in
+reports/raw_episodes.jsonl. A killed run resumes from the newest checkpoint, which has all state.
+The problems of a step depend only on the seed and the step's number. Checkpoints of other code,
+settings or data are renamed to models/checkpoints.<date>-<time>.
 """
 
 from __future__ import annotations
@@ -21,94 +22,84 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from tasks.config import Params
-from tasks.errors import ConfigError, StageError
-from tasks.outputs import replacing
-from tasks.progress import Steps
+from agent.rollouts.specs import EpisodeSpec, read_specs
+from tasks.config import Params, read_yaml
+from tasks.errors import ConfigError, StageError, as_stage_error
+from tasks.io import replacing, require
+from tasks.reporting.progress import Steps
 
 if TYPE_CHECKING:
-    from agent.rollout import EpisodeSpec
-    from agent.trajectory import Trajectory
+    from agent.rollouts.trajectory import Trajectory
     from env.client import Sessions
-    from tasks.tracking import StageRun
+    from tasks.tracking.runs import StageRun
 
 BASE = Path("models/base")
 DATA = Path("data/problems/train.parquet")
 RESULT = {"lora": Path("models/adapter"), "full": Path("models/policy")}
 CHECKPOINTS = Path("models/checkpoints")
 BOOKKEEPING = {"save_every", "keep_checkpoints", "table_every", "report_to"}
-"""Settings that may change without spoiling a resume."""
+"""Settings that may differ from those of a checkpoint."""
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("agent", "env", "rewards")
-"""What plays, scores and trains; a checkpoint of other code is not gone on from."""
+PACKAGES = ("agent", "env", "rewards", "tasks")
+"""Folders of the inputs in dvc.yaml that count as code in the fingerprint."""
 
 logger = logging.getLogger(__name__)
 
 
+@as_stage_error()
 def run(params: Params, run: StageRun) -> Path:
-    """Train to the last step, from the newest fitting checkpoint; returns the result's path.
+    """Train to the last step, from the newest checkpoint that fits; returns the result's path.
 
     Raises:
-        ConfigError: training at temperature 0, or a control that the data do not allow.
-        StageError: the base or the data are missing, there is no room, the environment is gone,
-            or log-probabilities do not agree.
+        ConfigError: the temperature is 0, or the data does not permit the control.
+        StageError: the base or the data is missing, the disk is full, the environment is lost, or
+            log-probabilities of trainer and rollout differ.
     """
     import torch
 
-    from agent import checkpoints
-    from agent.errors import CheckpointError, ParityError, PolicyError, RolloutError
-    from agent.models import load_model
-    from agent.trainer import TreeGRPOTrainer
+    from agent.policies.hf_policy import load_model
+    from agent.training import checkpoints
+    from agent.training.trainer import TreeGRPOTrainer
     from env.client import Sessions
-    from env.errors import EpisodeError
 
     settings = params.train
     if settings.generation.temperature == 0:
-        raise ConfigError("train.generation.temperature: 0 samples nothing to learn from; use 1.0")
+        raise ConfigError("train.generation.temperature is 0 (all episodes are equal). Set 1.0.")
     problems = read_problems(DATA, settings.curriculum.levels)
-    if not BASE.is_dir():
-        raise StageError(f"train: {BASE} is missing; run the stage warmstart first")
+    require(BASE, "warmstart")
     torch.set_num_threads(params.threads)
     start = checkpoints.choose(CHECKPOINTS, marks := fingerprint(params))
     progress = Steps("train", settings.steps)
-    progress.say(start.reason)
-    run.set_tags({"start": start.reason})
-    if start.checkpoint is None:
-        checkpoints.clear(CHECKPOINTS)
     result = RESULT[settings.method]
     sessions_wanted = min(params.env.max_sessions, settings.problems_per_step * settings.group_size)
-    try:
-        model, tokenizer = load_model(BASE)
-        with (
-            environment(params) as url,
-            Sessions(url, sessions_wanted) as sessions,
-            progress,
-        ):
-            loop = Loop(params, run, problems, sessions, tokenizer, progress, marks)
-            trainer = TreeGRPOTrainer(
-                model,
-                tokenizer,
-                settings,
-                output_dir=CHECKPOINTS,
-                rollout=loop.rollout,
-                on_step=loop.on_step,
-                state=loop.save,
-            )
-            checkpoints.require_space(
-                CHECKPOINTS, trainer.checkpoint_bytes(), settings.keep_checkpoints
-            )
-            loop.begin(start.state)
-            trainer.resume(start.checkpoint)
-        with replacing(result) as temporary:
-            trainer.save_result(temporary)
-        loop.log.write()
-    except (CheckpointError, EpisodeError, ParityError, PolicyError, RolloutError) as error:
-        raise StageError(f"train: {error}") from error
+    kept = checkpoints.set_aside(CHECKPOINTS) if start.checkpoint is None else ""
+    reason = f"{start.reason}. {kept}" if kept else start.reason
+    progress.say(reason)
+    run.set_tags({"start": reason})
+    model, tokenizer = load_model(BASE)
+    with training_environment(params) as url, Sessions(url, sessions_wanted) as sessions, progress:
+        callbacks = TrainingCallbacks(params, run, problems, sessions, tokenizer, progress, marks)
+        trainer = TreeGRPOTrainer(
+            model,
+            tokenizer,
+            settings,
+            output_dir=CHECKPOINTS,
+            rollout=callbacks.rollout,
+            on_step=callbacks.on_step,
+            state=callbacks.save,
+        )
+        size = trainer.checkpoint_bytes()
+        checkpoints.require_space(CHECKPOINTS, size, settings.keep_checkpoints)
+        callbacks.begin(start.state)
+        trainer.resume(start.checkpoint)
+    with replacing(result) as temporary:
+        trainer.save_result(temporary)
+    callbacks.log.write()
     return result
 
 
-class Loop:
-    """What the trainer calls back: episodes to learn from, and where its figures go."""
+class TrainingCallbacks:
+    """Callbacks of the trainer: they play episodes and log figures."""
 
     def __init__(
         self,
@@ -120,9 +111,9 @@ class Loop:
         progress: Steps,
         marks: dict[str, str],
     ) -> None:
-        from agent.curriculum import Curriculum
-        from agent.groups import Drawn
-        from tasks.training_log import TrainingLog
+        from agent.training.curriculum import Curriculum
+        from agent.training.groups import Drawn
+        from tasks.reporting.training_log import TrainingLog
 
         self.settings = params.train
         self.success_at = params.rewards.success_at
@@ -134,17 +125,17 @@ class Loop:
         self.started = time.monotonic()
 
     def begin(self, state: dict[str, Any] | None) -> None:
-        """Go on from a checkpoint's state, if there is one."""
+        """Restore the state of a checkpoint, if one is given."""
         if state is not None:
             self.curriculum.restore(state["curriculum"])
             self.log.restore(state)
             self.progress.begin_at(state["step"])
 
     def rollout(self, model: Any, step: int) -> list[list[Trajectory]]:
-        """Play the groups of a step with the live weights."""
-        from agent.groups import draw_groups
-        from agent.models import TransformersPolicy
-        from agent.rollout import play
+        """Groups of episodes of a step, played with the current weights."""
+        from agent.policies.hf_policy import TransformersPolicy
+        from agent.rollouts.engine import play
+        from agent.training.groups import draw_groups
 
         self.started = time.monotonic()
         policy = TransformersPolicy(model, self.tokenizer, self.settings.generation)
@@ -158,8 +149,8 @@ class Loop:
         return self.drawn.groups
 
     def on_step(self, step: int, logs: dict[str, float]) -> None:
-        """After the optimizer step: the curriculum's gate, the figures, the progress."""
-        from agent.metrics import draw_metrics, episode_metrics, trainer_metrics
+        """Update the curriculum, log figures and show progress after an optimizer step."""
+        from agent.training.metrics import draw_metrics, episode_metrics, trainer_metrics
 
         level, index = self.curriculum.level, self.curriculum.index
         played = self.drawn.episodes
@@ -177,7 +168,7 @@ class Loop:
         self.log.add_step(step, metrics, level=level, event=events[0].kind if events else "")
         if step % self.settings.table_every == 0 or step == 1:
             self.log.add_episodes(step, played)
-        # Neither is there when all of the step's own episodes were lost.
+        # Both are missing if all episodes of the step are void.
         reward, primary = (metrics.get(f"reward/{n}", math.nan) for n in ("overall", "primary"))
         self.progress.done(step, f"{level}  reward {reward:.3f}  primary {primary:.3f}")
         for event in events:
@@ -188,7 +179,7 @@ class Loop:
             self.run.set_tags({f"curriculum_{event.kind}_{step}": f"{event.source}>{event.target}"})
 
     def save(self) -> dict[str, Any]:
-        """Write the reports; what a resume needs, for the checkpoint."""
+        """Write the reports; returns the state that a checkpoint stores to resume."""
         self.log.write()
         return {
             "fingerprint": self.marks,
@@ -198,10 +189,10 @@ class Loop:
 
 
 def fingerprint(params: Params) -> dict[str, str]:
-    """What must be the same for a checkpoint to be continued, by name."""
-    from tasks.lineage import files_hash, folder_hash
+    """Hashes by name; a checkpoint can be continued if all are equal."""
+    from tasks.tracking.lineage import files_hash, folder_hash
 
-    levels = params.prepare.synthetic.levels  # of which the hint is in no file: only in prompts
+    levels = params.prepare.synthetic.levels  # hints are in prompts only, not in a file
     settings = {
         "train": params.train.model_dump(mode="json", exclude=BOOKKEEPING),
         "env": params.env.model_dump(mode="json"),
@@ -215,77 +206,71 @@ def fingerprint(params: Params) -> dict[str, str]:
         "base model": folder_hash(BASE),
         "training data": _digest(DATA.read_bytes()),
         "hints": ",".join(name for name, level in levels.items() if level.hint),
-        "code": files_hash(_code(), ROOT),
+        "code": files_hash(code_files(), ROOT),
     }
 
 
-def _code() -> list[Path]:
-    packages = [path for name in PACKAGES for path in (ROOT / name).rglob("*.py")]
-    return sorted([*packages, ROOT / "tasks/train.py"])
+def code_files() -> list[Path]:
+    """Python files among the inputs of this stage in dvc.yaml."""
+    stages = read_yaml(ROOT / "dvc.yaml")["stages"]
+    paths = [ROOT / name for name in stages["train"]["deps"] if name.startswith(PACKAGES)]
+    return sorted(
+        file for path in paths for file in (path.rglob("*.py") if path.is_dir() else [path])
+    )
 
 
 def read_problems(path: Path, levels: Sequence[str]) -> dict[str, list[EpisodeSpec]]:
-    """Training problems by level, in the order of their ids; public columns only.
+    """Training problems by level, sorted by id, without gold.
 
     Raises:
-        StageError: no data, or none of a level.
+        SettingsError: the data is missing.
+        StageError: a level has no problems.
     """
-    from agent.rollout import EpisodeSpec
-
-    if not path.is_file():
-        raise StageError(f"train: {path} is missing; run the stage prepare first")
-    frame = pd.read_parquet(path, columns=["problem_id", "group_id", "difficulty", "tier"])
     problems: dict[str, list[EpisodeSpec]] = {}
-    for row in frame.sort_values("problem_id").itertuples(index=False):
-        spec = EpisodeSpec(
-            problem_id=str(row.problem_id),
-            difficulty=str(row.difficulty),
-            group_id=str(row.group_id),
-            tier=str(row.tier),
-        )
+    for spec in sorted(read_specs(path), key=lambda spec: spec.problem_id):
         problems.setdefault(spec.difficulty, []).append(spec)
-    missing = [level for level in levels if level not in problems]
-    if missing:
+    if missing := [level for level in levels if level not in problems]:
         raise StageError(
-            f"train: {path} holds no problem of difficulty {', '.join(missing)}; change "
-            "train.curriculum.levels or run the stage prepare again"
+            f"{path} has no problem of difficulty {', '.join(missing)}. Change "
+            "train.curriculum.levels or run the stage prepare again."
         )
     return problems
 
 
 @contextmanager
-def environment(params: Params) -> Iterator[str]:
-    """URL of the environment; for the control `wrong_gold` one with the gold mixed up."""
-    from tasks import deploy
+def training_environment(params: Params) -> Iterator[str]:
+    """URL of the environment; the control `wrong_gold` gets one with exchanged gold."""
+    from tasks.deployment.environment import environment
+    from tasks.deployment.local import local_server
 
     if params.train.control != "wrong_gold":
-        with deploy.environment(params) as url:
+        with environment(params) as url:
             yield url
         return
     with tempfile.TemporaryDirectory(prefix="rlm-control-") as folder:
         swapped = with_wrong_gold(pd.read_parquet(DATA))
         swapped.to_parquet(Path(folder) / DATA.name, index=False)
-        logger.warning("control wrong_gold: each problem is scored by another one's gold")
-        with deploy.local_server(params, data=Path(folder)) as url:
+        logger.warning("control wrong_gold: gold of another problem scores each problem")
+        with local_server(params, data=Path(folder)) as url:
             yield url
 
 
 def with_wrong_gold(problems: pd.DataFrame) -> pd.DataFrame:
-    """The same problems, each with evidence and tier of the next one about the same papers.
+    """The problems, each with the evidence and tier of the next one in its collection.
 
     Raises:
-        ConfigError: a group has a single question.
+        ConfigError: a collection has only one question.
     """
-    swapped = problems.sort_values(["group_id", "problem_id"], ignore_index=True)
-    groups = swapped.groupby("group_id", sort=False)
-    if (groups["problem_id"].transform("size") < 2).any():
+    swapped = problems.sort_values(["collection_id", "problem_id"], ignore_index=True)
+    collections = swapped.groupby("collection_id", sort=False)
+    if (collections["problem_id"].transform("size") < 2).any():
         raise ConfigError(
-            "train.control: wrong_gold needs groups of two questions or more: raise "
-            "prepare.synthetic.questions_per_group"
+            "train.control=wrong_gold requires collections of at least two questions. Raise "
+            "prepare.synthetic.questions_per_collection."
         )
     for name in ("evidence", "tier"):
-        following = groups[name].shift(-1)
-        swapped[name] = following.where(following.notna(), groups[name].transform("first"))
+        following = collections[name].shift(-1)
+        swapped[name] = following.where(following.notna(), collections[name].transform("first"))
     return swapped
 
 

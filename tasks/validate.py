@@ -1,8 +1,8 @@
-"""Stage `validate`: Great Expectations on the data; a failed check stops the chain.
+"""Stage `validate`: check the data with Great Expectations; a failed check stops the chain.
 
-Reads what `prepare` wrote. Writes reports/validation.json (each check, with the rows that broke
-it) and the Data Docs page reports/data_docs/index.html, of a failed run as well. The expectations
-themselves are in `tasks/expectations.py`.
+Reads the files of `prepare`. Writes reports/validation.json (each check with the rows that failed
+it) and the Data Docs page reports/data_docs/index.html, also after a failed check.
+`tasks/data/expectations.py` has the expectations.
 """
 
 from __future__ import annotations
@@ -17,17 +17,16 @@ import pandas as pd
 from pydantic import ValidationError
 
 from env.problems.schema import Problem, from_row, tier_of
-from env.problems.settings import LevelSettings
-from env.problems.splits import leaks
 from tasks.config import Params
-from tasks.data_docs import finish
+from tasks.data.splits import leaks
 from tasks.errors import StageError
-from tasks.outputs import replacing, write_json
+from tasks.io import replacing, require, write_json
 from tasks.prepare import PROBLEMS, SPLITS
+from tasks.reporting.data_docs import finish
 
 if TYPE_CHECKING:
-    from tasks.expectations import Check
-    from tasks.tracking import StageRun
+    from tasks.data.expectations import Check
+    from tasks.tracking.runs import StageRun
 
 DOCS = Path("reports/data_docs")
 REPORT = Path("reports/validation.json")
@@ -41,9 +40,10 @@ def run(params: Params, run: StageRun) -> Path:
     Raises:
         StageError: a file is missing or unreadable, or a check failed; the message names rows.
     """
-    files = read(PROBLEMS)
+    files = read_splits(PROBLEMS)
     tables = tabulate(files, params)
-    from tasks.expectations import Bounds, run_checks
+    rows = {split: len(frame) for split, frame in files.items()}
+    from tasks.data.expectations import Bounds, run_checks
 
     bounds = Bounds(
         difficulties=params.prepare.levels,
@@ -54,18 +54,11 @@ def run(params: Params, run: StageRun) -> Path:
     with replacing(DOCS) as site:
         site.mkdir()
         checks = run_checks(tables, bounds, site)
-        finish(site, checks, {split: len(frame) for split, frame in files.items()}, params.profile)
+        finish(site, checks, rows, params.profile)
     failed = [check for check in checks if not check.success]
-    write_json(
-        REPORT,
-        {
-            "success": not failed,
-            "rows": {split: len(frame) for split, frame in files.items()},
-            "checks": [check.as_dict() for check in checks],
-        },
-    )
+    report = {"success": not failed, "rows": rows, "checks": [check.as_dict() for check in checks]}
     run.log_metrics({"data/checks": len(checks), "data/failed_checks": len(failed)})
-    run.log_artifact(REPORT)
+    run.log_artifact(write_json(REPORT, report))
     run.log_artifact(DOCS)
     if failed:
         raise StageError(complaint(failed, len(checks)))
@@ -73,43 +66,41 @@ def run(params: Params, run: StageRun) -> Path:
     return REPORT
 
 
-def read(folder: Path) -> dict[str, pd.DataFrame]:
-    """The rows of each split's file.
+def read_splits(folder: Path) -> dict[str, pd.DataFrame]:
+    """Rows of the file of each split.
 
     Raises:
-        StageError: a file is missing or no Parquet.
+        StageError: a file is missing or not valid Parquet.
     """
     files: dict[str, pd.DataFrame] = {}
     for split in SPLITS:
         path = folder / f"{split}.parquet"
-        if not path.is_file():
-            raise StageError(f"validate: {path} is missing; run the stage prepare first")
+        require(path, "prepare")
         try:
             files[split] = pd.read_parquet(path)
         except (OSError, ValueError) as error:
             raise StageError(
-                f"validate: {path} is not readable as Parquet ({error}); run prepare again"
+                f"{path} is not readable as Parquet ({error}). Run the stage prepare again."
             ) from None
     return files
 
 
 def _parse(row: Mapping[str, Any]) -> tuple[Problem | None, str | None]:
-    """The problem of a row, or what is wrong with it in a few words."""
+    """The problem of a row, or its fault."""
     try:
         return from_row(row), None
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        return None, f"{where}: {first['msg']}"
+        return None, f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
     except ValueError as error:
         return None, str(error)
 
 
 def tabulate(files: Mapping[str, pd.DataFrame], params: Params) -> dict[str, pd.DataFrame]:
-    """The tables that the expectations read: `problems`, `spans`, `shares`.
+    """Tables for the expectations: `problems`, `spans` and `shares`.
 
-    Rows that are no problem keep their place in `problems`, with their `fault` said; what cannot
-    be derived of them stays empty, and other checks pass over it.
+    Invalid rows stay in `problems` with their `fault`. Their derived columns are empty, and other
+    checks ignore them.
     """
     problems = pd.concat(
         [frame.assign(file=split) for split, frame in files.items()], ignore_index=True
@@ -117,9 +108,9 @@ def tabulate(files: Mapping[str, pd.DataFrame], params: Params) -> dict[str, pd.
     records: list[dict[str, Any]] = problems.to_dict("records")
     parsed = [_parse(row) for row in records]
 
-    splits_of_group: dict[str, set[str]] = defaultdict(set)
+    splits_of_collection: dict[str, set[str]] = defaultdict(set)
     for row in records:
-        splits_of_group[str(row.get("group_id"))].add(row["file"])
+        splits_of_collection[str(row.get("collection_id"))].add(row["file"])
     whole = [
         problem.model_copy(update={"split": row["file"]})
         for row, (problem, _) in zip(records, parsed, strict=True)
@@ -128,9 +119,11 @@ def tabulate(files: Mapping[str, pd.DataFrame], params: Params) -> dict[str, pd.
     found = leaks(whole, params.prepare.splits)
 
     problems["fault"] = pd.Series([why for _, why in parsed], dtype=object)
-    problems["tier_of_gold"] = [_tier(problem) for problem, _ in parsed]
-    problems["splits_of_group"] = [
-        len(splits_of_group[str(row.get("group_id"))]) for row in records
+    problems["tier_of_gold"] = [
+        tier_of(len(problem.gold_papers)) if problem else None for problem, _ in parsed
+    ]
+    problems["splits_of_collection"] = [
+        len(splits_of_collection[str(row.get("collection_id"))]) for row in records
     ]
     for kind in ("paper", "question"):
         leaking = Counter(
@@ -141,83 +134,53 @@ def tabulate(files: Mapping[str, pd.DataFrame], params: Params) -> dict[str, pd.
         max(len(paper.text) for paper in problem.papers) if problem else None
         for problem, _ in parsed
     ]
-    return {
-        "problems": problems,
-        "spans": span_table(whole),
-        "shares": share_table(files, params),
-    }
-
-
-def _tier(problem: Problem | None) -> str | None:
-    return tier_of(len(problem.gold_papers)) if problem else None
+    return {"problems": problems, "spans": span_table(whole), "shares": share_table(files, params)}
 
 
 def span_table(problems: Sequence[Problem]) -> pd.DataFrame:
-    """A row for each gold span: its name, its text, and what stands at its place."""
+    """A row per gold span: its name, its text, and the text of the paper at its place."""
     rows = []
     for problem in problems:
         texts = {paper.paper_id: paper.text for paper in problem.papers}
         canaries = {paper.paper_id for paper in problem.papers if paper.canary}
         for fact in problem.evidence:
             for span in fact.spans:
-                rows.append(
-                    {
-                        "span": f"{problem.problem_id} {fact.fact_id} "
-                        f"{span.paper_id}[{span.start}:{span.end}]",
-                        "text": span.text,
-                        "slice": texts.get(span.paper_id, "")[span.start : span.end],
-                        "chars": len(span.text),
-                        "canary": int(span.paper_id in canaries),
-                    }
-                )
+                place = f"{span.paper_id}[{span.start}:{span.end}]"
+                found = texts.get(span.paper_id, "")[span.start : span.end]
+                name = f"{problem.problem_id} {fact.fact_id} {place}"
+                canary = int(span.paper_id in canaries)
+                rows.append((name, span.text, found, len(span.text), canary))
     return pd.DataFrame(rows, columns=["span", "text", "slice", "chars", "canary"])
 
 
-def _reachable_tiers(level: LevelSettings) -> set[str]:
-    return {tier_of(gold) for gold in range(1, level.max_gold + 1)}
-
-
 def share_table(files: Mapping[str, pd.DataFrame], params: Params) -> pd.DataFrame:
-    """Shares of difficulties in a split, and of tiers in a difficulty, with their least values.
+    """Shares of difficulties in a split, and of tiers in a difficulty, with their minimum.
 
-    Which tiers a difficulty has is a promise of the synthetic source's settings alone.
+    Only the settings of the synthetic source determine the tiers of a difficulty.
     """
     synthetic = params.prepare.source == "synthetic"
     levels = params.prepare.synthetic.levels if synthetic else {}
-    tiers = {name: _reachable_tiers(level) for name, level in levels.items()}
-    rows: list[dict[str, Any]] = []
+    bounds = params.validate_
+    rows: list[tuple[str, str, int, float, float]] = []
     for split, frame in files.items():
         counts = Counter(zip(frame.get("difficulty", []), frame.get("tier", []), strict=True))
-        rows.append(
-            {"share_of": split, "kind": "split", "rows": len(frame), "share": 1.0, "least": 0.0}
-        )
+        rows.append((split, "split", len(frame), 1.0, 0.0))
         for difficulty in params.prepare.levels:
-            of_level = sum(n for (name, _), n in counts.items() if name == difficulty)
-            rows.append(
-                {
-                    "share_of": f"{split}/{difficulty}",
-                    "kind": "difficulty",
-                    "rows": of_level,
-                    "share": of_level / max(1, len(frame)),
-                    "least": params.validate_.difficulty_share,
-                }
-            )
-            rows += [
-                {
-                    "share_of": f"{split}/{difficulty}/{tier}",
-                    "kind": "tier",
-                    "rows": counts[difficulty, tier],
-                    "share": counts[difficulty, tier] / max(1, of_level),
-                    "least": params.validate_.tier_share,
-                }
-                for tier in sorted(tiers.get(difficulty, ()))
-            ]
-    return pd.DataFrame(rows)
+            name = f"{split}/{difficulty}"
+            of_level = sum(n for (level, _), n in counts.items() if level == difficulty)
+            share = of_level / max(1, len(frame))
+            rows.append((name, "difficulty", of_level, share, bounds.difficulty_share))
+            most = levels[difficulty].max_gold if difficulty in levels else 0
+            for tier in sorted({tier_of(gold) for gold in range(1, most + 1)}):
+                count = counts[difficulty, tier]
+                share = count / max(1, of_level)
+                rows.append((f"{name}/{tier}", "tier", count, share, bounds.tier_share))
+    return pd.DataFrame(rows, columns=["share_of", "kind", "rows", "share", "least"])
 
 
 def complaint(failed: Sequence[Check], checks: int) -> str:
-    """One message for all failed checks: what, which rows, how to mend it."""
-    lines = [f"validate: {len(failed)} of {checks} checks failed; see {DOCS}/index.html"]
+    """One error message for all failed checks, with rows and a fix."""
+    lines = [f"{len(failed)} of {checks} checks failed; see {DOCS}/index.html"]
     for check in failed:
         rows = ", ".join(check.rows[:5]) + (", ..." if len(check.rows) > 5 else "")
         where = f"{check.table}: {check.columns}" if check.columns else check.table
@@ -226,5 +189,5 @@ def complaint(failed: Sequence[Check], checks: int) -> str:
             + (f"{check.unexpected} unexpected, rows {rows}: " if rows else "")
             + f"found {check.found}"
         )
-    lines.append("  mend the source or the settings of prepare, and run prepare again")
+    lines.append("  Correct the source or the settings of prepare, and run prepare again.")
     return "\n".join(lines)

@@ -1,9 +1,9 @@
-"""Stage `warmstart`: the base model, built on this machine and taught by demonstrations.
+"""Stage `warmstart`: build the base model and train it on demonstrations.
 
-The demonstrations play the training problems of `prepare.synthetic`, generated here: nano's
-language is that small world, whatever the problems that it is trained on later. An interrupted
-stage starts anew; models/base is never half written. With `warmstart.kind: champion` nothing is
-taught: `tasks/inherit.py` takes a registered model.
+The demonstrations play training problems generated from `prepare.synthetic`, because nano knows
+only this world, whatever problems it is trained on later. An interrupted stage starts again;
+models/base is never incomplete. With `warmstart.kind: champion` no model is trained:
+`tasks/registry/warm_start.py` copies a registered one.
 
 Writes models/base: a folder that transformers loads as a Llama with its tokenizer.
 """
@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 
 from agent.nano.settings import NanoSettings
 from env.problems.synthetic import generate
-from tasks import inherit
 from tasks.config import Params
 from tasks.errors import ConfigError
-from tasks.outputs import replacing
-from tasks.progress import Steps
+from tasks.io import replacing
+from tasks.registry import warm_start
+from tasks.reporting.progress import Steps
 
 if TYPE_CHECKING:
-    from tasks.tracking import StageRun
+    from tasks.tracking.runs import StageRun
 
 BASE = Path("models/base")
 _LOG_EVERY = 10
@@ -37,11 +37,12 @@ def run(params: Params, run: StageRun) -> Path:
     """Write the base model; returns its folder.
 
     Raises:
-        ConfigError: prompts or limits that the demonstrations do not know, or no problems.
+        ConfigError: the demonstrations do not support the prompts or limits, or training problems
+            are missing.
         StageError: the champion is missing or cannot be read.
     """
     if params.warmstart.kind == "champion":
-        return inherit.run(params, run, BASE)
+        return warm_start.write_base(params, run, BASE)
     import torch
 
     from agent.nano.warmstart import save, teach, untaught
@@ -51,7 +52,7 @@ def run(params: Params, run: StageRun) -> Path:
     torch.set_num_threads(params.threads)
     problems = [p for p in generate(params.prepare.synthetic) if p.split == "train"]
     if not problems:
-        raise ConfigError("prepare.synthetic.groups.train: the warm start needs training problems")
+        raise ConfigError("prepare.synthetic.collections.train gives no problems. Set 1 or more.")
     if params.warmstart.kind == "none":
         taught = untaught(settings, problems)
     else:
@@ -71,31 +72,32 @@ def run(params: Params, run: StageRun) -> Path:
 
 
 def check(params: Params) -> None:
-    """Refuse settings under which the demonstrations would not be what the policy meets.
+    """Refuse settings under which episodes would differ from the demonstrations.
 
     Raises:
-        ConfigError: one of them.
+        ConfigError: a setting is not supported.
     """
     if params.prepare.source != "synthetic" and params.warmstart.kind == "nano":
         raise ConfigError(
-            f"prepare.source: {params.prepare.source!r}, but nano reads nothing but its synthetic "
-            "world; set prepare.source=synthetic, or warmstart.kind=none for an untaught base"
+            f"prepare.source is {params.prepare.source!r}, but nano reads only synthetic problems. "
+            "Set prepare.source=synthetic, or warmstart.kind=none for an untrained base."
         )
     if params.env.prompt_style != "compact":
         raise ConfigError(
-            f"env.prompt_style: {params.env.prompt_style!r}, but nano knows only `compact` prompts"
+            f"env.prompt_style is {params.env.prompt_style!r}, but nano requires compact prompts. "
+            "Set compact."
         )
     if params.env.search_window != 0:
-        raise ConfigError("env.search_window: nano's demonstrations need whole sentences; set 0")
+        raise ConfigError("env.search_window: demonstrations search whole sentences. Set 0.")
     if params.env.limits.max_depth < 1 or params.env.limits.max_turns < 2:
         raise ConfigError(
-            "env.limits: nano's demonstrations open children in their second turn; "
-            "max_depth must be at least 1 and max_turns at least 2"
+            "env.limits: demonstrations start children in their second turn. "
+            "Set max_depth to at least 1 and max_turns to at least 2."
         )
 
 
 def _judge(settings: NanoSettings, metrics: Mapping[str, float]) -> None:
-    """Say when the probe ended below its marks; whether to go on is for the gate to decide."""
+    """Warn if the probe missed its targets; the gate decides whether to continue."""
     from agent.nano.warmstart import passed
 
     if not passed(settings, metrics):
@@ -105,9 +107,7 @@ def _judge(settings: NanoSettings, metrics: Mapping[str, float]) -> None:
             if "/probe_" in name
         )
         logger.warning(
-            "warmstart: names are copied less well than wanted, %g greedy and %g sampled: %s; "
-            "raise warmstart.nano.steps",
-            settings.probe_greedy,
-            settings.probe_sampled,
-            found,
+            "warmstart: names are copied less well than required, %g greedy and %g sampled (%s). "
+            "Raise warmstart.nano.steps.",
+            *(settings.probe_greedy, settings.probe_sampled, found),
         )

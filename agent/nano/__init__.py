@@ -1,1 +1,1 @@
-"""The embedded model: built, taught and trained on the machine; no download."""
+"""The embedded model, built and trained on the machine without a download."""

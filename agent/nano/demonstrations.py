@@ -1,8 +1,8 @@
-"""Demonstration trees: the strategies of `strategies.py` played without a server.
+"""Demonstration trees: the strategies of `strategies.py`, played without a server.
 
-Only those fixed programs are played, so a few lines stand for the REPL; a test replays a sample
-on the real environment and asserts the same conversations and the same F1. Nothing here is
-graded or filtered: the mixture is meant to be mediocre.
+A few lines replace the REPL, since only these fixed programs are played. A test replays a sample on
+the real environment and asserts the same conversations and F1. Trees are neither graded nor
+filtered, because the mixture is meant to be mediocre.
 """
 
 from __future__ import annotations
@@ -20,41 +20,40 @@ from env.problems import names
 from env.problems.schema import Problem
 from env.settings import LimitSettings
 
-Message = dict[str, str]
-Conversation = list[Message]
-Line = tuple[str, str]
-"""(paper_id, one whole sentence line)."""
+Conversation = list[dict[str, str]]
+PaperLine = tuple[str, str]
+"""(paper_id, a whole line, which is one sentence)."""
 
 _NAMES = frozenset(names.NAMES)
 _WORD = re.compile(r"[A-Za-z]+")
 _LIMITS = LimitSettings()
-"""The compact prompts name no limit, and no observation here is long enough to be cut."""
+"""Placeholder: compact prompts name no limit, and the observations here are never cut."""
 
 
 @dataclass(frozen=True)
-class Tree:
-    """One played tree."""
+class DemonstrationTree:
+    """A played tree."""
 
     problem_id: str
     root: RootPlan
     conversations: list[Conversation]
-    """The root's, then each child's."""
+    """The root's conversation, then each child's."""
     f1: float
 
 
 def names_of(question: str) -> tuple[str, str]:
-    """The two names of a question, in its order.
+    """The two names of a question, in order.
 
     Raises:
-        ValueError: the question does not hold two names.
+        ValueError: the question does not contain two names.
     """
     found = [word for word in _WORD.findall(question) if word in _NAMES]
     if len(found) != 2:
-        raise ValueError(f"{question!r} does not hold two names of the synthetic world")
+        raise ValueError(f"{question!r} does not contain two names of the synthetic world")
     return found[0], found[1]
 
 
-def line_f1(found: Iterable[Line], gold: Iterable[Line]) -> float:
+def line_f1(found: Iterable[PaperLine], gold: Iterable[PaperLine]) -> float:
     """Character F1 over whole lines."""
     found, gold = set(found), set(gold)
     right = sum(len(text) for _, text in found & gold)
@@ -63,41 +62,41 @@ def line_f1(found: Iterable[Line], gold: Iterable[Line]) -> float:
     return 2 * right / (sum(len(t) for _, t in found) + sum(len(t) for _, t in gold))
 
 
-def play(problem: Problem, root: RootPlan, children: Sequence[ChildPlan]) -> Tree:
-    """Play one tree: the root's two turns, and one turn of each child.
+def play(problem: Problem, root: RootPlan, children: Sequence[ChildPlan]) -> DemonstrationTree:
+    """Play a tree: two turns of the root and one of each child.
 
     Args:
-        problem: its papers and question; gold is read only for `Tree.f1`.
+        problem: papers and question; only `DemonstrationTree.f1` uses its gold.
         root: the root's decisions.
-        children: decisions of the children in order, at least as many as there will be.
+        children: decisions of the children in order; more than needed are allowed.
     """
     x, y = names_of(problem.question)
-    keyword, other = (x, y) if root.keyword_first else (y, x)
+    keyword, other = strategies.in_order(root, (x, y))
     hits = [paper for paper in problem.papers if keyword in paper.text]
     chosen = [p for p in hits if not root.filter_papers or other in p.text][: root.papers]
     hint = problem.difficulty == "easy"
-    told = strategies.told(root.prompt, x, y)
+    prompted = strategies.child_names(root.prompt, x, y)
     conversations = [
         root_conversation(root, problem.question, len(problem.papers), len(hits), hint)
     ]
-    answer: list[Line] = []
+    answer: list[PaperLine] = []
     if root.alone:
         reader = ChildPlan(root.keyword_first, root.alone)
         answer = [(p.paper_id, text) for p in chosen for text in _kept(reader, (x, y), p.text)]
         answer = answer[:1] if root.alone == "one" else answer
         children = []
     for number, (paper, plan) in enumerate(zip(chosen, children, strict=False)):
-        conversations.append(child_conversation(plan, told))
+        conversations.append(child_conversation(plan, prompted))
         if number == 0 or root.merge_all:
-            answer += [(paper.paper_id, text) for text in _kept(plan, told, paper.text)]
+            answer += [(paper.paper_id, text) for text in _kept(plan, prompted, paper.text)]
     gold = [(span.paper_id, span.text) for fact in problem.evidence for span in fact.spans]
-    return Tree(problem.problem_id, root, conversations, line_f1(answer, gold))
+    return DemonstrationTree(problem.problem_id, root, conversations, line_f1(answer, gold))
 
 
 def root_conversation(
     plan: RootPlan, question: str, papers: int, hits: int, hint: bool
 ) -> Conversation:
-    """A root's conversation; `hits` is what its search prints."""
+    """Conversation of a root; `hits` is the number that its search prints."""
     x, y = names_of(question)
     opening = prompts.root_messages("compact", _LIMITS, 0, question, papers, hint)
     return [
@@ -108,21 +107,21 @@ def root_conversation(
     ]
 
 
-def child_conversation(plan: ChildPlan, told: Sequence[str]) -> Conversation:
-    """A child's conversation; `told` are the names in its prompt."""
-    opening = prompts.child_messages("compact", _LIMITS, 0, " on ".join(told), "")
+def child_conversation(plan: ChildPlan, prompted: Sequence[str]) -> Conversation:
+    """Conversation of a child whose prompt contains the names `prompted`."""
+    opening = prompts.child_messages("compact", _LIMITS, 0, " on ".join(prompted), "")
     return [
         *(message.model_dump() for message in opening),
-        {"role": "assistant", "content": strategies.child_turn(plan, tuple(told))},
+        {"role": "assistant", "content": strategies.child_turn(plan, prompted)},
     ]
 
 
-def _kept(plan: ChildPlan, told: Sequence[str], text: str) -> list[str]:
-    """The lines a child answers with."""
+def _kept(plan: ChildPlan, prompted: Sequence[str], text: str) -> list[str]:
+    """The lines of a child's answer."""
     lines = text.split("\n")
     if plan.keep == "whole":
         return lines
-    keyword, other = (told[0], told[-1]) if plan.keyword_first else (told[-1], told[0])
+    keyword, other = strategies.in_order(plan, prompted)
     hits = [line for line in lines if keyword in line]
     if plan.keep == "other":
         return [line for line in hits if other in line]
@@ -131,14 +130,14 @@ def _kept(plan: ChildPlan, told: Sequence[str], text: str) -> list[str]:
 
 def demonstrate(
     problems: Sequence[Problem], trees: int, mixture: MixtureSettings, seed: int
-) -> Iterator[Tree]:
-    """Trees on problems drawn in shuffled rounds, each decision drawn by itself."""
+) -> Iterator[DemonstrationTree]:
+    """Trees on problems in shuffled rounds, with independent decisions."""
     rng = Random(f"demonstrations/{seed}")
     order: list[Problem] = []
     for _ in range(trees):
         if not order:
             order = rng.sample(problems, len(problems))
         root = strategies.draw_root(rng, mixture)
-        names_told = len(strategies.told(root.prompt, "", ""))
-        children = [strategies.draw_child(rng, mixture, names_told) for _ in range(root.papers)]
+        prompted = len(strategies.child_names(root.prompt, "", ""))
+        children = [strategies.draw_child(rng, mixture, prompted) for _ in range(root.papers)]
         yield play(order.pop(), root, children)

@@ -1,10 +1,12 @@
-"""Copying drills: sequences in which only copied names count.
+"""Copying drills: sequences in which only copied names have a loss.
 
-Two kinds. *Repeats*: distinct random syllables, then the same again: the plain exercise of
-finding a token and reading what followed. *Bindings*: conversations of root and child about two
-random names that search for the one and keep lines with the other; only the names in the code
-carry loss. Everything around them has weight 0, and names that are a free choice are drawn by
-the demonstrations' shares, so drills do not change which strategy is likely.
+- Repeats: distinct random syllables, then the same again. They exercise finding a token and
+  reading its successor.
+- Bindings: conversations of root and child that search for one of two random names and keep lines
+  with the other. Only the names in the code have a loss.
+
+Names that are a free choice follow the demonstrations' shares, so drills do not change the
+probability of a strategy.
 """
 
 from __future__ import annotations
@@ -26,13 +28,13 @@ _PAPERS = (5, 8, 12)
 
 
 def repeat(rng: Random, first: list[int], second: list[int], start: int) -> Example:
-    """Random names twice; in the second round every token is determined.
+    """Random names twice; each token of the second round is determined.
 
     Args:
-        rng: source of the names.
+        rng: generator of the names.
         first: token ids of first syllables.
         second: token ids of second syllables.
-        start: a token to begin with.
+        start: first token of the sequence.
     """
     count = rng.randint(8, 16)
     heads, tails = rng.sample(first, count), rng.sample(second, count)
@@ -44,13 +46,13 @@ def repeat(rng: Random, first: list[int], second: list[int], start: int) -> Exam
 
 
 def names_pair(rng: Random, pool: Sequence[str] = names.COMMON) -> tuple[str, str]:
-    """Two different names."""
+    """Draw two different names."""
     first, second = rng.sample(pool, 2)
     return first, second
 
 
 def root_binding(rng: Random, mixture: MixtureSettings) -> Conversation:
-    """A root that filters papers by the other name."""
+    """Conversation of a root that filters papers by the other name."""
     x, y = names_pair(rng)
     plan = replace(strategies.draw_root(rng, mixture), filter_papers=True)
     papers = rng.choice(_PAPERS)
@@ -61,6 +63,6 @@ def root_binding(rng: Random, mixture: MixtureSettings) -> Conversation:
 
 
 def child_binding(rng: Random, mixture: MixtureSettings) -> Conversation:
-    """A child that keeps lines with the other name."""
+    """Conversation of a child that keeps lines with the other name."""
     plan = replace(strategies.draw_child(rng, mixture, names=2), keep="other")
     return child_conversation(plan, names_pair(rng))

@@ -1,7 +1,7 @@
-"""Conversations as token ids with a loss weight on each token, and batches of them.
+"""Conversations as token ids with a loss weight for each token, and batches of them.
 
-Neighbours: `demonstrations.py` and `drills.py` make the conversations, `warmstart.py` learns
-from the batches.
+Neighbours: `demonstrations.py` and `drills.py` make the conversations, `warmstart.py` trains on
+the batches.
 """
 
 from __future__ import annotations
@@ -14,39 +14,39 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from agent.nano.demonstrations import Conversation
 from agent.nano.tokenizer import ASSISTANT, END, render, syllable_ids
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-Conversation = list[dict[str, str]]
-
 
 @dataclass(frozen=True)
 class Example:
-    """One sequence; `weights[t]` is the loss weight of predicting `ids[t]`."""
+    """A sequence; `weights[t]` is the loss weight of predicting `ids[t]`. Both have shape [T]."""
 
     ids: np.ndarray
     weights: np.ndarray
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Right-padded sequences."""
+class ExampleBatch:
+    """Sequences padded on the right."""
 
     ids: torch.Tensor
-    """(B, T) int64."""
+    """[B, T], int64."""
     weights: torch.Tensor
-    """(B, T) float32, 0 on padding and on the first token."""
+    """[B, T], float32; 0 on padding and on the first token."""
 
 
 class Encoder:
-    """Encodes conversations and weighs their tokens.
+    """Encoder of conversations with loss weights.
 
     Args:
-        observation: weight of what the policy reads.
-        written: weight of what it writes.
-        name: weight of a name in what it writes.
+        tokenizer: the nano tokenizer.
+        observation: weight of tokens that the policy reads.
+        written: weight of tokens that the policy writes.
+        name: weight of names that the policy writes.
     """
 
     def __init__(
@@ -63,11 +63,11 @@ class Encoder:
     def encode(
         self, conversations: Sequence[Conversation], slips: Sequence[int | None] | None = None
     ) -> list[Example]:
-        """One example for each conversation.
+        """Encode each conversation as an example.
 
         Args:
-            conversations: what is read and written.
-            slips: for each, the place of a message that is no target, or None.
+            conversations: messages, read and written.
+            slips: index of the message without loss in each conversation, or None.
         """
         texts = [render(messages) for messages in conversations]
         encoded = self._tokenizer.backend_tokenizer.encode_batch(texts, add_special_tokens=False)
@@ -75,8 +75,8 @@ class Encoder:
         return [self._weigh(np.asarray(e.ids), at) for e, at in zip(encoded, places, strict=True)]
 
     def _weigh(self, ids: np.ndarray, slip: int | None = None) -> Example:
-        # A message is the policy's from the token after <|assistant|> to its <|end|>.
-        ends = np.cumsum(ids == self._end) - (ids == self._end)  # ends before each token
+        # The policy's tokens are those after <|assistant|>, up to and including <|end|>.
+        ends = np.cumsum(ids == self._end) - (ids == self._end)  # <|end|>s before each token
         opened = np.cumsum(ids == self._assistant) - (ids == self._assistant)
         in_message = np.zeros(len(ids), dtype=bool)
         for number in range(int(ends.max()) + 1):
@@ -90,9 +90,9 @@ class Encoder:
 
 
 def noisy(example: Example, share: float, rng: Random) -> Example:
-    """The example with a share of its written tokens replaced by others of its own.
+    """Replace a share of the written tokens by other written tokens.
 
-    What was replaced is no target; what follows is, as if nothing had happened.
+    Replaced tokens have no loss; the tokens after them keep theirs.
     """
     written = np.flatnonzero(example.weights >= 1.0)
     hit = [at for at in written if rng.random() < share]
@@ -105,8 +105,8 @@ def noisy(example: Example, share: float, rng: Random) -> Example:
     return Example(ids, weights)
 
 
-def batches(examples: Sequence[Example], batch_tokens: int, rng: Random) -> Iterator[Batch]:
-    """All examples once, in batches of alike length and about `batch_tokens` padded tokens."""
+def batches(examples: Sequence[Example], batch_tokens: int, rng: Random) -> Iterator[ExampleBatch]:
+    """Yield all examples once, in batches of similar length and `batch_tokens` padded tokens."""
     order = sorted(range(len(examples)), key=lambda i: (len(examples[i].ids), rng.random()))
     groups: list[list[Example]] = [[]]
     longest = 0
@@ -121,8 +121,8 @@ def batches(examples: Sequence[Example], batch_tokens: int, rng: Random) -> Iter
         yield collate(group)
 
 
-def collate(group: Sequence[Example]) -> Batch:
-    """Pad to the longest. Attention is causal, so padding on the right needs no mask."""
+def collate(group: Sequence[Example]) -> ExampleBatch:
+    """Pad examples to the longest. Causal attention needs no mask for padding on the right."""
     longest = max(len(example.ids) for example in group)
     ids = torch.zeros(len(group), longest, dtype=torch.long)
     weights = torch.zeros(len(group), longest)
@@ -130,4 +130,4 @@ def collate(group: Sequence[Example]) -> Batch:
         length = len(example.ids)
         ids[row, :length] = torch.from_numpy(example.ids)
         weights[row, :length] = torch.from_numpy(example.weights)
-    return Batch(ids, weights)
+    return ExampleBatch(ids, weights)

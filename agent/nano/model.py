@@ -1,14 +1,12 @@
-"""The nano model: a small Llama whose heads are wired to copy names and to tell two apart.
+"""The nano model: a small Llama whose heads are wired to copy names and to distinguish two.
 
-A fresh transformer cannot copy a name it has not seen within minutes of training, and takes far
-longer to write *the other one* of two names. The circuits for both are laid down here, at
-initialisation; training sharpens them, and everything else is learnt. The architecture is
-untouched, so the saved folder loads as any Llama.
+Within minutes of training, a fresh transformer cannot copy an unseen name. Writing the other of two
+names takes far longer. So the initial weights contain circuits for both; training sharpens them
+and learns everything else. The architecture is unchanged, so the saved folder loads as any Llama.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,24 +19,24 @@ if TYPE_CHECKING:
     from transformers.models.llama.modeling_llama import LlamaAttention
 
 _TOKEN_STD = 0.11
-"""Deviation of a token's embedding; its half of the stream then has norm about 1."""
+"""Deviation of a token's embedding, which gives its half of the stream a norm of about 1."""
 _FLAG = 0.3
 """Size of a class flag in an embedding."""
 _FLAGS = 5
-"""Dimensions kept for class flags, at the end of the token's half."""
+"""Dimensions of class flags, at the end of the token's half."""
 _MATCH = 2.2
 """Strength of the comparison of two tokens in a wired head."""
 _CLASS_MATCH = 1.5
-"""The same for class flags, in `_CLASS_ROWS` dimensions: gentle, so that two names share a head."""
+"""The same for class flags in `_CLASS_ROWS` dimensions; weak, so that two names share a head."""
 _CLASS_ROWS = 4
 _REST = 3.0
-"""Pull of the conversation's first token on a head that finds nothing."""
+"""Score of the conversation's first token, which a head without a match attends to."""
 _CLASS_REST = 2.0
-"""The same where classes are compared."""
+"""The same for heads that compare classes."""
 _COPY = 0.1
-"""Size of what a head of a later layer writes, or takes away."""
+"""Size of the output of a head in a later layer, added or subtracted."""
 _FAST_TURN = 0.03
-"""Radians a token: pairs of dimensions that turn faster depend on distance, slower ones do not."""
+"""Radians per token; pairs of dimensions that rotate faster depend on distance."""
 
 
 def build_model(
@@ -75,25 +73,30 @@ def build_model(
 class _Wiring:
     """The circuits, layer by layer.
 
-    The first half of the stream holds the token and its class flags, the second half will hold
-    those of the token before it. Flags: a name's first syllable; any token that opens a name;
-    the one that opens a search keyword; the one that opens a filter; a conversation's start.
+    The first half of the stream has the token and its class flags. Layer 0 copies those of the
+    token before it to the second half. Class flags:
+
+    - first syllable of a name
+    - token that opens a name
+    - token that opens a search keyword
+    - token that opens a filter
+    - start of a conversation
     """
 
     def __init__(
         self, model: LlamaForCausalLM, settings: ModelSettings, tokenizer: PreTrainedTokenizerFast
     ) -> None:
         self.layers = [layer.self_attn for layer in model.model.layers]
-        self.embedding = model.model.embed_tokens.weight  # (vocab, hidden)
+        self.embedding = model.model.embed_tokens.weight  # [V, hidden]
         self.tokenizer = tokenizer
         self.heads, self.half = settings.heads, settings.hidden // 2
         self.size = settings.hidden // settings.heads
         self.plain = self.half - _FLAGS
         pairs = self.size // 2
-        self.turns = settings.rope_theta ** (-torch.arange(pairs) / pairs)  # radians a token
+        self.turns = settings.rope_theta ** (-torch.arange(pairs) / pairs)  # radians per token
         slow = [i for i in range(pairs) if self.turns[i] < _FAST_TURN]
         self.stable = slow + [i + pairs for i in slow]
-        """Dimensions of a head that compare without regard to distance."""
+        """Dimensions of a head that are independent of distance."""
         self.first, self.opens, self.keyword, self.filter, self.start = range(self.plain, self.half)
 
     def lay(self) -> None:
@@ -105,7 +108,7 @@ class _Wiring:
             self._tell_apart(attention)
 
     def _embed(self) -> None:
-        """Random tokens in the first half, with the flags of their class."""
+        """Write random tokens and their class flags into the first half."""
         self.embedding.normal_(0.0, 0.01)
         self.embedding[:, : self.plain].normal_(0.0, _TOKEN_STD)
         texts = [str(self.tokenizer.decode([i])) for i in range(len(self.tokenizer))]
@@ -120,37 +123,38 @@ class _Wiring:
             self.embedding[ids, flag] = _FLAG
 
     def _look_back(self, attention: LlamaAttention) -> None:
-        """Two heads attend to the previous position and write its token to the second half."""
+        """Make two heads attend to the previous position and copy its token to the second half."""
         previous = min(2, self.heads)
         share = self.half // previous
         pairs = self.size // 2
         for head in range(previous):
             rows = slice(head * self.size, (head + 1) * self.size)
-            # Equal biases, the key's turned one position on: the score peaks at distance 1.
+            # Equal biases, the key's rotated by one position, so the score peaks at distance 1.
             for linear, distance in ((attention.q_proj, 0.0), (attention.k_proj, 1.0)):
                 length = torch.zeros(pairs)
                 length[:4] = torch.tensor([9.0, 5.5, 4.5, 3.2])
                 angle = self.turns * distance
                 linear.bias[rows] = torch.cat([length * angle.cos(), length * angle.sin()])
                 linear.weight[rows] *= 0.1
-            source = head * share
-            self._link(attention, head, min(self.size, share), source, self.half + source)
+            source, width = head * share, min(self.size, share)
+            _link(attention, rows.start, width, source, self.half + source, _TOKEN_STD)
 
     def _induce(self, attention: LlamaAttention) -> None:
-        """All heads but one: where the token before equals mine, read the token there."""
+        """Make all heads but one copy the token after an earlier occurrence of the current one."""
         step = self.plain // (self.heads - 1)
         for head in range(self.heads - 1):
+            first, start = head * self.size, head * step
             for n, dimension in enumerate(self.stable):
-                source = (head * step + n) % self.plain
-                self._match(attention, head, dimension, [source], [self.half + source], _MATCH)
-            self._rest(attention, head, _REST)
-            self._link(attention, head, min(self.size, step), head * step, head * step)
+                source = (start + n) % self.plain
+                _match(attention, first + dimension, [source], [self.half + source], _MATCH)
+            self._rest(attention, first, _REST)
+            _link(attention, first, min(self.size, step), start, start, _TOKEN_STD)
 
     def _tell_apart(self, attention: LlamaAttention) -> None:
-        """Where a name opens, write names read before; where a filter does, not the keyword's.
+        """Where a name opens, add earlier names; where a filter opens, subtract the keyword.
 
-        The first half of the heads writes what it attends to, the second half takes it away:
-        both names of the question, less the one that was searched, leave the other one.
+        The first half of the heads adds its input, the second half subtracts it. Both names of the
+        question minus the searched one leave the other name.
         """
         for head in range(self.heads):
             adds = head < self.heads // 2
@@ -158,52 +162,40 @@ class _Wiring:
                 query, key = [self.opens], [self.first]
             else:
                 query, key = [self.filter], [self.half + self.keyword]
-            for dimension in self.stable[:_CLASS_ROWS]:
-                self._match(attention, head, dimension, query, key, _CLASS_MATCH)
-                if adds:  # not names that were written after an opening token
-                    row = head * self.size + dimension
+            first = head * self.size
+            for row in (first + dimension for dimension in self.stable[:_CLASS_ROWS]):
+                _match(attention, row, query, key, _CLASS_MATCH)
+                if adds:  # ignore names that follow an opening token
                     attention.k_proj.weight[row, self.half + self.opens] = -_CLASS_MATCH
-            self._rest(attention, head, _CLASS_REST)
-            start = head * self.size % self.half
+            self._rest(attention, first, _CLASS_REST)
+            start = first % self.half
             width = min(self.size, self.plain - start)
-            self._link(attention, head, width, start, start, _COPY if adds else -_COPY)
+            _link(attention, first, width, start, start, _COPY if adds else -_COPY)
 
-    def _rest(self, attention: LlamaAttention, head: int, score: float) -> None:
-        """Let a head that finds nothing look at the conversation's first token."""
-        row = head * self.size + self.stable[-1]
+    def _rest(self, attention: LlamaAttention, first: int, score: float) -> None:
+        """Make the head from row `first` on attend to the first token if nothing matches."""
+        row = first + self.stable[-1]
         for linear in (attention.q_proj, attention.k_proj):
             linear.weight[row] = 0.0
         attention.q_proj.bias[row] = score**0.5
         attention.k_proj.weight[row, self.start] = score**0.5
 
-    def _match(
-        self,
-        attention: LlamaAttention,
-        head: int,
-        dimension: int,
-        query: Sequence[int],
-        key: Sequence[int],
-        strength: float,
-    ) -> None:
-        """Make one dimension of a head compare these sources of query and key."""
-        row = head * self.size + dimension
-        for linear, sources in ((attention.q_proj, query), (attention.k_proj, key)):
-            linear.weight[row] = 0.0
-            linear.weight[row, list(sources)] = strength
 
-    def _link(
-        self,
-        attention: LlamaAttention,
-        head: int,
-        width: int,
-        source: int,
-        target: int,
-        gain: float = _TOKEN_STD,
-    ) -> None:
-        """Make a head write dimensions [source, source + width) of what it sees at `target`."""
-        for n in range(width):
-            row = head * self.size + n
-            attention.v_proj.weight[row] = 0.0
-            attention.o_proj.weight[:, row] = 0.0
-            attention.v_proj.weight[row, source + n] = 1.0
-            attention.o_proj.weight[target + n, row] = gain
+def _match(
+    attention: LlamaAttention, row: int, query: list[int], key: list[int], strength: float
+) -> None:
+    """Make a dimension of a head (a row) compare these sources of query and key."""
+    for linear, sources in ((attention.q_proj, query), (attention.k_proj, key)):
+        linear.weight[row] = 0.0
+        linear.weight[row, sources] = strength
+
+
+def _link(
+    attention: LlamaAttention, row: int, width: int, source: int, target: int, gain: float
+) -> None:
+    """Make the head from this row on copy dimensions [source, source + width) to `target`."""
+    for n in range(width):
+        attention.v_proj.weight[row + n] = 0.0
+        attention.o_proj.weight[:, row + n] = 0.0
+        attention.v_proj.weight[row + n, source + n] = 1.0
+        attention.o_proj.weight[target + n, row + n] = gain

@@ -1,8 +1,8 @@
-"""The binding probe: does the model put the right name where a name belongs?
+"""The binding probe: share of conversations in which the model writes the right names.
 
-The code around the names is given, the names are the model's own: it writes a keyword, reads it
-back, and must then filter by the *other* name. Teacher-forced loss cannot see a wrong binding,
-and the probe does not depend on which strategy the model likes. Its names were never seen.
+The probe gives the code, and the model writes the names. It writes a keyword, reads it back, and
+must then filter by the other name. Teacher-forced loss cannot detect a wrong binding. The probe
+does not depend on the model's preferred strategy, and its names never occur in training.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -31,7 +32,7 @@ _NAME_TOKENS = 2
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """Shares of probed conversations in which every name was right."""
+    """Shares of conversations in which every name is right."""
 
     root: float
     child: float
@@ -47,11 +48,11 @@ def probe(
     """Probe root and child conversations on `pairs` pairs of unseen names.
 
     Args:
-        model: in evaluation mode or not; its mode is kept.
-        tokenizer: of the model.
-        pairs: conversations of each kind.
+        model: model in either mode, which is restored.
+        tokenizer: its tokenizer.
+        pairs: number of conversations of each kind.
         temperature: 0 is greedy.
-        seed: of names and sampling.
+        seed: seed of names and sampling.
     """
     rng = Random(f"probe/{seed}")
     drawn = [names_pair(rng, names.RESERVED) for _ in range(pairs)]
@@ -59,12 +60,9 @@ def probe(
     training = model.training
     model.eval()
     try:
-        roots = _fill(
-            model, tokenizer, [_root_pieces(rng, *p) for p in drawn], temperature, generator
-        )
-        children = _fill(
-            model, tokenizer, [_child_pieces(*p) for p in drawn], temperature, generator
-        )
+        fill = partial(_fill, model, tokenizer, temperature, generator)
+        roots = fill([_root_pieces(rng, *p) for p in drawn])
+        children = fill([_pieces(child_conversation(strategies.BEST_CHILD, p), *p) for p in drawn])
     finally:
         model.train(training)
     return ProbeResult(
@@ -80,25 +78,21 @@ def _root_pieces(rng: Random, x: str, y: str) -> list[str]:
     return _pieces(talk, x, y)
 
 
-def _child_pieces(x: str, y: str) -> list[str]:
-    return _pieces(child_conversation(strategies.BEST_CHILD, (x, y)), x, y)
-
-
 def _pieces(conversation: Conversation, x: str, y: str) -> list[str]:
-    """The conversation's text, cut where the model is to write a name."""
+    """Text of a conversation, cut at each name that the model writes."""
     read, written = render(conversation).split(ASSISTANT, 1)
     first, *rest = re.split(f"{x}|{y}", written)
     return [read + ASSISTANT + first, *rest[:-1]]
 
 
 def _root_right(pair: tuple[str, str], written: Sequence[str]) -> bool:
-    """Keyword, then the other name, then a prompt that begins with one of both.
+    """Whether keyword and filter are the two names, and the prompt has one name or both in order.
 
-    The question's first name in the prompt is followed by " on ", and then by the second.
+    If the prompt starts with the question's first name, " on " and the second name follow.
     """
-    keyword, other, told, second = written
+    keyword, other, first, second = written
     bound = {keyword, other} == set(pair)
-    return bound and (told == pair[1] or (told, second) == pair)
+    return bound and (first == pair[1] or (first, second) == pair)
 
 
 def _child_right(pair: tuple[str, str], written: Sequence[str]) -> bool:
@@ -109,11 +103,11 @@ def _child_right(pair: tuple[str, str], written: Sequence[str]) -> bool:
 def _fill(
     model: LlamaForCausalLM,
     tokenizer: PreTrainedTokenizerFast,
-    pieces: Sequence[Sequence[str]],
     temperature: float,
     generator: torch.Generator,
+    pieces: Sequence[Sequence[str]],
 ) -> list[list[str]]:
-    """The names that the model writes after each piece, for each of the conversations."""
+    """Names that the model writes after each piece, for each conversation."""
     ids: list[list[int]] = [[] for _ in pieces]
     written: list[list[str]] = [[] for _ in pieces]
     for number in range(len(pieces[0])):
@@ -133,13 +127,13 @@ def _next(
     temperature: float,
     generator: torch.Generator,
 ) -> list[int]:
-    """The next token of each sequence."""
+    """Next token of each sequence."""
     longest = max(len(row) for row in ids)
-    batch = torch.tensor([[*row, *[0] * (longest - len(row))] for row in ids])  # (B, T)
+    batch = torch.tensor([[*row, *[0] * (longest - len(row))] for row in ids])  # [B, T]
     last = torch.tensor([len(row) - 1 for row in ids])
-    # Padding stands on the right, where causal attention does not see it.
-    hidden = model.model(input_ids=batch).last_hidden_state  # (B, T, hidden)
-    logits = model.lm_head(hidden[torch.arange(len(ids)), last])  # (B, vocab)
+    # Padding is on the right, where causal attention does not see it.
+    hidden = model.model(input_ids=batch).last_hidden_state  # [B, T, hidden]
+    logits = model.lm_head(hidden[torch.arange(len(ids)), last])  # [B, V]
     if temperature == 0:
         return logits.argmax(-1).tolist()
     shares = torch.softmax(logits / temperature, -1)

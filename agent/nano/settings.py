@@ -9,25 +9,23 @@ from pydantic import Field, model_validator
 from env.settings import Settings
 
 Count = Literal["1", "2", "4", "8"]
-"""How many papers a root hands on, at most; text, as keys of YAML and JSON are."""
+"""Most papers that a root gives to children; a string, as a key of YAML or JSON."""
 
-Told = Literal["both", "first", "second"]
-"""Which of the question's names a child is told."""
+Prompted = Literal["both", "first", "second"]
+"""Names of the question in a child's prompt."""
 
 Keep = Literal["other", "none", "one", "whole"]
-"""What a child keeps: hits with the other name, all hits, the first, or its whole part."""
+"""Lines that a child keeps: hits with the other name, all hits, the first hit, its whole part."""
 
 
 class ModelSettings(Settings):
-    """Llama-style decoder."""
+    """Sizes of the Llama model."""
 
     hidden: int = Field(128, ge=64, le=2048)
     layers: int = Field(3, ge=2, le=24)
     heads: int = Field(4, ge=2, le=32)
     mlp: int = Field(256, ge=32)
-    rope_theta: float = Field(
-        1e6, gt=0, description="high, so that most of a head compares without regard to distance"
-    )
+    rope_theta: float = Field(1e6, gt=0, description="large: most of a head ignores distance")
     vocab: int = Field(600, ge=400, le=8192, description="most entries of the tokenizer")
     context: int = Field(512, ge=64, description="most positions")
 
@@ -39,30 +37,26 @@ class ModelSettings(Settings):
 
 
 class MixtureSettings(Settings):
-    """How often a demonstration decides what. Each decision is drawn by itself.
+    """Probabilities of the decisions in a demonstration. Decisions are independent.
 
-    A good choice is seldom made together with the other good ones, so that the base model is
-    mediocre, and never rare by itself, so that sampling meets it.
+    All good choices together are rare, so the base model is mediocre. Each good choice alone is
+    frequent, so that sampling finds it.
     """
 
     keyword_first: float = Field(0.85, ge=0, le=1, description="search the question's first name")
     filter_papers: float = Field(0.4, ge=0, le=1, description="keep papers with the other name")
     papers: dict[Count, float] = Field(
-        {"1": 0.3, "2": 0.35, "4": 0.1, "8": 0.25},
-        description="shares of how many papers are handed on, at most",
+        {"1": 0.3, "2": 0.35, "4": 0.1, "8": 0.25}, description="shares of the most papers"
     )
-    prompt: dict[Told, float] = Field(
-        {"both": 0.4, "first": 0.45, "second": 0.15},
-        description="shares of the names in a child's prompt",
+    prompt: dict[Prompted, float] = Field(
+        {"both": 0.4, "first": 0.45, "second": 0.15}, description="shares of the names in prompts"
     )
     merge_all: float = Field(0.45, ge=0, le=1, description="answer with all children's sentences")
     final_var: float = Field(0.3, ge=0, le=1, description="end by FINAL_VAR instead of FINAL")
-    alone: float = Field(
-        0.0, ge=0, le=1, description="answer by its own code instead of asking children"
-    )
+    alone: float = Field(0.0, ge=0, le=1, description="answer without children, by own code")
     child: dict[Keep, float] = Field(
         {"other": 0.35, "none": 0.4, "one": 0.15, "whole": 0.1},
-        description="shares of what a child that knows both names keeps of its part",
+        description="shares of the lines that a child with both names keeps",
     )
 
     @model_validator(mode="after")
@@ -70,37 +64,30 @@ class MixtureSettings(Settings):
         for name in ("papers", "prompt", "child"):
             shares = getattr(self, name)
             if abs(sum(shares.values()) - 1) > 1e-6 or min(shares.values()) < 0:
-                raise ValueError(f"{name}: the shares {shares} must sum to 1")
+                raise ValueError(f"{name}: the shares {shares} must be at least 0 and sum to 1")
         return self
 
 
 class NanoSettings(Settings):
-    """How the nano base is taught before GRPO."""
+    """Warm start of the nano base before GRPO."""
 
     model: ModelSettings = ModelSettings()
     mixture: MixtureSettings = MixtureSettings()
     trees: int = Field(6000, ge=100, description="demonstration trees")
     steps: int = Field(1000, ge=1, description="most optimizer steps")
-    min_steps: int = Field(600, ge=1, description="steps before the probe may end the teaching")
+    min_steps: int = Field(600, ge=1, description="steps before the probe can end the warm start")
     warmup_steps: int = Field(40, ge=0)
-    drill_steps: int = Field(90, ge=0, description="steps of pure copying drills at the start")
-    drill_every: int = Field(12, ge=1, description="then one drill batch in so many")
+    drill_steps: int = Field(90, ge=0, description="steps of copying drills at the start")
+    drill_every: int = Field(12, ge=1, description="later, one drill batch in this many")
     batch_tokens: int = Field(2048, ge=128)
     learning_rate: float = Field(1.5e-3, gt=0)
     embedding_rate: float = Field(
-        0.2, gt=0, description="share of it for embeddings, whose wired part is easily undone"
+        0.2, gt=0, description="share of the rate for embeddings, whose wiring is easily undone"
     )
     observation_weight: float = Field(0.1, ge=0)
     name_weight: float = Field(3.0, ge=0, description="loss weight of copied names")
-    slips: float = Field(
-        0.15, ge=0, le=1, description="share of conversations with a broken turn that is mended"
-    )
-    reworded: float = Field(
-        0.0, ge=0, le=1, description="share of roots whose question is asked in made-up words"
-    )
-    noise: float = Field(
-        0.01, ge=0, le=0.5, description="share of written tokens that are wrong, and no target"
-    )
+    slips: float = Field(0.15, ge=0, le=1, description="conversations with a broken turn")
+    noise: float = Field(0.01, ge=0, le=0.5, description="written tokens replaced at random")
     probe_greedy: float = Field(0.97, ge=0, le=1, description="binding probe, greedy")
     probe_sampled: float = Field(0.95, ge=0, le=1, description="binding probe at T = 1")
     probe_every: int = Field(100, ge=1, description="steps between probes")

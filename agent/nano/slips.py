@@ -1,9 +1,10 @@
-"""Slips: what a conversation looks like after a mistake, so that one token does not end a tree.
+"""Slips: conversations with a mistake, so that a single wrong token does not end a tree.
 
-A policy that samples makes mistakes that no demonstration holds, and then writes on from a state
-it never saw. Two kinds are shown to it, and neither is ever its target: a turn that is no Python,
-with the error that the environment answers, before the turn that should have come; and single
-wrong tokens within a turn, after which the rest goes on as if they were right.
+A sampling policy makes mistakes that no demonstration contains, and continues from an unseen state.
+So the examples contain two kinds of mistakes, and neither has a loss:
+
+- A turn that is not valid Python, with the environment's error, before the correct turn.
+- Single wrong tokens within a turn (`examples.noisy`); the rest of the turn is unchanged.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ _TRIES = 8
 
 
 def with_slip(conversation: Conversation, rng: Random) -> tuple[Conversation, int | None]:
-    """The conversation with a broken attempt before one of its turns.
+    """Insert a broken attempt before one of the turns.
 
     Returns:
-        The longer conversation, and the place of the broken turn among its messages; the
-        conversation as it was, and None, when no attempt turned out to be broken.
+        The longer conversation and the index of the broken message. If no attempt is broken, the
+        conversation itself and None.
     """
     turns = [i for i, message in enumerate(conversation) if message["role"] == "assistant"]
     at = rng.choice(turns)
@@ -36,13 +37,13 @@ def with_slip(conversation: Conversation, rng: Random) -> tuple[Conversation, in
         error = _error(broken)
         if error is not None:
             attempt = {"role": "assistant", "content": broken}
-            told = {"role": "user", "content": error}
-            return [*conversation[:at], attempt, told, *conversation[at:]], at
+            answer = {"role": "user", "content": error}
+            return [*conversation[:at], attempt, answer, *conversation[at:]], at
     return conversation, None
 
 
 def _break(text: str, rng: Random) -> str:
-    """A turn with a few pieces lost, doubled, or swallowed by names that do not belong there."""
+    """Drop or double a few pieces of a turn, or replace them by names or earlier pieces."""
     found = _CODE.search(text)
     pieces = _PIECE.findall(found.group(1) if found else text)
     start = rng.randrange(len(pieces))
@@ -59,7 +60,7 @@ def _break(text: str, rng: Random) -> str:
 
 
 def _error(text: str) -> str | None:
-    """What the environment answers to a turn that is no Python; None when it is some."""
+    """The environment's error for a turn that is not valid Python; None for a valid one."""
     found = _CODE.fullmatch(text)
     if found is None:
         return prompts.blocks_message(0)

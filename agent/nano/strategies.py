@@ -1,8 +1,8 @@
-"""What the demonstrations write: every decision of root and child, and the code it becomes.
+"""Strategies of the demonstrations: decisions of root and child, and the code that they become.
 
-Decisions are independent of each other, so that a policy which has seen each of them can
-combine the best ones, though hardly any demonstration does. Neighbours: `demonstrations.py`
-plays these programs, `probe.py` asks for the names in them.
+Decisions are independent, so a policy that has seen each of them can combine the best ones, which
+few demonstrations do. Neighbours: `demonstrations.py` plays these programs, `probe.py` tests the
+names in them.
 """
 
 from __future__ import annotations
@@ -12,42 +12,42 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import TypeVar
 
-from agent.nano.settings import Keep, MixtureSettings, Told
+from agent.nano.settings import Keep, MixtureSettings, Prompted
 
 _T = TypeVar("_T")
 
 
 def block(code: str) -> str:
-    """Code as a turn."""
+    """A turn with this code."""
     return f"```repl\n{code}\n```"
 
 
 @dataclass(frozen=True)
 class RootPlan:
-    """What a root decides."""
+    """Decisions of a root."""
 
     keyword_first: bool
-    """Search the question's first name, else its second."""
+    """Search the question's first name; otherwise the second."""
     filter_papers: bool
-    """Keep only papers that hold the other name too."""
+    """Keep only papers that also contain the other name."""
     papers: int
-    """Papers handed to children, at most."""
-    prompt: Told
-    """Which names a child is told."""
+    """Most papers given to children."""
+    prompt: Prompted
+    """Names in a child's prompt."""
     merge_all: bool
-    """Answer with every child's sentences, else with the first child's."""
+    """Answer with all children's sentences; otherwise with the first child's."""
     final_var: bool = False
-    """End by naming the variable that holds the answer."""
+    """End with FINAL_VAR instead of FINAL."""
     alone: Keep | None = None
-    """What it keeps of its papers' hits when it asks no child; None: it asks children."""
+    """Lines that a root without children keeps; None for a root with children."""
 
 
 @dataclass(frozen=True)
 class ChildPlan:
-    """What a child decides."""
+    """Decisions of a child."""
 
     keyword_first: bool
-    """Search the prompt's first name, else its second (a prompt of one name has no second)."""
+    """Search the prompt's first name; otherwise the last."""
     keep: Keep
 
 
@@ -56,12 +56,12 @@ BEST_CHILD = ChildPlan(True, "other")
 
 
 def pick(rng: Random, shares: Mapping[_T, float]) -> _T:
-    """One of the keys, by its share."""
+    """Draw a key by its share."""
     return rng.choices(list(shares), weights=list(shares.values()))[0]
 
 
 def draw_root(rng: Random, mixture: MixtureSettings) -> RootPlan:
-    """A root's decisions."""
+    """Draw a root's decisions."""
     plan = RootPlan(
         keyword_first=rng.random() < mixture.keyword_first,
         filter_papers=rng.random() < mixture.filter_papers,
@@ -70,7 +70,7 @@ def draw_root(rng: Random, mixture: MixtureSettings) -> RootPlan:
         merge_all=rng.random() < mixture.merge_all,
         final_var=rng.random() < mixture.final_var,
     )
-    # No draw where the share is 0: everything else then falls as it did without it.
+    # A share of 0 draws no number, so that the other draws stay the same.
     if not mixture.alone or rng.random() >= mixture.alone:
         return plan
     keep: Keep = pick(rng, mixture.child)
@@ -78,7 +78,7 @@ def draw_root(rng: Random, mixture: MixtureSettings) -> RootPlan:
 
 
 def draw_child(rng: Random, mixture: MixtureSettings, names: int) -> ChildPlan:
-    """A child's decisions; one that knows a single name has none to filter by."""
+    """Draw a child's decisions; with a single name in its prompt it cannot filter."""
     shares = dict(mixture.child)
     if names == 1:
         shares["none"] = shares.get("none", 0.0) + shares.pop("other", 0.0)
@@ -88,24 +88,30 @@ def draw_child(rng: Random, mixture: MixtureSettings, names: int) -> ChildPlan:
     )
 
 
-def told(names: Told, x: str, y: str) -> tuple[str, ...]:
-    """The names that a child is told; its prompt joins them by " on "."""
+def in_order(plan: RootPlan | ChildPlan, names: Sequence[str]) -> tuple[str, str]:
+    """(keyword, other name) of a question or prompt, which are equal if it has one name."""
+    first, last = names[0], names[-1]
+    return (first, last) if plan.keyword_first else (last, first)
+
+
+def child_names(names: Prompted, x: str, y: str) -> tuple[str, ...]:
+    """Names in a child's prompt, which joins them with " on "."""
     return {"both": (x, y), "first": (x,), "second": (y,)}[names]
 
 
 def root_search(plan: RootPlan, x: str, y: str) -> str:
-    """A root's first turn."""
-    keyword = x if plan.keyword_first else y
+    """First turn of a root."""
+    keyword, _ = in_order(plan, (x, y))
     return block(f'h = search(context, "{keyword}")\nprint(len(h))')
 
 
 def root_ask(plan: RootPlan, x: str, y: str) -> str:
-    """A root's second turn."""
-    keyword, other = (x, y) if plan.keyword_first else (y, x)
+    """Second turn of a root."""
+    keyword, other = in_order(plan, (x, y))
     papers = f'[i for i in h if "{other}" in context[i]]' if plan.filter_papers else "list(h)"
     if plan.alone:
         return block(f"p = {papers}[:{plan.papers}]\n{_read_alone(plan.alone, keyword, other)}")
-    prompt = " on ".join(told(plan.prompt, x, y))
+    prompt = " on ".join(child_names(plan.prompt, x, y))
     return block(
         f"p = {papers}[:{plan.papers}]\n"
         f'r = rlm_query_batched(["{prompt}"] * len(p), [context[i] for i in p])\n'
@@ -114,7 +120,7 @@ def root_ask(plan: RootPlan, x: str, y: str) -> str:
 
 
 def _read_alone(keep: Keep, keyword: str, other: str) -> str:
-    """What a child would do with each paper, done by the root for all of them."""
+    """Code that does a child's work for all papers in the root."""
     if keep == "whole":
         return "FINAL([context[i] for i in p])"
     hits = f'[x for i in p for x in search(context[i], "{keyword}")]'
@@ -122,20 +128,20 @@ def _read_alone(keep: Keep, keyword: str, other: str) -> str:
 
 
 def _ending(plan: RootPlan) -> str:
-    """How a root hands in `r`, the list of its children's answers."""
+    """Code that returns `r`, the list of the children's answers."""
     if not plan.final_var:
         return f"FINAL({'r' if plan.merge_all else 'r[0]'})"
     return 'FINAL_VAR("r")' if plan.merge_all else 'r = r[0]\nFINAL_VAR("r")'
 
 
 def child_turn(plan: ChildPlan, names: Sequence[str]) -> str:
-    """A child's only turn; `names` are those of its prompt."""
+    """The only turn of a child; `names` are those in its prompt."""
     if plan.keep == "whole":
         return block("FINAL(context)")
-    keyword, other = (names[0], names[-1]) if plan.keyword_first else (names[-1], names[0])
+    keyword, other = in_order(plan, names)
     return block(f's = search(context, "{keyword}")\nFINAL({_kept(plan.keep, other)})')
 
 
 def _kept(keep: Keep, other: str) -> str:
-    """What is kept of the hits `s`, as an expression."""
+    """Expression for the hits `s` that are kept."""
     return {"other": f'[x for x in s if "{other}" in x]', "none": "s", "one": "s[:1]"}[keep]

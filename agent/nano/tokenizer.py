@@ -1,9 +1,9 @@
 """The nano tokenizer: byte-level BPE in which a name has the same two tokens everywhere.
 
-A name must read alike in question, code and paper, or it could not be copied. So the
-pre-tokenizer cuts every name into its two syllables before anything may be merged with it, and
-lower-case words take the spaces around them. The vocabulary is trained on the texts of the
-small world; any other text still encodes, byte by byte if need be.
+The model can only copy a name whose tokens are the same in question, code and paper. So the
+pre-tokenizer cuts every name into its two syllables, which are never merged with other text.
+Lower-case words include the spaces around them. The vocabulary is trained on the texts of the small
+world; other text is encoded in smaller pieces, down to bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CHAT_TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
-"""Each message stands between its role's token and the end token: a conversation only grows."""
+"""Each message is between its role's token and the end token, so a conversation only grows."""
 
 _SYLLABLE = r"[A-Z][a-z]{2}(?=[a-z]{3}(?![A-Za-z]))|(?<=[A-Z][a-z]{2})[a-z]{3}(?![A-Za-z])"
 _WORD = r"[A-Z]?[a-z_]+ ?| ?[a-z_]+ ?|[A-Z]+"
@@ -33,7 +33,7 @@ _PATTERN = rf"{_SYLLABLE}|{_WORD}|[0-9]|[^A-Za-z0-9_]+"
 
 
 def render(messages: Iterable[dict[str, str]], generate: bool = False) -> str:
-    """A conversation as one text, exactly as the chat template writes it."""
+    """Text of a conversation, as the chat template renders it."""
     text = "".join(f"<|{m['role']}|>{m['content']}{END}" for m in messages)
     return text + ASSISTANT if generate else text
 
@@ -42,8 +42,8 @@ def build_tokenizer(texts: Iterable[str], vocab: int) -> PreTrainedTokenizerFast
     """Train the tokenizer.
 
     Args:
-        texts: what the model will read and write; every syllable is added to it.
-        vocab: most entries, special tokens included.
+        texts: texts that the model reads and writes; every syllable is added.
+        vocab: most entries, with special tokens.
 
     Raises:
         ValueError: `vocab` is too small to give each name two tokens.
@@ -66,7 +66,7 @@ def build_tokenizer(texts: Iterable[str], vocab: int) -> PreTrainedTokenizerFast
         min_frequency=20,
         show_progress=False,
     )
-    # Often enough that each syllable is merged before any rarer word is.
+    # Repetition merges each syllable before any rarer word.
     syllables = [" ".join(names.NAMES)] * 20
     tokenizer.train_from_iterator([*texts, *syllables], trainer)
     fast = PreTrainedTokenizerFast(
@@ -81,14 +81,14 @@ def build_tokenizer(texts: Iterable[str], vocab: int) -> PreTrainedTokenizerFast
     long = [n for n in names.NAMES if len(fast.encode(n, add_special_tokens=False)) != 2]
     if long:
         raise ValueError(
-            f"{len(long)} names ({', '.join(long[:3])}...) are not two tokens: "
-            "raise warmstart.nano.model.vocab"
+            f"{len(long)} names ({', '.join(long[:3])}...) do not have two tokens. "
+            "Raise warmstart.nano.model.vocab."
         )
     return fast
 
 
 def syllable_ids(tokenizer: PreTrainedTokenizerFast) -> tuple[list[int], list[int]]:
-    """Token ids of the first and of the second syllables, in the inventory's order."""
+    """Token ids of the first and second syllables, in the order of `names`."""
     vocabulary = tokenizer.get_vocab()
     first = [vocabulary[syllable.capitalize()] for syllable in names.FIRST]
     return first, [vocabulary[syllable] for syllable in names.SECOND]

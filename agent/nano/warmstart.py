@@ -1,8 +1,8 @@
-"""Teaches the nano base by demonstrations, until it binds names rightly.
+"""Warm start: supervised training of the nano base on demonstrations, until it binds names.
 
-Plain supervised steps on the mixture of `demonstrations.py`, with copying drills first and then
-now and again; it ends by the probe of `probe.py`, not by a timer. Deterministic by the seed.
-It is short, so an interrupted one starts anew.
+It starts with copying drills. Then it trains on the mixture of `demonstrations.py` with a drill
+from time to time. The probe of `probe.py` ends it, not a timer. The seed determines the result.
+It is short, so an interrupted run starts again from the beginning.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ import torch
 from torch.nn import functional
 
 from agent.nano import drills
-from agent.nano.demonstrations import Conversation, Tree, demonstrate
-from agent.nano.examples import Batch, Encoder, Example, batches, collate, noisy
+from agent.nano.demonstrations import DemonstrationTree, demonstrate
+from agent.nano.examples import Encoder, Example, ExampleBatch, batches, collate, noisy
 from agent.nano.model import build_model
-from agent.nano.probe import ProbeResult, probe
+from agent.nano.probe import probe
 from agent.nano.settings import NanoSettings
 from agent.nano.slips import with_slip
 from agent.nano.tokenizer import USER, build_tokenizer, render, syllable_ids
-from agent.nano.wording import with_words
 from env.problems.schema import Problem
 
 if TYPE_CHECKING:
@@ -34,18 +33,18 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-OnStep = Callable[[int, Mapping[str, float]], None]
-"""Called after each step with its metrics, and with a probe's when there was one."""
+OnNanoStep = Callable[[int, Mapping[str, float]], None]
+"""Called after each step with its metrics, those of the last probe included."""
 
 _VOCABULARY_TREES = 300
-"""Trees whose texts the tokenizer is trained on."""
+"""Trees whose texts train the tokenizer."""
 _CHILDREN_KEPT = 2
-"""Children of one tree that are learnt from; more of them differ in nothing but their choices."""
+"""Children of a tree that become examples; more of them would differ only in their choices."""
 
 
 @dataclass(frozen=True)
 class Taught:
-    """The outcome of a warm start."""
+    """Result of a warm start."""
 
     model: LlamaForCausalLM
     tokenizer: PreTrainedTokenizerFast
@@ -53,19 +52,19 @@ class Taught:
 
 
 def untaught(settings: NanoSettings, problems: Sequence[Problem]) -> Taught:
-    """The model before any teaching: wired, and of no use."""
+    """The wired model before any training."""
     trees = list(demonstrate(problems, _VOCABULARY_TREES, settings.mixture, settings.seed))
     tokenizer = build_tokenizer(_corpus(trees, problems), settings.model.vocab)
     return Taught(build_model(settings.model, tokenizer, settings.seed), tokenizer, {})
 
 
-def teach(settings: NanoSettings, problems: Sequence[Problem], on_step: OnStep) -> Taught:
-    """Build the model and teach it.
+def teach(settings: NanoSettings, problems: Sequence[Problem], on_step: OnNanoStep) -> Taught:
+    """Build the model and train it.
 
     Args:
-        settings: sizes, mixture, rates and when to end.
-        problems: those the demonstrations play on: the training split.
-        on_step: progress.
+        settings: sizes, mixture, rates and thresholds of the probe.
+        problems: problems of the demonstrations: the training split.
+        on_step: receives the progress.
     """
     started = time.process_time()
     base = untaught(settings, problems)
@@ -75,14 +74,9 @@ def teach(settings: NanoSettings, problems: Sequence[Problem], on_step: OnStep) 
     feed = _feed(settings, tokenizer, trees, rng)
     embedding = model.model.embed_tokens.weight
     others = [weight for weight in model.parameters() if weight is not embedding]
-    optimizer = torch.optim.AdamW(
-        [
-            {"params": [embedding], "share": settings.embedding_rate},
-            {"params": others, "share": 1.0},
-        ],
-        betas=(0.9, 0.98),
-        weight_decay=0.01,
-    )
+    share = settings.embedding_rate
+    weights = [{"params": [embedding], "share": share}, {"params": others, "share": 1.0}]
+    optimizer = torch.optim.AdamW(weights, betas=(0.9, 0.98), weight_decay=0.01)
     model.train()
     metrics = {"warmstart/demonstration_f1": sum(tree.f1 for tree in trees) / len(trees)}
     for step in range(1, settings.steps + 1):
@@ -107,7 +101,7 @@ def teach(settings: NanoSettings, problems: Sequence[Problem], on_step: OnStep) 
 
 
 def passed(settings: NanoSettings, metrics: Mapping[str, float]) -> bool:
-    """The last probe reached its marks, for root and child."""
+    """Whether the last probe reached its thresholds for root and child."""
     return all(
         metrics[f"warmstart/probe_{kind}_{name}"] >= mark
         for name, mark in (("greedy", settings.probe_greedy), ("sampled", settings.probe_sampled))
@@ -115,13 +109,13 @@ def passed(settings: NanoSettings, metrics: Mapping[str, float]) -> bool:
     )
 
 
-def weighted_loss(model: LlamaForCausalLM, batch: Batch) -> torch.Tensor:
-    """Mean cross-entropy of the next token, weighted token by token."""
-    hidden = model.model(input_ids=batch.ids).last_hidden_state[:, :-1]  # (B, T-1, hidden)
+def weighted_loss(model: LlamaForCausalLM, batch: ExampleBatch) -> torch.Tensor:
+    """Mean cross-entropy of the next tokens, weighted by token."""
+    hidden = model.model(input_ids=batch.ids).last_hidden_state[:, :-1]  # [B, T - 1, hidden]
     weights = batch.weights[:, 1:]
     counted = weights > 0
-    # Padding stands on the right: causal attention does not see it, and its weight is 0.
-    logits = model.lm_head(hidden[counted])  # (N, vocab)
+    # Padding is on the right, where causal attention does not see it, and its weight is 0.
+    logits = model.lm_head(hidden[counted])  # [N, V]
     losses = functional.cross_entropy(logits, batch.ids[:, 1:][counted], reduction="none")
     return (losses * weights[counted]).sum() / weights.sum()
 
@@ -135,10 +129,10 @@ def save(taught: Taught, folder: Path) -> None:
 def _feed(
     settings: NanoSettings,
     tokenizer: PreTrainedTokenizerFast,
-    trees: Sequence[Tree],
+    trees: Sequence[DemonstrationTree],
     rng: Random,
-) -> Iterator[Batch]:
-    """Batches without end: drills first, then demonstrations with a drill now and again."""
+) -> Iterator[ExampleBatch]:
+    """Endless batches: drills, then demonstrations with a drill from time to time."""
     encoder = Encoder(tokenizer, settings.observation_weight, 1.0, settings.name_weight)
     examples = _examples(settings, encoder, trees, rng)
     practice = _drills(settings, tokenizer, rng)
@@ -155,45 +149,35 @@ def _feed(
 
 
 def _examples(
-    settings: NanoSettings, encoder: Encoder, trees: Sequence[Tree], rng: Random
+    settings: NanoSettings, encoder: Encoder, trees: Sequence[DemonstrationTree], rng: Random
 ) -> list[Example]:
-    """The demonstrations' roots and some of their children, with slips in a share of them."""
+    """Examples of roots and some of their children, a share of them with slips."""
     talks, places = [], []
     for root, *children in (tree.conversations for tree in trees):
-        for talk in (_reworded(settings, root, rng), *children[:_CHILDREN_KEPT]):
-            slipped = with_slip(talk, rng) if rng.random() < settings.slips else (talk, None)
-            talks.append(slipped[0])
-            places.append(slipped[1])
+        for talk in (root, *children[:_CHILDREN_KEPT]):
+            slipped, place = with_slip(talk, rng) if rng.random() < settings.slips else (talk, None)
+            talks.append(slipped)
+            places.append(place)
     return [noisy(example, settings.noise, rng) for example in encoder.encode(talks, places)]
-
-
-def _reworded(settings: NanoSettings, root: Conversation, rng: Random) -> Conversation:
-    """The conversation, asked in made-up words in a share of all cases."""
-    if settings.reworded == 0 or rng.random() >= settings.reworded:
-        return root
-    return with_words(root, rng)
 
 
 def _drills(
     settings: NanoSettings, tokenizer: PreTrainedTokenizerFast, rng: Random
-) -> Iterator[Batch]:
-    """Drill batches without end, a third of each kind."""
+) -> Iterator[ExampleBatch]:
+    """Endless drill batches, a third of each kind."""
     first, second = syllable_ids(tokenizer)
     start = tokenizer.get_vocab()[USER]
     encoder = Encoder(tokenizer, observation=0.0, written=0.0, name=1.0)
     while True:
         count = settings.batch_tokens // 64 // 3 + 1
         made: list[Example] = [drills.repeat(rng, first, second, start) for _ in range(count)]
-        talks = [
-            _reworded(settings, drills.root_binding(rng, settings.mixture), rng)
-            for _ in range(count)
-        ]
+        talks = [drills.root_binding(rng, settings.mixture) for _ in range(count)]
         talks += [drills.child_binding(rng, settings.mixture) for _ in range(count)]
         yield collate([*made, *encoder.encode(talks)])
 
 
 def _rate(settings: NanoSettings, step: int) -> float:
-    """Linear warm-up, then linear decay to a tenth."""
+    """Factor of the learning rate: linear warm-up, then linear decay to 0.1."""
     if step <= settings.warmup_steps:
         return step / settings.warmup_steps
     done = (step - settings.warmup_steps) / max(1, settings.steps - settings.warmup_steps)
@@ -203,20 +187,16 @@ def _rate(settings: NanoSettings, step: int) -> float:
 def _probes(
     settings: NanoSettings, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast
 ) -> dict[str, float]:
-    """The binding probe, greedy and at T = 1."""
-    found: dict[str, ProbeResult] = {
-        name: probe(model, tokenizer, settings.probe_pairs, temperature, settings.seed)
-        for name, temperature in (("greedy", 0.0), ("sampled", 1.0))
-    }
-    return {
-        f"warmstart/probe_{kind}_{name}": getattr(result, kind)
-        for name, result in found.items()
-        for kind in ("root", "child")
-    }
+    """Metrics of the binding probe, greedy and at temperature 1."""
+    metrics: dict[str, float] = {}
+    for name, temperature in (("greedy", 0.0), ("sampled", 1.0)):
+        found = probe(model, tokenizer, settings.probe_pairs, temperature, settings.seed)
+        metrics |= {f"warmstart/probe_{kind}_{name}": share for kind, share in vars(found).items()}
+    return metrics
 
 
-def _corpus(trees: Sequence[Tree], problems: Sequence[Problem]) -> Iterator[str]:
-    """What the model reads and writes, and some papers, which it may print."""
+def _corpus(trees: Sequence[DemonstrationTree], problems: Sequence[Problem]) -> Iterator[str]:
+    """Texts that the model reads and writes, and some papers, which it may print."""
     for tree in trees:
         for conversation in tree.conversations:
             yield render(conversation)

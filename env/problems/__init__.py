@@ -1,1 +1,1 @@
-"""Problems: one schema, several sources."""
+"""Problems of the server: the schema, the generated worlds, the store."""

@@ -1,10 +1,9 @@
-"""The invented names of the synthetic world: two three-letter syllables, "Kalvot".
+"""Invented names of the synthetic world: two three-letter syllables, such as "Kalvot".
 
-The inventory is fixed, so that a tokenizer built for it fits every data set. Two syllables of
-one position differ in at least two letters, so that no name is a misspelling of another one
-within a letter, and no syllable is a word that code uses. A fifth of the names is reserved:
-the test split can be made of names that no training problem holds, while every syllable still
-occurs in training.
+The inventory is fixed, so that a tokenizer built for it fits every data set. Two syllables of one
+position differ in at least two letters, so that no typo turns a name into another one. Syllables
+are never words that code uses. A fifth of the names is reserved, so that the test split can
+consist of names that occur in no training problem. Every syllable occurs in training.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ _FIRST = (
     "niz pat pez pob pud ral rup sam sev sik sol ter tig tox vap vel vis vuk zop zux"
 )
 FIRST = tuple(_FIRST.split())
-"""First syllables; written with a capital in a name."""
+"""First syllables, capitalised in a name."""
 
 _SECOND = (
     "box daf dib faz fel geb gip gov jag jos jum kat ked kig koz kuf lep lim mas mub "
     "nem nop nux pef pug rak riv rog seg sur tev tod vek vin vob vul zam zex zor zuk"
 )
 SECOND = tuple(_SECOND.split())
-"""Second syllables; none of them is a first one."""
+"""Second syllables, all different from the first ones."""
 
 _RESERVED_EVERY = 5
 
@@ -41,14 +40,14 @@ COMMON = _names(reserved=False)
 """1,280 names for every split."""
 
 RESERVED = _names(reserved=True)
-"""320 names that only the test split may hold."""
+"""320 names for the test split only."""
 
 NAMES = COMMON + RESERVED
 """All 1,600 names."""
 
 
 def choose(rng: Random, count: int, reserved: float) -> list[str]:
-    """Distinct names, of which a share `reserved` is; every draw shuffled."""
+    """Shuffled distinct names, with the share `reserved` of reserved ones."""
     held = round(reserved * count)
     chosen = rng.sample(RESERVED, held) + rng.sample(COMMON, count - held)
     rng.shuffle(chosen)

@@ -1,12 +1,12 @@
-"""One problem: a question about a collection of papers, and its gold evidence.
+"""Schema of a problem: a question about a collection of papers, and its gold evidence.
 
-Gold stays on the server: of a `Problem` a client may only ever see its `ProblemCard`.
+Gold stays on the server: a client only sees the `ProblemCard` of a `Problem`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import Field
@@ -20,18 +20,18 @@ Level = Literal["easy", "medium", "hard"]
 
 
 class Paper(Settings):
-    """One document; `text` is what the REPL's `context` holds, and what spans index."""
+    """One document; `text` is in the REPL's `context`, and spans index it."""
 
     paper_id: str = Field(min_length=1)
     title: str
     abstract: str
     text: str = Field(min_length=1)
     canary: bool = False
-    """It tells its reader what to answer: nobody who quotes it has read for the question."""
+    """Whether it tells its reader what to answer; an answer that quotes it ignored the question."""
 
 
 class Span(Settings):
-    """Characters [start, end) of one paper's text; `text` is that very slice."""
+    """Characters [start, end) of one paper's text; `text` is that slice."""
 
     paper_id: str
     start: int = Field(ge=0)
@@ -50,8 +50,8 @@ class Problem(Settings):
     """One row of the data."""
 
     problem_id: str = Field(min_length=1)
-    group_id: str
-    """Papers shared by several questions; splits are made by group."""
+    collection_id: str
+    """Papers shared by several questions; splits are made by collection."""
     split: Split
     difficulty: str
     tier: Tier
@@ -61,13 +61,13 @@ class Problem(Settings):
 
     @property
     def gold_papers(self) -> set[str]:
-        """Papers that hold evidence."""
+        """Ids of the papers with evidence."""
         return {span.paper_id for fact in self.evidence for span in fact.spans}
 
 
 COLUMNS = (
     "problem_id",
-    "group_id",
+    "collection_id",
     "split",
     "difficulty",
     "tier",
@@ -75,14 +75,11 @@ COLUMNS = (
     "papers",
     "evidence",
 )
-"""Of a row as it is stored; the last two are JSON text, and all others plain strings."""
-
-PUBLIC_COLUMNS = COLUMNS[:5]
-"""What a client may read of the files."""
+"""Columns of a stored row; the last two are JSON text, the others plain strings."""
 
 
 def to_row(problem: Problem) -> dict[str, str]:
-    """A problem as it is stored: one string for each of `COLUMNS`."""
+    """Stored row of a problem: one string for each of `COLUMNS`."""
     row = problem.model_dump(mode="json", exclude_defaults=True)
     for name in ("papers", "evidence"):
         row[name] = json.dumps(row[name], ensure_ascii=False)
@@ -90,11 +87,11 @@ def to_row(problem: Problem) -> dict[str, str]:
 
 
 def from_row(row: Mapping[str, Any]) -> Problem:
-    """The problem of a stored row.
+    """Problem of a stored row.
 
     Raises:
-        ValueError: a column is missing, or holds what no problem may hold (pydantic's
-            ValidationError and a JSONDecodeError are ValueErrors).
+        ValueError: a column is missing or invalid (pydantic's ValidationError and a
+            JSONDecodeError are ValueErrors).
     """
     missing = [name for name in COLUMNS if not isinstance(row.get(name), str)]
     if missing:
@@ -112,3 +109,27 @@ def tier_of(gold_papers: int) -> Tier:
     if gold_papers == 2:
         return "focused"
     return "mid_range" if gold_papers <= 4 else "wide_net"
+
+
+def make_collection(
+    split: Split,
+    difficulty: str,
+    number: int,
+    papers: Sequence[Paper],
+    questions: Iterable[tuple[str, Sequence[Fact]]],
+) -> list[Problem]:
+    """Problems of one generated collection, one per question with its evidence."""
+    collection_id = f"{split}-{difficulty}-{number:04d}"
+    return [
+        Problem(
+            problem_id=f"{collection_id}-{q}",
+            collection_id=collection_id,
+            split=split,
+            difficulty=difficulty,
+            tier=tier_of(len({span.paper_id for fact in evidence for span in fact.spans})),
+            question=question,
+            papers=tuple(papers),
+            evidence=tuple(evidence),
+        )
+        for q, (question, evidence) in enumerate(questions)
+    ]

@@ -1,34 +1,23 @@
-"""The server's problems: read from a folder of Parquet files, or generated.
+"""Store of the server's problems, read from a folder of Parquet files or generated.
 
-Columns: problem_id, group_id, split, difficulty, tier, question, papers, evidence; the last two
-hold JSON text and are read only when a problem is played. A client reads the first five
-(`public_rows`) and names a problem by its id.
+The columns are `schema.COLUMNS`; papers and evidence are JSON text, parsed when a problem is
+played.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import ValidationError
 
 from env.errors import ProblemError, SettingsError
-from env.problems.schema import COLUMNS, PUBLIC_COLUMNS, Problem
+from env.problems.schema import COLUMNS, Problem
 from env.problems.settings import SyntheticSettings
-
-
-class PublicRow(NamedTuple):
-    """What a client may read of a problem."""
-
-    problem_id: str
-    group_id: str
-    split: str
-    difficulty: str
-    tier: str
 
 
 def _parse(row: Mapping[str, Any]) -> Problem:
@@ -37,10 +26,10 @@ def _parse(row: Mapping[str, Any]) -> Problem:
             {**row, "papers": json.loads(row["papers"]), "evidence": json.loads(row["evidence"])}
         )
     except (ValidationError, json.JSONDecodeError) as error:
-        # The row's values may be gold: say where it is wrong, never what it holds.
+        # The row's values may be gold: the message must not contain them.
         raise ProblemError(
             f"problem {row.get('problem_id')!r}: the row does not fit the schema "
-            f"({type(error).__name__}); prepare the data again"
+            f"({type(error).__name__}). Run the stage `prepare` again."
         ) from None
 
 
@@ -49,10 +38,10 @@ class ProblemStore:
 
     Args:
         rows: Parquet rows, or problems.
-        source: where they come from, for messages and metadata.
+        source: their origin, for messages and metadata.
 
     Raises:
-        SettingsError: there is no problem, or an id occurs twice.
+        SettingsError: `rows` is empty, or an id occurs twice.
     """
 
     def __init__(self, rows: Iterable[Mapping[str, Any] | Problem], source: str) -> None:
@@ -67,32 +56,27 @@ class ProblemStore:
             self._rows[problem_id] = row
             self._ids.setdefault((values["split"], values["difficulty"]), []).append(problem_id)
         if not self._rows:
-            raise SettingsError(f"{source}: holds no problems; run the stage `prepare` first")
+            raise SettingsError(f"{source}: contains no problems. Run the stage `prepare`.")
         self._parsed = lru_cache(maxsize=256)(_parse_row(self._rows))
 
     @classmethod
     def load(cls, data_dir: Path) -> ProblemStore:
-        """Every `*.parquet` file of a folder.
+        """Store of all `*.parquet` files of a folder.
 
         Raises:
-            SettingsError: no such folder, no files, or columns are missing.
+            SettingsError: the folder has no such files, or columns are missing.
         """
-        import pyarrow.parquet as pq
-
         files = sorted(data_dir.glob("*.parquet"))
         if not files:
-            raise SettingsError(f"{data_dir}: no Parquet files; run the stage `prepare` first")
+            raise SettingsError(f"{data_dir}: no Parquet files. Run the stage `prepare`.")
         rows: list[Mapping[str, Any]] = []
         for path in files:
-            missing = set(COLUMNS) - set(pq.read_schema(path).names)
-            if missing:
-                raise SettingsError(f"{path}: columns {sorted(missing)} are missing")
-            rows += pq.read_table(path, columns=list(COLUMNS)).to_pylist()
+            rows += read_columns(path, COLUMNS)
         return cls(rows, str(data_dir))
 
     @classmethod
     def generate(cls, settings: SyntheticSettings) -> ProblemStore:
-        """The synthetic problems of these settings."""
+        """Store of the synthetic problems of these settings."""
         from env.problems.synthetic import generate
 
         return cls(generate(settings), f"synthetic, seed {settings.seed}")
@@ -104,7 +88,7 @@ class ProblemStore:
         """One problem.
 
         Raises:
-            KeyError: there is none of that id.
+            KeyError: the id is unknown.
             ProblemError: its row does not fit the schema.
         """
         return self._parsed(problem_id)
@@ -119,12 +103,12 @@ class ProblemStore:
         ]
 
     def difficulties(self, split: str | None = None) -> list[str]:
-        """Those that occur in a split (None: any), in the order of the data."""
+        """Difficulties that occur in a split (None: any), in the order of the data."""
         found = (difficulty for row_split, difficulty in self._ids if split in (None, row_split))
         return list(dict.fromkeys(found))
 
     def pick(self, split: str | None, difficulty: str | None, seed: int) -> Problem:
-        """A problem chosen by the seed alone; consecutive seeds give distinct problems.
+        """Problem that depends only on the seed; consecutive seeds give distinct problems.
 
         Raises:
             KeyError: no problem has that split and difficulty.
@@ -136,7 +120,7 @@ class ProblemStore:
         return self.get(ids[seed % len(ids)])
 
     def most_gold_papers(self) -> int:
-        """Gold papers of the widest question."""
+        """Largest number of gold papers of a question."""
         return max(map(_gold_papers, self._rows.values()))
 
 
@@ -155,16 +139,20 @@ def _gold_papers(row: Mapping[str, Any] | Problem) -> int:
     return len({span["paper_id"] for fact in facts for span in fact["spans"]})
 
 
-def public_rows(data_dir: Path, split: str) -> list[PublicRow]:
-    """Rows of one split as a client may read them.
+def read_columns(path: Path, columns: Sequence[str]) -> list[dict[str, Any]]:
+    """Rows of a Parquet file of problems, with the given columns.
 
     Raises:
-        SettingsError: the file of that split is missing.
+        SettingsError: the file, or a column of it, is missing.
     """
     import pyarrow.parquet as pq
 
-    path = data_dir / f"{split}.parquet"
-    if not path.exists():
-        raise SettingsError(f"{path}: no such file; run the stage `prepare` first")
-    table = pq.read_table(path, columns=list(PUBLIC_COLUMNS))
-    return [PublicRow(**row) for row in table.to_pylist()]
+    if not path.is_file():
+        raise SettingsError(f"{path} is missing. Run the stage `prepare`.")
+    missing = sorted(set(columns) - set(pq.read_schema(path).names))
+    if missing:
+        raise SettingsError(
+            f"{path}: columns {missing} are missing (written by another version of this project). "
+            "Run the stage `prepare` again."
+        )
+    return list(pq.read_table(path, columns=list(columns)).to_pylist())

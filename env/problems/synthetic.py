@@ -1,11 +1,11 @@
-"""Synthetic problems: of the world `names` here, of the world `papers` in `papers/`.
+"""Synthetic problems of the world `names`; `papers/` generates the world `papers`.
 
-`names` is small: papers of a few sentences that say what model X scores on data set Y.
+In `names`, papers have a few sentences that state the score of model X on data set Y.
 
-A question asks for every sentence with X and Y. Its papers also hold X with other data sets, Y
-with other models, and both names in different sentences, in gold papers and beside them: a
-search for one name, or its first hits, is imprecise, while a search for both is exact. Nothing
-is read from disk; the same settings give the same bytes in every process.
+A question asks for every sentence with X and Y. Its papers, gold or not, also mention X with
+other data sets, Y with other models, and both names in different sentences. A search for one name
+is therefore imprecise, while a search for both is exact. Nothing is read from disk; the same
+settings give the same bytes in every process.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from random import Random
 from typing import get_args
 
 from env.problems import names, papers
-from env.problems.schema import Fact, Paper, Problem, Span, Split, tier_of
+from env.problems.schema import Fact, Paper, Problem, Span, Split, make_collection
 from env.problems.settings import (
     FILLER_NAMES,
     MAX_SENTENCES,
@@ -34,8 +34,7 @@ FACTS = (
     "On {y}, {x} comes to {n}.",
     "A score of {n} is what {x} has on {y}.",
 )
-"""The score stands at neither end of a long sentence: the rest alone would be nearly all of it."""
-HELD_OUT_FACTS = ("{x} ends at {n} on {y}.", "For {y}, a run of {x} gave {n}.")
+"""The score is at neither end of a long sentence: the rest alone would be nearly all of it."""
 QUESTIONS = (
     "What does {x} score on {y}?",
     "How well does {x} do on {y}?",
@@ -46,45 +45,42 @@ QUESTIONS = (
     "Which score does {x} reach on {y}?",
     "For {y}, how well does {x} do?",
 )
-HELD_OUT_QUESTIONS = ("On {y}, how far does {x} come?", "Find the results of {x} for {y}.")
-"""Of the test split alone, as `held_out_templates` says."""
 SCORES = range(10, 100)
 
 _NEAR_MISSES = ("both", "model", "data", "model_in_gold", "data_in_gold")
-"""Kinds of distractors in the order in which a question receives them; `both` makes two."""
+"""Kinds of distractors in the order of use; `both` makes two."""
 
 
 @dataclass
 class _Draft:
-    """A group while it is written: `lines[p]` are the sentences of paper p, without title."""
+    """A collection while it is written: `lines[p]` are the sentences of paper p, without title."""
 
     rng: Random
     lines: list[list[str]]
     fillers: list[str]
-    held_out: float
-    """Share of wordings that only the test split may hold."""
     golds: list[list[tuple[int, str]]] = field(default_factory=list)
-    """For each question its (paper, sentence) pairs."""
+    """(paper, sentence) pairs of each question."""
 
     def sentence(self, x: str, y: str, n: int | None = None) -> str:
         score = self.rng.choice(SCORES) if n is None else n
-        return self.wording(FACTS, HELD_OUT_FACTS).format(x=x, y=y, n=score)
+        return self.wording(FACTS).format(x=x, y=y, n=score)
 
-    def wording(self, common: Sequence[str], held_out: Sequence[str]) -> str:
-        return self.rng.choice(held_out if self.rng.random() < self.held_out else common)
+    def wording(self, forms: Sequence[str]) -> str:
+        self.rng.random()  # Unused, but it keeps the problems of each seed unchanged.
+        return self.rng.choice(forms)
 
     def filler(self) -> str:
         return self.rng.choice(self.fillers)
 
 
 def _by_room(draft: _Draft, papers: Sequence[int]) -> list[int]:
-    """Those of `papers` that take another sentence, the emptiest first."""
+    """Papers with room for another sentence, the emptiest first."""
     free = [p for p in papers if len(draft.lines[p]) < MAX_SENTENCES]
     return sorted(free, key=lambda p: (len(draft.lines[p]), draft.rng.random()))
 
 
 def _add_gold(draft: _Draft, x: str, y: str, gold: int) -> None:
-    """Write one question's gold sentences, each into a paper of its own."""
+    """Write one question's gold sentences, each into a different paper."""
     papers = draft.rng.sample(range(len(draft.lines)), gold)
     scores = draft.rng.sample(SCORES, gold)
     draft.golds.append([])
@@ -103,7 +99,7 @@ def _add_near_misses(draft: _Draft, question: int, x: str, y: str, count: int) -
     for kind in cycle(_NEAR_MISSES):
         if count <= 0:
             return
-        # Beside gold, a paper of its own for each near miss while there are such papers.
+        # Outside gold papers, each near miss gets a different paper while there are any.
         fresh = [p for p in others if p not in used] or others
         wanted = gold_papers if kind.endswith("_in_gold") else fresh
         p = (_by_room(draft, wanted) or _by_room(draft, everywhere))[0]
@@ -149,14 +145,14 @@ def _facts(papers: Sequence[Paper], golds: Sequence[tuple[int, str]]) -> tuple[F
     return tuple(facts)
 
 
-def _write_group(
+def _write_collection(
     settings: SyntheticSettings, split: Split, difficulty: str, number: int
 ) -> list[Problem]:
     level = settings.levels[difficulty]
-    # A generator of its own for each group: one more group changes no other. Python seeds from
-    # a string by its SHA-512, so no process's hash seed enters.
+    # Each collection has its own generator, so that adding one changes no other. Python seeds
+    # from a string by its SHA-512, independent of the process's hash seed.
     rng = Random(f"{settings.seed}/{split}/{difficulty}/{number}")
-    asked = settings.questions_per_group
+    asked = settings.questions_per_collection
     reserved = settings.held_out if split == "test" else 0.0
     chosen = names.choose(rng, 2 * asked + FILLER_NAMES, reserved)
     pairs = [(chosen[2 * q], chosen[2 * q + 1]) for q in range(asked)]
@@ -164,51 +160,36 @@ def _write_group(
         rng,
         [[] for _ in range(level.papers)],
         fillers=chosen[2 * asked :],
-        held_out=settings.held_out_templates if split == "test" else 0.0,
     )
     for q, (x, y) in enumerate(pairs):
-        # Runs through 1..max_gold over the questions of the level, so that tiers are even.
+        # Cycles through 1..max_gold over the questions of the level, so that tiers are even.
         _add_gold(draft, x, y, gold=1 + (number * asked + q) % level.max_gold)
-    # Near misses come last: gold may stand in any paper, they stand where there is room.
+    # Near misses come last: gold may be in any paper, they go where there is room.
     for q, (x, y) in enumerate(pairs):
         _add_near_misses(draft, q, x, y, level.distractors)
     papers = _write_papers(draft)
-    group_id = f"{split}-{difficulty}-{number:04d}"
-    problems = []
-    for q, ((x, y), golds) in enumerate(zip(pairs, draft.golds, strict=True)):
-        evidence = _facts(papers, golds)
-        problems.append(
-            Problem(
-                problem_id=f"{group_id}-{q}",
-                group_id=group_id,
-                split=split,
-                difficulty=difficulty,
-                tier=tier_of(len(evidence)),
-                question=draft.wording(QUESTIONS, HELD_OUT_QUESTIONS).format(x=x, y=y),
-                papers=papers,
-                evidence=evidence,
-            )
-        )
-    return problems
+    questions = [draft.wording(QUESTIONS).format(x=x, y=y) for x, y in pairs]
+    evidence = [_facts(papers, golds) for golds in draft.golds]
+    return make_collection(split, difficulty, number, papers, zip(questions, evidence, strict=True))
 
 
 def generate(settings: SyntheticSettings) -> list[Problem]:
-    """All problems of all splits and levels, in a fixed order.
+    """Problems of all splits and levels, in a fixed order.
 
     Args:
         settings: the world, sizes, levels and the seed.
 
     Returns:
-        `groups[split] x questions_per_group` problems for each split and level. Each gold span
-        is a whole sentence or table row. In the world `names` a sentence holds both names of a
-        question exactly when it is gold for it; `env/problems/papers/` says what holds in the
-        other one.
+        `collections[split] x questions_per_collection` problems for each split and level. Each gold
+        span is a whole sentence or table row. In the world `names` a sentence contains both names
+        of a question exactly if it is gold for it; `env/problems/papers/` documents the other
+        world.
     """
-    write_group = papers.write_group if settings.world == "papers" else _write_group
+    write_collection = papers.write_collection if settings.world == "papers" else _write_collection
     return [
         problem
         for split in get_args(Split)
         for difficulty in settings.levels
-        for number in range(settings.groups.get(split, 0))
-        for problem in write_group(settings, split, difficulty, number)
+        for number in range(settings.collections.get(split, 0))
+        for problem in write_collection(settings, split, difficulty, number)
     ]

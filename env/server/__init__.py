@@ -1,1 +1,1 @@
-"""The server's side: gold, rewards and sandboxes live here, and no client imports it."""
+"""The server's side, with gold, rewards and sandboxes; no client imports it."""

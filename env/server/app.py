@@ -1,16 +1,22 @@
 """The server: `uvicorn env.server.app:app`.
 
-Reads its settings when it is imported, since uvicorn wants the application by then; problems and
-sandbox are made when it starts. What is served where: OpenEnv's HTTP and WebSocket routes, with
-`/metadata` naming the enforced layers of the sandbox, and at `/` the page of `page.py`.
+The import reads the settings, because uvicorn needs the application then. The start creates
+problems and sandbox. Routes: OpenEnv's HTTP and WebSocket routes, `/metadata` with the enforced
+layers of the sandbox, and at `/` the page of `page.py`.
 """
 
 from __future__ import annotations
 
+import env.without_gradio  # noqa: F401  before openenv
+
+# isort: split
 import argparse
 import os
 import signal
+import socket
+import sys
 import threading
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -30,7 +36,7 @@ def build() -> FastAPI:
     """The application, from the environment variables.
 
     Raises:
-        SystemExit: a setting is wrong; the message says which and how to mend it.
+        SystemExit: a setting is wrong; the message names it and the fix.
     """
     try:
         settings = read_settings(os.environ)
@@ -65,14 +71,14 @@ def build() -> FastAPI:
     app.add_middleware(Guard)
     app.router.on_startup.insert(0, start)
     app.router.on_shutdown.append(stop)
-    # OpenEnv's route answers in its own base model, which would drop our fields.
+    # OpenEnv's route answers with its own base model, which would drop our fields.
     app.router.routes[:] = [
         route for route in app.router.routes if getattr(route, "path", None) != "/metadata"
     ]
 
     @app.get("/metadata", tags=["Environment Info"])
     def metadata() -> RLMMetadata:
-        """What this server serves, and behind which boundary."""
+        """Settings, problems and boundary of this server."""
         return RLMEnvironment(lambda: running[0]).get_metadata()
 
     app.router.routes.extend(routes())
@@ -83,12 +89,12 @@ app = build()
 
 
 SERVING: dict[str, Any] = {
-    # Own documents of `document_chars`, escaped at worst.
+    # Documents of `document_chars` in which every character is escaped.
     "ws_max_size": 64 * 1024 * 1024,
-    # A policy that keeps every core busy may answer a ping late.
+    # A policy that uses every core may answer a ping late.
     "ws_ping_interval": 30.0,
     "ws_ping_timeout": 300.0,
-    # On one machine compression only costs time.
+    # On one machine, compression only costs time.
     "ws_per_message_deflate": False,
     "timeout_graceful_shutdown": 3,
     "log_level": "warning",
@@ -100,21 +106,26 @@ def main() -> None:
     """Serve on this machine."""
     import uvicorn
 
-    parser = argparse.ArgumentParser(description="The environment's server.")
+    parser = argparse.ArgumentParser(description="Start the environment's server.")
     parser.add_argument("--host", default="0.0.0.0")
     parser.add_argument("--port", type=int, default=8000)
-    parser.add_argument(
-        "--until-eof", action="store_true", help="stop when standard input is closed"
-    )
+    parser.add_argument("--fd", type=int, help="inherited socket that already listens")
+    parser.add_argument("--until-eof", action="store_true", help="stop when stdin closes")
     arguments = parser.parse_args()
     if arguments.until_eof:
         threading.Thread(target=_stop_at_eof, daemon=True).start()
-    uvicorn.run(app, host=arguments.host, port=arguments.port, **SERVING)
+    server = uvicorn.Server(
+        uvicorn.Config(app, host=arguments.host, port=arguments.port, **SERVING)
+    )
+    with suppress(KeyboardInterrupt):
+        server.run(None if arguments.fd is None else [socket.socket(fileno=arguments.fd)])
+    if not server.started:
+        sys.exit(3)  # as uvicorn does
 
 
 def _stop_at_eof() -> None:
-    """Whoever started the server holds the other end; it closes however that process dies."""
-    # Not by sys.stdin, whose lock this thread would hold while the process ends by itself.
+    """End this process when its parent ends: the parent's end of the pipe closes in any case."""
+    # sys.stdin has a lock, which this thread would hold while the process exits.
     while os.read(0, 4096):
         continue
     os.kill(os.getpid(), signal.SIGTERM)

@@ -1,12 +1,15 @@
 """The OpenEnv environment: adapts one session's messages to a tree, and its end to a reward.
 
-What it refuses, it refuses in words and unchanged; whatever goes wrong inside, a client reads a
-fixed sentence: a text of an exception may hold gold. Neighbours: `tree.py` plays, `service.py`
-holds what sessions share, `rewards.rubrics` scores.
+A refusal has a reason and changes no state. After an internal error, a client receives a fixed
+sentence, because the text of an exception may contain gold. Neighbours: `tree.py` plays,
+`service.py` holds the objects that sessions share, `rewards.rubrics` scores.
 """
 
 from __future__ import annotations
 
+import env.without_gradio  # noqa: F401  before openenv
+
+# isort: split
 import logging
 import secrets
 import uuid
@@ -18,7 +21,8 @@ from openenv.core.env_server.types import EnvironmentMetadata
 
 from env.errors import ProblemError, RefusedError, SandboxError
 from env.models import (
-    Evidence,
+    WIRE_VERSION,
+    AnswerMetrics,
     FrameTurn,
     JSONValue,
     ProblemCard,
@@ -43,7 +47,7 @@ DESCRIPTION = (
     "Questions about collections of papers, answered by a tree of agents that write Python in "
     "a REPL and call themselves on parts of the collection."
 )
-VERSION = "0.1.0"
+VERSION = "0.2.0"
 
 DEFAULT_SPLIT = "train"
 
@@ -52,40 +56,42 @@ SESSION_ENDED = "this session was closed: connect again, then reset"
 SANDBOX_FAILED = "the sandbox failed"
 IDLE = "the session was closed, idle for too long"
 _ID_CHARS = 255
-"""Of an episode's id, as OpenEnv's HTTP route has it."""
+"""Limit of an episode's id, the same as in OpenEnv's HTTP route."""
+_CARD = ("problem_id", "collection_id", "difficulty", "split")
+"""Fields of a problem's card that come from its row."""
 
 
 class RLMMetadata(EnvironmentMetadata):
-    """Metadata, with what a run has to record about its environment."""
+    """OpenEnv's metadata, and the facts that a run records about its environment."""
 
-    sandbox_backend: str
+    wire_version: int
     sandbox_layers: list[str]
     """Layers of the boundary that are enforced on this machine."""
     sandbox_preload: list[str]
-    """Modules that cells may import beside the standard library's."""
+    """Modules that cells may import besides the standard library."""
     prompt_style: str
     rules: dict[str, Any]
-    """Settings that decide how an episode goes and what it earns, by dotted name."""
+    """Settings that decide the course and the reward of an episode, by dotted name."""
     problems: int
     difficulties: list[str]
-    """Of the split that is played when none is named."""
+    """Difficulties of the default split."""
     problem_source: str
     documents: bool
-    """`reset(question=..., papers=...)` is allowed."""
+    """Whether `reset(question=..., papers=...)` is allowed."""
 
 
 class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
     """One session: at most one tree at a time.
 
     Args:
-        service: gives the shared settings, problems and sandbox.
+        service: returns the shared settings, problems and sandbox.
     """
 
     SUPPORTS_CONCURRENT_SESSIONS = True
 
     def __init__(self, service: Callable[[], Service]) -> None:
         super().__init__()
-        # Constructed for every stateless request as well: everything costly waits for a reset.
+        # Stateless requests construct one, too: everything costly waits for a reset.
         self._service = service
         self.rubric: EpisodeRubric | None = None
         self._tree: Tree | None = None
@@ -111,7 +117,7 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
         papers: JSONValue = None,
         **unknown: Any,
     ) -> RLMObservation:
-        """Start an episode: on a named problem, on one chosen by the seed, or on own papers."""
+        """Start an episode with a named problem, one chosen by the seed, or the client's papers."""
         try:
             if self._closed:
                 return RLMObservation(done=True, refused=SESSION_ENDED)
@@ -124,10 +130,13 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
         except RefusedError as error:
             return self._refuse(str(error))
         except Exception:
-            # Names of fields and texts of rows may stand in it: logged here, never sent.
+            # The message may contain field names and texts of rows: log it, never send it.
             logger.exception("reset failed")
             return self._refuse(INTERNAL)
-        self._drop()
+        if self._tree is not None:
+            self._tree.close()
+        self._reset_rubric()
+        self._steps, self._seq, self._last = 0, None, None
         self._tree, self._problem, self._card = tree, problem, card
         self._episode_id = episode_id or str(uuid.uuid4())
         return self._observe()
@@ -135,7 +144,7 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
     def step(
         self, action: RLMAction, timeout_s: float | None = None, **kwargs: Any
     ) -> RLMObservation:
-        """Play turns of ready frames; a repeated `seq` is answered again, not played twice."""
+        """Play turns of ready frames; a repeated `seq` gets the same answer, no new turn."""
         tree = self._tree
         if self._closed:
             return RLMObservation(done=True, void=IDLE)
@@ -181,14 +190,14 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
         )
 
     def get_metadata(self) -> RLMMetadata:
-        """What this server serves, and behind which boundary."""
+        """Settings, problems and boundary of this server."""
         service = self._service()
         env = service.settings.env
         return RLMMetadata(
             name=NAME,
             description=DESCRIPTION,
             version=VERSION,
-            sandbox_backend=env.sandbox.backend,
+            wire_version=WIRE_VERSION,
             sandbox_layers=list(service.host.enforced),
             sandbox_preload=env.sandbox.preload,
             prompt_style=env.prompt_style,
@@ -200,7 +209,7 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
         )
 
     def close(self) -> None:
-        """Free the session's processes; every later call is refused."""
+        """End the session's processes; every later call is refused."""
         self._closed = True
         if self._tree is not None:
             self._tree.close()
@@ -230,10 +239,7 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
         if question is not None or papers is not None:
             texts = _own_papers(service, question, papers)
             tree = Tree(service.settings.env, service.host, question, texts)
-            card = ProblemCard(
-                problem_id="own", group_id="own", difficulty="own", split="own", papers=len(texts)
-            )
-            return tree, None, card
+            return tree, None, ProblemCard(papers=len(texts), **dict.fromkeys(_CARD, "own"))
         problem = _choose(service, seed, problem_id, split, difficulty)
         tree = Tree(
             service.settings.env,
@@ -244,19 +250,9 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
             shared_as=problem.problem_id,
         )
         card = ProblemCard(
-            problem_id=problem.problem_id,
-            group_id=problem.group_id,
-            difficulty=problem.difficulty,
-            split=problem.split,
-            papers=len(problem.papers),
+            papers=len(problem.papers), **{name: getattr(problem, name) for name in _CARD}
         )
         return tree, problem, card
-
-    def _drop(self) -> None:
-        if self._tree is not None:
-            self._tree.close()
-        self._reset_rubric()
-        self._steps, self._seq, self._last = 0, None, None
 
     # --- step
 
@@ -271,7 +267,7 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
         return [FrameTurn(frame=tree.first_ready(), text=action.text)]
 
     def _refuse(self, reason: str, done: bool = False) -> RLMObservation:
-        # Done where no episode runs: a loop that waits for it must not wait forever.
+        # Done if no episode runs: a loop that waits for the end must not wait forever.
         return RLMObservation(refused=reason, done=done)
 
     def _observe(self) -> RLMObservation:
@@ -295,7 +291,7 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
         )
 
     def _shown_card(self, tree: Tree) -> ProblemCard | None:
-        """The card; the tier tells how many papers hold gold, so it comes with the end."""
+        """The card. The tier reveals how many papers contain gold, so it comes with the end."""
         if self._card is None or self._problem is None or not tree.done:
             return self._card
         return self._card.model_copy(update={"tier": self._problem.tier})
@@ -329,7 +325,7 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
         return {
             "reward": reward,
             "components": score.components,
-            "evidence": Evidence(**{name: getattr(score, name) for name in Evidence.model_fields}),
+            "metrics": AnswerMetrics.model_validate(score, from_attributes=True),
             "frame_scores": {
                 frame: frame_score(answer, _given(context), tree.papers, evidence, settings)
                 for frame, context, answer in tree.child_answers()
@@ -338,7 +334,7 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
 
 
 def _check_episode_id(value: JSONValue) -> None:
-    """Raise RefusedError unless it can be told back in `state`."""
+    """Raise RefusedError unless `state` can report it."""
     if value is None:
         return
     if not isinstance(value, str) or len(value) > _ID_CHARS or not value.isprintable():
@@ -346,7 +342,7 @@ def _check_episode_id(value: JSONValue) -> None:
 
 
 def _given(context: JSONValue) -> dict[str, str]:
-    """A child's context as texts under any keys."""
+    """Texts of a child's context, under any keys."""
     if isinstance(context, dict):
         return context
     return {} if context is None else {"context": context}
@@ -374,10 +370,10 @@ def _choose(
 
 
 def _own_papers(service: Service, question: JSONValue, papers: JSONValue) -> dict[str, str]:
-    """A client's own documents, checked.
+    """A client's own papers as {paper_id: text}.
 
     Raises:
-        RefusedError: not allowed, too large, or of another shape than {paper_id: text}.
+        RefusedError: they are not allowed, too large, or of another shape.
     """
     env = service.settings.env
     if not env.allow_documents:

@@ -1,29 +1,30 @@
-"""One frame of a tree as the server keeps it, and what a child may be handed as its context.
+"""One frame of a tree as the server keeps it, and the contexts that a child may be given.
 
-Plain state: `tree.py` decides what happens to it.
+Plain state: `tree.py` decides how it changes.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from env.models import FrameKind, FrameStatus, JSONValue, Message, StopReason
-from env.server.sandbox import OpenRepl
+from env.server.sandbox import Repl
 
 
 @dataclass
-class Calls:
-    """A suspended cell: one slot for each prompt of its call."""
+class PendingCalls:
+    """Sub-calls of a suspended cell: one slot for each prompt of its call."""
 
     batched: bool
-    """The cell gets a list, else the only value."""
+    """Whether the call returns a list; otherwise it returns the only value."""
     values: list[JSONValue]
     waiting: dict[int, int]
-    """Child frame -> slot, for those that have not ended."""
+    """Child frame -> slot, for children that have not ended."""
 
     @property
     def result(self) -> JSONValue:
-        """What the call returns inside the sandbox."""
+        """Value that the call returns inside the sandbox."""
         return self.values if self.batched else self.values[0]
 
 
@@ -37,31 +38,43 @@ class Frame:
     kind: FrameKind
     context: JSONValue
     unsent: list[Message]
-    """Messages that the policy has not been sent."""
+    """Messages that were not yet sent to the policy."""
     status: FrameStatus = "ready"
     stop_reason: StopReason | None = None
     turns: int = 0
-    repl: OpenRepl | None = None
+    repl: Repl | None = None
     """Opened at the first cell."""
-    asked: int = 0
-    """Sub-calls that its cells have made, refused ones included."""
+    sub_calls: int = 0
+    """Sub-calls of all its cells, refused ones included."""
     called: bool = False
-    """The present cell has made sub-calls."""
-    calls: Calls | None = None
+    """Whether the current cell has made sub-calls."""
+    calls: PendingCalls | None = None
     final_code: str | None = None
-    """A plain final line of the current turn, still to be run."""
+    """A plain final line of the current turn that has not run yet."""
     final_text: str | None = None
     output: list[str] = field(default_factory=list)
     """Observations of this turn's cells so far."""
     failed: bool = False
-    """The current turn counts as an error."""
+    """Whether the current turn counts as an error."""
     answer: JSONValue = None
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """Fields that `FrameView` and `FrameState` share."""
+        return {
+            "frame": self.number,
+            "parent": self.parent,
+            "depth": self.depth,
+            "kind": self.kind,
+            "status": self.status,
+            "stop_reason": self.stop_reason,
+        }
 
 
 def as_context(value: JSONValue) -> JSONValue:
-    """A child's context as text or {key: text}; None when it is neither.
+    """A child's context as text or {key: text}; None if it is neither.
 
-    Search results are accepted as they come: a list of snippets becomes their lines.
+    Search results are valid contexts: a list of snippets becomes a text with one line each.
     """
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
         return "\n".join(value)
@@ -72,7 +85,7 @@ def as_context(value: JSONValue) -> JSONValue:
 
 
 def texts_of(context: JSONValue) -> list[str]:
-    """The texts of a context that `as_context` gave: a key may hold a paper as well."""
+    """Texts in a result of `as_context`; keys are included, because they may contain papers."""
     if isinstance(context, dict):
         return [*context, *context.values()]
     return [] if context is None else [context]

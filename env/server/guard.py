@@ -1,14 +1,17 @@
-"""What OpenEnv's WebSocket loop must not see, and what it must not say.
+"""Filter of messages to and from OpenEnv's WebSocket loop.
 
-The loop parses a message with plain `json`, reads it as a dict, and writes refused input back: an
-array, a number of 5,000 digits, deep nesting, a lone surrogate or a binary frame end the session
-there, with the text of an exception as the last word. Here such a message is refused by the
-protocol's own error and the session lives on; and an error whose message is the text of an
-exception is logged, and leaves as a fixed sentence.
+The loop parses a message with plain `json`, reads it as a dict, and writes refused input back. An
+array, a number of 5,000 digits, deep nesting, a lone surrogate or a binary frame ends the session
+with the text of an exception. This filter answers such a message with an error of the protocol,
+and the session continues. Errors that contain the text of an exception are logged, and the client
+receives a fixed sentence.
 """
 
 from __future__ import annotations
 
+import env.without_gradio  # noqa: F401  before openenv
+
+# isort: split
 import json
 import logging
 from typing import Any
@@ -21,24 +24,24 @@ logger = logging.getLogger(__name__)
 INTERNAL = "internal error of the server"
 
 _MAX_DEPTH = 32
-"""Levels of a message; own papers need four."""
+"""Nesting levels of a message; a client's own papers need four."""
 
 _OWN_WORDS = (WSErrorCode.EXECUTION_ERROR, WSErrorCode.SESSION_ERROR, WSErrorCode.FACTORY_ERROR)
 """Errors whose message is `str(exception)`."""
 
 
 class Guard:
-    """Middleware between the WebSocket and OpenEnv's loop on `/ws`; anything else passes.
+    """Middleware between the WebSocket and OpenEnv's loop on `/ws`; other requests pass.
 
     Args:
-        app: what it guards.
+        app: application behind the guard.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """As ASGI wants it."""
+        """Handle one connection, as ASGI defines it."""
         if scope["type"] != "websocket" or scope["path"] != "/ws":
             await self._app(scope, receive, send)
             return
@@ -64,7 +67,7 @@ class Guard:
 
 
 def refusal(text: str | None) -> str | None:
-    """Why this message is none of the protocol; None when OpenEnv's loop may have it."""
+    """Reason why a message breaks the protocol; None if OpenEnv's loop may read it."""
     if text is None:
         return "a message is text, not binary"
     try:

@@ -1,8 +1,8 @@
 """The page at `/`: a visitor plays an episode by hand, in the browser.
 
-Three static files; the page is one more client of `/ws` and knows no more than any other: gold
-stays on the server, and what an episode was worth comes with its end. Neighbours: `page/` holds
-the files, `app.py` serves them.
+Three static files. The page is a client of `/ws` and knows no more than any other client: gold
+stays on the server, and the reward comes with the end. Neighbours: `page/` contains the files,
+`app.py` serves them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FILES = {
     "/page.css": ("page.css", "text/css"),
 }
 _HEADERS = {
-    # Nothing but its own files and its own socket; papers are shown as text, never as markup.
+    # Only its own files and its own socket are allowed; papers are shown as text, never as markup.
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; "
         "connect-src 'self'; base-uri 'none'; form-action 'none'"
@@ -30,7 +30,7 @@ _HEADERS = {
 
 
 def routes() -> list[Route]:
-    """The page and what it loads."""
+    """Routes of the page and its files."""
     return [_route(path, name, kind) for path, (name, kind) in FILES.items()]
 
 

@@ -1,11 +1,10 @@
-"""What every session of one server shares: settings, problems, one sandbox host.
+"""Objects that all sessions of a server share: settings, problems, one sandbox host.
 
-Read once when the server starts; `RLM_SETTINGS` names a YAML file (sections `env`, `rewards`,
-`prepare`; others are not the server's) and `RLM_DATA` a folder of Parquet files. Without either
-the defaults hold and problems are generated, so a server starts anywhere. A server whose files
-everybody can read takes its problems from a private data set on the Hub (`RLM_DATASET`,
-`RLM_DATASET_REVISION`, `RLM_DATASET_TOKEN`), or generates them from a secret seed
-(`RLM_PROBLEM_SEED`).
+The server reads them once, when it starts. `RLM_SETTINGS` names a YAML file, of which the sections
+`env`, `rewards` and `prepare` count, and `RLM_DATA` a folder of Parquet files. Without them, the
+defaults hold and problems are generated, so that a server starts anywhere. A server with public
+files takes its problems from a private data set on the Hub (`RLM_DATASET`, `RLM_DATASET_REVISION`,
+`RLM_DATASET_TOKEN`). Or it generates them from a secret seed (`RLM_PROBLEM_SEED`).
 """
 
 from __future__ import annotations
@@ -18,13 +17,12 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from env.access import DATASET, DATASET_REVISION, DATASET_TOKEN, SEED
+from env.auth import DATA, DATASET, DATASET_REVISION, DATASET_TOKEN, SEED, SETTINGS
 from env.errors import SettingsError
 from env.problems.schema import Problem
 from env.problems.settings import SyntheticSettings
 from env.problems.store import ProblemStore
-from env.server.sandbox import Backend
-from env.server.sandbox import start as start_sandbox
+from env.server.sandbox import SandboxHost
 from env.settings import EnvSettings, Settings
 from rewards.settings import RewardSettings
 
@@ -32,7 +30,7 @@ DEFAULT_DATA = Path("data/problems")
 
 
 class PrepareSection(Settings):
-    """What the server needs of the section `prepare`."""
+    """The keys of the section `prepare` that the server needs."""
 
     source: str = "synthetic"
     synthetic: SyntheticSettings = SyntheticSettings()
@@ -50,17 +48,17 @@ def read_settings(environ: Mapping[str, str]) -> ServerSettings:
     """The settings in force.
 
     Raises:
-        SettingsError: the file is missing or no YAML, or a key or value is wrong.
+        SettingsError: the file is missing or not YAML, or a key or value is wrong.
     """
-    name = environ.get("RLM_SETTINGS")
+    name = environ.get(SETTINGS)
     if not name:
         return ServerSettings()
     try:
         data = yaml.safe_load(Path(name).read_text(encoding="utf-8")) or {}
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise SettingsError(f"RLM_SETTINGS {name}: not readable as YAML: {error}") from None
+        raise SettingsError(f"{SETTINGS} {name} is not readable as YAML ({error}).") from None
     if not isinstance(data, dict):
-        raise SettingsError(f"RLM_SETTINGS {name}: expected sections (a mapping)")
+        raise SettingsError(f"{SETTINGS} {name} must be a mapping of sections.")
     sections: dict[str, Any] = {key: data[key] for key in ("env", "rewards") if key in data}
     prepare = data.get("prepare") or {}
     known = PrepareSection.model_fields
@@ -69,7 +67,7 @@ def read_settings(environ: Mapping[str, str]) -> ServerSettings:
         return ServerSettings.model_validate(sections)
     except ValidationError as error:
         lines = [
-            f"RLM_SETTINGS {name}: {'.'.join(map(str, item['loc']))}: "
+            f"{SETTINGS} {name}: {'.'.join(map(str, item['loc']))}: "
             + ("unknown key" if item["type"] == "extra_forbidden" else item["msg"])
             for item in error.errors()
         ]
@@ -77,15 +75,15 @@ def read_settings(environ: Mapping[str, str]) -> ServerSettings:
 
 
 def read_problems(settings: ServerSettings, environ: Mapping[str, str]) -> ProblemStore:
-    """The problems: of `RLM_DATA` or `RLM_DATASET`, else of data/problems, else generated.
+    """The problems from `RLM_DATA` or `RLM_DATASET`, else from data/problems, else generated.
 
-    An empty `RLM_DATA` asks for generated ones, whatever else is set.
+    An empty `RLM_DATA` requests generated problems, regardless of other variables.
 
     Raises:
-        SettingsError: `RLM_DATA` names no folder of problems, the data set cannot be read, or the
-            seed is no number.
+        SettingsError: `RLM_DATA` is not a folder of problems, the data set cannot be read, or the
+            seed is not a number.
     """
-    folder = environ.get("RLM_DATA")
+    folder = environ.get(DATA)
     if folder:
         return ProblemStore.load(Path(folder))
     synthetic, seed = settings.prepare.synthetic, environ.get(SEED)
@@ -98,7 +96,7 @@ def read_problems(settings: ServerSettings, environ: Mapping[str, str]) -> Probl
             return ProblemStore.load(DEFAULT_DATA)
         return ProblemStore.generate(synthetic)
     if not seed.isdecimal():
-        raise SettingsError(f"{SEED}: must be a whole number, at least 0")  # its value is secret
+        raise SettingsError(f"{SEED} must be a whole number, at least 0.")  # its value is secret
     store = ProblemStore.generate(synthetic.model_copy(update={"seed": int(seed)}))
     store.source = "synthetic, secret seed"  # clients read it
     return store
@@ -119,8 +117,8 @@ def _from_hub(environ: Mapping[str, str]) -> ProblemStore:
     except (OSError, ValueError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise SettingsError(
-            f"{DATASET} {name}: cannot be read ({reason}); check the name, {DATASET_REVISION} "
-            f"and whether the token in the secret {DATASET_TOKEN} may read it"
+            f"{DATASET} {name} cannot be read ({reason}). Check the name, {DATASET_REVISION} "
+            f"and whether the token in the secret {DATASET_TOKEN} may read it."
         ) from None
     store = ProblemStore.load(Path(folder))
     store.source = f"{name} at {revision or 'main'}"
@@ -128,13 +126,13 @@ def _from_hub(environ: Mapping[str, str]) -> ProblemStore:
 
 
 def check_budget(settings: ServerSettings, gold_papers: int) -> None:
-    """The tree's limits must leave room for what the reward still pays for.
+    """Check that the tree's limits allow all turns and sub-calls that can still earn reward.
 
-    Efficiency falls from par to `limit_factor x par` turns and sub-calls; a tree that is cut
+    Efficiency falls from par to `limit_factor x par` turns and sub-calls. A tree that ends
     earlier would punish thoroughness twice.
 
     Raises:
-        SettingsError: the widest question's limit does not fit the tree's budget.
+        SettingsError: the limits are too low for the question with the most gold papers.
     """
     limits, rewards = settings.env.limits, settings.rewards
     par = rewards.par_base + rewards.par_per_paper * (gold_papers + 1)
@@ -142,43 +140,43 @@ def check_budget(settings: ServerSettings, gold_papers: int) -> None:
     budget = limits.max_frames * limits.max_turns + limits.max_frames - 1
     if budget < needed:
         raise SettingsError(
-            f"env.limits: max_frames {limits.max_frames} x max_turns {limits.max_turns} allow "
-            f"{budget} turns and sub-calls, a question with {gold_papers} gold papers is paid up "
-            f"to {needed:g} (rewards.limit_factor); raise max_frames or max_turns"
+            f"env.limits allows only {budget} turns and sub-calls (max_frames {limits.max_frames}, "
+            f"max_turns {limits.max_turns}). A question with {gold_papers} gold papers can earn "
+            f"efficiency up to {needed:g} (rewards.limit_factor). Raise max_frames or max_turns."
         )
     if limits.max_frames <= gold_papers:
         raise SettingsError(
-            f"env.limits.max_frames {limits.max_frames}: a question has {gold_papers} gold "
-            f"papers; allow at least {gold_papers + 1} frames"
+            f"env.limits.max_frames {limits.max_frames} is too low for a question with "
+            f"{gold_papers} gold papers. Allow at least {gold_papers + 1} frames."
         )
 
 
 class Service:
-    """Problems and sandbox of one server; safe to share between threads.
+    """Settings, problems and sandbox of one server. Thread-safe.
 
     Args:
-        settings: what to serve.
-        problems: which problems.
+        settings: sections that the server reads.
+        problems: problems to serve.
     """
 
     def __init__(self, settings: ServerSettings, problems: ProblemStore) -> None:
         check_budget(settings, problems.most_gold_papers())
         self.settings = settings
         self.problems = problems
-        self._host: Backend | None = None
+        self._host: SandboxHost | None = None
         self._lock = threading.Lock()
 
     @property
-    def host(self) -> Backend:
+    def host(self) -> SandboxHost:
         """The sandbox host, started at its first use.
 
         Raises:
-            SandboxError: the boundary cannot be had on this machine.
+            SandboxError: the boundary is not available on this machine.
         """
         with self._lock:
             if self._host is None:
                 env = self.settings.env
-                self._host = start_sandbox(
+                self._host = SandboxHost(
                     env.limits, env.sandbox, env.search_window, env.quiet_search
                 )
             return self._host
@@ -190,7 +188,7 @@ class Service:
         return prepare.source == "synthetic" and level is not None and level.hint
 
     def close(self) -> None:
-        """End the sandbox host and every process of it."""
+        """End the sandbox host and all its processes."""
         with self._lock:
             host, self._host = self._host, None
         if host is not None:

@@ -1,15 +1,15 @@
 """The tree of one episode: frames, their cells, their sub-calls, and what was counted.
 
-Plain logic over REPLs: no OpenEnv here (`environment.py` adapts it to the wire) and no reward
-(`rewards/rubrics.py` scores the facts that are counted here). A frame whose code asks for
-sub-calls stays suspended inside its sandbox until each of its children has ended.
+Plain logic over REPLs, without OpenEnv (`environment.py` adapts it to the wire) and without the
+reward (`rewards/rubrics.py` scores what is counted here). A frame whose code makes sub-calls
+stays suspended inside its sandbox until all children have ended.
 """
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
 
 from env import prompts
 from env.errors import RefusedError
@@ -23,23 +23,15 @@ from env.models import (
     Message,
     StopReason,
 )
-from env.server.clockless import clockless
-from env.server.frame import Calls, Frame, as_context, texts_of
-from env.server.sandbox import UNSET, CellDone, OpenRepl, SubCall
+from env.server.deterministic import repeatable_cell
+from env.server.frame import Frame, PendingCalls, as_context, texts_of
+from env.server.sandbox import UNSET, CellDone, SandboxHost, SubCall
 from env.server.turn import parse
-from env.settings import EnvSettings, LimitSettings
+from env.settings import EnvSettings
 
 _CALLS_PER_FRAME = 32
-"""Times `max_frames`: sub-calls, refused ones included, beyond which an episode is cut; the frame
-with most of them is to blame. A refused one costs a cell nothing and the server a round trip."""
-
-
-class ReplOpener(Protocol):
-    """Where REPLs come from: a backend of the sandbox."""
-
-    def open(self, context: JSONValue, shared_as: str | None = None) -> OpenRepl:
-        """A fresh REPL whose variable `context` holds the value; one name, one value."""
-        ...
+"""Limit of an episode's sub-calls, as a multiple of `max_frames`. Refused ones count: they cost a
+cell nothing and the server a round trip. The frame with the most of them gets the blame."""
 
 
 class Tree:
@@ -47,36 +39,34 @@ class Tree:
 
     Args:
         settings: prompt style and limits.
-        repls: where REPLs come from; one is opened at a frame's first cell.
-        question: what the root is asked.
+        repls: host that opens a REPL at a frame's first cell.
+        question: question for the root.
         papers: paper_id -> text, the root's `context`.
-        hint: the question carries a hint.
-        shared_as: a name under which other episodes have the same papers.
+        hint: whether the question comes with a hint.
+        shared_as: name under which other episodes use the same papers.
 
     Raises (every method that plays):
-        SandboxError: the sandbox broke; the caller voids the episode.
+        SandboxError: the sandbox failed; the caller voids the episode.
     """
 
     def __init__(
         self,
         settings: EnvSettings,
-        repls: ReplOpener,
+        repls: SandboxHost,
         question: str,
         papers: Mapping[str, str],
         hint: bool = False,
         shared_as: str | None = None,
     ) -> None:
         self._settings = settings
-        self._limits: LimitSettings = settings.limits
+        self._limits = settings.limits
         self._repls = repls
         self.papers = dict(papers)
         self._shared_as = shared_as
         self.void: str | None = None
         self.shown: list[str] = []
-        """Texts the policy saw or handed on: observations, prompts and contexts of children."""
-        self._counts: dict[str, int] = dict.fromkeys(
-            ("turns", "sub_calls", "errors", "timeouts", "format_errors"), 0
-        )
+        """Texts that the policy saw or passed on: observations, children's prompts and contexts."""
+        self._counts: Counter[str] = Counter()
         self._cpu_s = 0.0
         self._env_s = 0.0
         self._frames: list[Frame] = []
@@ -86,16 +76,16 @@ class Tree:
         )
         self._add(None, "rlm", self.papers, first)
 
-    # --- what can be seen
+    # --- views of the tree
 
     @property
     def done(self) -> bool:
-        """The root has ended, or the episode is void."""
+        """Whether the root has ended or the episode is void."""
         return self._frames[0].status == "ended"
 
     @property
     def answered(self) -> bool:
-        """The root gave a final answer."""
+        """Whether the root gave a final answer."""
         return self._frames[0].stop_reason == "final"
 
     @property
@@ -105,7 +95,7 @@ class Tree:
 
     @property
     def counters(self) -> Counters:
-        """Counted so far over the whole tree."""
+        """Counts over the whole tree, so far."""
         return Counters(
             frames=len(self._frames),
             max_depth=max(frame.depth for frame in self._frames),
@@ -115,42 +105,21 @@ class Tree:
 
     def states(self) -> list[FrameState]:
         """The tree without texts."""
-        return [
-            FrameState(
-                frame=frame.number,
-                parent=frame.parent,
-                depth=frame.depth,
-                kind=frame.kind,
-                turns=frame.turns,
-                status=frame.status,
-                stop_reason=frame.stop_reason,
-            )
-            for frame in self._frames
-        ]
+        return [FrameState(turns=frame.turns, **frame.place) for frame in self._frames]
 
     def child_answers(self) -> Iterator[tuple[int, JSONValue, JSONValue]]:
-        """(frame, context, answer) of every child with a REPL that ended by `final`."""
+        """(frame, context, answer) of every child with a REPL that ended with `final`."""
         for frame in self._frames[1:]:
             if frame.kind == "rlm" and frame.stop_reason == "final":
                 yield frame.number, frame.context, frame.answer
 
     def views(self) -> list[FrameView]:
-        """Frames that need the policy, and those that ended since the last call."""
+        """Frames that need the policy, and frames that ended since the last call."""
         shown = [*self._ended, *(frame for frame in self._frames if frame.status == "ready")]
         self._ended = []
         views = []
         for frame in sorted(shown, key=lambda frame: frame.number):
-            views.append(
-                FrameView(
-                    frame=frame.number,
-                    parent=frame.parent,
-                    depth=frame.depth,
-                    kind=frame.kind,
-                    messages=frame.unsent,
-                    status=frame.status,
-                    stop_reason=frame.stop_reason,
-                )
-            )
+            views.append(FrameView(messages=frame.unsent, **frame.place))
             frame.unsent = []
         return views
 
@@ -160,7 +129,7 @@ class Tree:
         """Number of the first frame that needs the policy.
 
         Raises:
-            RefusedError: no frame does.
+            RefusedError: no frame is ready.
         """
         for frame in self._frames:
             if frame.status == "ready":
@@ -168,7 +137,7 @@ class Tree:
         raise RefusedError("no frame is ready")
 
     def play(self, turns: Sequence[FrameTurn]) -> None:
-        """Play one turn of each named frame, in the order given.
+        """Play one turn of each named frame, in the given order.
 
         Raises:
             RefusedError: a frame is named twice, is unknown, or is not ready.
@@ -177,7 +146,7 @@ class Tree:
             raise RefusedError("a frame is named twice in one action")
         for turn in turns:
             if turn.frame >= len(self._frames):
-                raise RefusedError(f"there is no frame {turn.frame}")
+                raise RefusedError(f"this episode has no frame {turn.frame}")
             if (status := self._frames[turn.frame].status) != "ready":
                 raise RefusedError(f"frame {turn.frame} is not ready: {status}")
         started = time.monotonic()
@@ -191,7 +160,7 @@ class Tree:
             self._env_s += time.monotonic() - started
 
     def end_void(self, reason: str) -> None:
-        """End the episode as void: it counts for nothing."""
+        """End the episode as void: it gets no reward."""
         self.void = reason
         self._end_all("error")
 
@@ -206,7 +175,7 @@ class Tree:
         frame.turns += 1
         self._counts["turns"] += 1
         if frame.kind == "llm":
-            # Text that was cut is still text: the parent gets it either way.
+            # The parent gets the text even if it was cut.
             self._end(frame, "truncated" if turn.finish == "length" else "final", turn.text)
             return
         frame.failed, frame.output = False, []
@@ -228,7 +197,7 @@ class Tree:
         self._advance(frame, self._run(frame, code))
 
     def _run(self, frame: Frame, code: str) -> CellDone | SubCall:
-        """Run a cell of the frame, in a new REPL if there is none."""
+        """Run a cell of the frame; open the frame's REPL if it has none."""
         if frame.repl is None:
             shared_as = self._shared_as if frame.parent is None else None
             frame.repl = self._repls.open(frame.context, shared_as)
@@ -236,17 +205,19 @@ class Tree:
         return frame.repl.run(code)
 
     def _advance(self, frame: Frame, event: CellDone | SubCall) -> None:
-        """Go on until the frame waits for children, needs the policy, or has ended."""
+        """Continue until the frame waits for children, needs the policy, or has ended.
+
+        Args:
+            frame: a frame with a REPL, in the middle of its turn.
+            event: what its REPL just returned.
+        """
         while True:
+            # Step 1, a sub-call: open children and wait for them. If limits refuse all of them,
+            # the cell resumes at once with the refusals as values.
             if isinstance(event, SubCall):
                 assert frame.repl is not None
-                frame.called = True
-                frame.asked += len(event.prompts)
-                self._counts["sub_calls"] += len(event.prompts)
-                if self._counts["sub_calls"] > _CALLS_PER_FRAME * self._limits.max_frames:
-                    culprit = max(self._frames, key=lambda frame: frame.asked)
-                    self._fail(culprit)
-                    self._end_all("budget", culprit)
+                self._count_calls(frame, len(event.prompts))
+                if self.done:
                     return
                 calls = self._open_children(frame, event)
                 if calls.waiting:
@@ -254,41 +225,59 @@ class Tree:
                     return
                 event = frame.repl.resume(calls.result)
                 continue
-            if self._settings.deterministic:
-                verdict = clockless(event, self._limits.cell_cpu_s, frame.called)
-                if isinstance(verdict, str):
-                    self.end_void(verdict)
-                    return
-                if verdict.variables_lost:
-                    self._release(frame)
-                event = verdict
-            self._cpu_s += event.cpu_s
-            if event.final is not UNSET:
-                self._end(frame, "final", event.final)
+            # Step 2, the end of a cell: a FINAL ends the frame. A plain FINAL line that is not
+            # Python is an answer, too: its text.
+            cell = self._repeatable(frame, event)
+            if cell is None:
                 return
-            last_cell = frame.final_code is None
-            if (
-                last_cell
-                and frame.final_text is not None
-                and event.error in ("exception", "syntax")
-            ):
-                self._end(frame, "final", frame.final_text)
+            self._cpu_s += cell.cpu_s
+            text = frame.final_text if frame.final_code is None else None
+            if cell.final is not UNSET:
+                self._end(frame, "final", cell.final)
                 return
-            if event.error == "wall" and event.cpu_s < self._limits.cell_cpu_s:
+            if text is not None and cell.error in ("exception", "syntax"):
+                self._end(frame, "final", text)
+                return
+            # Step 3: a cell that had too little CPU time voids the episode; used-up seconds end it.
+            if cell.error == "wall" and cell.cpu_s < self._limits.cell_cpu_s:
                 self.end_void("the machine was too busy to run a cell")
                 return
-            frame.output.append(self._describe(frame, event))
+            frame.output.append(self._describe(frame, cell))
             if self._cpu_s > self._limits.episode_s:
                 self._end_all("budget", culprit=frame)
                 return
-            if last_cell:
+            # Step 4: a plain FINAL line after the block is the next cell of the same turn.
+            # Without one, the turn is over.
+            if frame.final_code is None:
                 self._observe(frame)
                 return
-            code, frame.final_code = str(frame.final_code), None
+            code, frame.final_code = frame.final_code, None
             event = self._run(frame, code)
 
+    def _count_calls(self, frame: Frame, calls: int) -> None:
+        """Count sub-calls of the current cell; end the episode if it has made too many."""
+        frame.called = True
+        frame.sub_calls += calls
+        self._counts["sub_calls"] += calls
+        if self._counts["sub_calls"] > _CALLS_PER_FRAME * self._limits.max_frames:
+            culprit = max(self._frames, key=lambda frame: frame.sub_calls)
+            self._fail(culprit)
+            self._end_all("budget", culprit)
+
+    def _repeatable(self, frame: Frame, cell: CellDone) -> CellDone | None:
+        """The cell as the setting `deterministic` wants it; None if that voids the episode."""
+        if not self._settings.deterministic:
+            return cell
+        verdict = repeatable_cell(cell, self._limits.cell_cpu_s, frame.called)
+        if isinstance(verdict, str):
+            self.end_void(verdict)
+            return None
+        if verdict.variables_lost:
+            self._release(frame)
+        return verdict
+
     def _describe(self, frame: Frame, cell: CellDone) -> str:
-        """What the policy reads of a cell; counts what went wrong."""
+        """The policy's observation of a cell; counts its error."""
         problem = ""
         if cell.error is not None:
             self._fail(frame)
@@ -303,11 +292,11 @@ class Tree:
         return prompts.cell_message(cell.stdout, cell.cut, cell.new_names, problem, self._limits)
 
     def _observe(self, frame: Frame) -> None:
-        """Hand the turn's observation to the policy, or end a frame without turns left."""
-        text = "\n".join(frame.output)
+        """Give the turn's observation to the policy, or end a frame without turns left."""
         if frame.turns >= self._limits.max_turns:
             self._end(frame, "max_turns")
             return
+        text = "\n".join(frame.output)
         self.shown.append(text)
         frame.unsent.append(Message(role="user", content=text))
         frame.status = "ready"
@@ -335,9 +324,9 @@ class Tree:
         self._frames.append(frame)
         return frame
 
-    def _open_children(self, frame: Frame, call: SubCall) -> Calls:
-        """Open a frame for each prompt; a limit that bites answers its slot with a sentence."""
-        calls = Calls(
+    def _open_children(self, frame: Frame, call: SubCall) -> PendingCalls:
+        """Open a frame for each prompt; a slot beyond a limit gets a sentence as its value."""
+        calls = PendingCalls(
             batched=call.fn.endswith("_batched"), values=[None] * len(call.prompts), waiting={}
         )
         contexts = call.contexts or [None] * len(call.prompts)
@@ -367,7 +356,7 @@ class Tree:
     def _limit_on(
         self, frame: Frame, fn: str, slot: int, prompt: str, given: JSONValue, context: JSONValue
     ) -> str | None:
-        """Why a sub-call cannot be made; None when it can."""
+        """Reason why a sub-call is refused; None if it is allowed."""
         limits = self._limits
         if fn.startswith("rlm") and frame.depth >= limits.max_depth:
             return f"no sub-calls below depth {limits.max_depth}; answer from this part yourself"
@@ -388,7 +377,7 @@ class Tree:
     # --- ends
 
     def _end(self, frame: Frame, reason: StopReason, answer: JSONValue = None) -> None:
-        """End a frame; a parent none of whose children is left goes on."""
+        """End a frame; its parent continues once all of its children have ended."""
         self._stop(frame, reason)
         frame.answer = answer
         if frame.parent is None:
@@ -408,7 +397,7 @@ class Tree:
             self._advance(parent, parent.repl.resume(calls.result))
 
     def _end_all(self, reason: StopReason, culprit: Frame | None = None) -> None:
-        """End every frame that is left; the one whose cell used up the budget by `timeout`."""
+        """End all remaining frames; the culprit's stop reason is `timeout`."""
         for frame in self._frames:
             if frame.status != "ended":
                 self._stop(frame, "timeout" if frame is culprit else reason)

@@ -1,9 +1,9 @@
-"""What a policy's raw text says: its blocks, and a final answer written as a plain line.
+"""Parser of a policy's raw text: its blocks, and a final answer on a plain line.
 
-Pure functions of text; nothing is run here. Source: the recursive-language-model scaffold of
+Pure functions of text; nothing runs here. Source: the recursive-language-model scaffold of
 Zhang, Kraska and Khattab (alexzhang13/rlm), whose models write ```repl blocks and end with a
-plain line `FINAL(...)` or `FINAL_VAR(name)`. Departures: exactly one block a turn, the closing
-fence stands on a line of its own, and what a thinking model writes before `</think>` is no code.
+plain line `FINAL(...)` or `FINAL_VAR(name)`. Departures: a turn has exactly one block, the closing
+fence is on a line of its own, and text before `</think>` is ignored.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ class Turn:
     blocks: tuple[str, ...]
     """Code of each closed repl block."""
     opened: int
-    """Blocks opened, closed or not."""
+    """Number of opened blocks, closed or not."""
     final_code: str | None = None
     """A plain FINAL or FINAL_VAR line, as code for the frame's REPL."""
     final_text: str | None = None
-    """The answer of a plain FINAL line whose inside is no Python value: its text."""
+    """Text inside a plain FINAL line: the answer if it is not a Python value."""
 
     @property
     def well_formed(self) -> bool:
-        """Exactly one block, or no block and a plain final line."""
+        """Whether the turn has exactly one block, or no block and a plain final line."""
         if self.opened == 0:
             return self.final_code is not None
         return self.opened == 1 and len(self.blocks) == 1
 
 
 def parse(text: str) -> Turn:
-    """Read one turn of the policy, in time that grows with its length and no faster."""
+    """Parse one turn of the policy, in time linear in its length."""
     blocks, rest = _split(text.rpartition("</think>")[2])
     opened = len(blocks) + len(_OPEN.findall(rest))
     if match := _FINAL_VAR.search(rest):
@@ -56,7 +56,7 @@ def parse(text: str) -> Turn:
 def _split(text: str) -> tuple[tuple[str, ...], str]:
     """The code of the closed blocks, and the text around them."""
     blocks, rest, place = [], [], 0
-    # Without a closing fence after this opening there is none after a later one either.
+    # If no closing fence follows this opening, no later block is closed either.
     while (start := _OPEN.search(text, place)) and (end := _CLOSE.search(text, start.end())):
         blocks.append(text[start.end() + 1 : end.start()])
         rest.append(text[place : start.start()])

@@ -1,8 +1,8 @@
-"""Collect real documents: this project's own, and those that three installed packages bring.
+"""Collect real documents: this project's own, and those of three installed packages.
 
-`python -m examples.documents.collect` fills data/documents/, a folder a collection; the questions
-of `questions.jsonl` quote them. The packages are pinned in constraints.txt, so the texts are the
-same on every machine.
+`python -m examples.documents.collect` fills data/documents/ with one folder per collection; the
+questions in `questions.jsonl` quote these documents. The packages are pinned in constraints.txt,
+so the texts are the same on every machine.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ PACKAGES = {
     "mlflow": "assistant/skills/**/*.md",
     "prefect": "**/*.md",
 }
-"""For each package, which of its files."""
+"""Pattern of the files of each package."""
 
 
 def files(root: Path, pattern: str) -> dict[str, Path]:
-    """Files of a folder by a flat name: `runner/AGENTS.md` becomes `runner-AGENTS.md`."""
+    """Non-empty files of a folder by flat name: `runner/AGENTS.md` becomes `runner-AGENTS.md`."""
     found = sorted(path for path in root.glob(pattern) if path.stat().st_size > 0)
     return {"-".join(path.relative_to(root).parts).lstrip("."): path for path in found}
 
 
 def collect(target: Path = TARGET) -> dict[str, int]:
-    """Copy all of them, one folder a collection; returns how many files each got.
+    """Copy the documents, one folder per collection; return the number of files of each.
 
     Raises:
         ModuleNotFoundError: a package is not installed.
@@ -37,7 +37,7 @@ def collect(target: Path = TARGET) -> dict[str, int]:
     for name, pattern in PACKAGES.items():
         spec = importlib.util.find_spec(name)
         if spec is None or not spec.submodule_search_locations:
-            raise ModuleNotFoundError(f"{name} is not installed; run `make setup` first")
+            raise ModuleNotFoundError(f"{name} is not installed. Run `make setup` first.")
         collections[name] = files(Path(spec.submodule_search_locations[0]), pattern)
     shutil.rmtree(target, ignore_errors=True)
     for name, sources in collections.items():

@@ -1,11 +1,11 @@
 """The world of whole papers: problems for real models.
 
-A group is a small research field (`field.py`) about which papers of hundreds to thousands of words
-are written (`plan.py`, `writing.py`). Its questions (`asking_*.py`) ask for facts that stand under
-aliases, in other words, in tables, more than once, or split over papers, among near misses.
+A collection is a small research field (`field.py`) about which papers of hundreds to thousands of
+words are written (`plan.py`, `writing.py`). Its questions (`asking_*.py`) ask for facts among near
+misses: facts under aliases, in other words, in tables, more than once, or split over papers.
 
-A sentence or a row of a table is evidence of a question exactly when it states one of the facts
-asked for, as its paper would be understood by a reader of the whole of it. All statements of one
+A sentence or a row of a table is evidence of a question exactly when it states a requested fact.
+It counts as a reader of the whole paper would understand it. All statements of one
 fact are alternatives: those of one paper, and those of a paper that cites it. A sentence that only
 explains an alias is not evidence. The same settings give the same bytes in every process.
 """
@@ -24,15 +24,15 @@ from env.problems.papers.asking_claims import (
     miss_aspect,
     tell_aspect,
     tell_size,
+    tell_training,
     tell_trait,
     trait_value,
 )
 from env.problems.papers.asking_results import ask_ablation, ask_board, ask_score
-from env.problems.papers.aspects import ASPECTS
 from env.problems.papers.plan import Draft, Key
-from env.problems.papers.traits import TRAITS
+from env.problems.papers.reader import templates
 from env.problems.papers.writing import Writer
-from env.problems.schema import Fact, Paper, Problem, Span, Split, Tier, tier_of
+from env.problems.schema import Fact, Paper, Problem, Span, Split, Tier, make_collection, tier_of
 from env.problems.settings import LevelSettings, SyntheticSettings
 
 KINDS: Mapping[str, tuple[Kind, int, int]] = {
@@ -59,7 +59,7 @@ def _gold_counts(level: LevelSettings, rng: Random, first: int, count: int) -> l
 
 
 def _ask(draft: Draft, gold: int, used: list[str]) -> Asked:
-    """A question with so many gold papers, of a kind that the group has not used if it can be."""
+    """A question with so many gold papers, of a kind new to the collection if there is one."""
     kinds = [name for name, (_, least, most) in KINDS.items() if least <= gold <= most]
     draft.rng.shuffle(kinds)
     kinds.sort(key=used.count)
@@ -72,19 +72,19 @@ def _ask(draft: Draft, gold: int, used: list[str]) -> Asked:
 
 
 def _add_background(draft: Draft, asked: list[Asked]) -> None:
-    """What papers say beside what is asked: their traits, some aspects, sizes of corpora."""
+    """Add statements beside those of the questions: traits, some aspects, sizes of corpora."""
     rng = draft.rng
     kinds = [question.kind for question in asked]
     for plan in draft.plans:
         if plan.own and plan.own.abbr not in draft.taken:
-            for trait in TRAITS:
+            for trait in templates().traits:
                 if rng.random() < 0.5:
                     tell_trait(draft, plan, trait, plan.own, trait_value(draft, trait))
-        free = [a for a in ASPECTS if a not in draft.asked and a not in plan.touched]
+        free = [a for a in templates().aspects if a not in draft.asked and a not in plan.touched]
         for aspect in rng.sample(free, rng.randint(1, 3)):
             miss = miss_aspect(draft, plan, aspect) if rng.random() < 0.4 else None
-            if miss is not None:
-                plan.add(miss[0], miss[1])
+            if miss:
+                plan.add(*miss)
             else:
                 tell_aspect(draft, plan, aspect)
     known = [key[1] for question in asked for key in question.keys]
@@ -96,19 +96,16 @@ def _add_background(draft: Draft, asked: list[Asked]) -> None:
 def _evidence(keys: tuple[Key, ...], stated: list[tuple[Span, tuple[Key, ...]]]) -> list[Fact]:
     """A fact for each key, with every statement of it."""
     return [
-        Fact(
-            fact_id=f"f{number}",
-            spans=tuple(span for span, states in stated if key in states),
-        )
-        for number, key in enumerate(keys, 1)
+        Fact(fact_id=f"f{i}", spans=tuple(span for span, states in stated if key in states))
+        for i, key in enumerate(keys, 1)
     ]
 
 
-def plan_group(
+def plan_collection(
     settings: SyntheticSettings, split: Split, difficulty: str, number: int
 ) -> tuple[Draft, list[Asked]]:
-    """A group before it is written: its papers' plans and its questions."""
-    # A generator of its own for each group: one more group changes no other. Python seeds from
+    """A collection before it is written: its papers' plans and its questions."""
+    # A generator of its own for each collection: one more changes no other. Python seeds from
     # a string by its SHA-512, so no process's hash seed enters.
     rng = Random(f"{settings.seed}/papers/{split}/{difficulty}/{number}")
     level = settings.levels[difficulty]
@@ -116,8 +113,8 @@ def plan_group(
     canary = rng.random() < settings.canaries
     draft = Draft(rng, reserved, level, settings.words, canary)
     for plan in draft.plans:
-        draft.tell_training(plan)
-    count = settings.questions_per_group
+        tell_training(draft, plan)
+    count = settings.questions_per_collection
     used: list[str] = []
     golds = _gold_counts(level, rng, number * count, count)
     asked = [_ask(draft, gold, used) for gold in golds]
@@ -127,38 +124,23 @@ def plan_group(
     return draft, asked
 
 
-def write_group(
+def write_collection(
     settings: SyntheticSettings, split: Split, difficulty: str, number: int
 ) -> list[Problem]:
-    """The problems of one group, which share their papers.
+    """The problems of one collection, which share their papers.
 
     Args:
         settings: of the world `papers`.
-        split: of the group.
+        split: of the collection.
         difficulty: one of the levels.
-        number: of the group within split and level.
+        number: of the collection within split and level.
     """
-    draft, asked = plan_group(settings, split, difficulty, number)
+    draft, asked = plan_collection(settings, split, difficulty, number)
     papers: list[Paper] = []
     stated: list[tuple[Span, tuple[Key, ...]]] = []
     for plan in draft.plans:
         writer = Writer(draft, plan)
         papers.append(writer.paper())
         stated += writer.spans
-    group_id = f"{split}-{difficulty}-{number:04d}"
-    problems = []
-    for q, question in enumerate(asked):
-        evidence = _evidence(question.keys, stated)
-        problems.append(
-            Problem(
-                problem_id=f"{group_id}-{q}",
-                group_id=group_id,
-                split=split,
-                difficulty=difficulty,
-                tier=tier_of(len({span.paper_id for fact in evidence for span in fact.spans})),
-                question=question.text,
-                papers=tuple(papers),
-                evidence=tuple(evidence),
-            )
-        )
-    return problems
+    questions = [(question.text, _evidence(question.keys, stated)) for question in asked]
+    return make_collection(split, difficulty, number, papers, questions)

@@ -5,27 +5,14 @@ A kind is planned for an exact number of gold papers. Also tells such claims tha
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from env.problems.papers import data_facts
 from env.problems.papers.asked import Asked, Kind, NearMiss
-from env.problems.papers.aspects import ASPECTS
 from env.problems.papers.field import Method
-from env.problems.papers.plan import Draft, Key, Line, Plan, Section
-from env.problems.papers.traits import CAUSES, TRAITS, WEAKNESSES
+from env.problems.papers.plan import Draft, Key, Line, Plan
+from env.problems.papers.reader import Section, templates
 
 ASPECT_SECTIONS: Sequence[Section] = ("setup", "results", "ablation", "limits")
-TRAIT_SECTIONS: Mapping[str, Section] = {
-    "weakness": "limits",
-    "cause": "results",
-    "updates": "setup",
-    "size": "method",
-}
-
-
-def listing(items: Sequence[str]) -> str:
-    """ "A", "A and B", "A, B and C"."""
-    return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else items)
 
 
 # --- traits of a method
@@ -33,44 +20,26 @@ def listing(items: Sequence[str]) -> str:
 
 def trait_value(draft: Draft, trait: str) -> str:
     """A value that a trait may have."""
-    if trait == "updates":
-        return draft.pen.fill("{thousands}")
-    if trait == "size":
-        return draft.pen.fill("{hundreds}")
-    bank = WEAKNESSES if trait == "weakness" else CAUSES
-    return draft.rng.choice(bank).format(unit=draft.field.unit, units=draft.field.units)
+    values = templates().traits[trait].values.common
+    form = draft.rng.choice(values) if len(values) > 1 else values[0]
+    return draft.pen.fill(form, **draft.subject())
 
 
 def tell_trait(draft: Draft, plan: Plan, trait: str, method: Method, value: str) -> Key:
     """Let a paper state a trait, perhaps a second time in its conclusion."""
+    topic = templates().traits[trait]
     key = (trait, str(plan.number), method.abbr)
-    topic = TRAITS[trait]
-    slots = {**draft.pen.numbers(), **_subject(draft)}
-    sections: list[Section] = [TRAIT_SECTIONS[trait]]
-    if draft.rng.random() < 0.35:
-        sections.append("conclusion")
-    for section in sections:
-        indirect = draft.indirect()
-        line = draft.line(
-            topic.oblique if indirect else topic.plain,
-            key,
-            who=draft.who(plan, method, indirect),
-            value=value,
-            **slots,
-        )
-        plan.add(section, line)
-    return key
+    slots = {**draft.pen.numbers(), **draft.subject(), "value": value}
+    return draft.tell(plan, key, topic, (topic.section, "conclusion"), 0.35, method, slots)
 
 
 def ask_trait(trait: str) -> Kind:
     """The kind of question that asks for one trait of one method; papers may disagree."""
 
     def ask(draft: Draft, gold: int) -> Asked | None:
-        methods = draft.free_methods()
-        if not methods:
+        method, topic = draft.take_method(), templates().traits[trait]
+        if method is None:
             return None
-        method = methods[0]
-        draft.taken.add(method.abbr)
         papers = draft.gold_papers(gold, [draft.paper_of(method)])
         values = [trait_value(draft, trait)]
         keys = []
@@ -79,26 +48,15 @@ def ask_trait(trait: str) -> Kind:
             values.append(value)
             keys.append(tell_trait(draft, plan, trait, method, value))
 
-        def near(plan: Plan) -> tuple[Section, Line]:
+        def near(_: Plan) -> tuple[Section, Line]:
             decoy = trait_value(draft, trait)
             while decoy in values:
                 decoy = trait_value(draft, trait)
             others = [other.full for other in draft.field.methods if other is not method]
-            line = draft.line(
-                TRAITS[trait].near,
-                who=method.full,
-                other=draft.rng.choice(others),
-                decoy=decoy,
-                units=draft.field.units,
-            )
-            return TRAIT_SECTIONS[trait], line
+            slots = {"other": draft.rng.choice(others), "decoy": decoy, **draft.subject()}
+            return topic.section, draft.line(topic.near, who=method.full, **slots)
 
-        indirect = draft.indirect()
-        text = draft.pen.write(
-            TRAITS[trait].ask_oblique if indirect else TRAITS[trait].ask_plain,
-            asked=draft.asked_name(method, indirect),
-        )
-        return Asked(trait, text, tuple(keys), papers, [near])
+        return Asked(trait, draft.question(topic.ask, method), tuple(keys), papers, [near])
 
     return ask
 
@@ -106,18 +64,20 @@ def ask_trait(trait: str) -> Kind:
 # --- facts that lie in two papers
 
 
+def tell_training(draft: Draft, plan: Plan) -> None:
+    """Let a paper say what its own method was trained on."""
+    if method := plan.own:
+        key, ways = ("trained", method.abbr), templates().corpora.trained
+        slots = {"corpus": method.corpus}
+        draft.tell(plan, key, ways, ("setup", "introduction"), 0.3, method, slots)
+
+
 def tell_size(draft: Draft, plan: Plan, corpus: str) -> Key:
     """Let a paper say how large a corpus is, perhaps twice."""
-    key = ("size of corpus", corpus)
-    value = draft.field.size(corpus)
-    sections: list[Section] = ["method" if plan.role == "data" else "setup"]
-    if draft.rng.random() < 0.3:
-        sections.append("introduction")
-    for section in sections:
-        ways = data_facts.SIZE_OBLIQUE if draft.indirect() else data_facts.SIZE_PLAIN
-        slots = {"corpus": corpus, "units": draft.field.units, "unit": draft.field.unit}
-        plan.add(section, draft.line(ways, key, value=value, **slots))
-    return key
+    slots = {"corpus": corpus, "value": draft.field.size(corpus), **draft.subject()}
+    first: Section = "method" if plan.role == "data" else "setup"
+    key, ways = ("size of corpus", corpus), templates().corpora.size
+    return draft.tell(plan, key, ways, (first, "introduction"), 0.3, None, slots)
 
 
 _SPLITS = {2: (1, 1), 3: (2, 1), 4: (2, 2), 5: (3, 2), 6: (3, 3)}
@@ -126,8 +86,8 @@ _SPLITS = {2: (1, 1), 3: (2, 1), 4: (2, 2), 5: (3, 2), 6: (3, 3)}
 
 def ask_training(draft: Draft, gold: int) -> Asked | None:
     """How large the corpora are on which methods were trained."""
-    methods = draft.free_methods()
-    count, sources = _SPLITS.get(gold, (99, 0))
+    methods, texts = draft.free_methods(), templates().corpora
+    count, sources = _SPLITS[gold]
     if len(methods) < count or draft.level.indirect == 0:
         return None
     methods = methods[:count]
@@ -138,35 +98,22 @@ def ask_training(draft: Draft, gold: int) -> Asked | None:
     papers += others[:sources]
     keys: list[Key] = []
     for i, method in enumerate(methods):
-        keys += [
-            ("trained", method.abbr),
-            tell_size(draft, papers[count + i % sources], method.corpus),
-        ]
+        size = tell_size(draft, papers[count + i % sources], method.corpus)
+        keys += [("trained", method.abbr), size]
 
-    def near_size(plan: Plan) -> tuple[Section, Line]:
+    def near_size(_: Plan) -> tuple[Section, Line]:
         corpus = draft.rng.choice(methods).corpus
-        line = draft.line(
-            data_facts.SIZE_NEAR,
-            corpus=corpus,
-            short=corpus.removeprefix("the "),
-            value=draft.pen.fill("{thousands}"),
-            units=draft.field.units,
-        )
-        return "introduction", line
+        slots = {"corpus": corpus, "short": corpus.removeprefix("the "), **draft.subject()}
+        value = draft.pen.fill("{thousands}")
+        return "introduction", draft.line(texts.size.near, value=value, **slots)
 
-    def near_trained(plan: Plan) -> tuple[Section, Line]:
+    def near_trained(_: Plan) -> tuple[Section, Line]:
         method = draft.rng.choice(methods)
         corpora = [corpus for corpus in draft.field.corpora if corpus != method.corpus]
         corpus = draft.rng.choice(corpora)
-        return "related", draft.line(data_facts.TRAINED_NEAR, who=method.full, corpus=corpus)
+        return "related", draft.line(texts.trained.near, who=method.full, corpus=corpus)
 
-    indirect = draft.indirect()
-    one = data_facts.ASK_OBLIQUE if indirect else data_facts.ASK_PLAIN
-    text = draft.pen.write(
-        one if count == 1 else data_facts.ASK_MANY,
-        asked=listing([draft.asked_name(method, indirect) for method in methods]),
-        units=draft.field.units,
-    )
+    text = draft.question(texts.ask if count == 1 else texts.ask_many, *methods)
     return Asked("training", text, tuple(keys), papers, [near_size, near_trained])
 
 
@@ -177,14 +124,12 @@ def tell_aspect(draft: Draft, plan: Plan, aspect: str) -> Key:
     """Let a paper make a statement on an aspect, perhaps twice, with the same numbers."""
     plan.touched.add(aspect)
     key = ("aspect", aspect, str(plan.number))
-    topic = ASPECTS[aspect]
     texts: list[str] = []
     while not texts:
-        # What another paper has said with these numbers is not said again.
-        slots = {**draft.pen.numbers(), **_subject(draft)}
+        # Do not repeat a statement of another paper with the same numbers.
+        slots = {**draft.pen.numbers(), **draft.subject()}
         for _ in range(1 + (draft.rng.random() < 0.3)):
-            ways = topic.oblique if draft.indirect() else topic.plain
-            text = draft.pen.once(ways, **slots)
+            text = draft.pen.once(templates().aspects[aspect].of(draft.indirect()), **slots)
             texts += [text] if text else []
     for text in texts:
         plan.add(draft.rng.choice(ASPECT_SECTIONS), Line(text, (key,)))
@@ -196,24 +141,18 @@ def miss_aspect(draft: Draft, plan: Plan, aspect: str) -> tuple[Section, Line] |
     if aspect in plan.touched:
         return None
     plan.touched.add(aspect)
-    return draft.rng.choice(ASPECT_SECTIONS), draft.line(ASPECTS[aspect].near, **_subject(draft))
-
-
-def _subject(draft: Draft) -> dict[str, str]:
-    field = draft.field
-    return {"units": field.units, "unit": field.unit, "task": field.task}
+    near = templates().aspects[aspect].near
+    return draft.rng.choice(ASPECT_SECTIONS), draft.line(near, **draft.subject())
 
 
 def ask_aspect(draft: Draft, gold: int) -> Asked | None:
     """Which papers say a thing of their own work."""
-    aspect = draft.rng.choice([aspect for aspect in ASPECTS if aspect not in draft.asked])
+    aspects = templates().aspects
+    aspect = draft.rng.choice([aspect for aspect in aspects if aspect not in draft.asked])
     draft.asked.add(aspect)
     papers = draft.rng.sample([plan for plan in draft.plans if not plan.canary], gold)
     keys = tuple(tell_aspect(draft, plan, aspect) for plan in papers)
-    topic = ASPECTS[aspect]
-    asked = draft.pen.write(
-        topic.ask_oblique if draft.indirect() else topic.ask_plain, units=draft.field.units
-    )
+    asked = draft.question(aspects[aspect].ask)
     # By its name the question is not that of another field.
     text = f"In work around {draft.field.benchmarks[0]}, {asked[0].lower()}{asked[1:]}"
     near: list[NearMiss] = [lambda plan: miss_aspect(draft, plan, aspect)]

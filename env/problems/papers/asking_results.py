@@ -5,103 +5,89 @@ A kind is planned for an exact number of gold papers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from env.problems.papers import scores
 from env.problems.papers.asked import Asked, NearMiss
-from env.problems.papers.plan import Cell, Draft, Key, Line, Plan, Section
+from env.problems.papers.plan import Cell, Draft, Key, Line, Plan
+from env.problems.papers.reader import Section, templates
 
 
-def _free_target(draft: Draft) -> tuple[str, str] | None:
+def _free_target(draft: Draft) -> tuple[str, str]:
     """A (benchmark, metric) that no question is about."""
     known = {(cell.bench, cell.metric) for cell in draft.asked_cells} | draft.boards
-    free = [
-        (bench, metric.short)
-        for bench in draft.field.benchmarks
-        for metric in draft.field.metrics
-        if (bench, metric.short) not in known
-    ]
-    return draft.rng.choice(free) if free else None
+    field = draft.field
+    targets = [(bench, metric) for bench in field.benchmarks for metric in field.metrics]
+    return draft.rng.choice([target for target in targets if target not in known])
 
 
-def _other_release(bench: str) -> str:
-    return bench.removesuffix("-v2") if bench.endswith("-v2") else f"{bench}-v2"
+def _named(draft: Draft, cell: Cell) -> dict[str, str]:
+    """Method, split and metric with full names."""
+    return {
+        "who": draft.field.method(cell.abbr).full,
+        "where": draft.where(cell.bench, cell.split, indirect=False),
+        "metric": draft.metric(cell.metric, indirect=False),
+    }
 
 
 def _explicit_score(draft: Draft, plan: Plan, cell: Cell) -> tuple[Section, Line] | None:
     """A score said in plain words, with full names."""
     if not draft.may_show(plan, cell) or cell in plan.cells:
         return None
-    method = draft.field.method(cell.abbr)
-    line = draft.line(
-        scores.OWN if plan.own is method else scores.RERUN,
-        ("score", str(plan.number), *cell),
-        who=method.full,
-        value=draft.field.score(plan.number, *cell),
-        metric=draft.metric(cell.metric, indirect=False),
-        where=draft.where(cell.bench, cell.split, indirect=False),
-    )
-    return "results", line
-
-
-def _absent(draft: Draft, plan: Plan, cell: Cell) -> tuple[Section, Line] | None:
-    """An experiment that was not made."""
-    line = draft.line(
-        scores.ABSENT,
-        who=draft.field.method(cell.abbr).full,
-        where=draft.where(cell.bench, cell.split, indirect=False),
-        metric=draft.metric(cell.metric, indirect=False),
-    )
-    return "setup", line
+    texts, key = templates().results, ("score", str(plan.number), *cell)
+    ways = texts.own if plan.own is draft.field.method(cell.abbr) else texts.rerun
+    value = draft.field.score(plan.number, *cell)
+    return "results", draft.line(ways, key, value=value, **_named(draft, cell))
 
 
 def _variant(draft: Draft, plan: Plan, cell: Cell) -> tuple[Section, Line] | None:
     """The score of a method without one of its parts."""
-    method = draft.field.method(cell.abbr)
-    part = draft.rng.choice(method.parts[1:])
+    part = draft.rng.choice(draft.field.method(cell.abbr).parts[1:])
     key = ("variant", str(plan.number), part, *cell)
     value = draft.field.score(plan.number, cell.abbr, cell.bench, cell.metric, f"no {part}")
-    line = draft.line(
-        scores.VARIANT,
-        key,
-        who=method.full,
-        part=part,
-        value=value,
-        metric=draft.metric(cell.metric, indirect=False),
-        where=draft.where(cell.bench, cell.split, indirect=False),
-    )
-    return "ablation", line
+    slots = {"part": part, "value": value, **_named(draft, cell)}
+    return "ablation", draft.line(templates().results.variant, key, **slots)
 
 
-def _score_near_misses(draft: Draft, cell: Cell, gold: Sequence[Plan]) -> list[NearMiss]:
-    field, rng = draft.field, draft.rng
-    numbers = [plan.number for plan in gold]
-    metrics = [metric.short for metric in field.metrics if metric.short != cell.metric]
+def _near_misses(
+    draft: Draft,
+    cell_of: Callable[[Plan], Cell],
+    target: tuple[str, str],
+    silent: Sequence[Plan],
+) -> list[NearMiss]:
+    """Scores that look like those of a cell, and experiments that were not made.
 
-    def another_method(plan: Plan) -> tuple[Section, Line] | None:
-        abbr = rng.choice([m.abbr for m in field.methods if m.abbr != cell.abbr])
-        return _explicit_score(draft, plan, cell._replace(abbr=abbr))
+    Args:
+        draft: the collection.
+        cell_of: the cell that a paper's near miss resembles.
+        target: benchmark and metric of every cell.
+        silent: papers that mention no experiment that was not made.
+    """
+    bench, metric = target
+    release = bench.removesuffix("-v2") if bench.endswith("-v2") else f"{bench}-v2"
+    metrics = [other for other in draft.field.metrics if other != metric]
 
     def absent(plan: Plan) -> tuple[Section, Line] | None:
-        return None if plan.number in numbers else _absent(draft, plan, cell)
+        if plan in silent:
+            return None
+        return "setup", draft.line(templates().results.absent, **_named(draft, cell_of(plan)))
+
+    def score(plan: Plan, cell: Cell) -> tuple[Section, Line] | None:
+        return _explicit_score(draft, plan, cell)
 
     return [
-        lambda plan: _explicit_score(draft, plan, cell._replace(split="dev")),
+        lambda plan: score(plan, cell_of(plan)._replace(split="dev")),
         absent,
-        lambda plan: _explicit_score(draft, plan, cell._replace(bench=_other_release(cell.bench))),
-        lambda plan: _variant(draft, plan, cell),
-        lambda plan: _explicit_score(draft, plan, cell._replace(metric=rng.choice(metrics))),
-        another_method,
+        lambda plan: score(plan, cell_of(plan)._replace(bench=release)),
+        lambda plan: _variant(draft, plan, cell_of(plan)),
+        lambda plan: score(plan, cell_of(plan)._replace(metric=draft.rng.choice(metrics))),
     ]
 
 
 def ask_score(draft: Draft, gold: int) -> Asked | None:
-    """What papers report for one method on one benchmark; they may contradict each other."""
-    methods, target = draft.free_methods(), _free_target(draft)
-    if not methods or target is None:
+    """Ask for the reports on one method on one benchmark; they may contradict each other."""
+    method, target = draft.take_method(), _free_target(draft)
+    if method is None:
         return None
-    method = methods[0]
-    draft.taken.add(method.abbr)
     cell = Cell(method.abbr, *target, "test")
     draft.asked_cells.add(cell)
     own = draft.paper_of(method)
@@ -111,55 +97,35 @@ def ask_score(draft: Draft, gold: int) -> Asked | None:
     for plan in papers:
         cites = own if cited and plan is papers[-1] else None
         keys[draft.tell_score(plan, cell, cites)] = None
-    indirect = draft.indirect()
-    text = draft.pen.write(
-        scores.ASK_ONE_OBLIQUE if indirect else scores.ASK_ONE_PLAIN,
-        asked=draft.asked_name(method, indirect),
-        where=scores.question_where(cell.bench, indirect),
-        metric=draft.field.metric(cell.metric).full,
-    )
-    return Asked("score", text, tuple(keys), papers, _score_near_misses(draft, cell, papers))
+    others = [other.abbr for other in draft.field.methods if other is not method]
+
+    def another_method(plan: Plan) -> tuple[Section, Line] | None:
+        return _explicit_score(draft, plan, cell._replace(abbr=draft.rng.choice(others)))
+
+    bench, metric = target[0], draft.field.metrics[target[1]]
+    text = draft.question(templates().results.ask_score, method, bench=bench, metric=metric)
+    near = [*_near_misses(draft, lambda _: cell, target, papers), another_method]
+    return Asked("score", text, tuple(keys), papers, near)
 
 
 def ask_board(draft: Draft, gold: int) -> Asked | None:
-    """What papers report for their own methods on one benchmark."""
+    """Ask for the reports of papers on their own methods on one benchmark."""
     target = _free_target(draft)
     makers = [plan for plan in draft.plans if plan.own and not plan.canary]
-    if target is None or len(makers) < gold:
+    if len(makers) < gold:
         return None
     draft.boards.add(target)
     papers = draft.rng.sample(makers, gold)
-    keys = []
-    for plan in papers:
-        assert plan.own is not None
-        keys.append(draft.tell_score(plan, Cell(plan.own.abbr, *target, "test")))
-    bench, metric = target
-    others = [other.short for other in draft.field.metrics if other.short != metric]
 
     def cell_of(plan: Plan) -> Cell:
         own = plan.own or draft.rng.choice(draft.field.methods)
-        return Cell(own.abbr, bench, metric, "test")
+        return Cell(own.abbr, *target, "test")
 
-    def absent(plan: Plan) -> tuple[Section, Line] | None:
-        return _absent(draft, plan, cell_of(plan)) if plan.own and plan not in papers else None
-
-    indirect = draft.indirect()
-    text = draft.pen.write(
-        scores.ASK_BOARD_OBLIQUE if indirect else scores.ASK_BOARD_PLAIN,
-        where=scores.question_where(bench, indirect),
-        metric=draft.field.metric(metric).full,
-    )
-    near: list[NearMiss] = [
-        lambda plan: _explicit_score(draft, plan, cell_of(plan)._replace(split="dev")),
-        absent,
-        lambda plan: _explicit_score(
-            draft, plan, cell_of(plan)._replace(bench=_other_release(bench))
-        ),
-        lambda plan: _variant(draft, plan, cell_of(plan)),
-        lambda plan: _explicit_score(
-            draft, plan, cell_of(plan)._replace(metric=draft.rng.choice(others))
-        ),
-    ]
+    keys = [draft.tell_score(plan, cell_of(plan)) for plan in papers]
+    bench, metric = target[0], draft.field.metrics[target[1]]
+    text = draft.question(templates().results.ask_board, bench=bench, metric=metric)
+    silent = [plan for plan in draft.plans if plan.own is None or plan in papers]
+    near = _near_misses(draft, cell_of, target, silent)
     return Asked("board", text, tuple(keys), papers, near)
 
 
@@ -167,18 +133,14 @@ def ask_board(draft: Draft, gold: int) -> Asked | None:
 
 
 def ask_ablation(draft: Draft, gold: int) -> Asked | None:
-    """What is lost without one part of a method."""
-    methods = draft.free_methods()
-    if not methods:
+    """Ask for the loss without one part of a method."""
+    method, texts = draft.take_method(), templates().results.ablation
+    if method is None:
         return None
-    method = methods[0]
-    draft.taken.add(method.abbr)
     part = method.parts[0]
     papers = draft.gold_papers(gold, [draft.paper_of(method)])
-    keys = []
-    for plan in papers:
-        key = ("ablation", str(plan.number), method.abbr, part)
-        keys.append(key)
+    keys = [("ablation", str(plan.number), method.abbr, part) for plan in papers]
+    for plan, key in zip(papers, keys, strict=True):
         indirect = draft.indirect()
         slots = {
             "who": draft.who(plan, method, indirect),
@@ -186,37 +148,22 @@ def ask_ablation(draft: Draft, gold: int) -> Asked | None:
             "value": draft.pen.fill("{points}"),
             **_random_place(draft, indirect),
         }
-        if indirect:
-            lead = Line(draft.pen.write(scores.ABLATION_PAIR, part=part))
-            plan.add("ablation", lead, draft.line(scores.ABLATION_OBLIQUE, key, **slots))
-        else:
-            plan.add("ablation", draft.line(scores.ABLATION_PLAIN, key, **slots))
+        lead = [Line(draft.pen.write(texts.lead, part=part))] if indirect else []
+        plan.add("ablation", *lead, draft.line(texts.of(indirect), key, **slots))
 
-    def near(plan: Plan) -> tuple[Section, Line]:
+    def near(_: Plan) -> tuple[Section, Line]:
         slots = _random_place(draft, indirect=False)
-        decoy = _random_place(draft, indirect=False)["where"]
-        line = draft.line(
-            scores.ABLATION_NEAR,
-            who=method.full,
-            part=part,
-            other_part=draft.rng.choice(method.parts[1:]),
-            value=draft.pen.fill("{points}"),
-            decoy_where=decoy,
-            **slots,
-        )
-        return "ablation", line
+        slots["decoy_where"] = _random_place(draft, indirect=False)["where"]
+        slots["other_part"] = draft.rng.choice(method.parts[1:])
+        slots["value"] = draft.pen.fill("{points}")
+        return "ablation", draft.line(texts.near, who=method.full, part=part, **slots)
 
-    indirect = draft.indirect()
-    text = draft.pen.write(
-        scores.ASK_ABLATION_OBLIQUE if indirect else scores.ASK_ABLATION_PLAIN,
-        asked=draft.asked_name(method, indirect),
-        part=part,
-    )
+    text = draft.question(texts.ask, method, part=part)
     return Asked("ablation", text, tuple(keys), papers, [near])
 
 
 def _random_place(draft: Draft, indirect: bool) -> dict[str, str]:
     return {
         "where": draft.where(draft.rng.choice(draft.field.benchmarks), "test", indirect),
-        "metric": draft.metric(draft.rng.choice(draft.field.metrics).short, indirect),
+        "metric": draft.metric(draft.rng.choice(list(draft.field.metrics)), indirect),
     }

@@ -1,7 +1,7 @@
 """The grammar: forms of sentences, and the pen that writes them.
 
-A form is a text with `[one|other]` choices and `{slots}`. Forms that begin with `~` are reserved:
-only the test split may hold them, so that a policy cannot have learnt them by heart.
+`text/placeholders.toml` describes the grammar. Reserved forms occur in the test split alone, so
+that a policy cannot have learnt them by heart.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random
 
+PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _CHOICE = re.compile(r"\[([^\[\]]*)\]")
 _ARTICLE = re.compile(r"\b([Aa]) (?=[aeioAEIO]|8|11)")
 
@@ -24,17 +25,22 @@ class Forms:
     """For the test split only."""
 
 
-def forms(text: str) -> Forms:
-    """Forms from a list in which each begins with `- ` on a line of its own, or with `- ~`.
+def forms(items: object) -> Forms:
+    """Forms from a list of texts; those that begin with `~` are reserved.
 
     Raises:
-        ValueError: there is none that every split may use.
+        ValueError: it is not a list of texts, a bracket is left open, or all are reserved.
     """
-    items = [" ".join(item.split()) for item in re.split(r"^\s*- ", text, flags=re.MULTILINE)]
-    common = tuple(item for item in items if item and not item.startswith("~"))
+    if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
+        raise ValueError(f"not a list of texts: {items!r}")
+    texts = [" ".join(item.split()) for item in items]
+    for text in texts:
+        if re.search(r"[\[\]{}]", PLACEHOLDER.sub("", _CHOICE.sub(r"\1", text))):
+            raise ValueError(f"unpaired or nested bracket in {text!r}")
+    common = tuple(text for text in texts if not text.startswith("~"))
     if not common:
-        raise ValueError(f"no common form in {text!r}")
-    return Forms(common, tuple(item[1:] for item in items if item.startswith("~")))
+        raise ValueError(f"no common form in {texts}: leave one without ~")
+    return Forms(common, tuple(text[1:] for text in texts if text.startswith("~")))
 
 
 def _between(low: int, high: int) -> Callable[[Random], str]:
@@ -46,7 +52,7 @@ def _word(words: str) -> Callable[[Random], str]:
     return lambda rng: rng.choice(choices)
 
 
-_DRAWN: Mapping[str, Callable[[Random], str]] = {
+DRAWN: Mapping[str, Callable[[Random], str]] = {
     "few": _word("two three four five six"),
     "more": _word("seven eight nine ten twelve fifteen"),
     "percent": _between(3, 48),
@@ -70,14 +76,14 @@ class _Slots(dict[str, str]):
         self._rng = rng
 
     def __missing__(self, key: str) -> str:
-        return _DRAWN[key](self._rng)
+        return DRAWN[key](self._rng)
 
 
 class Pen:
-    """Writes the sentences of one group; says nothing twice that was to be said once.
+    """Writes the sentences of one collection; says nothing twice that was to be said once.
 
     Args:
-        rng: of the group.
+        rng: of the collection.
         reserved: share of draws that prefer a reserved form; 0 outside the test split.
     """
 
@@ -109,7 +115,7 @@ class Pen:
 
     def numbers(self) -> dict[str, str]:
         """Every slot that is drawn, for statements that have to agree in their numbers."""
-        return {name: draw(self.rng) for name, draw in _DRAWN.items()}
+        return {name: draw(self.rng) for name, draw in DRAWN.items()}
 
     def once(self, ways: Forms, **slots: str) -> str | None:
         """One of the forms, as a sentence that `once` has not given before; None: used up."""

@@ -1,4 +1,4 @@
-"""Who says what: the papers of a group before they are written.
+"""Plans of a collection's papers before they are written: the statements of each.
 
 A statement is a `Line` with the keys of the facts that it states. A question asks for keys, so a
 sentence is evidence of a question or it is not, whatever words it uses: uniqueness is a matter of
@@ -7,31 +7,20 @@ keys. Neighbours: `asking_*.py` plan questions with this, `writing.py` makes tex
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Literal, NamedTuple
 
-from env.problems.papers import data_facts, scores
 from env.problems.papers.field import Method, make_field
 from env.problems.papers.forms import Forms, Pen
+from env.problems.papers.reader import Role, Section, Ways, templates
 from env.problems.settings import LevelSettings
 
 Key = tuple[str, ...]
-"""One fact of a group, such as ("score", "3", "GSR", "Kalvot-QA", "EM", "test")."""
+"""One fact of a collection, such as ("score", "3", "GSR", "Kalvot-QA", "EM", "test")."""
 
-Role = Literal["method", "data", "rerun"]
-Section = Literal[
-    "abstract",
-    "introduction",
-    "related",
-    "method",
-    "setup",
-    "results",
-    "ablation",
-    "limits",
-    "conclusion",
-]
+Place = Section | Literal["abstract"]
 
 
 class Line(NamedTuple):
@@ -42,7 +31,7 @@ class Line(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """What a score is of."""
+    """Method, benchmark, metric and split of a score."""
 
     abbr: str
     bench: str
@@ -60,8 +49,8 @@ class Plan:
     """The method that it proposes."""
     words: int
     alias: str
-    """What it calls its own method when it uses no name."""
-    told: dict[Section, list[list[Line]]] = field(default_factory=dict)
+    """Words for its own method when it uses no name."""
+    told: dict[Place, list[list[Line]]] = field(default_factory=dict)
     """Statements by section; those of one list stay together, in order."""
     cells: dict[Cell, Key] = field(default_factory=dict)
     """Scores that a table of this paper shows if it has their row and column."""
@@ -69,16 +58,16 @@ class Plan:
     """Aspects of which it has said something."""
     canary: bool = False
 
-    def add(self, section: Section, *lines: Line) -> None:
+    def add(self, section: Place, *lines: Line) -> None:
         """Plan statements that stay together."""
         self.told.setdefault(section, []).append(list(lines))
 
 
 class Draft:
-    """A group while it is planned.
+    """A collection while it is planned.
 
     Args:
-        rng: of the group.
+        rng: of the collection.
         reserved: share of names and forms that only the test split may hold.
         level: papers, near misses, share of indirect statements.
         words: of a middling paper.
@@ -102,7 +91,7 @@ class Draft:
                 role=role,
                 own=next(methods) if role == "method" else None,
                 words=round(words * rng.uniform(0.4, 2.2)),
-                alias=rng.choice(scores.ALIASES),
+                alias=rng.choice(templates().results.aliases),
             )
             for i, role in enumerate(roles)
         ]
@@ -135,6 +124,12 @@ class Draft:
         self.rng.shuffle(methods)
         return methods
 
+    def take_method(self) -> Method | None:
+        """A method that no question has asked for, for the next question; None: all are taken."""
+        methods = self.free_methods()
+        self.taken.update(method.abbr for method in methods[:1])
+        return methods[0] if methods else None
+
     def gold_papers(self, count: int, first: Iterable[Plan] = ()) -> list[Plan]:
         """So many papers that may be gold: `first`, then reruns, then any."""
         chosen = list(first)
@@ -158,25 +153,33 @@ class Draft:
             return plan.alias if plan.own is method else method.abbr
         return self.rng.choice((method.full, method.abbr))
 
-    def asked_name(self, method: Method, indirect: bool) -> str:
-        """How a question calls a method."""
-        return method.full if indirect else f"{method.full} ({method.abbr})"
-
     def where(self, bench: str, split: str, indirect: bool) -> str:
         """How a paper names a benchmark's split."""
-        ways = scores.WHERE_OBLIQUE if indirect else scores.WHERE_PLAIN
+        results = templates().results
         if indirect and bench.endswith("-v2") and self.rng.random() < 0.5:
-            bench = scores.SECOND_RELEASE.format(bench=bench.removesuffix("-v2"))
-        return self.pen.phrase(ways[split], bench=bench)
+            bench = results.second_release.format(bench=bench.removesuffix("-v2"))
+        return self.pen.phrase(results.where[split].of(indirect), bench=bench)
 
     def metric(self, short: str, indirect: bool) -> str:
         """How a paper or a question calls a metric."""
-        return short if indirect else self.field.metric(short).full
+        return short if indirect else self.field.metrics[short]
+
+    def subject(self) -> dict[str, str]:
+        """Placeholders that name the documents and the task."""
+        return {"units": self.field.units, "unit": self.field.unit, "task": self.field.task}
+
+    def question(self, ask: Ways | Forms, *methods: Method, bench: str = "", **slots: str) -> str:
+        """A question for methods or a benchmark's test split, perhaps in other words."""
+        indirect = self.indirect()
+        names = [m.full if indirect else f"{m.full} ({m.abbr})" for m in methods]
+        where = templates().results.where["test"].of(indirect).common[0].format(bench=bench)
+        slots |= {"asked": listing(names), "where": where, "units": self.field.units}
+        return self.pen.write(ask.of(indirect) if isinstance(ask, Ways) else ask, **slots)
 
     # --- statements
 
     def line(self, ways: Forms, *states: Key, **slots: str) -> Line:
-        """A sentence that the group does not hold yet.
+        """A sentence that the collection does not hold yet.
 
         Raises:
             ValueError: the forms are used up; give them more numbers or choices.
@@ -185,6 +188,36 @@ class Draft:
         if text is None:
             raise ValueError(f"the forms are used up: {ways.common[0]!r} with {slots}")
         return Line(text, states)
+
+    def tell(
+        self,
+        plan: Plan,
+        key: Key,
+        ways: Ways,
+        sections: tuple[Section, Section],
+        again: float,
+        method: Method | None,
+        slots: dict[str, str],
+    ) -> Key:
+        """Let a paper state a fact in one section, and with the chance `again` in another one.
+
+        Args:
+            plan: the paper.
+            key: the fact.
+            ways: its statements.
+            sections: the first one, and the one that may repeat it.
+            again: chance of the second statement.
+            method: that the statement names, if it names one.
+            slots: what else the statement holds.
+
+        Returns:
+            The key of the fact.
+        """
+        for section in sections[: 1 + (self.rng.random() < again)]:
+            indirect = self.indirect()
+            who = {"who": self.who(plan, method, indirect)} if method else {}
+            plan.add(section, self.line(ways.of(indirect), key, **who, **slots))
+        return key
 
     def tell_score(self, plan: Plan, cell: Cell, cites: Plan | None = None) -> Key:
         """Let a paper report a score: in its results, perhaps in abstract, table, conclusion.
@@ -197,60 +230,38 @@ class Draft:
         Returns:
             The key of the fact.
         """
-        source = cites or plan
+        source, texts = cites or plan, templates().results
         key = ("score", str(source.number), *cell)
         value = self.field.score(source.number, *cell)
         method = self.field.method(cell.abbr)
         own = plan.own is method
-        places: list[tuple[Section, Forms]] = [
-            ("results", scores.CITED if cites else scores.OWN if own else scores.RERUN)
-        ]
+        ways = texts.cited if cites else texts.own if own else texts.rerun
+        places: list[tuple[Place, Forms]] = [("results", ways)]
         if own:
-            chances: tuple[tuple[Section, float], ...] = (("abstract", 0.5), ("conclusion", 0.25))
-            places += [(at, scores.SUMMARY) for at, share in chances if self.rng.random() < share]
+            chances: tuple[tuple[Place, float], ...] = (("abstract", 0.5), ("conclusion", 0.25))
+            places += [(at, texts.summary) for at, share in chances if self.rng.random() < share]
         for section, ways in places:
             indirect = self.indirect()
-            slots = {
-                "who": self.who(plan, method, indirect),
-                "value": value,
-                "metric": self.metric(cell.metric, indirect),
-            }
+            who, metric = self.who(plan, method, indirect), self.metric(cell.metric, indirect)
+            slots = {"who": who, "value": value, "metric": metric}
             if indirect and section == "results" and not cites and self.rng.random() < 0.4:
-                self._tell_of_a_pair(plan, cell, key, slots)
-                continue
-            where = self.where(cell.bench, cell.split, indirect)
-            plan.add(section, self.line(ways, key, where=where, **slots))
+                plan.add(section, *self._pair(cell, key, slots))
+            else:
+                where = self.where(cell.bench, cell.split, indirect)
+                plan.add(section, self.line(ways, key, where=where, **slots))
         if not cites and self.rng.random() < 0.6:
             plan.cells[cell] = key
         return key
 
-    def _tell_of_a_pair(self, plan: Plan, cell: Cell, key: Key, slots: dict[str, str]) -> None:
+    def _pair(self, cell: Cell, key: Key, slots: dict[str, str]) -> tuple[Line, Line]:
         """Two benchmarks, then the score on "the former" or "the latter"."""
+        texts = templates().results
         other = self.rng.choice([bench for bench in self.field.benchmarks if bench != cell.bench])
         former = self.rng.random() < 0.5
         first, second = (cell.bench, other) if former else (other, cell.bench)
         which = "former" if former else "latter"
-        plan.add(
-            "results",
-            self.line(scores.PAIR, first=first, second=second),
-            self.line(scores.PAIR_OF[cell.split], key, which=which, **slots),
-        )
-
-    def tell_training(self, plan: Plan) -> Key | None:
-        """Let a paper say what its own method was trained on."""
-        method = plan.own
-        if method is None:
-            return None
-        key = ("trained", method.abbr)
-        sections: list[Section] = ["setup"]
-        if self.rng.random() < 0.3:
-            sections.append("introduction")
-        for section in sections:
-            indirect = self.indirect()
-            ways = data_facts.TRAINED_OBLIQUE if indirect else data_facts.TRAINED_PLAIN
-            who = self.who(plan, method, indirect)
-            plan.add(section, self.line(ways, key, who=who, corpus=method.corpus))
-        return key
+        lead = self.line(texts.pair, first=first, second=second)
+        return lead, self.line(texts.pair_of, key, which=which, **slots)
 
     def may_show(self, plan: Plan, cell: Cell) -> bool:
         """Whether a paper may report this beside what is planned."""
@@ -260,9 +271,12 @@ class Draft:
         return not (own and cell.split == "test" and (cell.bench, cell.metric) in self.boards)
 
 
+def listing(items: Sequence[str]) -> str:
+    """ "A", "A and B", "A, B and C"."""
+    return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else items)
+
+
 def _roles(papers: int) -> list[Role]:
-    data = 1 if papers < 8 else 2
-    rerun = 1 if papers < 10 else 2
-    roles: list[Role] = ["data" for _ in range(data)]
-    roles += ["rerun" for _ in range(rerun)]
-    return roles + ["method" for _ in range(papers - data - rerun)]
+    counts: dict[Role, int] = {"data": 1 + (papers >= 8), "rerun": 1 + (papers >= 10)}
+    counts["method"] = papers - sum(counts.values())
+    return [role for role, count in counts.items() for _ in range(count)]

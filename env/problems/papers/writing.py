@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from functools import cache
+from random import Random
 
-from env.problems.papers import layout, prose
-from env.problems.papers.canaries import CANARIES
-from env.problems.papers.field import Metric
-from env.problems.papers.forms import Forms
-from env.problems.papers.plan import Cell, Draft, Key, Line, Plan, Section
-from env.problems.papers.synonyms import vary
+from env.problems.papers.forms import Forms, sentence
+from env.problems.papers.plan import Cell, Draft, Key, Line, Plan, listing
+from env.problems.papers.reader import Section, templates
 from env.problems.schema import Paper, Span
 
 
@@ -17,13 +17,14 @@ class Writer:
     """Writes one paper.
 
     Args:
-        draft: its group.
+        draft: its collection.
         plan: its plan.
     """
 
     def __init__(self, draft: Draft, plan: Plan) -> None:
         self._draft, self._plan = draft, plan
         self._pen, self._field = draft.pen, draft.field
+        self._layout, self._passages = templates().layout, templates().passages
         self._parts: list[str] = []
         self._chars = 0
         self.spans: list[tuple[Span, tuple[Key, ...]]] = []
@@ -38,8 +39,8 @@ class Writer:
         start = self._chars
         self._paragraph(self._abstract())
         abstract = "".join(self._parts)[start:].strip()
-        for number, section in enumerate(layout.SHARES, 1):
-            self._write(f"\n{number} {layout.HEADINGS[plan.role][section]}\n")
+        for number, section in enumerate(self._layout.shares, 1):
+            self._write(f"\n{number} {self._layout.headings[plan.role][section]}\n")
             self._section(section)
         self._appendix()
         return Paper(
@@ -85,9 +86,7 @@ class Writer:
         method = own or other
         part, part2 = rng.sample(method.parts, 2)
         return {
-            "task": field.task,
-            "unit": field.unit,
-            "units": field.units,
+            **self._draft.subject(),
             "other": other.abbr,
             "other2": other2.abbr,
             "full": method.full,
@@ -96,45 +95,29 @@ class Writer:
             "part2": part2,
             "bench": rng.choice(field.benchmarks),
             "corpus": rng.choice(field.corpora),
-            "metric": rng.choice(field.metrics).full,
+            "metric": field.metrics[rng.choice(list(field.metrics))],
         }
 
     def _title(self) -> str:
-        title = self._pen.write(layout.TITLES[self._plan.role], **self._slots())
-        small = (
-            "a",
-            "an",
-            "and",
-            "at",
-            "by",
-            "for",
-            "from",
-            "in",
-            "of",
-            "on",
-            "or",
-            "the",
-            "to",
-            "with",
-        )
-        words = [w if w in small else w[0].upper() + w[1:] for w in title.split()]
-        return " ".join([words[0][0].upper() + words[0][1:], *words[1:]])
+        title = self._pen.write(self._layout.titles[self._plan.role], **self._slots())
+        words = [w if w in self._layout.small_words else sentence(w) for w in title.split()]
+        return sentence(" ".join(words))
 
     def _abstract(self) -> list[Line]:
         slots = self._slots()
         told = [line for lines in self._plan.told.get("abstract", []) for line in lines]
-        first = Line(self._pen.write(layout.OPENINGS[self._plan.role], **slots))
-        middle = Line(self._sentences(self._pen.order(prose.ABSTRACT)[0]))
-        last = Line(self._pen.write(layout.CLOSINGS, **slots))
+        first = Line(self._pen.write(self._layout.openings[self._plan.role], **slots))
+        middle = Line(self._sentences(self._pen.order(self._passages.abstract)[0]))
+        last = Line(self._pen.write(self._layout.closings, **slots))
         return [first, middle, *told, last]
 
     def _section(self, section: Section) -> None:
         """Passages and planned statements, mixed and cut into paragraphs."""
         rng, plan = self._draft.rng, self._plan
-        ways = layout.SHARED.get(section) or layout.PROSE[plan.role][section]
-        blocks = [
-            [Line(text)] for text in self._passages(ways, layout.SHARES[section] * plan.words)
-        ]
+        ways = getattr(self._passages, section)
+        ways = ways if isinstance(ways, Forms) else ways[plan.role]
+        words = self._layout.shares[section] * plan.words
+        blocks = [[Line(text)] for text in self._running(ways, words)]
         planned = list(plan.told.get(section, []))
         rng.shuffle(planned)
         for lines in planned:
@@ -145,7 +128,7 @@ class Writer:
             blocks.append([Line(self._measures())])
         if plan.canary and section == "method":
             bait = self._parts[0].partition("\n")[0]
-            text = self._pen.write(CANARIES, bait=bait, unit=self._field.unit)
+            text = self._pen.write(self._passages.canaries, bait=bait, unit=self._field.unit)
             blocks.insert(rng.randint(0, len(blocks)), [Line(text)])
         while blocks:
             count = rng.randint(2, 4)
@@ -154,7 +137,7 @@ class Writer:
         if section == "results":
             self._tables()
 
-    def _passages(self, ways: Forms, words: float) -> list[str]:
+    def _running(self, ways: Forms, words: float) -> list[str]:
         """Running text of about so many words; each form comes once at most."""
         texts: list[str] = []
         for form in self._pen.order(ways):
@@ -183,39 +166,40 @@ class Writer:
         for abbr in abbrs:
             method = self._field.method(abbr)
             if method is not own:
-                full = f"{method.full} ({method.abbr})"
-                name = abbr if self._draft.indirect() else full
+                name = abbr if self._draft.indirect() else f"{method.full} ({abbr})"
                 part, part2 = self._draft.rng.sample(method.parts, 2)
-                texts.append(self._pen.write(layout.MENTION, name=name, part=part, part2=part2))
+                slots = {"name": name, "part": part, "part2": part2}
+                texts.append(self._pen.write(self._layout.mention, **slots))
         return texts
 
     def _measures(self) -> str:
-        named = [f"{metric.full} ({metric.short})" for metric in self._field.metrics]
-        return self._pen.write(layout.MEASURES, metrics=f"{', '.join(named[:-1])} and {named[-1]}")
+        named = [f"{full} ({short})" for short, full in self._field.metrics.items()]
+        return self._pen.write(self._layout.measures, metrics=listing(named))
 
     def _appendix(self) -> None:
-        """What is left of the paper's words."""
+        """Write the rest of the paper's words."""
         left = self._plan.words - sum(len(part.split()) for part in self._parts)
         if left > 60:
             self._write("\nA Details for Repetition\n")
-            for text in self._passages(prose.APPENDIX, left):
+            for text in self._running(self._passages.appendix, left):
                 self._paragraph([Line(text)])
 
     # --- tables
 
     def _tables(self) -> None:
         rng, field = self._draft.rng, self._field
-        wanted = list(dict.fromkeys((cell.metric, cell.split) for cell in self._plan.cells))
-        wanted = wanted or [(rng.choice(field.metrics).short, "test")]
+        metrics = list(field.metrics)
+        wanted = [(cell.metric, cell.split) for cell in self._plan.cells]
+        wanted = wanted or [(rng.choice(metrics), "test")]
         if self._plan.words > 900:
-            wanted.append((rng.choice(field.metrics).short, rng.choice(("dev", "dev", "test"))))
+            wanted.append((rng.choice(metrics), rng.choice(("dev", "dev", "test"))))
         for number, (metric, split) in enumerate(dict.fromkeys(wanted), 1):
-            self._table(number, field.metric(metric), split)
+            self._table(number, metric, split)
 
-    def _table(self, number: int, metric: Metric, split: str) -> None:
+    def _table(self, number: int, metric: str, split: str) -> None:
         """Methods by benchmarks, one metric, one split; a bar between cells, a row a line."""
         draft, rng, field, plan = self._draft, self._draft.rng, self._field, self._plan
-        planned = [c for c in plan.cells if (c.metric, c.split) == (metric.short, split)]
+        planned = [c for c in plan.cells if (c.metric, c.split) == (metric, split)]
         benches = list(dict.fromkeys(cell.bench for cell in planned))
         rest = [bench for bench in field.benchmarks if bench not in benches]
         benches = (benches + rng.sample(rest, min(len(rest), 2)))[:4]
@@ -226,12 +210,12 @@ class Writer:
         abbrs += rng.sample(rest, min(len(rest), rng.randint(1, 3)))
         own = plan.own.abbr if plan.own else None
         abbrs = sorted(abbr for abbr in abbrs if abbr != own) + ([own] if own else [])
-        shown = metric.short if draft.indirect() else metric.full
-        caption = self._pen.write(layout.CAPTIONS[split], metric=shown)
+        shown = draft.metric(metric, draft.indirect())
+        caption = self._pen.write(self._layout.captions[split], metric=shown)
         self._write(f"\nTable {number}: {caption}.\n")
         self._write(f"| System | {' | '.join(benches)} |\n")
         for abbr in abbrs:
-            cells = [Cell(abbr, bench, metric.short, split) for bench in benches]
+            cells = [Cell(abbr, bench, metric, split) for bench in benches]
             self._state(self._row(cells, abbr == own))
             self._write("\n")
         if own and split == "test":
@@ -246,17 +230,28 @@ class Writer:
                 key = ("score", str(plan.number), *cell)
             values.append("not run" if key is None else draft.field.score(plan.number, *cell))
             keys += [key] if key else []
-        abbr = cells[0].abbr
-        name = abbr
+        name = cells[0].abbr
         if own:
-            name = "Full model (ours)" if draft.indirect() else f"{abbr} (ours)"
+            name = f"{'Full model' if draft.indirect() else name} (ours)"
         return Line(f"| {name} | {' | '.join(values)} |", tuple(keys))
 
-    def _variant_row(self, own: str, benches: Sequence[str], metric: Metric) -> None:
+    def _variant_row(self, own: str, benches: Sequence[str], metric: str) -> None:
         part = self._draft.rng.choice(self._field.method(own).parts)
         number = self._plan.number
-        values = [
-            self._field.score(number, own, bench, metric.short, f"no {part}") for bench in benches
-        ]
+        values = [self._field.score(number, own, b, metric, f"no {part}") for b in benches]
         name = "Full model" if self._draft.indirect() else own
         self._write(f"| {name} without the {part} | {' | '.join(values)} |\n")
+
+
+@cache
+def _exchangeable() -> tuple[dict[str, tuple[str, ...]], re.Pattern[str]]:
+    """Words with what may replace them, and a pattern that finds such a word."""
+    words = {same[0]: same for same in templates().passages.synonyms}
+    longest_first = sorted(words, key=len, reverse=True)
+    return words, re.compile(rf"(?<!an )(?<!more )\b({'|'.join(map(re.escape, longest_first))})\b")
+
+
+def vary(text: str, rng: Random) -> str:
+    """The text with each exchangeable word drawn again."""
+    words, pattern = _exchangeable()
+    return pattern.sub(lambda match: rng.choice(words[match[1]]), text)

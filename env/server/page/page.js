@@ -1,5 +1,5 @@
-// Plays an episode by hand, as one more client of the server's WebSocket.
-// Everything that comes from the server is shown as text, never as markup.
+// Plays an episode by hand, as a client of the server's WebSocket.
+// Everything from the server is shown as text, never as markup.
 "use strict";
 
 const $ = (id) => document.getElementById(id);
@@ -46,7 +46,7 @@ function connect() {
       }
     };
     socket.onclose = () => {
-      const error = new Error("The connection was closed; begin a new episode.");
+      const error = new Error("The connection was closed. Start a new episode.");
       reject(error);
       if (waiting) waiting.reject(error);
       waiting = null;
@@ -123,7 +123,7 @@ function name(frame) {
 
 function stateOf(frame) {
   if (frame.status === "ended") return frame.stop_reason || "ended";
-  return frame.status === "ready" ? "your turn" : "waits";
+  return frame.status === "ready" ? "your turn" : "waiting";
 }
 
 function drawTree() {
@@ -159,7 +159,7 @@ function drawMessages(frame) {
       const text = element("pre", {}, message.content);
       if (message.role === "system") {
         return element(
-          "details", { className: "message" }, element("summary", {}, "The rules it plays by"), text,
+          "details", { className: "message" }, element("summary", {}, "Rules of this agent"), text,
         );
       }
       return element(
@@ -189,7 +189,7 @@ function drawFacts({ problem, counters }) {
   ]);
 }
 
-function drawResult({ done, reward, components, evidence, answer, void: lost }) {
+function drawResult({ done, reward, components, metrics, answer, void: lost }) {
   $("result").hidden = !done;
   if (!done) return;
   $("reward").className = lost ? "void" : "";
@@ -207,8 +207,8 @@ function drawResult({ done, reward, components, evidence, answer, void: lost }) 
       ),
     ),
   );
-  const figures = evidence ? ["precision", "recall", "f1"].map((key) => [key, evidence[key].toFixed(2)]) : [];
-  pairs($("evidence"), figures);
+  const figures = metrics ? ["precision", "recall", "f1"].map((key) => [key, metrics[key].toFixed(2)]) : [];
+  pairs($("metrics"), figures);
   $("answer").textContent = JSON.stringify(answer, null, 2);
 }
 
@@ -235,7 +235,7 @@ function tell(problem) {
   $("problem").textContent = problem;
 }
 
-// --- what a visitor does
+// --- the visitor's actions
 
 async function busy(work) {
   const buttons = document.querySelectorAll("button.primary");
@@ -277,5 +277,5 @@ fetch("metadata").then((answer) => answer.json()).then((about) => {
   }
   $("about").textContent =
     `${about.problems} problems (${about.problem_source}). Code runs behind: ` +
-    `${about.sandbox_layers.join(", ")}. Gold stays on the server; the reward comes with the end.`;
-}).catch(() => tell("The server does not say what it serves; try again later."));
+    `${about.sandbox_layers.join(", ")}. Gold stays on the server. The reward comes at the end.`;
+}).catch(() => tell("The server does not answer. Try again later."));

@@ -1,8 +1,8 @@
 """The system-call filter of a worker, compiled to BPF in the server.
 
-Allow-list: what a running interpreter needs to compute, and the channel. Everything else is
-EPERM, so that the policy sees an ordinary exception. libseccomp writes the program for one
-architecture; a call through another one's table (32 bits, x32) kills the process.
+An allow-list: the calls that a running interpreter needs to compute, and the channel. Every other
+call returns EPERM, so that the policy sees an ordinary exception. libseccomp writes the program
+for one architecture. A call through another architecture's table (32 bits, x32) kills the process.
 """
 
 from __future__ import annotations
@@ -22,22 +22,20 @@ _ETIMEDOUT = 110
 _FUTEX_MASK = 0x7F
 _FUTEX_WAIT, _FUTEX_WAKE, _FUTEX_WAIT_BITSET, _FUTEX_WAKE_BITSET = 0, 1, 9, 10
 
-_OR_MONTY = ", or set env.sandbox.backend=monty, a weaker boundary"
-
 _ALLOWED = (
-    # memory without executable pages: see the argument rules below for mmap and mprotect
+    # memory, but no executable pages: the argument rules below are for mmap and mprotect
     "brk",
     "munmap",
     "mremap",
     "madvise",
-    # clocks, where the vDSO falls back to the kernel; no sleeping and no timers
+    # clocks, for machines without them in the vDSO; neither sleeping nor timers
     "clock_gettime",
     "clock_getres",
     "gettimeofday",
     "time",
     "sched_yield",
     "getrandom",
-    # the soft limit's signal, and being stopped and continued by the host
+    # the soft limit's signal, and the host's stop and continue signals
     "rt_sigreturn",
     "restart_syscall",
     "exit",
@@ -46,7 +44,7 @@ _ALLOWED = (
 
 
 ARCHITECTURES = ("x86_64", "aarch64")
-"""Those whose calls take their arguments as the rules below read them."""
+"""Architectures whose calls have the argument order that the rules below expect."""
 
 
 def compile_filter(machine: str | None = None) -> bytes:
@@ -56,32 +54,32 @@ def compile_filter(machine: str | None = None) -> bytes:
         machine: One of `ARCHITECTURES`; None for this machine's.
 
     Raises:
-        SandboxError: seccomp cannot be had here.
+        SandboxError: seccomp is not available here.
     """
     if not sys.platform.startswith("linux"):
         raise SandboxError(
-            f"The REPL sandbox needs Linux with seccomp, and this is {sys.platform}. "
-            f"Run the environment server in a Linux container or virtual machine{_OR_MONTY}."
+            f"The REPL sandbox needs Linux with seccomp (this is {sys.platform}). "
+            "Open the project in its dev container (.devcontainer/devcontainer.json)."
         )
     machine = machine or platform.machine()
     if machine not in ARCHITECTURES:
         raise SandboxError(
-            f"The REPL sandbox has no filter for {machine}, only for {', '.join(ARCHITECTURES)}: "
-            f"run the environment server on one of these{_OR_MONTY}."
+            f"The REPL sandbox has no filter for {machine}. "
+            f"Run the environment server on {' or '.join(ARCHITECTURES)}."
         )
     try:
         import pyseccomp
     except (ImportError, RuntimeError, OSError) as error:
         raise SandboxError(
             f"The REPL sandbox needs libseccomp ({error}). "
-            f"Install it: `apt-get install libseccomp2` and `pip install pyseccomp`{_OR_MONTY}."
+            "Install it: `apt-get install libseccomp2` and `pip install pyseccomp`."
         ) from error
     try:
         return _program(pyseccomp, machine)
     except OSError as error:
         raise SandboxError(
             f"libseccomp could not build the sandbox's filter ({error}). "
-            "Version 2.5 or later is needed: `apt-get install libseccomp2`."
+            "Install version 2.5 or later: `apt-get install libseccomp2`."
         ) from error
 
 
@@ -93,7 +91,7 @@ def _program(seccomp: Any, machine: str) -> bytes:
         rules.remove_arch(seccomp.system_arch())
         rules.add_arch(arch)
     for name in _ALLOWED:
-        if seccomp.resolve_syscall(arch, name) >= 0:  # negative: it has no such call
+        if seccomp.resolve_syscall(arch, name) >= 0:  # negative: the call does not exist there
             rules.add_rule(seccomp.ALLOW, name)
     for name in ("read", "write"):
         rules.add_rule(seccomp.ALLOW, name, seccomp.Arg(0, seccomp.EQ, CHANNEL_FD))
@@ -101,7 +99,7 @@ def _program(seccomp: Any, machine: str) -> bytes:
     anonymous = seccomp.Arg(3, seccomp.MASKED_EQ, _MAP_ANONYMOUS, _MAP_ANONYMOUS)
     rules.add_rule(seccomp.ALLOW, "mmap", no_exec, anonymous)
     rules.add_rule(seccomp.ALLOW, "mprotect", no_exec)
-    # One thread: whoever waits for a lock waits for ever. So waiting is over at once.
+    # A worker has one thread, which would wait for a lock for ever. So each wait times out at once.
     for operation in (_FUTEX_WAIT, _FUTEX_WAIT_BITSET, _FUTEX_WAKE, _FUTEX_WAKE_BITSET):
         wakes = operation in (_FUTEX_WAKE, _FUTEX_WAKE_BITSET)
         action = seccomp.ALLOW if wakes else seccomp.ERRNO(_ETIMEDOUT)

@@ -9,41 +9,36 @@ import weakref
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from env.errors import SandboxError
 from env.server.sandbox.boundary import compile_filter
 from env.server.sandbox.repl import Repl
-from env.server.sandbox.results import CellDone, SubCall
 from env.server.sandbox.spawner import Spawner, Zygote
 from env.server.sandbox.templates import Templates
-from env.server.sandbox.wire import pack
+from env.server.sandbox.wire import JSONValue, pack
 from env.settings import LimitSettings, SandboxSettings
 
-if TYPE_CHECKING:  # openenv takes seconds to import
-    from env.models import JSONValue
-
 _LIFE_CELLS = 100
-"""Cells' worth of CPU after which the kernel ends a worker by itself, should the host not."""
+"""CPU limit of a worker's whole life, in cells: the kernel ends it even if the host fails to."""
 
 
 class SandboxHost:
-    """Opens REPLs. Thread-safe. Construction proves that a worker can be locked in.
+    """Opens REPLs. Thread-safe. The constructor starts one worker to prove that the layers hold.
 
     Args:
         limits: Limits of every cell.
-        settings: How many cells run at the same time, how many contexts are held ready, and what
-            is imported beside the standard library.
+        settings: Number of cells that run at the same time, number of contexts kept loaded, and
+            modules to import besides the standard library.
         search_window: Default `window` of `search`.
-        quiet_search: False makes `search` and `extract` print what they find.
+        quiet_search: False makes `search` and `extract` print their results.
 
     Raises:
-        SandboxError: seccomp cannot be had here, or a module to preload cannot be imported.
+        SandboxError: seccomp is not available here, or a module to preload cannot be imported.
     """
 
     _seccomp = True
-    """False only in a subclass of the tests: the negative control."""
+    """False only in a subclass of the tests, as their negative control."""
 
     def __init__(
         self,
@@ -78,16 +73,16 @@ class SandboxHost:
         proof.close()
 
     def open(self, context: JSONValue, shared_as: str | None = None) -> Repl:
-        """Start a REPL whose `context` is this value: a text, or {paper_id: text}.
+        """Start a REPL.
 
         Args:
-            context: The value.
-            shared_as: A name that always means this same value. REPLs of one name are forked from
-                a template that has it loaded.
+            context: Value of `context` in the REPL: a text, or {paper_id: text}.
+            shared_as: Name that always means this same value. REPLs with the same name are forked
+                from a template that has the value loaded.
 
         Raises:
             SandboxError: no process could be started.
-            TypeError: the value is not made of JSON types.
+            TypeError: the value contains something other than JSON types.
         """
         origin = partial(self._origin, context, shared_as)
         repl = Repl(self._limits, origin, self._slots, self._needed)
@@ -99,7 +94,7 @@ class SandboxHost:
         return repl
 
     def close(self) -> None:
-        """End every REPL, the templates and the zygote; returns when no process is left."""
+        """End all REPLs, the templates and the zygote; return when no process is left."""
         with self._lock:
             self._closed = True
             repls = list(self._repls)
@@ -109,7 +104,7 @@ class SandboxHost:
         self._zygote.close()
 
     def _origin(self, context: JSONValue, shared_as: str | None) -> tuple[Spawner, bytes]:
-        """What to fork a worker from, and its first message: see `inside/worker.py`."""
+        """The process to fork a worker from, and the first message: see `inside/worker.py`."""
         zygote = self._living_zygote()
         if shared_as is not None:
             template = self._templates.take(zygote, shared_as, context)
@@ -118,7 +113,7 @@ class SandboxHost:
         return zygote, pack(("init", self._options, context))
 
     def _living_zygote(self) -> Zygote:
-        """The zygote; a new one when it died. Templates and REPLs of the old one are lost."""
+        """The zygote, or a new one if it died: then the old templates and REPLs are lost."""
         with self._lock:
             if self._closed:
                 raise SandboxError("This sandbox host was closed.")
@@ -130,10 +125,10 @@ class SandboxHost:
 
 
 def _folders(modules: Sequence[str]) -> dict[str, str]:
-    """The folder in which each module or its package lies; empty for one built in.
+    """The folder that contains each module or its package; empty for a built-in one.
 
     Raises:
-        SandboxError: one is not installed here.
+        SandboxError: a module is not installed here.
     """
     folders = {}
     for name in modules:
@@ -141,8 +136,8 @@ def _folders(modules: Sequence[str]) -> dict[str, str]:
         spec = importlib.util.find_spec(package)
         if spec is None:
             raise SandboxError(
-                f"env.sandbox.preload: {name}: there is no module {package!r} in the server's "
-                "environment; install it, or correct the name"
+                f"env.sandbox.preload: {name}: the server's environment has no module {package!r}. "
+                "Install it, or correct the name."
             )
         place = [*(spec.submodule_search_locations or ()), spec.origin or ""][0]
         folders[name] = str(Path(place).parent) if os.path.isabs(place) else ""
@@ -150,11 +145,11 @@ def _folders(modules: Sequence[str]) -> dict[str, str]:
 
 
 class Sandbox:
-    """One REPL with a host of its own: `with Sandbox(limits) as repl: repl.run("1 + 1")`.
+    """One REPL with its own host: `with Sandbox(limits) as repl: repl.run("1 + 1")`.
 
     Args:
         limits: Limits of every cell.
-        context: The value of `context`.
+        context: Value of `context` in the REPL.
     """
 
     def __init__(self, limits: LimitSettings | None = None, context: JSONValue = "") -> None:
@@ -164,22 +159,5 @@ class Sandbox:
     def __enter__(self) -> Repl:
         return self._repl
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def run(self, code: str) -> CellDone | SubCall:
-        """As `Repl.run`."""
-        return self._repl.run(code)
-
-    def resume(self, value: JSONValue) -> CellDone | SubCall:
-        """As `Repl.resume`."""
-        return self._repl.resume(value)
-
-    def close(self) -> None:
-        """End the process and its zygote."""
+    def __exit__(self, *error: object) -> None:
         self._host.close()

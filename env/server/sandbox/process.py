@@ -1,4 +1,4 @@
-"""One worker process as the host holds it: its channel, its CPU clock, its end."""
+"""The host's handle on one worker process: its channel, its CPU clock, its end."""
 
 from __future__ import annotations
 
@@ -10,40 +10,40 @@ import time
 from collections.abc import Callable
 
 from env.server.sandbox.spawner import Spawner
-from env.server.sandbox.wire import Frame, Inbox
+from env.server.sandbox.wire import Inbox, WireFrame
 
 
 class WorkerGoneError(Exception):
-    """The channel ended: the process is dead or dying."""
+    """The channel is closed: the process is dead or dying."""
 
 
 class WorkerProcess:
-    """A forked worker. One thread at a time, but `signal` may come from any.
+    """A forked worker. Only one thread at a time may use it, except for `signal`.
 
     Args:
-        spawner: What to fork it from.
+        spawner: Process to fork the worker from.
     """
 
     def __init__(self, spawner: Spawner) -> None:
         self._spawner = spawner
         self.pid, self._channel = spawner.fork()
         self._inbox = Inbox(self._channel)
-        self._poll = select.poll()  # not select(): descriptors may be past 1024
+        self._poll = select.poll()  # not select(): descriptors may exceed 1024
         self._poll.register(self._channel, select.POLLIN)
         self._guard = threading.Lock()
         self._reaped = False
         self.reading_s = 0.0
-        """Seconds that reading its messages took us."""
+        """Seconds that the host spent reading its messages."""
 
     def cpu_s(self) -> float:
-        """CPU seconds of its life, by the kernel's clock of that process."""
+        """CPU seconds of its whole life, from the kernel's clock of that process."""
         try:
             return time.clock_gettime((~self.pid << 3) | 2)
         except OSError:
             return 0.0
 
     def waits(self) -> bool:
-        """Whether it sleeps in a system call: not computing, and not waiting for a processor."""
+        """Whether it sleeps in a system call, so that it neither computes nor waits for a CPU."""
         try:
             with open(f"/proc/{self.pid}/stat") as file:
                 return file.read().rpartition(")")[2].split()[0] == "S"
@@ -61,7 +61,7 @@ class WorkerProcess:
                 self._spawner.signal(self.pid, number)
 
     def send(self, data: bytes, budget: Callable[[], float]) -> None:
-        """Write a frame; `budget` is asked for the seconds to wait and may raise.
+        """Write a frame; `budget` returns the seconds to wait and may raise.
 
         Raises:
             WorkerGoneError: the process ended.
@@ -77,12 +77,12 @@ class WorkerProcess:
             except ConnectionError:
                 raise WorkerGoneError from None
 
-    def receive(self, budget: Callable[[], float]) -> Frame:
+    def receive(self, budget: Callable[[], float]) -> WireFrame:
         """Wait for a frame; `budget` as in `send`.
 
         Raises:
             WorkerGoneError: the process ended.
-            BadFrameError: it sent something else.
+            BadFrameError: it sent something other than a frame.
         """
         while True:
             started = time.monotonic()
@@ -94,11 +94,11 @@ class WorkerProcess:
                 raise WorkerGoneError
 
     def end(self) -> int:
-        """Kill and reap it and close the channel.
+        """Kill and reap it, and close the channel.
 
         Returns:
-            The exit status, or minus the number of the signal that ended it; an end that came
-            before this call is the one reported.
+            The exit status, or minus the number of the signal that ended it. If it ended before
+            this call, the status is that of the earlier end.
 
         Raises:
             SandboxError: the spawner is dead.

@@ -1,8 +1,8 @@
-"""One REPL as the server sees it: run code, answer sub-calls, replace the process when it breaks.
+"""One REPL as the server sees it: run code, answer sub-calls, replace a broken process.
 
-Clocks stand here, outside the worker: CPU time is read from the kernel, a soft limit is SIGALRM
-(the worker raises inside the cell and keeps its variables), a hard limit SIGKILL and a new worker.
-Between cells the worker is stopped.
+All clocks are here, outside the worker; CPU time comes from the kernel. A soft limit is SIGALRM:
+the worker raises inside the cell and keeps its variables. A hard limit is SIGKILL and a new
+worker. Between cells the worker is stopped.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from env.errors import SandboxError
 from env.server.sandbox.process import WorkerGoneError, WorkerProcess
@@ -28,26 +27,23 @@ from env.server.sandbox.results import (
     sub_call,
 )
 from env.server.sandbox.spawner import Spawner
-from env.server.sandbox.wire import BadFrameError, pack
+from env.server.sandbox.wire import BadFrameError, JSONValue, pack
 from env.settings import LimitSettings
-
-if TYPE_CHECKING:  # openenv takes seconds to import
-    from env.models import JSONValue
 
 _GRACE_CPU_S = 0.5
 """CPU seconds from the soft limit to SIGKILL."""
 _GRACE_WALL_S = 2.0
 """Wall seconds from the soft limit to SIGKILL, for a cell that does not compute."""
 _STARVED_S = 20.0
-"""The same for one that would compute and gets no processor."""
+"""The same for a cell that waits for a processor."""
 _NUDGE_S = 0.1
-"""Seconds between two soft signals: one may be lost in a callback that swallows it."""
+"""Seconds between two soft signals: a callback may swallow one."""
 _START_S = 30.0
 
 
 @dataclass
 class _Cell:
-    """What one run of code has used and given so far."""
+    """Resources and results of the current run of code, so far."""
 
     number: int
     cpu_start: float
@@ -55,7 +51,7 @@ class _Cell:
     wall_used: float = 0.0
     resumed_at: float = 0.0
     reading_s: float = 0.0
-    """What the worker's `reading_s` was then."""
+    """Value of the worker's `reading_s` at `resumed_at`."""
     soft: CellError | None = None
     soft_cpu: float = 0.0
     soft_wall: float = 0.0
@@ -64,19 +60,19 @@ class _Cell:
 
 
 class _HardLimitError(Exception):
-    """The grace after the soft limit is over."""
+    """The grace period after the soft limit is over."""
 
 
 class Repl:
-    """One REPL. `run` and `resume` block: one thread at a time. `close` may come from any.
+    """One REPL. `run` and `resume` block, one thread at a time; any thread may call `close`.
 
     Made by `SandboxHost.open`.
 
     Args:
         limits: CPU, wall and memory limits.
-        origin: Gives what to fork a worker from, and the first message to that worker.
+        origin: Returns the process to fork a worker from, and the first message to that worker.
         slots: Limits the cells that run at the same time, over all REPLs.
-        needed: Layers without which no code may run.
+        needed: Layers that must hold before any code runs.
     """
 
     def __init__(
@@ -102,7 +98,7 @@ class Repl:
         """Run one cell to its end or to its first sub-call.
 
         Raises:
-            SandboxError: the machinery failed; what the cell did is lost.
+            SandboxError: the machinery failed, and the results of the cell are lost.
         """
         with self._lock:
             worker = self._living()
@@ -115,7 +111,7 @@ class Repl:
                 return self._go_on(worker, self._cell, message)
 
     def resume(self, value: JSONValue) -> CellDone | SubCall:
-        """Give the pending sub-call its value and run on, to the end or to the next one.
+        """Return the value of the pending sub-call; run to the end or to the next sub-call.
 
         Raises:
             SandboxError: as in `run`.
@@ -129,7 +125,7 @@ class Repl:
                 return self._go_on(worker, self._cell, message)
 
     def close(self) -> None:
-        """Kill the worker. A `run` in progress ends with SandboxError."""
+        """Kill the worker. A `run` in progress raises SandboxError."""
         self._closed = True
         worker = self._worker
         if worker is not None:
@@ -192,7 +188,7 @@ class Repl:
         return done
 
     def _budget(self, worker: WorkerProcess, cell: _Cell) -> float:
-        """Enforce the limits; return the seconds until they have to be looked at again."""
+        """Enforce the limits; return the seconds until the next check."""
         now = time.monotonic()
         cpu = worker.cpu_s() - cell.cpu_start
         cell.cpu_s = max(cell.cpu_s, cpu)
@@ -212,10 +208,10 @@ class Repl:
 
     @staticmethod
     def _wall(worker: WorkerProcess, cell: _Cell, now: float) -> float:
-        """Seconds that the worker had since it went on.
+        """Seconds that the worker had since it was resumed.
 
-        Without those in which it waited for us to read what it sent: else a flood of messages
-        would look like a machine that is too busy.
+        Excludes seconds in which it waited for the host to read its messages. Otherwise a flood
+        of messages would look like a machine that is too busy.
         """
         return now - cell.resumed_at - (worker.reading_s - cell.reading_s)
 
@@ -232,7 +228,7 @@ class Repl:
         error: CellError | None,
         done: CellDone | None = None,
     ) -> CellDone:
-        """End the worker, start another one; `error` None means: as the exit status says."""
+        """End the worker and start another one; if `error` is None, the exit status decides."""
         self._cell = None
         self._worker = None
         status = worker.end()
@@ -255,7 +251,7 @@ class Repl:
         )
 
     def _start(self) -> tuple[str, ...]:
-        """Start a worker, from a new spawner if the old one dies meanwhile; return the layers."""
+        """Start a worker, from a new spawner if the old one dies; return the layers."""
         spawner, init = self._origin()
         try:
             return self._start_from(spawner, init)
@@ -265,14 +261,14 @@ class Repl:
         return self._start_from(*self._origin())
 
     def _start_from(self, spawner: Spawner, init: bytes) -> tuple[str, ...]:
-        """Fork a worker, load the context, make sure that it is locked in; return the layers."""
+        """Fork a worker, load the context and check the layers that hold; return them."""
         worker = self._worker = WorkerProcess(spawner)
         deadline = time.monotonic() + _START_S
 
         def budget() -> float:
             left = deadline - time.monotonic()
             if left <= 0:
-                raise SandboxError(f"A sandbox process did not come up in {_START_S:.0f} s.")
+                raise SandboxError(f"A sandbox process did not start within {_START_S:.0f} s.")
             return left
 
         try:
@@ -282,14 +278,14 @@ class Repl:
             missing = [layer for layer in self._needed if layer not in layers]
             if frame.kind != "ready" or missing:
                 raise SandboxError(
-                    f"A sandbox process came up without {', '.join(missing) or 'a word'}."
+                    f"A sandbox process started without {', '.join(missing) or 'its report'}."
                 )
             worker.signal(signal.SIGSTOP)
         except (WorkerGoneError, BadFrameError):
             self._drop()
             raise SandboxError(
-                "A sandbox process did not come up: the kernel refused one of its layers, or "
-                f"memory_mb={self._limits.memory_mb} does not hold its context."
+                "A sandbox process did not start (the kernel refused one of its layers, or its "
+                f"context needs more than memory_mb={self._limits.memory_mb})."
             ) from None
         except SandboxError:
             self._drop()
@@ -311,4 +307,4 @@ class Repl:
 
 
 _BROKEN = 70
-"""Exit status of a worker that could not go on, as in `inside/worker.py`."""
+"""Exit status of a worker that cannot continue, as in `inside/worker.py`."""

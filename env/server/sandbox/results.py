@@ -1,25 +1,22 @@
-"""What a cell gives back: plain values, no process behind them."""
+"""Results of a cell: plain values, independent of any process."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, get_args
 
-from env.server.sandbox.wire import BadFrameError
-
-if TYPE_CHECKING:  # openenv takes seconds to import
-    from env.models import JSONValue
+from env.server.sandbox.wire import BadFrameError, JSONValue
 
 SubCallName = Literal["llm_query", "llm_query_batched", "rlm_query", "rlm_query_batched"]
 
 CellError = Literal["exception", "syntax", "cpu", "wall", "memory", "exit", "killed"]
-"""`exit`: it ended its interpreter. `killed`: it crashed it, or broke the protocol."""
+"""`exit`: it ended its interpreter. `killed`: it crashed it, or violated the protocol."""
 
 
 class Unset(Enum):
-    """Type of `UNSET`, which says that no FINAL was called (None is an answer)."""
+    """Type of `UNSET`, which means that FINAL was not called (None is an answer)."""
 
     UNSET = "UNSET"
 
@@ -29,12 +26,12 @@ UNSET = Unset.UNSET
 
 @dataclass(frozen=True)
 class SubCall:
-    """What the cell asks of other frames; the cell stands still until `Repl.resume`."""
+    """The cell's request to other frames; the cell is suspended until `Repl.resume`."""
 
     fn: SubCallName
     prompts: list[str]
     contexts: list[JSONValue] | None
-    """One per prompt, or None when the call gave none."""
+    """One per prompt, or None if the call had no contexts."""
 
 
 @dataclass(frozen=True)
@@ -45,50 +42,45 @@ class CellDone:
     """At most `observation_chars` characters."""
     error: CellError | None = None
     traceback: str = ""
-    """Only lines of the policy's own code, then the exception."""
+    """Lines of the policy's own code, then the exception."""
     new_names: list[str] = field(default_factory=list)
     variables_lost: bool = False
-    """The interpreter was replaced: only `context` and the functions are there."""
+    """The interpreter was replaced: it has only `context` and the functions."""
     final: JSONValue | Unset = UNSET
     """The value of the first FINAL of the cell."""
     cpu_s: float = 0.0
     cut: int = 0
-    """Characters of stdout that were left out at its end."""
+    """Characters that were cut from the end of stdout."""
 
 
-_SUB_CALLS: tuple[SubCallName, ...] = (
-    "llm_query",
-    "llm_query_batched",
-    "rlm_query",
-    "rlm_query_batched",
-)
+_SUB_CALLS = get_args(SubCallName)
 
 _ERRORS = (None, "exception", "syntax", "memory", "exit", "stopped")
-"""What a worker may say of its own cell; `stopped` is a limit, and the host knows which."""
+"""Errors that a worker may report; `stopped` is a limit, and the host knows which one."""
 
 _CHAT_TOKENS = re.compile(
     r"<\|[^|<>\n]{1,40}\|>|</?s>|<(?:start|end)_of_turn>|<(?:bos|eos|pad)>|\[/?INST\]|<</?SYS>>"
 )
-"""How chat templates mark turns. Text from a REPL must not be able to fake one."""
+"""Marks of a turn in chat templates. A text from a REPL must not be able to fake one."""
 
 TRACE_CHARS = 4000
 MAX_FINALS = 8
-"""Of one cell; the first counts, and a cell that catches it may go on, but not for ever."""
+"""Limit for one cell: the first FINAL counts, and code that catches its end may call it again."""
 
 
 def without_chat_tokens(text: str) -> str:
-    """Without what could pass for a turn of a chat.
+    """The text without marks that could pass for a turn of a chat.
 
-    Where removing one token makes another, a line break stands: no token holds one.
+    If removing one token creates another, a line break replaces it: no token contains one.
     """
     return _CHAT_TOKENS.sub("\n", _CHAT_TOKENS.sub("", text))
 
 
 def sub_call(value: JSONValue) -> SubCall:
-    """Check what a worker asks for.
+    """Check a worker's sub-call.
 
     Raises:
-        BadFrameError: no honest worker asks like this.
+        BadFrameError: no honest worker sends this.
     """
     fn, prompts, contexts = _fields(value, "fn", "prompts", "contexts")
     if fn not in _SUB_CALLS or not _texts(prompts) or not prompts:
@@ -107,8 +99,8 @@ def cell_done(
 
     Args:
         value: The report.
-        stdout_chars: Characters of stdout that it may hold.
-        soft: The soft limit that was signalled, if one was.
+        stdout_chars: Limit of its characters of stdout.
+        soft: The soft limit that was signalled, or None.
         final: The value of FINAL, or UNSET.
         cpu_s: CPU seconds as the host measured them.
 
@@ -116,7 +108,7 @@ def cell_done(
         The result, and whether the worker's memory is full, so that it must be replaced.
 
     Raises:
-        BadFrameError: no honest worker reports like this.
+        BadFrameError: no honest worker sends this.
     """
     names = ("stdout", "cut", "error", "traceback", "new", "full")
     stdout, cut, error, trace, new, full = _fields(value, *names)

@@ -1,8 +1,8 @@
 """The host's handle on the processes that fork workers: one zygote, and templates forked from it.
 
-The zygote is exec'd with an environment made by hand, never forked from the server, so that no
-memory, key or file of the server is in it. A template is a fork of the zygote that holds one
-context. Both obey the same messages on a control socket of their own: see `inside/zygote.py`.
+The zygote starts by exec with a minimal environment and is never forked from the server. So it
+contains no memory, key or file of the server. A template is a fork of the zygote with one context.
+Both obey the same messages, each on its own control socket: see `inside/zygote.py`.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _ENVIRONMENT = {
     "LC_ALL": "C.UTF-8",
     "PATH": "/usr/bin:/bin",
     "TZ": "UTC",
-    # What forks must hold one thread, numerical libraries included.
+    # A process that forks must have one thread only, even with numerical libraries loaded.
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
 }
 _NO_RANDOM_ADDRESSES = 0x0040000
-# None and types are hashed by their address, and sets ordered by hashes: so the interpreter lies at
-# the same address each time, where the kernel allows it. That takes a second exec, and only one.
+# Hashes of None and of types are addresses, and hashes decide the order of sets. So the interpreter
+# is loaded at the same address each time, if the kernel allows it. This needs one second exec.
 _CODE = f"""
 import ctypes, os, sys
 persona = ctypes.CDLL(None).personality
@@ -53,7 +53,7 @@ main(int(sys.argv[2]))
 
 
 class Spawner(ABC):
-    """A process that forks workers. Thread-safe; once it has died, methods raise SandboxError.
+    """A process that forks workers. Thread-safe; if it has died, methods raise SandboxError.
 
     Args:
         control: The host's end of its control socket.
@@ -61,7 +61,7 @@ class Spawner(ABC):
 
     _kind: str
     pid: int
-    """The process itself."""
+    """Its process id."""
 
     def __init__(self, control: socket.socket) -> None:
         self._lock = threading.Lock()
@@ -75,21 +75,25 @@ class Spawner(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End the process and with it every worker."""
+        """End the process and all its workers."""
 
     @abstractmethod
     def _end(self) -> None:
-        """Kill the process and wait for its end: from here on `alive` says False."""
+        """Kill the process and wait for its end; afterwards `alive` is False."""
 
     def fork(self) -> tuple[int, socket.socket]:
         """Start a worker; return its process id and the host's end of its channel."""
+        # Step 1: make a channel; the server keeps one end.
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        # Step 2: send the other end along with the message. The fork reads it as descriptor 3.
         with theirs:
             try:
                 pid = self._forked(b"fork", theirs.fileno())
             except SandboxError:
                 ours.close()
                 raise
+        # Step 3: the server's copy of the other end is closed, so that the end of the worker
+        # closes the channel. Reads never block: a worker may send half a frame.
         ours.setblocking(False)
         return pid, ours
 
@@ -100,7 +104,7 @@ class Spawner(ABC):
         try:
             os.kill(pid, number)
         except ProcessLookupError:
-            raise SandboxError("A sandbox process is gone without being reaped.") from None
+            raise SandboxError("A sandbox process ended without being reaped.") from None
 
     def reap(self, pid: int) -> int:
         """Wait for a killed or dead worker; return its wait status."""
@@ -109,7 +113,7 @@ class Spawner(ABC):
     def _forked(self, message: bytes, *fds: int) -> int:
         pid = self._ask(message, *fds)
         if pid < 0:
-            raise SandboxError(f"A sandbox process could not be forked: {os.strerror(-pid)}")
+            raise SandboxError(f"A sandbox process could not be forked ({os.strerror(-pid)}).")
         return pid
 
     def _ask(self, message: bytes, *fds: int) -> int:
@@ -118,7 +122,7 @@ class Spawner(ABC):
                 socket.send_fds(self._control, [message], fds)
                 answer = self._control.recv(16)
             except OSError as error:
-                self._end()  # a late answer would be taken for that of the next question
+                self._end()  # a late answer would be read as the answer to the next message
                 raise SandboxError(
                     f"The sandbox's {self._kind} does not answer ({error})."
                 ) from None
@@ -136,24 +140,26 @@ class Spawner(ABC):
 
 
 class Zygote(Spawner):
-    """The process that has the standard library imported and no context.
+    """The process with the imported standard library and without a context.
 
     Args:
         bpf: The workers' system-call filter; None only in the tests' negative control.
-        preload: Modules to import beside the standard library, and the folder of each.
+        preload: Modules to import besides the standard library, and the folder of each.
 
     Raises:
-        SandboxError: it does not start; the message ends with its own last words.
+        SandboxError: it does not start; the message ends with the last line of its errors.
     """
 
     _kind = "zygote"
 
     def __init__(self, bpf: bytes | None, preload: Mapping[str, str] | None = None) -> None:
+        # Step 1: reserve descriptors 0 to 2 and make the control socket.
         _hold_standard_descriptors()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         super().__init__(ours)
         command = [sys.executable, "-s", "-S", "-P", "-B", "-c", _CODE, str(_FOLDER)]
         with theirs, tempfile.TemporaryFile() as errors:
+            # Step 2: exec an interpreter that inherits only the control socket and these streams.
             self._process = subprocess.Popen(
                 [*command, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
@@ -166,14 +172,16 @@ class Zygote(Spawner):
             )
             self.pid = self._process.pid
             theirs.close()
-            with contextlib.suppress(OSError):  # it died: it does not come up
+            # Step 3: send the configuration. If the process has died, it never reports ready.
+            with contextlib.suppress(OSError):
                 self._control.send(marshal.dumps({"bpf": bpf, "preload": dict(preload or {})}))
+            # Step 4: wait until it has imported everything and given up its rights.
             if not self._comes_up():
                 self.close()
                 errors.seek(0)
                 reason = errors.read().decode(errors="replace").strip().splitlines()[-1:]
                 raise SandboxError(
-                    f"The sandbox's zygote did not start: {''.join(reason) or 'no reason given'}"
+                    f"The sandbox's zygote did not start ({''.join(reason) or 'no reason given'})."
                 )
 
     @property
@@ -182,7 +190,7 @@ class Zygote(Spawner):
         return self._process.poll() is None
 
     def template(self, context: bytes) -> Template:
-        """Fork a template that holds this context, as `wire.dump` encodes it."""
+        """Fork a template with this context, which `wire.dump` has encoded."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, open(os.memfd_create("context"), "w+b") as file:
             file.write(context)
@@ -195,9 +203,9 @@ class Zygote(Spawner):
         return Template(self, pid, ours, len(context))
 
     def close(self) -> None:
-        """End the process and with it every worker; returns when they are gone."""
+        """End the process and all its workers; return when they are gone."""
         with contextlib.suppress(OSError):
-            self._control.shutdown(socket.SHUT_RDWR)  # also wakes whoever waits for an answer
+            self._control.shutdown(socket.SHUT_RDWR)  # also wakes a thread that waits for an answer
         try:
             self._process.wait(timeout=10)
         except subprocess.TimeoutExpired:
@@ -210,19 +218,19 @@ class Zygote(Spawner):
 
 
 class Template(Spawner):
-    """A fork of the zygote that holds one context; its workers share the pages.
+    """A fork of the zygote with one context; its workers share the pages.
 
-    Made by `Zygote.template`. Each `fork` is announced by `reserve`, so that `retire` cannot
-    come between the choice of a template and the fork from it.
+    Made by `Zygote.template`. `reserve` announces each `fork`, so that `retire` cannot come
+    between the choice of a template and the fork from it.
 
     Args:
         zygote: Its parent, which reaps it.
-        pid: The process.
+        pid: Its process id.
         control: The host's end of its control socket.
         size: Bytes of the encoded context.
 
     Raises:
-        SandboxError: it does not come up.
+        SandboxError: it does not start.
     """
 
     _kind = "template"
@@ -237,7 +245,7 @@ class Template(Spawner):
         self._ended = False
         if not self._comes_up():
             self.close()
-            raise SandboxError("A sandbox's template did not come up.")
+            raise SandboxError("A template of the sandbox did not start.")
 
     @property
     def alive(self) -> bool:
@@ -255,7 +263,7 @@ class Template(Spawner):
             self._users += 1
 
     def retire(self) -> bool:
-        """End it if it has no worker and none is announced; return whether it has ended."""
+        """End it if it has no worker and no announced fork; return whether it has ended."""
         with self._guard:
             if self._users:
                 return False
@@ -263,7 +271,7 @@ class Template(Spawner):
         return True
 
     def fork(self) -> tuple[int, socket.socket]:
-        """As `Spawner.fork`; the worker holds the context already."""
+        """As `Spawner.fork`; the worker already has the context."""
         try:
             return super().fork()
         except SandboxError:
@@ -278,7 +286,7 @@ class Template(Spawner):
             self._release()
 
     def close(self) -> None:
-        """End the process; a worker of it dies with it."""
+        """End the process; its workers die with it."""
         self._end()
         self._control.close()
 
@@ -291,19 +299,19 @@ class Template(Spawner):
             if self._ended:
                 return
             self._ended = True
-        with contextlib.suppress(SandboxError):  # a zygote that died took it along
+        with contextlib.suppress(SandboxError):  # it ended with the zygote
             self._zygote.signal(self.pid, signal.SIGKILL)
             self._zygote.reap(self.pid)
 
 
 def _hold_standard_descriptors() -> None:
-    """Open 0 to 2 on nothing where this process was started without them.
+    """Open descriptors 0 to 2 on /dev/null if this process was started without them.
 
-    Else a socket gets such a number: the zygote's would be replaced by its own standard streams,
-    and a worker's would receive what some library writes as an error.
+    Otherwise a socket gets such a number. The zygote would replace its control socket by its own
+    standard streams, and libraries would write their errors into a worker's channel.
     """
     for fd in range(3):
         try:
             os.fstat(fd)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is `fd`
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is `fd`

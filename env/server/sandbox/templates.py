@@ -1,38 +1,34 @@
-"""Contexts that several REPLs share, each held ready by a template.
+"""Contexts that several REPLs share, each kept loaded by a template.
 
-A group's rollouts read one context. Loaded once, it costs each of them a fork, however large it
-is, and no memory of its own. A template is only ever spare: where none can be had a worker is
-sent its context.
+A group's rollouts read one context. If it is loaded once, each rollout costs only a fork and no
+memory, however large the context is. A template is optional: without one, a worker is sent its
+context.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from typing import TYPE_CHECKING
 
 from env.errors import SandboxError
 from env.server.sandbox.spawner import Template, Zygote
-from env.server.sandbox.wire import dump
-
-if TYPE_CHECKING:  # openenv takes seconds to import
-    from env.models import JSONValue
+from env.server.sandbox.wire import JSONValue, dump
 
 logger = logging.getLogger(__name__)
 
 _MIN_CHARS = 128_000
-"""Below this a template costs more CPU than it saves a group of eight."""
+"""Smaller contexts cost a template more CPU than they save a group of eight."""
 
 
 class Templates:
-    """A bounded number of templates by name; the one unused for longest makes room.
+    """A bounded number of templates by name; the least recently used one makes room.
 
-    Thread-safe. A template with living workers is never ended: when all are in use, a new context
-    goes without.
+    Thread-safe. A template with living workers is never ended: if all are in use, a new context
+    gets no template.
 
     Args:
-        most: Templates at the same time.
-        most_bytes: Bytes of all their contexts together.
+        most: Limit of templates at the same time.
+        most_bytes: Limit of bytes of all their contexts.
     """
 
     def __init__(self, most: int, most_bytes: int) -> None:
@@ -43,10 +39,10 @@ class Templates:
         """In order of use, the latest last."""
 
     def take(self, zygote: Zygote, name: str, context: JSONValue) -> Template | None:
-        """The template that holds this context, with one fork announced; None: go without.
+        """The template of this context, with one fork announced; None if it gets no template.
 
         Raises:
-            TypeError: the context holds something that is no JSON type.
+            TypeError: the context contains something other than JSON types.
         """
         if _chars(context) < _MIN_CHARS or not self._most:
             return None
@@ -63,7 +59,7 @@ class Templates:
             return template
 
     def close(self) -> None:
-        """End all of them."""
+        """End all templates."""
         with self._lock:
             while self._held:
                 self._held.popitem()[1].close()
@@ -74,7 +70,7 @@ class Templates:
         try:
             return zygote.template(context)
         except SandboxError as error:
-            logger.warning("a context is not shared: %s", error)
+            logger.warning("REPLs do not share a context (%s). Each loads its own copy.", error)
             return None
 
     def _make_room(self, size: int) -> bool:

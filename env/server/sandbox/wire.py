@@ -1,8 +1,8 @@
 """The host's end of a worker's channel: bytes in, checked messages out.
 
-The worker is hostile. Sizes are bounded before anything is read, the JSON header is small, texts
-come as counted UTF-8, and whatever does not fit the shape is a `BadFrameError`: the worker is
-then killed. `inside/channel.py` is the other end.
+The worker is hostile. Sizes are bounded before anything is read, the JSON header is small, and
+texts are counted UTF-8. Anything of another shape is a `BadFrameError`, and the worker is killed.
+`inside/channel.py` is the other end.
 """
 
 from __future__ import annotations
@@ -12,33 +12,31 @@ import marshal
 import socket
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-if TYPE_CHECKING:  # openenv takes seconds to import
-    from env.models import JSONValue
-
-
+JSONValue = Any
+"""None, bool, int, float, str, or lists and string-keyed dicts of these."""
 MAX_HEADER = 256 * 1024
 MAX_FRAME = 4 * 1024 * 1024
 MAX_TEXT = 4 * MAX_FRAME
-"""Characters of a value: one text may stand in it many times, and travels once."""
+"""Limit of characters of a value: a text may occur in it many times, but is sent once."""
 MAX_ANSWER = MAX_FRAME
-"""Characters of an answer, each naming of a text counted: parents and the client get it whole."""
+"""Limit of characters of an answer, which parents and clients receive with all its repeats."""
 MAX_DEPTH = 200
-"""Above what `inside/channel.py` sends, below what recursion can take (three levels an item)."""
+"""More than `inside/channel.py` sends, less than recursion allows (three calls per level)."""
 
-Kind = Literal["ready", "call", "final", "done"]
+WireKind = Literal["ready", "call", "final", "done"]
 
 
 class BadFrameError(Exception):
-    """The worker sent what no honest worker sends."""
+    """The worker sent bytes that no honest worker sends."""
 
 
 @dataclass(frozen=True)
-class Frame:
+class WireFrame:
     """One message of a worker: its kind, the cell's number, its value."""
 
-    kind: Kind
+    kind: WireKind
     number: int
     value: JSONValue
 
@@ -51,7 +49,7 @@ class Inbox:
         self._buffer = bytearray()
 
     def fill(self) -> bool:
-        """Read what is there; False at the end of the stream."""
+        """Read the available bytes; return False at the end of the stream."""
         try:
             data = self._channel.recv(1 << 18)
         except BlockingIOError:
@@ -61,11 +59,11 @@ class Inbox:
         self._buffer += data
         return bool(data)
 
-    def take(self) -> Frame | None:
-        """The next whole frame, or None when more bytes are needed.
+    def take(self) -> WireFrame | None:
+        """The next whole frame, or None if it needs more bytes.
 
         Raises:
-            BadFrameError: the bytes are no frame.
+            BadFrameError: the bytes are not a frame.
         """
         if len(self._buffer) < 4:
             return None
@@ -79,11 +77,11 @@ class Inbox:
         return parse(body)
 
 
-def parse(body: bytes) -> Frame:
-    """Read a frame's bytes after its length.
+def parse(body: bytes) -> WireFrame:
+    """Parse the bytes of a frame after its length.
 
     Raises:
-        BadFrameError: they are no frame.
+        BadFrameError: the bytes are not a frame.
     """
     (header_size,) = struct.unpack_from("!I", body)
     if header_size > MAX_HEADER or header_size + 4 > len(body):
@@ -97,7 +95,7 @@ def parse(body: bytes) -> Frame:
         value = _value(header["v"], texts, 0)
         if _characters(value) > (MAX_ANSWER if kind == "final" else MAX_TEXT):
             raise BadFrameError("a value that is too large once its texts are in place")
-        return Frame(kind, number, value)
+        return WireFrame(kind, number, value)
     except (ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
         raise BadFrameError(type(error).__name__) from None
 
@@ -162,7 +160,7 @@ def dump(value: Any) -> bytes:
     """A value of JSON types (and tuples) for the other side; lone surrogates are replaced.
 
     Raises:
-        TypeError: it holds something that is no JSON type.
+        TypeError: it contains something other than JSON types.
     """
     try:
         return marshal.dumps(clean(value))
@@ -178,7 +176,7 @@ def clean(value: Any) -> Any:
             plain.encode()
         except UnicodeEncodeError:
             return plain.encode("utf-8", "replace").decode()
-        return plain  # the very object: what is named twice is sent once
+        return plain  # the same object: marshal sends a repeated text once
     if isinstance(value, dict):
         return {clean(str(key)): clean(item) for key, item in value.items()}
     if isinstance(value, tuple):

@@ -1,5 +1,5 @@
-"""What runs on the other side of the boundary: zygote and workers.
+"""The other side of the boundary: zygote, templates and workers.
 
-Standard library only, and nothing of `env`: the zygote is started with this folder's parent on
-its path and a bare interpreter, so what is imported here is all that hostile code can reach.
+Modules here import only the standard library and nothing of `env`. The zygote is a bare
+interpreter with this folder's parent on its path. So hostile code can reach only these imports.
 """

@@ -1,7 +1,7 @@
 """The functions that leave the REPL: sub-calls and FINAL.
 
-Arguments are checked here so that a mistake is an exception in the policy's own code; the host
-checks again, and believes nothing.
+Arguments are checked here, so that a mistake is an exception in the policy's own code. The host
+trusts nothing and checks again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Ask = Callable[[str, list[str], list[Any] | None], Any]
 
 
 class FinalCalled(BaseException):
-    """Ends the cell after FINAL; not an Exception, so that no ordinary handler keeps it."""
+    """Ends the cell after FINAL; not an Exception, so that no ordinary handler catches it."""
 
 
 class Calls:
@@ -35,12 +35,12 @@ class Calls:
         return self._ask("llm_query", [_prompt("llm_query", prompt)], None)
 
     def llm_query_batched(self, prompts: list[str], model: str | None = None) -> Any:
-        """One completion for each prompt, in order."""
-        asked = _prompts("llm_query_batched", prompts)
-        return self._ask("llm_query_batched", asked, None) if asked else []
+        """Ask for one completion for each prompt; texts in order."""
+        texts = _prompts("llm_query_batched", prompts)
+        return self._ask("llm_query_batched", texts, None) if texts else []
 
     def rlm_query(self, prompt: str, context: Any = None, model: str | None = None) -> Any:
-        """Open a child with its own REPL and the given context; returns its final value."""
+        """Open a child with its own REPL and the given context; return its final value."""
         contexts = None if context is None else [context]
         return self._ask("rlm_query", [_prompt("rlm_query", prompt)], contexts)
 
@@ -51,23 +51,23 @@ class Calls:
         model: str | None = None,
         context_list: list[Any] | None = None,
     ) -> Any:
-        """One child for each prompt, with the context at the same place; values in order."""
+        """Open one child for each prompt, with the context at the same index; values in order."""
         contexts = context_list if contexts is None else contexts
-        asked = _prompts("rlm_query_batched", prompts)
+        texts = _prompts("rlm_query_batched", prompts)
         if isinstance(contexts, dict):
             contexts = list(contexts.values())
         if contexts is not None:
             if not isinstance(contexts, (list, tuple)):
                 raise TypeError("rlm_query_batched: contexts must be a list, one per prompt")
             contexts = list(contexts)
-            if len(contexts) != len(asked):
+            if len(contexts) != len(texts):
                 raise ValueError(
-                    f"rlm_query_batched: {len(asked)} prompts and {len(contexts)} contexts"
+                    f"rlm_query_batched: {len(texts)} prompts and {len(contexts)} contexts"
                 )
-        return self._ask("rlm_query_batched", asked, contexts) if asked else []
+        return self._ask("rlm_query_batched", texts, contexts) if texts else []
 
     def FINAL(self, value: Any) -> None:
-        """Give the answer; the cell ends here."""
+        """Give the answer and end the cell."""
         self._finish(value)
         raise FinalCalled
 

@@ -1,8 +1,8 @@
 """The worker's end of the channel: frames on fd 3.
 
 Host to worker: u32 length, marshal (trusted, compact). Worker to host: u32 length, u32 length of
-a JSON header, header, UTF-8 blobs. Every text of a value is a blob and the header only refers to
-it, so the host never parses much JSON from here: `env/server/sandbox/wire.py` is the other end.
+a JSON header, header, UTF-8 blobs. Every text of a value is a blob, and the header only refers to
+it. So the host never parses much JSON from here. `env/server/sandbox/wire.py` is the other end.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class TooLargeError(ValueError):
 
 
 class Channel:
-    """Both directions, blocking. Made before the filter holds: opening needs more than reading."""
+    """Both directions, blocking. Create it before the filter: opening needs more system calls."""
 
     def __init__(self) -> None:
         self._source = io.FileIO(FD, closefd=False)
 
     def receive(self) -> tuple[Any, ...]:
-        """Wait for the host's next frame; an empty tuple when the host is gone."""
+        """Wait for the host's next frame; return an empty tuple if the host is gone."""
         head = bytearray(4)
         if not self._fill(head):
             return ()
@@ -44,7 +44,7 @@ class Channel:
         return message
 
     def send(self, data: bytes) -> None:
-        """Write a frame as a whole."""
+        """Write a whole frame."""
         view = memoryview(data)
         while view:
             view = view[os.write(FD, view) :]
@@ -63,7 +63,7 @@ def frame(kind: str, number: int, value: Any) -> bytes:
     """Encode one message.
 
     Raises:
-        TooLargeError: the frame would pass a limit, or `value` is nested too deeply.
+        TooLargeError: the frame would exceed a limit, or `value` is nested too deeply.
     """
     blobs: dict[str, int] = {}
     tree = _tree(value, blobs, 0, set())
@@ -82,7 +82,7 @@ def frame(kind: str, number: int, value: Any) -> bytes:
 
 
 def _tree(value: Any, blobs: dict[str, int], depth: int, above: set[int]) -> Any:
-    """`value` as JSON types with texts as references; other objects become their `str`."""
+    """`value` as JSON types with references to texts; other objects become their `str`."""
     if value is None or value is True or value is False:
         return value
     if isinstance(value, str):
@@ -93,7 +93,7 @@ def _tree(value: Any, blobs: dict[str, int], depth: int, above: set[int]) -> Any
         return int(value)
     if isinstance(value, float):
         number = float(value)
-        return number if number - number == 0 else None  # NaN and infinity are no JSON
+        return number if number - number == 0 else None  # NaN and infinity are not JSON
     if depth >= MAX_DEPTH:
         raise TooLargeError(f"nested deeper than {MAX_DEPTH}")
     if id(value) in above:
@@ -115,7 +115,7 @@ def _tree(value: Any, blobs: dict[str, int], depth: int, above: set[int]) -> Any
 
 
 def _characters(tree: Any, sizes: list[int]) -> int:
-    """Of all texts of a tree, each as often as it stands there."""
+    """Characters of all texts of a tree; a repeated text counts each time."""
     if isinstance(tree, list):
         return sum(_characters(item, sizes) for item in tree)
     if not isinstance(tree, dict):

@@ -1,8 +1,8 @@
-"""Locking the process in. The zygote takes what its children inherit, the worker the rest.
+"""Confinement of a process: the zygote drops rights for all its children, each worker the rest.
 
-Order matters: each step still needs calls that the next one takes away; seccomp comes last. The
-filter is the boundary, everything else is spare. No retreat is made here for a filter that cannot
-be installed: the process ends.
+Order matters: each step needs calls that the next one forbids, so seccomp comes last. The filter
+is the boundary, and everything else is redundant. If the filter cannot be installed, the process
+ends.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _prctl(option: int, argument: Any, third: Any = 0) -> None:
 
 
 def harden_zygote() -> list[str]:
-    """Give up privileges and files for this process and all its children; return the layers."""
+    """Drop privileges and files for this process and all its children; return the layers."""
     layers = ["no_new_privs"]
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
     if os.geteuid() == 0 and _drop_uid():
@@ -61,13 +61,13 @@ def _drop_uid() -> bool:
 
 
 def _drop_capabilities() -> bool:
-    """Also where the uid cannot change: another user's, or those of a container's root."""
+    """Drop them even if the uid cannot change (another user, or a container's root)."""
     header = struct.pack("Ii", _CAPABILITY_VERSION, 0)
     return bool(_libc.capset(header, bytes(24)) == 0)
 
 
 def _landlock() -> bool:
-    """Deny every file, port and outside signal that this kernel's Landlock knows of."""
+    """Deny every file, port and outside signal that this kernel's Landlock can deny."""
     version = _libc.syscall(_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint(1))
     if version < 1:
         return False
@@ -85,23 +85,23 @@ def _landlock() -> bool:
 
 
 def die_with(parent_pid: int) -> None:
-    """Have the kernel kill this process when its parent ends."""
+    """Make the kernel kill this process when its parent ends."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:
         os._exit(1)
 
 
 def harden_worker(bpf: bytes | None, parent_pid: int, memory: int, cpu_s: int) -> list[str]:
-    """Take the last rights away; return the layers.
+    """Drop the last rights; return the layers.
 
     Args:
-        bpf: The filter, or None to go without (only a test can ask for it).
-        parent_pid: Whose death ends this process.
+        bpf: The filter, or None to run without one (possible only in a test).
+        parent_pid: Process whose end also ends this one.
         memory: Bytes of address space.
-        cpu_s: CPU seconds of the whole life, far above what the host allows.
+        cpu_s: CPU seconds of the whole life, far above the host's limits.
 
     Raises:
-        OSError: A layer that must hold does not.
+        OSError: A required layer does not hold.
     """
     die_with(parent_pid)
     for limit, value in (

@@ -1,4 +1,4 @@
-"""Executors that run each task at once, in the caller: there are no threads or processes here."""
+"""Executors that run each task at once, in the caller: a worker can start no thread or process."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 
 class InlineExecutor(concurrent.futures.Executor):
-    """`ThreadPoolExecutor` with one worker, which is the caller."""
+    """A replacement of `ThreadPoolExecutor` whose only worker is the caller."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._max_workers = 1
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Run `fn` now; its Exception goes into the future, FINAL and limits go through."""
+        """Run `fn` now; an Exception goes into the future, FINAL and limits propagate."""
         future: concurrent.futures.Future[Any] = concurrent.futures.Future()
         try:
             future.set_result(fn(*args, **kwargs))
@@ -25,7 +25,7 @@ class InlineExecutor(concurrent.futures.Executor):
 
 
 def install() -> None:
-    """Put the inline executor where policy code looks for a pool."""
+    """Replace the pools that policy code can import."""
     for name in ("ThreadPoolExecutor", "ProcessPoolExecutor"):
         setattr(concurrent.futures, name, InlineExecutor)
     setattr(concurrent.futures.thread, "ThreadPoolExecutor", InlineExecutor)  # noqa: B010

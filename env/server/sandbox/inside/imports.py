@@ -1,4 +1,4 @@
-"""What policy code may import: nothing else can be loaded later, there are no files."""
+"""Modules that policy code may import: without files, no other module can be loaded later."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _STANDARD = (
 
 
 def load(preload: dict[str, str]) -> None:
-    """Import the standard library's modules and those the settings name, then forget all paths.
+    """Import modules of the standard library and of the settings, then remove all paths.
 
-    Ends the process, with the reason as its last words, if a named module cannot be had.
+    If a module of the settings cannot be imported, write the reason and end the process.
 
     Args:
-        preload: Module -> the folder it is found in, empty for one built in. Its public names are
-            loaded as well, since some packages (numpy) load theirs at first use.
+        preload: Module -> its folder, empty for a built-in one. Its public names are loaded as
+            well, because some packages (numpy) load theirs at first use.
     """
     for name in _STANDARD.split():
         importlib.import_module(name)
@@ -44,11 +44,11 @@ def load(preload: dict[str, str]) -> None:
         except Exception as error:
             _refuse(f"{name} cannot be imported: {type(error).__name__}: {error}")
         if len(os.listdir("/proc/self/task")) > 1:
-            _refuse(f"{name} starts threads, and a fork of this process would lack them")
+            _refuse(f"{name} starts threads, which a fork of this process would not have")
     sys.path.clear()
     sys.path_importer_cache.clear()
 
 
 def _refuse(reason: str) -> NoReturn:
     os.write(2, f"env.sandbox.preload: {reason}\n".encode())
-    os._exit(1)  # no thread is waited for
+    os._exit(1)  # does not wait for threads

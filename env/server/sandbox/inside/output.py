@@ -1,4 +1,4 @@
-"""What a cell prints: the first characters are kept, the rest is counted."""
+"""Output of a cell: the first characters are kept, the rest is counted."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class Output:
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Discard everything."""
         self._parts: list[str] = []
         self._kept = 0
         self.cut = 0
 
     def write(self, text: str) -> int:
-        """Keep what fits and count the rest."""
+        """Keep the text up to the limit and count the rest."""
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
         size = len(text)
@@ -38,7 +38,7 @@ class Output:
         return size
 
     def text(self) -> str:
-        """What was kept."""
+        """The text that was kept."""
         return "".join(self._parts)
 
     def writelines(self, lines: list[str]) -> None:
@@ -47,16 +47,16 @@ class Output:
             self.write(line)
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: the stream has no buffer."""
 
     def isatty(self) -> bool:
-        """No terminal."""
+        """False: the stream is not a terminal."""
         return False
 
     def writable(self) -> bool:
-        """Always."""
+        """True."""
         return True
 
     def readable(self) -> bool:
-        """Never."""
+        """False."""
         return False

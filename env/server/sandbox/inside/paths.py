@@ -1,6 +1,7 @@
-"""Takes the host's paths from what a cell can print of the standard library.
+"""Removal of the host's paths from texts of the standard library that a cell can print.
 
-For messages, not for secrecy: tracebacks and `repr` name modules instead, wherever Python lies.
+For equal messages, not for secrecy: tracebacks and `repr` name modules, wherever Python is
+installed.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from types import FunctionType, ModuleType
 
 
 def hide() -> None:
-    """Rewrite the functions and modules that are imported so far."""
+    """Rewrite all functions and modules that are imported so far."""
     for thing in gc.get_objects():
         if isinstance(thing, FunctionType) and thing.__code__.co_filename.startswith("/"):
             name = f"<{thing.__module__}>"
@@ -22,5 +23,5 @@ def hide() -> None:
             if thing.__spec__ is not None and thing.__spec__.has_location:
                 thing.__spec__.has_location = False
                 thing.__spec__.origin = "built-in"
-    # By this it knows its own frames, to leave them out when it looks for who logs.
+    # logging compares file names with this one to leave out its own frames.
     setattr(logging, "_srcfile", logging.addLevelName.__code__.co_filename)  # noqa: B010

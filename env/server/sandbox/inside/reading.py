@@ -1,7 +1,7 @@
-"""The functions that read `context`, as the policy calls them. Pure: they ask nobody.
+"""The functions that read `context`, as the policy calls them. Pure: they send no message.
 
-`context` is one text or {paper_id: text}. Snippets are verbatim slices of what they were found
-in, so an answer made of them stands in a paper.
+`context` is one text or {paper_id: text}. Snippets are verbatim slices of a text, so every
+snippet in an answer occurs in a paper.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 _CLOSE = 0.85
-"""Similarity from which a word counts as a misspelling: 6-letter names one letter apart differ."""
+"""Least similarity of a misspelling: 6-letter names that differ in one letter are below it."""
 
 _ABSTRACT_TAG = re.compile(r"<abstract>\s*(.*?)\s*</abstract>", re.DOTALL | re.IGNORECASE)
 _ABSTRACT_HEAD = re.compile(r"^\W*abstract\W*", re.MULTILINE | re.IGNORECASE)
@@ -24,7 +24,7 @@ class Reader:
 
     Args:
         window: Characters kept on each side of a hit before widening to whole sentences.
-        quiet: False prints what is found, as the published scaffold does.
+        quiet: False prints the results, as the published scaffold does.
     """
 
     def __init__(self, window: int, quiet: bool) -> None:
@@ -66,15 +66,15 @@ class Reader:
         return _abstract(_paper(context, paper_id))
 
     def get_paper_abstract(self, context: Any, paper_id: str | None = None) -> str:
-        """As `get_abstract`, with id and title, in the published scaffold's form."""
+        """Same as `get_abstract`, with id and title, in the format of the published scaffold."""
         text = _paper(context, paper_id)
         title = text.split("\n", 1)[0].replace("### PAPER: ", "")
         return f"Paper ID: {paper_id}\nTitle: {title}\nAbstract: {_abstract(text)}"
 
     def extract(self, snippet: str, start_phrase: str, end_phrase: str) -> str:
-        """The part of `snippet` from one phrase to the end of another, both included, any case.
+        """The part of `snippet` from one phrase to the end of another, in any case.
 
-        A start that is not there means the beginning, an end that is not there the end.
+        A missing start phrase means the beginning, a missing end phrase the end.
         """
         folded = _fold(snippet)
         start = max(0, folded.find(_fold(start_phrase)))
@@ -116,7 +116,7 @@ def _fold(text: str) -> str:
 
 
 def _hits(papers: Mapping[Any, Any], keyword: str) -> dict[Any, list[tuple[int, int]]]:
-    """Places of `keyword` by paper, at the first strictness that finds any."""
+    """Places of `keyword` by paper, at the strictest level that finds any."""
     texts = {paper_id: text for paper_id, text in papers.items() if isinstance(text, str)}
     exact = {paper_id: _places(text, keyword) for paper_id, text in texts.items()}
     if any(exact.values()):
@@ -153,7 +153,7 @@ def _close_places(text: str, keyword: str) -> list[tuple[int, int]]:
 
 
 def _snippets(text: str, hits: list[tuple[int, int]], before: int, after: int) -> list[str]:
-    """Hits widened by a window and then to whole sentences; those that overlap become one."""
+    """Hits widened by a window and then to whole sentences; overlapping ones are joined."""
     spans: list[tuple[int, int]] = []
     for hit_start, hit_end in hits:
         start = _sentence_start(text, max(0, hit_start - before))
@@ -173,7 +173,7 @@ def _sentence_start(text: str, position: int) -> int:
 
 def _sentence_end(text: str, position: int) -> int:
     line = text.find("\n", position)
-    # A hit that ends with the sentence's own full stop lies inside it.
+    # A hit that includes the sentence's full stop ends inside that sentence.
     stop = text.find(". ", max(0, position - 1))
     ends = [line if line >= 0 else len(text), stop + 1 if stop >= 0 else len(text)]
     return max(position, min(ends))

@@ -1,6 +1,6 @@
-"""Source and exceptions of cells: how they compile, and what the policy is told.
+"""Source and exceptions of cells: how they compile, and the tracebacks that the policy reads.
 
-A traceback here holds the policy's own lines and no frame or path of the host.
+A traceback contains the policy's own lines, and no frame or path of the host.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _MESSAGE_CHARS = 600
 
 
 class CellSyntaxError(Exception):
-    """The cell does not compile; its text is what the policy sees."""
+    """The cell does not compile; the policy reads the message."""
 
 
 def compile_cell(code: str, filename: str) -> Iterator[CodeType]:
-    """Compile a cell so that a last expression is echoed, as a REPL does.
+    """Compile a cell so that its last expression is echoed, as in a REPL.
 
     Raises:
-        CellSyntaxError: the code is no Python.
+        CellSyntaxError: the code is not valid Python.
     """
     linecache.cache[filename] = (len(code), None, code.splitlines(True), filename)
     try:
@@ -63,7 +63,8 @@ def describe(error: BaseException, cells: dict[str, list[str]], current: str) ->
         if code.co_filename in cells:
             lines.append(_line(code, trace.tb_lineno, cells, current))
         trace = trace.tb_next
-    lines = shortened(lines)
+    if len(lines) > _FRAMES:
+        lines[1 : 1 - _FRAMES] = [f"... {len(lines) - _FRAMES} more ..."]
     if type(error).__name__ != "CellStopped":
         lines.append(_message(error))
     return "\n".join(lines)
@@ -72,43 +73,31 @@ def describe(error: BaseException, cells: dict[str, list[str]], current: str) ->
 def format_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: Any = None
 ) -> str:
-    """A warning, with its place when that is a cell and never with a path of the host."""
+    """A warning, with its place if that is a cell, and never with a path of the host."""
     place = f"{filename[1:-1]} line {lineno}: " if filename.startswith("<cell ") else ""
     return f"{place}{category.__name__}: {message}\n"
 
 
 def _line(code: CodeType, number: int, cells: dict[str, list[str]], current: str) -> str:
+    """A line of a traceback; it names the cell unless that is the current one."""
     source = cells[code.co_filename]
     text = source[number - 1] if 0 < number <= len(source) else ""
-    cell = code.co_filename[1:-1] if code.co_filename != current else ""
-    return line(number, cell, code.co_name, text)
-
-
-def line(number: int, cell: str, function: str, source: str) -> str:
-    """A line of a traceback; `cell` names the cell it is in, empty for the one that runs."""
-    place = f"{cell} line {number}" if cell else f"line {number}"
-    if function != "<module>":
-        place = f"{place}, in {function[:_LINE_CHARS]}"
-    return f"{place}: {source.strip()[:_LINE_CHARS]}"
-
-
-def shortened(lines: list[str]) -> list[str]:
-    """The first and the last lines of a traceback, and how many were left out between."""
-    if len(lines) <= _FRAMES:
-        return lines
-    return [*lines[:1], f"... {len(lines) - _FRAMES} more ...", *lines[1 - _FRAMES :]]
-
-
-def cut(message: str) -> str:
-    """A message with its end left out when it is long."""
-    more = len(message) - _MESSAGE_CHARS
-    return f"{message[:_MESSAGE_CHARS]}... ({more} more characters)" if more > 0 else message
+    place = f"line {number}"
+    if code.co_filename != current:
+        place = f"{code.co_filename[1:-1]} {place}"
+    if code.co_name != "<module>":
+        place = f"{place}, in {code.co_name[:_LINE_CHARS]}"
+    return f"{place}: {text.strip()[:_LINE_CHARS]}"
 
 
 def _message(error: BaseException) -> str:
+    """Type and message of an exception; a long message is cut."""
     name = type(error).__name__
     try:
-        text = cut(str(error))
+        text = str(error)
+        more = len(text) - _MESSAGE_CHARS
+        if more > 0:
+            text = f"{text[:_MESSAGE_CHARS]}... ({more} more characters)"
     except Exception:
         text = "(its message cannot be made)"
     return f"{name}: {text}" if text else name

@@ -1,7 +1,7 @@
 """One REPL: runs cells for the host until its channel closes.
 
-Nothing here is a guard: policy code can reach all of it. What it can do to it hurts only its own
-REPL, since the host believes no frame and the kernel allows no way out.
+Nothing here is a guard: policy code can reach all of it. Damage stays in its own REPL, because
+the host trusts no frame and the kernel allows no way out.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from .output import Output
 from .reading import Reader
 
 BROKEN = 70
-"""Exit status of a worker that cannot go on."""
+"""Exit status of a worker that cannot continue."""
 
 _BALLAST = 24 << 20
-"""Bytes of address space kept back for the bookkeeping after a cell that filled its memory."""
+"""Bytes of address space reserved for the work after a cell that filled its memory."""
 
 _HEADROOM = 8 << 20
-"""Bytes that must be free beside the ballast for the next cell to start."""
+"""Bytes that must be free besides the ballast for the next cell to start."""
 
 
 class CellStopped(BaseException):
-    """The host's soft limit; not an Exception, so that no ordinary handler keeps it."""
+    """The host's soft limit; not an Exception, so that no ordinary handler catches it."""
 
 
 def main(config: dict[str, Any]) -> None:
-    """Confine this process, report what holds, and serve cells."""
+    """Confine this process, report its layers, and run cells."""
     channel = Channel()
     init = channel.receive()
     if not init:
@@ -62,7 +62,7 @@ def main(config: dict[str, Any]) -> None:
 
 
 class _Repl:
-    """The namespace of one REPL and what has to be put right after each cell."""
+    """The namespace of one REPL, and its restoration after each cell."""
 
     def __init__(self, channel: Channel, context: Any, options: dict[str, Any]) -> None:
         self._channel = channel
@@ -112,13 +112,13 @@ class _Repl:
         signal.signal(signal.SIGALRM, self._soft_limit)
 
     def run(self, number: int, code: str) -> None:
-        """Run one cell and send how it ended."""
+        """Run one cell and send its result."""
         self._number = number
         self._stop_wanted = self._stopped = False
         self._output.clear()
         before = set(self._variables)
         error, trace = "exception", ""
-        with contextlib.suppress(BaseException):  # the limit bit while the report was written
+        with contextlib.suppress(BaseException):  # the limit was reached while it was described
             error, trace = self._execute(code)
         self._inside = False
         self._ballast.close()
@@ -164,7 +164,7 @@ class _Repl:
             return kind, traces.describe(error, self._cells, filename)
 
     def _restore(self) -> None:
-        """Put back what a cell may have replaced."""
+        """Restore objects that a cell may have replaced."""
         sys.settrace(None)
         sys.setprofile(None)
         threading.settrace(None)
@@ -186,7 +186,7 @@ class _Repl:
         gc.enable()
 
     def _is_full(self) -> bool:
-        """Whether the variables leave no room for another cell."""
+        """Whether the variables leave too little memory for another cell."""
         try:
             self._ballast = _reserve(_BALLAST)
             _reserve(_HEADROOM).close()
@@ -211,7 +211,7 @@ class _Repl:
 
     @contextlib.contextmanager
     def _wire(self) -> Iterator[None]:
-        """Hold back the soft limit: a frame goes out whole, and a call gets its answer."""
+        """Delay the soft limit: a frame is sent whole, and a call gets its answer."""
         self._on_wire = True
         yield
         self._on_wire = False
@@ -246,7 +246,7 @@ class _Repl:
 
 
 def _reserve(size: int) -> mmap.mmap:
-    """Address space that is never touched, so it costs no memory."""
+    """Reserved address space; it is never touched and costs no memory."""
     return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 

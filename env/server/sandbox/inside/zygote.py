@@ -1,11 +1,11 @@
 """The zygote: a bare interpreter that forks workers and templates, and never runs policy code.
 
-It imports the standard library once, locks itself in, and then obeys the messages on its control
-socket: `fork` (with the worker's end of a channel), `template` (with the template's end of a
-control socket, and a context), `reap`, and the end of the socket, on which it kills what it
-started. A template loads its context and then obeys the same messages. A dead child stays a
-zombie until the host asks to reap it, so a process id cannot come to mean another process while
-the host may still signal it.
+It imports the standard library once, confines itself, and then obeys the messages on its control
+socket. `fork` comes with the worker's end of a channel, `template` with the template's end of a
+control socket and with a context. `reap` names a child. At the end of the socket it kills all
+its children. A template loads its context and then obeys the same messages. A dead child stays a
+zombie until the host asks to reap it. So its process id cannot name another process while the
+host may still signal it.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ def main(control_fd: int) -> None:
     for fd in (0, 1, 2):
         os.dup2(null, fd)
     os.close(null)
-    traces.compile_cell("1", "")  # so that no worker pays for the first time
+    traces.compile_cell("1", "")  # the first compilation is slow: no worker has to wait for it
     gc.collect()
     gc.freeze()
     control.send(b"ready")
-    # A child returns what it becomes, so that none stands on its parent's stack.
+    # A child returns its role, so that it does not run on top of its parent's stack.
     role: Role | None = partial(_serve, control, config)
     while role is not None:
         try:
@@ -52,7 +52,7 @@ def main(control_fd: int) -> None:
 
 
 def _serve(control: socket.socket, config: dict[str, Any]) -> Role | None:
-    """Fork and reap as the host asks; at the end of `control` end whatever was started."""
+    """Fork and reap as the host asks; at the end of `control`, kill all children."""
     children: set[int] = set()
     while True:
         try:
@@ -82,7 +82,7 @@ def _serve(control: socket.socket, config: dict[str, Any]) -> Role | None:
 
 
 def _fork() -> int:
-    """As `os.fork`; minus the number of the error when there is no child."""
+    """Same as `os.fork`, but returns minus the number of the error if it fails."""
     try:
         return os.fork()
     except OSError as error:
@@ -106,9 +106,9 @@ def _template(fds: list[int], config: dict[str, Any]) -> Role:
 
 
 def _keep(fd: int) -> None:
-    """Close every descriptor past 2 but this one, which becomes 3."""
+    """Close every descriptor above 2 except this one, which becomes 3."""
     os.dup2(fd, 3)
-    os.closerange(4, 1024)  # these processes never have more
+    os.closerange(4, 1024)  # these processes never have higher ones
 
 
 Role = Callable[[], "Role | None"]

@@ -1,0 +1,1 @@
+"""Comparison of models: confidence intervals, the report and the promotion rule."""

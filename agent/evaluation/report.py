@@ -1,0 +1,303 @@
+"""Evaluation report: a row for each episode, paired comparisons and summaries.
+
+Pure functions of trajectories and rows. `tasks/evaluate.py` loads models and plays;
+`statistics.py` computes the intervals.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any, Literal
+
+import numpy as np
+
+from agent.evaluation.statistics import Bootstrap, Interval, wilson
+from agent.rollouts.trajectory import Trajectory
+from env.models import AnswerMetrics
+from rewards.combine import COMPONENTS
+
+Mode = Literal["greedy", "sampled"]
+EpisodeRow = dict[str, Any]
+"""Row of an episode from `episode_row`; every score of a void episode is None."""
+
+METRICS = tuple(AnswerMetrics.model_fields)
+"""Names of the agreement with gold; `canary` is None for problems without a canary paper."""
+SCORES = ("reward", *COMPONENTS, *METRICS)
+_LABELS = ("problem_id", "collection_id", "difficulty", "tier")
+
+
+def episode_row(
+    trajectory: Trajectory, model: str, mode: Mode, pass_: int, at: float
+) -> EpisodeRow:
+    """Flat row of an episode.
+
+    Args:
+        trajectory: record of the episode.
+        model: `before`, `after` or any other name.
+        mode: decoding of its turns.
+        pass_: number of the sampling pass, which is part of a pair's key.
+        at: least primary_objective of a success (`rewards.success_at`).
+    """
+    turns = [turn for frame in trajectory.frames.values() for turn in frame.turns]
+    metrics, counters = trajectory.metrics, trajectory.counters
+    played = trajectory.void is None
+    scores: EpisodeRow = {
+        "reward": trajectory.reward,
+        **{name: trajectory.components.get(name) for name in COMPONENTS},
+        **(metrics.model_dump() if metrics else dict.fromkeys(METRICS)),
+    }
+    primary = trajectory.components.get("primary_objective", 0.0)
+    return {
+        "model": model,
+        "mode": mode,
+        "pass": pass_,
+        **_fields(trajectory, *_LABELS),
+        **(scores if played else dict.fromkeys(SCORES)),
+        "success": bool(trajectory.answered and primary >= at) if played else None,
+        "stop_reason": trajectory.root.stop_reason if trajectory.frames else None,
+        **_fields(counters, "turns", "sub_calls", "frames", "max_depth"),
+        **_fields(counters, "errors", "timeouts", "format_errors"),
+        "prompt_tokens": sum(len(turn.prompt_ids) for turn in turns),
+        "sampled_tokens": trajectory.sampled_tokens,
+        "seconds": trajectory.seconds,
+        "env_s": counters.env_s,
+        "void": trajectory.void,
+    }
+
+
+def transcript(trajectory: Trajectory, model: str, mode: Mode) -> dict[str, Any]:
+    """All frames and turns of an episode for a reader, without token ids."""
+    return {
+        "model": model,
+        "mode": mode,
+        **_fields(trajectory, *_LABELS, "reward", "components"),
+        "metrics": trajectory.metrics.model_dump() if trajectory.metrics else None,
+        "counters": trajectory.counters.model_dump(),
+        "void": trajectory.void,
+        "seconds": round(trajectory.seconds, 3),
+        "frames": [
+            {
+                **_fields(frame, "frame", "parent", "depth", "kind", "stop_reason"),
+                "score": trajectory.frame_scores.get(number),
+                "turns": [
+                    {**_fields(t, "observation", "text", "finish"), "tokens": len(t.sampled_ids)}
+                    for t in frame.turns
+                ],
+            }
+            for number, frame in sorted(trajectory.frames.items())
+        ],
+    }
+
+
+def _fields(record: object, *names: str) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in names}
+
+
+def paired(
+    before: Sequence[EpisodeRow], after: Sequence[EpisodeRow], score: str
+) -> tuple[list[float], list[float], list[str]]:
+    """Scores of the same (problem, mode, pass) in both, and their collections.
+
+    A pair with a void on either side is left out, since an infrastructure failure is not a score.
+    """
+    key = itemgetter("problem_id", "mode", "pass")
+    scored = {key(row): row[score] for row in after if row[score] is not None}
+    kept = [
+        (row[score], scored[key(row)], row["collection_id"])
+        for row in before
+        if row[score] is not None and key(row) in scored
+    ]
+    return [a for a, _, _ in kept], [b for _, b, _ in kept], [g for _, _, g in kept]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Means of two models over the same pairs, and the paired difference."""
+
+    before: float
+    after: float
+    difference: Interval
+
+
+def compare(
+    before: Sequence[EpisodeRow], after: Sequence[EpisodeRow], score: str, bootstrap: Bootstrap
+) -> Comparison:
+    """Compare a score of two models over their valid pairs; the interval is by collection.
+
+    Raises:
+        ValueError: no pair is free of voids.
+    """
+    first, second, collections = paired(before, after, score)
+    if not first:
+        raise ValueError(f"no pair of episodes has a {score} (all are void, or share no problem)")
+    gains = [b - a for a, b in zip(first, second, strict=True)]
+    return Comparison(
+        sum(first) / len(first), sum(second) / len(second), bootstrap.mean(gains, collections)
+    )
+
+
+def mean(rows: Sequence[EpisodeRow], score: str) -> float | None:
+    """Mean of a score over the rows that have it; None without such rows."""
+    values = [row[score] for row in rows if row[score] is not None]
+    return float(np.mean(values)) if values else None
+
+
+def summary(rows: Sequence[EpisodeRow]) -> dict[str, Any]:
+    """Scores, rates, stop reasons and tokens of one model's episodes.
+
+    All but `episodes` and `void_rate` are over episodes that are not void.
+    """
+    played = [row for row in rows if row["void"] is None]
+    stops = Counter(row["stop_reason"] or "none" for row in played)
+    return {
+        "episodes": len(rows),
+        "reward_mean": mean(rows, "reward"),
+        "reward_std": float(np.std([row["reward"] for row in played])) if played else None,
+        "components": {name: mean(rows, name) for name in COMPONENTS},
+        **{name: mean(rows, name) for name in METRICS if name != "canary"},
+        "canary_rate": mean(rows, "canary"),
+        "success_rate": mean(rows, "success"),
+        "void_rate": 1 - len(played) / len(rows) if rows else None,
+        "timeout_rate": float(np.mean([row["timeouts"] > 0 for row in played])) if played else None,
+        "stop_reasons": {name: count / len(played) for name, count in sorted(stops.items())},
+        **{name: mean(played, name) for name in ("turns", "sub_calls", "max_depth")},
+        "tokens": {
+            "sampled_per_episode": mean(played, "sampled_tokens"),
+            "prompt_per_episode": mean(played, "prompt_tokens"),
+        },
+    }
+
+
+def latency(seconds: Sequence[float]) -> dict[str, float | int | None]:
+    """Median and 95th percentile of episode times, in seconds."""
+    p50, p95 = np.quantile(seconds, [0.5, 0.95]).tolist() if seconds else (None, None)
+    return {"p50_s": p50, "p95_s": p95, "episodes": len(seconds)}
+
+
+def compare_models(
+    rows: Mapping[str, Sequence[EpisodeRow]],
+    alone: Mapping[str, Sequence[float]],
+    bootstrap: Bootstrap,
+) -> dict[str, Any]:
+    """Comparison of `before` and `after`: the content of reports/evaluation.json.
+
+    Args:
+        rows: rows by model, `before` and `after`, with the same problems, modes and passes.
+        alone: seconds of episodes played one at a time, by model.
+        bootstrap: method of the intervals.
+
+    Raises:
+        ValueError: no pair of episodes is free of voids.
+    """
+    before, after = rows["before"], rows["after"]
+    reward = difference(before, after, "reward", "sampled", bootstrap)
+    start = reward["before"]
+    percent = 100 * reward["difference"] / start if start > 0 else None
+    gain = f"{percent:.1f} %" if percent is not None else f"from 0 to {reward['after']:.3f}"
+    return {
+        "n": len({row["problem_id"] for row in before}),
+        "collections": len({row["collection_id"] for row in before}),
+        "improvement": f"Improvement: {gain}",
+        "improvement_percent": percent,
+        "intervals": f"95 %, {bootstrap.resamples} bootstrap resamples of collections of problems "
+        "(rates: Wilson)",
+        "reward": reward,
+        "reward_greedy": difference(before, after, "reward", "greedy", bootstrap),
+        "primary_objective": difference(before, after, "primary_objective", "sampled", bootstrap),
+        "f1_greedy": difference(before, after, "f1", "greedy", bootstrap),
+        "f1_sampled": difference(before, after, "f1", "sampled", bootstrap),
+        **{name: describe(rows[name], alone[name], bootstrap) for name in ("before", "after")},
+    }
+
+
+def difference(
+    before: Sequence[EpisodeRow],
+    after: Sequence[EpisodeRow],
+    score: str,
+    mode: Mode,
+    bootstrap: Bootstrap,
+) -> dict[str, Any]:
+    """Paired comparison of a score in one mode; the means are over the same pairs.
+
+    Raises:
+        ValueError: no pair is free of voids.
+    """
+    first, second = ([row for row in part if row["mode"] == mode] for part in (before, after))
+    found = compare(first, second, score, bootstrap)
+    return {
+        "before": found.before,
+        "after": found.after,
+        "difference": found.difference.mean,
+        "ci95": found.difference.bounds,
+        "pairs": found.difference.n,
+        "mode": mode,
+    }
+
+
+def describe(
+    rows: Sequence[EpisodeRow], alone: Sequence[float], bootstrap: Bootstrap
+) -> dict[str, Any]:
+    """Report of one model: headline numbers, both modes, each tier and difficulty.
+
+    `components`, `stop_reasons`, `tokens` and the success rate are of the sampled episodes.
+    """
+    sampled = [row for row in rows if row["mode"] == "sampled"]
+    greedy = [row for row in rows if row["mode"] == "greedy"]
+    of_sampled = summary(sampled)
+    played = [row for row in sampled if row["void"] is None]
+    success = wilson(sum(row["success"] for row in played), len(played)) if played else None
+    return {
+        **headline(rows, bootstrap),
+        "reward_mean_greedy": mean(greedy, "reward"),
+        "reward_mean_by_pass": [
+            mean([row for row in sampled if row["pass"] == number], "reward")
+            for number in sorted({row["pass"] for row in sampled})
+        ],
+        "components": of_sampled["components"],
+        "success_rate": of_sampled["success_rate"],
+        "success_rate_ci95": success.bounds if success else None,
+        "void_rate": summary(rows)["void_rate"],
+        "stop_reasons": of_sampled["stop_reasons"],
+        "tokens": of_sampled["tokens"],
+        "latency": {
+            "one_at_a_time": latency(alone),
+            "batched": latency([row["seconds"] for row in played]),
+        },
+        "greedy": summary(greedy),
+        "sampled": of_sampled,
+        "tiers": by(rows, "tier", bootstrap),
+        "difficulties": by(rows, "difficulty", bootstrap),
+    }
+
+
+def headline(rows: Sequence[EpisodeRow], bootstrap: Bootstrap) -> dict[str, Any]:
+    """F1 in both modes and sampled reward, with intervals; None if all episodes are void."""
+    found: dict[str, Any] = {}
+    for name, score, mode in (
+        ("f1_greedy", "f1", "greedy"),
+        ("f1_sampled", "f1", "sampled"),
+        ("reward_mean", "reward", "sampled"),
+    ):
+        kept = [row for row in rows if row["mode"] == mode and row[score] is not None]
+        values, collections = [row[score] for row in kept], [row["collection_id"] for row in kept]
+        interval = bootstrap.mean(values, collections) if kept else None
+        found[name] = interval.mean if interval else None
+        found[f"{name}_ci95"] = interval.bounds if interval else None
+    return found
+
+
+def by(rows: Sequence[EpisodeRow], column: str, bootstrap: Bootstrap) -> dict[str, Any]:
+    """Headline numbers for each value of a column, in the order of the rows."""
+    values = dict.fromkeys(row[column] for row in rows if row[column] is not None)
+    parts = {value: [row for row in rows if row[column] == value] for value in values}
+    return {
+        value: {
+            "n": len({row["problem_id"] for row in part}),
+            **headline(part, bootstrap),
+            "success_rate": mean([row for row in part if row["mode"] == "sampled"], "success"),
+        }
+        for value, part in parts.items()
+    }

@@ -1,0 +1,101 @@
+"""Balanced choice of problems, and confidence intervals.
+
+Pure functions of plain values. Problems that share papers are not independent, so the bootstrap
+resamples whole collections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate and its confidence interval."""
+
+    mean: float
+    low: float
+    high: float
+    n: int
+    """Number of values behind the estimate."""
+    level: float = 0.95
+
+    @property
+    def bounds(self) -> list[float]:
+        """[low, high], as in the reports."""
+        return [self.low, self.high]
+
+
+def choose_problems(
+    problems: Mapping[str, Sequence[str]], count: int, seed: int
+) -> list[tuple[str, str]]:
+    """Choose `count` problems at random, spread evenly over the difficulties.
+
+    Args:
+        problems: problem ids by difficulty, in any order.
+        count: number of problems; the first difficulties take the remainder.
+        seed: the same seed and the same ids give the same choice.
+
+    Returns:
+        (difficulty, problem_id), grouped by difficulty and sorted by id.
+
+    Raises:
+        ValueError: a difficulty has fewer problems than its share.
+    """
+    chosen: list[tuple[str, str]] = []
+    levels = list(problems)
+    for index, level in enumerate(levels):
+        share = count // len(levels) + (index < count % len(levels))
+        ids = sorted(problems[level])
+        if len(ids) < share:
+            raise ValueError(f"{share} problems of level {level!r} wanted, {len(ids)} there")
+        picked = np.random.default_rng([seed, index]).permutation(len(ids))[:share]
+        chosen.extend((level, ids[i]) for i in sorted(picked))
+    return chosen
+
+
+@dataclass(frozen=True)
+class Bootstrap:
+    """Percentile bootstrap of means over whole collections."""
+
+    resamples: int
+    seed: int
+    level: float = 0.95
+
+    def mean(self, values: Sequence[float], collections: Sequence[str]) -> Interval:
+        """Mean of the values with its interval; for paired values, pass the differences.
+
+        Raises:
+            ValueError: the values are empty, or differ in number from the collections.
+        """
+        if not len(values) or len(values) != len(collections):
+            raise ValueError(
+                f"{len(values)} values, {len(collections)} collections. Give one for each value."
+            )
+        array = np.asarray(values, dtype=float)
+        _, index = np.unique(np.asarray(collections, dtype=str), return_inverse=True)
+        sums, counts = np.bincount(index, weights=array), np.bincount(index)  # [collections]
+        rng = np.random.default_rng(self.seed)
+        means = np.empty(self.resamples)
+        for start in range(0, self.resamples, 1000):  # slices bound the memory
+            stop = min(start + 1000, self.resamples)
+            drawn = rng.integers(len(sums), size=(stop - start, len(sums)))
+            means[start:stop] = sums[drawn].sum(axis=1) / counts[drawn].sum(axis=1)
+        low, high = np.quantile(means, [(1 - self.level) / 2, (1 + self.level) / 2])
+        return Interval(float(array.mean()), float(low), float(high), len(array), self.level)
+
+
+def wilson(successes: int, n: int, level: float = 0.95) -> Interval:
+    """Rate with its Wilson score interval, which is valid at 0 and at n successes.
+
+    Raises:
+        ValueError: `n` is below 1.
+    """
+    if n < 1:
+        raise ValueError("a rate needs at least one trial")
+    found = stats.binomtest(successes, n).proportion_ci(level, method="wilson")
+    return Interval(successes / n, float(found.low), float(found.high), n, level)

@@ -1,0 +1,1 @@
+"""Policies, which answer the frames of an episode: text in, text out."""

@@ -1,0 +1,310 @@
+"""Policy of an OpenAI-compatible endpoint: vLLM, llama.cpp, Ollama or a paid API.
+
+It plays in the same harness as the trained model, but with texts only. Without token ids and
+log-probabilities it can be measured, not trained. The requests of a call run in parallel. A
+transient failure is retried for longer than a minute, the period of most quotas. A lasting one
+makes the turn `error`, which voids the episode. Errors that retrying cannot fix stop the run with
+the endpoint's message: a wrong address, model or key, an empty account, a dead endpoint.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from functools import partial
+from threading import Lock
+from typing import Any
+from urllib.parse import urlsplit
+
+import openai
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception,
+    stop_after_attempt,
+    wait_exponential_jitter,
+)
+
+from agent.errors import PolicyError
+from agent.policies.base import FrameKey, TurnReply, TurnRequest
+from agent.settings import GenerationSettings
+
+_TRANSIENT = (openai.APIConnectionError, openai.RateLimitError, openai.InternalServerError)
+_PERMANENT = frozenset({401, 402, 403, 404})
+"""Statuses of a wrong key, an empty account, a missing permission, a wrong address or model."""
+_EMPTY = "insufficient_quota"
+"""OpenAI's code of an empty account; its status 429 is that of a quota."""
+_SHOWN = 400
+"""Characters of an endpoint's message that are shown."""
+_HELLO = [{"role": "system", "content": "Answer."}, {"role": "user", "content": "Say yes."}]
+"""Test question, in the roles of a frame's first prompt."""
+
+
+@dataclass
+class Usage:
+    """Requests and tokens so far."""
+
+    requests: int = 0
+    failures: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+    def cost(self, prompt_price: float, completion_price: float) -> float:
+        """Cost, from prices per million tokens."""
+        return (self.prompt_tokens * prompt_price + self.completion_tokens * completion_price) / 1e6
+
+
+class EndpointPolicy:
+    """Policy that plays frames with a model behind an OpenAI-compatible API.
+
+    Args:
+        base_url: such as `http://127.0.0.1:8000/v1`.
+        model: name of the model at the endpoint.
+        settings: temperature and `max_turn_tokens`; the endpoint limits the length of a frame.
+        concurrency: requests in flight.
+        api_key: default: the environment variable OPENAI_API_KEY; local servers need none.
+        attempts: tries of a request; the pauses of the default sum to at least 63 s.
+        timeout_s: seconds of one try.
+        wait_s: longest growing pause, and longest pause that the endpoint can request.
+        gone_after: consecutive lost requests after which the endpoint counts as dead.
+        extra: more fields of the request's body, such as `{"reasoning_effort": "low"}`.
+
+    Raises:
+        PolicyError: `base_url` is not an address.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        model: str,
+        settings: GenerationSettings,
+        *,
+        concurrency: int = 16,
+        api_key: str | None = None,
+        attempts: int = 7,
+        timeout_s: float = 120.0,
+        wait_s: float = 60.0,
+        gone_after: int = 16,
+        extra: dict[str, Any] | None = None,
+    ) -> None:
+        _require_address(base_url)
+        self.base_url, self.model, self.settings = base_url, model, settings
+        self.usage = Usage()
+        self.trouble = ""
+        """The endpoint's message about the last lost request; empty if none was lost."""
+        self._concurrency, self._gone_after, self._extra = concurrency, gone_after, extra
+        self._lost_in_a_row = 0
+        # A key read from a file ends in a line break, which a header must not contain.
+        self._key = (api_key or os.environ.get("OPENAI_API_KEY") or "").strip()
+        self._client: Any = openai.OpenAI(
+            base_url=base_url,
+            api_key=self._key or "none",
+            timeout=timeout_s,
+            max_retries=0,  # tenacity retries
+        )
+        self._retrying = Retrying(
+            retry=retry_if_exception(_is_transient),
+            stop=stop_after_attempt(attempts),
+            wait=partial(_pause_s, most_s=wait_s),
+            reraise=True,
+        )
+        self._lock = Lock()
+        self._frames: dict[FrameKey, list[dict[str, str]]] = {}
+
+    def check(self) -> None:
+        """Ask a test question, so that a wrong setting stops the run before any episode.
+
+        A connection that fails twice ends the check, since the address is wrong or the server down.
+
+        Raises:
+            PolicyError: the endpoint refuses the request or does not answer.
+        """
+        patience = self._retrying.stop
+
+        def stop(state: RetryCallState) -> bool:
+            error = state.outcome.exception() if state.outcome else None
+            down = isinstance(error, openai.APIConnectionError) and state.attempt_number >= 2
+            return down or patience(state)
+
+        try:
+            self._request(self._retrying.copy(stop=stop), _HELLO, seed=0)
+        except openai.OpenAIError as error:
+            if isinstance(error, openai.APIStatusError) and not _is_transient(error):
+                raise PolicyError(
+                    f"{self.base_url} refuses a test question to model {self.model!r} "
+                    f"({self.trouble}). Use a model or a proxy that accepts system messages and "
+                    "the fields temperature, max_tokens and seed."
+                ) from None
+            raise PolicyError(
+                f"{self.base_url} does not answer: {self.trouble}. Start it or correct the address."
+            ) from None
+
+    def act(self, requests: Sequence[TurnRequest]) -> list[TurnReply]:
+        """Return a turn for each request; a lost request gets an `error` turn.
+
+        Raises:
+            PolicyError: the endpoint refuses the key, account, address or model, or is dead.
+        """
+        with ThreadPoolExecutor(max_workers=self._concurrency) as pool:
+            return list(pool.map(self._turn, requests))
+
+    def release(self, keys: Iterable[FrameKey]) -> None:
+        """Discard the state of frames that ended."""
+        for key in keys:
+            self._frames.pop(key, None)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def _turn(self, request: TurnRequest) -> TurnReply:
+        if not request.first and request.key not in self._frames:
+            raise PolicyError(
+                f"frame {request.key} is unknown (its first turn was not played here)"
+            )
+        talk = [] if request.first else self._frames[request.key]
+        talk += [{"role": item.role, "content": item.content} for item in request.messages]
+        self._frames[request.key] = talk
+        self._require_alive()
+        try:
+            # A copy, because a Retrying stores its statistics.
+            choice = self._request(self._retrying.copy(), talk, request.seed)
+        except openai.OpenAIError:
+            return TurnReply(text="", finish="error")
+        text = choice.message.content or ""
+        talk.append({"role": "assistant", "content": text})
+        return TurnReply(text=text, finish="length" if choice.finish_reason == "length" else "stop")
+
+    def _request(self, retrying: Retrying, talk: Sequence[Mapping[str, str]], seed: int) -> Any:
+        """The first choice of the answer to a conversation.
+
+        Raises:
+            PolicyError: the endpoint refuses the key, account, address or model, or is dead.
+            openai.OpenAIError: the request was refused, or failed at every try.
+        """
+        try:
+            return retrying(self._try, talk, seed)
+        except openai.OpenAIError as error:
+            with self._lock:
+                self.usage.failures += 1
+                self.trouble = self._words(error)
+                self._lost_in_a_row += 1
+            if _is_permanent(error):
+                raise PolicyError(
+                    f"{self.base_url} refuses model {self.model!r} ({self._words(error)}). Check "
+                    "the address (it usually ends in /v1), the model's name, OPENAI_API_KEY and "
+                    "the account."
+                ) from None
+            self._require_alive()
+            raise
+
+    def _try(self, talk: Sequence[Mapping[str, str]], seed: int) -> Any:
+        try:
+            answer = self._client.chat.completions.create(
+                model=self.model,
+                messages=talk,
+                temperature=self.settings.temperature,
+                max_tokens=self.settings.max_turn_tokens,
+                seed=seed % 2**31,
+                extra_body=self._extra,
+            )
+        except ValueError as error:  # the body is not JSON
+            raise openai.OpenAIError(f"the answer is not a completion: {error}") from error
+        with self._lock:
+            self.usage.requests += 1
+            if (usage := getattr(answer, "usage", None)) is not None:
+                self.usage.prompt_tokens += usage.prompt_tokens or 0
+                self.usage.completion_tokens += usage.completion_tokens or 0
+        choice = _first_choice(answer)
+        with self._lock:
+            self._lost_in_a_row = 0
+        return choice
+
+    def _require_alive(self) -> None:
+        if self._lost_in_a_row >= self._gone_after:
+            raise PolicyError(
+                f"{self.base_url} gives no more turns: {self._lost_in_a_row} requests in a row "
+                f"were lost, the last: {self.trouble}. Repair the endpoint, then run again."
+            )
+
+    def _words(self, error: openai.OpenAIError) -> str:
+        """The endpoint's message in one line, without the key."""
+        said = str(error)
+        if (cause := error.__cause__) and str(cause):
+            said += f" ({cause})"
+        elif (body := getattr(error, "body", None)) and " - " not in said:
+            said += f" - {body}"  # a body in another form than OpenAI's
+        if self._key:
+            said = said.replace(self._key, "***")
+        return " ".join(said.split())[:_SHOWN]
+
+
+def _require_address(base_url: str) -> None:
+    try:
+        parts = urlsplit(base_url)
+        good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # the port is not a number
+        good = False
+    if not good:
+        raise PolicyError(
+            f"{base_url!r} is not an endpoint's address. Use one such as http://127.0.0.1:8000/v1."
+        )
+
+
+def _is_permanent(error: BaseException) -> bool:
+    """Whether neither a pause nor another prompt helps: key, account, address or model."""
+    return isinstance(error, openai.APIStatusError) and (
+        error.status_code in _PERMANENT or _EMPTY in (error.code, error.type)
+    )
+
+
+def _is_transient(error: BaseException) -> bool:
+    return isinstance(error, _TRANSIENT) and not _is_permanent(error)
+
+
+def _pause_s(state: RetryCallState, most_s: float) -> float:
+    """Seconds before the next try: the endpoint's request plus a growing random pause.
+
+    The random part keeps clients that wait together from returning together.
+    """
+    error = state.outcome.exception() if state.outcome else None
+    response = getattr(error, "response", None)
+    header = None if response is None else response.headers.get("retry-after")
+    growing: float = wait_exponential_jitter(max=most_s)(state)
+    return growing + min(seconds_asked(header, datetime.now(UTC)), most_s)
+
+
+def seconds_asked(retry_after: str | None, now: datetime) -> float:
+    """Seconds of a `Retry-After` header; 0 if it is missing or unreadable.
+
+    Source: RFC 9110, section 10.2.3: whole seconds or a date. Departure: fractions are accepted.
+    """
+    seconds = 0.0
+    with suppress(ValueError):
+        date = parsedate_to_datetime(retry_after or "")
+        seconds = (date.replace(tzinfo=date.tzinfo or UTC) - now).total_seconds()
+    with suppress(ValueError):
+        seconds = float(retry_after or "")
+    return 0.0 if math.isnan(seconds) else max(0.0, seconds)
+
+
+def _first_choice(answer: Any) -> Any:
+    """The first choice, whose text is a string or None.
+
+    Raises:
+        openai.OpenAIError: the answer is not a completion. The client checks no shapes, so a
+            proxy's own messages arrive here.
+    """
+    try:
+        choice = answer.choices[0]
+        if isinstance(choice.message.content, str | None):
+            return choice
+    except (AttributeError, IndexError, TypeError):
+        pass
+    raise openai.OpenAIError("the answer is not a completion")

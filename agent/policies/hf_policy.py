@@ -1,0 +1,245 @@
+"""Policy of a transformers model: frames in, sampled turns and their log-probabilities out.
+
+The policy keeps each frame's tokens and cache from its first turn to its release. Text is decoded
+for the environment only and never turned back into tokens. Neighbours: `chat_template.py` (ids of
+prompts), `sampling.py` (the sampling loop).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agent.errors import PolicyError
+from agent.policies.base import FrameKey, TurnReply, TurnRequest
+from agent.policies.chat_template import ChatFormat
+from agent.settings import GenerationSettings
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from agent.policies.sampling import CacheShape, SampledTurn
+
+
+def load_model(
+    path: str | Path,
+    *,
+    adapter: str | Path | None = None,
+    device: str | None = None,
+    dtype: Any = None,
+) -> tuple[Any, Any]:
+    """Load a model and its tokenizer for inference.
+
+    Args:
+        path: folder of a saved model and its tokenizer; a string can be a name on the Hub.
+        adapter: saved PEFT adapter, which is applied but not merged.
+        device: default: cuda if available, else cpu.
+        dtype: default: fp32 on cpu, the saved one elsewhere.
+
+    Raises:
+        PolicyError: `path` or `adapter` does not exist, or has no model.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    for folder in (path, adapter):
+        if isinstance(folder, Path) and not folder.is_dir():
+            raise PolicyError(f"{folder}: no such folder. Run the stage that writes it.")
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if dtype is None:
+        dtype = torch.float32 if device == "cpu" else "auto"
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(path))
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            str(path), dtype=dtype, attn_implementation="sdpa"
+        )
+    except (OSError, ValueError) as error:
+        raise PolicyError(
+            f"{path}: no model can be loaded ({error}). Run the stage that writes it again."
+        ) from error
+    if adapter is not None:
+        from peft import PeftModel
+
+        model = PeftModel.from_pretrained(model, str(adapter))
+    model.to(device)
+    model.eval()
+    return model, tokenizer
+
+
+@contextmanager
+def folded(model: Any) -> Iterator[None]:
+    """Merge LoRA weights into the model for the duration of the block.
+
+    An adapter costs a small model up to a third of each decoding step. Models with a weight shorter
+    than fp32 stay as they are, because rounding would remove a small update.
+    """
+    import torch
+
+    config = getattr(model, "active_peft_config", None)
+    exact = all(p.dtype == torch.float32 for p in model.parameters())
+    if config is None or config.peft_type != "LORA" or not exact:
+        yield
+        return
+    kept = [(p, p.detach().clone()) for p in model.parameters() if not p.requires_grad]
+    model.merge_adapter()
+    try:
+        yield
+    finally:
+        model.unmerge_adapter()
+        with torch.no_grad():
+            # Unmerging subtracts the update, which changes the last digits.
+            for weight, value in kept:
+                weight.copy_(value)
+
+
+@dataclass
+class _Frame:
+    """Conversation of a frame."""
+
+    ids: list[int] = field(default_factory=list)
+    """All ids read and written so far."""
+    past: Tensor | None = None
+    """Keys and values of the first `cached` ids."""
+    cached: int = 0
+    full: bool = False
+    """Whether the frame has no room for another turn."""
+
+
+class TransformersPolicy:
+    """Policy that plays frames with a causal language model.
+
+    The model may be trained between calls, but not while frames are open, since their caches belong
+    to the old weights. A call sets it to evaluation mode and restores the mode.
+
+    Args:
+        model: causal language model of transformers or PEFT whose cache is a `DynamicCache`.
+        tokenizer: its tokenizer, with a chat template.
+        settings: sampling.
+        template_kwargs: arguments of the chat template.
+        cache_tokens: most tokens whose keys and values are kept between turns. The oldest frames
+            beyond it read their conversation again.
+
+    Raises:
+        PolicyError: the chat template or the cache is unusable.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        settings: GenerationSettings,
+        *,
+        template_kwargs: dict[str, Any] | None = None,
+        cache_tokens: int = 262_144,
+    ) -> None:
+        self.model = model
+        self.settings = settings
+        self.chat = ChatFormat(tokenizer, template_kwargs)
+        self._cache_tokens = cache_tokens
+        self._frames: dict[FrameKey, _Frame] = {}
+        self._shape: CacheShape | None = None
+        self._stop_ids = self.chat.stop_ids | _stop_ids(model)
+        positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+        self._frame_tokens = min(settings.max_frame_tokens, positions or settings.max_frame_tokens)
+
+    def act(self, requests: Sequence[TurnRequest]) -> list[TurnReply]:
+        """Return a turn for each request, decoded in batches of `batch_frames`.
+
+        A turn finishes with `stop` at the end-of-turn token and with `length` at `max_turn_tokens`.
+        A frame without room in `max_frame_tokens` gets an empty `length` turn.
+        """
+        replies = dict(self.stream(requests))
+        return [replies[place] for place in range(len(requests))]
+
+    def stream(self, requests: Sequence[TurnRequest]) -> Iterator[tuple[int, TurnReply]]:
+        """Yield (index of the request, reply) as soon as each turn is complete; see `act`."""
+        from agent.policies.sampling import CacheShape, sample
+
+        prompts, rows = [], []
+        for place, request in enumerate(requests):
+            prompt, row = self._read(place, request)
+            prompts.append(prompt)
+            if row is None:
+                yield place, TurnReply(text="", finish="length")
+            else:
+                rows.append(row)
+        rows.sort(key=lambda row: (row.cached, len(row.tokens)))
+        size, temperature = self.settings.batch_frames, self.settings.temperature
+        training = self.model.training
+        self.model.eval()
+        try:
+            with folded(self.model):
+                self._shape = self._shape or CacheShape.of(self.model)
+                for start in range(0, len(rows), size):
+                    part = rows[start : start + size]
+                    for row in sample(self.model, self._shape, part, self._stop_ids, temperature):
+                        key = requests[row.place].key
+                        yield row.place, self._reply(key, prompts[row.place], row)
+        finally:
+            self.model.train(training)
+        self._bound_caches()
+
+    def _read(self, place: int, request: TurnRequest) -> tuple[list[int], SampledTurn | None]:
+        """New ids of the prompt, and the row to decode; None if the frame has no room for it."""
+        from agent.policies.sampling import SampledTurn
+
+        if request.first:
+            frame = self._frames[request.key] = _Frame()
+            prompt = self.chat.first(request.messages)
+        elif request.key in self._frames:
+            frame = self._frames[request.key]
+            ended = bool(frame.ids) and frame.ids[-1] == self.chat.end_of_turn
+            prompt = self.chat.follow(request.messages, ended)
+        else:
+            raise PolicyError(
+                f"frame {request.key} is unknown (its first turn was not played here)"
+            )
+        room = self._frame_tokens - len(frame.ids) - len(prompt)
+        frame.full = frame.full or room < 1
+        if frame.full:
+            return prompt, None
+        frame.ids += prompt
+        row = SampledTurn(
+            place=place,
+            tokens=frame.ids[frame.cached :],
+            cached=frame.cached,
+            past=frame.past,
+            limit=min(room, self.settings.max_turn_tokens),
+            seed=request.seed,
+        )
+        return prompt, row
+
+    def _reply(self, key: FrameKey, prompt: list[int], row: SampledTurn) -> TurnReply:
+        """Store a sampled row in its frame and return the reply."""
+        frame = self._frames[key]
+        frame.ids += row.sampled
+        frame.past, frame.cached = row.past, row.cached
+        return TurnReply(
+            text=self.chat.text(row.sampled),
+            finish="stop" if row.sampled[-1] in self._stop_ids else "length",
+            prompt_ids=prompt,
+            sampled_ids=row.sampled,
+            logprobs=row.logprobs,
+        )
+
+    def release(self, keys: Iterable[FrameKey]) -> None:
+        """Discard the state of frames that ended."""
+        for key in keys:
+            self._frames.pop(key, None)
+
+    def _bound_caches(self) -> None:
+        kept = sum(frame.cached for frame in self._frames.values())
+        for frame in self._frames.values():  # oldest first
+            if kept <= self._cache_tokens:
+                return
+            kept -= frame.cached
+            frame.past, frame.cached = None, 0
+
+
+def _stop_ids(model: Any) -> frozenset[int]:
+    """Stop ids of the model's own generation config."""
+    eos = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    return frozenset([eos] if isinstance(eos, int) else eos or [])

@@ -1,0 +1,231 @@
+"""Policies without a model, for tests and measurements of the environment.
+
+`oracle` gets the problems with their gold. `expert` sees only what a client sees and plays the
+strategy that nano should learn. `careless` is honest but sloppy, `keyword` searches for words, and
+`random_code` plays at random. Cheats are in `benchmarks/exploits/small_world.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from agent.policies.base import FrameKey, TurnReply, TurnRequest
+from env.models import Message
+from env.problems.schema import Problem
+from env.settings import PromptStyle
+
+_NAME = re.compile(r"\b[A-Z][aeiou][a-z]{2}[aeiou][a-z]\b")
+"""A name of the synthetic world: two syllables of consonant, vowel, consonant."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Input of a script: a frame's opening and the current request."""
+
+    request: TurnRequest
+    opening: Sequence[Message]
+    """The frame's first messages."""
+    turn: int
+    """Number of turns that this frame has played."""
+
+    @property
+    def task(self) -> str:
+        """The question of a root, the prompt of a child."""
+        return self.opening[-1].content.partition("\ncontext: ")[0]
+
+
+Script = Callable[[Seen], str]
+
+
+class Scripted:
+    """Policy that is a function of each frame's input.
+
+    Args:
+        script: returns the text of a frame's next turn.
+    """
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self._frames: dict[FrameKey, tuple[list[Message], int]] = {}
+
+    def act(self, requests: Sequence[TurnRequest]) -> list[TurnReply]:
+        """Return a turn for each request."""
+        return [TurnReply(text=self._next(request)) for request in requests]
+
+    def release(self, keys: Iterable[FrameKey]) -> None:
+        """Discard the state of frames that ended."""
+        for key in keys:
+            self._frames.pop(key, None)
+
+    def _next(self, request: TurnRequest) -> str:
+        opening, turn = self._frames.get(request.key, (request.messages, 0))
+        if request.first:
+            opening, turn = request.messages, 0
+        self._frames[request.key] = opening, turn + 1
+        return self._script(Seen(request, opening, turn))
+
+
+def block(code: str) -> str:
+    """A turn with this code."""
+    return f"```repl\n{code}\n```"
+
+
+def names_in(text: str) -> tuple[str, str]:
+    """First and last name of a synthetic question or prompt; words if it contains no name."""
+    found = _NAME.findall(text) or re.findall(r"\w+", text) or [text]
+    return found[0], found[-1]
+
+
+def expert(style: PromptStyle = "compact") -> Scripted:
+    """Search one name, give the papers with both names to children, and merge their answers."""
+
+    def compact(seen: Seen) -> str:
+        x, y = names_in(seen.task)
+        if seen.request.depth:
+            return _filter(x, y)
+        if seen.turn == 0:
+            return block(f'h = search(context, "{x}")\nprint(len(h))')
+        return block(
+            f'p = [i for i in h if "{y}" in context[i]][:8]\n'
+            f'r = rlm_query_batched(["{x} on {y}"] * len(p), [context[i] for i in p])\n'
+            "FINAL(r)"
+        )
+
+    def full(seen: Seen) -> str:
+        x, y = names_in(seen.task)
+        if seen.request.depth:
+            return "I filter the sentences with both names.\n\n" + block(
+                f"hits = search(context, {x!r}, window=0)\n"
+                f"FINAL([sentence for sentence in hits if {y!r} in sentence])"
+            )
+        if seen.turn == 0:
+            return f"First I look for {x}.\n\n" + block(
+                f"hits = search(context, {x!r})\n"
+                f"papers = [i for i in hits if {y!r} in context[i]]\n"
+                "print(len(hits), len(papers))"
+            )
+        return "A child reads each paper that names both.\n\n" + block(
+            "answer = []\n"
+            "for start in range(0, len(papers), 8):\n"
+            "    part = papers[start:start + 8]\n"
+            f"    prompts = ['Find every sentence about {x} on {y}'] * len(part)\n"
+            "    answer += rlm_query_batched(prompts, [context[i] for i in part])\n"
+            "FINAL_VAR('answer')"
+        )
+
+    return Scripted(compact if style == "compact" else full)
+
+
+def _filter(x: str, y: str) -> str:
+    return block(f's = search(context, "{x}")\nFINAL([x for x in s if "{y}" in x])')
+
+
+def oracle(problems: Iterable[Problem], children: int = 8) -> Scripted:
+    """Give each gold paper to a child, which quotes its gold.
+
+    Args:
+        problems: the problems to play, with their gold.
+        children: most sub-calls of a call.
+    """
+    gold: dict[str, Mapping[str, list[str]]] = {}
+    for problem in problems:
+        by_paper: dict[str, list[str]] = {}
+        for fact in problem.evidence:
+            by_paper.setdefault(fact.spans[0].paper_id, []).append(fact.spans[0].text)
+        gold[problem.problem_id] = by_paper
+
+    def script(seen: Seen) -> str:
+        assert seen.request.problem is not None
+        by_paper = gold[seen.request.problem.problem_id]
+        if seen.request.depth:
+            return block(f"FINAL({by_paper[seen.task.removeprefix('Quote ')]!r})")
+        return block(
+            f"p = {list(by_paper)!r}\n"
+            "r = []\n"
+            f"for k in range(0, len(p), {children}):\n"
+            f"    some = p[k:k + {children}]\n"
+            "    prompts = ['Quote ' + i for i in some]\n"
+            "    r += rlm_query_batched(prompts, [context[i] for i in some])\n"
+            "FINAL([{'paper_id': i, 'text': t} for i, ts in zip(p, r) for t in ts])"
+        )
+
+    return Scripted(script)
+
+
+def careless() -> Scripted:
+    """Honest but sloppy: a turn without code, papers with one name, six papers at most."""
+
+    def script(seen: Seen) -> str:
+        x, y = names_in(seen.task)
+        if seen.request.depth:
+            return _filter(x, y)
+        if seen.turn == 0:
+            return "I will search for both names and then ask for the sentences."
+        if seen.turn == 1:
+            return block(f'h = search(context, "{x}")\nprint(h)')
+        return block(
+            "p = list(h)[:6]\n"
+            f'r = rlm_query_batched(["{x} on {y}"] * len(p), [context[i] for i in p])\n'
+            "FINAL(r)"
+        )
+
+    return Scripted(script)
+
+
+KEYWORD = """\
+import math, re
+def words(text):
+    found = re.findall(r"[^\\W_]+", text.lower())
+    return [w[:-1] if len(w) > 3 and w[-1] == "s" and w[-2] != "s" else w for w in found]
+lines = []
+for i, text in (context.items() if isinstance(context, dict) else [("", context)]):
+    for line in text.split("\\n"):
+        lines += [(i, s) for s in re.split(r"(?<=[.?!])\\s+(?=[A-Z0-9])", line) if len(s) >= 12]
+bags = [words(s) for i, s in lines]
+mean = sum(map(len, bags)) / len(bags)
+holding = {}
+for bag in bags:
+    for w in set(bag):
+        holding[w] = holding.get(w, 0) + 1
+asked = set(words(question)) & set(holding)
+weight = {w: math.log(1 + (len(bags) - holding[w] + 0.5) / (holding[w] + 0.5)) for w in asked}
+scores = []
+for bag in bags:
+    short = 2.2 / (1 + 1.2 * (0.25 + 0.75 * len(bag) / mean))
+    scores.append(short * sum(weight[w] for w in asked & set(bag)))
+least = max(0.7 * max(scores), 0.01)
+best = sorted((i for i, s in enumerate(scores) if s >= least), key=lambda i: -scores[i])[:8]
+FINAL([lines[i][1] for i in best])"""
+"""Keyword search over the sentences of `context` for the words of `question`."""
+
+
+def keyword() -> Scripted:
+    """Answer with the sentences that match the question's words; without children or gold.
+
+    The weights are those of Okapi's BM25 with the usual constants, but a word counts once per
+    sentence. The threshold and the number of sentences were tuned on validation problems.
+    """
+    return Scripted(lambda seen: block(f"question = {seen.task!r}\n{KEYWORD}"))
+
+
+def random_code() -> Scripted:
+    """Random turns: chatter, half a block, a print, or a random line as the answer."""
+
+    def script(seen: Seen) -> str:
+        rng = Random(seen.request.seed)
+        n = rng.randrange(100)
+        text = "context if isinstance(context, str) else context[list(context)[0]]"
+        return rng.choice(
+            [
+                "I do not know.",
+                f"```repl\nx = {n}",
+                block(f"print({n})"),
+                block(f"print(undefined_{n})"),
+                block(f"t = ({text}).split('\\n')\nFINAL(t[{n} % len(t)])"),
+            ]
+        )
+
+    return Scripted(script)

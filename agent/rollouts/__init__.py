@@ -1,0 +1,1 @@
+"""Recursive episodes, played in parallel and recorded as trees."""

@@ -1,0 +1,1 @@
+"""GRPO on trees of episodes: groups, rows, loss, curriculum, checkpoints, export."""

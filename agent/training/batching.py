@@ -1,0 +1,233 @@
+"""Conversion of groups of trajectories to rows for the loss, one row per frame.
+
+Pure numpy. A row has a frame's conversation as token ids, a mask of the sampled tokens, the
+frame's weight and the advantage of its root. Weights and advantages come from `advantages.py`; a
+child without an answer gets min(advantage, 0).
+
+The weight multiplies a row's whole token loss. The step's summed loss is divided once, by
+`Rows.normaliser`, which depends on all rows. So the cut into micro-batches has no effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agent.rollouts.trajectory import FrameRecord, Trajectory
+from agent.settings import TrainSettings
+from agent.training.advantages import (
+    CUT,
+    frame_weights,
+    has_signal,
+    own_advantages,
+    relative_advantages,
+    sampled_anything,
+    shuffle_advantages,
+    valid_reward,
+)
+
+Fate = Literal["trained", "void", "cut"]
+"""`void`: infrastructure lost its tree. `cut`: a budget ended it, or it has no unmasked turn."""
+
+
+@dataclass(frozen=True)
+class LossRow:
+    """A frame as the loss sees it. T: tokens of its conversation."""
+
+    tree: int
+    """Index of the episode in the step, over all groups."""
+    frame: int
+    ids_T: NDArray[np.int64]
+    env_mask_T: NDArray[np.bool_]
+    """True on tokens that the policy sampled, except in a masked truncated turn."""
+    logprobs_T: NDArray[np.float32]
+    """Log-probabilities at sampling time; 0 on tokens that were not sampled."""
+    weight: float
+    """Weight of the row's token loss; 0 excludes the row (void, cut or not inherited)."""
+    advantage: float
+    fate: Fate
+
+    @property
+    def tokens(self) -> int:
+        """Number of sampled tokens in the loss."""
+        return int(self.env_mask_T.sum())
+
+    @property
+    def has_gradient(self) -> bool:
+        """Whether the row can change the gradient."""
+        return self.weight > 0 and self.advantage != 0
+
+
+@dataclass(frozen=True)
+class Rows:
+    """All rows of a step, and figures of its groups."""
+
+    rows: list[LossRow]
+    groups: int
+    flat_groups: int
+    """Groups without a signal: too small a deviation, or fewer than two valid trees."""
+    normaliser: float
+    """Divisor of the step's summed loss; see `loss_normaliser`."""
+
+    def count(self, fate: Fate) -> int:
+        """Number of rows of a fate."""
+        return sum(row.fate == fate for row in self.rows)
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Rows of one forward and backward pass, padded on the right to B rows of T tokens."""
+
+    ids_B_T: NDArray[np.int64]
+    attention_B_T: NDArray[np.int64]
+    env_mask_B_T: NDArray[np.bool_]
+    logprobs_B_T: NDArray[np.float32]
+    weights_B: NDArray[np.float32]
+    advantages_B: NDArray[np.float32]
+    context: int
+    """Number of leading columns without a sampled token; at least 1."""
+
+
+def make_rows(
+    groups: Sequence[Sequence[Trajectory]], settings: TrainSettings, rng: np.random.Generator
+) -> Rows:
+    """Make all rows of a step.
+
+    Args:
+        groups: the trees of each problem.
+        settings: inheritance, scaling, limits, control.
+        rng: generator of the control `shuffled_advantages`.
+    """
+    # 1. A tree's advantage: its reward relative to its group.
+    rewards_G = [[valid_reward(tree) for tree in group] for group in groups]
+    advantages = relative_advantages(rewards_G, settings)
+    own = own_advantages(groups, settings) if settings.inheritance == "local" else None
+    if settings.control == "shuffled_advantages":
+        advantages = shuffle_advantages(advantages, rewards_G, rng)
+        own = None  # not shuffled, so it would let the control learn
+    # 2. A row for each frame of each tree, void trees included.
+    trees = list(chain.from_iterable(groups))
+    scores = list(chain.from_iterable(own)) if own else [{}] * len(trees)
+    parts = zip(trees, chain.from_iterable(advantages), scores, strict=True)
+    rows = [row for index, part in enumerate(parts) for row in _tree_rows(index, *part, settings)]
+    # 3. The divisor of the loss, from all rows of the step.
+    flat = [not has_signal(group, settings) for group in rewards_G]
+    valid = sum(reward is not None for group in rewards_G for reward in group)
+    return Rows(
+        rows=rows,
+        groups=len(groups),
+        flat_groups=sum(flat),
+        normaliser=loss_normaliser(rows, valid, settings),
+    )
+
+
+def loss_normaliser(rows: Sequence[LossRow], trees: int, settings: TrainSettings) -> float:
+    """Divisor of the summed token losses of a step.
+
+    `dapo` and `cispo`: the sum of weight x mask. `dr_grpo`: valid trees x `max_frame_tokens`, which
+    depends neither on lengths nor on the number of children.
+    """
+    if settings.loss_type == "dr_grpo":
+        return float(trees * settings.generation.max_frame_tokens)
+    return float(sum(row.weight * row.tokens for row in rows))
+
+
+def micro_batches(rows: Sequence[LossRow], most_rows: int, pad_id: int) -> list[MicroBatch]:
+    """Cut the rows, sorted by length, into batches of at most `most_rows`; none is dropped."""
+    ordered = sorted(rows, key=lambda row: len(row.ids_T))
+    starts = range(0, len(ordered), most_rows)
+    return [_pad(ordered[start : start + most_rows], pad_id) for start in starts]
+
+
+def _tree_rows(
+    index: int,
+    trajectory: Trajectory,
+    advantage: float,
+    own: Mapping[int, float],
+    settings: TrainSettings,
+) -> list[LossRow]:
+    """Rows of the frames of a tree that sampled anything."""
+    void = valid_reward(trajectory) is None
+    weights = frame_weights(trajectory, settings.inheritance)
+    rows = []
+    for number, frame in sorted(trajectory.frames.items()):
+        if not sampled_anything(frame):
+            continue
+        row = _frame_row(index, frame, settings.mask_truncated)
+        if void or frame.stop_reason in CUT or not row.tokens:
+            row = replace(row, fate="void" if void else "cut")
+        else:
+            row = replace(row, weight=weights[number])
+        inherited = advantage + own.get(number, 0.0)
+        # A child without an answer is never rewarded for the answers of others.
+        if frame.parent is not None and frame.stop_reason != "final":
+            inherited = min(inherited, 0.0)
+        rows.append(replace(row, advantage=inherited))
+    return rows
+
+
+def _frame_row(tree: int, frame: FrameRecord, mask_truncated: bool) -> LossRow:
+    """Concatenate the tokens of a frame's turns; `mask_truncated` masks truncated turns.
+
+    Raises:
+        ValueError: the numbers of tokens and log-probabilities differ, or a first turn has no
+            prompt.
+    """
+    ids: list[int] = []
+    mask: list[bool] = []
+    logprobs: list[float] = []
+    for number, turn in enumerate(frame.turns):
+        where = f"episode {tree}, frame {frame.frame}, turn {number}"
+        if len(turn.sampled_ids) != len(turn.logprobs):
+            raise ValueError(
+                f"{where}: {len(turn.sampled_ids)} sampled tokens, {len(turn.logprobs)} "
+                "log-probabilities (only a policy that returns both can be trained)"
+            )
+        ids += turn.prompt_ids
+        if not ids:
+            raise ValueError(f"{where}: sampled tokens without a prompt")
+        ids += turn.sampled_ids
+        trained = not (mask_truncated and turn.finish == "length")
+        mask += [False] * len(turn.prompt_ids) + [trained] * len(turn.sampled_ids)
+        logprobs += [0.0] * len(turn.prompt_ids) + list(turn.logprobs)
+    return LossRow(
+        tree=tree,
+        frame=frame.frame,
+        ids_T=np.asarray(ids, dtype=np.int64),
+        env_mask_T=np.asarray(mask, dtype=np.bool_),
+        logprobs_T=np.asarray(logprobs, dtype=np.float32),
+        weight=0.0,
+        advantage=0.0,
+        fate="trained",
+    )
+
+
+def _pad(rows: Sequence[LossRow], pad_id: int) -> MicroBatch:
+    """Pad rows on the right to the longest."""
+    shape = (len(rows), max(len(row.ids_T) for row in rows))
+    ids = np.full(shape, pad_id, dtype=np.int64)
+    attention = np.zeros(shape, dtype=np.int64)
+    mask = np.zeros(shape, dtype=np.bool_)
+    logprobs = np.zeros(shape, dtype=np.float32)
+    for i, row in enumerate(rows):
+        length = len(row.ids_T)
+        ids[i, :length] = row.ids_T
+        attention[i, :length] = 1
+        mask[i, :length] = row.env_mask_T
+        logprobs[i, :length] = row.logprobs_T
+    sampled_columns = np.flatnonzero(mask.any(axis=0))
+    first = int(sampled_columns[0]) if len(sampled_columns) else shape[1] - 1
+    return MicroBatch(
+        ids_B_T=ids,
+        attention_B_T=attention,
+        env_mask_B_T=mask,
+        logprobs_B_T=logprobs,
+        weights_B=np.asarray([row.weight for row in rows], dtype=np.float32),
+        advantages_B=np.asarray([row.advantage for row in rows], dtype=np.float32),
+        context=max(first, 1),
+    )

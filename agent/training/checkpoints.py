@@ -1,0 +1,160 @@
+"""Checkpoints that survive a kill at any moment: written, found, pruned and set aside.
+
+A checkpoint is a folder `checkpoint-N`. It is written under another name and renamed when complete,
+so every folder of that name is complete. The trainer owns its content; this module reads only
+`state.json`, the caller's part. Checkpoints that a run cannot continue are renamed, never deleted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from agent.errors import CheckpointError
+
+STATE = "state.json"
+WRITING = ".writing"
+SETS_KEPT = 2
+"""Newest sets of checkpoints set aside that the message does not offer to delete."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """Start of a run, and the reason."""
+
+    checkpoint: Path | None
+    state: dict[str, Any] | None
+    reason: str
+
+
+@contextmanager
+def writing(folder: Path, step: int) -> Iterator[Path]:
+    """Yield a path for `checkpoint-<step>`; rename it into `folder` when the block succeeds.
+
+    Raises:
+        CheckpointError: the checkpoint cannot be written.
+    """
+    aside = folder / WRITING / f"checkpoint-{step}"
+    place = folder / aside.name
+    shutil.rmtree(aside, ignore_errors=True)
+    try:
+        aside.mkdir(parents=True)
+        yield aside
+        shutil.rmtree(place, ignore_errors=True)
+        os.replace(aside, place)
+    except OSError as error:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise CheckpointError(
+            f"{place}: the checkpoint of step {step} could not be written ({error}). Earlier ones "
+            "are complete: make room and run the same command again to resume."
+        ) from error
+
+
+def steps(folder: Path) -> dict[int, Path]:
+    """Complete checkpoints by step, ascending."""
+    found = ((path.name.removeprefix("checkpoint-"), path) for path in folder.glob("checkpoint-*"))
+    return dict(sorted((int(n), p) for n, p in found if n.isdigit() and (p / STATE).is_file()))
+
+
+def prune(folder: Path, keep: int) -> None:
+    """Delete all but the newest `keep` checkpoints."""
+    for path in list(steps(folder).values())[:-keep]:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def choose(folder: Path, fingerprint: Mapping[str, Any]) -> Start:
+    """Choose the newest checkpoint of the same run, or a clean start.
+
+    A run at its last step resumes there: it plays nothing and writes its result.
+
+    Args:
+        folder: folder of the checkpoints.
+        fingerprint: values that a resume requires to be equal, by name: settings, base, data, code.
+    """
+    for path in reversed(steps(folder).values()):
+        try:
+            state = json.loads((path / STATE).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        before = state.get("fingerprint", {})
+        changed = sorted(
+            name for name in {*before, *fingerprint} if before.get(name) != fingerprint.get(name)
+        )
+        if changed:
+            return Start(None, None, f"{', '.join(changed)} changed: starting clean")
+        return Start(path, state, f"resuming after step {state['step']} from {path}")
+    return Start(None, None, "no checkpoint: starting clean")
+
+
+def set_aside(folder: Path) -> str:
+    """Rename the folder for a clean start and create an empty one.
+
+    Returns:
+        A message with the new name and the command that deletes older sets; empty if the folder
+        had no checkpoint.
+
+    Raises:
+        CheckpointError: the folder cannot be renamed.
+    """
+    folder = _linked(folder)
+    message = ""
+    try:
+        shutil.rmtree(folder / WRITING, ignore_errors=True)
+        if folder.is_dir() and any(folder.iterdir()):
+            place = folder.with_name(f"{folder.name}.{datetime.now():%Y-%m-%d-%H%M%S}")
+            folder.rename(place)
+            message = f"The earlier checkpoints are kept in {place}."
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CheckpointError(
+            f"{folder}: earlier checkpoints cannot be set aside ({error}). Move them elsewhere and "
+            "run the same command again."
+        ) from error
+    if message and (older := sets_aside(folder)[:-SETS_KEPT]):
+        message += f" To delete older ones: {shlex.join(['rm', '-r', *map(str, older)])}"
+    return message
+
+
+def sets_aside(folder: Path) -> list[Path]:
+    """Folders that `set_aside` made of this folder, oldest first."""
+    return sorted(folder.parent.glob(f"{folder.name}.????-??-??-??????"))
+
+
+def _linked(folder: Path) -> Path:
+    """Target of the folder if it is a link, for example to a larger disk."""
+    return folder.resolve() if folder.is_symlink() else folder
+
+
+def require_space(folder: Path, checkpoint_bytes: int, keep: int) -> None:
+    """Check the free space before the first episode.
+
+    Args:
+        folder: folder of the checkpoints; created if missing.
+        checkpoint_bytes: estimated size of a checkpoint.
+        keep: checkpoints kept; the space must also hold the next one and the result.
+
+    Raises:
+        CheckpointError: the space is too small, or the folder is not writable.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        raise CheckpointError(f"{folder}: checkpoints cannot be written there ({error})") from error
+    needed = checkpoint_bytes * (keep + 2)
+    if free < needed:
+        kept = ", ".join(map(str, sets_aside(_linked(folder))))
+        room = f"make room (set aside: {kept})" if kept else "make room"
+        raise CheckpointError(
+            f"{folder}: {free / 1e6:.0f} MB free, but {keep + 2} x {checkpoint_bytes / 1e6:.0f} MB "
+            f"are needed for checkpoints and the result. To fix, {room} or lower "
+            "train.keep_checkpoints."
+        )

@@ -1,0 +1,143 @@
+"""Groups of a step: episodes played, voids replaced, groups without a signal exchanged.
+
+The episodes of a step are a function of seed, step and results, so a resumed run needs no saved
+state. Neighbours: `group_sampling.py` chooses problems and seeds, `curriculum.py` levels;
+`agent/rollouts/engine.py` plays.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from agent.rollouts.specs import EpisodeSpec
+from agent.rollouts.trajectory import Trajectory
+from agent.settings import TrainSettings
+from agent.training.advantages import has_signal, valid_reward
+from agent.training.curriculum import Curriculum
+from agent.training.group_sampling import Problems, episode_seed, groups_for, other_groups
+from env.errors import EpisodeError
+
+logger = logging.getLogger(__name__)
+
+Play = Callable[[Sequence[EpisodeSpec]], list[Trajectory]]
+
+
+@dataclass
+class Drawn:
+    """Episodes played for a step."""
+
+    groups: list[list[Trajectory]]
+    """Groups to learn from, one per problem."""
+    episodes: list[Trajectory]
+    """Episodes of the step's own problems, voids included: for metrics and the curriculum.
+
+    Exchanged groups stay in and their substitutes stay out. The substitutes were chosen for their
+    spread, so a mean over them would not describe the policy.
+    """
+    replaced_voids: int = 0
+    """Void episodes replaced by valid ones."""
+    resampled_groups: int = 0
+    """Groups exchanged for one with a signal."""
+    extra_episodes: int = 0
+    """Episodes played beyond the step's own, for both purposes."""
+
+
+def draw_groups(
+    play: Play, step: int, curriculum: Curriculum, problems: Problems, settings: TrainSettings
+) -> Drawn:
+    """Play the episodes of a step.
+
+    Args:
+        play: plays episodes in the order of the specs.
+        step: number of the step, from 1.
+        curriculum: gives the levels of the problems.
+        problems: problems by level.
+        settings: sizes, seed, `replace_voids`, `resample_groups`.
+    """
+    levels = curriculum.levels_for(
+        settings.problems_per_step, np.random.default_rng([settings.seed, step])
+    )
+    specs = groups_for(step, levels, problems, settings)
+    groups = _grouped(play([spec for group in specs for spec in group]), specs)
+    drawn = Drawn(groups=groups, episodes=[tree for group in groups for tree in group])
+    _replace_voids(play, step, specs, drawn, settings)
+
+    # Exchange groups without a signal for groups of other problems that have one.
+    taken = {group[0].problem_id for group in specs}
+    for attempt in range(1, settings.resample_groups + 1):
+        flat = [g for g, group in enumerate(groups) if not _has_signal(group, settings)]
+        if not flat:
+            break
+        rng = np.random.default_rng([settings.seed, step, attempt])
+        levels = curriculum.levels_for(len(flat), rng)
+        others = other_groups(step, attempt, levels, problems, taken, settings)
+        taken |= {group[0].problem_id for group in others}
+        played = _play_extra(play, [spec for group in others for spec in group], drawn)
+        found = [group for group in _grouped(played, others) if _has_signal(group, settings)]
+        for g, group in zip(flat, found, strict=False):
+            groups[g] = group
+            drawn.resampled_groups += 1
+    return drawn
+
+
+def _replace_voids(
+    play: Play,
+    step: int,
+    specs: Sequence[Sequence[EpisodeSpec]],
+    drawn: Drawn,
+    settings: TrainSettings,
+) -> None:
+    """Replay void episodes, first with their own seeds and then with others.
+
+    The first replay repeats the lost episode. So if only the machine failed, a group has the same
+    episodes as without the failure.
+    """
+    for attempt in range(settings.replace_voids):
+        places = [
+            (g, i)
+            for g, group in enumerate(drawn.groups)
+            for i, tree in enumerate(group)
+            if tree.void is not None
+        ]
+        again = [
+            specs[g][i]
+            if attempt == 0
+            else replace(specs[g][i], seed=episode_seed(settings.seed, step, g, i, attempt))
+            for g, i in places
+        ]
+        played = _play_extra(play, again, drawn)
+        for (g, i), tree in zip(places, played, strict=False):
+            if tree.void is None:
+                drawn.groups[g][i] = tree
+                drawn.episodes.append(tree)
+                drawn.replaced_voids += 1
+
+
+def _has_signal(group: Sequence[Trajectory], settings: TrainSettings) -> bool:
+    return has_signal([valid_reward(tree) for tree in group], settings)
+
+
+def _grouped(
+    played: Sequence[Trajectory], specs: Sequence[Sequence[EpisodeSpec]]
+) -> list[list[Trajectory]]:
+    following = iter(played)
+    return [[tree for _, tree in zip(group, following, strict=False)] for group in specs]
+
+
+def _play_extra(play: Play, specs: Sequence[EpisodeSpec], drawn: Drawn) -> list[Trajectory]:
+    """Play episodes beyond the step's own; the list is empty if the environment is lost.
+
+    A lost environment ends the next step with an error; this step keeps its own episodes.
+    """
+    if not specs:
+        return []
+    drawn.extra_episodes += len(specs)
+    try:
+        return play(specs)
+    except EpisodeError as error:
+        logger.warning("%d extra episodes could not be played: %s", len(specs), error)
+        return []

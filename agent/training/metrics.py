@@ -1,0 +1,81 @@
+"""Metrics of a training step, by name.
+
+Pure. Names are `area/name`, in MLflow and as columns of `reports/train.parquet`. Loss, entropy,
+gradient norm and others come from the trainer's log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from agent.rollouts.trajectory import Trajectory
+from rewards.combine import COMPONENTS
+from rewards.settings import reward_metric
+
+if TYPE_CHECKING:  # it imports the client, which takes seconds
+    from agent.training.groups import Drawn
+
+TRL = {
+    "loss": "train/loss",
+    "learning_rate": "train/learning_rate",
+    "grad_norm": "train/grad_norm",
+    "entropy": "train/entropy",
+    "kl": "train/reference_kl",
+    "clip_ratio/region_mean": "train/clip_ratio",
+    "cispo_clip_ratio": "train/clip_ratio",
+}
+"""Our names by TRL's; figures that `trainer.py` adds have our names from the start."""
+
+
+def episode_metrics(trajectories: Sequence[Trajectory], success_at: float) -> dict[str, float]:
+    """Means over a step's episodes; voids count only in the void rate.
+
+    Args:
+        trajectories: all episodes of the step, replayed levels included; at least one.
+        success_at: least primary_objective of a successful episode.
+    """
+    valid = [t for t in trajectories if t.void is None]
+    found = {"episode/void_rate": 1 - len(valid) / len(trajectories)}
+    if not valid:
+        return found
+    primary = [t.components.get("primary_objective", 0.0) for t in valid]
+    return found | {
+        "reward/overall": fmean(t.reward or 0.0 for t in valid),
+        **{
+            reward_metric(name): fmean(t.components.get(name, 0.0) for t in valid)
+            for name in COMPONENTS
+        },
+        "episode/f1": fmean(t.metrics.f1 if t.metrics else 0.0 for t in valid),
+        "episode/exact_match": fmean(bool(t.metrics and t.metrics.exact_match) for t in valid),
+        "episode/success_rate": fmean(
+            t.answered and value >= success_at for t, value in zip(valid, primary, strict=True)
+        ),
+        "episode/truncated_rate": fmean(t.root.stop_reason == "truncated" for t in valid),
+        "episode/timeout_rate": fmean(t.counters.timeouts > 0 for t in valid),
+        "episode/turns": fmean(t.counters.turns for t in valid),
+        "episode/sub_calls": fmean(t.counters.sub_calls for t in valid),
+        "episode/frames": fmean(t.counters.frames for t in valid),
+        "episode/depth": fmean(t.counters.max_depth for t in valid),
+        "episode/errors": fmean(t.counters.errors for t in valid),
+        "episode/tokens": fmean(t.sampled_tokens for t in valid),
+    }
+
+
+def trainer_metrics(logs: Mapping[str, float | None]) -> dict[str, float]:
+    """Metrics of the trainer under our names; unmeasured ones are left out."""
+    return {
+        TRL.get(name, name): float(value)
+        for name, value in logs.items()
+        if value is not None and (name in TRL or name.startswith("train/"))
+    }
+
+
+def draw_metrics(drawn: Drawn) -> dict[str, float]:
+    """Counts of episodes played beyond a step's own, by purpose."""
+    return {
+        "episode/replaced_voids": float(drawn.replaced_voids),
+        "train/resampled_groups": float(drawn.resampled_groups),
+        "train/extra_episodes": float(drawn.extra_episodes),
+    }

@@ -1,0 +1,1 @@
+"""Faults and kills in real runs of the chain."""

@@ -1,0 +1,1 @@
+"""Coverage-guided fuzzing of the sandbox channel and of the server."""

@@ -1,0 +1,1 @@
+"""Other systems that the benchmarks compare this one with."""

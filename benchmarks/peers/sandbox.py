@@ -1,0 +1,130 @@
+"""The systems that `benchmarks/sandbox.py` measures, behind one small interface.
+
+Each is used as its documentation shows, with its default limits. Peers that are not installed are
+left out.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout
+from dataclasses import dataclass
+from functools import partial
+from importlib import metadata
+
+from env.server.sandbox import SandboxHost, SubCall
+from env.settings import LimitSettings, SandboxSettings
+
+GROUP = 8
+"""Episodes that share one context, as in training."""
+
+
+@dataclass(frozen=True)
+class Session:
+    """One living interpreter with `context`, `llm_query` and `FINAL`."""
+
+    run: Callable[[str], object]
+    """Runs a cell to its end and answers its sub-calls at once."""
+    close: Callable[[], object]
+
+
+Open = Callable[[str], Session]
+"""Starts an interpreter with this context."""
+
+
+def _answer(prompt: object) -> str:
+    return "b"
+
+
+@contextmanager
+def _sandbox(shared: bool) -> Iterator[Open]:
+    """This project's sandbox; a worker receives its context, or is forked from one that has it."""
+    host = SandboxHost(LimitSettings(), SandboxSettings())
+    opened = itertools.count()
+
+    def start(context: str) -> Session:
+        number = next(opened) // GROUP
+        repl = host.open(context, f"{len(context)}-{number}" if shared else None)
+
+        def run(code: str) -> object:
+            event = repl.run(code)
+            while isinstance(event, SubCall):
+                event = repl.resume("b")
+            if event.error is not None:
+                raise RuntimeError(event.traceback or event.error)
+            return event
+
+        return Session(run, repl.close)
+
+    try:
+        yield start
+    finally:
+        host.close()
+
+
+@contextmanager
+def _in_process() -> Iterator[Open]:
+    """`exec` in this process, without any boundary."""
+
+    def start(context: str) -> Session:
+        names = {"context": context, "llm_query": _answer, "FINAL": _answer}
+        return Session(lambda code: exec(code, names), names.clear)
+
+    with redirect_stdout(io.StringIO()):
+        yield start
+
+
+@contextmanager
+def _smolagents() -> Iterator[Open]:
+    """smolagents: an interpreter of the syntax tree in this process."""
+    from smolagents.local_python_executor import LocalPythonExecutor
+
+    def start(context: str) -> Session:
+        executor = LocalPythonExecutor([])
+        executor.send_variables({"context": context})
+        executor.send_tools({"llm_query": _answer, "FINAL": _answer})
+        return Session(executor, executor.state.clear)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield start
+
+
+@contextmanager
+def _monty() -> Iterator[Open]:
+    """pydantic-monty: an interpreter in Rust, one process per session."""
+    from pydantic_monty import CollectString, Monty
+
+    with Monty(max_processes=1000) as pool:
+
+        def start(context: str) -> Session:
+            checkout = pool.checkout()
+            session = checkout.__enter__()
+            session.feed_run("0", inputs={"context": context})
+            lookup = {"llm_query": _answer, "FINAL": _answer}
+            return Session(
+                lambda code: session.feed_run(
+                    code, external_lookup=lookup, print_callback=CollectString()
+                ),
+                lambda: checkout.__exit__(None, None, None),
+            )
+
+        yield start
+
+
+def installed() -> dict[str, Callable[[], AbstractContextManager[Open]]]:
+    """Context manager of each installed system, by its name with version."""
+    found: dict[str, Callable[[], AbstractContextManager[Open]]] = {
+        "sandbox": partial(_sandbox, shared=False),
+        f"sandbox, groups of {GROUP}": partial(_sandbox, shared=True),
+        "`exec` in process": _in_process,
+    }
+    for package, make in (("smolagents", _smolagents), ("pydantic-monty", _monty)):
+        try:
+            found[f"{package} {metadata.version(package)}"] = make
+        except metadata.PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,176 @@
+"""Artifacts on a run's Prefect page, and the event of a promotion.
+
+No decision depends on them, so a lost Prefect server causes a warning and never ends the run.
+`flows/chain.py` calls this module; `flows/services/automations.py` configures the reactions.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from flows.services import processes
+from tasks.errors import StageError
+from tasks.registry import champions, versions
+from tasks.tracking import runs
+
+PROMOTED = "rlm.promoted"
+"""The event of a new champion; automations match it."""
+PLOTS = Path("plots")
+EVALUATION = Path("reports/evaluation.json")
+
+logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def optional(what: str) -> Iterator[None]:
+    """Turn errors of an artifact or event into a warning, so that the run continues."""
+    import httpx
+    from prefect.exceptions import PrefectException
+
+    try:
+        yield
+    except (httpx.HTTPError, PrefectException, StageError, OSError, RuntimeError) as error:
+        logger.warning(
+            "could not send %s to Prefect (%s); the run continues",
+            what,
+            error or type(error).__name__,
+        )
+
+
+class Progress:
+    """Progress bar of a run on Prefect's page."""
+
+    def __init__(self) -> None:
+        from prefect.artifacts import create_progress_artifact
+
+        self._artifact: Any = None
+        with optional("the progress"):
+            self._artifact = create_progress_artifact(
+                0.0, key="rlm-progress", description="Stages of the chain"
+            )
+
+    def advance(self, share: float, name: str) -> None:
+        """Set the share of finished stages, in [0, 1]."""
+        from prefect.artifacts import update_progress_artifact
+
+        artifact, self._artifact = self._artifact, None
+        if artifact is not None:
+            with optional("the progress"):
+                update_progress_artifact(artifact, 100.0 * share, description=f"after {name}")
+                self._artifact = artifact  # after a failure it stays None: no second attempt
+
+
+def link_to(run_id: str, experiment: str) -> None:
+    """Link this flow run's page to its MLflow run."""
+    from prefect.artifacts import create_link_artifact
+
+    with optional("the link to MLflow"):
+        create_link_artifact(
+            run_url(run_id, experiment), key="rlm-mlflow", link_text="This run in MLflow"
+        )
+
+
+def run_url(run_id: str, experiment: str) -> str:
+    """Address of a run's page, on the tracking server or on the one that `make up` starts."""
+    uri = runs.shown_uri()
+    page = uri.rstrip("/") if uri.startswith("http") else processes.MLFLOW
+    return f"{page}/#/experiments/{runs.experiment_id(experiment)}/runs/{run_id}"
+
+
+def result(markdown: str) -> None:
+    """Show a run's result: the text, the evaluation as a table, the plots as images."""
+    from prefect.artifacts import (
+        create_image_artifact,
+        create_markdown_artifact,
+        create_table_artifact,
+    )
+
+    with optional("the result"):
+        create_markdown_artifact(markdown, key="rlm-result", description="Result of the run")
+        if rows := _before_and_after():
+            create_table_artifact(rows, key="rlm-evaluation", description="Before and after")
+        for picture in sorted(PLOTS.glob("*.png")):
+            # As a data URL: Prefect stores addresses, and the local file does not have one.
+            data = base64.b64encode(picture.read_bytes()).decode()
+            key = f"rlm-{picture.stem.replace('_', '-')}"
+            create_image_artifact(f"data:image/png;base64,{data}", key=key)
+
+
+def _before_and_after() -> list[dict[str, Any]]:
+    try:
+        report = json.loads(EVALUATION.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return []
+    names = ("reward", "primary_objective", "f1_greedy", "f1_sampled")
+    return [
+        {
+            "score": name,
+            "mode": report[name]["mode"],
+            **{key: round(report[name][key], 3) for key in ("before", "after", "difference")},
+            "ci95": " to ".join(f"{bound:+.3f}" for bound in report[name]["ci95"]),
+        }
+        for name in names
+        if name in report
+    ]
+
+
+def promotion(name: str) -> None:
+    """Emit the event `rlm.promoted` if the champion's promotion has not been announced yet.
+
+    An earlier run may have made the promotion, and was killed or had no Prefect server.
+
+    Args:
+        name: name of the registered model.
+    """
+    from prefect import get_client
+    from prefect.events import Event
+    from prefect.settings import PREFECT_API_URL
+
+    with optional("the promotion"):
+        champion = versions.champion(name)
+        if champion is None or not champions.is_news(champion):
+            return
+        url = PREFECT_API_URL.value()
+        # Without a server the client would start its own, which has no automations either.
+        if not url or processes.for_one_run(url) or not processes.answers(f"{url}/health"):
+            return
+        version = str(champion.version)
+        event = Event.model_validate(
+            {
+                "event": PROMOTED,
+                "resource": {
+                    "prefect.resource.id": f"rlm.model.{name}",
+                    "prefect.resource.name": name,
+                    "version": version,
+                },
+                "payload": {"version": version, "reason": champion.tags["promotion.reason"]},
+            }
+        )
+        # Not `emit_event`: its queue may be lost, and this event is sent only once.
+        with get_client(sync_client=True) as client:
+            client.request("POST", "/events", json=[event.model_dump(mode="json")])
+        champions.announced(champion)
+
+
+def crashed(flow_run: str | None) -> None:
+    """Set the state of a run whose process was killed to Crashed; nothing else reports it.
+
+    Args:
+        flow_run: id of the flow run; None if it was not recorded.
+    """
+    if not flow_run:
+        return
+    from prefect import get_client
+    from prefect.states import Crashed
+
+    with optional("the end of the killed run"), get_client(sync_client=True) as client:
+        state = client.read_flow_run(UUID(flow_run)).state
+        if state is not None and not state.is_final():
+            client.set_flow_run_state(UUID(flow_run), Crashed(message="its process was killed"))

@@ -1,0 +1,125 @@
+"""The process that runs a chain: the lock of its folder, and the settings of libraries.
+
+Commands and flows call `settle` before they import heavy libraries; it never runs on import. A
+value that the user set in the environment wins. `env/auth.py` lists the project's own variables.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tasks.errors import StageError
+
+RUNNING = Path(".run")
+LOCK = RUNNING / "chain.lock"
+PRINTED = RUNNING / "flow.log"
+"""Output of the last run that a Prefect worker started."""
+
+QUIET = {
+    # Telemetry: off everywhere unless the user turned it on.
+    "DO_NOT_TRACK": "1",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "DVC_NO_ANALYTICS": "1",
+    "GX_ANALYTICS_ENABLED": "false",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    # Readable output: no library warnings that a user cannot act on.
+    "TRANSFORMERS_VERBOSITY": "error",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "BITSANDBYTES_NOWELCOME": "1",
+    "MLFLOW_LOGGING_LEVEL": "WARNING",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    # Notice a lost server after 15 s, not after four minutes; prefect.toml does the same.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
+    "PREFECT_LOGGING_LEVEL": "WARNING",
+    # Prefect prints each event that it cannot deliver; notifications.py warns once.
+    "PREFECT_INTERNAL_LOGGING_LEVEL": "CRITICAL",
+    # A cold start on a busy laptop takes Prefect's own server up to 45 s.
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
+    # Waiting threads sleep: the environment's server shares the cores.
+    "OMP_WAIT_POLICY": "PASSIVE",
+}
+
+
+def settle(threads: int | None = None) -> None:
+    """Set the process's environment; child processes inherit it.
+
+    Args:
+        threads: CPU threads of torch and BLAS; effective only before they are imported.
+    """
+    for key, value in QUIET.items():
+        os.environ.setdefault(key, value)
+    if threads is not None:
+        os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")
+
+
+def outlive_worker(log: Path) -> None:
+    """If a Prefect worker started this flow, redirect its output and its stages' to a file.
+
+    Otherwise the first line printed after the worker's death would end the run (prefect.yaml).
+    """
+    if "PREFECT__FLOW_RUN_ID" not in os.environ:
+        return
+    with log.open("wb") as stream:
+        os.dup2(stream.fileno(), sys.stdout.fileno())
+        os.dup2(stream.fileno(), sys.stderr.fileno())
+
+
+def die_with_parent() -> None:
+    """Have the kernel send this process SIGTERM when its parent dies, even by SIGKILL (Linux)."""
+    if sys.platform == "linux":
+        set_parent_death_signal = 1  # PR_SET_PDEATHSIG
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
+
+
+class BusyError(StageError):
+    """Another run works in this folder."""
+
+
+@contextmanager
+def exclusive(wait_s: float = 0.0) -> Iterator[None]:
+    """Hold the lock of this folder; the kernel releases it when the process dies.
+
+    The output of a run that a Prefect worker started goes to `PRINTED` from here on.
+
+    Args:
+        wait_s: seconds to wait for another run to end.
+
+    Raises:
+        BusyError: another run still holds the lock.
+    """
+    RUNNING.mkdir(exist_ok=True)
+    deadline = time.monotonic() + wait_s
+    with LOCK.open("a+") as handle:
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() < deadline:
+                    time.sleep(0.5)
+                    continue
+            handle.seek(0)
+            waited = f" after a wait of {wait_s:g} s" if wait_s else ""
+            raise BusyError(
+                f"another run works in this folder (process {handle.read() or 'unknown'})"
+                f"{waited}. Wait for it, or stop it with Ctrl-C or SIGTERM."
+            )
+        handle.truncate(0)
+        handle.write(str(os.getpid()))
+        handle.flush()
+        outlive_worker(PRINTED)
+        yield

@@ -1,0 +1,1 @@
+"""Background services of `make up`, and the automations of Prefect's server."""

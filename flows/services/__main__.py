@@ -1,0 +1,85 @@
+"""The services that `make up` keeps running: Prefect server and worker, MLflow server."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from flows.runtime import settle
+from flows.services import automations, schedules
+from flows.services.processes import (
+    MLFLOW,
+    POOL,
+    PREFECT,
+    SERVER,
+    TRACKING,
+    WORKER,
+    answers,
+    run_prefect,
+    start,
+    stop,
+)
+from tasks.errors import PipelineError, StageError
+
+app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
+
+
+@app.command()
+def up() -> None:
+    """Start the services that do not run; create the work pool, deployments and automations."""
+    start(SERVER)
+    # The pool comes first: deploying to a missing pool prints a message and succeeds.
+    run_prefect("work-pool", "create", POOL, "--type", "process", "--overwrite")
+    run_prefect("work-pool", "inspect", POOL)
+    # One run at a time, of any deployment: they all work in this folder.
+    run_prefect("work-pool", "set-concurrency-limit", POOL, "1")
+    with schedules.kept():
+        run_prefect("--no-prompt", "deploy", "--all")
+    automations.apply()
+    start(WORKER)
+    start(TRACKING)
+    ui(open_pages=False)
+
+
+@app.command()
+def down() -> None:
+    """Stop the services that `up` started."""
+    for service in (TRACKING, WORKER, SERVER):
+        stop(service)
+
+
+@app.command()
+def ui(open_pages: bool = True) -> None:
+    """Print the addresses of the pages, and open them if a display exists."""
+    import webbrowser
+
+    for name, service, url in (("Prefect", SERVER, PREFECT), ("MLflow", TRACKING, MLFLOW)):
+        healthy = service.health is not None and answers(service.health)
+        typer.echo(f"{name:8} {url}{'' if healthy else '   (not running: make up)'}")
+        display = sys.platform == "darwin" or os.environ.get("DISPLAY")
+        if open_pages and healthy and display:
+            webbrowser.open(url)
+    typer.echo("Report   reports/index.html")
+
+
+@app.command()
+def notify(
+    url: Annotated[str, typer.Argument(help="Address that receives a POST with a JSON object.")],
+) -> None:
+    """Send the events Gated, Failed, Crashed and Promoted to a webhook."""
+    if not answers(f"{PREFECT}/api/health"):
+        raise StageError("notify: Prefect's server does not answer. Start it with `make up`.")
+    for name in automations.apply(url):
+        typer.echo(f"{name}: on")
+
+
+if __name__ == "__main__":
+    settle()
+    try:
+        app(prog_name="python -m flows.services")
+    except PipelineError as error:
+        typer.echo(f"{type(error).__name__}: {error}", err=True)
+        sys.exit(error.exit_code)

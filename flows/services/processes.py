@@ -1,0 +1,222 @@
+"""Background processes of `make up`: Prefect server and worker, MLflow server.
+
+Their pids and logs are in `.run/`; starting a service twice changes nothing. A run by
+`python -m flows.pipeline run` does not need them.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import typer
+
+from env import auth
+from flows.runtime import die_with_parent
+from tasks.errors import StageError
+
+RUN = Path(".run")
+BIN = Path(sys.executable).parent
+PREFECT_PORT = 4200
+"""Port in prefect.toml."""
+PREFECT = f"http://127.0.0.1:{PREFECT_PORT}"
+MLFLOW_PORT = os.environ.get(auth.MLFLOW_PORT, "5000")
+MLFLOW = f"http://127.0.0.1:{MLFLOW_PORT}"
+POOL = "local"
+WAIT_S = 180.0
+
+
+@dataclass(frozen=True)
+class ServiceProcess:
+    """One background process."""
+
+    name: str
+    command: list[str]
+    health: str | None = None
+    """URL that answers when the service is up; None if a living process is enough."""
+    port: int | None = None
+    env: dict[str, str] = field(default_factory=dict)
+
+
+def prefect_server(port: int) -> ServiceProcess:
+    """A Prefect server; at `PREFECT_PORT` it schedules, at other ports it only records one run."""
+    alone = [] if port == PREFECT_PORT else ["--no-services"]
+    return ServiceProcess(
+        "prefect-server" if port == PREFECT_PORT else f"prefect-server-{port}",
+        ["prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port), *alone],
+        f"http://127.0.0.1:{port}/api/health",
+        port,
+    )
+
+
+SERVER = prefect_server(PREFECT_PORT)
+# Its flows can import this project, since `make setup` installs it into the environment.
+WORKER = ServiceProcess("prefect-worker", ["prefect", "worker", "start", "--pool", POOL])
+# One worker without job execution: 0.5 GB and 7 s instead of 2.7 GB and 24 s.
+TRACKING = ServiceProcess(
+    "mlflow-server",
+    [
+        *["mlflow", "server", "--workers", "1", "--host", "127.0.0.1", "--port", MLFLOW_PORT],
+        *["--backend-store-uri", "sqlite:///mlflow.db", "--artifacts-destination", "mlartifacts"],
+    ],
+    f"{MLFLOW}/health",
+    int(MLFLOW_PORT),
+    {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
+)
+
+
+def start(service: ServiceProcess, quiet: bool = False, bound: bool = False) -> None:
+    """Start a service unless it runs; return when it is healthy.
+
+    Args:
+        service: the service.
+        quiet: print nothing on success.
+        bound: end the service with this process, even if that is killed (Linux).
+
+    Raises:
+        StageError: the port is in use, or the service dies or is not healthy after `WAIT_S`.
+    """
+    log = log_file(service)
+    if pid := running(service):
+        if _command(pid)[1 - len(service.command) :] != service.command[1:]:
+            raise StageError(
+                f"{service.name} runs on another port. Stop it with `make down` and start it again."
+            )
+        typer.echo(f"{service.name}: running")
+        return
+    if service.port is not None and not free(service.port):
+        move = f", or set {auth.MLFLOW_PORT}" if service == TRACKING else ""
+        raise StageError(
+            f"{service.name}: port {service.port} is in use by another program. Stop it{move}."
+        )
+    RUN.mkdir(exist_ok=True)
+    with log.open("wb") as stream:
+        process = subprocess.Popen(
+            [str(BIN / service.command[0]), *service.command[1:]],
+            env={**os.environ, **service.env},
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=die_with_parent if bound else None,
+        )
+    _pid_file(service).write_text(str(process.pid), encoding="utf-8")
+    deadline = time.monotonic() + WAIT_S
+    while service.health is not None and not answers(service.health):
+        if process.poll() is not None or time.monotonic() > deadline:
+            stop(service)
+            raise StageError(f"{service.name} did not start. See {log}.")
+        time.sleep(0.5)
+    if not quiet:
+        typer.echo(f"{service.name}: started")
+
+
+def stop(service: ServiceProcess, quiet: bool = False) -> None:
+    """Stop a service with all its processes; do nothing if it does not run."""
+    pid = running(service)
+    _pid_file(service).unlink(missing_ok=True)
+    if pid is None:
+        return
+    import psutil
+
+    os.killpg(pid, signal.SIGTERM)
+    try:
+        psutil.Process(pid).wait(timeout=20.0)
+    except psutil.NoSuchProcess:
+        pass
+    except psutil.TimeoutExpired:
+        os.killpg(pid, signal.SIGKILL)
+    if not quiet:
+        typer.echo(f"{service.name}: stopped")
+
+
+def running(service: ServiceProcess) -> int | None:
+    """Pid of the service, if the process in its pid file really is that service, on any port."""
+    try:
+        pid = int(_pid_file(service).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    wanted = _but_port(service.command[1:])
+    return pid if _but_port(_command(pid))[-len(wanted) :] == wanted else None
+
+
+def for_one_run(url: str) -> bool:
+    """Whether a server that only records one run, without automations, has this address."""
+    return any(url.startswith(f"http://127.0.0.1:{port}/") for port in _ports_of_single_runs())
+
+
+def forget_dead() -> None:
+    """Remove the pid files and logs of killed servers that recorded one run."""
+    for port in _ports_of_single_runs():
+        service = prefect_server(port)
+        if running(service) is None:
+            _pid_file(service).unlink(missing_ok=True)
+            log_file(service).unlink(missing_ok=True)
+
+
+def _ports_of_single_runs() -> list[int]:
+    return [int(file.stem.rpartition("-")[2]) for file in RUN.glob("prefect-server-*.pid")]
+
+
+def log_file(service: ServiceProcess) -> Path:
+    """File with the output of the service."""
+    return RUN / f"{service.name}.log"
+
+
+def _command(pid: int) -> list[str]:
+    import psutil
+
+    try:
+        return psutil.Process(pid).cmdline()
+    except psutil.Error:  # it ended, or belongs to another user
+        return []
+
+
+def _but_port(command: list[str]) -> list[str]:
+    ports = [place + 1 for place, word in enumerate(command) if word == "--port"]
+    return [word for place, word in enumerate(command) if place not in ports]
+
+
+def _pid_file(service: ServiceProcess) -> Path:
+    return RUN / f"{service.name}.pid"
+
+
+def run_prefect(*arguments: str) -> None:
+    """Run one command of Prefect's command line against the server of `make up`.
+
+    Raises:
+        StageError: the command failed; the message holds its output.
+    """
+    done = subprocess.run([str(BIN / "prefect"), *arguments], capture_output=True, text=True)
+    if done.returncode:
+        raise StageError(f"prefect {' '.join(arguments)} failed:\n{done.stdout}{done.stderr}")
+
+
+def answers(health: str) -> bool:
+    """Whether a health address answers with success."""
+    import httpx
+
+    try:
+        return httpx.get(health, timeout=2.0).is_success
+    except httpx.HTTPError:
+        return False
+
+
+def free_port() -> int:
+    """A port of this machine that no program uses."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def free(port: int) -> bool:
+    """Whether no program listens on a port of this machine."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) != 0

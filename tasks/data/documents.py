@@ -1,0 +1,184 @@
+"""A folder of documents as papers: Markdown, text, reStructuredText, HTML and PDF.
+
+Each file is read once. An unreadable file is reported with its name and the reason, and rejects
+only the problems that name it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+from env.errors import SourceError
+from env.problems.schema import Paper
+from tasks.data.source import Rejected, RowFault
+from tasks.data.web import text_of
+
+TEXT = (".md", ".txt", ".rst")
+WEB = (".html", ".htm")
+READABLE = (*TEXT, *WEB, ".pdf")
+_TITLE_CHARS = 200
+
+
+class Documents:
+    """Documents of one folder; a document's paper_id is its path within the folder.
+
+    Args:
+        folder: searched with its subfolders; hidden files and other formats are skipped.
+        max_chars: limit of characters of one document.
+        max_mb: limit of megabytes of one file.
+
+    Raises:
+        SourceError: the folder does not exist.
+    """
+
+    def __init__(self, folder: Path, max_chars: int, max_mb: int) -> None:
+        if not folder.is_dir():
+            raise SourceError(
+                f"{folder}: the folder does not exist. Correct prepare.files.documents."
+            )
+        self.folder = folder
+        self._root = folder.resolve()
+        self._max_chars = max_chars
+        self._max_mb = max_mb
+        self._read: dict[str, Paper | Rejected] = {}
+        self._names: list[str] | None = None
+
+    def names(self) -> list[str]:
+        """Sorted names of all documents, unreadable ones included."""
+        if self._names is None:
+            self._names = sorted(self._walk())
+        return self._names
+
+    def _walk(self) -> list[str]:
+        found = []
+        for place, folders, files in os.walk(self._root):
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            found += [
+                Path(place, name).relative_to(self._root).as_posix()
+                for name in files
+                if not name.startswith(".") and Path(name).suffix.lower() in READABLE
+            ]
+        return found
+
+    def within(self, folder: str) -> list[str]:
+        """Documents of a subfolder; empty if it is not a folder."""
+        inside = os.path.normpath(folder) + "/"
+        return [name for name in self.names() if name.startswith(inside)]
+
+    def get(self, name: str) -> Paper | Rejected:
+        """Paper of a document, or the fault that makes it unreadable.
+
+        Args:
+            name: a path within the folder.
+        """
+        key = os.path.normpath(name)
+        if key not in self._read:
+            try:
+                self._read[key] = self._paper(Path(key))
+            except RowFault as error:
+                self._read[key] = error.at(str(self.folder / key), "(document)")
+        return self._read[key]
+
+    def _paper(self, name: Path) -> Paper:
+        path = self._root / name
+        if name.is_absolute() or not _end(path).is_relative_to(self._root):
+            raise RowFault(
+                f"it is outside the folder {self.folder}",
+                "copy it into the folder, or name its own folder",
+            )
+        if any(part.startswith(".") for part in name.parts):
+            raise RowFault("it is hidden", "remove the leading dot from its name")
+        if name.suffix.lower() not in READABLE:
+            raise RowFault(
+                f"{name.suffix or 'a file without extension'} is not a supported format",
+                f"convert it to one of {', '.join(READABLE)}",
+            )
+        if not path.is_file():
+            raise RowFault(f"it is not in {self.folder}", "correct the path or add the file")
+        try:
+            name.as_posix().encode()
+            size = path.stat().st_size
+            if size > self._max_mb * 1_000_000:
+                raise RowFault(
+                    f"it has {size / 1e6:.1f} MB, more than {self._max_mb}",
+                    "split it, or raise prepare.files.max_mb",
+                )
+            text = _pdf(path, self._max_chars) if name.suffix.lower() == ".pdf" else _text(path)
+            if name.suffix.lower() in WEB:
+                text = text_of(text)
+        except UnicodeEncodeError:
+            raise RowFault("its name is not valid UTF-8", "rename it") from None
+        except OSError as error:
+            raise RowFault(
+                f"it cannot be read ({error.strerror})", "check its permissions"
+            ) from None
+        if not text.strip():
+            raise RowFault("it contains no text", "leave it out")
+        if len(text) > self._max_chars:
+            raise RowFault(
+                f"it has {len(text):,} characters or more, the limit is {self._max_chars:,}",
+                "split it, or raise validate.max_text_chars",
+            )
+        return Paper(paper_id=name.as_posix(), title=_title(text, name), abstract="", text=text)
+
+
+def _end(path: Path) -> Path:
+    """The path with all links resolved."""
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError):
+        raise RowFault("its links form a loop", "correct the link") from None
+
+
+def _title(text: str, name: Path) -> str:
+    """First line with a letter or digit; the file's name for a PDF."""
+    if name.suffix.lower() == ".pdf":
+        return name.stem
+    lines = (line.strip("#=*-~ \t") for line in text.splitlines())
+    return next((line for line in lines if any(map(str.isalnum, line))), name.stem)[:_TITLE_CHARS]
+
+
+def _text(path: Path) -> str:
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise RowFault(f"its byte {error.start} is not valid UTF-8", "save it as UTF-8") from None
+    if "\0" in text:
+        raise RowFault("it contains NUL characters", "save it as UTF-8 text")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _pdf(path: Path, max_chars: int) -> str:
+    """Text of the pages, joined by blank lines; reading stops soon after `max_chars`."""
+    from pypdf import PdfReader
+    from pypdf.errors import DependencyError, FileNotDecryptedError
+
+    logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # errors are reported below
+    pages: list[str] = []
+    try:
+        with PdfReader(path) as reader:
+            if reader.is_encrypted and not reader.decrypt(""):
+                raise RowFault("it is encrypted", "save it without a password")
+            for page in reader.pages:
+                pages.append(page.extract_text())
+                if sum(map(len, pages)) > max_chars:
+                    break
+    except (RowFault, OSError):
+        raise
+    except (FileNotDecryptedError, DependencyError):
+        raise RowFault("it is encrypted", "save it without a password") from None
+    except Exception as error:  # a broken file can raise anything in the parser
+        raise RowFault(
+            f"it is not a complete PDF ({type(error).__name__})", "save it again"
+        ) from None
+    text = "\n\n".join(pages).encode("utf-8", "replace").decode().replace("\0", " ")
+    if not text.strip():
+        raise RowFault(
+            f"none of its {len(pages)} pages contains text, perhaps only scans"
+            if pages
+            else "it has no pages",
+            "run OCR over it and save the result",
+        )
+    return text

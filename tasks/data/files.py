@@ -1,0 +1,148 @@
+"""The source `files`: a user's own problems, as JSONL or Parquet; docs/own_data.md.
+
+The papers are in the rows, or they are the documents of a folder. Each broken row is rejected on
+its own, with its place and a remedy; a file that cannot be read at all is a `SourceError`.
+`tables.py` reads rows, `row_schema.py` types them, `documents.py` reads the folder, `drafts.py`
+locates the quotes and assigns splits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from os.path import normpath
+from pathlib import Path
+
+from env.problems.schema import Paper
+from tasks.data import tables
+from tasks.data.documents import Documents
+from tasks.data.drafts import Place, ProblemDraft, complete_all
+from tasks.data.row_schema import AlternativesRow, QuoteRow, UserRow, parse
+from tasks.data.settings import AlignSettings, FilesSettings, SplitSettings
+from tasks.data.source import Found, OnProgress, ProblemBounds, Rejected
+
+
+def read_problem_file(
+    settings: FilesSettings,
+    align: AlignSettings,
+    splits: SplitSettings,
+    bounds: ProblemBounds,
+    progress: OnProgress | None = None,
+) -> Found:
+    """Problems of the file in their splits, and all rejected rows.
+
+    Raises:
+        SourceError: the file or the folder cannot be read at all.
+    """
+    documents = None
+    if settings.documents is not None:
+        folder = Path(settings.documents)
+        documents = Documents(folder, bounds.max_text_chars, settings.max_mb)
+    rows = tables.read_rows(Path(settings.path), settings.max_mb)
+    drafts = ((row, _draft(row, data, documents)) for row, data in rows)
+    found = complete_all(drafts, align, splits, bounds, progress)
+    return replace(found, left_out=_left_out(documents))
+
+
+def _draft(row: str, data: object, documents: Documents | None) -> ProblemDraft | list[Rejected]:
+    """The row with its papers, or its faults."""
+    if isinstance(data, Rejected):
+        return [data]
+    parsed = parse(row, data)
+    if isinstance(parsed, list):
+        return parsed
+    papers, faults = (
+        _inline(row, parsed) if documents is None else _from_folder(row, parsed, documents)
+    )
+    if faults:
+        return faults
+    return ProblemDraft(
+        row=row,
+        question=parsed.question,
+        papers=papers,
+        papers_field="papers" if documents is None else "documents",
+        facts=[list(_places(fact, f"evidence[{i}]")) for i, fact in enumerate(parsed.evidence)],
+        problem_id=parsed.problem_id,
+        collection_id=parsed.collection_id,
+        split=parsed.split,
+        difficulty=parsed.difficulty,
+    )
+
+
+def _inline(row: str, parsed: UserRow) -> tuple[list[Paper], list[Rejected]]:
+    faults = []
+    if parsed.documents is not None:
+        remedy = "name the folder with --documents DIR or prepare.files.documents"
+        faults.append(Rejected(row, "documents", "needs a folder of documents", remedy))
+    if parsed.papers is None:
+        remedy = (
+            'write "papers": [{"paper_id": "...", "text": "..."}], or name a folder of documents'
+        )
+        faults.append(Rejected(row, "papers", "is missing", remedy))
+    return [row_paper.paper() for row_paper in parsed.papers or ()], faults
+
+
+def _from_folder(
+    row: str, parsed: UserRow, documents: Documents
+) -> tuple[list[Paper], list[Rejected]]:
+    """Documents that a row names, by file or folder; all readable ones if it names none."""
+    if parsed.papers is not None:
+        remedy = "delete `papers`, or check without a folder of documents"
+        return [], [Rejected(row, "papers", "cannot be used with a folder of documents", remedy)]
+    named = parsed.documents is not None
+    papers: list[Paper] = []
+    faults: list[Rejected] = []
+    for i, name in enumerate(parsed.documents or documents.names()):
+        inside = [documents.get(one) for one in documents.within(name)]
+        papers += [one for one in inside if isinstance(one, Paper)]
+        if inside:
+            continue
+        found = documents.get(name)
+        if isinstance(found, Paper):
+            papers.append(found)
+        elif named:
+            reason = f"{name!r}: {found.reason}"
+            faults.append(Rejected(row, f"documents[{i}]", reason, found.remedy))
+    if not named:
+        faults += _unreadable_gold(row, parsed, documents)
+        if not papers:
+            reason = f"the folder {documents.folder} contains no readable document"
+            faults.append(Rejected(row, "documents", reason, "put .md, .txt, .rst or .pdf there"))
+    return papers, faults
+
+
+def _unreadable_gold(row: str, parsed: UserRow, documents: Documents) -> list[Rejected]:
+    """Faults of the quoted documents that are missing or unreadable."""
+    faults = []
+    for i, fact in enumerate(parsed.evidence):
+        for place in _places(fact, f"evidence[{i}]"):
+            found = documents.get(place.paper_id)
+            if isinstance(found, Rejected):
+                reason = f"{place.paper_id!r}: {found.reason}"
+                faults.append(Rejected(row, place.field, reason, found.remedy))
+    return faults
+
+
+def _places(fact: QuoteRow | AlternativesRow, field: str) -> Iterator[Place]:
+    if isinstance(fact, AlternativesRow):
+        for i, one in enumerate(fact.alternatives):
+            yield _place(one, f"{field}.alternatives[{i}]")
+    else:
+        yield _place(fact, field)
+
+
+def _place(one: QuoteRow, field: str) -> Place:
+    return Place(
+        field=field,
+        paper_id=one.paper_id if one.paper_id is not None else normpath(one.document or ""),
+        quote=one.quote,
+        start=one.start or 0,
+        end=one.end or 0,
+    )
+
+
+def _left_out(documents: Documents | None) -> list[Rejected]:
+    if documents is None:
+        return []
+    found = [documents.get(name) for name in documents.names()]
+    return [one for one in found if isinstance(one, Rejected)]

@@ -1,0 +1,136 @@
+"""Result types of the sources that `tasks/prepare.py` reads: problems and rejected rows.
+
+The sources are `env/problems/synthetic.py`, `hub.py` and `files.py`. `drafts.py` makes problems of
+the rows that the last two read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+
+from env.problems.schema import Problem, Split
+from tasks.data.align import Quotes
+
+OnProgress = Callable[[int], None]
+"""Called with the number of finished rows."""
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """A fault of a row: its place, the reason and the remedy.
+
+    Text of rows ends up in messages, so unprintable characters are shown as escapes: they could
+    control a terminal.
+    """
+
+    row: str
+    """Name of the row, such as `problems.jsonl:17`, or a problem's id."""
+    field: str
+    """Path within the row, such as `papers[2].text`."""
+    reason: str
+    remedy: str
+
+    def __post_init__(self) -> None:
+        for name, text in vars(self).items():
+            object.__setattr__(self, name, "".join(map(_printable, text)))
+
+    def __str__(self) -> str:
+        return f"{self.row}: {self.field}: {self.reason}; {self.remedy}"
+
+    def as_dict(self) -> dict[str, str]:
+        """The fields as plain values, for the report."""
+        return asdict(self)
+
+
+class RowFault(ValueError):
+    """Reason and remedy of a fault whose place only the caller knows."""
+
+    def __init__(self, reason: str, remedy: str) -> None:
+        super().__init__(reason)
+        self.remedy = remedy
+
+    def at(self, row: str, field: str) -> Rejected:
+        """The fault with its place."""
+        return Rejected(row, field, str(self), self.remedy)
+
+
+def _printable(char: str) -> str:
+    return char if char.isprintable() else ascii(char)[1:-1]
+
+
+@dataclass(frozen=True)
+class ProblemBounds:
+    """Limits of a problem from any source; each is a setting of another section."""
+
+    min_span_chars: int
+    """rewards.min_span_chars: shorter spans are ignored in answers, so they cannot be gold."""
+    max_text_chars: int
+    """validate.max_text_chars: characters of one paper."""
+    max_papers: int
+    """validate.max_papers: papers of one problem."""
+    max_gold_papers: int
+    """env.limits.max_children: one call must be able to hand out all papers with evidence."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A problem without its final split."""
+
+    row: str
+    problem: Problem
+    split: Split | None
+    """Split that the row sets; None if it sets none."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """Content of a source."""
+
+    problems: list[Problem] = field(default_factory=list)
+    rejected: list[Rejected] = field(default_factory=list)
+    """All faults; a row may have several."""
+    left_out: list[Rejected] = field(default_factory=list)
+    """Unreadable documents of a folder; only the rows that quote one are rejected."""
+    quotes: Quotes = field(default_factory=Quotes)
+
+    @property
+    def rejected_rows(self) -> int:
+        """Number of rows with at least one fault."""
+        return len({fault.row for fault in self.rejected})
+
+
+class Repetitions:
+    """Detector of repeated problems; the first of two stays."""
+
+    def __init__(self) -> None:
+        self._ids: dict[str, str] = {}
+        self._contents: dict[tuple[str, frozenset[str]], str] = {}
+
+    def fault(self, row: str, problem: Problem) -> Rejected | None:
+        """Fault of a problem that repeats an earlier one; a new one is remembered."""
+        content = (problem.question, frozenset(paper.text for paper in problem.papers))
+        if content in self._contents:
+            reason = f"repeats {self._contents[content]}: the same question about the same papers"
+            return Rejected(
+                row, "question", reason, "delete one of the two rows, or merge their evidence"
+            )
+        if problem.problem_id in self._ids:
+            reason = f"{problem.problem_id!r} is already used in {self._ids[problem.problem_id]}"
+            return Rejected(row, "problem_id", reason, "give each row a different id, or none")
+        self._ids[problem.problem_id] = row
+        self._contents[content] = row
+        return None
+
+
+def distinct(candidates: Iterable[Candidate]) -> tuple[list[Candidate], list[Rejected]]:
+    """Candidates without repetitions, and the faults of the repeated ones."""
+    seen = Repetitions()
+    kept: list[Candidate] = []
+    rejected: list[Rejected] = []
+    for candidate in candidates:
+        if fault := seen.fault(candidate.row, candidate.problem):
+            rejected.append(fault)
+        else:
+            kept.append(candidate)
+    return kept, rejected

@@ -1,0 +1,1 @@
+"""Deployment targets of the environment: this machine, a container, a Space."""

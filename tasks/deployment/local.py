@@ -1,0 +1,169 @@
+"""Deployment target `local`: a server process on this machine."""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import logging
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from env import auth
+from tasks.config import DeploySettings, Params
+from tasks.deployment.checks import healthy
+from tasks.errors import ConfigError, StageError
+
+logger = logging.getLogger(__name__)
+
+LOGS = Path("logs")
+RUN = Path(".run")
+
+_numbers = itertools.count()
+
+
+@contextmanager
+def local_server(params: Params, data: Path | None) -> Iterator[str]:
+    """URL of a server process on this machine, in its own process group.
+
+    The server ends with the block. It also ends if this process dies in any way, because its
+    standard input is a pipe from this process.
+
+    Args:
+        params: `deploy` sets the address; `env`, `rewards` and `prepare` set what is served.
+        data: folder of problems; None generates them.
+
+    Raises:
+        ConfigError: the port is taken.
+        StageError: it dies or is not healthy in time; the message ends with its last log lines.
+    """
+    for folder in (LOGS, RUN):
+        folder.mkdir(exist_ok=True)
+    name = f"env-{os.getpid()}-{next(_numbers)}"
+    settings = (RUN / f"{name}.yaml").resolve()
+    settings.write_text(yaml.safe_dump(params.model_dump(by_alias=True, mode="json")))
+    log = LOGS / f"{name}.log"
+    written = log.absolute()  # the working directory may change in the block
+    with listener(params.deploy) as bound, log.open("wb") as stream:
+        host, port = params.deploy.host, bound.getsockname()[1]
+        at = f"--host {host} --port {port} --fd {bound.fileno()}"
+        server = subprocess.Popen(
+            [sys.executable, *f"-m env.server.app --until-eof {at}".split()],
+            env={
+                **os.environ,
+                auth.SETTINGS: str(settings),
+                auth.DATA: str(data.resolve()) if data else "",
+                "PYTHONPATH": _source_root(),
+            },
+            stdin=subprocess.PIPE,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            pass_fds=[bound.fileno()],
+            start_new_session=True,
+        )
+    stop = _stopper(server)
+    atexit.register(stop)
+    try:
+        url = address(host, port)
+        _wait(url, server, log, params.deploy.wait_s)
+        settings.unlink()  # already read; a killed process leaves no file
+        logger.info("environment at %s, log in %s", url, log)
+        yield url
+    finally:
+        stop()
+        atexit.unregister(stop)
+        settings.unlink(missing_ok=True)
+        if written.exists() and written.stat().st_size == 0:
+            written.unlink()
+
+
+def address(host: str, port: int) -> str:
+    """URL at which this machine reaches a server on that host and port."""
+    return f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}"
+
+
+def listener(settings: DeploySettings) -> socket.socket:
+    """Listening socket at the address of the settings; port 0 takes a free one.
+
+    Raises:
+        ConfigError: the port is taken, or the host is not an address of this machine.
+    """
+    bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((settings.host, settings.port))
+    except OSError as error:
+        bound.close()
+        raise ConfigError(
+            f"{settings.host}:{settings.port} cannot be used ({error.strerror}). "
+            "Stop the process that listens there, or set deploy.port=0 to pick a free port."
+        ) from None
+    bound.listen()  # from here on no other process gets the port
+    return bound
+
+
+def _wait(url: str, server: subprocess.Popen[bytes], log: Path, wait_s: float) -> None:
+    deadline = time.monotonic() + wait_s
+    while True:
+        if server.poll() is not None:
+            code, why = server.returncode, _refusal(log) or f"\n{_tail(log)}"
+            raise StageError(f"the environment's server ended with code {code}: {why}")
+        if healthy(url, timeout_s=5.0):
+            return
+        if time.monotonic() > deadline:
+            raise StageError(
+                f"{url} is not healthy after {wait_s:g} s. Raise deploy.wait_s, or see the end "
+                f"of {log}:\n{_tail(log)}"
+            )
+        time.sleep(0.1)
+
+
+def _refusal(log: Path) -> str | None:
+    """The server's own reason for not starting, without the traceback of the web framework."""
+    found = re.findall(r"^SystemExit: (.+)", log.read_text("utf-8", errors="replace"), re.M)
+    return str(found[-1]) if found else None
+
+
+def _tail(log: Path, lines: int = 15) -> str:
+    text = log.read_text(encoding="utf-8", errors="replace")
+    return "\n".join(text.splitlines()[-lines:]) or "(its log is empty)"
+
+
+def _source_root() -> str:
+    """PYTHONPATH of the server: this project's root before the present entries."""
+    root = str(Path(__file__).resolve().parents[2])
+    return os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+
+
+def _stopper(server: subprocess.Popen[bytes]) -> Any:
+    pid = os.getpid()
+
+    def stop() -> None:
+        # A forked child inherits this function, but must not stop the server.
+        if os.getpid() != pid or server.returncode is not None:
+            return
+        with suppress(ProcessLookupError):
+            server.terminate()
+        try:
+            server.wait(timeout=10.0)
+        except subprocess.TimeoutExpired:
+            logger.warning("the environment's server does not end and is killed")
+        # Kill the rest of its group, sandbox processes included.
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+        if server.stdin is not None:
+            with suppress(OSError):
+                server.stdin.close()
+
+    return stop

@@ -1,0 +1,256 @@
+"""Deployment target `space`: the environment as a Docker Space on the Hub.
+
+The build context is pushed in one commit, or none if nothing changed. The stage then waits until
+the Space runs this commit and answers. The Space stays when the pipeline ends.
+`space_problems.py` decides where its problems come from.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from env import auth
+from tasks.config import Params, SpaceSettings
+from tasks.deployment.build_context import stage
+from tasks.deployment.checks import healthy
+from tasks.deployment.hub_client import Hub
+from tasks.deployment.space_problems import check, problems_of, variable
+from tasks.errors import ConfigError, StageError
+from tasks.io import write_json
+
+if TYPE_CHECKING:
+    from huggingface_hub import SpaceInfo, SpaceRuntime
+
+REPORT = Path("reports/space.json")
+_FAILED = {"BUILD_ERROR": "build", "RUNTIME_ERROR": "run", "CONFIG_ERROR": "build"}
+"""Stages from which a Space does not recover, and the log with the reason."""
+_ASLEEP = ("PAUSED", "STOPPED", "SLEEPING")
+_PATIENCE = 3
+"""Polls until a failure counts that may belong to an older commit or build."""
+_LOG_LINES = 15
+_LINE_EVERY_S = 30.0
+
+
+def deployed(params: Params, data: Path | None) -> tuple[str, str | None]:
+    """Deploy these settings to the Space.
+
+    Args:
+        params: settings of the server and `deploy.space`.
+        data: this machine's problems, for `deploy.space.problems: dataset`.
+
+    Returns:
+        Its address, and the token for a private Space.
+
+    Raises:
+        ConfigError: a setting, the token or a secret is wrong or missing.
+        StageError: the Hub or the Space fails.
+    """
+    settings = params.deploy.space
+    check(params, data)
+    secrets = {name: variable(name, "deploy.space.secrets") for name in settings.secrets}
+    hub = Hub(settings)
+    name = hub.full_name(settings.name)
+    problems = problems_of(params, hub, name, data)
+    variables = {**settings.variables, **problems.variables}
+    secrets |= problems.secrets
+    # External values as comments of the tree: when they change, so does the tree.
+    marks = [f"{key}={json.dumps(value)}" for key, value in variables.items()]
+    marks += [f"secret {key}" for key in secrets]
+    tree = stage(params, problems.description, [*marks, *filter(None, [problems.mark])])
+    space = Space(hub, name, settings)
+    space.create()
+    commit = space.publish(tree, variables, secrets)
+    token = hub.token if settings.private else None
+    url = space.wait(commit, token)
+    report = {"space": name, "commit": commit, "url": url, "private": settings.private}
+    write_json(REPORT, report)
+    return url, token
+
+
+class Space:
+    """One Space on the Hub.
+
+    Args:
+        hub: client of the Hub.
+        name: OWNER/NAME.
+        settings: hardware, visibility and time limits.
+    """
+
+    def __init__(self, hub: Hub, name: str, settings: SpaceSettings) -> None:
+        self.hub, self.name, self._settings = hub, name, settings
+        self._rebuilt = False
+
+    def create(self) -> None:
+        """Create the Space if it does not exist.
+
+        Raises:
+            ConfigError: its visibility differs from `deploy.space.private`.
+        """
+        self.hub.ask(
+            f"create the space {self.name}",
+            self.hub.api.create_repo,
+            self.name,
+            repo_type="space",
+            space_sdk="docker",
+            private=self._settings.private,
+            space_hardware=self._settings.hardware,
+            exist_ok=True,
+        )
+        if bool(self._info().private) != self._settings.private:
+            is_, wanted = ("public", "private") if self._settings.private else ("private", "public")
+            raise ConfigError(
+                f"the space {self.name} is {is_}, but deploy.space.private says {wanted}. "
+                "Change one of them: visibility is never changed silently."
+            )
+
+    def publish(self, tree: Path, variables: dict[str, str], secrets: dict[str, str]) -> str:
+        """Push the tree, variables and secrets; return the commit.
+
+        Secrets cannot be read back, and setting one restarts the Space. They are therefore set
+        when the tree changes, before the commit, so that the new commit starts with them. A Space
+        that failed with this tree also gets them and is rebuilt: one may have expired.
+        """
+        for value in secrets.values():
+            self.hub.hide(value)
+        runtime = self._runtime()
+        held = self.hub.holds(self.name, "space", tree)
+        self._rebuilt = held and _stage(runtime) in _FAILED
+        if not held or self._rebuilt:
+            api, doing = self.hub.api, f"configure the space {self.name}"
+            there = self.hub.ask(doing, api.get_space_variables, self.name)
+            for key, value in variables.items():
+                if key not in there or there[key].value != value:
+                    self.hub.ask(doing, api.add_space_variable, self.name, key, value)
+            # A data set of an earlier deployment would take precedence over the seed.
+            for key in {auth.DATASET, auth.DATASET_REVISION} & set(there) - set(variables):
+                self.hub.ask(doing, api.delete_space_variable, self.name, key)
+            for key, value in secrets.items():
+                self.hub.ask(doing, api.add_space_secret, self.name, key, value)
+        self._set_hardware(runtime)
+        commit = self.hub.push(self.name, "space", tree)
+        if self._rebuilt:
+            self.hub.ask(
+                f"build the space {self.name} again",
+                self.hub.api.restart_space,
+                self.name,
+                factory_reboot=True,
+            )
+        return commit
+
+    def wait(self, commit: str, token: str | None) -> str:
+        """Wait until this commit runs and answers; return its address.
+
+        Raises:
+            StageError: it fails or does not run in time; the message ends with its log.
+        """
+        started = time.monotonic()
+        for stage_, running, seen in self._stages(started):
+            if stage_ == "RUNNING" and running == commit:
+                break
+            # At first the Hub may still report the failure of an older commit or build.
+            patience = _PATIENCE if self._rebuilt or running is None else 1
+            if stage_ in _FAILED and running in (commit, None) and seen >= patience:
+                raise StageError(self._failure(stage_))
+            if time.monotonic() - started > self._settings.wait_s:
+                raise StageError(self._too_late(stage_, running, commit))
+        url = _address(self._info())
+        with auth.addressed(url, token):
+            while not healthy(url, timeout_s=self._settings.timeout_s):
+                if time.monotonic() - started > self._settings.wait_s:
+                    raise StageError(
+                        f"the space {self.name} runs, but {url}/health does not answer "
+                        f"after {self._settings.wait_s:g} s. Raise deploy.space.wait_s, or see "
+                        f"the end of its log:\n{self._log('run')}"
+                    )
+                time.sleep(self._settings.poll_s)
+        return url
+
+    def _stages(self, started: float) -> Iterator[tuple[str, str | None, int]]:
+        """Stage, commit, and number of equal polls in a row; changes are printed."""
+        console, woken = Console(stderr=True), False
+        before: tuple[str, str | None] | None = None
+        printed, seen = 0.0, 0
+        while True:
+            runtime = self._runtime()
+            now = (_stage(runtime), runtime.raw.get("sha"))
+            waited = time.monotonic() - started
+            seen = seen + 1 if now == before else 1
+            if now != before or waited - printed > _LINE_EVERY_S:
+                commit = f" at {now[1][:8]}" if now[1] else ""
+                console.print(
+                    f"deploy: space {self.name}: {now[0]}{commit}, {waited:.0f} s", highlight=False
+                )
+                before, printed = now, waited
+            if now[0] in _ASLEEP and not woken:
+                doing = f"wake the space {self.name}"
+                self.hub.ask(doing, self.hub.api.restart_space, self.name)
+                woken = True
+            yield *now, seen
+            time.sleep(self._settings.poll_s)
+
+    def _runtime(self) -> SpaceRuntime:
+        found: SpaceRuntime = self.hub.ask(
+            f"ask how the space {self.name} is", self.hub.api.get_space_runtime, self.name
+        )
+        return found
+
+    def _set_hardware(self, runtime: SpaceRuntime) -> None:
+        has = runtime.requested_hardware or runtime.hardware
+        if has is not None and str(getattr(has, "value", has)) != self._settings.hardware:
+            self.hub.ask(
+                f"set the hardware of the space {self.name}",
+                self.hub.api.request_space_hardware,
+                self.name,
+                self._settings.hardware,
+            )
+
+    def _info(self) -> SpaceInfo:
+        found: SpaceInfo = self.hub.ask(
+            f"read the space {self.name}", self.hub.api.space_info, self.name
+        )
+        return found
+
+    def _failure(self, stage_: str) -> str:
+        log = self._log(_FAILED[stage_])
+        return f"the space {self.name} ended in {stage_}. Fix the cause in its log:\n{log}"
+
+    def _too_late(self, stage_: str, running: str | None, commit: str) -> str:
+        what = f"is {stage_}"
+        if stage_ == "RUNNING" and running:
+            what = f"still runs the older commit {running[:8]}"
+        return (
+            f"the space {self.name} {what} after {self._settings.wait_s:g} s "
+            f"(deploy.space.wait_s), not {commit[:8]}. The commit is pushed: look at its page, or "
+            f"wait and run again. The end of its log:\n{self._log('build')}"
+        )
+
+    def _log(self, kind: str) -> str:
+        try:
+            lines = self.hub.ask("read its log", self._read_log, kind == "build")
+        except (ConfigError, StageError):
+            return "(its log cannot be read)"
+        return self.hub.clean("\n".join(lines)) or "(its log is empty)"
+
+    def _read_log(self, build: bool) -> list[str]:
+        lines = self.hub.api.fetch_space_logs(self.name, build=build)
+        return [line.rstrip("\n") for line in deque(lines, maxlen=_LOG_LINES)]
+
+
+def _stage(runtime: SpaceRuntime) -> str:
+    return str(getattr(runtime.stage, "value", runtime.stage))
+
+
+def _address(info: SpaceInfo) -> str:
+    """URL of the Space."""
+    if info.host:
+        return info.host.rstrip("/")
+    from openenv.core.utils import hf_space_subdomain
+
+    return f"https://{hf_space_subdomain(info.id)}.hf.space"

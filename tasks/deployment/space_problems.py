@@ -1,0 +1,108 @@
+"""Problems of a Space: others can read its tree, so the tree must not reveal the gold.
+
+The Space either generates them from a secret seed, or reads a private data set that is pushed
+here. `env/server/service.py` is the Space's side of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from env import auth
+from tasks.config import Params
+from tasks.deployment.hub_client import Hub
+from tasks.errors import ConfigError
+
+GUESSABLE = 2**40
+"""Smaller seeds can be found by trial, and the seed reveals the gold."""
+
+
+@dataclass(frozen=True)
+class SpaceProblems:
+    """Origin of the Space's problems."""
+
+    description: str
+    """Text for the tree's README."""
+    variables: dict[str, str] = field(default_factory=dict)
+    secrets: dict[str, str] = field(default_factory=dict)
+    mark: str = ""
+    """Mark that changes with the problems, where nothing else in the tree does."""
+
+
+def check(params: Params, data: Path | None) -> None:
+    """Refuse settings that cannot be served or would reveal gold, before any call of the Hub.
+
+    Raises:
+        ConfigError: one of these settings is wrong.
+    """
+    settings = params.deploy.space
+    synthetic = params.prepare.source == "synthetic"
+    if settings.problems == "dataset" and data is None:
+        raise ConfigError(
+            "deploy.space.problems is dataset, but data/problems is empty. Run "
+            "`python -m flows.pipeline prepare`."
+        )
+    if settings.problems == "seed" and not synthetic:
+        raise ConfigError(
+            f"problems of the source {params.prepare.source} cannot be generated. Set "
+            "deploy.space.problems: dataset."
+        )
+    # Also with a data set: the tree contains the generator and all its settings but the seed.
+    if synthetic and not settings.private and params.prepare.synthetic.seed < GUESSABLE:
+        raise ConfigError(
+            f"a public Space would play problems of seed {params.prepare.synthetic.seed}, "
+            "which others can guess, and so their gold. Set prepare.synthetic.seed to a large "
+            'secret number (python -c "import secrets; print(secrets.randbits(60))"), or '
+            "deploy.space.private: true."
+        )
+
+
+def problems_of(params: Params, hub: Hub, space: str, data: Path | None) -> SpaceProblems:
+    """Origin of the Space's problems; pushes the data set if there is one."""
+    settings = params.deploy.space
+    if settings.problems == "seed":
+        seed = str(params.prepare.synthetic.seed)
+        # The mark shows a change of the seed, but not the seed: a slow hash of a large number.
+        mark = hashlib.scrypt(seed.encode(), salt=space.encode(), n=2**14, r=8, p=1).hex()[:16]
+        return SpaceProblems("generated from a secret seed", {}, {auth.SEED: seed}, f"seed {mark}")
+    assert data is not None
+    token = variable(auth.DATASET_TOKEN, "deploy.space.problems: dataset")
+    name = hub.full_name(settings.dataset)
+    hub.ask(
+        f"create the dataset {name}",
+        hub.api.create_repo,
+        name,
+        repo_type="dataset",
+        private=True,
+        exist_ok=True,
+    )
+    info = hub.ask(f"read the dataset {name}", hub.api.dataset_info, name)
+    if not info.private:
+        raise ConfigError(
+            f"the dataset {name} is public, and contains the gold of every problem. Make it "
+            "private, or name another with deploy.space.dataset."
+        )
+    revision = hub.push(name, "dataset", data)
+    variables = {auth.DATASET: name, auth.DATASET_REVISION: revision}
+    return SpaceProblems("read from a private data set", variables, {auth.DATASET_TOKEN: token})
+
+
+def variable(name: str, wanted_by: str) -> str:
+    """Value of an environment variable.
+
+    Args:
+        name: the variable.
+        wanted_by: the setting that needs it, for the message.
+
+    Raises:
+        ConfigError: it is not set.
+    """
+    value = os.environ.get(name)
+    if not value:
+        token = "a token that may read only that data set"
+        value = token if name == auth.DATASET_TOKEN else "its value"
+        raise ConfigError(f"{wanted_by} needs an environment variable. Set {name} to {value}.")
+    return value

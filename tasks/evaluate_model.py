@@ -1,0 +1,236 @@
+"""Evaluation of one model that is registered, in a folder, or behind an endpoint.
+
+Problems, seeds, environment and figures are those of the stage `evaluate`, so reports are
+comparable. It is not a stage of the chain. It writes reports/measured/NAME.json and its own
+MLflow run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import closing, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agent.evaluation.report import describe, episode_row
+from agent.evaluation.statistics import Bootstrap
+from agent.settings import GenerationSettings
+from tasks import evaluate
+from tasks.config import EvaluateModelSettings, Params
+from tasks.errors import ConfigError, StageError, as_stage_error
+from tasks.io import write_json
+from tasks.registry import versions, warm_start
+from tasks.tracking import lineage, runs
+
+if TYPE_CHECKING:
+    from mlflow.entities.model_registry import ModelVersion
+
+    from agent.evaluation.report import EpisodeRow
+    from agent.policies.endpoint import EndpointPolicy, Usage
+    from tasks.evaluate import Model
+    from tasks.tracking.runs import StageRun
+
+REPORTS = Path("reports/measured")
+MOST_VOID = 0.05
+"""Maximum share of void episodes in each mode. Long episodes are lost first, so voids bias a mean
+of scores in [0, 1] by at most this share. That is about half of its interval at 240 episodes. The
+stage `evaluate` allows more, because it compares pairs of episodes that were both played."""
+PATIENCE_S = 7 * 86_400.0
+"""Idle timeout in seconds, longer than any round of turns; the server stops with the run anyway."""
+_URI = re.compile(r"models:/(?P<name>[^/@]+)(/(?P<version>\d+)|@(?P<alias>.+))")
+
+
+class CountedEndpoint:
+    """A model behind an OpenAI-compatible endpoint, and the total usage of its policies."""
+
+    def __init__(self, base_url: str, model: str, settings: EvaluateModelSettings) -> None:
+        self.base_url, self.model, self.settings = base_url, model, settings
+        self._policies: list[EndpointPolicy] = []
+
+    def __call__(self, generation: GenerationSettings) -> EndpointPolicy:
+        """Policy with the given decoding."""
+        from agent.policies.endpoint import EndpointPolicy
+
+        limits = self.settings.model_dump(include={"concurrency", "timeout_s"})
+        policy = EndpointPolicy(self.base_url, self.model, generation, **limits)
+        self._policies.append(policy)
+        return policy
+
+    def check(self, generation: GenerationSettings) -> None:
+        """Send one greedy and one sampled request before any episode starts.
+
+        Raises:
+            PolicyError: the endpoint refuses, or does not answer.
+        """
+        for temperature in (0.0, generation.temperature):
+            self(generation.model_copy(update={"temperature": temperature})).check()
+
+    @property
+    def usage(self) -> Usage:
+        """Requests and tokens so far."""
+        from agent.policies.endpoint import Usage
+
+        of_all = [vars(policy.usage) for policy in self._policies]
+        return Usage(**{key: sum(usage[key] for usage in of_all) for key in vars(Usage())})
+
+    @property
+    def trouble(self) -> str:
+        """Last error message of a policy; empty if no turn was lost."""
+        return next((policy.trouble for policy in self._policies[::-1] if policy.trouble), "")
+
+    def close(self) -> None:
+        """Close the connections."""
+        for policy in self._policies:
+            policy.close()
+
+
+@as_stage_error()
+def measure_model(params: Params, run: StageRun, model: str, base_url: str | None = None) -> Path:
+    """Play the test problems with one model; returns the report's path.
+
+    Args:
+        params: settings in force; `evaluate` sets the episodes, `evaluate_model` the prices.
+        run: MLflow run for the figures.
+        model: `models:/NAME/VERSION`, `models:/NAME@ALIAS`, a folder, or the endpoint's model.
+        base_url: address of the endpoint; None for a registered model or a folder.
+
+    Raises:
+        ConfigError: `model` is neither a folder nor a registered model.
+        StageError: the data is missing, the model cannot be read, the endpoint refuses, or too
+            many episodes are void.
+    """
+    import torch
+
+    from tasks.deployment.environment import environment
+
+    torch.set_num_threads(params.threads)
+    settings = params.evaluate
+    specs = evaluate.choose(evaluate.TEST, settings.episodes, settings.seed)
+    # A round ends when every ready frame has had its turn; more sessions would only wait.
+    concurrent = params.evaluate_model.concurrency if base_url else settings.generation.batch_frames
+    sessions = min(len(specs), params.env.max_sessions, concurrent)
+    endpoint = CountedEndpoint(base_url, model, params.evaluate_model) if base_url else None
+    subject: Model = endpoint or folder_of(model)
+    with closing(endpoint) if endpoint else nullcontext():
+        if endpoint:
+            endpoint.check(settings.generation)
+        with environment(patient(params)) as url:
+            played = evaluate.play_modes(
+                subject, url, specs, settings, sessions=sessions, label=model
+            )
+            alone = evaluate.play_alone(subject, url, specs, settings, label=model)
+    rows = [
+        episode_row(episode, model, mode, number, params.rewards.success_at)
+        for (mode, number), episodes in played.items()
+        for episode in episodes
+    ]
+    require_nearly_all(rows, model, endpoint)
+    bootstrap = Bootstrap(settings.bootstrap, settings.seed)
+    report = {
+        "model": model,
+        "base_url": base_url,
+        "n": len(specs),
+        "seed": settings.seed,
+        "data_hash": lineage.data_hash(),
+        "cost": cost(endpoint, len(rows) + len(alone), params.evaluate_model),
+        **describe(rows, evaluate.seconds_of(alone), bootstrap),
+    }
+    run.log_metrics(figures(report))
+    path = write_json(REPORTS / f"{re.sub(r'[^A-Za-z0-9.-]+', '-', model).strip('-')}.json", report)
+    run.log_artifact(path)
+    return path
+
+
+def patient(params: Params) -> Params:
+    """Settings under which the environment keeps sessions of a slow model.
+
+    Settings of a Space stay as they are: it outlives the run, and a change would rebuild it.
+    """
+    if params.deploy.target == "space":
+        return params
+    idle = max(params.env.idle_timeout_s, PATIENCE_S)
+    return params.model_copy(update={"env": params.env.model_copy(update={"idle_timeout_s": idle})})
+
+
+def require_nearly_all(
+    rows: Sequence[EpisodeRow], model: str, endpoint: CountedEndpoint | None
+) -> None:
+    """Warn about void episodes.
+
+    Raises:
+        StageError: more than `MOST_VOID` of a mode are void, so the others would be an easier
+            selection of problems.
+    """
+    fix, message = "Read the log of the environment, then run again.", ""
+    if endpoint:
+        fix = (
+            "Lower evaluate_model.concurrency or raise evaluate_model.timeout_s; if sessions were "
+            "idle for too long, raise env.idle_timeout_s of that server."
+        )
+        message = f"; message of the endpoint: {endpoint.trouble}" if endpoint.trouble else ""
+    for mode in ("greedy", "sampled"):
+        of_mode = [row for row in rows if row["mode"] == mode]
+        voids = [row["void"] for row in of_mode if row["void"] is not None]
+        if len(voids) > MOST_VOID * len(of_mode):
+            raise StageError(
+                f"{len(voids)} of {len(of_mode)} {mode} episodes of {model} are void, more than "
+                f"{MOST_VOID:.0%} (first: {voids[0]}{message}). {fix}"
+            )
+    evaluate.require_played(rows, model)
+
+
+def folder_of(model: str) -> Path:
+    """Folder of a model, given as a folder or by its registry address.
+
+    Raises:
+        ConfigError: the name is neither.
+        StageError: the registry does not have the version, or its weights are missing.
+    """
+    if (Path(model) / "config.json").is_file():
+        return Path(model)
+    named = _URI.fullmatch(model)
+    if named is None:
+        raise ConfigError(
+            f"{model!r} is not a model folder. Write a folder, models:/NAME/VERSION or "
+            "models:/NAME@ALIAS, or set base_url for a model behind an endpoint."
+        )
+    return versions.download(version_of(named["name"], named["version"], named["alias"]))
+
+
+def version_of(name: str, version: str | None, alias: str | None) -> ModelVersion:
+    """Registered version by number or by alias.
+
+    Raises:
+        StageError: the registry does not have the version.
+    """
+    if version is not None:
+        return warm_start.by_number(name, version)
+    found = versions.by_alias(name, str(alias))
+    if found is None:
+        raise StageError(f"the registry has no version of {name!r} with the alias {alias!r}")
+    return found
+
+
+def cost(
+    endpoint: CountedEndpoint | None, episodes: int, settings: EvaluateModelSettings
+) -> dict[str, Any] | None:
+    """Requests, tokens and cost of an endpoint; None without an endpoint."""
+    if endpoint is None:
+        return None
+    usage = endpoint.usage
+    total = usage.cost(settings.prompt_price, settings.completion_price)
+    return {**vars(usage), "episodes": episodes, "total": total, "per_episode": total / episodes}
+
+
+def figures(report: Mapping[str, Any]) -> dict[str, float]:
+    """Columns by which runs are compared, with the cost of an endpoint."""
+    found = runs.result_metrics(report)
+    if (paid := report["cost"]) is not None:
+        tokens = paid["prompt_tokens"] + paid["completion_tokens"]
+        found |= {
+            "result/tokens_per_episode": tokens / paid["episodes"],
+            "result/cost_per_episode": paid["per_episode"],
+            "result/failed_requests": paid["failures"],
+        }
+    return found

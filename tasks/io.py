@@ -1,0 +1,76 @@
+"""Outputs of stages: written under a temporary name beside the output, then renamed.
+
+An interrupt leaves either the old output or the new one, never half of one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tasks.errors import StageError
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary path for a file or folder; it replaces `path` when the block succeeds.
+
+    If the block raises, `path` is unchanged and the temporary file is removed. The suffix is kept
+    because writers such as Matplotlib's choose the format by it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
+    _remove(temporary)
+    try:
+        yield temporary
+        if temporary.is_dir():
+            _remove(path)  # os.replace refuses to replace a folder with files
+        os.replace(temporary, path)
+    finally:
+        _remove(temporary)
+
+
+def finite(value: Any) -> Any:
+    """The value with NaN and infinities as None, because JSON cannot express them."""
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value
+
+
+def write_text(path: Path, text: str) -> Path:
+    """Write a UTF-8 file completely or not at all; returns its path."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    return path
+
+
+def write_json(path: Path, data: dict[str, Any] | list[str]) -> Path:
+    """Write a report as indented JSON, completely or not at all; returns its path."""
+    return write_text(path, json.dumps(finite(data), indent=2, allow_nan=False) + "\n")
+
+
+def require(path: Path, stage: str) -> None:
+    """Check that an input exists.
+
+    Raises:
+        StageError: the input is missing; the message names the stage that writes it.
+    """
+    if not path.exists():
+        raise StageError(f"{path} is missing. Run the stage {stage} first.")

@@ -1,0 +1,54 @@
+"""Stage `push`: push everything that DVC recorded to its remote.
+
+The default remote is the ignored folder `.dvc-remote/`. This is not a DVC stage, because a stage
+must not call DVC on its own outputs.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tasks.config import Params, read_yaml
+from tasks.errors import StageError
+
+if TYPE_CHECKING:
+    from tasks.tracking.runs import StageRun
+
+
+def run(params: Params, run: StageRun) -> None:
+    """Push data, base, adapter and merged model of dvc.lock to the remote.
+
+    Raises:
+        StageError: an output is missing or differs from dvc.lock, or the remote refuses.
+    """
+    from dvc.exceptions import DvcException
+    from dvc.lock import LockError
+    from dvc.repo import Repo
+
+    remote = params.push.remote
+    with Repo(".") as repo:
+        try:
+            if changed := repo.status():
+                raise StageError(
+                    f"{', '.join(sorted(changed))} changed since their last run. Run "
+                    "`python -m flows.pipeline run` or `dvc repro` first."
+                )
+            pushed = repo.push(remote=remote)
+        except LockError as error:
+            raise StageError(str(error)) from None
+        except (DvcException, OSError) as error:
+            raise StageError(
+                f"DVC could not push to the remote {remote!r} ({error}). "
+                "List the remotes with `dvc remote list`."
+            ) from None
+    run.log_metrics({"push/files_pushed": float(pushed)})
+    run.set_tags({"dvc.remote": remote, **{f"dvc.{k}": v for k, v in recorded().items()}})
+
+
+def recorded() -> dict[str, str]:
+    """MD5 hashes in dvc.lock by path of the output; DVC finds an output by its hash."""
+    lock = Path("dvc.lock")
+    stages = read_yaml(lock).get("stages", {}) if lock.exists() else {}
+    outs = [out for stage in stages.values() for out in stage.get("outs", [])]
+    return {out["path"].replace("/", "."): out["md5"] for out in outs if "md5" in out}

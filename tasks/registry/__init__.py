@@ -1,0 +1,1 @@
+"""MLflow registry: versions, the champion, and the use of registered models."""

@@ -1,0 +1,58 @@
+"""Serving of questions with their own documents.
+
+The registered model (`mlflow/recursive_model.py`) and `flows/ask.py` share this module: the
+settings of serving, and their own environment server. `agent/rollouts/own_documents.py` plays
+the episodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from agent.policies.base import Policy
+from agent.rollouts import own_documents
+from agent.rollouts.own_documents import Answer, Question
+from tasks.config import DeploySettings, Params
+from tasks.deployment.local import local_server
+
+
+@contextmanager
+def own_server(params: Params, data: Path | None = None) -> Iterator[str]:
+    """URL of a local server on a free port, independent of the deployed environment.
+
+    Raises:
+        StageError: it does not start.
+    """
+    deploy = DeploySettings(wait_s=params.deploy.wait_s)
+    with local_server(params.model_copy(update={"deploy": deploy}), data) as url:
+        yield url
+
+
+def for_documents(params: Params) -> Params:
+    """Settings of a server that plays on documents of the request.
+
+    The server generates few problems, because it needs them only to start.
+    """
+    env = params.env.model_copy(update={"allow_documents": True})
+    collections = dict.fromkeys(params.prepare.synthetic.collections, 0) | {"test": 1}
+    synthetic = params.prepare.synthetic.model_copy(update={"collections": collections})
+    prepare = params.prepare.model_copy(update={"synthetic": synthetic})
+    return params.model_copy(update={"env": env, "prepare": prepare})
+
+
+def answer(policy: Policy, url: str, questions: Sequence[Question], params: Params) -> list[Answer]:
+    """Play the questions with the paper ids, sizes and limits of training.
+
+    Raises:
+        EpisodeError: the environment cannot play.
+    """
+    return own_documents.answer(
+        policy,
+        url,
+        questions,
+        params.rewards,
+        sessions=min(params.env.max_sessions, params.serving.batch_frames),
+        numbered=params.prepare.source == "synthetic",
+    )

@@ -1,0 +1,216 @@
+"""Versions of the registered model: search, download, and comparison by weights.
+
+All calls of the registry go through `registry`, which turns failures into one error. The stage
+`register` adds versions, `champions.py` moves the alias.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tasks.config import RESOLVED, read_resolved
+from tasks.errors import StageError
+from tasks.io import replacing
+from tasks.registry import trained_questions
+from tasks.tracking import lineage, runs
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities.model_registry import ModelVersion, RegisteredModel
+
+    from tasks.config import Params
+
+MERGED = Path("models/merged")
+ARTIFACT = f"artifacts/{MERGED.name}"
+"""Folder of the weights within a version's artifact."""
+FETCHED = Path(".run/registry")
+"""Cache of artifacts from a store that is not on this machine."""
+SERVING = "serving"
+"""Tag of a version: its generation settings in serving, as JSON."""
+LAST_CHAMPION = "champion"
+"""Tag of the registered model: the next champion, set before the alias moves."""
+
+
+def weights_hash(folder: Path) -> str:
+    """First 16 hex digits of SHA-256 over the weights alone; configs contain paths and dates."""
+    return lineage.files_hash(sorted(folder.glob("*.safetensors")), folder)
+
+
+def serving(params: Params) -> str:
+    """Value of the tag `serving` for these settings.
+
+    The batch size is left out, because it depends on the machine.
+    """
+    return params.serving.model_dump_json(exclude={"batch_frames"})
+
+
+def list_versions(name: str) -> list[ModelVersion]:
+    """All registered versions with their tags, the newest first; empty for an unknown model.
+
+    Raises:
+        StageError: the registry fails.
+    """
+    with registry(f"the versions of {name} cannot be listed") as store:
+        found = store.search_model_versions(f"name = '{name}'")
+    return sorted(found, key=lambda version: int(version.version), reverse=True)
+
+
+def get_version(name: str, number: str) -> ModelVersion:
+    """One registered version, with its tags and aliases.
+
+    Raises:
+        StageError: the version does not exist, or the registry fails.
+    """
+    there = [str(found.version) for found in list_versions(name)]
+    if number not in there:
+        raise StageError(
+            f"{name} has no version {number!r}. Choose one of: {', '.join(there) or '(empty)'}."
+        )
+    with registry(f"{name} version {number} cannot be read") as store:
+        return store.get_model_version(name, number)
+
+
+@contextmanager
+def registry(doing: str) -> Iterator[MlflowClient]:
+    """Client of the registry; failures become one error that names the action and the address.
+
+    Args:
+        doing: the action, for the message.
+
+    Raises:
+        StageError: the server is gone, the database is locked or broken, or the requested item
+            is missing.
+    """
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        yield runs.client(runs.tracking_uri())
+    except (MlflowException, SQLAlchemyError) as error:
+        raise StageError(
+            f"{doing}: the MLflow registry at {runs.shown_uri()} failed "
+            f"({runs.first_line(error)}). Nothing is half done: when it answers again, run the "
+            "same command again."
+        ) from None  # as in `runs.answering`
+
+
+def registered(name: str) -> RegisteredModel | None:
+    """The model with its aliases and tags; None if nothing was registered yet.
+
+    Raises:
+        StageError: the registry fails.
+    """
+    with registry(f"{name} cannot be looked up") as store:
+        return next(iter(store.search_registered_models(f"name = '{name}'")), None)
+
+
+def by_alias(name: str, alias: str) -> ModelVersion | None:
+    """The version of an alias, with its tags and aliases; None if the alias is not set.
+
+    Raises:
+        StageError: the registry fails.
+    """
+    from mlflow.exceptions import MlflowException
+
+    with registry(f"{name}@{alias}") as store:
+        try:
+            return store.get_model_version_by_alias(name, alias)
+        except MlflowException as error:
+            # The alias or the model does not exist.
+            if error.error_code in ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST"):
+                return None
+            raise
+
+
+def champion(name: str) -> ModelVersion | None:
+    """The version that serves; None if no version ever did.
+
+    Raises:
+        StageError: the registry fails, or the version that was champion is deleted.
+    """
+    found = by_alias(name, "champion")
+    model = registered(name)
+    if found is not None or model is None:
+        return found
+    last = model.tags.get(LAST_CHAMPION)
+    there = [str(version.version) for version in list_versions(name)]
+    if last is None or last in there:  # the alias never moved to it, so it never served
+        return None
+    raise StageError(
+        f"the champion of {name} was version {last}, which is no longer in the registry. Name "
+        "another with `python -m flows.pipeline rollback --to VERSION`, one of: "
+        f"{', '.join(there) or '(empty)'}."
+    )
+
+
+def download(version: ModelVersion) -> Path:
+    """Folder of a version's merged Hugging Face weights, on this machine.
+
+    It may be the store's own folder: never write to it. A remote artifact is fetched once.
+
+    Raises:
+        StageError: the artifact is gone, or its weights differ from the registered ones.
+    """
+    folder = artifact(version) / ARTIFACT
+    found = weights_hash(folder) if any(folder.glob("*.safetensors")) else "no weights at all"
+    wanted = version.tags.get("weights_hash", found)
+    if found != wanted:
+        raise StageError(
+            f"{named(version)}: {folder} contains other weights ({found}) than were registered "
+            f"({wanted}). Restore the artifact, or delete the version."
+        )
+    return folder
+
+
+def artifact(version: ModelVersion) -> Path:
+    """Folder of a version's whole artifact: weights, settings, code.
+
+    Raises:
+        StageError: it is gone.
+    """
+    from mlflow.artifacts import download_artifacts
+
+    uri = runs.tracking_uri()
+    kept = FETCHED / "-".join(
+        [version.name, str(version.version), version.tags.get("weights_hash", "")]
+    )
+    with registry(f"{named(version)}: its artifact cannot be read"):
+        try:
+            if uri.startswith("sqlite:"):
+                return Path(download_artifacts(version.source))
+            if not kept.is_dir():
+                with replacing(kept) as temporary:
+                    download_artifacts(version.source, dst_path=str(temporary))
+        except OSError as error:
+            raise StageError(
+                f"{named(version)}: its artifact cannot be read ({error}). Restore it."
+            ) from error
+    return kept
+
+
+def settings(version: ModelVersion) -> Params:
+    """Settings that a version was registered with.
+
+    Raises:
+        StageError: the artifact is gone.
+        ConfigError: this version of the code cannot read them.
+    """
+    return read_resolved(artifact(version) / "artifacts" / RESOLVED.name)
+
+
+def trained_on(version: ModelVersion) -> Path | None:
+    """List of a version's trained questions (`trained_questions.py`); None if it has none.
+
+    Raises:
+        StageError: the artifact is gone.
+    """
+    path = artifact(version) / "artifacts" / trained_questions.NAME
+    return path if path.is_file() else None
+
+
+def named(version: ModelVersion) -> str:
+    """Name of a version in messages, such as `rlm version 3`."""
+    return f"{version.name} version {version.version}"

@@ -1,0 +1,89 @@
+"""Warm start from the registry: models/base becomes a registered version's merged weights.
+
+Retraining continues from the champion instead of a newly taught model. The origin of the weights
+is in models/base/provenance.json and in the run's tags.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tasks.errors import StageError
+from tasks.io import replacing
+from tasks.registry import trained_questions, versions
+from tasks.tracking import runs
+
+if TYPE_CHECKING:
+    from mlflow.entities.model_registry import ModelVersion
+
+    from tasks.config import Params
+    from tasks.tracking.runs import StageRun
+
+PROVENANCE = "provenance.json"
+
+
+def write_base(params: Params, run: StageRun, base: Path) -> Path:
+    """Write the version's weights to `base`, and return it.
+
+    Raises:
+        StageError: the version does not exist, or its weights are unreadable or differ.
+    """
+    version = wanted(params)
+    source = versions.download(version)
+    found, expected = versions.weights_hash(source), params.warmstart.weights_hash
+    if expected is not None and expected != found:
+        raise StageError(
+            f"{versions.named(version)} at {runs.shown_uri()} has the weights {found}, not "
+            f"{expected}. Set MLFLOW_TRACKING_URI to the right registry, or warmstart.weights_hash."
+        )
+    provenance = {
+        "from": f"{version.name}/{version.version}",
+        "weights_hash": found,
+        "run_id": version.run_id,
+        "tags": {key: version.tags[key] for key in ("commit", "data_hash") if key in version.tags},
+    }
+    with replacing(base) as folder:
+        shutil.copytree(source, folder)
+        (folder / PROVENANCE).write_text(json.dumps(provenance, indent=2) + "\n", encoding="utf-8")
+        if questions := versions.trained_on(version):
+            shutil.copy(questions, folder / trained_questions.NAME)
+    run.set_tags({"base": provenance["from"], "base_weights_hash": found})
+    return base
+
+
+def wanted(params: Params) -> ModelVersion:
+    """The version that `warmstart.version` names, else the champion.
+
+    Raises:
+        StageError: the version does not exist, or the registry fails.
+    """
+    name, number = params.register_.model_name, params.warmstart.version
+    if number is None:
+        if champion := versions.champion(name):
+            return champion
+        raise StageError(
+            f"the registry has no champion of {name!r} to continue from. Train one with "
+            "warmstart.kind=nano, or name a version with warmstart.version."
+        )
+    return by_number(name, number)
+
+
+def by_number(name: str, number: str) -> ModelVersion:
+    """One version of a registered model.
+
+    Raises:
+        StageError: the version does not exist, or the registry fails.
+    """
+    with versions.registry(f"{name} version {number}") as store:
+        return store.get_model_version(name, number)
+
+
+def origin(base: Path) -> str:
+    """Registered version that a base was made from; `taught here` without one."""
+    try:
+        return str(json.loads((base / PROVENANCE).read_text(encoding="utf-8"))["from"])
+    except (OSError, ValueError, KeyError):
+        return "taught here"

@@ -1,0 +1,1 @@
+"""Figures, HTML pages, the training log and progress on a terminal."""

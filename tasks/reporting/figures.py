@@ -1,0 +1,347 @@
+"""The four figures of a run, drawn from plain tables without file access.
+
+The colours are Okabe and Ito's palette, which readers with any colour vision can distinguish; no
+figure relies on colour alone. `tasks/plots.py` reads the inputs and saves the figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, cast
+
+import pandas as pd
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from agent.settings import CurriculumSettings
+from rewards.settings import WeightSettings, reward_metric
+
+BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
+GREY, INK, FAINT = "#9AA3AD", "#24292F", "#D8DEE4"
+BANDS = ("#F6F8FA", "#E9EEF4", "#DCE4EC", "#CFDAE4")
+COMPONENTS = {
+    "primary_objective": ("Primary objective", BLUE),
+    "process_quality": ("Process quality", GREEN),
+    "format_compliance": ("Format compliance", PURPLE),
+    "efficiency": ("Efficiency", ORANGE),
+}
+TIERS = {
+    "singleton": "1 paper",
+    "focused": "2 papers",
+    "mid_range": "3-4 papers",
+    "wide_net": "5+ papers",
+}
+STYLE: dict[str, Any] = {
+    "font.family": "DejaVu Sans",
+    "font.size": 11,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": GREY,
+    "axes.titlesize": 13,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.titlepad": 12,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": FAINT,
+    "grid.linewidth": 0.8,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "legend.frameon": False,
+    "lines.linewidth": 2.2,
+    "lines.solid_capstyle": "round",
+    "figure.constrained_layout.use": True,
+}
+
+
+def reward_curve(train: pd.DataFrame, baseline: Mapping[str, Any], smooth: int) -> Figure:
+    """Reward and primary objective of the training episodes, over the measured baseline.
+
+    The baseline is that of the played level: problems of other levels are easier or harder.
+
+    Args:
+        train: one row per step: step, level, reward/overall, reward/primary.
+        baseline: the content of reports/baseline.json.
+        smooth: steps of the moving average.
+    """
+    with figure_style():
+        figure = Figure(figsize=(9.6, 5.2))
+        axes = figure.subplots()
+        _shade_levels(axes, train)
+        for score, label, colour in (
+            ("reward", "trained reward", BLUE),
+            ("primary_objective", "primary objective", ORANGE),
+        ):
+            column = reward_metric(score)
+            axes.plot(train["step"], train[column], color=colour, alpha=0.28, linewidth=1.2)
+            axes.plot(train["step"], _smoothed(train[column], smooth), color=colour, label=label)
+        _draw_baseline(axes, train, baseline, "reward", values=True)
+        _steps_axis(axes, train)
+        axes.set(xlabel="Training Step", ylabel="Reward", ylim=(0, 1.06))
+        axes.set_title("Reward while the policy trains")
+        figure.legend(loc="outside lower center", ncols=3)
+        return figure
+
+
+def before_after(report: Mapping[str, Any]) -> Figure:
+    """Both models on the same held-out problems: overall, and by number of gold papers.
+
+    Args:
+        report: the content of reports/evaluation.json.
+    """
+    with figure_style():
+        figure = Figure(figsize=(11, 5.2))
+        left, right = figure.subplots(1, 2, width_ratios=(1, 1.35))
+        for axes, title, groups in (
+            (
+                left,
+                "All problems",
+                [
+                    (label, [_estimate(report[model], name) for model in ("before", "after")])
+                    for label, name in (
+                        ("Reward\n(sampled)", "reward_mean"),
+                        ("F1\n(sampled)", "f1_sampled"),
+                        ("F1\n(greedy)", "f1_greedy"),
+                    )
+                ],
+            ),
+            (
+                right,
+                "F1 (greedy) by papers with evidence",
+                [
+                    (
+                        f"{label}\nn = {report['before']['tiers'][tier]['n']}",
+                        [
+                            _estimate(report[model]["tiers"][tier], "f1_greedy")
+                            for model in ("before", "after")
+                        ],
+                    )
+                    for tier, label in TIERS.items()
+                    if tier in report["before"]["tiers"] and tier in report["after"]["tiers"]
+                ],
+            ),
+        ):
+            _pairs_of_bars(axes, groups)
+            axes.set_title(title)
+        left.set_ylabel("Mean over held-out episodes")
+        handles, labels = left.get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=2)
+        low, high = report["reward"]["ci95"]
+        figure.suptitle(
+            f"{report['n']} unseen problems, same seeds: reward "
+            f"{report['reward']['difference']:+.2f} (95 % interval {low:+.2f} to {high:+.2f})",
+            x=0.01,
+            ha="left",
+            fontsize=12,
+        )
+        return figure
+
+
+def components(
+    train: pd.DataFrame, baseline: Mapping[str, Any], weights: WeightSettings, smooth: int
+) -> Figure:
+    """The four components of the reward, each in a panel of its own.
+
+    Args:
+        train: one row per step: step, level and the four components.
+        baseline: the content of reports/baseline.json.
+        weights: their shares of the reward.
+        smooth: steps of the moving average.
+    """
+    with figure_style():
+        figure = Figure(figsize=(9.6, 6.4))
+        grid = figure.subplots(2, 2, sharex=True, sharey=True)
+        for axes, (name, (label, colour)) in zip(grid.flat, COMPONENTS.items(), strict=True):
+            values = train[reward_metric(name)]
+            axes.plot(train["step"], values, color=colour, alpha=0.28, linewidth=1.2)
+            axes.plot(train["step"], _smoothed(values, smooth), color=colour)
+            _draw_baseline(axes, train, baseline, name)
+            axes.set_title(f"{label}  (weight {getattr(weights, name):.2f})", fontsize=11.5)
+            axes.set_ylim(0, 1.04)
+            _steps_axis(axes, train)
+        for axes in grid[1]:
+            axes.set_xlabel("Training Step")
+        for axes in grid[:, 0]:
+            axes.set_ylabel("Mean, 0 to 1")
+        figure.suptitle(
+            "Components of the reward in training episodes; dotted: before GRPO, same level",
+            x=0.01,
+            ha="left",
+            fontsize=12,
+        )
+        return figure
+
+
+def curriculum(train: pd.DataFrame, settings: CurriculumSettings) -> Figure:
+    """The level played, and the metric with the thresholds that move it.
+
+    Args:
+        train: one row per step: step, level, and `curriculum/metric` or the metric's own column.
+        settings: the curriculum's.
+    """
+    own = reward_metric(settings.metric)
+    column = "curriculum/metric" if "curriculum/metric" in train else own
+    with figure_style():
+        figure = Figure(figsize=(9.6, 5.6))
+        top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(2.2, 1))
+        name = settings.metric.replace("_", " ")
+        top.plot(train["step"], train[column], color=BLUE, marker="o", markersize=3.5)
+        thresholds = [(settings.unlock_above, GREEN, "--", "unlocks the next level above")]
+        if settings.mode == "auto":
+            thresholds.append((settings.fall_back_below, ORANGE, "-.", "falls back to easy below"))
+        for value, colour, style, label in thresholds:
+            top.axhline(value, color=colour, linestyle=style, linewidth=1.6)
+            top.annotate(
+                f"{label} {value:.2f}",
+                (0.995, value),
+                xycoords=("axes fraction", "data"),
+                xytext=(0, 4),
+                textcoords="offset points",
+                ha="right",
+                color=colour,
+                bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1},
+            )
+        highest = float(train[column].max(skipna=True) or 0)
+        top.set(ylabel=name.capitalize(), ylim=(0, max(0.5, min(1.04, highest * 1.15))))
+        start = {
+            "auto": f"starts at {settings.target}, falls back when it is too hard",
+            "always": f"starts at {settings.levels[0]}, up to {settings.target}",
+            "off": f"{settings.target} only",
+        }
+        top.set_title(f"Curriculum: {start[settings.mode]}")
+        places = [settings.levels.index(str(level)) for level in train["level"]]
+        bottom.step(train["step"], places, where="mid", color=INK)
+        bottom.fill_between(train["step"], places, step="mid", color=BLUE, alpha=0.12)
+        bottom.set_yticks(range(len(settings.levels)), settings.levels)
+        bottom.set(xlabel="Training Step", ylabel="Level", ylim=(-0.3, len(settings.levels) - 0.6))
+        steps = list(train["step"])
+        for before, after, step in zip(places, places[1:], steps[1:], strict=False):
+            if before != after:
+                for axes in (top, bottom):
+                    axes.axvline(step - 0.5, color=GREY, linewidth=1, linestyle=":")
+        _steps_axis(bottom, train)
+        return figure
+
+
+def figure_style() -> AbstractContextManager[None]:
+    """Context with the style of all figures."""
+    return rc_context(cast(Any, STYLE))
+
+
+def _smoothed(values: pd.Series, steps: int) -> pd.Series:
+    return values.rolling(steps, min_periods=1).mean()
+
+
+def _steps_axis(axes: Axes, train: pd.DataFrame) -> None:
+    first, last = int(train["step"].min()), int(train["step"].max())
+    axes.set_xlim(first - 0.5, last + 0.5)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=9))
+
+
+def _stretches(train: pd.DataFrame) -> list[tuple[str, float, float]]:
+    """(level, start, end) of each run of steps at one level, extended by half a step."""
+    runs = (train["level"] != train["level"].shift()).cumsum()
+    return [
+        (str(part["level"].iloc[0]), part["step"].iloc[0] - 0.5, part["step"].iloc[-1] + 0.5)
+        for _, part in train.groupby(runs)
+    ]
+
+
+def _shade_levels(axes: Axes, train: pd.DataFrame) -> None:
+    """Draw a band for each run of steps at one level, with its name at the top."""
+    stretches = _stretches(train)
+    order = list(dict.fromkeys(level for level, _, _ in stretches))
+    for level, start, end in stretches:
+        colour = BANDS[order.index(level) % len(BANDS)]
+        axes.axvspan(start, end, color=colour, linewidth=0, zorder=0)
+        narrow = _narrow(train, start, end)
+        place = start + 0.002 * len(train) if narrow else (start + end) / 2
+        side = "left" if narrow else "center"
+        axes.text(place, 1.035, level, ha=side, va="center", fontsize=9.5)
+
+
+def _narrow(train: pd.DataFrame, start: float, end: float) -> bool:
+    """Whether a band is too narrow for centred text, which then starts at its left edge."""
+    return end - start < 0.06 * len(train)
+
+
+def _draw_baseline(
+    axes: Axes, train: pd.DataFrame, baseline: Mapping[str, Any], name: str, values: bool = False
+) -> None:
+    """Draw the untrained model's mean at the level of each band, dotted; optionally as numbers."""
+    x: list[float] = []
+    y: list[float] = []
+    for level, start, end in _stretches(train):
+        measured = baseline.get("levels", {}).get(level, baseline)
+        mean = measured["reward_mean"] if name == "reward" else measured["components"][name]
+        x += [start, end, end]
+        y += [mean, mean, float("nan")]  # a gap: no line from one level to the next
+        if values:
+            narrow = _narrow(train, start, end)
+            axes.annotate(
+                f"{mean:.2f}",
+                (start if narrow else end, mean),
+                xytext=(4 if narrow else -4, -4),
+                textcoords="offset points",
+                ha="left" if narrow else "right",
+                va="top",
+                fontsize=10,
+            )
+    axes.plot(x, y, color=INK, linestyle=":", linewidth=2, label="before GRPO")
+
+
+def _estimate(part: Mapping[str, Any], name: str) -> tuple[float, float, float]:
+    """(mean, low, high); a mean of None (all episodes void) is drawn as 0."""
+    low, high = part[f"{name}_ci95"] or (0.0, 0.0)
+    return part[name] or 0.0, low, high
+
+
+def _pairs_of_bars(
+    axes: Axes, groups: Sequence[tuple[str, Sequence[tuple[float, float, float]]]]
+) -> None:
+    """Draw a grey and a blue bar per group, with 95 % intervals and the means as text."""
+    width = 0.38
+    for index, (label, colour, hatch) in enumerate(
+        (("before GRPO", GREY, "///"), ("after GRPO", BLUE, None))
+    ):
+        values = [estimates[index] for _, estimates in groups]
+        places = [place + (index - 0.5) * width for place in range(len(groups))]
+        axes.bar(
+            places,
+            [mean for mean, _, _ in values],
+            width * 0.94,
+            color=colour,
+            hatch=hatch,
+            edgecolor="white",
+            linewidth=0,
+            label=f"{label} (mean and 95 % interval)",
+        )
+        axes.errorbar(
+            places,
+            [mean for mean, _, _ in values],
+            yerr=[
+                [max(0.0, mean - low) for mean, low, _ in values],
+                [max(0.0, high - mean) for mean, _, high in values],
+            ],
+            fmt="none",
+            ecolor=INK,
+            elinewidth=1.4,
+            capsize=4,
+        )
+        for place, (mean, _, high) in zip(places, values, strict=True):
+            axes.annotate(
+                f"{mean:.2f}",
+                (place, max(mean, high)),
+                xytext=(0, 4),
+                textcoords="offset points",
+                ha="center",
+                fontsize=10,
+            )
+    axes.set_xticks(range(len(groups)), [label for label, _ in groups])
+    axes.set_ylim(0, 1.08)
+    axes.grid(visible=False, axis="x")

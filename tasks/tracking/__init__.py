@@ -1,0 +1,1 @@
+"""Records of runs in MLflow: parameters, metrics, data, traces."""

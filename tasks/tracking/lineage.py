@@ -1,0 +1,110 @@
+"""Lineage of a run, for its tags: commit, data, settings, seed, packages, sandbox.
+
+The module also has the hashes that identify data, weights and code. `runs.py` tags each run,
+`register` each version.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+from collections.abc import Sequence
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tasks.config import Params
+
+DATA = Path("data/problems")
+DEPLOYMENT = Path("reports/deployment.json")
+PACKAGES = ("torch", "transformers", "trl", "peft", "openenv", "prefect", "mlflow", "dvc")
+
+
+def tags(params: Params, stage: str | None = None) -> dict[str, str]:
+    """Tags that are needed to reproduce a run: commit, data, settings, seed, versions, sandbox."""
+    sandbox = deployment()
+    return {
+        "commit": commit(),
+        "data_hash": data_hash(),
+        "params_hash": params_hash(params),
+        "seed": str(seed_of(params, stage)),
+        "versions": json.dumps(versions()),
+        "sandbox": ",".join(sandbox.get("sandbox", [])) or "unknown: no reports/deployment.json",
+    }
+
+
+@cache
+def commit() -> str:
+    """Commit of the working tree, with `-dirty` if tracked files differ from it.
+
+    Figures in plots/ are ignored, because every run draws them again.
+    """
+    changed = ["git", "status", "--porcelain", "--untracked-files=no", "--", ".", ":!plots"]
+    try:
+        head, status = (
+            subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+            for command in (["git", "rev-parse", "HEAD"], changed)
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return "no git"
+    return f"{head}-dirty" if status else head
+
+
+def data_hash() -> str:
+    """Hash of the problems' files, names included; `none` before prepare."""
+    return folder_hash(DATA) if DATA.is_dir() else "none"
+
+
+def folder_hash(folder: Path) -> str:
+    """`files_hash` of all files in a folder."""
+    return files_hash(sorted(p for p in folder.rglob("*") if p.is_file()), folder)
+
+
+def files_hash(files: Sequence[Path], folder: Path) -> str:
+    """First 16 hex digits of SHA-256 over files and their names relative to `folder`."""
+    digest = hashlib.sha256()
+    for path in files:
+        digest.update(path.relative_to(folder).as_posix().encode() + b"\0")
+        with path.open("rb") as stream:
+            digest.update(hashlib.file_digest(stream, "sha256").digest())
+    return digest.hexdigest()[:16]
+
+
+def params_hash(params: Params) -> str:
+    """First 16 hex digits of SHA-256 over the settings in force."""
+    text = json.dumps(params.model_dump(by_alias=True, mode="json"), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def seed_of(params: Params, stage: str | None) -> int:
+    """The stage's own seed; train.seed for stages without one."""
+    if stage == "prepare":
+        return params.prepare.synthetic.seed
+    if stage == "warmstart":
+        return params.warmstart.nano.seed
+    section = getattr(params, stage, None) if stage else None
+    seed: int = getattr(section, "seed", params.train.seed)
+    return seed
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Installed versions of the packages that affect results."""
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def deployment() -> dict[str, Any]:
+    """Report of the deploy stage on the environment; empty before it."""
+    try:
+        return dict(json.loads(DEPLOYMENT.read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return {}
