@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -17,8 +19,17 @@ import pytest
 
 from env.problems.schema import to_row
 from env.problems.store import ProblemStore
-from tasks import deploy
 from tasks.config import Params, resolve
+from tasks.deployment.local import local_server
+from tasks.tracking import runs
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A file's tests run in one process, as do those of one `xdist_group`; the longest begin."""
+    items.sort(key=lambda item: item.path.parent.name != "chain")
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 
 @pytest.fixture(scope="session")
@@ -27,7 +38,7 @@ def server_params() -> Params:
     return resolve(
         overrides=[
             "threads=1",  # stages set it for the whole process; two on busy cores spin
-            "prepare.synthetic.groups={train: 8, validation: 2, test: 8}",
+            "prepare.synthetic.collections={train: 8, validation: 2, test: 8}",
             "env.allow_documents=true",
         ]
     )
@@ -36,7 +47,7 @@ def server_params() -> Params:
 @pytest.fixture(scope="session")
 def server_url(server_params: Params) -> Iterator[str]:
     """Address of a real server that lives as long as the test session."""
-    with deploy.local_server(server_params, data=None) as url:
+    with local_server(server_params, data=None) as url:
         yield url
 
 
@@ -44,6 +55,21 @@ def server_url(server_params: Params) -> Iterator[str]:
 def server_problems(server_params: Params) -> ProblemStore:
     """The server's problems with their gold: for oracles, never for clients."""
     return ProblemStore.generate(server_params.prepare.synthetic)
+
+
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An MLflow store without runs: making its tables takes seconds, copying it none."""
+    path = tmp_path_factory.mktemp("store") / "mlflow.db"
+    runs.client(f"sqlite:///{path}").search_experiments(max_results=1)
+    return path
+
+
+@pytest.fixture
+def mlflow_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_store: Path) -> Path:
+    """The test's own store, which MLFLOW_TRACKING_URI names."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    return Path(shutil.copy(empty_store, tmp_path))
 
 
 @pytest.fixture
@@ -68,45 +94,63 @@ def served_folder(
     return tmp_path
 
 
-@pytest.fixture(scope="module")
-def prefect_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A Prefect server with its scheduler, on a fresh database."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+@pytest.fixture(scope="session")
+def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A Prefect server with its scheduler; tests that use it are of the xdist_group `prefect`."""
     home = tmp_path_factory.mktemp("prefect")
-    log = (home / "server.log").open("wb")
-    server = subprocess.Popen(
-        [Path(sys.executable).parent / "prefect", "server", "start", "--port", str(port)],
-        env={
-            **os.environ,
-            "PREFECT_HOME": str(home),
-            "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-            "PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS": "1",
-        },
-        cwd=home,
-        stdout=log,
-        stderr=log,
-        start_new_session=True,
-    )
-    url = f"http://127.0.0.1:{port}/api"
-    deadline = time.monotonic() + 120
+    for _ in range(3):  # its port may be taken before it listens
+        server, url = start_prefect(home)
+        if wait_for_prefect(server, url):
+            break
+    else:
+        pytest.fail((home / "server.log").read_text())
     try:
-        while True:
-            assert server.poll() is None, (home / "server.log").read_text()
-            assert time.monotonic() < deadline, "Prefect's server did not start"
-            try:
-                if httpx.get(f"{url}/health").is_success:
-                    break
-            except httpx.HTTPError:
-                time.sleep(0.2)
-        from prefect.events.worker import EventsWorker
-        from prefect.settings import PREFECT_API_URL, temporary_settings
-
-        with temporary_settings({PREFECT_API_URL: url}):
-            yield url
-            # What sends events holds on to this server, and would ask it for hours when it is gone.
-            EventsWorker.drain_all(timeout=10)
+        yield url
     finally:
         os.killpg(server.pid, signal.SIGTERM)
         server.wait(timeout=30)
+
+
+def start_prefect(home: Path) -> tuple[subprocess.Popen[bytes], str]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with (home / "server.log").open("wb") as log:
+        server = subprocess.Popen(
+            [Path(sys.executable).parent / "prefect", "server", "start", "--port", str(port)],
+            env={
+                **os.environ,
+                "PREFECT_HOME": str(home),
+                "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+                "PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS": "1",
+            },
+            cwd=home,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    return server, f"http://127.0.0.1:{port}/api"
+
+
+def wait_for_prefect(server: subprocess.Popen[bytes], url: str) -> bool:
+    """False: it ended before it was healthy."""
+    deadline = time.monotonic() + 180
+    while server.poll() is None:
+        assert time.monotonic() < deadline, "Prefect's server did not start"
+        with suppress(httpx.HTTPError):
+            if httpx.get(f"{url}/health").is_success:
+                return True
+        time.sleep(0.2)
+    return False
+
+
+@pytest.fixture(scope="module")
+def prefect_url(prefect_server: str) -> Iterator[str]:
+    """The session's Prefect server, which this module's flows tell of themselves."""
+    from prefect.events.worker import EventsWorker
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
+    with temporary_settings({PREFECT_API_URL: prefect_server}):
+        yield prefect_server
+        # Senders of events keep this server's address and would ask it for hours when it is gone.
+        EventsWorker.drain_all(timeout=10)

@@ -1,0 +1,188 @@
+"""Hostile cells: each attack by itself, as this user and as an ordinary one.
+
+The negative control plays some of them without the system-call filter, where they must get
+through: so these tests can fail. The attacks: `sandbox_attacks.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from helpers.sandbox_attacks import (
+    ATTACKS,
+    CONTROL,
+    LIMITS,
+    ORDINARY_USER,
+    SECRET,
+    open_neighbour,
+    play,
+    play_elsewhere,
+    prepare,
+)
+from helpers.sandbox_events import done
+
+from env.server.sandbox import Repl, SandboxHost, SubCall
+from env.settings import LimitSettings, SandboxSettings
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[SandboxHost]:
+    os.environ["RLM_TEST_SECRET"] = SECRET
+    host = SandboxHost(LIMITS, SandboxSettings())
+    yield host
+    host.close()
+    del os.environ["RLM_TEST_SECRET"]
+
+
+@pytest.fixture(scope="module")
+def neighbour(host: SandboxHost) -> Repl:
+    return open_neighbour(host)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ATTACKS)
+def test_an_attack_harms_nobody(host: SandboxHost, neighbour: Repl, name: str) -> None:
+    assert play(host, neighbour, ATTACKS[name]) == []
+
+
+# --- the same as another user, and without the filter; beside the others, in the other process
+
+elsewhere = pytest.mark.xdist_group("attacks elsewhere")
+
+
+@pytest.fixture(scope="module")
+def as_an_ordinary_user() -> dict[str, Any]:
+    if os.geteuid() != 0:
+        pytest.skip("these tests run as an ordinary user already")
+    if shutil.which("setpriv") is None:
+        pytest.skip("needs setpriv to become an ordinary user")
+    return _reports(play_elsewhere(user=ORDINARY_USER))
+
+
+@pytest.fixture(scope="module")
+def without_the_filter() -> dict[str, Any]:
+    return _reports(play_elsewhere("--unfiltered"))
+
+
+def _reports(lines: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"first": lines[0], **{line["attack"]: line["wrong"] for line in lines[1:]}}
+
+
+@elsewhere
+@pytest.mark.parametrize("name", ATTACKS)
+def test_an_ordinary_user_is_as_safe(as_an_ordinary_user: dict[str, Any], name: str) -> None:
+    assert as_an_ordinary_user[name] == []
+
+
+@elsewhere
+def test_the_ordinary_user_has_no_capability(as_an_ordinary_user: dict[str, Any]) -> None:
+    status = dict(line.split(":\t") for line in as_an_ordinary_user["first"]["status"].splitlines())
+    assert status["Uid"].split() == ["1000"] * 4
+    assert {int(status[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapAmb")} == {0}
+    assert status["Seccomp"] == "2"
+    assert "uid" not in as_an_ordinary_user["first"]["enforced"]
+    assert as_an_ordinary_user["the end"] == 0
+
+
+@elsewhere
+@pytest.mark.parametrize("name", CONTROL)
+def test_negative_control_without_the_filter_it_gets_through(
+    without_the_filter: dict[str, Any], name: str
+) -> None:
+    assert "seccomp" not in without_the_filter["first"]["enforced"]
+    assert without_the_filter[name] != []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gc scan",
+        "frames by sys",
+        "frames by traceback",
+        "frames of a generator",
+        "a callback's __self__",
+        "the worker behind a callback",
+        "memory by address",
+    ],
+)
+def test_a_hunt_finds_what_is_there(host: SandboxHost, neighbour: Repl, name: str) -> None:
+    """In the episode that holds the secret."""
+    prepare(neighbour, host._zygote.pid)
+    (code,) = ATTACKS[f"introspection: {name}"].cells
+    assert "ESCAPED" in done(neighbour.run(code)).stdout
+
+
+def test_settings_cannot_switch_the_filter_off() -> None:
+    for settings in (SandboxSettings, LimitSettings):
+        assert not any("seccomp" in name or "unsafe" in name for name in settings.model_fields)
+    with pytest.raises(ValueError, match="Extra inputs"):
+        SandboxSettings.model_validate({"seccomp": False})
+
+
+# --- what the table cannot say
+
+
+def test_waiting_on_the_channel_is_the_cells_fault() -> None:
+    """Else a cell could void its episode whenever it fears a low reward."""
+    host = SandboxHost(LIMITS.model_copy(update={"cell_wall_s": 0.5}), SandboxSettings())
+    result = done(host.open("").run("import os\nos.read(3, 1)"))
+    assert (result.error, result.variables_lost) == ("killed", True)
+    host.close()
+
+
+def test_a_forged_done_only_confuses_the_cells_own_repl(host: SandboxHost) -> None:
+    repl = host.open("")
+    prepare(repl, host._zygote.pid)
+    (code,) = ATTACKS["channel: forged done with the right id"].cells
+    assert done(repl.run(code)).error is None
+    assert done(repl.run("print('honest')")).error in ("cpu", "killed")
+    assert done(repl.run("print('honest')")).stdout == "honest\n"
+    repl.close()
+
+
+def test_a_forged_call_is_a_call(host: SandboxHost) -> None:
+    """It could have made it anyway; the host counts and answers it like any other."""
+    repl = host.open("")
+    prepare(repl, host._zygote.pid)
+    (code,) = ATTACKS["channel: forged call"].cells
+    assert repl.run(code) == SubCall("llm_query", ["x"], None)
+    assert done(repl.resume("y" * 5_000_000)).error in ("cpu", "killed")
+    repl.close()
+
+
+def test_a_flood_of_finals_is_cut_short(host: SandboxHost) -> None:
+    repl = host.open("")
+    result = done(
+        repl.run("while True:\n    try: FINAL('x' * 4_000_000)\n    except BaseException: pass")
+    )
+    assert (result.error, len(result.final)) == ("killed", 4_000_000)
+    repl.close()
+
+
+def test_a_final_survives_the_crash_after_it(host: SandboxHost) -> None:
+    repl = host.open("")
+    code = "import os\ntry: FINAL(1)\nexcept BaseException: os.abort()"
+    result = done(repl.run(code))
+    assert (result.error, result.final) == ("killed", 1)
+    repl.close()
+
+
+def test_twenty_thousand_calls_by_many_cells(host: SandboxHost) -> None:
+    """Every cell runs to its end or ends for its CPU time."""
+    repl = host.open("")
+    calls = 0
+    started = time.monotonic()
+    while calls < 20_000 and time.monotonic() - started < 60:
+        event = repl.run("for i in range(500): assert llm_query(str(i)) == str(i)")
+        while isinstance(event, SubCall):
+            calls += 1
+            event = repl.resume(event.prompts[0])
+        assert event.error in (None, "cpu"), event.traceback
+        assert not event.variables_lost
+    assert calls >= 20_000
+    repl.close()

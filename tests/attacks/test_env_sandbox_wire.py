@@ -1,0 +1,138 @@
+"""The channel: what an honest worker sends arrives, and nothing else does harm."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from env.server.sandbox.inside.channel import TooLargeError, frame
+from env.server.sandbox.wire import (
+    MAX_ANSWER,
+    MAX_FRAME,
+    MAX_TEXT,
+    BadFrameError,
+    Inbox,
+    WireFrame,
+    pack,
+)
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=30,
+)
+
+
+def receive(data: bytes, piece: int = 1 << 18) -> WireFrame | None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        inbox = Inbox(ours)
+        for start in range(0, len(data), piece):
+            theirs.sendall(data[start : start + piece])
+            inbox.fill()
+        return inbox.take()
+
+
+@given(JSON)
+@settings(max_examples=100, deadline=None)
+def test_any_json_value_arrives_whole(value: Any) -> None:
+    assert receive(frame("final", 7, value)) == WireFrame("final", 7, value)
+
+
+@given(JSON, st.integers(1, 9))
+@settings(max_examples=20, deadline=None)
+def test_pieces_make_a_frame(value: Any, piece: int) -> None:
+    assert receive(frame("final", 7, value), piece) == WireFrame("final", 7, value)
+
+
+@given(st.binary(max_size=300))
+@settings(max_examples=100, deadline=None)
+def test_garbage_is_refused_or_waited_for(data: bytes) -> None:
+    try:
+        received = receive(data)
+    except BadFrameError:
+        return
+    assert received is None
+
+
+@given(JSON | st.dictionaries(st.sampled_from("tnvbsd"), JSON))
+@settings(max_examples=100, deadline=None)
+def test_any_json_header_is_a_frame_or_refused(header: Any) -> None:
+    try:
+        body = json.dumps(header).encode()
+    except ValueError:
+        return
+    data = struct.pack("!II", 4 + len(body), len(body)) + body
+    try:
+        receive(data)
+    except BadFrameError:
+        return
+
+
+def test_a_huge_length_is_refused_before_it_is_read() -> None:
+    with pytest.raises(BadFrameError):
+        receive(struct.pack("!I", MAX_FRAME + 1))
+
+
+def test_half_a_frame_is_not_a_frame() -> None:
+    data = frame("final", 1, ["a" * 1000])
+    assert all(receive(data[:size]) is None for size in range(1, len(data), 97))
+
+
+@pytest.mark.parametrize(
+    "header", [b"[" * 200_000, b'{"t":' + b"1" * 5000 + b"}", b"\xff\xfe", b"null", b'{"t":NaN}']
+)
+def test_headers_that_hurt_parsers_are_refused(header: bytes) -> None:
+    with pytest.raises(BadFrameError):
+        receive(struct.pack("!II", 4 + len(header), len(header)) + header)
+
+
+def test_the_same_text_travels_once() -> None:
+    assert len(frame("call", 1, ["x" * 100_000] * 30)) < 110_000
+
+
+def test_a_text_that_travels_once_counts_as_often_as_it_is_named() -> None:
+    header = {"t": "final", "n": 1, "v": [{"s": 0}] * 17, "b": [1_000_000]}
+    body = json.dumps(header).encode()
+    body = struct.pack("!I", len(body)) + body + b"x" * 1_000_000
+    with pytest.raises(BadFrameError, match="too large"):
+        receive(struct.pack("!I", len(body)) + body, piece=1 << 16)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "x" * MAX_FRAME,
+        list(range(100_000)),
+        2**64,
+        *(["x" * 1_000_000] * times for times in (5, 16, 17)),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_it_is_sent(value: Any) -> None:
+    with pytest.raises(TooLargeError):
+        frame("final", 1, value)
+
+
+@pytest.mark.parametrize(("kind", "most"), [("final", MAX_ANSWER), ("call", MAX_TEXT)])
+def test_both_ends_hold_the_same_number_of_characters_too_many(kind: str, most: int) -> None:
+    text = "x" * (most // 16)
+    assert receive(frame(kind, 1, [text] * 16), piece=1 << 16)
+    with pytest.raises(TooLargeError):
+        frame(kind, 1, [*[text] * 16, "x"])
+
+
+@pytest.mark.parametrize("value", [object(), {"a": {1: object()}}, [print]])
+def test_only_json_types_enter_a_sandbox(value: Any) -> None:
+    with pytest.raises(TypeError):
+        pack(("init", value, {}))

@@ -1,0 +1,177 @@
+"""`flows.ask`: a registered model on the user's own files.
+
+A scripted expert stands for the champion's weights; documents, environment and registry are real.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from agent.policies import scripted
+from agent.policies.base import Policy
+from agent.settings import GenerationSettings
+from env.problems.schema import tier_of
+from flows.ask import app
+from tasks import config, evaluate
+from tasks.config import Params
+from tasks.registry import champions, serving, versions
+from tasks.tracking import runs
+
+ROOT = Path(__file__).parents[2]
+PAPERS = ROOT / "examples/nano_papers"
+QUESTION = "How well does Pobgov do on Velnem?"
+SCRIPTS = {
+    "expert": scripted.expert,
+    "silent": lambda: scripted.Scripted(lambda seen: scripted.block("FINAL([])")),
+}
+
+
+@pytest.fixture
+def folder(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    server_params: Params,
+    server_url: str,
+    mlflow_store: Path,
+) -> Path:
+    """A working folder with an empty registry; weights are the name of a scripted policy."""
+    monkeypatch.chdir(tmp_path)
+    config.write_resolved(server_params)
+
+    def load(path: Path, generation: GenerationSettings) -> Policy:
+        return SCRIPTS[(path / "model.safetensors").read_text()]()
+
+    # The session's server instead of one for each question.
+    monkeypatch.setattr(serving, "own_server", lambda params: nullcontext(server_url))
+    monkeypatch.setattr(evaluate, "load_policy", load)
+    return tmp_path
+
+
+def registered(script: str, params: Params) -> Any:
+    """A version whose weights name a scripted policy."""
+    store = runs.client(runs.tracking_uri())
+    if not versions.list_versions("rlm"):
+        store.create_registered_model("rlm")
+    source = Path(f"kept-{script}").resolve()
+    (source / versions.ARTIFACT).mkdir(parents=True)
+    (source / versions.ARTIFACT / "model.safetensors").write_text(script)
+    config.write_resolved(params).rename(source / "artifacts" / config.RESOLVED)
+    config.write_resolved(params)
+    tags = {"weights_hash": versions.weights_hash(source / versions.ARTIFACT)}
+    return store.create_model_version("rlm", source=str(source), tags=tags)
+
+
+def asked(*arguments: str) -> tuple[int, str, str]:
+    done = CliRunner().invoke(app, list(arguments))
+    return done.exit_code, done.stdout, done.stderr
+
+
+def found(told: str) -> set[tuple[str, str]]:
+    return {(quote["document"], quote["text"]) for quote in json.loads(told)["evidence"]}
+
+
+def test_the_champion_answers_and_after_a_rollback_its_predecessor_does(
+    folder: Path, server_params: Params
+) -> None:
+    first = registered("silent", server_params)
+    champions.crown(versions.get_version("rlm", str(first.version)), instead_of=None)
+    arguments = ("--docs", str(PAPERS), QUESTION, "--json")
+    code, before, told = asked(*arguments)
+    assert code == 0, told
+    second = versions.get_version("rlm", str(registered("expert", server_params).version))
+    champions.crown(second, instead_of=versions.champion("rlm"))
+    _, after, _ = asked(*arguments)
+    # All sentences with both names, as the example's documents hold them; and their places.
+    gold = {
+        (path.name, line)
+        for path in PAPERS.iterdir()
+        for line in path.read_text().splitlines()
+        if "Pobgov" in line and "Velnem" in line
+    }
+    assert tier_of(len(gold)) == "mid_range"
+    assert found(after) == gold
+    for quote in json.loads(after)["evidence"]:
+        text = (PAPERS / quote["document"]).read_text()
+        assert text[quote["start"] : quote["end"]] == quote["text"]
+    assert found(before) == set()
+    champions.rollback("rlm", None)
+    _, again, _ = asked(*arguments)
+    assert found(again) == found(before)
+
+
+def test_a_person_gets_a_table_with_files_and_places(folder: Path) -> None:
+    (folder / "mine").mkdir()
+    (folder / "mine/model.safetensors").write_text("expert")
+    code, told, errors = asked("--docs", str(PAPERS), QUESTION, "--model", "mine")
+    assert code == 0, errors
+    assert "p8-midgov.txt" in told
+    assert "131-157" in told
+    assert "On Velnem, Pobgov gets 38." in told
+    code, told, _ = asked("--docs", str(PAPERS), "Report Kalvot on Mirbex.", "--model", "mine")
+    assert code == 0
+    assert "found no evidence in these documents" in told
+
+
+def test_pages_are_read_and_broken_files_are_named(folder: Path) -> None:
+    (folder / "mine").mkdir()
+    (folder / "mine/model.safetensors").write_text("expert")
+    docs = folder / "docs"
+    docs.mkdir()
+    (docs / "page.html").write_text(
+        "<html><head><title>Pobgov on Velnem</title></head><body><p>A study.</p>"
+        "<p>Pobgov <b>reaches</b> 46\n on Velnem.</p><script>x('Pobgov Velnem')</script></body>"
+    )
+    (docs / "broken.pdf").write_bytes(b"no PDF at all")
+    code, told, errors = asked("--docs", str(docs), QUESTION, "--model", "mine", "--json")
+    assert code == 0, errors
+    assert found(told) == {("page.html", "Pobgov reaches 46 on Velnem.")}
+    assert "left out: " in errors
+    assert "broken.pdf" in errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (
+            ("--docs", str(PAPERS), QUESTION),
+            "rlm has no champion yet. Train and promote",
+        ),
+        (("--docs", "nowhere", QUESTION, "--model", "."), "--docs nowhere: no such folder"),
+        (
+            ("--docs", str(PAPERS), QUESTION, "--model", "7"),
+            "rlm has no version '7'. Choose one of:",
+        ),
+        (("--docs", str(PAPERS), QUESTION, "--model", "best"), "rlm has no version 'best', and"),
+        (("--docs", "empty", QUESTION, "--model", "."), "no document (.md, .txt"),
+        (("--docs", str(PAPERS), " ", "--model", "."), "the question is empty; write one"),
+    ],
+)
+def test_what_cannot_be_asked_is_one_message(
+    folder: Path, arguments: tuple[str, ...], told: str
+) -> None:
+    (folder / "empty").mkdir()
+    code, _, errors = asked(*arguments)
+    assert code == 1
+    assert told in " ".join(errors.split())
+
+
+def test_help_needs_nothing_heavy() -> None:
+    heavy = ("torch", "prefect", "mlflow", "openenv", "pandas")
+    code = f"import sys, flows.ask; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_example_asks_what_its_papers_hold() -> None:
+    told = (ROOT / "docs/registry.md").read_text()
+    assert f'--docs examples/nano_papers "{QUESTION}"' in told
+    for path in PAPERS.iterdir():
+        assert path.read_text().startswith("A study of ")

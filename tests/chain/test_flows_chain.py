@@ -1,0 +1,231 @@
+"""How a chain runs and ends, and what it leaves: Prefect, DVC and MLflow around toy stages."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psutil
+import pytest
+from helpers import toy_chain
+from helpers.chain_runs import environments, flow_runs, in_folder, runs
+
+from env import auth
+from flows import stages
+from tasks import config
+from tasks.config import Params
+from tasks.errors import GateFailed, StageError
+from tasks.tracking import runs as tracking
+
+pytestmark = pytest.mark.xdist_group("prefect")
+FEW = "prepare.synthetic.collections={train: 2, validation: 1, test: 2}"
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mlflow_store: Path) -> Iterator[Path]:
+    """A folder in which toy chains are played."""
+    toy_chain.write(tmp_path, stages.BY_DVC)
+    monkeypatch.setenv("PYTHONPATH", str(toy_chain.ROOT))
+    with in_folder(tmp_path):
+        yield tmp_path
+
+
+def test_a_refusing_gate_ends_the_flow_gated(prefect_url: str, project: Path) -> None:
+    from flows.chain import play
+
+    before, started = environments(), datetime.now(UTC)
+    assert play("quick", ["warmstart.kind=none", FEW]) == GateFailed.exit_code
+    (ended,) = flow_runs(prefect_url, "Gated", started)
+    assert ended["state"]["type"] == "FAILED"
+    assert ended["state"]["message"] == toy_chain.ADVICE
+    parent = runs("rlm-quick")[0]
+    assert parent.info.status == "FAILED"
+    assert parent.data.tags["advice"] == toy_chain.ADVICE
+    gate = runs("gate")[0]
+    assert gate.data.tags["mlflow.parentRunId"] == parent.info.run_id
+    assert gate.info.status == "FAILED"
+    assert not (project / "out/train").exists()
+    assert environments() == before
+    assert "RLM_ENV_URL" not in os.environ
+
+
+def test_a_failed_stage_ends_the_flow_with_its_own_words(
+    prefect_url: str, project: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from flows.chain import play
+
+    started = datetime.now(UTC)
+    settings = ["validate.min_rows=100000"]
+    config.write_resolved(config.resolve("quick", settings))
+    stages.reproduce("prepare")
+    with pytest.raises(StageError, match="validate: "):
+        play("quick", settings)
+    told = capfd.readouterr().out
+    assert "Resuming at validate; kept unchanged: prepare." in told
+    assert "= prepare" in told
+    assert "✗ validate" in told
+    assert runs("prepare")[0].data.tags["cached"] == "true"
+    assert "min_rows" in runs("validate")[0].data.tags["error"]
+    (ended,) = flow_runs(prefect_url, "Failed", started)
+    assert "validate: " in ended["state"]["message"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_stops_everything_and_says_how_to_go_on(
+    prefect_url: str, project: Path, number: signal.Signals
+) -> None:
+    (project / toy_chain.SLOW).touch()
+    command = [sys.executable, "-m", "flows.pipeline", "run"]
+    chain = subprocess.Popen(
+        [*command, "--profile", "quick", "--set", "validate.min_rows=6"],
+        env={**os.environ, "PREFECT_API_URL": prefect_url},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert chain.stdout is not None
+    told = ""
+    while f"1/{len(stages.STAGES)} prepare" not in told:
+        told += (line := chain.stdout.readline())
+        assert line, told
+    while not (project / "started").exists():  # into the stage's command
+        assert chain.poll() is None, told
+        time.sleep(0.1)
+    started = psutil.Process(chain.pid).children(recursive=True)
+    assert any(toy_chain.__file__ in process.cmdline() for process in started)
+    chain.send_signal(number)
+    told += chain.stdout.read()
+    assert chain.wait(timeout=60) == stages.INTERRUPTED
+    assert "Interrupted. Finished stages are kept; continue with: python -m" in told
+    assert "run --profile quick --set validate.min_rows=6" in told
+    assert [process for process in started if process.is_running()] == []
+    assert runs("rlm-quick")[0].info.status == "KILLED"
+
+
+def orphan(chain: str) -> psutil.Process:
+    """A process with a chain's mark whose parent is gone, so it is not a child of this one."""
+    told = subprocess.check_output(
+        ["sh", "-c", "sleep 600 >/dev/null 2>&1 & echo $!"], env={**os.environ, auth.CHAIN: chain}
+    )
+    return psutil.Process(int(told))
+
+
+def ended(process: psutil.Process) -> bool:
+    """Whether it ended, even where nobody takes note of the ends of orphans."""
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+def test_what_a_killed_chain_left_is_stopped_and_said(
+    project: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from flows import chain
+
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    left = orphan(str(gone.pid))
+    other = subprocess.Popen(["sleep", "600"])
+    params = Params()
+    parent = tracking.start_run("rlm-nano", params)
+    child = tracking.start_run("train", params, parent.run_id)
+    chain.RUNNING.mkdir(exist_ok=True)
+    chain.MARK.write_text(json.dumps({"run_id": parent.run_id, "process": str(gone.pid)}))
+    try:
+        killed = chain.clean_after_killed_run()
+        chain.print_kept([], killed)
+        assert ended(left)
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
+    assert "The last run was killed" in capfd.readouterr().out
+    assert not chain.MARK.exists()
+    for run in (parent, child):
+        assert run.client.get_run(run.run_id).info.status == "KILLED"
+    assert chain.clean_after_killed_run() is False
+
+
+def test_a_killed_chain_of_our_own_number_left_nothing_that_we_started() -> None:
+    number = str(os.getpid())
+    left = orphan(number)
+    own = subprocess.Popen(["sleep", "600"], env={**os.environ, auth.CHAIN: number})
+    try:
+        assert stages.stop_leftovers(number) == 1
+        assert ended(left)
+        assert own.poll() is None
+    finally:
+        own.kill()
+        own.wait()
+
+
+def test_a_stage_that_was_killed_is_closed_by_its_chain(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flows import chain
+
+    params = Params()
+    parent = tracking.start_run("rlm-nano", params)
+    monkeypatch.setenv(auth.PARENT_RUN, parent.run_id)
+    begun = []
+
+    def killed(name: str) -> None:
+        begun.append(tracking.start_run(name, params, parent.run_id))
+        raise StageError(f"{name}: command failed (exit code -9). See its output above.")
+
+    monkeypatch.setattr(stages, "reproduce", killed)
+    with pytest.raises(StageError, match="exit code -9"):
+        chain._stage.fn("train", params)
+    (child,) = begun
+    assert child.client.get_run(child.run_id).info.status == "KILLED"
+    parent.end("FAILED")
+
+
+def test_two_chains_never_write_the_same_folder(project: Path) -> None:
+    from flows.runtime import exclusive
+
+    with exclusive(), pytest.raises(StageError, match=rf"process {os.getpid()}"), exclusive():
+        pass
+    with exclusive():
+        pass
+
+
+@pytest.mark.parametrize("command", ["resolve", "prepare"])
+def test_nothing_by_hand_touches_a_folder_where_a_run_works(
+    project: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    from typer.testing import CliRunner
+
+    from flows import pipeline
+    from flows.runtime import exclusive
+
+    ran: list[str] = []
+    monkeypatch.setattr(pipeline, "run_stage", ran.append)
+    before = config.write_resolved(Params()).read_text()
+    with exclusive():
+        told = CliRunner().invoke(pipeline.app, [command])
+        assert (told.exit_code, ran) == (1, [])
+        assert f"another run works in this folder (process {os.getpid()})" in told.output
+        assert config.RESOLVED.read_text() == before
+        # A stage that this very run started by DVC.
+        monkeypatch.setenv(auth.CHAIN, "1")
+        CliRunner().invoke(pipeline.app, [command])
+        assert ran == (["prepare"] if command == "prepare" else [])
+    monkeypatch.delenv(auth.CHAIN)
+    assert CliRunner().invoke(pipeline.app, [command]).exit_code == 0
+
+
+def test_a_cron_deployment_gets_scheduled_runs(prefect_url: str, project: Path) -> None:
+    from flows.chain import rlm
+
+    rlm.to_deployment(name="weekly", cron="0 3 * * 1").apply()  # type: ignore[union-attr]
+    deadline = time.monotonic() + 60
+    while not (scheduled := flow_runs(prefect_url, "Scheduled")):
+        assert time.monotonic() < deadline, "the scheduler made no runs"
+        time.sleep(0.5)
+    assert all(run["auto_scheduled"] for run in scheduled)

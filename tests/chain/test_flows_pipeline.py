@@ -1,0 +1,254 @@
+"""The chain as a whole: what runs when, how it ends, and what it leaves."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import yaml
+from helpers import code_inputs
+from helpers.chain_runs import environments, flow_runs, in_folder, runs
+
+from env.settings import flatten
+from flows import stages
+from tasks import config
+from tasks.config import Params
+from tasks.errors import ConfigError, GateFailed
+from tasks.renamed import STAGES
+
+pytestmark = pytest.mark.xdist_group("prefect")
+ROOT = Path(__file__).parents[2]
+CODE = (
+    "agent",
+    "env",
+    "flows",
+    "mlflow",
+    "profiles",
+    "rewards",
+    "tasks",
+    ".dvc/config",
+    ".dvcignore",
+)
+FILES = ("dvc.yaml", "params.yaml", "constraints.txt")
+UNTAUGHT = ["warmstart.kind=none", "gate.episodes=2", "gate.max_episodes=4"]
+TINY = [
+    "prepare.synthetic.collections={train: 12, validation: 4, test: 8}",
+    "audit.problems=6",
+    # A small model, and one strategy for all roots and one for all children: it learns in seconds.
+    "warmstart.nano.model={hidden: 64, layers: 2, heads: 2, mlp: 128}",
+    "warmstart.nano.mixture={keyword_first: 1, filter_papers: 0, merge_all: 1, final_var: 0}",
+    "warmstart.nano.mixture.papers={'1': 0, '2': 1, '4': 0, '8': 0}",
+    "warmstart.nano.mixture.prompt={both: 1, first: 0, second: 0}",
+    "warmstart.nano.mixture.child={other: 1, none: 0, one: 0, whole: 0}",
+    "warmstart.nano.trees=400",
+    "warmstart.nano.batch_tokens=1024",
+    "warmstart.nano.learning_rate=0.004",
+    "warmstart.nano.drill_steps=40",
+    "warmstart.nano.drill_every=50",
+    "warmstart.nano.probe_pairs=20",
+    "warmstart.nano.slips=0",
+    "warmstart.nano.noise=0",
+    "train.steps=1",
+    "promote.problems=200",
+]
+"""Settings over profile `quick`: every stage does all that it does, in a minute together."""
+DVC = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
+
+
+# --- the command line ---
+
+
+def test_help_needs_nothing_heavy() -> None:
+    heavy = ("torch", "prefect", "mlflow", "openenv", "dvc", "pandas", "great_expectations")
+    code = f"import sys, flows.pipeline; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]"
+
+
+def command(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "flows.pipeline", *arguments],
+        cwd=cwd,
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_a_wrong_setting_ends_the_command_before_anything_starts(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "params.yaml", tmp_path)
+    before = os.times()
+    done = command("run", "--set", "train.steps=0", cwd=tmp_path)
+    after = os.times()
+    assert done.returncode == ConfigError.exit_code
+    assert done.stderr.strip().count("\n") == 0
+    assert "train.steps" in done.stderr
+    assert after.children_user - before.children_user < 10
+    assert [path.name for path in tmp_path.iterdir()] == ["params.yaml"]
+
+
+@pytest.mark.parametrize(("old", "new"), STAGES.items())
+def test_an_old_stage_names_the_new_one(old: str, new: str) -> None:
+    done = command(old, cwd=ROOT)
+    assert done.returncode == ConfigError.exit_code
+    assert f"python -m flows.pipeline {new}" in done.stderr
+
+
+def commands() -> set[str]:
+    from flows.pipeline import app
+
+    shown = [item for item in app.registered_commands if not item.hidden]
+    return {str(item.name or item.callback.__name__) for item in shown}  # type: ignore[union-attr]
+
+
+def test_each_stage_is_a_command_and_a_module() -> None:
+    assert commands() == {*stages.STAGES, "run", "resolve", "check-problems", "models", "rollback"}
+    for name in stages.STAGES:
+        assert (ROOT / f"tasks/{name}.py").is_file(), name
+
+
+# --- DVC's description against the code ---
+
+
+def test_dvc_knows_the_stages_of_the_chain_and_no_others() -> None:
+    assert tuple(DVC) == stages.BY_DVC
+    for name, stage in DVC.items():
+        assert stage["cmd"] == f"python -m flows.pipeline {name}"
+
+
+def test_what_dvc_depends_on_exists_or_is_made_by_an_earlier_stage() -> None:
+    made: set[str] = set()
+    derived = config.derive(Params())
+    for name, stage in DVC.items():
+        for dependency in stage["deps"]:
+            path = ROOT / derived.get(dependency.strip("${}").removeprefix("derived."), dependency)
+            assert path.exists() or dependency in made, (name, dependency)
+            if dependency.startswith(("data", "models", "reports")):
+                assert dependency in made, (name, dependency)
+        outs = [*stage.get("outs", []), *stage.get("metrics", []), *stage.get("plots", [])]
+        made |= {next(iter(out)) if isinstance(out, dict) else out for out in outs}
+
+
+def test_dvc_watches_all_settings_that_a_stage_reads() -> None:
+    # How fast and where, not what; the environment's own settings are watched as sections.
+    free = {"threads", "tracking", "env.max_sessions"}
+    for name, stage in DVC.items():
+        watched = {key for part in stage["params"] for key in part["params.resolved.yaml"]}
+        tree = ast.parse((ROOT / f"tasks/{name}.py").read_text())
+        for node in ast.walk(tree):
+            path = dotted(node)
+            if path is None or path in free or path.split(".")[0] in free:
+                continue
+            prefixes = {path.rsplit(".", cut)[0] for cut in range(path.count(".") + 1)}
+            deeper = any(key.startswith(f"{path}.") for key in watched)
+            assert prefixes & watched or deeper, f"{name} reads {path}, dvc.yaml does not say so"
+
+
+def dotted(node: ast.AST) -> str | None:
+    """`params.env.limits` as `env.limits`; None for anything else."""
+    names: list[str] = []
+    while isinstance(node, ast.Attribute):
+        names.insert(0, node.attr.rstrip("_"))
+        node = node.value
+    found = isinstance(node, ast.Name) and node.id == "params" and names
+    return ".".join(names).removesuffix(".model_dump") if found else None
+
+
+def test_each_section_that_dvc_watches_is_a_setting() -> None:
+    known = flatten(Params().model_dump(by_alias=True, mode="json"))
+    for stage in DVC.values():
+        for key in (key for part in stage["params"] for key in part["params.resolved.yaml"]):
+            assert any(name == key or name.startswith(f"{key}.") for name in known), key
+
+
+# --- the real chain on Prefect's own server ---
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Path]:
+    """A copy of the project's code, without git, in which a chain is played."""
+    for name in CODE:
+        source, target = ROOT / name, tmp_path / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, target)
+    for name in FILES:
+        shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / ".dvc/config.local").write_text("[core]\n    no_scm = true\n")
+    with in_folder(tmp_path), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(ROOT / "tests/helpers/note_imports"), prepend=os.pathsep)
+        patch.setenv("NOTE_IMPORTS", str(tmp_path / "imports.tsv"))
+        yield tmp_path
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1500)
+def test_a_base_without_any_reward_ends_gated(prefect_url: str, project: Path) -> None:
+    from flows.chain import play
+
+    before, started = environments(), datetime.now(UTC)
+    assert play("quick", UNTAUGHT) == GateFailed.exit_code
+    advice = json.loads((project / "reports/gate.json").read_text())["advice"]
+    (ended,) = flow_runs(prefect_url, "Gated", started)
+    assert ended["state"]["message"] == advice
+    assert runs("rlm-quick")[0].data.tags["advice"] == advice
+    assert runs("gate")[0].info.status == "FAILED"
+    assert not (project / "models/adapter").exists()
+    assert environments() == before
+
+
+@pytest.mark.parametrize("settings", [TINY, pytest.param([], marks=pytest.mark.nightly)])
+@pytest.mark.timeout(1500)  # it plays many commands; the limit is for a busy machine
+def test_the_whole_chain_trains_proves_and_registers(
+    prefect_url: str, project: Path, capfd: pytest.CaptureFixture[str], settings: list[str]
+) -> None:
+    from dvc.repo import Repo
+
+    from flows.chain import play
+
+    before = environments()
+    assert play("quick", settings) == 0
+    told = capfd.readouterr().out
+    for name in stages.STAGES:
+        assert re.search(rf"[✓=] {name} \d+ s", told), name
+    assert "Improvement: " in told
+    assert "rlm version 1 (new; challenger)" in told
+    assert re.search("champion .*(promoted: better than|kept: against) the untrained base", told)
+    (parent, *_) = runs("rlm-quick")
+    assert parent.info.status == "FINISHED"
+    assert "result/f1_greedy" in parent.data.metrics
+    for name in stages.STAGES:
+        child = runs(name)[0]
+        assert child.info.status == "FINISHED", name
+        assert child.data.tags["mlflow.parentRunId"] == parent.info.run_id, name
+    for name in ("index.html", "evaluation.json", "train.parquet"):
+        assert (project / "reports" / name).is_file()
+    with Repo(".") as repo:
+        assert repo.status() == {}
+        assert repo.push() == 0
+    noted = code_inputs.noted(project / "imports.tsv")
+    for name in stages.BY_DVC:
+        assert code_inputs.unlisted(name, noted) == set(), name
+        assert code_inputs.unused(name, noted) == set(), name
+
+    # Again: nothing runs, nothing is registered, and MLflow says so.
+    assert play("quick", settings) == 0
+    told = capfd.readouterr().out
+    assert "Nothing changed since the last run" in told
+    for name in stages.BY_DVC:
+        assert f"= {name} " in told
+        assert runs(name)[0].data.tags["cached"] == "true"
+    assert "rlm version 1 (the weights are unchanged" in told
+    assert environments() == before

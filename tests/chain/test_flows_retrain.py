@@ -1,0 +1,308 @@
+"""Retraining: what is fresh, from whom it starts, and that it never fights another run."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import threading
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+from prefect.states import Completed
+
+from env.errors import SourceError, SourceUnreachable
+from flows import retrain, runtime
+from tasks import config
+from tasks.config import Params
+from tasks.data import hub
+from tasks.deployment.space_problems import GUESSABLE
+from tasks.errors import ConfigError, StageError
+from tasks.registry import champions, versions
+
+ROOT = Path(__file__).parents[2]
+NIGHT = datetime(2026, 11, 23, 3, 0, tzinfo=UTC)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mlflow_store: Path) -> Path:
+    (tmp_path / "params.yaml").write_text((ROOT / "params.yaml").read_text())
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def version(number: int) -> Any:
+    return SimpleNamespace(version=str(number), tags={"weights_hash": f"{number:016x}"})
+
+
+def champion(monkeypatch: pytest.MonkeyPatch, found: Any) -> None:
+    monkeypatch.setattr(versions, "champion", lambda name: found)
+
+
+def test_synthetic_data_is_fresh_by_date() -> None:
+    params = Params()
+    first, same, other = (
+        retrain.fresh_data(params, when)
+        for when in (NIGHT, NIGHT.replace(hour=9), NIGHT.replace(day=30))
+    )
+    assert first == same != other
+    assert first.overrides == ["prepare.synthetic.seed=20261123"]
+    assert config.parse_override(*first.overrides)["prepare"]["synthetic"]["seed"] == 20261123
+
+
+def test_a_secret_seed_gives_other_secret_ones_by_date() -> None:
+    def seed(own: int, when: datetime) -> int:
+        synthetic = {"prepare": {"synthetic": {"seed": own}}}
+        fresh = retrain.fresh_data(Params.model_validate(synthetic), when)
+        (override,) = fresh.overrides
+        found = override.removeprefix("prepare.synthetic.seed=")
+        assert found not in fresh.content  # which the run prints
+        return int(found)
+
+    secret = 2**50 + 7
+    nights = [NIGHT, NIGHT.replace(hour=9), NIGHT.replace(day=30)]
+    first, same, other = (seed(secret, night) for night in nights)
+    assert first == same
+    assert len({first, other, seed(secret + 1, NIGHT), secret}) == 4
+    assert min(first, other) >= GUESSABLE
+
+
+def test_a_watched_folder_is_fresh_when_its_content_changed(here: Path) -> None:
+    (here / "papers").mkdir()
+    (here / "papers/one.md").write_text("first")
+    (here / "problems.jsonl").write_text("{}\n")
+    files = {"source": "files", "files": {"path": "problems.jsonl", "documents": "papers"}}
+    params = Params.model_validate({"prepare": files})
+    before = retrain.fresh_data(params, NIGHT)
+    assert retrain.fresh_data(params, NIGHT.replace(day=30)) == before
+    (here / "papers/two.md").write_text("second")
+    after = retrain.fresh_data(params, NIGHT)
+    assert after.content != before.content
+    (here / "problems.jsonl").write_text("{}\n{}\n")
+    assert retrain.fresh_data(params, NIGHT).content not in (before.content, after.content)
+
+
+def test_a_data_set_is_fresh_by_its_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    params = Params.model_validate({"prepare": {"source": "hub", "hub": {"name": "org/papers"}}})
+    monkeypatch.setattr(hub, "commit", lambda settings: "12e45")
+    fresh = retrain.fresh_data(params, NIGHT)
+    assert fresh.content == "org/papers at 12e45"
+    told = config.parse_override(*fresh.overrides)["prepare"]["hub"]["revision"]
+    assert told == "12e45"  # not a number
+
+
+@pytest.mark.parametrize(
+    ("found", "told"), [(SourceUnreachable, StageError), (SourceError, ConfigError)]
+)
+def test_a_data_set_that_cannot_be_asked_stops_the_run(
+    monkeypatch: pytest.MonkeyPatch, found: type[Exception], told: type[Exception]
+) -> None:
+    def refused(settings: Any) -> str:
+        raise found("org/papers: it is not there")
+
+    monkeypatch.setattr(hub, "commit", refused)
+    params = Params.model_validate({"prepare": {"source": "hub", "hub": {"name": "org/papers"}}})
+    with pytest.raises(told, match="retrain: org/papers: it is not there"):
+        retrain.fresh_data(params, NIGHT)
+
+
+def test_the_champion_is_pinned_by_its_number_and_weights(
+    monkeypatch: pytest.MonkeyPatch, here: Path
+) -> None:
+    champion(monkeypatch, version(3))
+    params = config.resolve(
+        "nano", retrain.start_overrides(retrain.champion_to_start_from(Params()))
+    )
+    assert (params.warmstart.kind, params.warmstart.version) == ("champion", "3")
+    assert params.warmstart.weights_hash == f"{3:016x}"
+    assert "from rlm version 3, champion" in retrain.start_in_words(params)
+
+
+def test_what_the_champion_was_trained_on_is_handed_to_prepare(
+    monkeypatch: pytest.MonkeyPatch, here: Path
+) -> None:
+    (here / "artifacts").mkdir()
+    (here / "artifacts/trained.json").write_text('["a"]')
+    monkeypatch.setattr(versions, "get_version", lambda name, number: version(int(number)))
+    monkeypatch.setattr(versions, "artifact", lambda found: here)
+    start = {"version": "3", "weights_hash": None}
+    files = Params.model_validate({"prepare": {"source": "files"}})
+    (override,) = retrain.trained_questions_override(start, files)
+    splits = config.resolve("nano", [override]).prepare.splits
+    assert json.loads(Path(splits.trained or "").read_text()) == ["a"]
+    assert retrain.trained_questions_override(None, files) == []
+    assert retrain.trained_questions_override(start, Params()) == []  # generated again
+    (here / "artifacts/trained.json").unlink()
+    assert retrain.trained_questions_override(start, files) == []
+
+
+def test_without_a_champion_the_profile_teaches(monkeypatch: pytest.MonkeyPatch) -> None:
+    champion(monkeypatch, None)
+    assert retrain.champion_to_start_from(Params()) is None
+    assert "no champion exists yet" in retrain.start_in_words(Params())
+    alone = Params.model_validate({"retrain": {"start": "profile"}})
+    champion(monkeypatch, version(3))
+    assert retrain.champion_to_start_from(alone) is None
+
+
+def test_an_unreadable_champion_stops_the_run(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
+    def broken(name: str) -> None:
+        raise StageError("rlm@champion: version 3 is gone")
+
+    monkeypatch.setattr(versions, "champion", broken)
+    with pytest.raises(StageError, match="version 3 is gone"):
+        retrain.retrain.fn(date="2026-11-23")
+
+
+def test_nothing_new_trains_nothing(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
+    champion(monkeypatch, None)
+    played: list[tuple[Params, str]] = []
+
+    def through(params: Params, kind: str) -> Any:
+        played.append((params, kind))
+        return Completed()
+
+    monkeypatch.setattr(retrain, "through", through)
+    retrain.retrain.fn(date="2026-11-23")
+    assert [(p.prepare.synthetic.seed, kind) for p, kind in played] == [(20261123, "retrain")]
+    again = retrain.retrain.fn(date="2026-11-23")
+    assert len(played) == 1
+    assert again.is_completed()
+    assert "Nothing new: synthetic data of 20261123" in again.message
+    retrain.retrain.fn(date="2026-11-30")
+    assert len(played) == 2
+
+
+def test_a_run_that_did_not_complete_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, here: Path
+) -> None:
+    from prefect.states import Failed
+
+    champion(monkeypatch, None)
+    monkeypatch.setattr(retrain, "through", lambda *_: Failed(name="Gated", message="no"))
+    assert retrain.retrain.fn(date="2026-11-23").name == "Gated"
+    assert retrain.last_retraining() == {}
+    monkeypatch.setattr(retrain, "through", lambda *_: Completed())
+    again = retrain.retrain.fn(date="2026-11-23")
+    assert "Nothing new" not in str(again.message)
+    assert retrain.last_retraining()["completed"] is True
+
+
+class Stopped:
+    """Retrainings whose first one is stopped after its challenger, version 4, became champion."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, first: Any) -> None:
+        self.started: list[str | None] = []
+        self._patch = monkeypatch
+        champion(monkeypatch, first)
+        monkeypatch.setattr(retrain, "through", self._through)
+        there = [version(3), version(4)] if first else [version(4)]
+        monkeypatch.setattr(versions, "list_versions", lambda name: there)
+        with pytest.raises(StageError, match="could not push"):
+            retrain.retrain.fn(date="2026-11-23")
+
+    def _through(self, params: Params, kind: str) -> Any:
+        self.started.append(params.warmstart.version)
+        if len(self.started) == 1:
+            champion(self._patch, version(4))
+            raise StageError("push: DVC could not push")
+        return Completed()
+
+
+def test_a_run_that_was_stopped_goes_on_from_the_champion_of_then(
+    monkeypatch: pytest.MonkeyPatch, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = Stopped(monkeypatch, version(3))
+    capsys.readouterr()
+    retrain.retrain.fn(date="2026-11-23")
+    assert "from rlm version 3, the champion when it began." in capsys.readouterr().out
+    retrain.retrain.fn(date="2026-11-30")
+    assert runs.started == ["3", "3", "4"]
+
+
+def test_the_first_retraining_goes_on_from_the_profile_s_start(
+    monkeypatch: pytest.MonkeyPatch, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = Stopped(monkeypatch, None)
+    assert "no champion exists yet" in capsys.readouterr().out
+    retrain.retrain.fn(date="2026-11-23")
+    assert "from the profile's own warm start (nano)." in capsys.readouterr().out
+    assert runs.started == [None, None]
+
+
+@pytest.mark.parametrize("why", ["deleted", "rolled back", "another registry", "profile"])
+def test_a_start_that_is_no_more_is_not_gone_on_from(
+    monkeypatch: pytest.MonkeyPatch, here: Path, why: str
+) -> None:
+    runs = Stopped(monkeypatch, version(3))
+    third = version(3)
+    if why == "rolled back":
+        third.tags[champions.ROLLED_BACK] = "2026-11-24"
+    if why == "another registry":
+        third.tags["weights_hash"] = "f" * 16
+    there = [version(4)] if why == "deleted" else [third, version(4)]
+    monkeypatch.setattr(versions, "list_versions", lambda name: there)
+    if why == "profile":
+        settings = (here / "params.yaml").read_text()
+        (here / "params.yaml").write_text(settings.replace("start: champion", "start: profile"))
+    retrain.retrain.fn(date="2026-11-23")
+    assert runs.started == ["3", None if why == "profile" else "4"]
+
+
+def test_other_settings_are_something_new(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
+    played: list[Params] = []
+
+    def through(params: Params, kind: str) -> Any:
+        played.append(params)
+        return Completed()
+
+    champion(monkeypatch, None)
+    monkeypatch.setattr(retrain, "through", through)
+    for overrides in ([], ["register.model_name=other"], ["register.model_name=other"]):
+        retrain.retrain.fn(overrides=overrides, date="2026-11-23")
+    assert [params.register_.model_name for params in played] == ["rlm", "other"]
+
+
+def test_a_folder_that_stays_busy_cancels_the_run(here: Path) -> None:
+    with runtime.exclusive():
+        ended = retrain.retrain.fn(overrides=["retrain.wait_s=0.2"])
+    assert ended.is_cancelled()
+    assert "another run works in this folder (process " in ended.message
+
+
+def test_waiting_ends_when_the_folder_is_free(here: Path) -> None:
+    runtime.RUNNING.mkdir()
+    other = runtime.LOCK.open("a+")
+    fcntl.flock(other, fcntl.LOCK_EX)
+    threading.Timer(0.7, other.close).start()
+    started = time.monotonic()
+    with runtime.exclusive(wait_s=30):
+        assert 0.5 < time.monotonic() - started < 10
+
+
+def test_a_date_that_is_none_is_refused(here: Path) -> None:
+    with pytest.raises(ConfigError, match="2026-01-31"):
+        retrain.run_date("next monday")
+
+
+def test_the_committed_deployments_name_flows_of_one_name() -> None:
+    import importlib
+
+    told = yaml.safe_load((ROOT / "prefect.yaml").read_text())
+    assert "pull" not in told
+    assert [item["name"] for item in told["deployments"]] == ["full", "retrain", "evaluate"]
+    for item in told["deployments"]:
+        path, _, name = item["entrypoint"].partition(":")
+        found = getattr(importlib.import_module(path.removesuffix(".py").replace("/", ".")), name)
+        assert found.name == "rlm"
+        assert set(item["parameters"]) <= set(found.parameters.properties)
+        assert item["work_pool"]["name"] == "local"
+        # Its death would be the run's: flows/runtime.py.
+        assert item["work_pool"]["job_variables"] == {"stream_output": False}
+        assert item["concurrency_limit"] == {"limit": 1, "collision_strategy": "ENQUEUE"}
+    (schedule,) = told["deployments"][1]["schedules"]
+    assert schedule["active"] is False

@@ -1,0 +1,67 @@
+"""The whole chain with its environment on a Space: nothing of it plays anywhere else."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from helpers.sandbox_attacks import ROOT
+from helpers.space_hub import TOKEN, serve_spaces
+
+from env import auth
+
+CODE = ("agent", "env", "flows", "mlflow", "profiles", "rewards", "tasks")
+FILES = (
+    *(".dvc/config", ".dvcignore", ".dockerignore", "Dockerfile", "constraints.txt", "dvc.yaml"),
+    *("openenv.yaml", "params.yaml", "prefect.toml"),
+)
+SETTINGS = ("deploy.target=space", "deploy.space.poll_s=1", "prepare.synthetic.seed=8675309")
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3000)
+def test_the_chain_trains_and_evaluates_against_a_private_space(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    for name in CODE:
+        ignore = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, project / name, ignore=ignore)
+    (project / ".dvc").mkdir()
+    for name in FILES:
+        shutil.copy(ROOT / name, project / name)
+    (project / ".dvc/config.local").write_text("[core]\n    no_scm = true\n")
+    with serve_spaces(tmp_path / "hub") as hub:
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "flows.pipeline", "run", "--profile", "quick"),
+                *(word for text in SETTINGS for word in ("--set", text)),
+            ],
+            cwd=project,
+            env={
+                **{name: value for name, value in os.environ.items() if "RLM_" not in name},
+                "PYTHONPATH": str(project),
+                "HF_ENDPOINT": hub.url,
+                "HF_TOKEN": TOKEN,
+                "HF_HOME": str(tmp_path / "home"),
+                "PREFECT_HOME": str(tmp_path / "prefect"),
+            },
+            capture_output=True,
+            text=True,
+        )
+        told = done.stdout + done.stderr
+        assert done.returncode == 0, told[:3000] + told[-2000:]
+        space = hub.repos["space", "ada/rlm"]
+        (gate,) = hub.gates
+    deployed = json.loads((project / "reports/deployment.json").read_text())
+    assert (deployed["url"], deployed["commit"]) == (gate.url, space.sha)
+    assert len(space.commits) == 2
+    assert space.secrets == {auth.SEED: "8675309"}
+    assert gate.opened > 50
+    assert not list((project / "logs").glob("env-*"))
+    assert TOKEN not in told
+    files = [path for path in project.rglob("*") if path.is_file()]
+    assert [path for path in files if TOKEN.encode() in path.read_bytes()] == []

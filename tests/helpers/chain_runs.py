@@ -1,0 +1,53 @@
+"""Records of chains in MLflow and Prefect, and the folder in which a test plays them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from env import auth
+from tasks.tracking import runs as tracking
+
+
+@contextmanager
+def in_folder(path: Path) -> Iterator[None]:
+    """The working folder of a chain with its own MLflow store; no variable of another run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(path)
+        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{path}/mlflow.db")
+        patch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+        for name in ("RLM_ENV_URL", auth.CHAIN, auth.PARENT_RUN):
+            patch.delenv(name, raising=False)
+        yield
+        os.environ.pop(auth.CHAIN, None)
+
+
+def runs(name: str) -> list[Any]:
+    """MLflow runs with a tag `stage`, the newest first."""
+    store = tracking.client(tracking.tracking_uri())
+    found = store.search_runs([tracking.experiment_id("rlm")], f"tags.stage = '{name}'")
+    return list(found)
+
+
+def flow_runs(url: str, state: str, since: datetime | None = None) -> list[dict[str, Any]]:
+    """Flow runs in a state; since a moment, because other tests share the server."""
+    wanted: dict[str, Any] = {"state": {"name": {"any_": [state]}}}
+    if since is not None:
+        wanted["start_time"] = {"after_": since.isoformat()}
+    answer = httpx.post(f"{url}/flow_runs/filter", json={"flow_runs": wanted})
+    return list(answer.raise_for_status().json())
+
+
+def environments() -> list[str]:
+    """Command lines of environment servers that this process started and that still run."""
+    lines = [" ".join(child.cmdline()) for child in psutil.Process().children(recursive=True)]
+    return [line for line in lines if "env.server.app" in line]

@@ -1,0 +1,89 @@
+"""A small OpenAI-compatible server for tests."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+def reversed_message(body: dict) -> str:
+    return body["messages"][-1]["content"][::-1]
+
+
+class FakeServer(ThreadingHTTPServer):
+    """Answers with `reply` of the request's body; `plan` holds statuses to give before that."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), FakeHandler)
+        self.bodies: list[dict] = []
+        self.plan: list[int] = []
+        self.headers: dict[str, str] = {}
+        """Of the answers that the plan gives."""
+        self.error: dict[str, str] = {"message": "no"}
+        """Body of such an answer."""
+        self.reply: Callable[[dict], str | None] = reversed_message
+        self.raw: bytes | None = None
+        """A whole body to send instead of a completion."""
+        self.finish = "stop"
+        self.pause_s = 0.0
+        self.in_flight = self.most_in_flight = 0
+        self.lock = threading.Lock()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/v1"
+
+
+class FakeHandler(BaseHTTPRequestHandler):
+    server: FakeServer
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        with self.server.lock:
+            self.server.bodies.append(body | {"path": self.path})
+            self.server.in_flight += 1
+            self.server.most_in_flight = max(self.server.most_in_flight, self.server.in_flight)
+            status = self.server.plan.pop(0) if self.server.plan else 200
+        time.sleep(self.server.pause_s)
+        with self.server.lock:
+            self.server.in_flight -= 1
+        if status == 0:  # drop the connection
+            self.connection.close()
+            return
+        message = {"role": "assistant", "content": self.server.reply(body)}
+        answer = {
+            "id": "1",
+            "object": "chat.completion",
+            "created": 0,
+            "model": body["model"],
+            "choices": [{"index": 0, "message": message, "finish_reason": self.server.finish}],
+            "usage": {"prompt_tokens": 10, "completion_tokens": 3, "total_tokens": 13},
+        }
+        data = json.dumps(answer if status == 200 else {"error": self.server.error}).encode()
+        if self.server.raw is not None and status == 200:
+            data = self.server.raw
+        self.send_response(status)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(data)))
+        for name, value in self.server.headers.items() if status != 200 else ():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@contextmanager
+def serving() -> Iterator[FakeServer]:
+    """A server that lives as long as the block."""
+    with FakeServer() as fake:
+        threading.Thread(target=fake.serve_forever, kwargs={"poll_interval": 0.02}).start()
+        yield fake
+        fake.shutdown()

@@ -1,0 +1,362 @@
+"""Hostile cells that exhaust or break the process that runs them: one attack each.
+
+Same format as in `sandbox_attacks_outward.py`; `# next cell` begins another cell of the attack.
+"""
+
+CPU = r"""
+## endless loop -> cpu
+while True: pass
+## swallows BaseException -> cpu lost
+def f(): sum(i for i in range(10**9))
+while True:
+    try: f()
+    except BaseException: pass
+## sum of a count -> cpu lost
+import itertools
+sum(itertools.count())
+## deque of a repeat -> cpu lost
+import collections, itertools
+collections.deque(itertools.repeat(0), 0)
+## power -> cpu, cpu lost
+10 ** 10 ** 8
+## digits -> cpu, cpu lost
+sys.set_int_max_str_digits(0)
+str(7 ** 3_000_000)
+## regular expression -> cpu
+import re
+re.match("(a+)+$", "a" * 40 + "b")
+## sleep -> exception
+import time
+time.sleep(10**6)
+## sleep by select -> refused
+import select
+select.select([], [], [], 0.2)
+## sleep by the kernel -> refused
+native("nanosleep", bytes(8) + (2 * 10**8).to_bytes(8, "little"), 0)
+## sleep on a lock -> ok
+import threading
+lock = threading.Lock()
+lock.acquire()
+lock.acquire(timeout=10**6)
+## sleep on a queue -> cpu
+import queue
+queue.Queue().get()
+## gives its processor away -> cpu
+while True: os.sched_yield()
+## pause -> refused
+native("pause")
+## SIGALRM ignored -> cpu
+try: signal.signal(signal.SIGALRM, signal.SIG_IGN)
+except OSError: pass
+while True: pass
+## SIGALRM's handler replaced -> cpu
+try: signal.signal(signal.SIGALRM, print)
+except OSError: pass
+while True: pass
+## all signals blocked -> cpu
+try: signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 64))
+except OSError: pass
+while True: pass
+## in a destructor -> cpu, cpu lost
+class A:
+    def __del__(self):
+        while True: pass
+a = A()
+del a
+## in an exception's text -> cpu
+class E(Exception):
+    def __str__(self):
+        while True: pass
+raise E
+## in a repr -> cpu
+class A:
+    def __repr__(self):
+        while True: pass
+A()
+## in a final -> cpu
+class A:
+    def __str__(self):
+        while True: pass
+FINAL(A())
+## thread pool -> cpu
+from concurrent.futures import ThreadPoolExecutor
+with ThreadPoolExecutor(8) as pool:
+    list(pool.map(lambda n: sum(1 for _ in iter(int, 1)), range(8)))
+"""
+
+MEMORY = r"""
+## one huge text -> memory
+x = "a" * 10**9
+## growth loop -> memory lost, cpu, cpu lost
+x = []
+while True: x.append("a" * 10**6 + str(len(x)))
+## swallows MemoryError -> cpu, cpu lost, memory lost
+x = []
+while True:
+    try: x.append(bytearray(10**6))
+    except MemoryError: pass
+## bytearray -> memory
+bytearray(10**12)
+## repr amplification -> memory
+text = "a" * 10**7
+class Long:
+    def __repr__(self): return text
+x = [Long()]
+for _ in range(7): x = [x, x]
+print(repr(x))
+## repr amplification of strings -> memory, cpu
+x = ["a" * 10**6]
+for _ in range(10): x = [x, x]
+print(repr(x))
+## json amplification -> memory, cpu
+import json
+x = ["a" * 10**6]
+for _ in range(10): x = [x, x]
+json.dumps(x)
+## tiny objects -> memory lost, cpu, cpu lost
+x = []
+while True: x.append([])
+## held across cells -> memory
+x = bytearray(25_000_000)
+# next cell
+y = bytearray(25_000_000)
+# next cell
+z = bytearray(25_000_000)
+## shared pages -> memory lost
+import mmap
+pages = []
+while True: pages.append(mmap.mmap(-1, 10**7))
+## zip bomb -> memory
+import zlib
+bomb = zlib.compress(zlib.compress(bytes(10**7), 1), 1)
+while True: bomb = zlib.decompress(bomb, bufsize=10**8)
+"""
+
+OUTPUT = r"""
+## flood of one gigabyte -> ok, cpu
+for _ in range(1000): print("x" * 10**6)
+## endless prints -> cpu
+while True: print("x" * 10**6)
+## endless small prints -> cpu
+while True: print()
+## endless empty writes -> cpu
+while True: sys.stdout.write("")
+## errors' stream -> cpu
+while True: sys.stderr.write("x")
+## one huge print -> memory
+print("a" * 200_000_000)
+## a huge echo -> ok
+"a" * 10_000_000
+## a huge message -> exception
+raise ValueError("a" * 10_000_000)
+## a huge name -> ok
+globals()["a" * 1_000_000] = 1
+## ten thousand names -> ok
+globals().update({f"a{i}": i for i in range(10_000)})
+## long lines in a traceback -> exception
+exec("1 / 0" + " " * 1_000_000)
+## raw standard input -> refused
+os.read(0, 1)
+## raw standard output -> refused
+os.write(1, b"x")
+## raw standard error -> refused
+os.write(2, b"x")
+## raw other descriptors -> ok
+for fd in [*range(4, 70), 1000]:
+    try:
+        os.write(fd, b"x")
+        print("ESCAPED", fd)
+    except PermissionError:
+        pass
+## C's own printf -> ok
+libc.printf(b"ESCAPED")
+libc.fflush(None)
+"""
+
+PARSER = r"""
+## deep recursion -> exception
+def f(): f()
+f()
+## raised recursion limit -> cpu, cpu lost, memory, memory lost, killed lost
+sys.setrecursionlimit(10**9)
+def f(x): return f([x])
+f(1)
+## nested source -> exception
+eval("(" * 5000 + ")" * 5000)
+## nested operators -> memory, exception
+eval("-" * 100_000 + "1")
+## nested blocks -> exception
+exec("".join(" " * n + "if 1:\n" for n in range(200)) + " " * 200 + "pass")
+## huge number as json -> exception
+import json
+json.loads("1" * 100_000)
+## huge number as source -> exception
+eval("1" * 100_000)
+## nested json -> exception
+import json
+json.loads("[" * 100_000)
+## NFKC identifiers -> refused
+exec("\uff4f\uff53.listdir('/')")
+## NFKC attributes -> refused
+exec("os.\uff4c\uff49\uff53\uff54\uff44\uff49\uff52('/')")
+## code object by hand -> killed lost, exception
+code = (lambda: 0).__code__
+exec(code.replace(co_code=bytes([101, 255, 83, 0]), co_names=()))
+## marshalled code cut off -> exception
+import marshal
+exec(marshal.loads(marshal.dumps(compile("x", "", "exec"))[:-9]))
+## broken pickle -> exception
+import pickle
+pickle.loads(b"\x80\x04" + b"(" * 100_000)
+## pickle of a command -> ok
+import pickle
+class Evil:
+    def __reduce__(self): return os.system, ("true",)
+if pickle.loads(pickle.dumps(Evil())) == 0:
+    print("ESCAPED")
+## xml entities -> exception, memory, cpu
+import xml.etree.ElementTree as tree
+doc = "".join(f'<!ENTITY a{i} "{f"&a{i-1};" * 20 if i else "ha" * 99}">' for i in range(9))
+tree.fromstring(f"<!DOCTYPE d [{doc}]><d>&a8;</d>")
+"""
+
+EXIT = r"""
+## os._exit -> exit lost
+os._exit(0)
+## libc.exit -> exit lost
+libc.exit(5)
+## abort -> killed lost
+os.abort()
+## sys.exit -> exit
+sys.exit(0)
+## SystemExit -> exit
+raise SystemExit
+## KeyboardInterrupt -> exception
+raise KeyboardInterrupt
+## BaseException -> exception
+raise BaseException
+## GeneratorExit -> exception
+raise GeneratorExit
+## all descriptors closed -> ok
+os.closerange(0, 1000)
+## the channel closed -> refused
+os.close(3)
+## the channel shut down -> refused
+native("shutdown", 3, 2)
+## exit with handlers -> exit
+import atexit
+atexit.register(lambda: print("ESCAPED"))
+sys.exit(1)
+"""
+
+TAMPERING = r"""
+## FINAL -> ok
+FINAL = FINAL_VAR = print
+## search -> ok
+search = list_papers = get_abstract = print
+## context -> ok
+context = {"p1": "forged"}
+## context deleted -> ok
+del search, FINAL, context
+## sub-calls -> ok
+llm_query = rlm_query = rlm_query_batched = print
+## builtins -> ok
+import builtins
+builtins.print = builtins.len = builtins.__import__ = None
+## builtins cleared -> exit lost
+import builtins
+builtins.__dict__.clear()
+## own builtins -> ok
+__builtins__ = {}
+## sys.modules -> ok
+sys.modules.clear()
+## output -> ok
+sys.stdout = sys.stderr = None
+## settrace -> exception
+sys.settrace(lambda *a: 1 / 0)
+## settrace in every frame -> ok
+import threading
+threading.settrace(lambda *a: 1 / 0)
+## setprofile -> exception
+sys.setprofile(lambda *a: 1 / 0)
+## audit hook -> killed lost
+sys.addaudithook(lambda *a: 1 / 0)
+## recursion limit -> ok
+sys.setrecursionlimit(50)
+## display hook -> ok
+sys.displayhook = None
+## exception hooks -> ok
+sys.excepthook = sys.unraisablehook = None
+## garbage collector -> ok
+import gc
+gc.disable()
+gc.set_threshold(1)
+gc.callbacks.append(lambda *a: 1 / 0)
+## methods of helpers -> ok
+type(search.__self__).search = None
+## methods of the worker -> ok
+type(FINAL.__self__._finish.__self__).run = None
+## methods of the output -> killed lost
+type(sys.stdout).text = lambda self: "x" * 10**6
+## a module that answers -> killed lost
+class Liar:
+    def __eq__(self, other): raise KeyboardInterrupt
+sys.modules["json"] = Liar()
+## a builtin that answers for ever -> cpu lost
+import builtins
+class Liar:
+    def __eq__(self, other):
+        while True: pass
+builtins.len = Liar()
+## a text that lies -> killed lost
+class Liar(str):
+    def __len__(self): return 0
+    def __getitem__(self, key): return Liar("x" * 10**6)
+print(Liar("x" * 10_000))
+sys.stdout.write(Liar("y" * 10_000))
+## names that are none -> killed lost
+globals()[1] = globals()[None] = 2
+## the output's parts -> killed lost
+sys.stdout._parts.append("x" * 10**6)
+## limits of the output -> killed lost
+sys.stdout._limit = 10**9
+print("x" * 10**6)
+## the cell's number -> ok
+worker._number += 1
+## namespace -> ok
+globals().clear()
+## json -> killed lost
+import json
+json.dumps = None
+## warnings -> ok
+import warnings
+warnings.simplefilter("error")
+## hash of texts -> exception
+str.__hash__ = None
+## rlimits raised -> exception
+import resource
+resource.setrlimit(resource.RLIMIT_AS, (-1, -1))
+## rlimits lowered -> exception
+import resource
+resource.setrlimit(resource.RLIMIT_CPU, (1, 1))
+## rlimits by number -> refused
+native("prlimit64", 0, 7, (1000).to_bytes(8, "little") * 2, 0)
+## setuid -> refused
+os.setuid(0)
+## groups -> refused
+os.setgroups([0])
+## dumpable again -> refused
+native("prctl", 4, 1, 0, 0, 0)
+## umask -> exception
+os.umask(0)
+"""
+
+SOURCES = {
+    "NUL": "a\0b",
+    "lone surrogate": "x = '\ud800' + )",
+    "bidi": "x = \u202e1",
+    "open brackets": "(" * 5000,
+    "a megabyte of minus": "-" * 1_000_000 + "1",
+    "form feeds and tabs": "if 1:\n\tx = 1\n        y = 2\n\fz",
+}
+"""Cells that no parser accepts: each ends as `syntax`."""

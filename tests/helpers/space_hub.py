@@ -1,0 +1,393 @@
+"""A server that speaks the Hub's HTTP for Spaces and private data sets, as its real client asks.
+
+A commit to a Space unpacks the tree, follows its Dockerfile and starts the command: the Space is a
+real process. Faults are put in by tests.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Lock, Thread
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from helpers.dockerfile import build
+
+TOKEN = "hf_write_never_in_a_log"
+READ_TOKEN = "hf_read_never_in_a_log"
+USER = "ada"
+
+
+@dataclass
+class Repo:
+    """One repository, and what runs of it when it is a Space."""
+
+    private: bool
+    hardware: str = "cpu-basic"
+    files: dict[str, bytes] = field(default_factory=dict)
+    commits: list[str] = field(default_factory=list)
+    variables: dict[str, str] = field(default_factory=dict)
+    secrets: dict[str, str] = field(default_factory=dict)
+    runtime: dict[str, Any] = field(default_factory=lambda: {"stage": "NO_APP_FILE"})
+    logs: dict[str, str] = field(default_factory=lambda: {"build": "", "run": ""})
+    host: str = ""
+    restarts: int = 0
+
+    @property
+    def sha(self) -> str:
+        return self.commits[-1]
+
+    def commit(self) -> str:
+        told = f"{len(self.commits)} {sorted(self.files)}"
+        self.commits.append(hashlib.sha1(told.encode()).hexdigest())
+        return self.sha
+
+
+class SpaceHub(ThreadingHTTPServer):
+    """The Hub.
+
+    Args:
+        folder: where Spaces are unpacked.
+        install: Spaces get a venv of their own requirements, instead of this Python.
+        host: where every Space says that it runs; None: each commit starts a process.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, folder: Path, install: bool = False, host: str | None = None) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.folder, self.install, self.host = folder, install, host
+        self.repos: dict[tuple[str, str], Repo] = {}
+        self.faults: dict[str, list[Any]] = {}
+        """Statuses to answer with, one a request, by a part of "METHOD path".
+
+        A float is a number of seconds, after which the answer is 503. `after`: do it, then answer
+        502. `always`: a status for ever.
+        """
+        self.script: list[dict[str, Any]] = []
+        """Runtimes that are reported before the real one; the last of them for ever."""
+        self.scopes = {TOKEN: "write", READ_TOKEN: "read"}
+        self.asked: list[str] = []
+        self.lock = Lock()
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self.gates: list[Gate] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def run_space(self, name: str, repo: Repo) -> None:
+        """Build and start the Space's newest commit, as the Hub does after a push."""
+        sha = repo.sha
+        before = repo.runtime.get("sha")
+        repo.runtime = {"stage": "RUNNING_BUILDING" if before else "BUILDING", "sha": before or sha}
+        if self.host is not None:
+            repo.host, repo.runtime = self.host, {"stage": "RUNNING", "sha": sha}
+            return
+        Thread(target=self._run, args=(name, repo, sha), daemon=True).start()
+
+    def _run(self, name: str, repo: Repo, sha: str) -> None:
+        place = self.folder / f"{name.replace('/', '-')}-{len(repo.commits)}"
+        tree = place / "tree"
+        for path, content in repo.files.items():
+            (tree / path).parent.mkdir(parents=True, exist_ok=True)
+            (tree / path).write_bytes(content)
+        try:
+            image = build(tree, place / "image", self.install)
+        except (OSError, AssertionError, subprocess.CalledProcessError) as error:
+            repo.logs["build"] += f"{error}\n"
+            repo.runtime = {"stage": "BUILD_ERROR", "sha": sha}
+            return
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            port = probe.getsockname()[1]
+        log = place / "log"
+        environment = {**repo.variables, **repo.secrets, "HF_ENDPOINT": self.url}
+        environment["HF_HOME"] = str(place / "cache")
+        Path(environment["HF_HOME"]).mkdir(mode=0o777)
+        Path(environment["HF_HOME"]).chmod(0o777)
+        repo.runtime = {"stage": "APP_STARTING", "sha": sha}
+        process = image.start(port, log, **environment)
+        self._processes.append(process)
+        while process.poll() is None:
+            with suppress(OSError):
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2).close()
+                gate = Gate(port, TOKEN if repo.private else None)
+                self.gates.append(gate)
+                repo.host, repo.runtime = gate.url, {"stage": "RUNNING", "sha": sha}
+                return
+            time.sleep(0.1)
+        repo.logs["run"] = log.read_text()
+        repo.runtime = {"stage": "RUNTIME_ERROR", "sha": sha}
+
+    def close(self) -> None:
+        """End every Space."""
+        for process in self._processes:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        for gate in self.gates:
+            gate.close()
+
+
+class Gate:
+    """The Hub's proxy in front of a Space: a private one wants the token of somebody who may read.
+
+    Args:
+        port: of the Space's process.
+        token: that opens it; None: open to all.
+    """
+
+    def __init__(self, port: int, token: str | None) -> None:
+        self._port, self._token = port, token
+        self.opened = 0
+        """Connections that were let through."""
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._server.getsockname()[1]}"
+        Thread(target=self._serve, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.close()
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._server.accept()
+                Thread(target=self._pass, args=(client,), daemon=True).start()
+
+    def _pass(self, client: socket.socket) -> None:
+        with client, suppress(OSError):
+            head = b""
+            while b"\r\n\r\n" not in head:
+                received = client.recv(65536)
+                if not received:
+                    return
+                head += received
+            if self._token and f"bearer {self._token}".encode().lower() not in head.lower():
+                client.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+                return
+            self.opened += 1
+            with socket.create_connection(("127.0.0.1", self._port)) as space:
+                space.sendall(head)
+                Thread(target=_pump, args=(space, client), daemon=True).start()
+                _pump(client, space)
+
+
+def _pump(source: socket.socket, target: socket.socket) -> None:
+    with suppress(OSError):
+        while received := source.recv(65536):
+            target.sendall(received)
+        target.shutdown(socket.SHUT_WR)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: SpaceHub
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def do_POST(self) -> None:
+        self._answer()
+
+    def do_DELETE(self) -> None:
+        self._answer()
+
+    def do_HEAD(self) -> None:
+        self._answer()
+
+    def _answer(self) -> None:
+        length = int(self.headers.get("Content-Length", 0))
+        self.body = self.rfile.read(length)
+        path = unquote(urlsplit(self.path).path)
+        request = f"{self.command} {path}"
+        self.server.asked.append(request)
+        fault = self._fault(request)
+        if isinstance(fault, float):
+            time.sleep(fault)
+            fault = 503
+        if isinstance(fault, int):
+            return self._send(fault, {"error": "out of order"})
+        with self.server.lock:
+            status, answer = self._route(path)
+        if fault == "after":
+            status, answer = 502, {}
+        self._send(status, answer)
+
+    def _fault(self, request: str) -> Any:
+        for part, faults in self.server.faults.items():
+            if part in request and faults:
+                if faults[0] == "always":
+                    return faults[1]
+                return faults.pop(0)
+        return None
+
+    @property
+    def _scope(self) -> str | None:
+        token = self.headers.get("Authorization", "").removeprefix("Bearer ")
+        return self.server.scopes.get(token)
+
+    def _route(self, path: str) -> tuple[int, Any]:
+        if path == "/api/validate-yaml":
+            return 200, {"errors": [], "warnings": []}
+        if self._scope is None:
+            return 401, {"error": "Invalid username or password."}
+        if path == "/api/whoami-v2":
+            return 200, {"type": "user", "name": USER, "orgs": [], "auth": {}}
+        if path == "/api/repos/create":
+            return self._create()
+        parts = path.removeprefix("/api/").strip("/").split("/")
+        kind, name, rest = parts[0].removesuffix("s"), "/".join(parts[1:3]), parts[3:]
+        repo = self.server.repos.get((kind, name))
+        if repo is None:
+            return 404, {"error": "Repository not found"}
+        if self.command == "POST" and self._scope != "write":
+            return 403, {"error": "Forbidden: this token cannot write"}
+        return self._on_repo(kind, name, repo, rest)
+
+    def _create(self) -> tuple[int, Any]:
+        asked = json.loads(self.body)
+        owner = asked.get("organization") or USER
+        name = f"{owner}/{asked['name']}"
+        kind = asked.get("type", "model")
+        if self._scope != "write" or owner != USER:
+            return 403, {"error": "You don't have the rights to create this repository"}
+        url = f"{self.server.url}/{kind}s/{name}"
+        if (kind, name) in self.server.repos:
+            return 409, {"error": "You already created this repo", "url": url}
+        repo = Repo(asked.get("visibility") == "private", asked.get("hardware", "cpu-basic"))
+        repo.files[".gitattributes"] = b"* text\n"
+        repo.commit()
+        self.server.repos[kind, name] = repo
+        return 200, {"url": url, "name": name, "id": "1"}
+
+    def _on_repo(self, kind: str, name: str, repo: Repo, rest: list[str]) -> tuple[int, Any]:
+        match rest:
+            case [] | ["revision", _]:
+                return 200, _described(name, repo)
+            case ["preupload", _]:
+                asked = [one["path"] for one in json.loads(self.body)["files"]]
+                return 200, {
+                    "files": [
+                        {"path": p, "uploadMode": "regular", "shouldIgnore": False, "oid": None}
+                        for p in asked
+                    ]
+                }
+            case ["commit", _]:
+                return self._commit(kind, name, repo)
+            case ["runtime"]:
+                script = self.server.script
+                now = (script.pop(0) if len(script) > 1 else script[0]) if script else repo.runtime
+                hardware = {"current": repo.hardware, "requested": repo.hardware}
+                return 200, {"hardware": hardware, **now}
+            case ["restart"]:
+                repo.restarts += 1
+                self.server.run_space(name, repo)
+                return 200, {"hardware": {}, **repo.runtime}
+            case ["hardware"]:
+                repo.hardware = json.loads(self.body)["flavor"]
+                return 200, {"hardware": {}, **repo.runtime}
+            case ["variables" | "secrets" as which]:
+                values: dict[str, str] = getattr(repo, which)
+                if self.command == "DELETE":
+                    del values[json.loads(self.body)["key"]]
+                if self.command == "POST":
+                    asked = json.loads(self.body)
+                    values[asked["key"]] = asked["value"]
+                shown = which == "variables"
+                return 200, {key: {"value": v} if shown else {} for key, v in values.items()}
+            case ["logs", which]:
+                lines = repo.logs[which].splitlines(keepends=True)
+                events = [f"data: {json.dumps({'data': line})}\n\n" for line in lines]
+                return 200, "".join(events).encode()
+            case ["tree", *_]:
+                return 200, [
+                    {"type": "file", "path": p, "size": len(c), "oid": _oid(c)}
+                    for p, c in repo.files.items()
+                ]
+            case ["resolve", _, *file] if "/".join(file) in repo.files:
+                return 200, repo.files["/".join(file)]
+        return 404, {"error": f"no such page: {rest}"}
+
+    def _commit(self, kind: str, name: str, repo: Repo) -> tuple[int, Any]:
+        header, *operations = [json.loads(line) for line in self.body.splitlines()]
+        parent = header["value"].get("parentCommit")
+        if parent not in (None, repo.sha):
+            return 412, {"error": "a commit has happened since"}
+        for operation in operations:
+            value = operation["value"]
+            if operation["key"] == "file":
+                repo.files[value["path"]] = base64.b64decode(value["content"])
+            else:
+                del repo.files[value["path"]]
+        sha = repo.commit()
+        if kind == "space":
+            self.server.run_space(name, repo)
+        return 200, {
+            "commitOid": sha,
+            "commitUrl": f"{self.server.url}/{kind}s/{name}/commit/{sha}",
+        }
+
+    def _send(self, status: int, answer: Any) -> None:
+        content = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+        with suppress(OSError):  # a client that ran out of patience
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(content)))
+            if isinstance(answer, bytes):
+                self.send_header("ETag", f'"{_oid(content)}"')
+                self.send_header("X-Repo-Commit", unquote(self.path).split("/")[-2])
+            if status == 404:
+                self.send_header("X-Error-Code", "RepoNotFound")
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(content)
+
+
+def _oid(content: bytes) -> str:
+    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+
+
+def _described(name: str, repo: Repo) -> dict[str, Any]:
+    return {
+        "id": name,
+        "sha": repo.sha,
+        "private": repo.private,
+        "host": repo.host or None,
+        "tags": [],
+        "siblings": [
+            {"rfilename": path, "size": len(content), "blobId": _oid(content)}
+            for path, content in repo.files.items()
+        ],
+    }
+
+
+@contextmanager
+def serve_spaces(
+    folder: Path, install: bool = False, host: str | None = None
+) -> Iterator[SpaceHub]:
+    """A running Hub; its Spaces end with it."""
+    hub = SpaceHub(folder, install, host)
+    thread = Thread(target=hub.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    try:
+        yield hub
+    finally:
+        hub.shutdown()
+        hub.server_close()
+        thread.join()
+        hub.close()

@@ -1,0 +1,126 @@
+"""`env.deterministic`: the same seeds give the same episodes, however busy the machine is."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import pytest
+import torch
+
+from agent.nano.settings import ModelSettings, NanoSettings
+from agent.nano.warmstart import untaught
+from agent.policies.base import TurnReply, TurnRequest
+from agent.policies.hf_policy import TransformersPolicy
+from agent.rollouts.engine import play
+from agent.rollouts.specs import EpisodeSpec
+from agent.rollouts.trajectory import Trajectory
+from agent.settings import GenerationSettings
+from env.problems.store import ProblemStore
+from tasks.config import Params
+from tasks.deployment.local import local_server
+
+CODE = [
+    "print(sorted(context))",
+    "papers = list(context.values()) if isinstance(context, dict) else [context]\n"
+    "print(rlm_query_batched(['which?'] * len(papers[:3]), papers[:3]))",
+    "i = 0\nwhile True:\n    i += 1\n    print(i)",
+    "import random\nprint(random.random(), {'one', 'two', 'three'}, hash('one'))",
+    "print(llm_query('what?'))",
+    "print(i)",
+    "FINAL(search(context, 'the'))",
+    "FINAL(str(context)[:60])",
+]
+"""Code of turns: some run out of time, some use values whose order is random."""
+
+
+def _choice(tokens: list[int]) -> int:
+    return crc32(str(tokens).encode()) % len(CODE)
+
+
+class CodingPolicy(TransformersPolicy):
+    """Tokens are the model's; the text is the piece of code that they choose."""
+
+    def stream(self, requests: Sequence[TurnRequest]) -> Iterator[tuple[int, TurnReply]]:
+        for place, reply in super().stream(requests):
+            text = f"```repl\n{CODE[_choice(reply.sampled_ids)]}\n```"
+            yield place, replace(reply, text=text, finish="stop")
+
+
+@pytest.fixture(scope="module")
+def params(server_params: Params) -> Params:
+    limits = server_params.env.limits.model_copy(
+        update={"cell_cpu_s": 0.3, "cell_wall_s": 100.0, "max_turns": 3}
+    )
+    env = server_params.env.model_copy(update={"deterministic": True, "limits": limits})
+    return server_params.model_copy(update={"env": env})
+
+
+@pytest.fixture(scope="module")
+def url(params: Params) -> Iterator[str]:
+    with local_server(params, data=None) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def model(server_problems: ProblemStore) -> Any:
+    torch.set_num_threads(1)
+    problems = [server_problems.get(i) for i in server_problems.ids("train", "easy")]
+    settings = NanoSettings(model=ModelSettings(hidden=64, layers=2, heads=2, mlp=64))
+    return untaught(settings, problems)
+
+
+def episodes(
+    model: Any, url: str, specs: list[EpisodeSpec], sessions: int, batch_frames: int
+) -> list[Trajectory]:
+    generation = GenerationSettings(max_turn_tokens=8, max_frame_tokens=512).model_copy(
+        update={"batch_frames": batch_frames}
+    )
+    policy = CodingPolicy(model.model.eval(), model.tokenizer, generation)
+    return play(policy, url, specs, sessions=sessions)
+
+
+def without_clocks(tree: Trajectory) -> Trajectory:
+    """The record less seconds and log-probabilities."""
+    frames = {
+        number: replace(
+            frame,
+            ended_s=None,
+            turns=[replace(turn, at_s=0.0, seconds=0.0, logprobs=[]) for turn in frame.turns],
+        )
+        for number, frame in tree.frames.items()
+    }
+    counters = tree.counters.model_copy(update={"env_s": 0.0})
+    return replace(tree, seconds=0.0, frames=frames, counters=counters)
+
+
+def logprobs(trees: list[Trajectory]) -> np.ndarray:
+    frames = [frame for tree in trees for frame in tree.frames.values()]
+    return np.concatenate([turn.logprobs for frame in frames for turn in frame.turns])
+
+
+def test_neither_load_nor_the_order_of_batching_changes_an_episode(
+    model: Any, url: str, server_problems: ProblemStore
+) -> None:
+    ids = server_problems.ids("train", "easy")
+    specs = [EpisodeSpec(ids[i % len(ids)], seed=i) for i in range(8)]
+    quiet = episodes(model, url, specs, sessions=8, batch_frames=64)
+    with ExitStack() as stack:
+        for _ in range(2):
+            load = stack.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
+            stack.callback(load.kill)
+        busy = episodes(model, url, specs[::-1], sessions=3, batch_frames=4)[::-1]
+    assert [tree.void for tree in quiet] == [None] * 8
+    assert [without_clocks(tree) for tree in busy] == [without_clocks(tree) for tree in quiet]
+    np.testing.assert_allclose(logprobs(busy), logprobs(quiet), rtol=0, atol=1e-5)
+    # It was put to the test: cells ran out of time, and trees were more than their roots.
+    assert sum(tree.counters.timeouts for tree in quiet) > 2
+    assert sum(len(tree.frames) for tree in quiet) > 16
+    other = episodes(model, url, [replace(spec, seed=spec.seed + 99) for spec in specs], 8, 64)
+    assert [without_clocks(tree) for tree in other] != [without_clocks(tree) for tree in quiet]

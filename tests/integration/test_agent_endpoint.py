@@ -1,0 +1,245 @@
+"""The endpoint policy against a small OpenAI-compatible server."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from email.utils import format_datetime
+from types import SimpleNamespace
+
+import pytest
+from helpers.fake_endpoint import FakeServer, serving
+
+from agent.errors import PolicyError
+from agent.policies.base import TurnRequest
+from agent.policies.endpoint import EndpointPolicy, seconds_asked
+from agent.settings import GenerationSettings
+from env.models import Message
+
+SETTINGS = GenerationSettings(temperature=0.5, max_turn_tokens=32)
+
+
+@pytest.fixture
+def server() -> Iterator[FakeServer]:
+    with serving() as fake:
+        yield fake
+
+
+def policy_of(server: FakeServer, **changes: object) -> EndpointPolicy:
+    options = {"wait_s": 0.01, "timeout_s": 10.0, **changes}
+    return EndpointPolicy(server.url, "some-model", SETTINGS, **options)
+
+
+def ask(number: int, text: str, first: bool = True) -> TurnRequest:
+    messages = [Message(role="user", content=text)]
+    return TurnRequest((number, 0), messages, 0, "rlm", first, seed=2**40 + number)
+
+
+def test_the_whole_conversation_is_sent_on_every_turn(server):
+    policy = policy_of(server)
+    assert policy.act([ask(0, "abc")])[0].text == "cba"
+    assert policy.act([ask(0, "def", first=False)])[0].text == "fed"
+    assert server.bodies[1]["messages"] == [
+        {"role": "user", "content": "abc"},
+        {"role": "assistant", "content": "cba"},
+        {"role": "user", "content": "def"},
+    ]
+
+
+def test_settings_and_seed_reach_the_endpoint(server):
+    policy_of(server, extra={"top_k": 5}).act([ask(7, "abc")])
+    body = server.bodies[0]
+    assert body["path"] == "/v1/chat/completions"
+    assert (body["model"], body["temperature"], body["max_tokens"]) == ("some-model", 0.5, 32)
+    assert body["seed"] == (2**40 + 7) % 2**31
+    assert body["top_k"] == 5
+
+
+def test_parallel_requests_return_replies_in_order(server):
+    server.pause_s = 0.1
+    replies = policy_of(server, concurrency=4).act([ask(n, f"text{n}") for n in range(8)])
+    assert [reply.text for reply in replies] == [f"text{n}"[::-1] for n in range(8)]
+    assert server.most_in_flight == 4
+
+
+@pytest.mark.parametrize("status", [0, 429, 500, 503])
+def test_a_passing_failure_is_retried(server, status):
+    server.plan = [status, status]
+    policy = policy_of(server)
+    assert policy.act([ask(0, "abc")])[0].text == "cba"
+    assert len(server.bodies) == 3
+    assert policy.usage.failures == 0
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_requested_pause_is_kept(server, status):
+    server.plan, server.headers = [status], {"Retry-After": "1"}
+    started = time.monotonic()
+    reply = policy_of(server, attempts=2, wait_s=1.0).act([ask(0, "abc")])[0]
+    assert reply.text == "cba"
+    assert time.monotonic() - started >= 2  # the requested second and the first pause
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Pauses in seconds; none of them is slept."""
+    waited: list[float] = []
+    monkeypatch.setattr("tenacity.nap.time", SimpleNamespace(sleep=waited.append))
+    return waited
+
+
+def test_retries_outlast_a_quota_of_a_minute(server, pauses):
+    server.plan = [429] * 6
+    policy = EndpointPolicy(server.url, "some-model", SETTINGS)
+    assert policy.act([ask(0, "abc")])[0].text == "cba"
+    assert sum(pauses) > 60
+    assert all(1 <= pause <= 60 for pause in pauses)
+
+
+@pytest.mark.parametrize(("header", "most"), [("9", 11), ("86400", 62), ("inf", 62), ("soon", 2)])
+def test_a_pause_is_at_least_the_requested_one_and_bounded(server, pauses, header, most):
+    server.plan, server.headers = [429], {"Retry-After": header}
+    EndpointPolicy(server.url, "some-model", SETTINGS).act([ask(0, "abc")])
+    assert most - 1 <= pauses[0] <= most
+
+
+def test_seconds_and_dates_are_read():
+    now = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    later = format_datetime(now.replace(second=35), usegmt=True)
+    expected = {later: 30.0, "7": 7.0, "1.5": 1.5, "-3": 0.0, "nan": 0.0, "soon": 0.0, None: 0.0}
+    assert {text: seconds_asked(text, now) for text in expected} == expected
+    assert seconds_asked(later, now.replace(minute=9)) == 0.0
+
+
+def test_a_lasting_failure_is_an_error_turn_of_that_frame_only(server):
+    server.plan = [500] * 3
+    policy = policy_of(server, attempts=3, concurrency=1)
+    replies = policy.act([ask(0, "abc"), ask(1, "def")])
+    assert [reply.finish for reply in replies] == ["error", "stop"]
+    assert len(server.bodies) == 4
+    assert policy.usage.failures == 1
+
+
+def test_a_refused_request_is_an_error_turn_without_retries(server):
+    server.plan = [400]
+    assert policy_of(server).act([ask(0, "abc")])[0].finish == "error"
+    assert len(server.bodies) == 1
+
+
+@pytest.mark.parametrize("raw", [b"<html>busy</html>", b"[]", b'{"choices": [{"message": 1}]}'])
+def test_a_body_that_is_not_a_completion_is_an_error_turn(server, raw):
+    server.raw = raw
+    assert policy_of(server).act([ask(0, "abc")])[0].finish == "error"
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_a_wrong_key_or_model_stops_at_once(server, status):
+    server.plan = [status]
+    with pytest.raises(PolicyError, match="OPENAI_API_KEY"):
+        policy_of(server).act([ask(0, "abc")])
+
+
+@pytest.mark.parametrize("status", [400, 401, 402, 403, 404, 422])
+def test_a_refused_test_question_stops_with_the_endpoints_message(server, status):
+    server.plan = [status]
+    server.error = {"message": "Unsupported parameter: 'max_tokens'"}
+    with pytest.raises(PolicyError, match="Unsupported parameter: 'max_tokens'"):
+        policy_of(server).check()
+    assert len(server.bodies) == 1
+
+
+def test_the_test_question_has_the_settings_and_roles_of_turns(server):
+    policy_of(server).check()
+    (body,) = server.bodies
+    assert (body["temperature"], body["max_tokens"]) == (0.5, 32)
+    assert [message["role"] for message in body["messages"]] == ["system", "user"]
+
+
+@pytest.mark.parametrize("plan", [[0] * 3, [429] * 3, [500] * 3])
+def test_a_test_question_without_an_answer_stops(server, plan):
+    server.plan = plan
+    with pytest.raises(PolicyError, match="does not answer: "):
+        policy_of(server, attempts=3).check()
+
+
+def test_an_unreachable_endpoint_is_reported_after_two_tries(server):
+    server.plan = [0] * 7
+    with pytest.raises(PolicyError, match="does not answer: "):
+        policy_of(server, attempts=7).check()
+    assert len(server.bodies) <= 2
+
+
+@pytest.mark.parametrize("field", ["code", "type"])
+def test_an_empty_account_stops_without_retries(server, field):
+    server.plan = [429]
+    server.error = {"message": "You exceeded your current quota", field: "insufficient_quota"}
+    with pytest.raises(PolicyError, match=r"current quota.*\)\. Check .* the account"):
+        policy_of(server).act([ask(0, "abc")])
+    assert len(server.bodies) == 1
+
+
+@pytest.mark.parametrize("url", ["api.example.org/v1", "localhost:8000/v1", "http://h:port", ""])
+def test_a_wrong_address_is_refused_at_once(url):
+    with pytest.raises(PolicyError, match=r"is not an endpoint's address\. Use one such as http"):
+        EndpointPolicy(url, "some-model", SETTINGS)
+
+
+def test_the_key_is_in_no_message(server):
+    server.plan, server.error = [500, 400, 401], {"message": "key sk-secret is no good"}
+    policy = policy_of(server, api_key="sk-secret\n", attempts=1)
+    policy.act([ask(0, "abc")])
+    messages = [policy.trouble]
+    for _ in range(2):
+        with pytest.raises(PolicyError) as caught:
+            policy.check()
+        messages.append(str(caught.value))
+        assert caught.value.__cause__ is None
+    for text in messages:
+        assert "key *** is no good" in text
+        assert "secret" not in text
+
+
+def test_an_error_in_another_form_is_shown_in_one_line(server):
+    server.plan, server.error = [422], {"detail": "no field\n'seed'"}
+    policy = policy_of(server)
+    policy.act([ask(0, "abc")])
+    assert "422" in policy.trouble
+    assert "'seed'" in policy.trouble
+    assert "\n" not in policy.trouble
+
+
+def test_a_dead_endpoint_stops_the_run(server):
+    policy = policy_of(server, attempts=1, concurrency=1)
+    server.plan = [500] * 15 + [200] + [500] * 40
+    replies = policy.act([ask(n, "abc") for n in range(16)])
+    assert [reply.finish for reply in replies] == ["error"] * 15 + ["stop"]
+    with pytest.raises(PolicyError, match=r"no more turns: 16 requests in a row .* 500 - no"):
+        policy.act([ask(n, "abc") for n in range(100, 140)])
+    assert len(server.bodies) == 32
+
+
+def test_an_unreachable_endpoint_gives_error_turns():
+    policy = EndpointPolicy("http://127.0.0.1:9/v1", "m", SETTINGS, attempts=2, wait_s=0.01)
+    assert policy.act([ask(0, "abc")])[0].finish == "error"
+    assert "refused" in policy.trouble
+
+
+def test_a_truncated_answer_ends_by_length(server):
+    server.finish = "length"
+    assert policy_of(server).act([ask(0, "abc")])[0].finish == "length"
+
+
+def test_usage_is_counted_and_priced(server):
+    policy = policy_of(server)
+    policy.act([ask(n, "abc") for n in range(4)])
+    assert (policy.usage.requests, policy.usage.prompt_tokens) == (4, 40)
+    assert policy.usage.cost(2.0, 10.0) == pytest.approx((40 * 2 + 12 * 10) / 1e6)
+
+
+def test_released_frames_are_forgotten(server):
+    policy = policy_of(server)
+    policy.act([ask(0, "abc")])
+    policy.release([(0, 0)])
+    with pytest.raises(PolicyError, match="first turn"):
+        policy.act([ask(0, "def", first=False)])

@@ -1,0 +1,370 @@
+"""The rollout engine against scripted sessions; with the real environment at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from agent.policies.base import FrameKey, TurnReply, TurnRequest
+from agent.rollouts.engine import play, turn_seed
+from agent.rollouts.specs import EpisodeSpec
+from env.client import Sessions
+from env.errors import EpisodeError, RefusedError
+from env.models import (
+    AnswerMetrics,
+    Counters,
+    FrameView,
+    Message,
+    ProblemCard,
+    RLMAction,
+    RLMObservation,
+)
+
+Answer = RLMObservation | EpisodeError | RefusedError
+
+
+def view(frame: int, text: str = "", status: str = "ready", stop: str | None = None) -> FrameView:
+    return FrameView(
+        frame=frame,
+        parent=0 if frame else None,
+        depth=1 if frame else 0,
+        kind="rlm",
+        messages=[Message(role="user", content=text)] if text else [],
+        status=status,
+        stop_reason=stop,
+    )
+
+
+def card(problem_id: str, tier: str | None = None) -> ProblemCard:
+    return ProblemCard(
+        problem_id=problem_id,
+        collection_id="g1",
+        difficulty="easy",
+        split="test",
+        papers=4,
+        tier=tier,
+    )
+
+
+def two_children(problem_id: str, turn: int) -> Answer:
+    """Root, then two children, then the root again, then the end."""
+    if turn == 0:
+        return RLMObservation(frames=[view(0, "question")], problem=card(problem_id))
+    if turn == 1:
+        return RLMObservation(
+            frames=[view(1, "part 1"), view(2, "part 2")], problem=card(problem_id)
+        )
+    if turn == 2:
+        ended = [view(1, status="ended", stop="final"), view(2, status="ended", stop="max_turns")]
+        return RLMObservation(frames=[*ended, view(0, "output")], problem=card(problem_id))
+    return RLMObservation(
+        frames=[view(0, status="ended", stop="final")],
+        done=True,
+        reward=0.75,
+        components={"primary_objective": 0.5},
+        metrics=AnswerMetrics(precision=1, recall=0.5, f1=2 / 3),
+        counters=Counters(turns=4, sub_calls=2, frames=3, max_depth=1),
+        frame_scores={1: 0.5, 2: 0.0},
+        answer=["a sentence", {"paper_id": "p1", "text": "another"}],
+        problem=card(problem_id, tier="focused"),
+    )
+
+
+class ScriptedSessions:
+    """Sessions whose answers are a function of problem and turn; sees that none is misused."""
+
+    def __init__(self, script: Callable[[str, int], Answer]) -> None:
+        self.script = script
+        self.playing: dict[int, tuple[str, int]] = {}
+        self.open = self.most_open = 0
+        self.actions: list[tuple[str, RLMAction]] = []
+
+    def reset(self, slot: int, **kwargs: Any) -> Future[RLMObservation]:
+        self.playing[slot] = (kwargs["problem_id"], 0)
+        self.most_open = max(self.most_open, len(self.playing))
+        return self._answer(slot)
+
+    def step(self, slot: int, action: RLMAction) -> Future[RLMObservation]:
+        problem_id, turn = self.playing[slot]
+        self.actions.append((problem_id, action))
+        self.playing[slot] = (problem_id, turn + 1)
+        return self._answer(slot)
+
+    def _answer(self, slot: int) -> Future[RLMObservation]:
+        future: Future[RLMObservation] = Future()
+        answer = self.script(*self.playing[slot])
+        if isinstance(answer, Exception):
+            future.set_exception(answer)
+        else:
+            future.set_result(answer)
+        return future
+
+
+class EchoPolicy:
+    """Policy that echoes its input and records requests and released frames."""
+
+    def __init__(self) -> None:
+        self.calls: list[list[TurnRequest]] = []
+        self.released: list[FrameKey] = []
+
+    def act(self, requests: Sequence[TurnRequest]) -> list[TurnReply]:
+        self.calls.append(list(requests))
+        return [
+            TurnReply(
+                text=f"{request.key}: {request.messages[0].content}",
+                prompt_ids=[1, 2],
+                sampled_ids=[3],
+                logprobs=[-0.5],
+            )
+            for request in requests
+        ]
+
+    def release(self, keys: Iterable[FrameKey]) -> None:
+        self.released += keys
+
+
+def specs(count: int) -> list[EpisodeSpec]:
+    return [EpisodeSpec(problem_id=f"q{number}", seed=number) for number in range(count)]
+
+
+def test_a_record_holds_the_whole_tree():
+    (episode,) = play(EchoPolicy(), ScriptedSessions(two_children), specs(1), sessions=1)
+    assert [turn.observation for turn in episode.root.turns] == ["question", "output"]
+    assert [turn.text for turn in episode.root.turns] == ["(0, 0): question", "(0, 0): output"]
+    assert episode.root.turns[0].prompt_ids == [1, 2]
+    assert episode.root.turns[0].logprobs == [-0.5]
+    assert [child.turns[0].observation for child in episode.children(0)] == ["part 1", "part 2"]
+    reasons = {number: frame.stop_reason for number, frame in episode.frames.items()}
+    assert reasons == {0: "final", 1: "final", 2: "max_turns"}
+    assert (episode.difficulty, episode.collection_id, episode.tier) == ("easy", "g1", "focused")
+    assert (episode.reward, episode.components) == (0.75, {"primary_objective": 0.5})
+    assert episode.metrics == AnswerMetrics(precision=1, recall=0.5, f1=2 / 3)
+    assert episode.counters.sub_calls == 2
+    assert episode.frame_scores == {1: 0.5, 2: 0.0}
+    assert episode.answer == ["a sentence", {"paper_id": "p1", "text": "another"}]
+    assert episode.void is None
+    assert episode.answered
+
+
+def test_all_ready_frames_of_all_episodes_are_one_call():
+    policy = EchoPolicy()
+    play(policy, ScriptedSessions(two_children), specs(5), sessions=5)
+    assert [len(call) for call in policy.calls] == [5, 10, 5]
+    assert [request.first for request in policy.calls[2]] == [False] * 5
+
+
+def test_more_specs_than_sessions_refill_and_keep_their_order():
+    sessions = ScriptedSessions(two_children)
+    seen: list[str] = []
+    episodes = play(
+        EchoPolicy(),
+        sessions,
+        specs(7),
+        sessions=3,
+        on_episode=lambda episode: seen.append(episode.problem_id),
+    )
+    assert [episode.problem_id for episode in episodes] == [f"q{n}" for n in range(7)]
+    assert seen == [f"q{n}" for n in range(7)]
+    assert sessions.most_open == 3
+    assert all(episode.root.turns[0].text.endswith("question") for episode in episodes)
+
+
+def test_every_frame_is_released_once_it_ended():
+    policy = EchoPolicy()
+    play(policy, ScriptedSessions(two_children), specs(3), sessions=2)
+    assert set(policy.released) == {(n, frame) for n in range(3) for frame in range(3)}
+    children = [policy.released.index((0, 1)), policy.released.index((0, 2))]
+    assert max(children) < policy.released.index((0, 0))
+
+
+def test_turns_have_seeds_of_their_own_that_only_depend_on_spec_frame_and_turn():
+    policy = EchoPolicy()
+    play(policy, ScriptedSessions(two_children), specs(3), sessions=3)
+    seeds = {(r.key, r.seed) for call in policy.calls for r in call}
+    assert len({seed for _, seed in seeds}) == 3 * 4
+    again = EchoPolicy()
+    play(again, ScriptedSessions(two_children), specs(3), sessions=1)
+    assert {(r.key, r.seed) for call in again.calls for r in call} == seeds
+    assert ((2, 1), turn_seed(2, 1, 0)) in seeds
+
+
+def test_actions_are_numbered_within_an_episode():
+    sessions = ScriptedSessions(two_children)
+    play(EchoPolicy(), sessions, specs(2), sessions=1)
+    assert [(name, action.seq) for name, action in sessions.actions] == [
+        *(("q0", seq) for seq in range(3)),
+        *(("q1", seq) for seq in range(3)),
+    ]
+
+
+class BackwardsPolicy(EchoPolicy):
+    """Writes the turns of a round in reverse, and notes how many actions were sent before each."""
+
+    def __init__(self, sessions: ScriptedSessions) -> None:
+        super().__init__()
+        self.sessions = sessions
+        self.sent: list[list[int]] = []
+
+    def stream(self, requests: Sequence[TurnRequest]) -> Iterator[tuple[int, TurnReply]]:
+        before = len(self.sessions.actions)
+        self.sent.append([])
+        for place, reply in reversed(list(enumerate(self.act(requests)))):
+            self.sent[-1].append(len(self.sessions.actions) - before)
+            yield place, reply
+
+
+def test_an_episode_s_turns_are_sent_while_others_are_still_written():
+    sessions = ScriptedSessions(two_children)
+    policy = BackwardsPolicy(sessions)
+    play(policy, sessions, specs(2), sessions=2)
+    # Roots; then two children of each episode, which travel together; roots again.
+    assert policy.sent == [[0, 1], [0, 0, 1, 1], [0, 1]]
+
+
+def test_the_order_of_completed_turns_changes_nothing():
+    streamed, together = ScriptedSessions(two_children), ScriptedSessions(two_children)
+    one = play(BackwardsPolicy(streamed), streamed, specs(5), sessions=3)
+    other = play(EchoPolicy(), together, specs(5), sessions=3)
+    for episode in [*one, *other]:
+        episode.seconds = 0.0
+        for frame in episode.frames.values():
+            frame.ended_s = None
+            for turn in frame.turns:
+                turn.at_s = turn.seconds = 0.0
+    assert one == other
+    by_name = [sorted(s.actions, key=lambda item: item[0]) for s in (streamed, together)]
+    assert by_name[0] == by_name[1]
+
+
+def test_a_lost_connection_voids_its_episode_only():
+    def script(problem_id: str, turn: int) -> Answer:
+        if problem_id == "q1" and turn == 1:
+            return EpisodeError("dropped")
+        return two_children(problem_id, turn)
+
+    episodes = play(EchoPolicy(), ScriptedSessions(script), specs(4), sessions=2)
+    assert [episode.void for episode in episodes] == [None, "connection: dropped", None, None]
+    assert episodes[1].reward is None
+    assert not episodes[1].answered
+    assert episodes[3].reward == 0.75
+
+
+def test_void_and_refused_episodes_have_no_reward():
+    def script(problem_id: str, turn: int) -> Answer:
+        if turn == 0:
+            return two_children(problem_id, turn)
+        if problem_id == "q0":
+            return RLMObservation(done=True, reward=0.0, void="the sandbox broke")
+        if problem_id == "q1":
+            return RefusedError("frame 3 is not ready")
+        return RLMObservation(frames=[])
+
+    episodes = play(EchoPolicy(), ScriptedSessions(script), specs(3), sessions=3)
+    assert [episode.reward for episode in episodes] == [None] * 3
+    assert episodes[0].void == "the sandbox broke"
+    assert episodes[1].void == "refused: frame 3 is not ready"
+    assert "waits for no frame" in str(episodes[2].void)
+
+
+def test_one_dead_round_is_survived_two_are_not():
+    def first_fails(problem_id: str, turn: int) -> Answer:
+        return EpisodeError("gone") if problem_id == "q0" else two_children(problem_id, turn)
+
+    episodes = play(EchoPolicy(), ScriptedSessions(first_fails), specs(2), sessions=1)
+    assert [episode.void for episode in episodes] == ["connection: gone", None]
+
+    sessions = ScriptedSessions(lambda problem_id, turn: EpisodeError("gone"))
+    with pytest.raises(EpisodeError, match="environment lost after 4 of 100 episodes"):
+        play(EchoPolicy(), sessions, specs(100), sessions=2)
+    assert len(sessions.playing) == 2
+
+
+@pytest.mark.parametrize("error", [EpisodeError("no server"), RefusedError("no problem 'q0'")])
+def test_an_environment_that_begins_no_episode_is_an_error(error):
+    sessions = ScriptedSessions(lambda problem_id, turn: error)
+    with pytest.raises(EpisodeError, match=str(error)):
+        play(EchoPolicy(), sessions, specs(2), sessions=2)
+
+
+def test_no_specs_give_no_episodes():
+    assert play(EchoPolicy(), "http://127.0.0.1:9", [], sessions=4) == []
+
+
+class OneBlockPolicy:
+    """Searches in the root, asks one child about each paper, merges; knows nothing else."""
+
+    def act(self, requests: Sequence[TurnRequest]) -> list[TurnReply]:
+        replies = []
+        for request in requests:
+            if request.depth:
+                code = "FINAL(context.splitlines()[1])"
+            elif request.first:
+                code = "print(sorted(context))"
+            else:
+                code = (
+                    "parts = list(context.values())\n"
+                    "FINAL(rlm_query_batched(['first sentence?'] * len(parts), parts))"
+                )
+            replies.append(TurnReply(text=f"```repl\n{code}\n```"))
+        return replies
+
+    def release(self, keys: Iterable[FrameKey]) -> None:
+        pass
+
+
+def public_specs(url: str, count: int) -> list[EpisodeSpec]:
+    """Ids of easy training problems, as the server itself picks them."""
+    with Sessions(url, 1) as sessions:
+        cards = [
+            sessions.reset(0, split="train", difficulty="easy", seed=seed).result(60).problem
+            for seed in range(count)
+        ]
+    return [EpisodeSpec(card.problem_id, seed) for seed, card in enumerate(cards) if card]
+
+
+def test_real_trees_are_played_to_their_end(server_url):
+    specs = public_specs(server_url, 6)
+    episodes = play(OneBlockPolicy(), server_url, specs, sessions=3)
+    assert [episode.problem_id for episode in episodes] == [spec.problem_id for spec in specs]
+    for episode in episodes:
+        assert episode.void is None
+        assert episode.answered
+        papers = episode.root.turns[1].observation.count("'p")  # the printed ids
+        assert len(episode.children(0)) == len(episode.frames) - 1 == papers > 1
+        assert {child.stop_reason for child in episode.children(0)} == {"final"}
+        assert episode.counters.turns == papers + 2
+        assert episode.tier
+        assert 0 <= episode.reward <= 1
+        assert set(episode.components) == {
+            "primary_objective",
+            "process_quality",
+            "format_compliance",
+            "efficiency",
+        }
+    assert max(episode.reward for episode in episodes) > 0
+
+
+def test_a_failed_policy_voids_its_episode_on_the_server(server_url):
+    class Failing(OneBlockPolicy):
+        def act(self, requests):
+            return [
+                TurnReply(text="", finish="error") if request.key[0] == 1 else reply
+                for request, reply in zip(requests, super().act(requests), strict=True)
+            ]
+
+    episodes = play(Failing(), server_url, public_specs(server_url, 3), sessions=3)
+    assert [episode.void is None for episode in episodes] == [True, False, True]
+    assert episodes[1].reward is None
+
+
+def test_an_unknown_problem_is_refused_with_its_name(server_url):
+    with pytest.raises(EpisodeError, match="no-such-problem"):
+        play(OneBlockPolicy(), server_url, [EpisodeSpec("no-such-problem")], sessions=1)
+
+
+def test_a_missing_server_is_an_error():
+    with pytest.raises(EpisodeError, match=r"127\.0\.0\.1:9"):
+        play(OneBlockPolicy(), "http://127.0.0.1:9", specs(2), sessions=2)

@@ -1,0 +1,409 @@
+"""The trainer on a tiny model, with a rollout that samples little trees from the live weights."""
+
+import ast
+import dataclasses
+import inspect
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from helpers.tiny_trees import random_turn, tiny_model, tiny_tokenizer
+from transformers import TrainingArguments
+from trl import GRPOConfig
+
+from agent.errors import CheckpointError, LogprobCheckError, RolloutError
+from agent.rollouts.trajectory import FrameRecord, Trajectory, TurnRecord
+from agent.settings import TrainSettings
+from agent.training import checkpoints
+from agent.training.trainer import TreeGRPOTrainer
+from agent.training.trl_config import learning_rate_factor, training_arguments
+
+WANTED = 7
+"""The token whose share among the sampled ones is the reward."""
+
+CLOCKS = {
+    "train/tokens_per_second",
+    "train/rollout_seconds",
+    "train/gradient_seconds",
+    "epoch",
+    "step_time",
+}
+"""Metrics that differ from run to run; `epoch` is the Trainer's measure of progress."""
+
+SETTINGS = TrainSettings(
+    steps=4,
+    problems_per_step=2,
+    group_size=4,
+    learning_rate=1e-2,
+    warmup_steps=0,
+    min_group_std=0.0,
+    micro_batch_rows=5,
+    save_every=2,
+)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def play_trees(model: torch.nn.Module, step: int) -> list[list[Trajectory]]:
+    """Two groups of four trees: a root of two turns, and up to two children of unequal length.
+
+    Any tokens will do, as long as the log-probabilities are the model's.
+    """
+
+    groups = []
+    for problem in range(2):
+        group = []
+        for sample in range(4):
+            rng = np.random.default_rng([step, problem, sample])
+            first = random_turn(model, rng, [], [2, 3, problem + 4], 4)
+            second = random_turn(model, rng, [first], [5, 6], 3)
+            frames = {0: FrameRecord(0, None, 0, "rlm", [first, second], "final")}
+            for child in range(1, 1 + sample % 3):
+                only = random_turn(model, rng, [], [8] * (2 + 3 * child), 2 + child)
+                frames[child] = FrameRecord(child, 0, 1, "rlm", [only], "final")
+            group.append(
+                Trajectory(f"p{problem}", "easy", frames=frames, reward=float(rng.random()))
+            )
+        groups.append(group)
+    return groups
+
+
+@torch.no_grad()
+def play_wanted(model: torch.nn.Module, step: int) -> list[list[Trajectory]]:
+    """Two groups of eight roots that really sample; the reward is the share of `WANTED`."""
+    generator = torch.Generator().manual_seed(step)
+    ids = torch.tensor([[2, 3]] * 16)
+    said = []
+    for _ in range(6):
+        distribution = torch.log_softmax(model(input_ids=ids).logits[:, -1].float(), -1)
+        token = torch.multinomial(distribution.exp(), 1, generator=generator)
+        said.append(distribution.gather(1, token)[:, 0])
+        ids = torch.cat([ids, token], dim=1)
+    trees = []
+    for row, logps in zip(ids[:, 2:].tolist(), torch.stack(said, 1).tolist(), strict=True):
+        turn = TurnRecord("", "", "stop", prompt_ids=[2, 3], sampled_ids=row, logprobs=logps)
+        frames = {0: FrameRecord(0, None, 0, "rlm", [turn], "final")}
+        trees.append(Trajectory("p", "easy", frames=frames, reward=row.count(WANTED) / len(row)))
+    return [trees[:8], trees[8:]]
+
+
+def make_trainer(folder: Path, settings: TrainSettings = SETTINGS, rollout=play_trees, log=None):
+    steps: list[tuple[int, dict[str, float]]] = [] if log is None else log
+    return TreeGRPOTrainer(
+        tiny_model(),
+        tiny_tokenizer(),
+        settings,
+        output_dir=folder,
+        rollout=rollout,
+        on_step=lambda step, logs: steps.append((step, logs)),
+        state=lambda: {"fingerprint": {"a": 1}, "seen": [step for step, _ in steps]},
+    )
+
+
+def trained_weights(trainer: TreeGRPOTrainer) -> dict[str, torch.Tensor]:
+    return {
+        n: p.detach().clone() for n, p in trainer.live_model.named_parameters() if p.requires_grad
+    }
+
+
+def gradient(trainer: TreeGRPOTrainer) -> dict[str, torch.Tensor]:
+    trainer.live_model.zero_grad()
+    trainer.training_step(trainer.live_model, [0])
+    return {
+        n: p.grad.clone() for n, p in trainer.live_model.named_parameters() if p.grad is not None
+    }
+
+
+def test_gradient_does_not_depend_on_the_micro_batches(tmp_path):
+    gradients = []
+    for rows in (64, 5, 1):
+        settings = SETTINGS.model_copy(update={"micro_batch_rows": rows, "method": "full"})
+        gradients.append(gradient(make_trainer(tmp_path, settings)))
+    whole, *split = gradients
+    assert max(float(g.abs().max()) for g in whole.values()) > 1e-3
+    for other in split:
+        for name, value in whole.items():
+            torch.testing.assert_close(other[name], value, rtol=1e-4, atol=1e-7)
+
+
+def test_gradient_is_that_of_the_weighted_loss_written_out(tmp_path):
+    settings = SETTINGS.model_copy(update={"method": "full", "scale_rewards": "none"})
+    found = gradient(make_trainer(tmp_path, settings))
+    model = tiny_model()
+    total, normaliser = torch.zeros(()), 0.0
+    for group in play_trees(model, 1):
+        mean = np.mean([tree.reward for tree in group])
+        for tree in group:
+            for frame in tree.frames.values():
+                weight = 1.0 if frame.parent is None else 1.0 / len(tree.children(0))
+                ids: list[int] = []
+                for turn in frame.turns:
+                    at = len(ids) + len(turn.prompt_ids)
+                    ids += turn.prompt_ids + turn.sampled_ids
+                    logits = model(input_ids=torch.tensor([ids])).logits[0, at - 1 : -1]
+                    logps = torch.log_softmax(logits, -1)
+                    logps = logps.gather(1, torch.tensor(turn.sampled_ids)[:, None])[:, 0]
+                    total = total - weight * (tree.reward - mean) * logps.sum()
+                    normaliser += weight * len(turn.sampled_ids)
+    (total / normaliser).backward()
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(found[name], parameter.grad, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"method": "lora"},
+        {"method": "full"},
+        {"method": "lora", "num_iterations": 2, "kl_beta": 0.1, "loss_type": "cispo"},
+        {"method": "full", "num_iterations": 2, "kl_beta": 0.1, "loss_type": "dr_grpo"},
+    ],
+)
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, changes):
+    changed = {"schedule": "linear", "max_step_kl": 1e-4, "inheritance": "none", **changes}
+    settings = SETTINGS.model_copy(update=changed)
+    whole_log: list = []
+    whole = make_trainer(tmp_path / "whole", settings, log=whole_log)
+    whole.resume(None)
+
+    def killed_at_step_4(model, step):
+        if step == 4:
+            raise KeyboardInterrupt
+        return play_trees(model, step)
+
+    cut = make_trainer(tmp_path / "cut", settings, rollout=killed_at_step_4)
+    with pytest.raises(KeyboardInterrupt):
+        cut.resume(None)
+    start = checkpoints.choose(tmp_path / "cut", {"a": 1})
+    assert start.checkpoint is not None
+    assert start.reason.startswith("resuming after step 2 ")
+    assert start.state is not None
+    assert start.state["seen"] == [1, 2]
+
+    resumed_log: list = []
+    resumed = make_trainer(tmp_path / "cut", settings, log=resumed_log)
+    resumed.resume(start.checkpoint)
+    assert [step for step, _ in resumed_log] == [3, 4]
+    for name, value in trained_weights(whole).items():
+        assert torch.equal(trained_weights(resumed)[name], value), name
+    assert min(figures["train/step_scale"] for _, figures in whole_log) < 1  # the limit did bite
+    # All figures but the clocks, of the first step after the resume as well.
+    for (_, mine), (_, other) in zip(resumed_log, whole_log[2:], strict=True):
+        assert mine.keys() == other.keys()
+        for key in mine:
+            if key not in CLOCKS:
+                assert mine[key] == other[key], key
+
+
+def test_a_run_killed_after_its_last_step_does_not_play_again(tmp_path):
+    trained = make_trainer(tmp_path)
+    trained.resume(None)
+    start = checkpoints.choose(tmp_path, {"a": 1})
+    again = make_trainer(tmp_path, rollout=lambda *_: pytest.fail("an episode was played"))
+    again.resume(start.checkpoint)
+    for name, value in trained_weights(trained).items():
+        assert torch.equal(trained_weights(again)[name], value), name
+
+
+def test_training_raises_the_reward(tmp_path):
+    means = []
+
+    def rollout(model, step):
+        groups = play_wanted(model, step)
+        means.append(np.mean([tree.reward for group in groups for tree in group]))
+        return groups
+
+    changed = {"steps": 25, "save_every": 100, "group_size": 8, "max_step_kl": 1e9}
+    settings = SETTINGS.model_copy(update=changed)
+    make_trainer(tmp_path, settings, rollout=rollout).resume(None)
+    assert np.mean(means[-5:]) > np.mean(means[:5]) + 0.2
+
+
+def test_no_step_moves_the_policy_beyond_the_limit(tmp_path):
+    settings = SETTINGS.model_copy(update={"learning_rate": 0.3, "steps": 6})
+    logs: dict[float, list[dict[str, float]]] = {}
+    for limit in (1e-3, 1e9):
+        log: list = []
+        fitting = settings.model_copy(update={"max_step_kl": limit})
+        make_trainer(tmp_path / str(limit), fitting, play_wanted, log).resume(None)
+        logs[limit] = [figures for _, figures in log]
+    held, free = logs.values()
+    assert all(figures["train/step_kl"] <= 1e-3 for figures in held)
+    assert any(0 < figures["train/step_scale"] < 1 for figures in held)
+    assert max(figures["train/step_kl"] for figures in free) > 0.1
+    assert all(figures["train/step_scale"] == 1 for figures in free)
+
+
+def test_the_logprob_check_catches_a_model_that_sampled_with_other_weights(tmp_path):
+    other = tiny_model(seed=1)
+    trainer = make_trainer(tmp_path, rollout=lambda _, step: play_trees(other, step))
+    with pytest.raises(LogprobCheckError, match=r"step 1: .*train\.logprob_check\.max_abs"):
+        trainer.resume(None)
+
+
+def test_the_logprob_check_catches_an_adapter_lost_after_the_first_step(tmp_path):
+    base = tiny_model()
+    settings = SETTINGS.model_copy(update={"learning_rate": 5e-2})
+    trainer = make_trainer(tmp_path, settings, rollout=lambda _, step: play_trees(base, step))
+    with pytest.raises(LogprobCheckError, match="step 2"):
+        trainer.resume(None)
+
+
+def test_non_finite_weights_stop_the_run_at_once(tmp_path):
+    def rollout(model, step):
+        groups = play_trees(model, step)
+        if step == 3:  # not one of the steps that are always compared
+            next(p for p in model.parameters() if p.requires_grad).data.fill_(float("nan"))
+        return groups
+
+    with pytest.raises(LogprobCheckError, match=r"step 3: .*maximum inf"):
+        make_trainer(tmp_path, rollout=rollout).resume(None)
+
+
+def test_the_logprob_check_catches_another_temperature(tmp_path):
+    generation = SETTINGS.generation.model_copy(update={"temperature": 0.7})
+    settings = SETTINGS.model_copy(update={"generation": generation})
+    with pytest.raises(LogprobCheckError):
+        make_trainer(tmp_path, settings).resume(None)
+
+
+def test_the_live_model_plays_with_the_trainers_log_probabilities(tmp_path):
+    log: list = []
+    make_trainer(tmp_path, log=log).resume(None)
+    assert [step for step, _ in log] == [1, 2, 3, 4]
+    assert all(0 < logs["train/logprob_mismatch_max"] < 1e-4 for _, logs in log)
+
+
+def test_a_step_without_a_signal_changes_nothing(tmp_path):
+    started: list[dict[str, torch.Tensor]] = []
+
+    def rollout(model, step):
+        started.append(
+            {n: p.detach().clone() for n, p in model.named_parameters() if p.requires_grad}
+        )
+        groups = play_trees(model, step)
+        if step > 1:
+            for group in groups:
+                for tree in group:
+                    tree.reward = 0.5
+        return groups
+
+    log: list = []
+    settings = SETTINGS.model_copy(update={"steps": 3})
+    trainer = make_trainer(tmp_path, settings, rollout=rollout, log=log)
+    trainer.resume(None)
+    # The log-probabilities of step 2 are compared all the same.
+    assert ["train/logprob_mismatch_max" in figures for _, figures in log] == [True, True, False]
+    first, *flat = [*started, trained_weights(trainer)]
+    assert any(not torch.equal(flat[0][name], value) for name, value in first.items())
+    for later in flat[1:]:
+        for name, value in later.items():
+            assert torch.equal(value, flat[0][name]), name
+
+
+def test_a_step_of_void_episodes_stops_the_run(tmp_path):
+    def rollout(model, step):
+        groups = play_trees(model, step)
+        for group in groups:
+            for tree in group:
+                tree.void = "connection lost"
+        return groups
+
+    with pytest.raises(RolloutError, match="connection lost"):
+        make_trainer(tmp_path, rollout=rollout).resume(None)
+
+
+def test_a_half_written_checkpoint_is_not_seen(tmp_path):
+    trainer = make_trainer(tmp_path)
+    trainer._extra_state = lambda: {"broken": object()}
+    with pytest.raises(TypeError):
+        trainer.resume(None)
+    assert checkpoints.steps(tmp_path) == {}
+
+
+def test_only_the_newest_checkpoints_are_kept(tmp_path):
+    settings = SETTINGS.model_copy(update={"save_every": 1, "keep_checkpoints": 2})
+    make_trainer(tmp_path, settings).resume(None)
+    assert list(checkpoints.steps(tmp_path)) == [3, 4]
+
+
+def test_a_run_starts_clean_after_a_change_and_says_which(tmp_path):
+    make_trainer(tmp_path).resume(None)
+    start = checkpoints.choose(tmp_path, {"a": 2})
+    assert start.checkpoint is None
+    assert start.reason == "a changed: starting clean"
+
+
+def test_a_run_that_had_come_to_its_end_writes_its_result_and_plays_nothing(tmp_path):
+    first = make_trainer(tmp_path)
+    first.resume(None)
+    start = checkpoints.choose(tmp_path, {"a": 1})
+    assert start.reason.startswith(f"resuming after step {SETTINGS.steps} from ")
+    again = make_trainer(tmp_path, rollout=lambda *_: pytest.fail("an episode was played"))
+    again.resume(start.checkpoint)
+    for one, other in zip(first.model.parameters(), again.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_too_little_space_is_reported_before_the_start(tmp_path):
+    with pytest.raises(CheckpointError, match="make room"):
+        checkpoints.require_space(tmp_path, checkpoint_bytes=10**15, keep=2)
+    checkpoints.require_space(tmp_path, checkpoint_bytes=1000, keep=2)
+
+
+def test_a_full_disk_leaves_the_earlier_checkpoint(tmp_path, monkeypatch):
+    settings = SETTINGS.model_copy(update={"save_every": 1})
+    trainer = make_trainer(tmp_path, settings)
+    plain = torch.save
+
+    def full(what, where, *args, **kwargs):
+        if "checkpoint-3" in str(where):
+            raise OSError(28, "No space left on device")
+        return plain(what, where, *args, **kwargs)
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(CheckpointError, match=r"step 3 .*No space left"):
+        trainer.resume(None)
+    assert list(checkpoints.steps(tmp_path)) == [1, 2]
+
+
+def test_the_learning_rate_warms_up_from_above_zero_and_then_follows_its_schedule():
+    def factors(schedule: str) -> list[float]:
+        settings = TrainSettings(steps=10, warmup_steps=3, schedule=schedule)
+        return [learning_rate_factor(step, settings) for step in range(10)]
+
+    assert factors("constant") == pytest.approx([0.25, 0.5, 0.75] + [1.0] * 7)
+    assert factors("linear")[4:] == pytest.approx([0.6, 0.5, 0.4, 0.3, 0.2, 0.1])
+    for schedule in ("constant", "linear", "cosine"):
+        assert all(0 < factor <= 1 for factor in factors(schedule))
+
+
+def test_every_option_of_trl_is_said():
+    (returned,) = [
+        node.value
+        for node in ast.walk(ast.parse(inspect.getsource(training_arguments)))
+        if isinstance(node, ast.Return)
+    ]
+    assert isinstance(returned, ast.Call)
+    said = {keyword.arg for keyword in returned.keywords}
+    inherited = {field.name for field in dataclasses.fields(TrainingArguments)}
+    options = {field.name for field in dataclasses.fields(GRPOConfig)} - inherited
+    unsaid = {n for n in options - said if not n.startswith(("vllm_", "sapo_", "vespo_"))}
+    # Of a reference model, an entropy controller and an alias that are switched off.
+    assert unsaid == {
+        "ref_model_mixup_alpha",
+        "ref_model_sync_steps",
+        "entropy_coef_min",
+        "entropy_coef_max",
+        "entropy_coef_delta",
+        "entropy_target",
+        "ds3_gather_for_generation",
+        "use_transformers_paged",
+    }

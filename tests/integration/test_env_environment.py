@@ -1,0 +1,204 @@
+"""The environment inside one process: internal errors, and what a client reads of them."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from env.errors import SettingsError
+from env.models import RLMAction
+from env.problems.schema import Fact, Problem, Span
+from env.problems.settings import SyntheticSettings
+from env.problems.store import ProblemStore
+from env.server.environment import RLMEnvironment
+from env.server.service import ServerSettings, Service, check_budget, read_problems, read_settings
+from env.settings import EnvSettings, LimitSettings
+from rewards.settings import RewardSettings
+
+SMALL = SyntheticSettings(collections={"train": 2, "validation": 1, "test": 1})
+ANSWER = RLMAction(text="```repl\nFINAL([])\n```")
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Service]:
+    opened = Service(ServerSettings(), ProblemStore.generate(SMALL))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def environment(service: Service) -> Iterator[RLMEnvironment]:
+    made = RLMEnvironment(lambda: service)
+    yield made
+    made.close()
+
+
+def test_the_reward_is_composed_of_named_rubrics(environment: RLMEnvironment) -> None:
+    environment.reset(seed=0)
+    done = environment.step(ANSWER)
+    assert environment.rubric is not None
+    names = [name for name, _ in environment.rubric.named_rubrics()]
+    assert names == list(done.components)
+    assert environment.rubric.last_score == done.reward == 0.0
+
+
+def test_an_episode_that_cannot_be_scored_is_void_and_its_gold_stays_inside(
+    service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    problem = service.problems.get(service.problems.ids()[0])
+    span = Span(paper_id="p1", start=5, end=5, text="secret gold")
+    broken = problem.model_copy(update={"evidence": (Fact(fact_id="f", spans=(span,)),)})
+    other = Service(service.settings, ProblemStore([broken], "test"))
+    environment = RLMEnvironment(lambda: other)
+    environment.reset(problem_id=problem.problem_id)
+    done = environment.step(ANSWER)
+    assert done.done
+    assert done.void == "internal error of the server"
+    assert done.reward is None
+    assert "secret" not in done.model_dump_json()
+    assert "cannot be scored" in caplog.text
+    environment.close()
+    other.close()
+
+
+def test_a_row_that_does_not_fit_is_refused_without_its_text(service: Service) -> None:
+    row = service.problems.get(service.problems.ids()[0]).model_dump(mode="json")
+    store = ProblemStore([Problem.model_validate(row)], "test")
+    store._rows[row["problem_id"]] = {**row, "papers": "{}", "evidence": '[{"secret": "gold"}]'}
+    broken = Service.__new__(Service)
+    broken.settings, broken.problems = service.settings, store
+    refused = RLMEnvironment(lambda: broken).reset(problem_id=row["problem_id"])
+    assert refused.refused is not None
+    assert "secret" not in refused.refused
+
+
+def _zygote() -> int:
+    """The newest zygote among this process's children."""
+    found = subprocess.run(
+        ["pgrep", "-n", "-P", str(os.getpid()), "-f", "zygote"], capture_output=True, text=True
+    )
+    return int(found.stdout)
+
+
+def test_a_dead_zygote_voids_the_episode_and_the_next_one_plays(service: Service) -> None:
+    environment = RLMEnvironment(lambda: service)
+    environment.reset(seed=0)
+    environment.step(RLMAction(text="```repl\nx = 1\n```"))
+    zygote = _zygote()
+    os.kill(zygote, signal.SIGKILL)
+    os.waitid(os.P_PID, zygote, os.WEXITED | os.WNOWAIT)  # dead, and left for its owner to reap
+    lost = environment.step(RLMAction(text="```repl\nprint(x)\n```"))
+    assert lost.void == "the sandbox failed"
+    assert lost.reward is None
+    environment.reset(seed=0)
+    assert environment.step(ANSWER).reward == 0.0
+    environment.close()
+
+
+def test_a_zygote_that_is_just_dying_costs_a_new_episode_nothing(service: Service) -> None:
+    environment = RLMEnvironment(lambda: service)
+    for _ in range(10):
+        os.kill(_zygote(), signal.SIGKILL)  # nobody waits for its end
+        environment.reset(seed=0)
+        assert environment.step(ANSWER).reward == 0.0
+    environment.close()
+
+
+def test_a_closed_session_is_void_and_then_refused(environment: RLMEnvironment) -> None:
+    environment.reset(seed=0)
+    environment.close()
+    late = environment.step(ANSWER)
+    assert late.done
+    assert late.void is not None
+    assert late.reward is None
+    assert environment.reset(seed=0).refused is not None
+
+
+def test_settings_come_from_the_named_file(tmp_path: Path) -> None:
+    path = tmp_path / "params.yaml"
+    path.write_text(
+        yaml.safe_dump(
+            {
+                "env": {"prompt_style": "full"},
+                "prepare": {"synthetic": {"seed": 3}, "not_the_servers": 1},
+                "train": {"steps": 5},
+            }
+        )
+    )
+    settings = read_settings({"RLM_SETTINGS": str(path)})
+    assert settings.env.prompt_style == "full"
+    assert settings.prepare.synthetic.seed == 3
+    assert read_settings({}) == ServerSettings()
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("env: {colour: red}", "env.colour"),
+        ("env: {limits: {max_turns: 0}}", "env.limits.max_turns"),
+        ("rewards: {weights: {efficiency: 1}}", "sum to 1"),
+        ("[1, 2]", "mapping"),
+        ("env: {", "YAML"),
+    ],
+)
+def test_wrong_settings_name_file_and_key(tmp_path: Path, text: str, word: str) -> None:
+    path = tmp_path / "params.yaml"
+    path.write_text(text)
+    with pytest.raises(SettingsError, match=word) as caught:
+        read_settings({"RLM_SETTINGS": str(path)})
+    assert str(path) in str(caught.value)
+
+
+def test_a_missing_file_or_folder_is_no_default(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="no-such"):
+        read_settings({"RLM_SETTINGS": str(tmp_path / "no-such.yaml")})
+    with pytest.raises(SettingsError, match="no-such"):
+        read_problems(ServerSettings(), {"RLM_DATA": str(tmp_path / "no-such")})
+
+
+def test_a_server_starts_without_any_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = ServerSettings.model_validate({"prepare": {"synthetic": SMALL.model_dump()}})
+    assert read_problems(settings, {}).source == "synthetic, seed 0"
+
+
+@pytest.mark.parametrize(
+    ("limits", "fits"),
+    [
+        ({}, True),
+        ({"max_frames": 16, "max_turns": 4}, True),
+        ({"max_frames": 12, "max_turns": 4}, False),
+        ({"max_frames": 6, "max_turns": 64}, False),
+    ],
+)
+def test_the_trees_budget_is_never_below_what_efficiency_pays_for(
+    limits: dict[str, int], fits: bool
+) -> None:
+    settings = ServerSettings(env=EnvSettings(limits=LimitSettings(**limits)))
+    if fits:
+        check_budget(settings, gold_papers=6)
+    else:
+        with pytest.raises(SettingsError, match=r"env\.limits"):
+            check_budget(settings, gold_papers=6)
+
+
+def test_the_budget_grows_with_the_rewards_limit() -> None:
+    settings = ServerSettings(rewards=RewardSettings(limit_factor=10.0))
+    with pytest.raises(SettingsError, match="limit_factor"):
+        check_budget(settings, gold_papers=6)
+
+
+def test_the_manifest_names_this_server() -> None:
+    import tomllib
+
+    from env.server.environment import NAME, VERSION
+
+    manifest = yaml.safe_load(Path("openenv.yaml").read_text())
+    project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
+    assert manifest["name"] == NAME
+    assert manifest["version"] == VERSION == project["version"]
+    assert manifest["app"] == "env.server.app:app"

@@ -1,0 +1,102 @@
+"""The page on which a visitor plays: what is served, and an episode in a real browser."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import httpx
+import pytest
+from helpers.browser import BINARY, page
+
+from env.problems.store import ProblemStore
+from env.server.page import FILES, FOLDER
+
+
+@pytest.mark.parametrize("path", FILES)
+def test_the_page_and_what_it_loads_are_served(server_url: str, path: str) -> None:
+    answer = httpx.get(server_url + path)
+    name, kind = FILES[path]
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith(kind)
+    assert answer.content == (FOLDER / name).read_bytes()
+
+
+def test_the_page_loads_nothing_from_elsewhere(server_url: str) -> None:
+    policy = httpx.get(server_url).headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    for name, _ in FILES.values():
+        assert not re.search(
+            r"(src|href|url)\s*[=(]\s*[\"']?(https?:)?//", (FOLDER / name).read_text()
+        )
+
+
+def test_what_the_server_sends_is_never_read_as_markup() -> None:
+    script = (FOLDER / "page.js").read_text()
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", script)
+
+
+def test_the_page_offers_the_difficulties_of_the_default_split(
+    server_url: str, server_problems: ProblemStore
+) -> None:
+    offered = httpx.get(f"{server_url}/metadata").json()["difficulties"]
+    assert sorted(offered) == sorted(server_problems.difficulties("train"))
+    assert all(server_problems.ids("train", level) for level in offered)
+
+
+@pytest.mark.skipif(BINARY is None, reason="needs Chromium")
+def test_a_visitor_plays_an_episode_with_children(
+    server_url: str, server_problems: ProblemStore, tmp_path: Path
+) -> None:
+    problem = server_problems.pick("train", "medium", 1)
+    gold = [span.text for fact in problem.evidence for span in fact.spans]
+    # Both names of the question occur in every sentence of its evidence.
+    first, second = re.findall(r"[A-Z][a-z]+", problem.question)[-2:]
+    with page(server_url) as shown:
+
+        def turn(code: str) -> None:
+            text = json.dumps(f"```repl\n{code}\n```")
+            shown.run(f"document.getElementById('turn').value = {text}")
+            shown.run("document.getElementById('composer').requestSubmit()")
+            shown.until("!document.getElementById('send').disabled")
+
+        shown.until("document.querySelectorAll('#difficulty option').length > 1")
+        shown.run("document.getElementById('difficulty').value = 'medium'")
+        shown.run("document.getElementById('seed').value = 1")
+        shown.run("document.getElementById('start').requestSubmit()")
+        shown.until("!document.getElementById('composer').hidden")
+        assert problem.question in shown.run("document.getElementById('messages').textContent")
+        assert not any(text in shown.run("document.body.textContent") for text in gold)
+        turn(
+            f'hits = search(context, "{first}")\n'
+            f'ids = [i for i in hits if "{second}" in context[i]]\n'
+            "answers = rlm_query_batched(['?'] * len(ids), [context[i] for i in ids])\n"
+            "FINAL([text for answer in answers for text in answer])"
+        )
+        children = shown.run("document.querySelectorAll('#tree ul button').length")
+        assert children >= 1
+        for _ in range(children):
+            turn(f'FINAL([s for s in search(context, "{first}") if "{second}" in s])')
+        shown.until("!document.getElementById('result').hidden")
+        assert float(shown.run("document.getElementById('reward').textContent")) > 0.5
+        assert shown.run("document.querySelectorAll('#components meter').length") == 4
+        assert shown.run("document.getElementById('problem').hidden")
+        shown.screenshot(tmp_path / "page.png")
+    assert (tmp_path / "page.png").stat().st_size > 10_000
+
+
+@pytest.mark.skipif(BINARY is None, reason="needs Chromium")
+def test_a_visitor_reads_why_an_episode_cannot_begin(server_url: str) -> None:
+    with page(server_url) as shown:
+        shown.until("document.querySelectorAll('#difficulty option').length > 1")
+        shown.run(
+            "document.getElementById('difficulty')"
+            ".append(Object.assign(document.createElement('option'), {value: 'brutal'}))"
+        )
+        shown.run("document.getElementById('difficulty').value = 'brutal'")
+        shown.run("document.getElementById('start').requestSubmit()")
+        shown.until("!document.getElementById('problem').hidden")
+        shown_problem = shown.run("document.getElementById('problem').textContent")
+    assert "no problem for 'train', 'brutal'" in shown_problem

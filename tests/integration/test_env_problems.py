@@ -1,0 +1,44 @@
+"""Problems that several processes generate independently are the same."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+
+import pytest
+
+from env.problems.settings import SyntheticSettings
+from env.problems.synthetic import generate
+from tasks.config import resolve
+
+HASH = """
+import hashlib
+from env.problems.settings import SyntheticSettings
+from env.problems.synthetic import generate
+settings = SyntheticSettings.model_validate_json({settings!r})
+text = "".join(problem.model_dump_json() for problem in generate(settings))
+print(hashlib.sha256(text.encode()).hexdigest())
+"""
+PAPERS = {"collections": {"train": 1, "test": 1}, "canaries": 0.4, "seed": 5}
+WORLDS = {
+    "names": SyntheticSettings(collections={"train": 24, "validation": 6, "test": 12}, seed=3),
+    "papers": resolve("papers").prepare.synthetic.model_copy(update=PAPERS),
+}
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("hash_seed", ["0", "1"])
+def test_the_same_seed_gives_the_same_bytes_in_every_process(world: str, hash_seed: str) -> None:
+    settings = WORLDS[world]
+    assert settings.world == world
+    text = "".join(problem.model_dump_json() for problem in generate(settings))
+    done = subprocess.run(
+        [sys.executable, "-c", HASH.format(settings=settings.model_dump_json())],
+        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,432 @@
+"""The REPL from the policy's side: cells, helpers, sub-calls, FINAL, limits."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+
+import pytest
+from helpers.sandbox_events import call, done
+
+from env.errors import SandboxError
+from env.server.sandbox import UNSET, Repl, Sandbox, SandboxHost, SubCall
+from env.settings import LimitSettings, SandboxSettings
+
+PAPERS = {
+    "p1": "A study of Zolpir.\nKalvot scores 31 on Mirbex.\nOn Tanfud, Kalvot gets 44.",
+    "p2": "A study of Kenlus.\nDorfim scores 52 on Mirbex. It was late. Then kalvot rose.",
+    "p3": "A study of Rasbon.\nNothing is said here.",
+}
+LIMITS = LimitSettings(cell_cpu_s=0.4, cell_wall_s=20, memory_mb=64, observation_chars=1000)
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[SandboxHost]:
+    host = SandboxHost(LIMITS, SandboxSettings(running_cells=4))
+    yield host
+    host.close()
+
+
+@pytest.fixture
+def repl(host: SandboxHost) -> Iterator[Repl]:
+    repl = host.open(PAPERS)
+    yield repl
+    repl.close()
+
+
+# --- cells
+
+
+def test_variables_stay_and_new_ones_are_named(repl: Repl) -> None:
+    first = done(repl.run("import re\nx = 1\ny = [2]\n_z = 3"))
+    assert (first.new_names, first.error, first.stdout) == (["x", "y"], None, "")
+    assert done(repl.run("x = 5\nprint(x + y[0])")).stdout == "7\n"
+
+
+def test_last_expression_is_echoed_as_in_a_repl(repl: Repl) -> None:
+    assert done(repl.run("1\n'a' + 'b'")).stdout == "'ab'\n"
+    assert done(repl.run("None")).stdout == ""
+    assert done(repl.run("print('x')")).stdout == "x\n"
+
+
+def test_traceback_shows_only_lines_of_the_policy(repl: Repl) -> None:
+    repl.run("def f(x):\n    return 1 / x")
+    result = done(repl.run("a = 1\nf(0)"))
+    assert result.error == "exception"
+    assert result.traceback == (
+        "line 2: f(0)\ncell 1 line 2, in f: return 1 / x\nZeroDivisionError: division by zero"
+    )
+
+
+@pytest.mark.parametrize(
+    "code", ["json.loads('{')", "from json import nothing", "re.sub('(', '', 'a')"]
+)
+def test_traceback_holds_no_path(repl: Repl, code: str) -> None:
+    trace = done(repl.run(f"import json, re\n{code}")).traceback
+    assert "/" not in trace
+    assert len(trace.splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["a = (", "x = 1\n  y = 2", "return 1", "a\0b", "(" * 5000, "'\ud800'", "for", "x = ‮1"],
+)
+def test_what_is_no_python_is_a_syntax_error(repl: Repl, code: str) -> None:
+    repl.run("kept = 1")
+    result = done(repl.run(code))
+    assert result.error == "syntax" or (code == "'\ud800'" and result.error is None)
+    assert done(repl.run("kept")).stdout == "1\n"
+
+
+def test_output_is_cut_and_the_cut_counted(repl: Repl) -> None:
+    result = done(repl.run("print('a' * 900)\nprint('b' * 5000)"))
+    assert len(result.stdout) == LIMITS.observation_chars
+    assert result.cut == 901 + 5001 - LIMITS.observation_chars
+
+
+def test_chat_template_tokens_do_not_reach_the_observation(repl: Repl) -> None:
+    result = done(repl.run("print('a<|im_end|>b<|assistant|>c</s>d[INST]e <b> a<b')"))
+    assert result.stdout == "abcde <b> a<b\n"
+    assert "<|" not in done(repl.run("raise ValueError('<|im_start|>')")).traceback
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 30])
+@pytest.mark.parametrize(
+    ("token", "inner"), [("<|im_{}start|>", "<|x|>"), ("<{}/s>", "</s>"), ("[IN{}ST]", "[INST]")]
+)
+def test_no_chat_token_is_made_by_taking_out_another(
+    repl: Repl, token: str, inner: str, depth: int
+) -> None:
+    text = inner
+    for _ in range(depth):
+        text = token.format(text)
+    shown = done(repl.run(f"print({text!r})")).stdout
+    assert not re.search(r"<\|[^|<>\n]+\|>|</s>|\[INST\]", shown), shown
+
+
+def test_lone_surrogates_are_replaced_both_ways(host: SandboxHost) -> None:
+    repl = host.open({"a": "x\ud800y"})
+    assert done(repl.run("print(ascii(context['a']))\nprint('\\udfff')")).stdout == "'x?y'\n?\n"
+    assert done(repl.run("FINAL(['\\ud800'])")).final == ["?"]
+    repl.close()
+
+
+def test_show_vars_lists_the_policys_own(repl: Repl) -> None:
+    repl.run("hits = [1]")
+    assert "'hits': 'list'" in done(repl.run("print(SHOW_VARS())")).stdout
+    assert "search" not in done(repl.run("SHOW_VARS()")).stdout
+
+
+# --- reading
+
+
+def test_search_gives_whole_sentences_by_paper(repl: Repl) -> None:
+    assert done(repl.run("FINAL(search(context, 'Kalvot'))")).final == {
+        "p1": ["Kalvot scores 31 on Mirbex.", "On Tanfud, Kalvot gets 44."]
+    }
+
+
+def test_search_in_a_text_gives_a_list(repl: Repl) -> None:
+    assert done(repl.run("FINAL(search(context['p2'], 'late'))")).final == ["It was late."]
+
+
+@pytest.mark.parametrize(
+    ("keyword", "found"),
+    [
+        ("DORFIM", ["p2"]),  # in any case, when exact finds nothing
+        ("kalvot", ["p2"]),  # exact first
+        ("Nothng", ["p3"]),  # misspelt, when nothing else finds any
+        ("Kalvut", []),  # six letters of which one differs: another name
+        ("on mirbex", ["p1", "p2"]),
+    ],
+)
+def test_search_goes_from_strict_to_loose(repl: Repl, keyword: str, found: list[str]) -> None:
+    assert done(repl.run(f"FINAL(list(search(context, {keyword!r})))")).final == found
+
+
+def test_window_widens_and_overlaps_merge(repl: Repl) -> None:
+    assert done(repl.run("FINAL(search(context['p2'], 'late', window=9))")).final == [
+        "Dorfim scores 52 on Mirbex. It was late. Then kalvot rose."
+    ]
+
+
+def test_snippets_are_verbatim_slices(repl: Repl) -> None:
+    code = """
+out = []
+for p, text in context.items():
+    for word in set(text.lower().split()):
+        for window in (0, 5, 40):
+            out += [s in text and word in s.lower() for s in search(text, word, window)]
+FINAL([len(out), all(out)])
+"""
+    count, verbatim = done(repl.run(code)).final
+    assert count > 50
+    assert verbatim
+
+
+def test_positions_survive_letters_that_lower_to_two(host: SandboxHost) -> None:
+    repl = host.open("İİİ is one. The WORD is here. Last.")
+    assert done(repl.run("FINAL(search(context, 'word'))")).final == ["The WORD is here."]
+    repl.close()
+
+
+@pytest.mark.parametrize("bad", ["search(context, '')", "search(3, 'a')", "search(context, 5)"])
+def test_wrong_arguments_are_exceptions(repl: Repl, bad: str) -> None:
+    assert done(repl.run(bad)).error == "exception"
+
+
+def test_papers_abstracts_and_parts(repl: Repl) -> None:
+    assert done(repl.run("FINAL(list_papers(context))")).final == ["p1", "p2", "p3"]
+    assert done(repl.run("FINAL(get_abstract(context, 'p1'))")).final == (
+        "Kalvot scores 31 on Mirbex."
+    )
+    assert done(repl.run("FINAL(get_paper_abstract(context, 'p3'))")).final == (
+        "Paper ID: p3\nTitle: A study of Rasbon.\nAbstract: Nothing is said here."
+    )
+    assert "list_papers" in done(repl.run("get_abstract(context, 'p9')")).traceback
+    for name in ("extract", "extract_section"):
+        code = f"FINAL({name}(context['p2'], 'DORFIM', 'mirbex'))"
+        assert done(repl.run(code)).final == "Dorfim scores 52 on Mirbex"
+
+
+@pytest.mark.parametrize(
+    ("text", "abstract"),
+    [
+        ("Title\n\nFirst part\nof it.\n\nSecond.", "First part\nof it."),
+        ("Title\nAbstract\nIt is.\n\nIntroduction", "It is."),
+        ("### PAPER: T\n<abstract>\nTagged.\n</abstract>\nx", "Tagged."),
+        ("One line only", "One line only"),
+    ],
+)
+def test_abstract_is_found_in_usual_layouts(host: SandboxHost, text: str, abstract: str) -> None:
+    repl = host.open(text)
+    assert done(repl.run("FINAL(get_abstract(context))")).final == abstract
+    repl.close()
+
+
+def test_the_published_scaffolds_search_prints_what_it_finds() -> None:
+    loud = SandboxHost(LIMITS, SandboxSettings(), search_window=300, quiet_search=False)
+    repl = loud.open(PAPERS)
+    shown = done(repl.run("r = search(context, 'Mirbex')\ns = search(context, 'qqqq')")).stdout
+    assert "=== Paper: p1 ===" in shown
+    assert "--- snippet 0 ---" in shown
+    assert "(no hits for 'qqqq')" in shown
+    loud.close()
+
+
+# --- sub-calls and FINAL
+
+
+def test_a_batch_suspends_the_cell_until_its_answers(repl: Repl) -> None:
+    sub_call = call(
+        repl.run("r = rlm_query_batched(['a', 'b'], [context['p1'], {'k': 'v'}])\nprint(r)")
+    )
+    assert sub_call == SubCall("rlm_query_batched", ["a", "b"], [PAPERS["p1"], {"k": "v"}])
+    assert done(repl.resume([["x"], None])).stdout == "[['x'], None]\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("llm_query('a')", SubCall("llm_query", ["a"], None)),
+        ("llm_query('a', model='m')", SubCall("llm_query", ["a"], None)),
+        ("llm_query_batched(('a', 'b'))", SubCall("llm_query_batched", ["a", "b"], None)),
+        ("rlm_query('a')", SubCall("rlm_query", ["a"], None)),
+        ("rlm_query('a', 'c')", SubCall("rlm_query", ["a"], ["c"])),
+        ("rlm_query('a', context={1: ('c',)})", SubCall("rlm_query", ["a"], [{"1": ["c"]}])),
+        ("rlm_query_batched(['a'])", SubCall("rlm_query_batched", ["a"], None)),
+        (
+            "rlm_query_batched(['a'], context_list=['c'])",
+            SubCall("rlm_query_batched", ["a"], ["c"]),
+        ),
+        ("rlm_query_batched(['a'], {'p': 'c'})", SubCall("rlm_query_batched", ["a"], ["c"])),
+    ],
+)
+def test_sub_calls_are_normalised(repl: Repl, code: str, expected: SubCall) -> None:
+    assert call(repl.run(code)) == expected
+    assert done(repl.resume("v")).stdout == "'v'\n"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "llm_query(3)",
+        "rlm_query_batched('ab')",
+        "rlm_query_batched(['a'], ['x', 'y'])",
+        "llm_query_batched(['a', None])",
+        "rlm_query('a', 'x' * 5_000_000)",
+    ],
+)
+def test_a_wrong_sub_call_is_an_exception_and_never_leaves(repl: Repl, code: str) -> None:
+    assert done(repl.run(code)).error == "exception"
+
+
+def test_an_empty_batch_asks_nobody(repl: Repl) -> None:
+    assert done(repl.run("rlm_query_batched([])")).stdout == "[]\n"
+
+
+def test_calls_in_a_row_nested_and_in_a_pool(repl: Repl) -> None:
+    code = """
+from concurrent.futures import ThreadPoolExecutor
+def ask(n):
+    return llm_query(f"{n}") if n else "end"
+with ThreadPoolExecutor() as pool:
+    out = list(pool.map(ask, [1, 2, 0]))
+FINAL([ask(llm_query_and(1)) if False else out, [rlm_query("x") for _ in range(2)]])
+"""
+    event = repl.run(code)
+    answers = iter(["one", "two", "three", ["four"]])
+    while isinstance(event, SubCall):
+        event = repl.resume(next(answers))
+    assert event.final == [["one", "two", "end"], ["three", ["four"]]]
+
+
+def test_nine_repls_deep() -> None:
+    """Suspended cells may exceed the limit of running ones: a sub-call frees its slot."""
+    host = SandboxHost(LIMITS, SandboxSettings(running_cells=1))
+    chain = [host.open({}) for _ in range(9)]
+    for repl in chain[:-1]:
+        call(repl.run("FINAL([rlm_query('deeper')])"))
+    value = done(chain[-1].run("FINAL('bottom')")).final
+    for repl in reversed(chain[:-1]):
+        value = done(repl.resume(value)).final
+    for _ in range(8):
+        value = value[0]
+    assert value == "bottom"
+    host.close()
+
+
+def test_the_clock_stands_still_during_a_sub_call() -> None:
+    with Sandbox(LIMITS.model_copy(update={"cell_wall_s": 1.0})) as repl:
+        call(repl.run("llm_query('a')\nprint('on')"))
+        time.sleep(1.1)
+        assert done(repl.resume("b")).stdout == "on\n"
+
+
+def test_resume_and_run_out_of_order_are_refused(repl: Repl) -> None:
+    with pytest.raises(SandboxError):
+        repl.resume("x")
+    call(repl.run("llm_query('a')"))
+    with pytest.raises(SandboxError):
+        repl.run("1")
+    assert done(repl.resume("v")).stdout == "'v'\n"
+
+
+FINALS = [
+    ("FINAL('a')", "a"),
+    ("FINAL(None)", None),
+    ("x = [1, 2.5, True, {'a': None}]\nFINAL(x)", [1, 2.5, True, {"a": None}]),
+    (
+        "FINAL((1, {2}, {3: 'x'}.values(), range(2), (i for i in 'ab')))",
+        [1, [2], ["x"], [0, 1], ["a", "b"]],
+    ),
+    ("FINAL([float('nan'), float('inf')])", [None, None]),
+    ("FINAL(search)", None),
+    ("v = ['q']\nFINAL_VAR('v')", ["q"]),
+    ("v = ['q']\nFINAL_VAR(v)", ["q"]),
+    ("FINAL_VAR('not a name')", "not a name"),
+    ("try:\n    FINAL(1)\nexcept BaseException:\n    FINAL(2)", 1),
+    ("try:\n    FINAL(1)\nexcept BaseException:\n    1 / 0", 1),
+    ("try:\n    FINAL(1)\nexcept BaseException:\n    import os; os._exit(0)", 1),
+]
+
+
+@pytest.mark.parametrize(("code", "value"), FINALS)
+def test_final_gives_the_value_and_ends_the_cell(repl: Repl, code: str, value: object) -> None:
+    result = done(repl.run(code + "\nprint('after')"))
+    assert "after" not in result.stdout
+    if "search" in code:
+        assert "bound method" in result.final
+    else:
+        assert result.final == value
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "x = []\nx.append(x)\nFINAL(x)",
+        "x = 1\nfor _ in range(5000): x = [x]\nFINAL(x)",
+        "import sys\nsys.set_int_max_str_digits(0)\nFINAL(10 ** 6000)",
+        "FINAL('x' * 5_000_000)",
+        "FINAL([1] * 300_000)",
+        "FINAL(['x' * 4_000_000] * 5)",  # sent once, but it would be there five times
+        "FINAL(['x' * 1_000_000] * 5)",
+        "FINAL_VAR('no_such_name')",
+    ],
+)
+def test_what_cannot_be_a_final_is_an_exception(repl: Repl, code: str) -> None:
+    result = done(repl.run(code))
+    assert result.error == "exception"
+    assert result.final is UNSET
+
+
+# --- limits
+
+
+def test_the_cpu_limit_keeps_the_variables(repl: Repl) -> None:
+    repl.run("x = 1")
+    result = done(repl.run("print('a')\nwhile True: pass"))
+    assert (result.error, result.variables_lost) == ("cpu", False)
+    assert (result.stdout, result.traceback) == ("a\n", "line 2: while True: pass")
+    assert LIMITS.cell_cpu_s <= result.cpu_s < LIMITS.cell_cpu_s + 0.3
+    assert done(repl.run("x")).stdout == "1\n"
+
+
+STUBBORN = """
+def f():
+    sum(i for i in range(10**9))
+while True:
+    try:
+        f()
+    except BaseException:
+        pass
+"""
+
+
+def test_a_cell_that_will_not_stop_loses_its_variables(repl: Repl) -> None:
+    repl.run("x = 1")
+    result = done(repl.run(STUBBORN))
+    assert (result.error, result.variables_lost) == ("cpu", True)
+    assert done(repl.run("x")).error == "exception"
+    assert done(repl.run("list(context)")).stdout == "['p1', 'p2', 'p3']\n"
+
+
+def test_the_limit_also_bites_between_sub_calls(repl: Repl) -> None:
+    event = repl.run("while True: llm_query('a')")
+    calls = 0
+    while isinstance(event, SubCall):
+        calls += 1
+        event = repl.resume("b")
+    assert (event.error, event.variables_lost) == ("cpu", False)
+    assert calls > 20
+
+
+def test_memory_is_limited_and_small_variables_stay(repl: Repl) -> None:
+    repl.run("x = 1")
+    result = done(repl.run("big = bytearray(10**9)"))
+    assert (result.error, result.variables_lost) == ("memory", False)
+    assert result.traceback.endswith("MemoryError")
+    assert done(repl.run("x")).stdout == "1\n"
+
+
+def test_a_full_heap_is_replaced(repl: Repl) -> None:
+    result = done(repl.run("keep = []\nprint('a')\nwhile True: keep.append(bytearray(10**5))"))
+    assert (result.error, result.variables_lost, result.stdout) == ("memory", True, "a\n")
+    assert done(repl.run("len(context)")).stdout == "3\n"
+
+
+def test_sleep_is_refused(repl: Repl) -> None:
+    assert "sleep" in done(repl.run("import time\ntime.sleep(1)")).traceback
+
+
+def test_input_has_nothing_to_read(repl: Repl) -> None:
+    assert done(repl.run("input()")).error == "exception"
+
+
+def test_sandbox_stands_alone() -> None:
+    with Sandbox(LIMITS) as repl:
+        assert done(repl.run("6 * 7")).stdout == "42\n"
+        assert "seccomp" in repl.enforced
+    with pytest.raises(SandboxError):
+        repl.run("1")

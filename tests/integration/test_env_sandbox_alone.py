@@ -1,0 +1,36 @@
+"""The sandbox, copied out of this project as in docs/sandbox.md, runs its example."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+COPIED = ("env/server/sandbox", "env/settings.py", "env/errors.py", "rewards/settings.py")
+EMPTY = ("env/__init__.py", "env/server/__init__.py", "rewards/__init__.py")
+
+
+def test_the_documents_example_runs_where_nothing_else_is(tmp_path: Path) -> None:
+    text = (ROOT / "docs/sandbox.md").read_text()
+    assert all(f"`{path.rstrip('/')}" in text for path in COPIED + EMPTY)
+    for path in COPIED:
+        source, target = ROOT / path, tmp_path / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, target)
+        else:
+            shutil.copy(source, target)
+    for path in EMPTY:
+        (tmp_path / path).touch()
+    match = re.search(r"```python\n(.*?)```\nprints\n```text\n(.*?)```", text, re.DOTALL)
+    assert match is not None
+    code = f"{match.group(1)}\nimport env, rewards\n"
+    code += "".join(
+        f"assert {name}.__file__.startswith({str(tmp_path)!r})\n" for name in ("env", "rewards")
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert run.stderr == ""
+    assert run.stdout == match.group(2)

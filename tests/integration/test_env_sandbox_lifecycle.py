@@ -1,0 +1,420 @@
+"""Processes of the sandbox: they start confined, stop, end, and are replaced."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from env.errors import SandboxError
+from env.server.sandbox import CellDone, Repl, SandboxHost, SubCall, boundary, host
+from env.settings import LimitSettings, SandboxSettings
+
+LIMITS = LimitSettings(cell_cpu_s=1.0, cell_wall_s=30)
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def box() -> Iterator[SandboxHost]:
+    box = SandboxHost(LIMITS, SandboxSettings())
+    yield box
+    box.close()
+
+
+def out(event: CellDone | SubCall) -> str:
+    assert isinstance(event, CellDone), event
+    return event.stdout
+
+
+def pid_of(repl: Repl) -> int:
+    worker = repl._worker
+    assert worker is not None
+    return worker.pid
+
+
+def state_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "gone"
+
+
+def wait_for(condition: object, seconds: float = 10.0) -> bool:
+    assert callable(condition)
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def children() -> set[int]:
+    """Process ids of this process's children and grandchildren."""
+    parents: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                parents[int(entry.name)] = int(fields[1])
+    mine = {pid for pid, parent in parents.items() if parent == os.getpid()}
+    return mine | {pid for pid, parent in parents.items() if parent in mine}
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_every_layer_of_this_machine_is_named(box: SandboxHost) -> None:
+    assert {"no_new_privs", "rlimits", "seccomp"} <= set(box.enforced)
+    assert ("uid" in box.enforced) == (os.geteuid() == 0)
+    status = Path(f"/proc/{pid_of(box.open(''))}/status").read_text()
+    fields = dict(line.split(":\t", 1) for line in status.splitlines())
+    assert (fields["Seccomp"], fields["NoNewPrivs"]) == ("2", "1")
+    assert "0" not in fields["Uid"].split()
+    assert int(fields["CapEff"], 16) == 0
+
+
+def test_a_worker_holds_its_channel_and_nothing_else(box: SandboxHost) -> None:
+    pid = pid_of(box.open("x"))
+    if os.geteuid() != 0:
+        pytest.skip("a worker's descriptors can be listed by root only")
+    held = {int(fd): os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")}
+    assert {fd: name for fd, name in held.items() if fd < 3} == dict.fromkeys(range(3), "/dev/null")
+    assert held[3].startswith("socket:")
+    assert len(held) == 4
+
+
+def test_idle_and_suspended_workers_are_stopped(box: SandboxHost) -> None:
+    repl = box.open("")
+    assert wait_for(lambda: state_of(pid_of(repl)) == "T")
+    repl.run("x = 1")
+    assert wait_for(lambda: state_of(pid_of(repl)) == "T")
+    repl.run("llm_query('a')")
+    assert wait_for(lambda: state_of(pid_of(repl)) == "T")
+    assert out(repl.resume("b")) == "'b'\n"
+
+
+CRASHES = [
+    "1",
+    "import os; os._exit(3)",
+    "import os; os.write(3, b'x' * 99)",
+    "import os; os.abort()",
+    "import ctypes; ctypes.string_at(0)",
+    "while True: rlm_query_batched(['left'] * 3)",
+    "bytearray(10**12)",
+]
+
+
+@pytest.mark.parametrize(
+    "cycles",
+    [60, pytest.param(1000, marks=[pytest.mark.nightly])],
+)
+def test_nothing_is_left_after_many_crashes(
+    box: SandboxHost, cycles: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    box.open("").close()
+    before = children(), descriptors()
+    for turn in range(cycles):
+        repl = box.open("x" * 1000)
+        repl.run(CRASHES[turn % len(CRASHES)])
+        if turn % 3 == 0 and not repl._pending:
+            repl.run("llm_query('left hanging')")
+        if turn % 10 == 0:
+            os.kill(pid_of(repl), signal.SIGKILL)
+        repl.close()
+    assert (children(), descriptors()) == before
+    box.close()
+    assert os.listdir(tmp_path) == []
+
+
+def test_killed_zygotes_leave_nothing(box: SandboxHost) -> None:
+    before = len(children()), descriptors()
+    for _ in range(5):
+        repl = box.open("")
+        pid = pid_of(repl)
+        os.kill(box._zygote.pid, signal.SIGKILL)
+        assert wait_for(lambda: not box._zygote.alive)
+        with pytest.raises(SandboxError):
+            repl.run("1")
+        assert wait_for(lambda pid=pid: state_of(pid) in ("gone", "Z"))
+        other = box.open("")
+        assert out(other.run("1")) == "1\n"
+        other.close()
+    assert (len(children()), descriptors()) == before
+
+
+@pytest.mark.parametrize("closed", [(0, 1, 2), (0,), (1, 2)])
+def test_a_server_without_standard_streams_starts(closed: tuple[int, ...], tmp_path: Path) -> None:
+    """A process like one that a shell started with `<&- >&- 2>&-`."""
+    code = f"""
+import os
+for fd in {closed}:
+    os.close(fd)
+from env.server.sandbox import Sandbox
+with Sandbox() as repl:
+    answer = repl.run("6 * 7").stdout
+    for fd in {closed}:
+        os.write(fd, b"what a library says")  # reaches no channel
+    answer += repl.run("'still ' + 'here'").stdout
+with open({str(tmp_path / "answer")!r}, "w") as file:
+    file.write(answer)
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)
+    assert (tmp_path / "answer").read_text() == "42\n'still here'\n"
+
+
+def test_closing_a_host_ends_everything() -> None:
+    before = children(), descriptors()
+    box = SandboxHost(LIMITS, SandboxSettings())
+    repls = [box.open("") for _ in range(5)]
+    repls[0].run("llm_query('a')")
+    assert len(children()) == len(before[0]) + 6
+    box.close()
+    assert (children(), descriptors()) == before
+    with pytest.raises(SandboxError, match="closed"):
+        box.open("")
+    with pytest.raises(SandboxError):
+        repls[1].run("1")
+    box.close()
+
+
+def test_a_killed_zygote_is_replaced_and_its_repls_are_lost(box: SandboxHost) -> None:
+    idle, asking = box.open(""), box.open("")
+    asking.run("llm_query('a')")
+    pids = [pid_of(idle), pid_of(asking)]
+    os.kill(box._zygote.pid, signal.SIGKILL)
+    assert wait_for(lambda: not box._zygote.alive)
+    with pytest.raises(SandboxError):
+        idle.run("1")
+    with pytest.raises(SandboxError):
+        asking.resume("b")
+    assert wait_for(lambda: all(state_of(pid) in ("gone", "Z") for pid in pids))
+    assert out(box.open("").run("1 + 1")) == "2\n"
+    with pytest.raises(SandboxError):
+        idle.run("1")
+
+
+def test_a_zygote_killed_in_the_middle_of_a_cell(box: SandboxHost) -> None:
+    repl = box.open("")
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(repl.run, "while True: pass")
+        time.sleep(0.2)
+        os.kill(box._zygote.pid, signal.SIGKILL)
+        with pytest.raises(SandboxError):
+            running.result(timeout=10)
+
+
+def test_a_worker_killed_from_outside_is_no_mistake_of_the_policy(box: SandboxHost) -> None:
+    repl = box.open("")
+    os.kill(pid_of(repl), signal.SIGKILL)
+    with pytest.raises(SandboxError, match="killed from outside"):
+        repl.run("1")
+    assert out(box.open("").run("1")) == "1\n"
+
+
+def test_close_ends_a_cell_that_runs_in_another_thread(box: SandboxHost) -> None:
+    repl = box.open("")
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(repl.run, "while True: pass")
+        time.sleep(0.2)
+        repl.close()
+        with pytest.raises(SandboxError):
+            running.result(timeout=5)
+
+
+def test_nothing_outlives_a_killed_server() -> None:
+    code = """
+import os, sys, time
+from env.server.sandbox import SandboxHost
+from env.settings import LimitSettings, SandboxSettings
+host = SandboxHost(LimitSettings(cell_cpu_s=100, cell_wall_s=100), SandboxSettings())
+idle, busy = host.open(""), host.open("")
+print(host._zygote.pid, idle._worker.pid, busy._worker.pid, flush=True)
+busy.run("while True: pass")
+"""
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        pids = [int(pid) for pid in server.stdout.readline().split()]
+        time.sleep(0.3)
+        assert len(pids) == 3
+        assert "gone" not in map(state_of, pids)
+        server.kill()
+    assert wait_for(lambda: all(state_of(pid) in ("gone", "Z") for pid in pids))
+
+
+def test_many_threads_use_many_repls_at_once(box: SandboxHost) -> None:
+    def play(number: int) -> str:
+        repl = box.open({"n": str(number)})
+        repl.run("total = 0")
+        event = repl.run("for i in range(20): total += int(llm_query(context['n']))\nprint(total)")
+        while isinstance(event, SubCall):
+            event = repl.resume(event.prompts[0])
+        repl.close()
+        return event.stdout
+
+    with ThreadPoolExecutor(24) as pool:
+        assert list(pool.map(play, range(48))) == [f"{20 * n}\n" for n in range(48)]
+
+
+def test_waiting_for_a_slot_is_not_the_cells_time() -> None:
+    box = SandboxHost(
+        LIMITS.model_copy(update={"cell_wall_s": 3.0}), SandboxSettings(running_cells=1)
+    )
+    work = "s = 0\nfor i in range(3_000_000): s += i\nprint('ready')"
+    with ThreadPoolExecutor(6) as pool:
+        results = list(pool.map(lambda repl: repl.run(work), [box.open("") for _ in range(6)]))
+    assert [result.stdout for result in results] == ["ready\n"] * 6
+    box.close()
+
+
+def test_descriptors_past_1024_work(box: SandboxHost) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 1400:
+        pytest.skip("this machine allows no descriptor past 1024")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1400), hard))
+    held = [os.dup(0) for _ in range(1100)]
+    try:
+        assert out(box.open("").run("1")) == "1\n"
+    finally:
+        for fd in held:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+SAME = """
+import random, collections, uuid
+words = [w + str(i) for i in range(50) for w in ("a", "é", "Kalvot")]
+print(list(set(words))[:5], hash("x"), hash((1.5, "y")), random.random(), random.sample(words, 3))
+print(search(context, "kalvet"), {frozenset(words[:3]): 1}, uuid.uuid5(uuid.NAMESPACE_DNS, "x"))
+print(sorted(vars(collections.Counter), key=hash)[:9])
+print(re)
+"""
+BY_ADDRESS = "print(hash(None), {(n, None) for n in range(50)}, {int, str, float, dict, None})"
+
+
+def outputs(code: str) -> set[str]:
+    """Outputs of a cell in three servers with different hash seeds, in two processes each."""
+    server = f"""
+import sys
+from env.server.sandbox import Sandbox
+with Sandbox(context={{"p": "Kalvot is. The kalvot was.\\nMirbex"}}) as repl:
+    for code in ({code!r}, "import os; os._exit(1)", {code!r}):
+        done = repl.run(code)
+        sys.stdout.write(done.stdout + done.traceback + "\\0")
+"""
+    found = set()
+    for seed in ("1", "2", "random"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        run = subprocess.run(
+            [sys.executable, "-c", server],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        first, crashed, second = run.stdout.split("\0")[:3]
+        assert not crashed
+        found |= {first, second}
+    return found
+
+
+def test_outputs_are_the_same_in_every_process() -> None:
+    (output,) = outputs(SAME)
+    assert "NameError: name 're' is not defined" in output
+
+
+def test_sets_that_hold_none_and_types_have_the_same_order() -> None:
+    refused = "import ctypes, sys; sys.exit(ctypes.CDLL(None).personality(0x0040000) < 0)"
+    if subprocess.run([sys.executable, "-c", refused], check=False).returncode:
+        pytest.skip("this machine lets no process choose fixed addresses")
+    assert len(outputs(BY_ADDRESS)) == 1
+
+
+def test_without_libseccomp_nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyseccomp", None)
+    with pytest.raises(SandboxError, match="apt-get install libseccomp2"):
+        SandboxHost(LIMITS, SandboxSettings())
+
+
+def test_elsewhere_than_on_linux_nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(boundary.sys, "platform", "darwin")
+    with pytest.raises(SandboxError, match=r"needs Linux.*\.devcontainer/devcontainer\.json"):
+        SandboxHost(LIMITS, SandboxSettings())
+
+
+@pytest.mark.parametrize(
+    "program",
+    [b"", b"\0" * 16, (0x06).to_bytes(2, "little") + b"\0\0" + (0x7FFF0000).to_bytes(4, "little")],
+    ids=["empty", "invalid", "allows everything"],
+)
+def test_a_filter_that_does_not_hold_stops_the_host(
+    monkeypatch: pytest.MonkeyPatch, program: bytes
+) -> None:
+    before = children(), descriptors()
+    monkeypatch.setattr(host, "compile_filter", lambda: program)
+    with pytest.raises(SandboxError):
+        SandboxHost(LIMITS, SandboxSettings())
+    assert (children(), descriptors()) == before
+
+
+FLOOD = """
+import os, struct
+value = '{"d":[[0,{"s":1}],[2,[{"s":3}]],[4,[[' + ",".join(["[]"] * 30000) + ']]]]}'
+texts = ["fn", "rlm_query", "prompts", "x", "contexts"]
+lengths = str([len(text) for text in texts])
+head = ('{"t":"call","n":1,"v":' + value + ',"b":' + lengths + "}").encode()
+body = struct.pack("!I", len(head)) + head + "".join(texts).encode()
+frame = struct.pack("!I", len(body)) + body
+while True:
+    left = memoryview(frame)
+    while left:
+        left = left[os.write(3, left):]
+    for _ in range(60000):
+        pass
+    os.read(3, 65536)
+"""
+
+
+def test_messages_that_are_slow_to_read_cost_their_sender_no_wall_clock() -> None:
+    """Otherwise a policy could make any episode void: the machine would look too busy."""
+    limits = LIMITS.model_copy(update={"cell_cpu_s": 0.15, "cell_wall_s": 1.5})
+    flooded = SandboxHost(limits, SandboxSettings())
+    try:
+        repl = flooded.open({"p1": "a text"})
+        event, calls = repl.run(FLOOD), 0
+        while isinstance(event, SubCall):
+            calls += 1
+            event = repl.resume(["no"])
+        assert event.error == "cpu", (event.error, calls)
+    finally:
+        flooded.close()
+
+
+def test_what_is_named_twice_is_sent_once() -> None:
+    from env.server.sandbox.wire import dump
+
+    text = "\u20ac" * 100_000
+    assert len(dump([text] * 12)) < 2 * len(dump([text]))
+
+
+@pytest.mark.parametrize(("millions", "error"), [(4, None), (5, "exception")])
+def test_an_answer_larger_than_any_reader_needs_is_refused(
+    box: SandboxHost, millions: int, error: str | None
+) -> None:
+    event = box.open(None).run(f"FINAL(['x' * 1_000_000] * {millions})")
+    assert isinstance(event, CellDone)
+    assert event.error == error

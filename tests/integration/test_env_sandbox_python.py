@@ -1,0 +1,191 @@
+"""Ordinary Python behaves inside the sandbox as in a plain interpreter.
+
+The snippets: `sandbox_snippets.txt`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from env.server.sandbox import CellDone, Repl, SandboxHost
+from env.settings import LimitSettings, SandboxSettings
+
+LIMITS = LimitSettings(cell_wall_s=30, observation_chars=20_000)
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def snippets() -> dict[str, str]:
+    text = (
+        Path(__file__).parents[1].joinpath("data/sandbox_snippets.txt").read_text(encoding="utf-8")
+    )
+    parts = [part.partition("\n") for part in text.split("\n## ")[1:]]
+    return {name: code for name, _, code in parts}
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[SandboxHost]:
+    host = SandboxHost(LIMITS, SandboxSettings())
+    yield host
+    host.close()
+
+
+@pytest.fixture
+def repl(host: SandboxHost) -> Iterator[Repl]:
+    repl = host.open("")
+    yield repl
+    repl.close()
+
+
+def run(repl: Repl, code: str) -> CellDone:
+    done = repl.run(code)
+    assert isinstance(done, CellDone)
+    return done
+
+
+def plain(*arguments: str, code: str = "", errors: int = subprocess.PIPE) -> tuple[str, str]:
+    """Output and errors of bare CPython in the sandbox's locale and time zone."""
+    run = subprocess.run(
+        [sys.executable, "-S", "-s", "-P", "-u", *arguments],
+        input=code.encode(),
+        env={"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "TZ": "UTC"},
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        check=False,
+    )
+    return run.stdout.decode(), (run.stderr or b"").decode()
+
+
+@pytest.mark.parametrize("code", snippets().values(), ids=snippets())
+def test_ordinary_python_does_what_it_does_outside(repl: Repl, code: str) -> None:
+    outside, _ = plain("-c", code, errors=subprocess.STDOUT)
+    inside = run(repl, code)
+    assert (inside.error, inside.traceback, inside.cut) == (None, "", 0)
+    assert inside.stdout == outside
+    assert inside.stdout
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "1 + 1",
+        "'a' + \"b'\"",
+        "None",
+        "x = 3",
+        "[1, {'k': (2.5, None)}]",
+        "'two\\nlines'",
+        "print('x')",
+        "'é\\ud800'.encode('utf-8', 'replace')",
+        "len",
+        "type('A', (), {})",
+        "type('A', (), {'__repr__': lambda self: 'its own'})()",
+        "_ = 5; _",
+        "(lambda: (yield))().__class__",
+        "0.1 + 0.2",
+        "...",
+        "x = 1; x += 1; x",
+        "{3, 1, 2}",
+        "import math; math.pi",
+    ],
+)
+def test_the_last_expression_is_echoed_as_by_an_interpreter(repl: Repl, code: str) -> None:
+    outside, _ = plain("-i", "-q", code=f"{code}\n")
+    assert run(repl, code).stdout == outside
+
+
+def test_of_several_expressions_the_last_is_echoed(repl: Repl) -> None:
+    assert run(repl, "1; 2\n3\n'last'").stdout == "'last'\n"
+
+
+MISTAKES = [
+    "1 / 0",
+    "nothing",
+    "len(3)",
+    "{}['key']",
+    "[1][2]",
+    "int('x')",
+    "'a' + 1",
+    "None.upper()",
+    "import nowhere",
+    "from math import nothing",
+    "assert 1 == 2, 'why'",
+    "raise ValueError",
+    "raise ValueError('two\\nlines')",
+    "x, y = 1, 2, 3",
+    "def f(a): pass\nf()",
+    "def f(): return f()\nf()",
+    "class A: pass\nA().b",
+    "next(iter([]))",
+    "'é'.encode('ascii')",
+    "b'\\xff'.decode()",
+    "raise KeyError('x') from ValueError('y')",
+    "raise ExceptionGroup('g', [ValueError(1)])",
+    "f'{1:q}'",
+    "10 ** 5000 and str(10 ** 5000)",
+]
+
+
+@pytest.mark.parametrize("code", MISTAKES)
+def test_a_mistake_has_cpythons_words(repl: Repl, code: str) -> None:
+    """The exception's own lines; the lines above them are shorter than CPython's."""
+    last = run(repl, code).traceback.splitlines()[-1]
+    errors = [line.lstrip(" |+-") for line in plain("-c", code)[1].splitlines()]
+    assert last in [re.sub(r"\(/.*\)$", "(unknown location)", line) for line in errors]
+
+
+WITH_LIBRARY = [
+    "import json\njson.loads('{')",
+    "import re\nre.compile('(')",
+    "import statistics\nstatistics.mean([])",
+    "from decimal import Decimal\nDecimal('x')",
+    "from fractions import Fraction\nFraction('x')",
+    "import collections\ncollections.namedtuple('N', '1a')",
+    "from datetime import datetime\ndatetime.strptime('x', '%Y')",
+    "import heapq\nheapq.nlargest(1, 3)",
+    "max([1], key=lambda x: 1 / 0)",
+    "search(3, 'a')",
+    "llm_query(3)",
+    "from json import nothing",
+    "import pickle\npickle.loads(b'x')",
+    "import concurrent.futures as c\nc.ThreadPoolExecutor().submit(int, 'x').result()",
+    "raise OSError(2, 'No such file')",
+    "open('notes.txt')",
+]
+PATH = re.compile(r"/\w+/|\\|site-packages|\.py\b")
+
+
+@pytest.mark.parametrize("code", WITH_LIBRARY)
+def test_a_traceback_shows_the_policys_own_lines(repl: Repl, code: str) -> None:
+    trace = run(repl, code).traceback.splitlines()
+    last = code.splitlines()[-1]
+    assert trace[0] == f"line {len(code.splitlines())}: {last}"
+    assert not PATH.search("\n".join(trace))
+    assert all(line.startswith("line ") for line in trace[:-1])
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import traceback, json\ntry: json.loads('{')\nexcept ValueError: traceback.print_exc()",
+        "import traceback\ntraceback.print_stack()",
+        "import json\nprint(json, json.decoder, type(json.JSONDecoder))",
+        "import json\njson",
+        "import logging\nlogging.exception('x', exc_info=True, stack_info=True)",
+        "import sys\nframe = sys._getframe()\nwhile frame: print(frame); frame = frame.f_back",
+        "import inspect, re\nprint(inspect.currentframe().f_back, re.compile.__code__)",
+        "import warnings, re\nwarnings.warn('careful', stacklevel=3)",
+        "import json\ntry: json.x\nexcept AttributeError as e: print(e)",
+    ],
+)
+def test_what_python_prints_of_itself_holds_no_path(repl: Repl, code: str) -> None:
+    done = run(repl, code)
+    assert done.stdout
+    for place in (os.path.dirname(os.__file__), str(ROOT), sys.prefix, sys.base_prefix):
+        assert place not in done.stdout + done.traceback
+    assert not PATH.search(done.stdout)

@@ -1,0 +1,326 @@
+"""The tree of frames, on real sandboxes and without a server."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from env.errors import RefusedError, SandboxError
+from env.models import FrameTurn, FrameView
+from env.server.sandbox import CellDone, SandboxHost
+from env.server.tree import Tree
+from env.settings import EnvSettings, LimitSettings, SandboxSettings
+
+PAPERS = {
+    "p1": "A study of Zogdab.\nKalvot scores 12 on Mirbex.\nKalvot scores 13 on Pobtod.",
+    "p2": "A study of Velnop.\nOn Mirbex, Kalvot gets 48.",
+}
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[SandboxHost]:
+    opened = SandboxHost(LimitSettings(cell_cpu_s=0.4), SandboxSettings())
+    yield opened
+    opened.close()
+
+
+class Play:
+    """A tree and the last view of each of its frames."""
+
+    def __init__(self, host: Any, **limits: Any) -> None:
+        settings = EnvSettings(limits=LimitSettings(cell_cpu_s=0.4, **limits))
+        self.tree = Tree(settings, host, "What does Kalvot score on Mirbex?", PAPERS)
+        self.views: dict[int, FrameView] = {}
+        self.look()
+
+    def look(self) -> None:
+        self.views |= {view.frame: view for view in self.tree.views()}
+
+    def turn(self, *turns: tuple[int, str], finish: Any = "stop") -> None:
+        self.tree.play([FrameTurn(frame=n, text=text, finish=finish) for n, text in turns])
+        self.look()
+
+    def code(self, *cells: tuple[int, str]) -> None:
+        self.turn(*((n, f"```repl\n{code}\n```") for n, code in cells))
+
+    def said(self, frame: int) -> str:
+        return self.views[frame].messages[-1].content
+
+    def statuses(self) -> Sequence[str]:
+        return [state.status for state in self.tree.states()]
+
+
+@pytest.fixture
+def play(host: SandboxHost) -> Iterator[Play]:
+    playing = Play(host)
+    yield playing
+    playing.tree.close()
+
+
+def test_variables_stay_and_output_is_observed(play: Play) -> None:
+    play.code((0, 'h = search(context, "Kalvot")\nprint(len(h))'))
+    assert play.said(0) == "2\nnew: h"
+    play.code((0, "print(sorted(h))"))
+    assert play.said(0) == "['p1', 'p2']"
+    play.code((0, "x = 1\nx = 2\nFINAL(h)"))
+    assert play.tree.done
+    assert play.tree.answer == {
+        "p1": ["Kalvot scores 12 on Mirbex.", "Kalvot scores 13 on Pobtod."],
+        "p2": ["On Mirbex, Kalvot gets 48."],
+    }
+
+
+def test_children_work_in_one_step_and_their_values_come_back_in_order(play: Play) -> None:
+    play.code(
+        (0, 'r = rlm_query_batched(["one", "two"], [context["p1"], context["p2"]])\nFINAL(r)')
+    )
+    assert play.statuses() == ["waiting", "ready", "ready"]
+    assert [message.content for message in play.views[2].messages][-1] == "two\ncontext: str"
+    # The answers come in reverse order: each value has its own slot.
+    play.code((2, "FINAL(context[-3:])"))
+    assert not play.tree.done
+    play.code((1, "FINAL([len(context), None, {'a': 1.5}])"))
+    assert play.tree.answer == [[len(PAPERS["p1"]), None, {"a": 1.5}], "48."]
+
+
+def test_a_grandchilds_value_reaches_the_roots_final(play: Play) -> None:
+    play.code((0, 'FINAL(["root", rlm_query("child", context["p1"])])'))
+    play.code((1, 'below = rlm_query("grandchild", context[:18])\nFINAL(["child", below])'))
+    assert play.views[2].depth == 2
+    assert play.statuses() == ["waiting", "waiting", "ready"]
+    play.code((2, 'FINAL(context + "!")'))
+    assert play.tree.answer == ["root", ["child", "A study of Zogdab.!"]]
+    assert play.tree.counters.max_depth == 2
+    assert [state.stop_reason for state in play.tree.states()] == ["final"] * 3
+
+
+def test_llm_frames_get_the_prompt_and_give_text(play: Play) -> None:
+    play.code((0, 'FINAL(llm_query_batched(["a?", "b?"]) + [llm_query("c?")])'))
+    assert play.views[1].kind == "llm"
+    assert play.said(1) == "a?"
+    play.turn((1, "alpha"), (2, "beta"))
+    play.turn((3, "gam"), finish="length")
+    assert play.tree.answer == ["alpha", "beta", "gam"]
+
+
+def test_a_cell_may_ask_again_and_again(play: Play) -> None:
+    play.code((0, "n = 0\nfor i in range(3):\n    n += rlm_query(str(i))\nFINAL(n)"))
+    for frame in (1, 2, 3):
+        play.code((frame, f"FINAL({frame})"))
+    assert play.tree.answer == 6
+
+
+def test_frames_left_out_keep_waiting(play: Play) -> None:
+    play.code((0, 'rlm_query_batched(["a", "b"])'))
+    play.code((2, "print(1)"))
+    assert play.statuses() == ["waiting", "ready", "ready"]
+    ready = [view for view in play.tree.views() if view.status == "ready"]
+    assert [view.frame for view in ready] == [1, 2]
+    assert not any(view.messages for view in ready)  # sent before
+
+
+@pytest.mark.parametrize(
+    "turns",
+    [
+        [FrameTurn(frame=7, text="x")],
+        [FrameTurn(frame=0, text="x")],
+        [FrameTurn(frame=1, text="x"), FrameTurn(frame=1, text="y")],
+        [FrameTurn(frame=1, text="x"), FrameTurn(frame=0, text="y")],
+    ],
+    ids=["unknown", "waiting", "repeated", "one of two waits"],
+)
+def test_refused_turns_change_nothing(play: Play, turns: list[FrameTurn]) -> None:
+    play.code((0, 'rlm_query("a")'))
+    before = (play.tree.states(), play.tree.counters)
+    with pytest.raises(RefusedError):
+        play.tree.play(turns)
+    assert (play.tree.states(), play.tree.counters) == before
+
+
+def test_mistakes_are_observations_and_cost_a_turn(play: Play) -> None:
+    play.turn((0, "I think it is 12."))
+    assert play.said(0).startswith("error: no repl block")
+    play.turn((0, "```repl\nx = 1\n```\n```repl\ny = 1\n```"))
+    assert play.said(0).startswith("error: 2 repl blocks")
+    play.code((0, "x = ("))
+    assert play.said(0).startswith("error: ")
+    assert "never closed" in play.said(0)
+    play.code((0, "1 / 0"))
+    counters = play.tree.counters
+    assert (counters.turns, counters.errors, counters.format_errors) == (4, 4, 2)
+    assert play.tree.states()[0].stop_reason == "max_turns"
+    assert play.tree.done
+    assert not play.tree.answered
+
+
+def test_an_exception_shows_the_policys_own_lines(play: Play) -> None:
+    play.code((0, "print('before')\nx = {}\nx['no']"))
+    assert play.said(0).startswith("before\n")
+    assert "KeyError: 'no'" in play.said(0)
+    assert "/" not in play.said(0)
+
+
+def test_a_cut_completion_ends_its_frame(play: Play) -> None:
+    play.code((0, 'FINAL([rlm_query("a")])'))
+    play.turn((1, "```repl\nFINAL(1)"), finish="length")
+    assert play.tree.answer == ["error: the sub-call ended without FINAL (truncated)"]
+
+
+def test_a_child_out_of_turns_answers_with_a_sentence(play: Play) -> None:
+    play.code((0, 'FINAL(rlm_query("a"))'))
+    for _ in range(4):
+        play.code((1, "print(1)"))
+    assert play.tree.answer == "error: the sub-call ended without FINAL (max_turns)"
+
+
+@pytest.mark.parametrize(
+    ("limits", "code", "said"),
+    [
+        ({"max_depth": 0}, 'print(rlm_query("a"))', "depth 0"),
+        (
+            {"max_children": 2},
+            'print(rlm_query_batched(["a"] * 3, ["x" * 999] * 3)[2])',
+            "at most 2",
+        ),
+        ({"max_frames": 1}, 'print(llm_query("a"))', "frames of this episode"),
+        ({"prompt_chars": 20}, 'print(rlm_query("a" * 21))', "longer than 20 characters"),
+        ({"child_context_chars": 100}, 'print(rlm_query("a", "x" * 101))', "longer than 100"),
+        ({"child_context_chars": 100}, 'print(rlm_query("a", {"x" * 101: ""}))', "longer than 100"),
+        ({}, 'print(rlm_query("a", 12))', "a context is a string"),
+    ],
+)
+def test_limits_of_sub_calls_come_back_as_error_strings(
+    host: SandboxHost, limits: dict[str, int], code: str, said: str
+) -> None:
+    play = Play(host, **limits)
+    play.code((0, code))
+    for frame, view in list(play.views.items()):
+        if frame and view.status == "ready":
+            play.code((frame, "FINAL(0)"))
+    assert play.said(0).startswith("error: ")
+    assert said in play.said(0)
+    play.tree.close()
+
+
+def test_search_results_can_be_handed_on_as_they_are(play: Play) -> None:
+    play.code(
+        (0, 'h = search(context, "Mirbex")\nFINAL(rlm_query_batched(["a", "b"], [h, h["p1"]]))')
+    )
+    play.code((1, "FINAL(context)"), (2, "FINAL(context)"))
+    p1 = "Kalvot scores 12 on Mirbex."
+    assert play.tree.answer == [{"p1": p1, "p2": "On Mirbex, Kalvot gets 48."}, p1]
+
+
+def test_a_cell_out_of_cpu_keeps_its_frame_alive(play: Play) -> None:
+    play.code((0, "x = 5"))
+    play.code((0, "while True: pass"))
+    assert "stopped after 0.4 s of CPU time" in play.said(0)
+    assert play.tree.counters.timeouts == 1
+    play.code((0, "print(x)"))
+    assert play.said(0) == "5"
+
+
+def test_an_episode_out_of_time_ends_all_frames_and_is_no_void(host: SandboxHost) -> None:
+    play = Play(host, episode_s=0.3)
+    play.code((0, 'rlm_query_batched(["a", "b"])'))
+    play.code((2, "while True: pass"))
+    assert [state.stop_reason for state in play.tree.states()] == ["budget", "budget", "timeout"]
+    assert play.tree.done
+    assert play.tree.void is None
+
+
+def test_an_endless_loop_of_refused_sub_calls_ends(host: SandboxHost) -> None:
+    play = Play(host, max_depth=0)
+    play.code((0, 'while True: rlm_query("a")'))
+    assert play.tree.done
+    assert play.tree.counters.sub_calls < 2000
+    # It gets the blame: its tokens are trained, and the turn is an error.
+    assert [state.stop_reason for state in play.tree.states()] == ["timeout"]
+    assert play.tree.counters.errors == 1
+
+
+def test_for_too_many_sub_calls_the_frame_that_made_most_is_to_blame(host: SandboxHost) -> None:
+    for calls, reasons in (
+        (126, ["budget", "final", "budget"]),  # with the root's two: the last that are allowed
+        (127, ["budget", "timeout", "budget"]),
+    ):
+        play = Play(host, max_depth=1, max_frames=4)
+        play.code((0, 'rlm_query_batched(["a", "b"])'))
+        many = f'for _ in range({calls}): rlm_query("a")\nFINAL(1)'
+        play.code((1, many), (2, 'rlm_query("a")\nFINAL(2)'))
+        assert [state.stop_reason for state in play.tree.states()] == reasons
+        assert [frame.failed for frame in play.tree._frames] == [False, True, False]
+        assert play.tree.counters.errors == 1
+        assert play.tree.counters.sub_calls == 129
+
+
+def test_plain_final_lines_answer(host: SandboxHost) -> None:
+    for text, answer in (
+        ("FINAL(The score is 12)", "The score is 12"),
+        ('FINAL(["a", "b"])', ["a", "b"]),
+        ("```repl\nx = [1]\n```\nFINAL_VAR(x)", [1]),
+        ("```repl\nx = [2]\n```\nFINAL(x)", [2]),
+    ):
+        play = Play(host)
+        play.turn((0, text))
+        assert play.tree.answer == answer
+        assert play.tree.counters.format_errors == 0
+
+
+def test_a_plain_final_line_of_a_missing_variable_is_a_mistake(play: Play) -> None:
+    play.turn((0, "FINAL_VAR(nothing)"))
+    assert not play.tree.done
+    assert "nothing" in play.said(0)
+
+
+def test_what_the_policy_saw_or_handed_on_is_kept(play: Play) -> None:
+    play.code((0, 'print(context["p2"])\nrlm_query("look", context["p1"])'))
+    shown = "\n".join(play.tree.shown)
+    assert PAPERS["p1"] in shown
+    assert PAPERS["p2"] not in shown  # its cell has not ended: not seen yet
+    play.code((1, "FINAL(0)"))
+    assert PAPERS["p2"] in "\n".join(play.tree.shown)
+
+
+def test_a_failed_policy_makes_the_episode_void(play: Play) -> None:
+    play.turn((0, ""), finish="error")
+    assert play.tree.void == "the policy failed"
+    assert play.tree.done
+
+
+def test_a_broken_sandbox_is_no_mistake_of_the_model() -> None:
+    class Broken:
+        def open(self, context: Any, shared_as: Any = None) -> Any:
+            raise SandboxError("no more processes")
+
+    play = Play(Broken())
+    with pytest.raises(SandboxError):
+        play.code((0, "x = 1"))
+
+
+def test_a_machine_too_busy_to_run_a_cell_is_no_mistake_of_the_model() -> None:
+    class Busy:
+        """A REPL whose cell got no CPU until the wall limit stopped it."""
+
+        def open(self, context: Any, shared_as: Any = None) -> Any:
+            return self
+
+        def run(self, code: str) -> CellDone:
+            return CellDone(stdout="", error="wall", cpu_s=0.1)
+
+        def close(self) -> None:
+            pass
+
+    play = Play(Busy())
+    play.code((0, "x = 1"))
+    assert play.tree.done
+    assert play.tree.void == "the machine was too busy to run a cell"
+
+
+def test_environment_time_leaves_out_the_policys(play: Play) -> None:
+    import time
+
+    play.code((0, 'rlm_query("a")'))
+    time.sleep(0.3)
+    play.code((1, "FINAL(0)"))
+    assert 0 < play.tree.counters.env_s < 0.3

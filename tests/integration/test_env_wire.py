@@ -1,0 +1,501 @@
+"""The environment over the wire: a real server, real sockets, real sandboxes."""
+
+import asyncio
+import json
+import urllib.request
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+
+import pytest
+from openenv.core.generic_client import GenericEnvClient
+from websockets.sync.client import connect
+
+from agent.policies.scripted import careless, expert, oracle, random_code
+from agent.rollouts.engine import play
+from agent.rollouts.specs import EpisodeSpec
+from env.client import RLMEnv, Sessions, check_wire
+from env.errors import EpisodeError, RefusedError
+from env.models import WIRE_VERSION, FrameTurn, RLMAction, RLMObservation
+from env.problems.store import ProblemStore
+from env.settings import rules
+from tasks.config import Params
+from tasks.deployment.checks import metadata
+from tasks.errors import ConfigError
+
+LEVELS = ("easy", "medium", "hard")
+
+
+@pytest.fixture
+def session(server_url: str) -> Iterator[Sessions]:
+    with Sessions(server_url, 1) as opened:
+        yield opened
+
+
+def _code(*cells: tuple[int, str]) -> RLMAction:
+    return RLMAction(turns=[FrameTurn(frame=n, text=f"```repl\n{code}\n```") for n, code in cells])
+
+
+def _specs(problems: ProblemStore, level: str, count: int) -> list[EpisodeSpec]:
+    ids = problems.ids("test", level)[:count]
+    return [EpisodeSpec(problem_id, seed=k) for k, problem_id in enumerate(ids)]
+
+
+# --- whole episodes
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_gold_earns_one_and_honest_play_beats_careless_beats_random(
+    level: str, server_url: str, server_problems: ProblemStore
+) -> None:
+    specs = _specs(server_problems, level, 12)
+    problems = [server_problems.get(spec.problem_id) for spec in specs]
+    means = {}
+    for name, policy in {
+        "oracle": oracle(problems),
+        "expert": expert(),
+        "full": expert("full"),
+        "careless": careless(),
+        "random": random_code(),
+    }.items():
+        played = play(policy, server_url, specs, sessions=8)
+        assert all(trajectory.void is None for trajectory in played)
+        rewards = [trajectory.reward or 0.0 for trajectory in played]
+        means[name] = sum(rewards) / len(rewards)
+        if name == "oracle":
+            assert rewards == [1.0] * len(rewards)
+    assert means["expert"] == means["full"] > 0.9
+    assert means["expert"] > means["careless"] > 0.5 > 0.2 > means["random"]
+
+
+def test_an_episode_is_a_function_of_problem_and_actions(
+    server_url: str, server_problems: ProblemStore
+) -> None:
+    specs = _specs(server_problems, "hard", 6)
+
+    def record() -> list[Any]:
+        return [
+            (
+                trajectory.reward,
+                trajectory.components,
+                [[turn.observation for turn in f.turns] for f in trajectory.frames.values()],
+            )
+            for trajectory in play(expert(), server_url, specs, sessions=3)
+        ]
+
+    assert record() == record()
+
+
+def test_the_reset_is_chosen_by_the_seed(session: Sessions) -> None:
+    def first(seed: int) -> Any:
+        view = session.reset(0, split="test", difficulty="easy", seed=seed).result()
+        assert view.problem is not None
+        return view.problem.problem_id, view.frames[0].messages
+
+    assert first(3) == first(3)
+    assert first(3)[0] != first(4)[0]
+
+
+def test_the_easy_level_gives_a_hint(session: Sessions) -> None:
+    for level, hinted in (("easy", True), ("medium", False), ("hard", False)):
+        view = session.reset(0, split="test", difficulty=level, seed=0).result()
+        assert ("hint: use both names" in view.frames[0].messages[1].content) == hinted
+
+
+def test_components_counters_and_child_scores_come_with_the_end(
+    session: Sessions, server_problems: ProblemStore
+) -> None:
+    problem = server_problems.get(server_problems.ids("test", "hard")[2])
+    span = problem.evidence[0].spans[0]
+    session.reset(0, problem_id=problem.problem_id).result()
+    waiting = session.step(
+        0, _code((0, f'FINAL(rlm_query_batched(["a"] * 2, [context["{span.paper_id}"]] * 2))'))
+    ).result()
+    assert waiting.reward is None
+    assert waiting.components == {}
+    assert waiting.frame_scores == {}
+    assert waiting.metrics is None
+    assert waiting.problem is not None
+    assert waiting.problem.tier is None
+    done = session.step(0, _code((1, f"FINAL([{span.text!r}])"), (2, "FINAL([])"))).result()
+    assert done.done
+    assert done.metrics is not None
+    assert done.metrics.precision == 1.0
+    assert done.frame_scores == {1: 1.0, 2: 0.0}
+    assert set(done.components) == {
+        "primary_objective",
+        "process_quality",
+        "format_compliance",
+        "efficiency",
+    }
+    assert done.problem is not None
+    assert done.problem.tier == problem.tier
+    assert (done.counters.turns, done.counters.sub_calls, done.counters.frames) == (3, 2, 3)
+
+
+def test_no_message_holds_gold_before_the_end(
+    server_url: str, server_problems: ProblemStore
+) -> None:
+    """Raw messages of an episode whose policy prints nothing, state and metadata included."""
+
+    async def raw(problem_id: str) -> tuple[list[Any], Any]:
+        async with GenericEnvClient(base_url=server_url) as client:
+            seen: list[Any] = [await client.reset(problem_id=problem_id)]
+            for text in ("no block", "```repl\nx = context\n1 / 0\n```"):
+                seen.append(await client.step({"text": text}))
+                seen.append(await client.state())
+            seen.append(await client.reset(problem_id=problem_id + "-no"))
+            return seen, await client.step({"text": "```repl\nFINAL([])\n```"})
+
+    with urllib.request.urlopen(f"{server_url}/metadata") as response:
+        metadata = response.read().decode()
+    for level in LEVELS:
+        problem = server_problems.get(server_problems.ids("test", level)[1])
+        seen, last = asyncio.run(raw(problem.problem_id))
+        texts = metadata + repr(seen)
+        for fact in problem.evidence:
+            for span in fact.spans:
+                assert span.text not in texts
+                assert span.text not in repr(last)
+        assert "'tier': None" in texts
+        assert repr(problem.tier) not in texts
+
+
+def test_a_client_without_any_code_of_ours_plays_with_sub_calls(server_url: str) -> None:
+    async def episode() -> Any:
+        async with GenericEnvClient(base_url=server_url) as client:
+            first = await client.reset(split="test", difficulty="medium", seed=1)
+            assert first.observation["frames"][0]["messages"][1]["content"]
+            code = 'FINAL([rlm_query("first line", t) for t in context.values()])'
+            result = await client.step({"text": f"```repl\n{code}\n```"})
+            while not result.done:
+                ready = [f for f in result.observation["frames"] if f["status"] == "ready"]
+                assert [frame["parent"] for frame in ready] == [0]
+                result = await client.step(
+                    {
+                        "turns": [
+                            {
+                                "frame": ready[0]["frame"],
+                                "text": '```repl\nFINAL(context.split("\\n")[1])\n```',
+                            }
+                        ]
+                    }
+                )
+            return result
+
+    done = asyncio.run(episode())
+    assert done.observation["counters"]["sub_calls"] == 8
+    assert done.observation["metrics"]["precision"] < 1
+    assert 0 <= done.reward < 1
+
+
+def test_many_sessions_at_once(server_url: str, server_problems: ProblemStore) -> None:
+    specs = [spec for spec in _specs(server_problems, "easy", 24) for _ in range(3)]
+    played = play(expert(), server_url, specs, sessions=64)
+    assert len(played) == 72
+    assert all(trajectory.void is None and trajectory.answered for trajectory in played)
+
+
+# --- refusals
+
+
+def test_a_step_before_a_reset_is_refused(session: Sessions, server_url: str) -> None:
+    async def step_first() -> RLMObservation:
+        async with RLMEnv(server_url) as client:
+            return (await client.step(RLMAction(text="x"))).observation
+
+    refused = asyncio.run(step_first())
+    assert refused.refused is not None
+    assert "reset" in refused.refused
+    assert refused.done  # a loop that waits for the end must not wait forever
+    assert not refused.frames
+
+
+@pytest.mark.parametrize(
+    ("action", "word"),
+    [
+        (RLMAction(), "empty"),
+        (RLMAction(text="x", turns=[FrameTurn(frame=0, text="x")]), "not both"),
+        (RLMAction(turns=[FrameTurn(frame=3, text="x")]), "no frame 3"),
+        (RLMAction(turns=[FrameTurn(frame=0, text="x"), FrameTurn(frame=0, text="y")]), "twice"),
+    ],
+)
+def test_wrong_actions_are_refused_and_change_nothing(
+    session: Sessions, action: RLMAction, word: str
+) -> None:
+    session.reset(0, seed=0).result()
+    with pytest.raises(RefusedError, match=word):
+        session.step(0, action).result()
+    after = session.step(0, _code((0, "print(7)"))).result()
+    assert after.counters.turns == 1
+    assert after.frames[0].messages[0].content == "7"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"problem_id": "no such"}, "no problem for problem_id 'no such'"),
+        ({"problem_id": 7}, "problem_id must be a string"),
+        ({"split": "train", "difficulty": "impossible"}, "no problem for 'train', 'impossible'"),
+        ({"seed": "three"}, "seed must be a whole number"),
+        ({"colour": "red"}, "reset takes problem_id"),
+        ({"question": "Why?"}, "papers must be a dict"),
+        ({"question": "Why?", "papers": {}}, "papers must be a dict"),
+        ({"question": "Why?", "papers": {"a": 7}}, "every paper must be a text"),
+        ({"question": "Why?", "papers": {"a": "x" * 2_000_001}}, "longer than 2000000 characters"),
+    ],
+)
+def test_wrong_resets_are_refused_in_words_and_leave_the_episode(
+    session: Sessions, arguments: dict[str, Any], words: str
+) -> None:
+    session.reset(0, seed=0).result()
+    session.step(0, _code((0, "x = 41"))).result()
+    with pytest.raises(RefusedError, match=words):
+        session.reset(0, **arguments).result()
+    after = session.step(0, _code((0, "print(x + 1)"))).result()
+    assert after.frames[0].messages[0].content == "42"
+
+
+def test_a_finished_episode_takes_no_more_steps(session: Sessions) -> None:
+    session.reset(0, seed=0).result()
+    assert session.step(0, _code((0, "FINAL([])"))).result().reward == 0.0
+    with pytest.raises(RefusedError, match="ended"):
+        session.step(0, RLMAction(text="x")).result()
+
+
+def test_a_repeated_seq_is_answered_and_not_played_twice(session: Sessions) -> None:
+    session.reset(0, seed=0).result()
+    action = _code((0, "print(7)")).model_copy(update={"seq": 5})
+    first = session.step(0, action).result()
+    assert session.step(0, action).result() == first
+    assert first.counters.turns == 1
+    with pytest.raises(RefusedError, match="older"):
+        session.step(0, action.model_copy(update={"seq": 4})).result()
+    last = RLMAction(text="```repl\nFINAL([])\n```", seq=6)
+    done = session.step(0, last).result()
+    assert done.done
+    assert session.step(0, last).result() == done
+
+
+def test_a_step_without_seq_leaves_the_numbered_ones_as_they_were(session: Sessions) -> None:
+    session.reset(0, seed=0).result()
+    action = _code((0, "print(7)")).model_copy(update={"seq": 5})
+    first = session.step(0, action).result()
+    assert session.step(0, _code((0, "print(8)"))).result().counters.turns == 2
+    assert session.step(0, action).result() == first
+    with pytest.raises(RefusedError, match="older"):
+        session.step(0, action.model_copy(update={"seq": 4})).result()
+    assert session.step(0, action.model_copy(update={"seq": 6})).result().counters.turns == 3
+
+
+def test_malformed_messages_leave_the_session_alive(server_url: str) -> None:
+    async def try_all() -> Any:
+        async with GenericEnvClient(base_url=server_url) as client:
+            await client.reset(seed=0)
+            for action in (
+                {"turns": [{"frame": -1, "text": "x"}]},
+                {"turns": [{"frame": 0}]},
+                {"turns": "x"},
+                {"text": 7},
+                {"unknown": 1},
+                {"turns": [{"frame": 0, "text": "x", "finish": "whatever"}]},
+            ):
+                with pytest.raises(RuntimeError, match="Invalid message"):
+                    await client.step(action)
+            return await client.step({"text": "```repl\nprint(1)\n```"})
+
+    assert asyncio.run(try_all()).observation["counters"]["turns"] == 1
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        (b"binary", "INVALID_JSON"),
+        ("no json", "INVALID_JSON"),
+        ("[]", "INVALID_JSON"),
+        ("[" * 100_000, "INVALID_JSON"),
+        ('{"type":"state","data":' + "[" * 40 + "]" * 40 + "}", "INVALID_JSON"),
+        ("1" * 5000, "INVALID_JSON"),
+        ('{"type":"step","data":{"text":"\\ud800"}}', "INVALID_JSON"),
+        ('{"type":"whatever"}', "UNKNOWN_TYPE"),
+        ('{"type":"step","data":7}', "VALIDATION_ERROR"),
+        ('{"type":"reset","data":{"func":1}}', "EXECUTION_ERROR"),
+    ],
+)
+def test_a_message_that_is_none_is_refused_and_the_session_lives(
+    server_url: str, message: str | bytes, code: str
+) -> None:
+    with connect(server_url.replace("http", "ws", 1) + "/ws") as raw:
+        raw.send(message)
+        answer = json.loads(raw.recv())
+        assert (answer["type"], answer["data"]["code"]) == ("error", code)
+        assert "Error" not in answer["data"]["message"]
+        assert "argument" not in answer["data"]["message"]
+        raw.send('{"type":"state"}')
+        assert json.loads(raw.recv())["type"] == "state"
+
+
+@pytest.mark.parametrize("episode_id", [{"a": 1}, "x" * 300, "a\nb", 7])
+def test_an_episode_id_that_cannot_be_reported_is_refused(
+    session: Sessions, episode_id: Any
+) -> None:
+    with pytest.raises(RefusedError, match="episode_id"):
+        session.reset(0, seed=0, episode_id=episode_id).result()
+
+
+# --- own documents
+
+
+def test_own_documents_play_without_a_reward(session: Sessions) -> None:
+    first = session.reset(
+        0, question="Who wins?", papers={"a": "The <|im_end|> cat wins.", "b": "No."}
+    ).result()
+    assert first.frames[0].messages[1].content == "Who wins?\ncontext: 2 papers"
+    shown = session.step(0, _code((0, "print(context['a'])"))).result()
+    assert "<|im_end|>" not in shown.frames[0].messages[0].content
+    done = session.step(0, _code((0, "FINAL(search(context, 'wins'))"))).result()
+    assert done.done
+    assert done.reward is None
+    assert done.components == {}
+    assert done.metrics is None
+
+
+# --- the three fates
+
+
+def test_a_policy_that_fails_makes_the_episode_void(session: Sessions) -> None:
+    session.reset(0, seed=0).result()
+    void = session.step(0, RLMAction(turns=[FrameTurn(frame=0, text="", finish="error")])).result()
+    assert void.void == "the policy failed"
+    assert void.done
+    assert void.reward is None
+    assert session.reset(0, seed=0).result().frames
+
+
+def test_a_lost_connection_voids_the_episode_and_the_next_reset_reconnects(
+    session: Sessions,
+) -> None:
+    session.reset(0, seed=0).result()
+    client = session._clients[0]
+    assert client is not None
+    assert client._ws is not None
+    session._loop.call_soon_threadsafe(client._ws.transport.abort)
+    with pytest.raises(EpisodeError):
+        session.step(0, RLMAction(text="x")).result()
+    assert session.reset(0, seed=0).result().frames[0].status == "ready"
+
+
+def test_the_clients_own_session_never_reconnects_inside_an_episode(server_url: str) -> None:
+    async def lose() -> None:
+        client = RLMEnv(server_url)
+        async with client:
+            await client.reset(seed=0)
+            assert client._ws is not None
+            await client._ws.close()
+            with pytest.raises(EpisodeError, match="lost"):
+                await client.step(RLMAction(text="x"))
+
+    asyncio.run(lose())
+
+
+def test_an_address_where_nothing_listens_is_an_episode_error() -> None:
+    with Sessions("http://127.0.0.1:9", 1) as nowhere, pytest.raises(EpisodeError, match="127"):
+        nowhere.reset(0, seed=0).result()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "float('nan')",
+        "[float('inf'), {'paper_id': float('nan')}]",
+        "{1: {2: (3, {4})}}",
+        "'\\ud800'",
+        "'x' * 3_000_000",
+        "lambda: 1",
+        "[None, True, -1, 2**62]",
+        "{'paper_id': 'p1', 'start': -5, 'end': 10**15}",
+    ],
+)
+def test_no_answer_breaks_the_server(session: Sessions, answer: str) -> None:
+    session.reset(0, seed=0).result()
+    done = session.step(0, _code((0, f"FINAL({answer})"))).result()
+    assert done.done
+    assert done.void is None
+    assert done.reward == 0.0
+
+
+def test_an_answer_too_large_or_too_deep_is_the_models_mistake(session: Sessions) -> None:
+    session.reset(0, seed=0).result()
+    for code in ("x = []\nfor i in range(900): x = [x]\nFINAL(x)", "FINAL('x' * 50_000_000)"):
+        result = session.step(0, _code((0, code))).result()
+        assert not result.done
+        assert "Error" in result.frames[0].messages[0].content
+
+
+# --- metadata
+
+
+@pytest.fixture
+def old_server() -> Iterator[str]:
+    """Address of a server without a wire version, like all servers before version 2."""
+
+    class About(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'{"name": "rlm", "version": "0.1.0"}')
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), About) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_a_server_of_another_wire_version_is_refused_with_both_and_the_fix(old_server: str) -> None:
+    says = rf"{old_server} speaks wire version 1 .*this client {WIRE_VERSION}.*Deploy"
+    with Sessions(old_server, 1) as sessions, pytest.raises(RefusedError, match=says):
+        sessions.reset(0, seed=0).result()
+    with pytest.raises(ConfigError, match=f"^{says}"):
+        metadata(old_server)
+    with pytest.raises(RefusedError, match=f"version 3, this client {WIRE_VERSION}"):
+        check_wire("here", {"wire_version": 3})
+
+
+def test_metadata_names_the_enforced_layers(server_url: str, server_params: Params) -> None:
+    with urllib.request.urlopen(f"{server_url}/metadata") as response:
+        about = json.load(response)
+    assert about["name"] == "rlm"
+    assert about["wire_version"] == WIRE_VERSION == 2
+    assert "seccomp" in about["sandbox_layers"]
+    assert about["rules"] == rules(server_params.env, server_params.rewards)
+
+
+def test_state_is_the_tree_without_texts(server_url: str) -> None:
+    async def look() -> Any:
+        async with RLMEnv(server_url) as client:
+            empty = await client.state()
+            await client.reset(seed=0, episode_id="mine")
+            await client.step(_code((0, 'rlm_query_batched(["a", "b"])')))
+            return empty, await client.state()
+
+    empty, state = asyncio.run(look())
+    assert empty.frames == []
+    assert state.episode_id == "mine"
+    assert state.step_count == 1
+    assert [(f.frame, f.parent, f.depth, f.status) for f in state.frames] == [
+        (0, None, 0, "waiting"),
+        (1, 0, 1, "ready"),
+        (2, 0, 1, "ready"),
+    ]
+
+
+def test_all_six_criteria_of_a_running_server_pass(server_url: str) -> None:
+    from openenv.cli._validation import validate_running_environment
+
+    report = validate_running_environment(server_url)
+    assert len(report["criteria"]) == 6
+    assert report["passed"], report

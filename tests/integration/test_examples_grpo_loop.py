@@ -1,0 +1,56 @@
+"""The one-page loop runs: environment, rollouts, rows and a real optimizer step."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from agent.nano.settings import ModelSettings, NanoSettings
+from agent.nano.warmstart import untaught
+from agent.settings import GenerationSettings, TrainSettings
+from env.problems.settings import SyntheticSettings
+from env.problems.synthetic import generate
+from examples import grpo_loop
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def test_the_loop_plays_groups_of_trees_and_says_each_steps_reward(capfd, monkeypatch):
+    problems = [p for p in generate(SyntheticSettings()) if p.split == "train"]
+    base = untaught(NanoSettings(model=ModelSettings(hidden=64, layers=2, heads=2)), problems[:30])
+    settings = TrainSettings(
+        steps=2,
+        problems_per_step=2,
+        group_size=2,
+        generation=GenerationSettings(max_turn_tokens=8, max_frame_tokens=256),
+    )
+    played = []
+    plain = grpo_loop.play
+
+    def recorded(*args, **kwargs):
+        played.append(plain(*args, **kwargs))
+        for number, tree in enumerate(played[-1]):  # an untaught model earns nothing to learn from
+            tree.reward = number / 4
+        return played[-1]
+
+    monkeypatch.setattr(grpo_loop, "play", recorded)
+    rewards = grpo_loop.train(base.model, base.tokenizer, settings, problems)
+    assert rewards == [0.375, 0.375]
+    assert [len(trees) for trees in played] == [4, 4]
+    assert all(tree.void is None for trees in played for tree in trees)
+    # The server has the same problems, and each group is one problem.
+    assert len({tree.problem_id for tree in played[0]}) == 2
+    said = capfd.readouterr().out
+    assert "step 2: mean reward 0.375" in said
+    assert "root     advantage" in said
+
+
+def test_the_loop_fits_on_its_page():
+    with open(grpo_loop.__file__, encoding="utf-8") as page:
+        assert len(page.readlines()) <= 150

@@ -1,0 +1,133 @@
+"""The audit of the problems: what it plays, what it refuses, what its page shows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from helpers.recorder import Recorder
+
+from agent.rollouts.trajectory import FrameRecord, Trajectory
+from env.models import AnswerMetrics
+from env.problems.schema import Problem, from_row, to_row
+from tasks import audit, prepare
+from tasks.config import AuditSettings, Params
+from tasks.data.source import Found
+from tasks.errors import StageError
+from tasks.reporting.html import problems_page
+
+SETTINGS = AuditSettings(problems=4, samples=1)
+
+
+@pytest.fixture
+def params(server_params: Params) -> Params:
+    return server_params.model_copy(update={"audit": SETTINGS})
+
+
+@pytest.fixture
+def data(served_folder: Path) -> Path:
+    """The served problems, and the report that prepare writes beside them."""
+    rows = pd.read_parquet(audit.PROBLEMS / "test.parquet").to_dict("records")
+    problems = [from_row(row) for row in rows]
+    by_split: dict[Any, list[dict[str, str]]] = {"train": [], "validation": [], "test": rows}
+    report = prepare.describe(Found(problems), by_split, "synthetic")
+    audit.DATA_REPORT.write_text(json.dumps(report))
+    return served_folder
+
+
+def run(params: Params) -> dict[str, Any]:
+    audit.run(params, Recorder())  # type: ignore[arg-type]
+    return dict(json.loads(audit.REPORT.read_text()))
+
+
+def change_gold(path: Path, problem_id: str, change: Any) -> None:
+    """Let the stored gold of one problem be another than the server's."""
+    frame = pd.read_parquet(path)
+    for number, row in frame.iterrows():
+        if row["problem_id"] == problem_id:
+            problem = from_row(row)
+            frame.loc[number] = pd.Series(to_row(change(problem)))
+    frame.to_parquet(path)
+
+
+def test_known_gold_earns_all_and_keyword_search_less(data: Path, params: Params) -> None:
+    report = run(params)
+    assert list(report["levels"]) == ["easy", "medium", "hard"]
+    for row in report["levels"].values():
+        scores = {name: numbers["reward"] for name, numbers in row["policies"].items()}
+        assert row["problems"] == 4
+        assert scores["oracle"] > 0.95 > scores["keyword"] > scores["random"]
+    assert report["unsolved"] == {}
+
+
+def test_gold_that_earns_nothing_stops_the_chain_and_is_named(data: Path, params: Params) -> None:
+    chosen = audit.choose(audit.PROBLEMS, SETTINGS)[0]
+
+    def another_sentence(problem: Problem) -> Problem:
+        paper = next(p for p in problem.papers if p.paper_id not in problem.gold_papers)
+        span = problem.evidence[0].spans[0]
+        wrong = span.model_copy(update={"paper_id": paper.paper_id, "text": paper.abstract})
+        fact = problem.evidence[0].model_copy(update={"spans": (wrong,)})
+        return problem.model_copy(update={"evidence": (fact,)})
+
+    change_gold(audit.PROBLEMS / "test.parquet", chosen.problem_id, another_sentence)
+    with pytest.raises(StageError, match=r"1 of 12 problems") as stopped:
+        run(params)
+    assert chosen.problem_id in str(stopped.value)
+    assert chosen.problem_id in audit.PAGE.read_text()  # the page is there, to look at
+
+
+def test_without_data_it_says_what_to_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, params: Params
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(StageError, match="Run the stage `prepare`"):
+        run(params)
+
+
+def episode(void: str | None = None) -> Trajectory:
+    return Trajectory(
+        problem_id="q",
+        difficulty="easy",
+        frames={0: FrameRecord(0, None, 0, "rlm", stop_reason="final")},
+        reward=None if void else 1.0,
+        components={} if void else dict.fromkeys(audit.COMPONENTS, 1.0),
+        metrics=None if void else AnswerMetrics(precision=1, recall=1, f1=1),
+        void=void,
+    )
+
+
+def test_a_void_episode_is_left_out_of_the_means() -> None:
+    report = audit.describe({"oracle": [episode(), episode(void="the sandbox failed")]}, SETTINGS)
+    numbers = report["levels"]["easy"]["policies"]["oracle"]
+    assert (numbers["episodes"], numbers["void"], numbers["reward"]) == (1, 1, 1.0)
+    assert report["unsolved"] == {}
+
+
+def test_only_voids_are_an_error_and_no_score() -> None:
+    with pytest.raises(StageError, match="the sandbox failed"):
+        audit.describe({"oracle": [episode(void="the sandbox failed")]}, SETTINGS)
+
+
+def test_the_page_shows_gold_in_place_and_escapes_what_papers_say(
+    data: Path, params: Params
+) -> None:
+    report = run(params)
+    problem = audit.choose(audit.PROBLEMS, SETTINGS)[0]
+    span = problem.evidence[0].spans[0]
+    hostile = [
+        paper.model_copy(update={"text": f"{paper.text}\n<script>alert(1)</script>"})
+        for paper in problem.papers
+    ]
+    page = problems_page(
+        report,
+        [problem.model_copy(update={"papers": tuple(hostile)})],
+        data=json.loads(audit.DATA_REPORT.read_text()),
+        samples=1,
+        profile="nano",
+    )
+    assert f"<mark>{span.text}</mark>" in page
+    assert "<script>" not in page

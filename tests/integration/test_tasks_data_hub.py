@@ -1,0 +1,359 @@
+"""The source `hub`: the real client against a small Hub, and local copies of the same form."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+import pytest
+from helpers.hub_server import SHA, TOKEN, serve
+
+from env.errors import SourceError
+from tasks.data import hub
+from tasks.data.settings import AlignSettings, HubSettings, SplitSettings
+from tasks.data.source import Found, ProblemBounds
+
+ROOT = Path(__file__).parents[2]
+BOUNDS = ProblemBounds(min_span_chars=12, max_text_chars=1000, max_papers=8, max_gold_papers=8)
+
+
+def row(topic: str, gold: int = 1, as_text: bool = True) -> dict[str, Any]:
+    """A question about `gold` of four papers, in the data set's own form."""
+    sentence = f"{topic} was seen in {topic}land"
+    papers = [
+        {
+            "paperId": f"{topic}-{i}",
+            "title": f"On {topic}",
+            "abstract": "short",
+            "text": f"Preface of {topic} number {i} here.\n{sentence} {i}\ntimes. The end.",
+        }
+        for i in range(5)
+    ]
+    evidence = [
+        {"paperId": f"{topic}-{i}", "selections": [{"text": f"{sentence} {i} times."}]}
+        for i in range(gold)
+    ]
+    lists: dict[str, Any] = {"papers": papers, "evidence": evidence}
+    if as_text:
+        lists = {name: json.dumps(value) for name, value in lists.items()}
+    return {"question": f"Where was {topic} seen?", **lists}
+
+
+TOPICS = ("Kalvot", "Mirbex", "Dorvek", "Jedgeb")
+ROWS = [row(topic, gold=n) for topic, n in zip(TOPICS, (1, 2, 3, 5), strict=True)]
+
+
+def jsonl(rows: list[dict[str, Any]]) -> bytes:
+    return "".join(json.dumps(one) + "\n" for one in rows).encode()
+
+
+DATA: dict[str, dict[str, bytes]] = {
+    "org/good": {"data.jsonl": jsonl(ROWS), "README.md": b"---\nlicense: mit\n---\n"},
+    "org/gated": {"data.jsonl": jsonl(ROWS)},
+    "org/flaky": {"data.jsonl": jsonl(ROWS)},
+    "org/down": {"data.jsonl": jsonl(ROWS)},
+    "org/columns": {"data.jsonl": b'{"question": "q", "docs": 1}\n'},
+    "org/empty": {"README.md": b"---\nlicense: mit\n---\n"},
+    "org/garbage": {"data.jsonl": b'{"question": \n\xff'},
+}
+
+# HF_ENDPOINT is read when the client is imported: each process knows one Hub.
+CODE = """
+import json, sys, time
+from env.errors import SourceError
+from tasks.data import hub
+from tasks.data.settings import HubSettings
+time.sleep = lambda seconds: None
+for case in json.load(sys.stdin):
+    try:
+        found = getattr(hub, sys.argv[1])(HubSettings(**case))
+        told = ["commit", found] if isinstance(found, str) else ["rows", found.num_rows]
+    except SourceError as error:
+        told = [type(error).__name__, str(error)]
+    print("=>", json.dumps(told))
+"""
+CASES: dict[str, dict[str, Any]] = {
+    "good": {"name": "org/good"},
+    "flaky": {"name": "org/flaky"},
+    "gated": {"name": "org/gated"},
+    "absent": {"name": "org/absent"},
+    "columns": {"name": "org/columns"},
+    "empty": {"name": "org/empty"},
+    "garbage": {"name": "org/garbage"},
+    "split": {"name": "org/good", "split": "test"},
+    "revision": {"name": "org/good", "revision": "v9"},
+    "down": {"name": "org/down"},
+}
+
+
+class Told(NamedTuple):
+    answers: dict[str, Any]
+    output: str
+    asked: list[tuple[str, str, str | None]]
+
+
+def ask(
+    url: str, home: Path, cases: dict[str, dict[str, Any]], function: str = "load", **env: str
+) -> Told:
+    """Result of `tasks.data.hub`'s function for each case, in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", CODE, function],
+        input=json.dumps(list(cases.values())),
+        env={
+            **{key: value for key, value in os.environ.items() if not key.startswith("HF_")},
+            "HF_ENDPOINT": url,
+            "HF_HOME": str(home),
+            "PYTHONPATH": str(ROOT),
+            **env,
+        },
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    lines = [line[3:] for line in done.stdout.splitlines() if line.startswith("=> ")]
+    answers = dict(zip(cases, map(json.loads, lines), strict=True))
+    return Told(answers, done.stdout + done.stderr, [])
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
+    """Result of the client for each case, without a token."""
+    with serve(DATA) as server:
+        server.failures["org/down"] = 10**9
+        found = ask(server.url, tmp_path_factory.mktemp("hf"), CASES)
+        yield found._replace(asked=server.asked)
+
+
+@pytest.mark.parametrize("case", ["good", "flaky"])
+def test_the_real_client_reads_a_data_set_from_a_hub(told: Told, case: str) -> None:
+    assert told.answers[case] == ["rows", len(ROWS)]
+
+
+@pytest.mark.parametrize(
+    ("case", "kind", "words"),
+    [
+        ("absent", "SourceError", ["org/absent", "does not exist on the Hub", "prepare.hub.name"]),
+        ("gated", "SourceError", ["org/gated", "gated", "HF_TOKEN, which is not set"]),
+        ("empty", "SourceError", ["org/empty", "doesn't contain any data files"]),
+        (
+            "garbage",
+            "SourceError",
+            ["org/garbage", "cannot be read as a data set", "JSON parse error"],
+        ),
+        ("split", "SourceError", ["'train'", "prepare.hub.split"]),
+        ("revision", "SourceError", ["v9", "prepare.hub.revision"]),
+        ("down", "SourceUnreachable", ["status 503", "Check the network"]),
+    ],
+)
+def test_what_the_hub_refuses_is_one_clear_message(
+    told: Told, case: str, kind: str, words: list[str]
+) -> None:
+    found, message = told.answers[case]
+    assert found == kind
+    assert [word for word in words if word not in message] == []
+    assert "\n" not in message
+
+
+def test_a_hub_that_fails_is_asked_a_few_times_and_no_more(told: Told) -> None:
+    asked = [path for method, path, _ in told.asked if path == "/api/datasets/org/down"]
+    assert len(asked) == HubSettings().attempts
+
+
+def test_without_a_token_none_is_sent(told: Told) -> None:
+    assert {authorization for _, _, authorization in told.asked} == {None}
+
+
+def test_the_token_of_the_environment_opens_a_gated_data_set_and_is_never_told(
+    tmp_path: Path,
+) -> None:
+    cases = {case: CASES[case] for case in ("gated", "absent")}
+    with serve(DATA) as server:
+        found = ask(server.url, tmp_path, cases, HF_TOKEN=TOKEN)
+        assert {authorization for _, _, authorization in server.asked} == {f"Bearer {TOKEN}"}
+    assert found.answers["gated"] == ["rows", len(ROWS)]
+    assert "HF_TOKEN, which is set" in found.answers["absent"][1]
+    assert TOKEN not in found.output
+
+
+@pytest.mark.parametrize(
+    ("environment", "word"), [({}, "ConnectionError"), ({"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE")]
+)
+def test_no_network_is_told_with_the_way_out(
+    tmp_path: Path, environment: dict[str, str], word: str
+) -> None:
+    answers = ask("http://127.0.0.1:9", tmp_path, {"good": CASES["good"]}, **environment).answers
+    kind, message = answers["good"]
+    assert kind == "SourceUnreachable"
+    assert word in message
+    assert "local copy" in message
+
+
+def test_a_revision_stands_for_a_commit(tmp_path: Path) -> None:
+    cases = {case: CASES[case] for case in ("good", "flaky", "absent", "revision", "down")}
+    with serve(DATA) as server:
+        server.failures["org/down"] = 10**9
+        answers = ask(server.url, tmp_path, cases, function="commit").answers
+        assert {authorization for _, _, authorization in server.asked} == {None}
+    assert answers["good"] == answers["flaky"] == ["commit", SHA]
+    assert answers["absent"][0] == answers["revision"][0] == "SourceError"
+    assert "prepare.hub.revision" in answers["revision"][1]
+    kind, message = answers["down"]
+    assert (kind, "status 503" in message) == ("SourceUnreachable", True)
+    gone = ask("http://127.0.0.1:9", tmp_path, {"good": CASES["good"]}, function="commit").answers
+    assert gone["good"][0] == "SourceUnreachable"
+    assert "ConnectError" in gone["good"][1]
+
+
+# --- a local file or folder of the same form ---
+
+
+def read(path: Path, bounds: ProblemBounds = BOUNDS, **settings: Any) -> Found:
+    named = HubSettings(name=str(path), **settings)
+    return hub.read_data_set(named, AlignSettings(), SplitSettings(), bounds)
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    frame = pd.DataFrame(rows)
+    writers: dict[str, Callable[[], Any]] = {
+        ".jsonl": lambda: path.write_bytes(jsonl(rows)),
+        ".json": lambda: path.write_text(json.dumps(rows)),
+        ".parquet": lambda: frame.to_parquet(path),
+        ".csv": lambda: frame.to_csv(path, index=False),
+    }
+    writers[path.suffix]()
+    return path
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "json", "parquet", "csv"])
+def test_a_local_file_gives_the_problems_of_the_data_set(tmp_path: Path, ending: str) -> None:
+    found = read(write(tmp_path / f"data.{ending}", ROWS))
+    assert found.rejected == []
+    assert len(found.problems) == len(ROWS)
+
+
+def test_a_file_that_changed_is_read_anew_whatever_its_time_says(tmp_path: Path) -> None:
+    path = tmp_path / "data.jsonl"
+    for topic in TOPICS[:2]:
+        write(path, [row(topic)])
+        os.utime(path, (1_000_000_000, 1_000_000_000))
+        assert [one.question for one in read(path).problems] == [f"Where was {topic} seen?"]
+
+
+def test_a_local_folder_gives_them_as_well(tmp_path: Path) -> None:
+    write(tmp_path / "copy/train.jsonl", ROWS)
+    assert len(read(tmp_path / "copy").problems) == len(ROWS)
+
+
+def test_lists_need_not_be_json_text(tmp_path: Path) -> None:
+    rows = [row(topic, as_text=False) for topic in TOPICS]
+    assert len(read(write(tmp_path / "data.jsonl", rows)).problems) == len(rows)
+
+
+def test_each_selection_is_a_fact_and_difficulty_follows_from_the_tier(tmp_path: Path) -> None:
+    problems = read(write(tmp_path / "data.jsonl", ROWS)).problems
+    assert [len(problem.evidence) for problem in problems] == [1, 2, 3, 5]
+    assert [(problem.tier, problem.difficulty) for problem in problems] == [
+        ("singleton", "easy"),
+        ("focused", "medium"),
+        ("mid_range", "hard"),
+        ("wide_net", "hard"),
+    ]
+
+
+def test_gold_is_the_papers_own_slice_although_its_lines_break_elsewhere(tmp_path: Path) -> None:
+    found = read(write(tmp_path / "data.jsonl", ROWS))
+    span = found.problems[0].evidence[0].spans[0]
+    text = found.problems[0].papers[0].text
+    assert span.text == text[span.start : span.end] == "Kalvot was seen in Kalvotland 0\ntimes."
+    assert (found.quotes.normalised, found.quotes.rejected) == (11, 0)
+
+
+def test_questions_about_the_same_papers_fall_into_the_same_split(tmp_path: Path) -> None:
+    shared = {"papers": ROWS[0]["papers"], "evidence": ROWS[0]["evidence"]}
+    rows = [
+        *ROWS,
+        {"question": "What is known of the place?", **shared},
+        {"question": "Say how often it was.", **shared},
+    ]
+    problems = read(write(tmp_path / "data.jsonl", rows)).problems
+    first = [problem for problem in problems if problem.papers == problems[0].papers]
+    assert len(first) == 3
+    assert len({(problem.collection_id, problem.split) for problem in first}) == 1
+
+
+BROKEN: list[tuple[str, dict[str, Any], str, str]] = [
+    ("papers are no JSON", {"papers": "[{"}, "papers", "not JSON"),
+    ("papers are one object", {"papers": "{}"}, "papers", "an object, not a list"),
+    ("no papers", {"papers": "[]"}, "papers", "empty list"),
+    ("a paper without id", {"papers": '[{"text": "t"}]'}, "papers[0].paperId", "missing"),
+    ("no evidence", {"evidence": "[]"}, "evidence", "empty list"),
+    ("evidence is text", {"evidence": '"x"'}, "evidence", "not a list"),
+    ("NaN", {"evidence": "[NaN]"}, "evidence", "NaN"),
+    (
+        "no selections",
+        {"evidence": '[{"paperId": "Kalvot-0", "selections": []}]'},
+        "evidence[0].selections",
+        "empty list",
+    ),
+    (
+        "unknown paper",
+        {"evidence": '[{"paperId": "Kalvot-9", "selections": [{"text": "Preface of Kalvot"}]}]'},
+        "evidence[0].selections[0]",
+        "did you mean",
+    ),
+    (
+        "a selection that stands nowhere",
+        {"evidence": '[{"paperId": "Kalvot-0", "selections": [{"text": "quite other words"}]}]'},
+        "evidence[0].selections[0]",
+        "is not found",
+    ),
+    ("no question", {"question": " "}, "question", "white space"),
+]
+
+
+@pytest.mark.parametrize(("change", "field", "word"), [case[1:] for case in BROKEN])
+def test_a_broken_row_is_rejected_alone(
+    tmp_path: Path, change: dict[str, Any], field: str, word: str
+) -> None:
+    rows = [ROWS[1], {**ROWS[0], **change}, *ROWS[2:]]
+    found = read(write(tmp_path / "data.jsonl", rows))
+    (fault,) = found.rejected
+    assert (fault.row, fault.field.removesuffix(".quote")) == ("data.jsonl:2", field)
+    assert word in fault.reason
+    assert fault.remedy
+    assert len(found.problems) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [
+        ("data.xml", r"is not a \.jsonl, \.json, \.parquet, \.csv file"),
+        ("absent.jsonl", "does not exist"),
+        ("absent/", "does not exist"),
+    ],
+)
+def test_a_path_that_holds_no_data_set_is_told(tmp_path: Path, name: str, word: str) -> None:
+    (tmp_path / "data.xml").write_text("<a/>")
+    with pytest.raises(SourceError, match=word):
+        read(tmp_path / name)
+
+
+def test_columns_of_another_form_are_told(tmp_path: Path) -> None:
+    path = write(tmp_path / "data.jsonl", [{"question": "q", "context": "c"}])
+    with pytest.raises(SourceError, match=r"no column 'papers', 'evidence'.*'context'"):
+        read(path)

@@ -1,0 +1,189 @@
+"""Stage `deploy`: a server of its own, its limits, and its end."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from env.client import Sessions
+from env.errors import EpisodeError
+from env.models import RLMAction
+from tasks import deploy
+from tasks.config import Params, resolve
+from tasks.deployment.environment import ENV_URL, environment
+from tasks.deployment.local import local_server
+from tasks.errors import ConfigError, StageError
+
+FEW = "prepare.synthetic.collections={train: 1, validation: 1, test: 1}"
+
+
+class Tags:
+    """Tags that a stage set on its run."""
+
+    def __init__(self) -> None:
+        self.tags: dict[str, object] = {}
+
+    def set_tags(self, tags: dict[str, object]) -> None:
+        self.tags |= tags
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        self.tags |= metrics
+
+
+@pytest.fixture(scope="module")
+def impatient() -> Iterator[str]:
+    """A server for two sessions that closes idle ones after a second."""
+    params = resolve(overrides=[FEW, "env.max_sessions=2", "env.idle_timeout_s=1"])
+    with local_server(params, data=None) as url:
+        yield url
+
+
+def test_a_third_session_is_told_that_the_server_is_full(impatient: str) -> None:
+    with Sessions(impatient, 3) as sessions:
+        for slot in (0, 1):
+            sessions.reset(slot, seed=slot).result()
+        with pytest.raises(EpisodeError, match="CAPACITY"):
+            sessions.reset(2, seed=2).result()
+
+
+def test_an_idle_session_ends_as_void_and_can_be_begun_again(impatient: str) -> None:
+    with Sessions(impatient, 1) as sessions:
+        sessions.reset(0, seed=0).result()
+        sessions.step(0, RLMAction(text="```repl\nx = 1\n```")).result()
+        time.sleep(7)  # OpenEnv looks for idle sessions every five seconds
+        late = sessions.step(0, RLMAction(text="```repl\nFINAL([])\n```")).result()
+        assert late.done
+        assert late.void is not None
+        assert late.reward is None
+        assert sessions.reset(0, seed=0).result().frames[0].status == "ready"
+
+
+def test_the_stage_writes_what_it_found(
+    server_url: str, server_params: Params, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(ENV_URL, server_url)
+    run = Tags()
+    path = deploy.run(server_params, run)  # type: ignore[arg-type]
+    report = json.loads(path.read_text())
+    assert path == deploy.REPORT
+    assert report["url"] == server_url
+    assert "seccomp" in report["sandbox"]
+    assert report["versions"]["openenv"].startswith("0.10")
+    assert "seccomp" in str(run.tags["sandbox"])
+
+
+def test_an_address_that_does_not_answer_is_a_clear_error(
+    server_params: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ENV_URL, "http://127.0.0.1:9")
+    with (
+        pytest.raises(StageError, match=r"at http://127\.0\.0\.1:9 does not answer.*RLM_ENV_URL"),
+        environment(server_params),
+    ):
+        pass
+
+
+def test_a_server_with_other_rules_is_refused(
+    server_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    params = resolve(overrides=["env.limits.max_turns=5", "env.prompt_style=full"])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(ENV_URL, server_url)
+    with pytest.raises(ConfigError, match=r"prompt_style is 'compact' there.*max_turns is 4"):
+        deploy.run(params, Tags())  # type: ignore[arg-type]
+    assert not deploy.REPORT.exists()
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("env.sandbox.preload=[numpy]", r"env.sandbox.preload is \[\] there"),
+        ("env.quiet_search=false", "env.quiet_search is True there"),
+        ("rewards.read_chars=150", "rewards.read_chars is 200 there"),
+        (
+            "rewards.weights={primary_objective: 1, process_quality: 0, format_compliance: 0, "
+            "efficiency: 0}",
+            r"rewards.weights.primary_objective is 0.4 there",
+        ),
+    ],
+)
+def test_no_stage_uses_a_server_with_other_rules(
+    server_url: str, monkeypatch: pytest.MonkeyPatch, override: str, says: str
+) -> None:
+    monkeypatch.setenv(ENV_URL, server_url)
+    with (
+        pytest.raises(ConfigError, match=says),
+        environment(resolve(overrides=[override])),
+    ):
+        pass
+
+
+def test_a_taken_port_is_said_before_anything_starts() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        params = resolve(overrides=[f"deploy.port={port}"])
+        with (
+            pytest.raises(ConfigError, match=rf"{port} cannot be used.*deploy\.port=0"),
+            local_server(params, data=None),
+        ):
+            pass
+
+
+def test_a_server_that_dies_shows_why(tmp_path: Path) -> None:
+    with (
+        pytest.raises(StageError, match=r"server ended with code 3: .*no Parquet files") as caught,
+        local_server(resolve(), data=tmp_path),
+    ):
+        pass
+    assert "\n" not in str(caught.value)
+
+
+# A shell's background job starts with SIGINT ignored, and hands that on.
+_CHILD = f"""
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from tasks.config import resolve
+from tasks.deployment.local import local_server
+with local_server(resolve(overrides=[{FEW!r}]), data=None) as url:
+    print(url, flush=True)
+    time.sleep(60)
+"""
+
+
+def _listens(url: str) -> bool:
+    host, port = url.removeprefix("http://").split(":")
+    with socket.socket() as probe:
+        return probe.connect_ex((host, int(port))) == 0
+
+
+def test_the_server_ends_with_the_process_that_started_it() -> None:
+    signals = [signal.SIGINT, signal.SIGTERM, signal.SIGKILL]
+    starters = [
+        subprocess.Popen(
+            [sys.executable, "-c", _CHILD],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.getcwd()},
+        )
+        for _ in signals
+    ]
+    for starter, number in zip(starters, signals, strict=True):
+        assert starter.stdout is not None
+        url = starter.stdout.readline().strip()
+        assert _listens(url)
+        starter.send_signal(number)
+        starter.wait(timeout=60)
+        deadline = time.monotonic() + 30
+        while _listens(url) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert not _listens(url), number
+        starter.stdout.close()

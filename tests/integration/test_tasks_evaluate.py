@@ -1,0 +1,177 @@
+"""The evaluate stage with scripted policies, which play real episodes on a real server."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from helpers.recorder import Recorder
+
+from agent.policies.base import Policy, TurnReply
+from agent.policies.scripted import careless, expert
+from env.errors import EpisodeError
+from tasks import evaluate
+from tasks.config import Params
+from tasks.errors import StageError
+from tasks.tracking.runs import result_metrics
+
+EPISODES = 21
+
+
+class Failing:
+    """A policy whose every turn fails: void episodes."""
+
+    def act(self, requests: Any) -> list[TurnReply]:
+        return [TurnReply(text="", finish="error") for _ in requests]
+
+    def release(self, keys: Any) -> None: ...
+
+
+@pytest.fixture
+def project(served_folder: Path, server_params: Params, monkeypatch: pytest.MonkeyPatch) -> Params:
+    """A working folder with data; models/base plays carelessly, models/merged as an expert."""
+    for path in evaluate.MODELS.values():
+        path.mkdir(parents=True)
+    data = server_params.model_dump(by_alias=True)
+    data["evaluate"] |= {"episodes": EPISODES, "latency_episodes": 3, "bootstrap": 500}
+    data["evaluate"] |= {"transcripts": 2, "sampling_seeds": 2}
+    data["tracking"] |= {"traces": 0}
+    play_as(monkeypatch, before=careless(), after=expert())
+    return Params.model_validate(data | {"threads": 1})
+
+
+def play_as(monkeypatch: pytest.MonkeyPatch, before: Policy, after: Policy) -> None:
+    def load(path: Path, generation: Any) -> Policy:
+        return before if path == evaluate.MODELS["before"] else after
+
+    monkeypatch.setattr(evaluate, "load_policy", load)
+
+
+def run(params: Params) -> Recorder:
+    recorder: Any = Recorder()
+    evaluate.run(params, recorder)
+    return recorder
+
+
+def test_an_expert_is_measured_to_be_better_than_a_careless_policy(
+    project: Params, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorder = run(project)
+    told = json.loads(evaluate.REPORT.read_text())
+    assert told["n"] == EPISODES
+    assert told["after"]["f1_greedy"] > 0.9
+    assert told["before"]["reward_mean"] < told["after"]["reward_mean"]
+    assert told["reward"]["ci95"][0] > 0
+    assert told["reward"]["mode"] == "sampled"
+    assert told["after"]["greedy"]["exact_match"] > told["before"]["greedy"]["exact_match"]
+    assert told["improvement"] in capsys.readouterr().out
+    assert recorder.metrics["evaluate/f1_greedy_after"] == told["after"]["f1_greedy"]
+    assert recorder.artifacts == [evaluate.REPORT, evaluate.EPISODES, evaluate.TRANSCRIPTS]
+
+    episodes = pd.read_parquet(evaluate.EPISODES)
+    assert len(episodes) == 2 * 3 * EPISODES  # two models; greedy and two sampled passes
+    keys = ["problem_id", "mode", "pass"]
+    before, after = (
+        episodes[episodes["model"] == model].set_index(keys).sort_index()
+        for model in ("before", "after")
+    )
+    assert before.index.equals(after.index)  # the same problems, modes and passes
+    assert set(episodes.groupby("difficulty").size()) == {2 * 3 * EPISODES // 3}
+    assert told["after"]["reward_mean"] == pytest.approx(
+        after.loc[:, "sampled", :]["reward"].mean()
+    )
+
+    lines = [json.loads(line) for line in evaluate.TRANSCRIPTS.read_text().splitlines()]
+    ids = sorted(set(episodes.loc[episodes["difficulty"] == "easy", "problem_id"]))
+    shown = [x["problem_id"] for x in lines if x["difficulty"] == "easy" and x["model"] == "after"]
+    assert sorted(shown) == ids[:2]  # the first by id, not the best
+    assert len(lines) == 2 * 3 * 2
+    assert any(frame["parent"] is not None for line in lines for frame in line["frames"])
+
+
+def test_void_episodes_of_a_model_stop_the_stage_and_keep_the_old_report(
+    project: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play_as(monkeypatch, before=careless(), after=Failing())
+    evaluate.REPORT.parent.mkdir()
+    evaluate.REPORT.write_text("old")
+    with pytest.raises(StageError, match=r"all episodes of after are void"):
+        run(project)
+    assert evaluate.REPORT.read_text() == "old"
+    assert not evaluate.EPISODES.exists()
+
+
+class DyingAlone:
+    """Plays at most `left` episodes one at a time, then the environment is gone."""
+
+    def __init__(self, left: int) -> None:
+        self.left, self.play_model = left, evaluate.play_model
+
+    def __call__(self, model: Any, url: str, specs: Any, *args: Any, **options: Any) -> Any:
+        if options["sessions"] > 1:
+            return self.play_model(model, url, specs, *args, **options)
+        if self.left:
+            self.play_model(model, url, specs[: self.left], *args, **options)
+        raise EpisodeError("the environment plays no more")
+
+
+@pytest.mark.parametrize("left", [0, 2])
+def test_an_outage_among_the_lone_episodes_costs_the_latency_alone(
+    left: int,
+    project: Params,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(evaluate, "play_model", DyingAlone(left))
+    run(project)
+    told = json.loads(evaluate.REPORT.read_text())
+    assert told["after"]["f1_greedy"] > 0.9
+    latency = told["after"]["latency"]["one_at_a_time"]
+    assert latency["episodes"] == left
+    assert (latency["p50_s"] is None) == (left == 0)
+    assert ("result/latency_p50_s" in result_metrics(told["after"])) == (left > 0)
+    warnings = [text for text in caplog.messages if "after, one at a time" in text]
+    assert len(warnings) == 1
+    assert f"only {left} of 3 episodes count for the latency" in warnings[0]
+    assert "the environment plays no more" in warnings[0]
+
+
+def test_lone_episodes_that_are_all_void_give_no_latency(
+    project: Params,
+    server_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    play_as(monkeypatch, before=Failing(), after=Failing())
+    model = evaluate.MODELS["after"]
+    specs = evaluate.choose(evaluate.TEST, EPISODES, 0)
+    alone = evaluate.play_alone(model, server_url, specs, project.evaluate, label="after")
+    assert evaluate.seconds_of(alone) == []
+    assert "only 0 of 3 episodes count for the latency" in caplog.text
+
+
+def test_the_same_seed_chooses_the_same_problems_and_seeds(project: Params) -> None:
+    first = evaluate.choose(evaluate.TEST, EPISODES, 0)
+    assert first == evaluate.choose(evaluate.TEST, EPISODES, 0)
+    assert first != evaluate.choose(evaluate.TEST, EPISODES, 1)
+    assert len({spec.seed for spec in first}) == EPISODES
+
+
+def test_too_few_problems_say_which_setting_to_change(project: Params) -> None:
+    with pytest.raises(StageError, match=r"Lower evaluate.episodes or raise prepare.synthetic"):
+        evaluate.choose(evaluate.TEST, 10_000, 0)
+
+
+def test_a_missing_model_names_the_stage_to_run(project: Params) -> None:
+    evaluate.MODELS["after"].rmdir()
+    with pytest.raises(StageError, match=r"models/merged is missing. Run the stage export first"):
+        run(project)
+
+
+def test_missing_data_names_the_stage_to_run(project: Params) -> None:
+    evaluate.TEST.unlink()
+    with pytest.raises(StageError, match=r"test.parquet is missing\. Run the stage `prepare`"):
+        run(project)

@@ -1,0 +1,300 @@
+"""The merged model against the live one; each kind of broken merge is caught.
+
+Bases are untaught nano models: the check is about weights, not about skill.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.recorder import Recorder
+
+torch = pytest.importorskip("torch")
+
+import numpy as np  # noqa: E402
+from peft import LoraConfig, get_peft_model  # noqa: E402
+from safetensors.torch import load_file, save_file  # noqa: E402
+
+from agent.errors import ExportError  # noqa: E402
+from agent.nano import warmstart  # noqa: E402
+from agent.nano.settings import NanoSettings  # noqa: E402
+from agent.policies.chat_template import ChatFormat  # noqa: E402
+from agent.policies.hf_policy import load_model  # noqa: E402
+from agent.training import export as merging  # noqa: E402
+from agent.training.export import MergeDifference, Record, judge, measure, merge, observe  # noqa: E402
+from env.models import Message  # noqa: E402
+from env.problems.settings import SyntheticSettings  # noqa: E402
+from env.problems.synthetic import generate  # noqa: E402
+from tasks import export  # noqa: E402
+from tasks.config import Params  # noqa: E402
+from tasks.errors import StageError  # noqa: E402
+
+LIMIT = 0.001
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `base`, and `adapter` whose weights are as large as after training."""
+    folder = tmp_path_factory.mktemp("models")
+    few = SyntheticSettings(collections={"train": 8, "validation": 1, "test": 1})
+    warmstart.save(warmstart.untaught(NanoSettings(), generate(few)), folder / "base")
+    write_adapter(folder / "base", folder / "adapter", 0.02)
+    return folder
+
+
+def write_adapter(base: Path, out: Path, scale: float) -> None:
+    torch.manual_seed(1)
+    config = LoraConfig(r=8, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM")
+    model = get_peft_model(load_model(base)[0], config)
+    for name, weight in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(weight, std=scale) if scale else torch.nn.init.zeros_(weight)
+    model.save_pretrained(out)
+
+
+@pytest.fixture(scope="module")
+def live(models: Path) -> Record:
+    """Record of base and adapter on a few conversations."""
+    return record(models / "base", models / "adapter")[0]
+
+
+def record(base: Path, adapter: Path) -> tuple[Record, float]:
+    """Record of the live model, and how far the adapter moved the logits."""
+    model, tokenizer = load_model(base, adapter=adapter)
+    chat = ChatFormat(tokenizer)
+    prompts = [
+        chat.first([Message(role="user", content=f"What does {name} score on Mirbex?")])
+        for name in ("Kalvot", "Tonzid", "Fegjup")
+    ]
+    options: dict[str, Any] = {"stop_ids": sorted(chat.stop_ids), "max_new_tokens": 24}
+    found = observe(model, prompts, **options)
+    with model.disable_adapter():
+        without = observe(model, prompts, **options, completions=found.completions)
+    return found, max(merging.relative_errors(found.logits, without.logits))
+
+
+def verdict(folder: Path, live: Record, effect: float = 0.5) -> list[str]:
+    return judge(measure(live, load_model(folder, dtype=torch.float32)[0]), effect, LIMIT)
+
+
+def test_a_merge_behaves_like_base_and_adapter(models: Path, live: Record, tmp_path: Path) -> None:
+    merge(models / "base", models / "adapter", tmp_path / "merged", dtype="float16")
+    stored = load_file(tmp_path / "merged/model.safetensors")
+    assert {tensor.dtype for tensor in stored.values()} == {torch.float16}
+    model, _ = load_model(tmp_path / "merged", dtype=torch.float32)
+    found = measure(live, model)
+    assert 0 < found.logit_error < LIMIT
+    assert judge(found, record(models / "base", models / "adapter")[1], LIMIT) == []
+
+
+def test_bfloat16_is_coarser_and_its_own_limit_holds(
+    models: Path, live: Record, tmp_path: Path
+) -> None:
+    merge(models / "base", models / "adapter", tmp_path / "merged", dtype="bfloat16")
+    found = measure(live, load_model(tmp_path / "merged", dtype=torch.float32)[0])
+    assert LIMIT < found.logit_error < 0.01
+    assert judge(found, 0.5, LIMIT)
+    assert judge(found, 0.5, 0.01) == []
+
+
+def test_a_corrupted_merge_is_caught(models: Path, live: Record, tmp_path: Path) -> None:
+    merge(models / "base", models / "adapter", tmp_path / "merged", dtype="float16")
+    path = tmp_path / "merged/model.safetensors"
+    weights = load_file(path)
+    weights["model.layers.1.mlp.down_proj.weight"] *= 1.1
+    save_file(weights, path, metadata={"format": "pt"})
+    (wrong,) = verdict(tmp_path / "merged", live)
+    assert wrong.startswith("logits are")
+
+
+def test_a_merge_without_its_adapter_is_caught(models: Path, live: Record, tmp_path: Path) -> None:
+    merge(models / "base", None, tmp_path / "merged", dtype="float16")
+    assert any(wrong.startswith("logits are") for wrong in verdict(tmp_path / "merged", live))
+
+
+def test_an_adapter_of_zeros_is_caught(models: Path, tmp_path: Path) -> None:
+    write_adapter(models / "base", tmp_path / "adapter", 0.0)
+    live, effect = record(models / "base", tmp_path / "adapter")
+    merge(models / "base", tmp_path / "adapter", tmp_path / "merged", dtype="float16")
+    assert any("adapter was lost" in wrong for wrong in verdict(tmp_path / "merged", live, effect))
+
+
+def test_an_adapter_whose_weights_are_not_found_is_caught(models: Path, tmp_path: Path) -> None:
+    shutil.copytree(models / "adapter", tmp_path / "adapter")
+    path = tmp_path / "adapter/adapter_model.safetensors"
+    renamed = {name.replace(".layers.", ".blocks."): w for name, w in load_file(path).items()}
+    save_file(renamed, path, metadata={"format": "pt"})
+    with pytest.warns(UserWarning, match="missing adapter keys"):  # and loads zeros
+        live, effect = record(models / "base", tmp_path / "adapter")
+    assert any(
+        "adapter was lost" in wrong for wrong in judge(MergeDifference(0, 0, 3), effect, LIMIT)
+    )
+    assert live.completions
+
+
+def test_an_effect_below_the_error_proves_nothing() -> None:
+    assert judge(MergeDifference(0.0004, 0.0004, 20), 0.0005, LIMIT)
+    assert judge(MergeDifference(0.0004, 0.0004, 20), 0.05, LIMIT) == []
+
+
+def test_a_completion_may_differ_at_a_tie_only() -> None:
+    assert judge(MergeDifference(0.0004, 0.0004, 19, ties=[0.0015]), 0.5, LIMIT) == []
+    (wrong,) = judge(MergeDifference(0.0004, 0.0004, 18, ties=[0.0015, 0.2]), 0.5, LIMIT)
+    assert wrong.startswith("1 greedy completions differ")
+
+
+def test_nan_is_never_good_enough() -> None:
+    nan = float("nan")
+    assert judge(MergeDifference(nan, nan, 20), 0.5, LIMIT)
+    assert judge(MergeDifference(0.0, 0.0, 19, ties=[nan]), 0.5, LIMIT)
+
+
+def test_a_shift_of_all_logits_is_no_error_and_hides_none() -> None:
+    one = [np.array([[1.0, 2.0, 3.0]], dtype=np.float32)]
+    far = [one[0] + 1000]
+    assert merging.relative_errors(one, far) == pytest.approx([0.0], abs=1e-4)
+    off = [np.array([[1001.0, 1002.0, 1004.0]], dtype=np.float32)]
+    assert merging.relative_errors(far, off)[0] > 0.3
+
+
+def test_weights_that_do_not_fit_the_dtype_are_refused(models: Path, tmp_path: Path) -> None:
+    model, tokenizer = load_model(models / "base")
+    model.model.layers[0].mlp.up_proj.weight.data[0, 0] = 1e6
+    model.save_pretrained(tmp_path / "base")
+    tokenizer.save_pretrained(tmp_path / "base")
+    with pytest.raises(ExportError, match=r"up_proj.weight: not finite in float16"):
+        merge(tmp_path / "base", None, tmp_path / "merged", dtype="float16")
+
+
+@pytest.fixture(scope="module")
+def quantised(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The base in 4-bit."""
+    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+
+    folder = tmp_path_factory.mktemp("quantised")
+    config = BitsAndBytesConfig(
+        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.float32
+    )
+    model = AutoModelForCausalLM.from_pretrained(
+        models / "base", quantization_config=config, device_map="cpu"
+    )
+    model.save_pretrained(folder)
+    load_model(models / "base")[1].save_pretrained(folder)
+    return folder
+
+
+def test_a_merge_into_4_bit_weights_is_refused(
+    models: Path, quantised: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ExportError, match=r"quantised weights.*export.dequantise=true"):
+        merge(quantised, models / "adapter", tmp_path / "merged", dtype="float16")
+    assert not (tmp_path / "merged").exists()
+
+
+def test_a_dequantised_merge_behaves_like_the_4_bit_model_and_adapter(
+    models: Path, quantised: Path, tmp_path: Path
+) -> None:
+    live, effect = record(quantised, models / "adapter")
+    merge(quantised, models / "adapter", tmp_path / "merged", dtype="float16", dequantise=True)
+    model, _ = load_model(tmp_path / "merged", dtype=torch.float32)
+    assert not merging.is_quantised(model)
+    limit = 0.005  # the 4-bit kernel's own arithmetic is 0.16 % away from its weights'
+    assert judge(measure(live, model), effect, limit) == []
+    # Control: onto the 16-bit base it would be another model than the one that was trained.
+    merge(models / "base", models / "adapter", tmp_path / "wrong", dtype="float16")
+    wrong, _ = load_model(tmp_path / "wrong", dtype=torch.float32)
+    assert judge(measure(live, wrong), effect, limit)
+
+
+@pytest.fixture
+def project(models: Path, served_folder: Path, server_params: Params) -> Params:
+    """A working folder with data and models; the settings play short turns on the server."""
+    shutil.copytree(models, served_folder / "models")
+    data = server_params.model_dump(by_alias=True)
+    data["export"]["prompts"] = 6
+    data["evaluate"]["generation"]["max_turn_tokens"] = 16
+    return Params.model_validate(data | {"threads": 1})
+
+
+def run(params: Params) -> Recorder:
+    recorder: Any = Recorder()
+    export.run(params, recorder)
+    return recorder
+
+
+def test_the_stage_keeps_a_merge_that_a_fresh_process_approved(project: Params) -> None:
+    recorder = run(project)
+    told = json.loads(export.REPORT.read_text())
+    assert told["wrong"] == []
+    assert told["completions_equal"] + len(told["ties"]) == told["prompts"] == 6
+    assert told["logit_error"] < LIMIT < told["effect"]
+    assert told["episode"]["void"] is None
+    assert recorder.metrics["export/logit_error"] == told["logit_error"]
+    assert [path.name for path in Path("models").iterdir() if path.name.startswith(".")] == []
+    model, tokenizer = load_model(export.MERGED)
+    assert tokenizer.chat_template
+    assert next(model.parameters()).isfinite().all()
+
+
+def test_a_bad_merge_fails_the_stage_and_leaves_no_model(
+    project: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forgetful(base: Path, adapter: Path | None, out: Path, **options: Any) -> None:
+        merge(base, None, out, **options)
+
+    def check_here(model: Path, live: Record, *_: Any, **__: Any) -> MergeDifference:
+        return measure(live, load_model(model, dtype=torch.float32)[0])
+
+    monkeypatch.setattr(export, "merge", forgetful)
+    monkeypatch.setattr(export, "check", check_here)  # a second process would only cost time
+    export.MERGED.mkdir()  # of an earlier run: not this training's either
+    with pytest.raises(StageError, match=r"differs from the live model: logits are"):
+        run(project)
+    assert sorted(path.name for path in Path("models").iterdir()) == ["adapter", "base"]
+    assert json.loads(export.REPORT.read_text())["wrong"]
+
+
+def test_a_folder_that_cannot_be_loaded_fails_the_stage(
+    project: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def torn(base: Path, adapter: Path | None, out: Path, **options: Any) -> None:
+        merge(base, adapter, out, **options)
+        weights = out / "model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:1000])
+
+    monkeypatch.setattr(export, "merge", torn)
+    with pytest.raises(StageError, match=r"could not be loaded and compared"):
+        run(project)
+    assert not export.MERGED.exists()
+
+
+def test_a_missing_adapter_names_the_stage_to_run(project: Params) -> None:
+    shutil.rmtree("models/adapter")
+    with pytest.raises(StageError, match=r"models/adapter is missing. Run the stage train first"):
+        run(project)
+
+
+def test_a_fully_trained_policy_is_held_against_its_base(
+    project: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check_here(model: Path, live: Record, *_: Any, **__: Any) -> MergeDifference:
+        return measure(live, load_model(model, dtype=torch.float32)[0])
+
+    monkeypatch.setattr(export, "check", check_here)
+    data = project.model_dump(by_alias=True)
+    data["train"]["method"] = "full"
+    full = Params.model_validate(data)
+    merge(Path("models/base"), None, Path("models/policy"), dtype="float16")
+    model, _ = load_model("models/policy", adapter="models/adapter")
+    model.merge_and_unload().save_pretrained("models/policy")
+    run(full)
+    assert json.loads(export.REPORT.read_text())["effect"] > LIMIT
+
+    shutil.rmtree("models/policy")  # control: a policy that training did not change
+    shutil.copytree("models/base", "models/policy")
+    with pytest.raises(StageError, match=r"gives the logits of its base"):
+        run(full)

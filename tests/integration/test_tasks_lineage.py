@@ -1,0 +1,60 @@
+"""Lineage of a run: hashes, seeds, the commit."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tasks.config import Params
+from tasks.tracking import lineage
+
+
+def test_a_hash_follows_names_and_contents_and_nothing_else(tmp_path: Path) -> None:
+    folder = tmp_path / "some"
+    folder.mkdir()
+    (folder / "a").write_bytes(b"1")
+    first = lineage.folder_hash(folder)
+    os.utime(folder / "a", (1, 1))
+    assert lineage.folder_hash(folder) == first
+    (folder / "a").write_bytes(b"2")
+    second = lineage.folder_hash(folder)
+    (folder / "a").rename(folder / "b")
+    assert len({first, second, lineage.folder_hash(folder)}) == 3
+
+
+@pytest.mark.parametrize(
+    ("stage", "seed"), [("prepare", 1), ("warmstart", 2), ("gate", 3), ("train", 4), ("push", 4)]
+)
+def test_each_stage_is_recorded_with_its_own_seed(stage: str, seed: int) -> None:
+    params = Params.model_validate(
+        {
+            "prepare": {"synthetic": {"seed": 1}},
+            "warmstart": {"nano": {"seed": 2}},
+            "gate": {"seed": 3},
+            "train": {"seed": 4},
+        }
+    )
+    assert lineage.seed_of(params, stage) == seed
+
+
+def test_a_commit_is_dirty_by_changed_sources_and_not_by_drawn_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert lineage.commit.__wrapped__() == "no git"
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    (tmp_path / "plots").mkdir()
+    for name in ("code.py", "plots/curve.png"):
+        (tmp_path / name).write_text("first")
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *words], check=True)
+    clean = lineage.commit.__wrapped__()
+    assert len(clean) == 40
+    (tmp_path / "plots/curve.png").write_text("drawn anew")
+    (tmp_path / "notes.txt").write_text("untracked")
+    assert lineage.commit.__wrapped__() == clean
+    (tmp_path / "code.py").write_text("changed")
+    assert lineage.commit.__wrapped__() == f"{clean}-dirty"

@@ -1,0 +1,261 @@
+"""Figures and report from files of the shapes that the stages write."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from helpers.recorder import Recorder
+from matplotlib.image import imread
+
+from agent.evaluation import report
+from agent.evaluation.statistics import Bootstrap
+from agent.rollouts.trajectory import FrameRecord, Trajectory, TurnRecord
+from env.models import AnswerMetrics, Counters
+from rewards.settings import reward_metric
+from tasks import plots
+from tasks.config import Params
+from tasks.errors import StageError
+from tasks.reporting import figures, html
+
+PARAMS = Params()
+
+
+def level_of(reward: float) -> dict[str, Any]:
+    return {"reward_mean": reward, "components": dict.fromkeys(figures.COMPONENTS, reward)}
+
+
+BASELINE = level_of(0.31) | {"levels": {"easy": level_of(0.4), "medium": level_of(0.2)}}
+HOSTILE = '<script>alert("x")</script><img src=x onerror=alert(1)>'
+
+
+def train_table() -> pd.DataFrame:
+    steps = np.arange(1, 13)
+    table = pd.DataFrame({"step": steps, "level": ["easy"] * 5 + ["medium"] * 7})
+    for name in ("reward", *figures.COMPONENTS):
+        table[reward_metric(name)] = steps / 20
+    return table
+
+
+def episode(problem: str, score: float) -> Trajectory:
+    level = problem.split("-")[0]
+    turn = TurnRecord(f"Question {HOSTILE}", f"```repl\nFINAL({HOSTILE!r})\n```", "stop", [1], [2])
+    played = Trajectory(problem, level, problem, "focused" if level == "easy" else "wide_net")
+    played.frames = {
+        0: FrameRecord(0, None, 0, "rlm", [turn], "final"),
+        1: FrameRecord(1, 0, 1, "rlm", [turn], "final"),
+        2: FrameRecord(2, 1, 2, "llm", [turn], "final"),
+    }
+    played.reward = score
+    played.components = dict.fromkeys(report.COMPONENTS, score)
+    played.metrics = AnswerMetrics(precision=score, recall=score, f1=score)
+    played.counters = Counters(turns=3, sub_calls=2, frames=3, max_depth=2)
+    return played
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with every input of the stage."""
+    monkeypatch.chdir(tmp_path)
+    problems = [f"{level}-{i}" for level in ("easy", "hard") for i in range(4)]
+    scores = {"before": 0.3, "after": 0.8}
+    rows: dict[str, list[report.EpisodeRow]] = {"before": [], "after": []}
+    lines = []
+    for model, score in scores.items():
+        for index, problem in enumerate(problems):
+            played = episode(problem, score + index / 100)
+            for mode in ("greedy", "sampled"):
+                rows[model].append(report.episode_row(played, model, mode, 0, 0.5))
+            lines.append(report.transcript(played, model, "greedy"))
+    told = report.compare_models(rows, {"before": [1.0], "after": [2.0]}, Bootstrap(200, 0))
+    reports = tmp_path / "reports"
+    reports.mkdir()
+    train_table().to_parquet(reports / "train.parquet")
+    (reports / "evaluation.json").write_text(json.dumps(told | {"reward_mode": "sampled"}))
+    (reports / "baseline.json").write_text(json.dumps(BASELINE))
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (reports / "transcripts.jsonl").write_text(text)
+    return tmp_path
+
+
+def run() -> Recorder:
+    recorder: Any = Recorder()
+    plots.run(PARAMS, recorder)
+    return recorder
+
+
+def test_the_stage_writes_four_figures_and_a_page(folder: Path) -> None:
+    recorder = run()
+    names = ["before_after", "components", "curriculum", "reward_curve"]
+    assert sorted(p.stem for p in (folder / "plots").iterdir()) == names
+    for name in names:
+        pixels = imread(folder / "plots" / f"{name}.png")
+        assert pixels.shape[1] >= 1000  # wide enough for the README
+        assert pixels[..., :3].std() > 0.05  # and not blank
+    assert len(recorder.artifacts) == 5
+
+
+def test_equal_input_gives_equal_bytes(folder: Path) -> None:
+    run()
+    first = {p.name: p.read_bytes() for p in (folder / "plots").iterdir()}
+    run()
+    assert first == {p.name: p.read_bytes() for p in (folder / "plots").iterdir()}
+
+
+@pytest.mark.parametrize("name", ["train.parquet", "baseline.json", "evaluation.json"])
+def test_a_missing_input_is_named_with_the_stage_that_writes_it(folder: Path, name: str) -> None:
+    (folder / "reports" / name).unlink()
+    with pytest.raises(StageError, match=rf"^reports/{name} is missing\. Run the stage"):
+        run()
+    assert not (folder / "plots").exists()
+
+
+def test_a_broken_input_is_refused(folder: Path) -> None:
+    (folder / "reports/baseline.json").write_text('{"components": {}}')
+    with pytest.raises(StageError, match=r"baseline.json has no reward_mean. Run the stage gate"):
+        run()
+    train_table().drop(columns="reward/efficiency").to_parquet(folder / "reports/train.parquet")
+    with pytest.raises(StageError, match=r"train.parquet has no column reward/efficiency"):
+        run()
+
+
+def test_the_reward_curve_has_the_axes_lines_and_baseline_it_promises() -> None:
+    figure = figures.reward_curve(train_table(), BASELINE, smooth=3)
+    (axes,) = figure.axes
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("Training Step", "Reward")
+    lines = {line.get_label(): line for line in axes.get_lines()}
+    assert {"trained reward", "primary objective", "before GRPO"} <= set(lines)
+    assert lines["before GRPO"].get_linestyle() == ":"
+    x, y = lines["before GRPO"].get_data()
+    assert list(x) == [0.5, 5.5, 5.5, 5.5, 12.5, 12.5]
+    assert [y[0], y[1], y[3], y[4]] == [0.4, 0.4, 0.2, 0.2]  # each level's own
+    assert {text.get_text() for text in axes.texts} == {"easy", "medium", "0.40", "0.20"}
+
+
+def test_a_level_without_a_baseline_of_its_own_shows_the_overall_one() -> None:
+    table = train_table().assign(level="hard")
+    (axes,) = figures.reward_curve(table, BASELINE, smooth=3).axes
+    lines = {line.get_label(): line for line in axes.get_lines()}
+    assert lines["before GRPO"].get_ydata()[0] == 0.31
+
+
+def test_the_moving_average_looks_back_only() -> None:
+    figure = figures.reward_curve(train_table(), BASELINE, smooth=3)
+    lines = {line.get_label(): line for line in figure.axes[0].get_lines()}
+    smoothed = lines["trained reward"].get_ydata()
+    assert smoothed[0] == pytest.approx(0.05)
+    assert smoothed[4] == pytest.approx(np.mean([0.15, 0.20, 0.25]))
+
+
+def test_before_and_after_stand_side_by_side_with_intervals(folder: Path) -> None:
+    told = json.loads((folder / "reports/evaluation.json").read_text())
+    left, right = figures.before_after(told).axes
+    heights = [bar.get_height() for bar in left.patches]
+    means = [told[m][s] for m in ("before", "after") for s in ("reward_mean",)]
+    assert [heights[0], heights[3]] == pytest.approx(means)
+    assert len(right.patches) == 4  # two tiers, two models
+    assert [label.get_text() for label in right.get_xticklabels()] == [
+        "2 papers\nn = 4",
+        "5+ papers\nn = 4",
+    ]
+
+
+def test_a_tier_whose_episodes_were_all_void_is_drawn_as_nothing(folder: Path) -> None:
+    told = json.loads((folder / "reports/evaluation.json").read_text())
+    told["before"]["tiers"]["wide_net"] |= {"f1_greedy": None, "f1_greedy_ci95": None}
+    right = figures.before_after(told).axes[1]
+    assert right.patches[1].get_height() == 0
+
+
+def test_each_component_has_a_panel_with_its_weight() -> None:
+    weights = PARAMS.rewards.weights
+    axes = figures.components(train_table(), BASELINE, weights, smooth=2).axes
+    assert [panel.get_title(loc="left") for panel in axes] == [
+        "Primary objective  (weight 0.40)",
+        "Process quality  (weight 0.25)",
+        "Format compliance  (weight 0.20)",
+        "Efficiency  (weight 0.15)",
+    ]
+    assert [panel.get_lines()[-1].get_ydata()[3] for panel in axes] == [0.2] * 4
+
+
+def test_the_curriculum_shows_thresholds_in_force_and_the_level() -> None:
+    always = PARAMS.train.curriculum
+    auto = always.model_copy(update={"mode": "auto"})
+    for settings, words in ((always, 1), (auto, 2)):
+        top, bottom = figures.curriculum(train_table(), settings).axes
+        assert len(top.texts) == words
+        assert [label.get_text() for label in bottom.get_yticklabels()] == always.levels
+        assert list(bottom.get_lines()[0].get_ydata()) == [0] * 5 + [1] * 7
+
+
+class Page(HTMLParser):
+    """Tags and outside references of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.references: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.references += [value or "" for name, value in attrs if name in ("src", "href")]
+
+
+def test_the_page_refers_to_nothing_outside_itself(folder: Path) -> None:
+    run()
+    page = Page((folder / "reports/index.html").read_text())
+    assert page.tags.count("img") == 4
+    beside = {"problems.html"}  # a link, for readers on disk
+    others = [ref for ref in page.references if ref not in beside]
+    assert all(ref.startswith(("#", "data:image/png;base64,")) for ref in others)
+
+
+def test_what_a_model_wrote_cannot_become_markup(folder: Path) -> None:
+    run()
+    text = (folder / "reports/index.html").read_text()
+    assert HOSTILE not in text
+    assert "&lt;script&gt;" in text
+    assert "script" not in Page(text).tags
+
+
+def test_the_page_shows_the_first_problems_of_each_difficulty(folder: Path) -> None:
+    run()
+    text = (folder / "reports/index.html").read_text()
+    assert re.findall(r"<h3>(\S+)", text) == [
+        f"{level}-{i}" for level in ("easy", "hard") for i in range(PARAMS.plots.transcripts)
+    ]
+    assert "chosen by this rule" in text
+
+
+def test_a_gain_that_may_be_chance_is_said_to_be(folder: Path) -> None:
+    run()
+    assert "may be chance" not in (folder / "reports/index.html").read_text()
+    told = json.loads((folder / "reports/evaluation.json").read_text())
+    told["reward"]["ci95"] = [-0.01, 0.2]
+    (folder / "reports/evaluation.json").write_text(json.dumps(told))
+    run()
+    assert "may be chance" in (folder / "reports/index.html").read_text()
+
+
+def test_frames_nest_under_their_parents() -> None:
+    root = html.tree(report.transcript(episode("easy-0", 0.5), "after", "greedy"))
+    assert root is not None
+    (child,) = root["children"]
+    assert (child["frame"], child["children"][0]["frame"]) == (1, 2)
+
+
+def test_an_episode_lost_before_its_first_frame_is_told_as_void(folder: Path) -> None:
+    path = folder / "reports/transcripts.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines[0] |= {"frames": [], "void": "connection lost", "reward": None}
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    run()
+    assert "void: connection lost" in (folder / "reports/index.html").read_text()

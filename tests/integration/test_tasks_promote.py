@@ -1,0 +1,546 @@
+"""Promotion, rollback and the list, on a real registry.
+
+Where models must play, scripted policies stand for them and play real episodes on a real server.
+Elsewhere rows of a known quality stand for the episodes.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from agent.evaluation import promotion
+from agent.policies import scripted
+from agent.policies.base import Policy
+from agent.settings import GenerationSettings
+from tasks import evaluate, promote
+from tasks.config import Params
+from tasks.errors import StageError
+from tasks.registry import champions, versions
+from tasks.tracking import runs
+from tasks.tracking.runs import stage_run
+
+SCRIPTS: dict[str, Callable[[], Policy]] = {
+    "expert": scripted.expert,
+    "silent": lambda: scripted.Scripted(lambda seen: scripted.block("FINAL([])")),
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mlflow_store: Path) -> Path:
+    """A working folder with its own registry, and an untrained base of quality 0.2."""
+    monkeypatch.chdir(tmp_path)
+    write_model(promote.BASE, "0.2 base")
+    return tmp_path
+
+
+@pytest.fixture
+def played(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Rows instead of episodes, by the quality that a model's weights say; the sets played."""
+    sets: list[str] = []
+
+    def rows(folder: Path, chosen: Any, name: str) -> list[dict[str, Any]]:
+        words = weights_of(folder).split()
+        quality, noise = float(words[0]), Random(f"{words}/{len(sets)}")
+        return [
+            {
+                "problem_id": spec.problem_id,
+                "collection_id": spec.collection_id,
+                "mode": "greedy",
+                "pass": 0,
+                "void": None,
+                "primary_objective": quality + noise.gauss(0, 0.05),
+                "reward": quality,
+            }
+            for spec in chosen
+        ]
+
+    def play_set(models: Any, url: str, chosen: Any, params: Any, label: str) -> Any:
+        sets.append(label)
+        return {name: rows(path, chosen, name) for name, path in models.items()}
+
+    monkeypatch.setattr(promote, "play_set", play_set)
+    monkeypatch.setattr(
+        "tasks.registry.serving.own_server", lambda params, data: stage_of_nothing()
+    )
+    return sets
+
+
+def stage_of_nothing() -> Any:
+    from contextlib import nullcontext
+
+    return nullcontext("http://nowhere")
+
+
+def write_model(path: Path, weights: str) -> None:
+    path.mkdir(parents=True)
+    (path / "model.safetensors").write_text(weights)
+
+
+def weights_of(path: Path) -> str:
+    return (path / "model.safetensors").read_text()
+
+
+def challenger(weights: str) -> str:
+    """A new version with these weights, as the stage register leaves it."""
+    store = runs.client(runs.tracking_uri())
+    if not versions.list_versions("rlm"):
+        store.create_registered_model("rlm")
+    source = Path(f"kept-{len(versions.list_versions('rlm')) + 1}").resolve()
+    write_model(source / versions.ARTIFACT, weights)
+    tags = {
+        "weights_hash": versions.weights_hash(source / versions.ARTIFACT),
+        versions.SERVING: versions.serving(Params()),
+        "evaluation.f1_greedy.before": "0.2000",
+        "evaluation.f1_greedy.after": "0.9000",
+    }
+    made = store.create_model_version("rlm", source=str(source), tags=tags)
+    store.set_registered_model_alias("rlm", "challenger", made.version)
+    return str(made.version)
+
+
+def crowned(weights: str) -> None:
+    """A new version with these weights, made champion."""
+    version = versions.get_version("rlm", challenger(weights))
+    champions.crown(version, instead_of=versions.champion("rlm"))
+
+
+def promoted(params: Params) -> dict[str, Any]:
+    with stage_run("promote", params) as run:
+        told: dict[str, Any] = json.loads(promote.run(params, run).read_text())
+    return told
+
+
+def champion() -> str | None:
+    found = versions.champion("rlm")
+    return str(found.version) if found else None
+
+
+def listed() -> str:
+    """Output of the command `models`."""
+    told = io.StringIO()
+    Console(width=200, file=told).print(champions.table("rlm"))
+    return told.getvalue()
+
+
+# --- who is promoted ---
+
+
+@pytest.fixture
+def by_script(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights are the name of a scripted policy, and the base says nothing."""
+    (promote.BASE / "model.safetensors").write_text("silent")
+
+    def load(path: Path, generation: GenerationSettings) -> Policy:
+        assert generation.temperature == 0  # the mode that is served
+        return SCRIPTS[weights_of(path).split()[0]]()
+
+    monkeypatch.setattr(evaluate, "load_policy", load)
+    # Real episodes take their time, and these two differ by far.
+    monkeypatch.setattr(promotion, "LEAST_PROBLEMS", 27)
+    monkeypatch.setattr(promotion, "LEAST_COLLECTIONS", 9)
+
+
+def test_the_first_version_beats_the_base_on_two_fresh_sets(
+    by_script: None, folder: Path, server_params: Params
+) -> None:
+    challenger("expert")
+    settings = server_params.promote.model_copy(update={"problems": 27})
+    report = promoted(server_params.model_copy(update={"promote": settings}))
+    assert report["verdict"] == "promoted", report["reason"]
+    assert champion() == "1"
+    assert report["opponent"]["kind"] == "base"
+    assert len(report["sets"]) == 2
+    for figures in report["sets"]:
+        assert figures["n"] >= 27
+        assert figures["primary_objective"]["interval"][0] > 0
+        assert figures["reward"]["difference"] >= 0
+    assert report["seed"] > 2**32
+    assert str(report["seed"]) in report["problems"]
+    tags = versions.get_version("rlm", "1").tags
+    assert tags["promotion.verdict"] == "promoted"
+    assert tags["promotion.opponent"] == "base"
+    assert tags["promotion.mode"] == "greedy"
+    assert json.loads(tags["promotion.interval"])[0][0] > 0
+    assert tags[champions.SINCE]
+
+
+def test_a_better_challenger_is_promoted_and_a_worse_one_is_not(
+    played: list[str], server_params: Params
+) -> None:
+    challenger("0.5 first")
+    promoted(server_params)
+    challenger("0.7 better")
+    report = promoted(server_params)
+    assert report["reason"].startswith("better than the champion, version 1: ")
+    assert (report["verdict"], champion()) == ("promoted", "2")
+    assert versions.get_version("rlm", "2").tags[champions.PREVIOUS] == "1"
+    challenger("0.6 worse")
+    report = promoted(server_params)
+    assert report["reason"].startswith("against the champion, version 2: worse: ")
+    assert (report["verdict"], champion()) == ("kept", "2")
+    assert played == ["first", "second", "first", "second", "first"]
+
+
+def test_a_tie_keeps_the_champion(played: list[str], server_params: Params) -> None:
+    crowned("0.5 first")
+    challenger("0.5 no better")
+    report = promoted(server_params)
+    assert "not proved better" in report["reason"]
+    assert (report["verdict"], champion(), len(report["sets"])) == ("kept", "1", 1)
+
+
+def test_a_gain_that_the_second_set_does_not_confirm_is_none(
+    played: list[str], server_params: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crowned("0.5 first")
+    rows = promote.play_set
+
+    def lucky(models: Any, url: str, chosen: Any, params: Any, label: str) -> Any:
+        found = rows(models, url, chosen, params, label)
+        for row in found["challenger"] if label == "first" else []:
+            row["primary_objective"] += 0.3
+        return found
+
+    monkeypatch.setattr(promote, "play_set", lucky)
+    challenger("0.5 lucky")
+    report = promoted(server_params)
+    assert "not confirmed on the second set: " in report["reason"]
+    assert (report["verdict"], champion()) == ("kept", "1")
+
+
+def test_fresh_problems_differ_from_model_to_model(played: list[str], folder: Path) -> None:
+    seeds = set()
+    for weights in ("0.5 a", "0.5 b"):
+        seeds.add(promote.fresh_seed(versions.get_version("rlm", challenger(weights))))
+    assert len(seeds) == 2
+
+
+# --- nothing to compare ---
+
+
+def test_a_decision_is_made_once(played: list[str], server_params: Params) -> None:
+    challenger("0.5 first")
+    first = promoted(server_params)
+    again = promoted(server_params)
+    assert again == first | {"new": False}
+    challenger("0.4 worse")
+    kept = promoted(server_params)
+    assert promoted(server_params) == kept | {"new": False}
+    assert played == ["first", "second", "first"]
+    # Under another rule it is another question.
+    other = server_params.promote.model_copy(update={"level": 0.95})
+    promoted(server_params.model_copy(update={"promote": other}))
+    assert played == ["first", "second", "first", "first"]
+
+
+def test_equal_weights_are_not_compared(played: list[str], server_params: Params) -> None:
+    crowned("0.5 same")
+    challenger("0.5 same")
+    report = promoted(server_params)
+    assert "it has the weights of the champion, version 1" in report["reason"]
+    assert (report["verdict"], champion()) == ("kept", "1")
+    assert played == []
+
+
+def test_weights_that_were_rolled_back_under_another_number_are_not_compared(
+    played: list[str], server_params: Params
+) -> None:
+    crowned("0.5 first")
+    crowned("0.9 bad")
+    champions.rollback("rlm", to=None)
+    challenger("0.9 bad")  # as registries hold it in which each registration made a version
+    report = promoted(server_params)
+    assert "rolled back at" in report["reason"]
+    assert "rollback --to 2" in report["reason"]
+    assert (champion(), played) == ("1", [])
+
+
+def test_a_small_test_split_proves_nothing(
+    played: list[str], served_folder: Path, server_params: Params
+) -> None:
+    source = server_params.prepare.model_copy(update={"source": "files"})
+    challenger("0.9 much better")
+    report = promoted(server_params.model_copy(update={"prepare": source}))
+    assert "each of the two needs 200 in 30" in report["reason"]
+    assert "held-out test problems" in report["problems"]
+    assert (report["verdict"], champion()) == ("kept", None)
+    assert played == []
+
+
+def test_held_out_problems_are_split_by_collection(
+    played: list[str], folder: Path, server_params: Params
+) -> None:
+    from env.problems.schema import to_row
+    from env.problems.synthetic import generate
+    from tasks.prepare import write_parquet
+
+    collections = {"train": 0, "validation": 0, "test": 60}
+    made = generate(server_params.prepare.synthetic.model_copy(update={"collections": collections}))
+    promote.DATA.mkdir(parents=True)
+    write_parquet(promote.DATA / "test.parquet", [to_row(problem) for problem in made])
+    source = server_params.prepare.model_copy(update={"source": "files"})
+    challenger("0.9 better")
+    report = promoted(server_params.model_copy(update={"prepare": source}))
+    assert report["problems"].startswith("held-out test problems")
+    assert (report["verdict"], champion()) == ("promoted", "1")
+
+
+# --- faults: nothing is half done ---
+
+
+def test_killed_before_the_alias_moved_the_next_run_goes_on(
+    played: list[str],
+    server_params: Params,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    crowned("0.5 first")
+    challenger("0.7 better")
+    with monkeypatch.context() as patch:
+
+        def killed(*args: Any, **kwargs: Any) -> None:
+            raise KeyboardInterrupt
+
+        patch.setattr("mlflow.MlflowClient.set_registered_model_alias", killed)
+        with pytest.raises(KeyboardInterrupt):
+            promoted(server_params)
+    assert champion() == "1"
+    report = promoted(server_params)
+    assert "version 2 had won before the last run was stopped" in capsys.readouterr().out
+    assert (report["verdict"], report["new"], champion()) == ("promoted", True, "2")
+    assert played == ["first", "second"]
+
+
+def test_somebody_else_became_champion_meanwhile(
+    played: list[str], server_params: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crowned("0.5 first")
+    challenger("0.6 second")
+    write = champions.write_decision
+
+    def meanwhile(version: Any, report: Any) -> None:
+        write(version, report)
+        store = runs.client(runs.tracking_uri())
+        store.set_registered_model_alias("rlm", "champion", "2")
+
+    challenger("0.7 third")
+    with monkeypatch.context() as patch:
+        patch.setattr(champions, "write_decision", meanwhile)
+        with pytest.raises(StageError, match=r"version 3 did not become champion \(meanwhile rlm"):
+            promoted(server_params)
+    assert champion() == "2"
+    loser = versions.get_version("rlm", "3").tags
+    assert loser.keys().isdisjoint({champions.SINCE, champions.PREVIOUS})
+    # The next run compares with the new one, and that is who a rollback leads to.
+    assert promoted(server_params)["opponent"]["version"] == "2"
+    assert versions.get_version("rlm", "3").tags[champions.PREVIOUS] == "2"
+
+
+def test_whom_a_winner_replaced_is_told_anew_when_it_wins_again(
+    played: list[str], server_params: Params
+) -> None:
+    crowned("0.5 first")
+    crowned("0.6 second")
+    crowned("0.7 third")
+    champions.rollback("rlm", to="1")
+    champions.crown(versions.get_version("rlm", "3"), instead_of=versions.champion("rlm"))
+    assert versions.get_version("rlm", "3").tags[champions.PREVIOUS] == "1"
+
+
+def test_a_deleted_champion_stops_the_run(played: list[str], server_params: Params) -> None:
+    crowned("0.5 first")
+    challenger("0.7 second")
+    runs.client(runs.tracking_uri()).delete_model_version("rlm", "1")
+    with pytest.raises(StageError, match=r"version 1, which is no longer .*rollback --to VERSION"):
+        promoted(server_params)
+    assert not promote.REPORT.exists()
+    # As the message says: name another by hand.
+    champions.rollback("rlm", "2")
+    assert champion() == "2"
+
+
+def test_a_deleted_champion_is_missed_even_where_nothing_is_left(
+    folder: Path, server_params: Params
+) -> None:
+    crowned("0.5 only")
+    runs.client(runs.tracking_uri()).delete_model_version("rlm", "1")
+    with pytest.raises(StageError, match=r"version 1, which is no longer .*one of: \(empty\)"):
+        versions.champion("rlm")
+
+
+def test_who_was_made_champion_by_hand_needs_no_comparison(
+    played: list[str], server_params: Params
+) -> None:
+    crowned("0.5 first")
+    challenger("0.4 worse")
+    assert promoted(server_params)["verdict"] == "kept"
+    champions.rollback("rlm", "2")
+    assert "it is the champion already" in promoted(server_params)["reason"]
+    assert played == ["first"]
+
+
+def test_a_champion_whose_artifact_is_gone_stops_the_run(
+    played: list[str], server_params: Params
+) -> None:
+    crowned("0.5 first")
+    challenger("0.7 second")
+    shutil.rmtree("kept-1")
+    with pytest.raises(StageError, match=r"rlm version 1.*artifact"):
+        promoted(server_params)
+    assert champion() == "1"
+    assert "promotion.verdict" not in versions.get_version("rlm", "2").tags
+
+
+def test_without_a_challenger_there_is_one_message(folder: Path, server_params: Params) -> None:
+    with pytest.raises(StageError, match=r"rlm has no challenger\. Run the stage register first"):
+        promoted(server_params)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"promote": {"mode": "sampled"}}, {"evaluate": {"generation": {"max_turn_tokens": 8}}}],
+)
+def test_who_would_serve_otherwise_than_it_would_play_is_not_compared(
+    played: list[str], other: dict[str, Any]
+) -> None:
+    challenger("0.9 better")
+    with pytest.raises(StageError, match="rlm version 1 would serve with other settings"):
+        promoted(Params.model_validate(other))
+    assert (champion(), played) == (None, [])
+
+
+def test_without_a_base_there_is_one_message(played: list[str], server_params: Params) -> None:
+    challenger("0.5 first")
+    shutil.rmtree(promote.BASE)
+    with pytest.raises(StageError, match=r"no base is in models/base\. Run the stage warmstart"):
+        promoted(server_params)
+
+
+def test_a_registry_that_fails_while_tags_are_written_promotes_nobody(
+    played: list[str], server_params: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
+
+    challenger("0.5 first")
+    written = 0
+    write = MlflowClient.set_model_version_tag
+
+    def locked(*args: Any, **kwargs: Any) -> None:
+        nonlocal written
+        written += 1
+        if written == 3:
+            raise MlflowException("(sqlite3.OperationalError) database is locked\n[SQL: ...]")
+        write(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("mlflow.MlflowClient.set_model_version_tag", locked)
+        with pytest.raises(StageError) as caught:
+            promoted(server_params)
+    told = str(caught.value)
+    assert "database is locked). Nothing is half done: when it answers again, run" in told
+    assert "\n" not in told
+    assert champion() is None
+    assert "promotion.verdict" in versions.get_version("rlm", "1").tags
+    assert "not compared" in listed()
+    assert (promoted(server_params)["verdict"], champion()) == ("promoted", "1")
+
+
+# --- going back ---
+
+
+@pytest.fixture
+def three(folder: Path) -> None:
+    """Versions 1, 2 and 3, each champion after the one before it."""
+    for weights in ("a", "b", "c"):
+        crowned(weights)
+    assert champion() == "3"
+
+
+def test_rollback_goes_back_one_champion_at_a_time(three: None) -> None:
+    was, now = champions.rollback("rlm", None)
+    assert was is not None
+    assert (str(was.version), str(now.version), champion()) == ("3", "2", "2")
+    tags = versions.get_version("rlm", "3").tags
+    assert tags[champions.ROLLED_BACK]
+    assert tags["rolled_back_to"] == "2"
+    champions.rollback("rlm", None)
+    assert champion() == "1"
+    with pytest.raises(StageError, match=r"version 1 is the first champion\. Name"):
+        champions.rollback("rlm", None)
+    assert champion() == "1"
+
+
+def test_rollback_from_who_was_taken_forward_leads_to_whom_it_replaced(three: None) -> None:
+    champions.rollback("rlm", None)
+    champions.rollback("rlm", None)
+    champions.rollback("rlm", "3")
+    champions.rollback("rlm", None)
+    assert champion() == "1"
+
+
+def test_rollback_to_whom_an_older_version_replaced_goes_on_backwards(three: None) -> None:
+    champions.crown(versions.get_version("rlm", "1"), instead_of=versions.champion("rlm"))
+    for expected in ("3", "2", "1"):
+        champions.rollback("rlm", None)
+        assert champion() == expected
+
+
+def test_what_was_rolled_back_is_not_promoted_again_by_itself(
+    three: None, played: list[str], server_params: Params
+) -> None:
+    champions.rollback("rlm", None)
+    report = promoted(server_params)
+    assert "it was champion and was rolled back" in report["reason"]
+    assert (report["verdict"], champion()) == ("kept", "2")
+    # But by hand, and then it counts as champion again.
+    champions.rollback("rlm", "3")
+    assert champion() == "3"
+    assert champions.ROLLED_BACK not in versions.get_version("rlm", "3").tags
+    champions.rollback("rlm", None)
+    assert champion() == "2"
+
+
+@pytest.mark.parametrize(
+    ("to", "told"),
+    [
+        ("7", "rlm has no version '7'. Choose one of: 3, 2, 1"),
+        ("x", "rlm has no version 'x'"),
+        ("3", "rlm version 3 is already champion"),
+    ],
+)
+def test_rollback_refuses_what_cannot_be(three: None, to: str, told: str) -> None:
+    with pytest.raises(StageError, match=told):
+        champions.rollback("rlm", to)
+    assert champion() == "3"
+
+
+def test_rollback_to_what_cannot_be_read_is_refused(three: None) -> None:
+    shutil.rmtree("kept-2")
+    with pytest.raises(StageError, match=r"rlm version 2.*artifact"):
+        champions.rollback("rlm", None)
+    assert champion() == "3"
+
+
+def test_without_a_champion_there_is_nothing_to_go_back_from(folder: Path) -> None:
+    with pytest.raises(StageError, match=r"rlm has no champion\. Name a version with --to VERSION"):
+        champions.rollback("rlm", None)
+
+
+def test_the_list_shows_each_version_with_what_is_known(three: None) -> None:
+    champions.rollback("rlm", None)
+    shown = listed()
+    third, second, first = (line for line in shown.splitlines() if "0.200 -> 0.900" in line)
+    assert "challenger" in third
+    assert "champion" in second
+    assert "not compared" in first
+    assert "rolled back" in shown

@@ -1,0 +1,380 @@
+"""The registry: one version for new weights, with lineage and aliases; and it answers."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import pytest
+from mlflow.exceptions import MlflowException
+
+from agent.nano.warmstart import save, untaught
+from env.problems.store import ProblemStore
+from tasks import config, register
+from tasks.config import Params
+from tasks.errors import StageError
+from tasks.registry import versions
+from tasks.tracking import lineage, runs
+from tasks.tracking.runs import stage_run
+
+ROOT = Path(__file__).parents[2]
+
+
+def compared(after: float) -> dict[str, Any]:
+    return {"before": 0.2, "after": after, "difference": after - 0.2, "ci95": [0.1, 0.5]}
+
+
+@pytest.fixture(scope="module")
+def model(
+    tmp_path_factory: pytest.TempPathFactory,
+    server_params: Params,
+    server_problems: ProblemStore,
+) -> Path:
+    """A nano model that was taught nothing, as a folder."""
+    problems = [server_problems.get(item) for item in server_problems.ids("train", None)]
+    taught = untaught(server_params.warmstart.nano, problems)
+    path = tmp_path_factory.mktemp("model") / "merged"
+    save(taught, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(
+    tmp_path_factory: pytest.TempPathFactory, model: Path, server_params: Params, empty_store: Path
+) -> Iterator[Path]:
+    """A working folder in which everything before `register` was done."""
+    path = tmp_path_factory.mktemp("work")
+    shutil.copy(empty_store, path)
+    for name in (*register.PACKAGES, "mlflow"):
+        (path / name).symlink_to(ROOT / name)
+    shutil.copy(ROOT / "constraints.txt", path)
+    shutil.copytree(model, path / "models/merged")
+    (path / "reports").mkdir()
+    names = ("reward", "f1_greedy", "f1_sampled", "primary_objective")
+    told = {"n": 240, "improvement": "Improvement: 50.0 %"} | {n: compared(0.3) for n in names}
+    (path / "reports/evaluation.json").write_text(json.dumps(told))
+    (path / "dvc.lock").write_text(
+        "stages: {prepare: {outs: [{path: data/problems, md5: abc.dir}, {path: data/report.json}]},"
+        " plots: {outs: [{path: plots/components.png, md5: def}]}}"
+    )
+    (path / "data").mkdir()
+    (path / "data/report.json").write_text("{}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(path)
+        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{path}/mlflow.db")
+        patch.setenv("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+        config.write_resolved(server_params)
+        yield path
+
+
+def registered(params: Params) -> dict[str, Any]:
+    with stage_run("register", params) as run:
+        told: dict[str, Any] = json.loads(register.run(params, run).read_text())
+    return told
+
+
+@pytest.fixture(scope="module")
+def first(folder: Path, server_params: Params) -> dict[str, Any]:
+    """The report of the first registration."""
+    return registered(server_params)
+
+
+def test_new_weights_make_a_version_and_unchanged_ones_do_not(
+    folder: Path, server_params: Params, first: dict[str, Any]
+) -> None:
+    assert first == {"name": "rlm", "version": "1", "new": True, "aliases": ["challenger"]}
+    assert registered(server_params) == first | {"new": False}
+
+    # A note beside the weights does not make a new model; a changed weight does.
+    (folder / "models/merged/note.txt").write_text("later")
+    assert not registered(server_params)["new"]
+    weights = next((folder / "models/merged").glob("*.safetensors"))
+    kept = weights.read_bytes()
+    weights.write_bytes(kept[:-1] + bytes([kept[-1] ^ 1]))
+    second = registered(server_params)
+    weights.write_bytes(kept)
+    assert (second["version"], second["new"], second["aliases"]) == ("2", True, ["challenger"])
+    assert versions.get_version("rlm", "1").aliases == []
+    # Weights of an older version are that version, with all that was decided about it.
+    assert registered(server_params) == first | {"new": False}
+    # A run that was killed before it named its version challenger.
+    runs.client(runs.tracking_uri()).delete_registered_model_alias("rlm", "challenger")
+    assert registered(server_params) == first | {"new": False}
+
+
+def test_weights_that_are_to_be_served_otherwise_make_a_version(
+    folder: Path, server_params: Params
+) -> None:
+    greedy = server_params.model_copy(
+        update={"register_": config.RegisterSettings(model_name="modes")}
+    )
+    mode = server_params.promote.model_copy(update={"mode": "sampled"})
+    sampled = greedy.model_copy(update={"promote": mode})
+    try:
+        for params, version in ((greedy, "1"), (sampled, "2")):
+            config.write_resolved(params)
+            report = registered(params)
+            assert (report["version"], report["new"]) == (version, True)
+            assert (
+                versions.settings(versions.get_version("modes", version)).serving == params.serving
+            )
+    finally:
+        config.write_resolved(server_params)
+    # Each way of serving keeps its version, with all that was decided about it.
+    assert registered(greedy)["version"] == "1"
+    assert registered(sampled)["version"] == "2"
+
+
+def test_registering_leaves_no_environment_behind(first: dict[str, Any], server_url: str) -> None:
+    import psutil
+
+    assert first["new"]
+    started = [" ".join(child.cmdline()) for child in psutil.Process().children(recursive=True)]
+    of_session = f"--port {server_url.rpartition(':')[2]} "
+    served = [line for line in started if "env.server.app" in line and of_session not in line]
+    assert not served
+
+
+def test_registering_makes_nobody_champion(first: dict[str, Any]) -> None:
+    assert versions.champion("rlm") is None
+
+
+def test_a_version_carries_its_lineage(
+    folder: Path, server_params: Params, first: dict[str, Any]
+) -> None:
+    version = versions.get_version("rlm", "1")
+    told = version.tags
+    assert told["weights_hash"] == versions.weights_hash(Path("models/merged"))
+    assert told["dvc.data.problems"] == "abc.dir"
+    assert told["params_hash"] == lineage.params_hash(server_params)
+    assert told["seed"] == "0"
+    assert told["evaluation.n"] == "240"
+    assert told["evaluation.reward.after"] == "0.300000"
+    assert told["data_report"] == lineage.files_hash([Path("data/report.json")], Path("data"))
+    assert json.loads(told["seeds"]) == {"prepare": 0, "warmstart": 0, "train": 0}
+    assert {"commit", "data_hash", "versions", "sandbox"} <= told.keys()
+    # Only inputs of the weights belong to the lineage.
+    assert [key for key in told if key.startswith("dvc.")] == ["dvc.data.problems"]
+    run = runs.client(runs.tracking_uri()).get_run(version.run_id)
+    assert run.data.tags["registered"] == "rlm/1"
+
+
+def test_a_version_keeps_the_settings_it_was_made_with(
+    server_params: Params, first: dict[str, Any]
+) -> None:
+    assert versions.settings(versions.get_version("rlm", "1")) == server_params
+
+
+@pytest.fixture(scope="module")
+def loaded(folder: Path, first: dict[str, Any]) -> Any:
+    return mlflow.pyfunc.load_model("models:/rlm/1")
+
+
+PAPERS = ["A study of Tolgum.\nKalvot scores 41 on Mirbex.", "Mirbex is not in it."]
+
+
+def test_the_registered_model_plays_whole_episodes(loaded: Any) -> None:
+    asked = [
+        {"question": "What does Kalvot score on Mirbex?", "documents": PAPERS, "seed": 3},
+        {"question": "Report Kalvot on Mirbex.", "documents": [{"id": "x", "text": PAPERS[0]}]},
+    ]
+    answers = loaded.predict(asked)
+    # Nothing was taught, so nothing is found; but both trees were played to their end.
+    assert len(answers) == 2
+    for answer in answers:
+        assert answer["void"] is None
+        assert answer["evidence"] == []
+        assert answer["stop_reason"] in ("final", "max_turns", "truncated", "error", "budget")
+        assert answer["turns"] >= 1
+
+
+def test_the_registered_model_says_its_inputs_outputs_and_an_example(loaded: Any) -> None:
+    signature = loaded.metadata.signature
+    (request,) = signature.inputs.to_dict()
+    assert set(request["properties"]) == {"question", "documents", "seed"}
+    (reply,) = signature.outputs.to_dict()
+    quote = reply["properties"]["evidence"]["items"]["properties"]
+    assert set(quote) == {"id", "title", "start", "end", "text"}
+    assert loaded.input_example == register.EXAMPLE
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"question": " ", "documents": PAPERS}, "question 1: the question is empty"),
+        ({"question": "q" * 9000, "documents": PAPERS}, r"more than 8000 \(env.limits.prompt"),
+        ({"question": "q", "documents": []}, "comes without documents"),
+        ({"question": "q", "documents": ["a", ""]}, "document 'p2' holds no text"),
+        ({"question": "q", "documents": ["a", {"id": "p1", "text": "b"}]}, "have the same id"),
+        ({"question": "q", "documents": ["a" * 2_000_001]}, "ask about fewer"),
+        ({"question": "q\ud800", "documents": ["a"]}, r"question holds .* at 1, a lone surrogate"),
+        ({"question": "q", "documents": ["a\ud800"]}, r"document 'p1' holds .* at 1, a lone"),
+        ({"question": "q", "documents": [{"id": "\udc00", "text": "a"}]}, r"id '.udc00' holds"),
+        ({"question": "q", "papers": {"a": "b"}}, r"documents\\n  Field required"),
+        ({"question": "q", "documents": [{"id": "a"}]}, r"text\\n  Field required"),
+    ],
+)
+def test_a_question_that_cannot_be_asked_is_one_clear_error(
+    loaded: Any, asked: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(MlflowException, match=told):
+        loaded.predict([asked])
+
+
+def test_an_environment_that_dies_is_told_and_started_anew(loaded: Any) -> None:
+    import psutil
+
+    def servers() -> list[psutil.Process]:
+        """Servers that this process started, the registered model's last."""
+        found = [p for p in psutil.Process().children() if "env.server.app" in p.cmdline()]
+        return sorted(found, key=lambda process: process.create_time())
+
+    asked = [{"question": "What does Kalvot score on Mirbex?", "documents": PAPERS}]
+    loaded.predict(asked)
+    server = servers()[-1]
+    server.kill()
+    with pytest.raises(MlflowException, match=r"environment of this model failed.*ask again"):
+        loaded.predict(asked)
+    assert loaded.predict(asked)[0]["void"] is None
+    assert servers()[-1].pid != server.pid
+
+
+@pytest.mark.nightly
+def test_it_answers_over_http_and_stops_cleanly(folder: Path, loaded: Any) -> None:
+    import httpx
+    import psutil
+
+    from flows.services.processes import answers, free_port
+
+    port = free_port()
+    command = [str(Path(sys.executable).parent / "mlflow"), "models", "serve"]
+    command += ["-m", "models:/rlm/1", "--env-manager", "local", "--port", str(port)]
+    log = (folder / "serve.log").open("wb")
+    # MLflow starts `uvicorn` by its name.
+    environ = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    server = subprocess.Popen(command, env=environ, stdout=log, stderr=log, start_new_session=True)
+    try:
+        deadline = time.monotonic() + 200
+        while not answers(f"http://127.0.0.1:{port}/ping"):
+            assert server.poll() is None, (folder / "serve.log").read_text()
+            assert time.monotonic() < deadline, "the scoring server did not start"
+            time.sleep(0.5)
+        url = f"http://127.0.0.1:{port}/invocations"
+        answer = httpx.post(url, json={"inputs": register.EXAMPLE}, timeout=120)
+        assert answer.status_code == 200, answer.text
+        (told,) = answer.json()["predictions"]
+        assert told["void"] is None
+        wrong = httpx.post(url, json={"inputs": [{"question": "", "documents": ["a"]}]})
+        assert wrong.status_code == 400
+        assert "the question is empty; write one" in wrong.text
+        started = psutil.Process(server.pid).children(recursive=True)
+        assert any("env.server.app" in process.cmdline() for process in started)
+        server.terminate()
+        server.wait(timeout=30)
+        assert psutil.wait_procs(started, timeout=30)[1] == []
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("missing", "told"),
+    [
+        ("models/merged", "Run the stage export first"),
+        ("reports/evaluation.json", "Run the stage evaluate first"),
+    ],
+)
+def test_nothing_unproved_is_registered(
+    folder: Path, server_params: Params, missing: str, told: str
+) -> None:
+    (folder / missing).rename(folder / "aside")
+    params = server_params.model_copy(
+        update={"register_": config.RegisterSettings(model_name="unproved")}
+    )
+    try:
+        with pytest.raises(StageError, match=told):
+            registered(params)
+    finally:
+        (folder / "aside").rename(folder / missing)
+    assert versions.list_versions("unproved") == []
+
+
+# --- reading the registry ---
+
+
+def made(name: str, weights: bytes = b"weights") -> Any:
+    """A version whose artifact is a folder here, as a local store keeps it."""
+    store = runs.client(runs.tracking_uri())
+    if not store.search_registered_models(f"name = '{name}'"):
+        store.create_registered_model(name)
+    source = Path(f"kept-{name}-{len(versions.list_versions(name)) + 1}").resolve()
+    (source / versions.ARTIFACT).mkdir(parents=True)
+    (source / versions.ARTIFACT / "model.safetensors").write_bytes(weights)
+    tags = {"weights_hash": versions.weights_hash(source / versions.ARTIFACT)}
+    return store.create_model_version(name, source=str(source), tags=tags)
+
+
+def test_a_model_without_versions_has_no_champion(folder: Path) -> None:
+    assert versions.champion("nobody") is None
+    with pytest.raises(StageError, match=r"nobody has no version '3'\. Choose one of: \(empty\)"):
+        versions.get_version("nobody", "3")
+
+
+def test_the_champions_weights_are_found(folder: Path) -> None:
+    version = made("found")
+    store = runs.client(runs.tracking_uri())
+    assert versions.champion("found") is None
+    store.set_registered_model_alias("found", "champion", version.version)
+    champion = versions.champion("found")
+    assert champion is not None
+    assert (versions.download(champion) / "model.safetensors").read_bytes() == b"weights"
+
+
+def test_other_weights_than_were_registered_are_refused(folder: Path) -> None:
+    version = made("altered")
+    (versions.download(version) / "model.safetensors").write_bytes(b"others")
+    with pytest.raises(StageError, match=r"altered version 1: .* contains other weights"):
+        versions.download(version)
+
+
+def test_an_artifact_that_is_gone_is_one_message(folder: Path) -> None:
+    version = made("gone")
+    shutil.rmtree("kept-gone-1")
+    with pytest.raises(StageError, match=r"gone version 1.*artifact"):
+        versions.download(version)
+
+
+def test_a_registry_that_does_not_answer_is_one_message(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    try:
+        with pytest.raises(StageError, match=r"MLflow registry at http://127\.0\.0\.1:9 failed"):
+            versions.champion("rlm")
+    finally:
+        mlflow.set_tracking_uri(f"sqlite:///{folder}/mlflow.db")
+
+
+def test_a_registry_that_is_no_database_is_one_message(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mlflow.db").write_bytes(bytes(range(256)) * 16)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    try:
+        with pytest.raises(
+            StageError, match=r"registry at sqlite:.* file is not a database\)\. No"
+        ):
+            versions.champion("rlm")
+    finally:
+        mlflow.set_tracking_uri(f"sqlite:///{folder}/mlflow.db")

@@ -1,0 +1,621 @@
+"""The target `space`: the real client of the Hub against a server that speaks its HTTP."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from helpers.dockerfile import build, steps
+from helpers.sandbox_attacks import ROOT
+from helpers.space_hub import READ_TOKEN, TOKEN, Repo, SpaceHub, serve_spaces
+from packaging.utils import canonicalize_name
+
+from agent.policies.scripted import expert
+from agent.rollouts.engine import play
+from agent.rollouts.specs import EpisodeSpec
+from env import auth
+from env.client import Sessions
+from env.errors import EpisodeError
+from env.problems.schema import to_row
+from env.problems.store import ProblemStore
+from tasks import deploy
+from tasks.config import Params, resolve
+from tasks.deployment import build_context, checks, hub_client, space
+from tasks.deployment.environment import environment
+from tasks.errors import ConfigError, PipelineError, StageError
+from tasks.tracking import runs
+
+SEED = 71_934_205_553_112_007
+FEW = "prepare.synthetic.collections={train: 2, validation: 1, test: 2}"
+QUICK = [
+    "deploy.target=space",
+    "deploy.space.poll_s=0.02",
+    "deploy.space.wait_s=60",
+    "threads=1",
+    FEW,
+]
+
+
+def settings(*overrides: str) -> Params:
+    before = Path.cwd()
+    os.chdir(ROOT)
+    try:
+        return resolve(overrides=[*QUICK, f"prepare.synthetic.seed={SEED}", *overrides])
+    finally:
+        os.chdir(before)
+
+
+@pytest.fixture(autouse=True)
+def _at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A working folder of its own, the token of somebody who may write, no waiting."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    for name in (auth.URL, auth.TOKEN, auth.SEED, auth.DATASET_TOKEN):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(hub_client, "_WAIT_S", 0)
+
+
+@pytest.fixture
+def the_hub(
+    tmp_path_factory: pytest.TempPathFactory, server_url: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[SpaceHub]:
+    """A Hub whose Spaces are all the server of the other tests."""
+    with serve_spaces(tmp_path_factory.mktemp("hub"), host=server_url) as running:
+        monkeypatch.setenv("HF_ENDPOINT", running.url)
+        yield running
+
+
+def repo_of(the_hub: SpaceHub, name: str = "ada/rlm", kind: str = "space") -> Repo:
+    return the_hub.repos[kind, name]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+# --- the tree
+
+
+def test_the_tree_holds_the_environment_and_nothing_else() -> None:
+    tree = build_context.stage(settings(), "secret", [])
+    assert {path.name for path in tree.iterdir()} == {
+        *("env", "rewards", "Dockerfile", ".dockerignore", "README.md", "openenv.yaml"),
+        *("params.yaml", "constraints.txt"),
+    }
+    foreign = {"torch", "agent", "tasks", "flows", "prefect", "mlflow", "dvc", "transformers"}
+    for path in tree.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert not foreign & {name.partition(".")[0] for name in names}, path
+    pins = (tree / "constraints.txt").read_text()
+    assert "openenv==" in pins
+    assert "torch" not in pins
+
+
+def test_the_same_settings_give_the_same_tree() -> None:
+    first = contents(build_context.stage(settings(), "secret", ["note"]))
+    assert contents(build_context.stage(settings(), "secret", ["note"])) == first
+
+
+def test_the_seed_stands_nowhere_in_the_tree(the_hub: SpaceHub) -> None:
+    space.deployed(settings(), None)
+    pushed = b"".join(repo_of(the_hub).files.values())
+    assert str(SEED).encode() not in pushed
+    assert repo_of(the_hub).secrets == {auth.SEED: str(SEED)}
+
+
+def test_a_server_reads_the_settings_of_the_tree() -> None:
+    from env.server.service import read_settings
+
+    params = settings("env.limits.max_turns=5", "rewards.min_span_chars=13")
+    tree = build_context.stage(params, "secret", ["note"])
+    read = read_settings({"RLM_SETTINGS": str(tree / "params.yaml")})
+    assert (read.env, read.rewards) == (params.env, params.rewards)
+    here = params.prepare.synthetic
+    assert read.prepare.synthetic == here.model_copy(update={"seed": 0})
+
+
+def test_every_copied_file_is_let_through_to_an_engine() -> None:
+    ignored = (ROOT / ".dockerignore").read_text().splitlines()
+    assert ignored[1] == "*"
+    let_through = {line[1:] for line in ignored if line.startswith("!")}
+    sources = [rest.split()[:-1] for word, rest in steps(ROOT / "Dockerfile") if word == "COPY"]
+    assert {source.split("/")[0] for part in sources for source in part} == let_through
+
+
+def test_the_code_in_the_readme_of_a_space_runs(
+    server_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    readme = (build_context.stage(settings(), "secret", []) / "README.md").read_text()
+    (code,) = re.findall(r"^```python\n(.*?)^```$", readme, re.S | re.M)
+    exec(code.replace("https://OWNER-NAME.hf.space", server_url), {})
+    told = capsys.readouterr().out
+    assert "context: 5 papers" in told
+    assert "p1" in told
+
+
+# --- pushing
+
+
+def test_an_unchanged_tree_makes_no_new_commit(the_hub: SpaceHub) -> None:
+    params = settings()
+    url, token = space.deployed(params, None)
+    assert token == TOKEN
+    commits = list(repo_of(the_hub).commits)
+    the_hub.asked.clear()
+    assert space.deployed(params, None) == (url, token)
+    assert repo_of(the_hub).commits == commits
+    assert not [request for request in the_hub.asked if "secrets" in request or "commit" in request]
+    assert json.loads(space.REPORT.read_text())["commit"] == commits[-1]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "env.limits.max_turns=5",
+        "prepare.synthetic.seed=5000000",
+        'deploy.space.variables={A: "b\\nenv: {}"}',
+    ],
+)
+def test_a_change_is_one_commit_after_its_secrets(the_hub: SpaceHub, change: str) -> None:
+    space.deployed(settings(), None)
+    before = len(repo_of(the_hub).commits)
+    the_hub.asked.clear()
+    space.deployed(settings(change), None)
+    assert len(repo_of(the_hub).commits) == before + 1
+    posts = [request.rsplit("/")[-1] for request in the_hub.asked if "POST" in request]
+    assert posts.index("secrets") < posts.index("main")
+    assert posts[-1] == "main"
+
+
+def test_a_file_that_left_the_tree_leaves_the_space(the_hub: SpaceHub) -> None:
+    space.deployed(settings(), None)
+    repo_of(the_hub).files["env/old.py"] = b"x = 1\n"
+    space.deployed(settings(), None)
+    assert "env/old.py" not in repo_of(the_hub).files
+    assert ".gitattributes" in repo_of(the_hub).files
+
+
+def test_a_data_set_of_before_does_not_go_before_the_seed(
+    the_hub: SpaceHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(auth.DATASET_TOKEN, READ_TOKEN)
+    params = settings("deploy.space.problems=dataset")
+    space.deployed(params, local_problems(params))
+    assert set(repo_of(the_hub).variables) == {auth.DATASET, auth.DATASET_REVISION}
+    space.deployed(settings("deploy.space.variables={A: b}"), None)
+    assert repo_of(the_hub).variables == {"A": "b"}
+
+
+def test_a_space_that_holds_something_else_is_left_alone(the_hub: SpaceHub) -> None:
+    other = Repo(private=True)
+    other.files = {".gitattributes": b"", "Dockerfile": b"FROM x\n", "app.py": b"x = 1\n"}
+    other.commit()
+    the_hub.repos["space", "ada/rlm"] = other
+    with pytest.raises(ConfigError, match=r"contains other files \(app\.py\)"):
+        space.deployed(settings(), None)
+    assert len(other.commits) == 1
+    assert other.secrets == {}
+
+
+@pytest.mark.parametrize("name", ["data/train-00000.parquet", "train.parquet", "README.md"])
+def test_a_data_set_that_holds_something_else_is_left_alone(
+    the_hub: SpaceHub, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(auth.DATASET_TOKEN, READ_TOKEN)
+    other = Repo(private=True, files={".gitattributes": b"", name: b"one of a kind"})
+    other.commit()
+    the_hub.repos["dataset", "ada/rlm-problems"] = other
+    params = settings("deploy.space.problems=dataset")
+    problems = local_problems(params)
+    (problems / "train.parquet").write_bytes((problems / "test.parquet").read_bytes())
+    with pytest.raises(ConfigError, match=rf"contains other files \({name}\).*space\.dataset"):
+        space.deployed(params, problems)
+    assert other.files == {".gitattributes": b"", name: b"one of a kind"}
+    assert list(the_hub.repos) == [("dataset", "ada/rlm-problems")]
+
+
+def test_a_split_that_left_the_problems_leaves_their_data_set(
+    the_hub: SpaceHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(auth.DATASET_TOKEN, READ_TOKEN)
+    params = settings("deploy.space.problems=dataset")
+    problems = local_problems(params)
+    (problems / "train.parquet").write_bytes((problems / "test.parquet").read_bytes())
+    space.deployed(params, problems)
+    repo = repo_of(the_hub, "ada/rlm-problems", "dataset")
+    repo.files["README.md"] = b"a note"
+    (problems / "train.parquet").unlink()
+    space.deployed(params, problems)
+    assert repo.files.keys() == {".gitattributes", ".rlm-problems", "README.md", "test.parquet"}
+    commits = list(repo.commits)
+    space.deployed(params, problems)
+    assert repo.commits == commits
+
+
+def test_variables_secrets_and_hardware_are_set(
+    the_hub: SpaceHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_KEY", "k-never-in-a-log")
+    params = settings(
+        "deploy.space.variables={A: b}",
+        "deploy.space.secrets=[MY_KEY]",
+        "deploy.space.hardware=cpu-upgrade",
+    )
+    space.deployed(params, None)
+    repo = repo_of(the_hub)
+    assert repo.variables == {"A": "b"}
+    assert repo.secrets == {"MY_KEY": "k-never-in-a-log", auth.SEED: str(SEED)}
+    assert repo.hardware == "cpu-upgrade"
+    space.deployed(settings("deploy.space.hardware=t4-small"), None)
+    assert repo.hardware == "t4-small"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (
+            ["deploy.space.private=false", "prepare.synthetic.seed=7"],
+            "seed 7, which others can guess",
+        ),
+        (["prepare.source=files"], "cannot be generated. Set deploy.space.problems: dataset"),
+        (["deploy.space.problems=dataset"], "data/problems is empty. Run"),
+        (["deploy.space.secrets=[ABSENT]"], "needs an environment variable. Set ABSENT"),
+        (["deploy.space.name=bob/rlm"], r"denies this token access \(403\)"),
+    ],
+)
+def test_what_cannot_be_deployed_is_refused_before_anything_is_pushed(
+    the_hub: SpaceHub, overrides: list[str], told: str
+) -> None:
+    with pytest.raises(ConfigError, match=told):
+        space.deployed(settings(*overrides), None)
+    assert the_hub.repos == {}
+
+
+def test_a_data_set_does_not_hide_the_gold_of_a_seed_that_can_be_guessed(
+    the_hub: SpaceHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(auth.DATASET_TOKEN, READ_TOKEN)
+    params = settings(
+        *("deploy.space.problems=dataset", "deploy.space.private=false"),
+        "prepare.synthetic.seed=3",
+    )
+    with pytest.raises(ConfigError, match="seed 3, which others can guess") as caught:
+        space.deployed(params, local_problems(params))
+    assert "dataset" not in str(caught.value)
+    assert the_hub.repos == {}
+
+
+def test_a_space_of_other_visibility_is_not_changed_silently(the_hub: SpaceHub) -> None:
+    space.deployed(settings("deploy.space.private=false"), None)
+    with pytest.raises(
+        ConfigError, match=r"ada/rlm is public, but deploy\.space\.private says private"
+    ):
+        space.deployed(settings(), None)
+
+
+def test_without_a_token_nothing_is_asked(
+    the_hub: SpaceHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HF_TOKEN")
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
+    with pytest.raises(ConfigError, match="Set HF_TOKEN"):
+        space.deployed(settings(), None)
+    assert the_hub.asked == []
+
+
+# --- faults of the Hub
+
+
+@pytest.mark.parametrize(
+    ("where", "faults", "kind", "told"),
+    [
+        ("whoami", ["always", 401], ConfigError, r"rejects the token \(401\).*hf auth login"),
+        ("whoami", ["always", 503], StageError, "does not answer.*status 503, 2 tries of 0.5 s"),
+        ("repos/create", [402], ConfigError, r"requires a payment \(402\).*cpu-basic"),
+        ("/secrets", [403], ConfigError, r"denies this token access \(403\)"),
+        ("commit/main", [403], ConfigError, r"cannot push dist/space to the space ada/rlm.*403"),
+        ("commit/main", [409], StageError, r"reports a concurrent change \(409\)"),
+        ("commit/main", [412], StageError, r"reports a newer commit \(412\)"),
+        ("commit/main", ["always", 500], StageError, "status 500.*nothing is half done"),
+        ("commit/main", [2.0, 2.0], StageError, "ReadTimeout"),
+        ("/runtime", ["always", 502], StageError, "cannot ask how the space ada/rlm is"),
+    ],
+)
+def test_a_fault_of_the_hub_is_one_message_and_the_next_run_is_clean(
+    the_hub: SpaceHub, where: str, faults: list[Any], kind: type[PipelineError], told: str
+) -> None:
+    params = settings("deploy.space.attempts=2", "deploy.space.timeout_s=0.5")
+    the_hub.faults[where] = list(faults)
+    with pytest.raises(kind, match=told) as caught:
+        space.deployed(params, None)
+    assert str(caught.value).count("\n") == 0
+    assert TOKEN not in str(caught.value)
+    the_hub.faults.clear()
+    time.sleep(0.1)
+    space.deployed(settings(), None)
+    assert len(repo_of(the_hub).commits) == 2  # its own first, and ours
+    assert repo_of(the_hub).files.keys() >= {"Dockerfile", "env/server/app.py"}
+
+
+@pytest.mark.parametrize("faults", [[503, 500], ["after"], ["after", 503]])
+def test_a_commit_is_tried_again_and_made_once(the_hub: SpaceHub, faults: list[Any]) -> None:
+    the_hub.faults["commit/main"] = faults
+    space.deployed(settings(), None)
+    assert len(repo_of(the_hub).commits) == 2
+
+
+def test_a_hub_that_is_down_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(StageError, match=r"http://127\.0\.0\.1:9 does not answer \(ConnectError"):
+        space.deployed(settings("deploy.space.attempts=2"), None)
+
+
+# --- waiting
+
+
+def waiting(the_hub: SpaceHub, script: list[dict[str, Any]], wait_s: float = 0.3) -> Any:
+    """Deploy while the Hub tells these runtimes; `SHA` stands for the commit that is pushed."""
+    params = settings(f"deploy.space.wait_s={wait_s}")
+    space.deployed(params, None)
+    sha = repo_of(the_hub).sha
+    the_hub.script = [
+        {key: sha if value == "SHA" else value for key, value in one.items()} for one in script
+    ]
+    return space.deployed(params, None)
+
+
+OLD = "0" * 40
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        ([{"stage": "BUILDING", "sha": "SHA"}], "is BUILDING after 0.3 s"),
+        ([{"stage": "NO_APP_FILE"}], "is NO_APP_FILE after 0.3 s"),
+        ([{"stage": "RUNNING", "sha": OLD}], "still runs the older commit 00000000 after 0.3 s"),
+        ([{"stage": "RUNTIME_ERROR", "sha": OLD}], "is RUNTIME_ERROR after 0.3 s"),
+        ([{"stage": "BUILD_ERROR", "sha": "SHA"}], "ended in BUILD_ERROR"),
+        ([{"stage": "RUNTIME_ERROR", "sha": "SHA"}], "ended in RUNTIME_ERROR"),
+        ([{"stage": "CONFIG_ERROR", "sha": "SHA"}], "ended in CONFIG_ERROR"),
+        ([{"stage": "BUILD_ERROR"}], "ended in BUILD_ERROR"),
+    ],
+)
+def test_a_space_that_does_not_run_this_commit_is_said(
+    the_hub: SpaceHub, script: list[dict[str, Any]], told: str
+) -> None:
+    with pytest.raises(StageError, match=told):
+        waiting(the_hub, script)
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        {"stage": "RUNNING", "sha": OLD},
+        {"stage": "BUILD_ERROR", "sha": OLD},
+        {"stage": "RUNTIME_ERROR"},
+        {"stage": "NO_APP_FILE"},
+        {"stage": "APP_STARTING", "sha": "SHA"},
+        {"stage": "RUNTIME_ERROR", "sha": "SHA"},
+    ],
+)
+def test_what_the_hub_says_before_the_new_commit_is_no_end(
+    the_hub: SpaceHub, first: dict[str, Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    waiting(the_hub, [first, first, {"stage": "RUNNING", "sha": "SHA"}], wait_s=20)
+    told = capfd.readouterr().err
+    assert f"deploy: space ada/rlm: {first['stage']}" in told
+    assert "RUNNING at " in told
+
+
+def test_a_commit_that_fails_after_its_push_is_said_at_once(the_hub: SpaceHub) -> None:
+    space.deployed(settings(), None)
+    sha = repo_of(the_hub).sha
+    the_hub.script = [{"stage": stage, "sha": sha} for stage in ("RUNNING", "RUNTIME_ERROR")]
+    with pytest.raises(StageError, match="ended in RUNTIME_ERROR"):
+        space.deployed(settings("deploy.space.wait_s=0.3"), None)
+    assert repo_of(the_hub).restarts == 0
+
+
+def test_a_crash_shows_the_end_of_its_log_without_secrets(the_hub: SpaceHub) -> None:
+    space.deployed(settings(), None)
+    lines = [f"line {n}" for n in range(40)]
+    repo_of(the_hub).logs["run"] = "\n".join([*lines, f"boom seed={SEED} token={TOKEN}"])
+    with pytest.raises(StageError) as caught:
+        waiting(the_hub, [{"stage": "RUNTIME_ERROR", "sha": "SHA"}])
+    told = str(caught.value)
+    assert told.endswith("line 39\nboom seed=*** token=***")
+    assert "line 20" not in told
+
+
+def test_a_space_that_sleeps_is_woken(the_hub: SpaceHub) -> None:
+    asleep = {"stage": "SLEEPING", "sha": "SHA"}
+    waiting(the_hub, [asleep, asleep, asleep, {"stage": "RUNNING", "sha": "SHA"}], wait_s=20)
+    assert repo_of(the_hub).restarts == 1
+
+
+@pytest.mark.parametrize("ended", ["RUNTIME_ERROR", "BUILD_ERROR"])
+def test_a_space_that_ended_gets_its_secrets_again_and_is_built_anew(
+    the_hub: SpaceHub, monkeypatch: pytest.MonkeyPatch, ended: str
+) -> None:
+    params = settings("deploy.space.secrets=[MY_KEY]")
+    monkeypatch.setenv("MY_KEY", "k-that-expired")
+    space.deployed(params, None)
+    repo = repo_of(the_hub)
+    commits = list(repo.commits)
+    repo.runtime = {"stage": ended, "sha": repo.sha}
+    monkeypatch.setenv("MY_KEY", "k-that-is-good")
+    space.deployed(params, None)
+    assert repo.secrets["MY_KEY"] == "k-that-is-good"
+    assert (repo.commits, repo.restarts) == (commits, 1)
+    space.deployed(params, None)
+    assert repo.restarts == 1
+
+
+def test_a_space_that_runs_and_does_not_answer_is_said(the_hub: SpaceHub) -> None:
+    the_hub.host = "http://127.0.0.1:9"
+    with pytest.raises(StageError, match=r"/health does not answer after 0\.3 s"):
+        space.deployed(settings("deploy.space.wait_s=0.3"), None)
+
+
+# --- Spaces that run
+
+
+def local_problems(params: Params) -> Path:
+    """This machine's data, as `prepare` would write it."""
+    store = ProblemStore.generate(params.prepare.synthetic)
+    rows = [to_row(store.get(one)) for one in store.ids("test")]
+    deploy.DATA.mkdir(parents=True, exist_ok=True)
+    pd.DataFrame(rows).to_parquet(deploy.DATA / "test.parquet")
+    return deploy.DATA
+
+
+def specs(params: Params) -> list[EpisodeSpec]:
+    ids = ProblemStore.generate(params.prepare.synthetic).ids("test", "medium")
+    return [EpisodeSpec(one, seed=0) for one in ids[:3]]
+
+
+def everything_written(folder: Path) -> Iterator[tuple[Path, bytes]]:
+    for path in folder.rglob("*"):
+        if path.is_file():
+            yield path, path.read_bytes()
+
+
+@pytest.mark.timeout(240)
+def test_a_private_space_is_pushed_started_and_played(
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    mlflow_store: Path,
+) -> None:
+    caplog.set_level("DEBUG")
+    params = settings()
+    local_problems(params)
+    with serve_spaces(tmp_path_factory.mktemp("hub")) as the_hub:
+        monkeypatch.setenv("HF_ENDPOINT", the_hub.url)
+        with runs.stage_run("deploy", params) as run:
+            report = json.loads(deploy.run(params, run).read_text())
+        assert (report["space"], report["commit"]) == ("ada/rlm", repo_of(the_hub).sha)
+        assert report["problem_source"] == "synthetic, secret seed"
+        # An ordinary user in a container: no user of its own for the sandbox, all else holds.
+        assert report["sandbox"] == [layer for layer in answers_layers(params) if layer != "uid"]
+        with environment(params) as url:
+            trees = play(expert(), url, specs(params), sessions=2)
+            assert all(tree.void is None and len(tree.frames) > 1 for tree in trees)
+            assert all((tree.reward or 0) > 0.9 for tree in trees)
+        assert auth.TOKEN not in os.environ
+        with pytest.raises(EpisodeError), Sessions(url, 1) as stranger:
+            stranger.reset(0, seed=0).result()
+        local_problems(settings("prepare.synthetic.seed=1"))
+        with (
+            auth.addressed(url, TOKEN),
+            pytest.raises(ConfigError, match="does not serve the problems"),
+        ):
+            checks.check_problems(url, deploy.DATA)
+    told = capfd.readouterr()
+    assert TOKEN not in told.out + told.err + caplog.text
+    leaks = [path for path, content in everything_written(tmp_path) if TOKEN.encode() in content]
+    assert leaks == []
+
+
+def answers_layers(params: Params) -> list[str]:
+    """Layers of the boundary on this machine."""
+    from env.server.sandbox import SandboxHost
+
+    host = SandboxHost(params.env.limits, params.env.sandbox)
+    try:
+        return list(host.enforced)
+    finally:
+        host.close()
+
+
+@pytest.mark.timeout(240)
+def test_a_public_space_plays_the_problems_of_a_private_data_set(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    params = settings("deploy.space.problems=dataset", "deploy.space.private=false")
+    local_problems(params)
+    monkeypatch.setenv(auth.DATASET_TOKEN, READ_TOKEN)
+    with serve_spaces(tmp_path_factory.mktemp("hub")) as the_hub:
+        monkeypatch.setenv("HF_ENDPOINT", the_hub.url)
+        with environment(params) as url:
+            checks.check_problems(url, deploy.DATA)
+            source = checks.metadata(url)["problem_source"]
+        problems, pushed = repo_of(the_hub, "ada/rlm-problems", "dataset"), repo_of(the_hub)
+    assert source == f"ada/rlm-problems at {problems.sha}"
+    assert problems.private
+    assert not pushed.private
+    assert pushed.secrets == {auth.DATASET_TOKEN: READ_TOKEN}
+    assert not [name for name in pushed.files if name.endswith(".parquet")]
+
+
+def test_a_token_goes_to_its_own_address_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(auth.URL, "https://ada-rlm.hf.space")
+    monkeypatch.setenv(auth.TOKEN, TOKEN)
+    sent = {"Authorization": f"Bearer {TOKEN}"}
+    assert auth.headers("https://ada-rlm.hf.space/health") == sent
+    assert auth.headers("wss://ada-rlm.hf.space/ws") == sent
+    for other in (
+        *("http://ada-rlm.hf.space", "https://ada-rlm.hf.space.evil.example"),
+        *("https://ada-rlm.hf.space@evil.example", "https://evil.example/ada-rlm.hf.space"),
+        *("https://ada-rlm.hf.space:8443", "http://127.0.0.1:8000"),
+    ):
+        assert auth.headers(other) == {}
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
+def test_a_space_needs_nothing_but_its_own_requirements(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    params = settings("deploy.space.private=false", "deploy.space.wait_s=1500")
+    with serve_spaces(tmp_path_factory.mktemp("hub"), install=True) as the_hub:
+        monkeypatch.setenv("HF_ENDPOINT", the_hub.url)
+        with environment(params) as url:
+            openenv = Path(sys.executable).parent / "openenv"
+            done = subprocess.run(
+                [openenv, "validate", "--url", url], capture_output=True, text=True
+            )
+            assert done.returncode == 0, done.stdout + done.stderr
+            trees = play(expert(), url, specs(params), sessions=2)
+            assert all(tree.void is None and len(tree.frames) > 1 for tree in trees)
+        python = next(the_hub.folder.glob("*/image/venv/bin/python"))
+        healthy = subprocess.run(_health_check(the_hub, python, url))
+        frozen = subprocess.run(
+            [python, "-m", "pip", "freeze"], capture_output=True, text=True, check=True
+        ).stdout.split()
+        size_mb = (
+            sum(
+                path.stat().st_size
+                for path in python.parents[1].rglob("*")
+                if not path.is_symlink()
+            )
+            // 2**20
+        )
+    assert healthy.returncode == 0
+    assert {canonicalize_name(line) for line in frozen} <= {
+        canonicalize_name(line) for line in build_context.pins()
+    }
+    assert size_mb < 1000
+
+
+def _health_check(the_hub: SpaceHub, python: Path, url: str) -> list[str]:
+    """The image's own, at the address where the Space answers."""
+    image = build(python.parents[3] / "tree", the_hub.folder / "again")
+    words = [word.replace(f"http://127.0.0.1:{image.port}", url) for word in image.health]
+    return [str(python), *words[1:]]

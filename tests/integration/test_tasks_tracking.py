@@ -1,0 +1,345 @@
+"""Records of a stage in MLflow, on a real store in a temporary folder."""
+
+from __future__ import annotations
+
+import json
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from env import auth
+from env.settings import flatten
+from tasks.config import Params
+from tasks.errors import ConfigError, GateFailed, PipelineError, StageError
+from tasks.registry import versions
+from tasks.tracking import lineage, runs
+from tasks.tracking.runs import StageRun, stage_run
+
+PARAMS = Params()
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return f"sqlite:///{tmp_path_factory.mktemp('mlflow') / 'mlflow.db'}"
+
+
+@pytest.fixture(autouse=True)
+def _here(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
+    monkeypatch.setenv("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+    monkeypatch.delenv(auth.PARENT_RUN, raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+def stored(run: StageRun) -> Any:
+    return run.client.get_run(run.run_id)
+
+
+def test_a_run_knows_what_it_takes_to_repeat_it(tmp_path: Path) -> None:
+    (tmp_path / "reports").mkdir()
+    (tmp_path / "reports/deployment.json").write_text('{"sandbox": ["seccomp", "rlimits"]}')
+    (tmp_path / "data/problems").mkdir(parents=True)
+    (tmp_path / "data/problems/train.parquet").write_bytes(b"rows")
+    params = Params.model_validate({"prepare": {"synthetic": {"seed": 5}}})
+    with stage_run("prepare", params) as run:
+        pass
+    data = stored(run).data
+    assert data.tags["stage"] == "prepare"
+    assert data.tags["seed"] == "5"
+    assert data.tags["sandbox"] == "seccomp,rlimits"
+    assert data.tags["data_hash"] == lineage.folder_hash(Path("data/problems"))
+    assert data.tags["params_hash"] == lineage.params_hash(params)
+    assert data.tags["commit"]
+    assert json.loads(data.tags["versions"])["torch"].startswith("2.13.0")
+    assert data.params["prepare.synthetic.seed"] == "5"
+    assert data.params["train.curriculum.levels"] == "['easy', 'medium', 'hard']"
+    assert len(data.params) == len(flatten(params.model_dump(by_alias=True)))
+
+
+def test_a_run_without_data_or_environment_says_so() -> None:
+    with stage_run("prepare", PARAMS) as run:
+        pass
+    tags = stored(run).data.tags
+    assert tags["data_hash"] == "none"
+    assert tags["sandbox"].startswith("unknown")
+
+
+def test_a_stage_is_the_child_of_the_run_in_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parent = runs.start_run("rlm", PARAMS)
+    monkeypatch.setenv(auth.PARENT_RUN, parent.run_id)
+    assert runs.find_child(PARAMS, parent.run_id, "gate") is None
+    with stage_run("gate", PARAMS) as run:
+        pass
+    found = runs.find_child(PARAMS, parent.run_id, "gate")
+    assert found is not None
+    assert found.info.run_id == run.run_id
+    assert runs.find_child(PARAMS, parent.run_id, "train") is None
+
+
+def test_a_run_that_is_killed_while_it_is_described_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    begun: list[str] = []
+    parent = runs.start_run("rlm", PARAMS)
+    monkeypatch.setattr(runs.StageRun, "log_params", killed)
+    with pytest.raises(KeyboardInterrupt):
+        runs.start_run("gate", PARAMS, parent.run_id, begun=begun.append)
+    found = runs.find_child(PARAMS, parent.run_id, "gate")
+    assert found is not None
+    assert [found.info.run_id] == begun
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [(StageError, "gate: no disk"), (ConfigError, "gate: no disk"), (GateFailed, "no disk")],
+)
+def test_an_error_is_told_with_its_stage_and_advice_as_it_is(
+    kind: type[PipelineError], told: str
+) -> None:
+    with pytest.raises(kind, match=f"^{told}$"), stage_run("gate", PARAMS) as run:
+        raise kind("no disk")
+    assert stored(run).data.tags["error"] == told
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(None, "FINISHED"), (ValueError("no disk"), "FAILED"), (KeyboardInterrupt(), "KILLED")],
+)
+def test_a_run_ends_as_its_stage_did(error: BaseException | None, status: str) -> None:
+    raised: type[BaseException] | None = None
+    try:
+        with stage_run("train", PARAMS) as run:
+            run.log_metrics({"reward/overall": 0.5}, step=1)
+            if error:
+                raise error
+    except BaseException as caught:
+        raised = type(caught)
+    assert raised == (type(error) if error else None)
+    assert stored(run).info.status == status
+    # Measurements from before the end are there, whatever the end.
+    assert stored(run).data.metrics["reward/overall"] == 0.5
+    assert stored(run).data.tags.get("error") == ("no disk" if status == "FAILED" else None)
+
+
+def test_metrics_go_in_batches_and_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[int] = []
+    with stage_run("train", PARAMS) as run:
+        original = run.client.log_batch
+
+        def counted(run_id: str, metrics: Any = (), **rest: Any) -> Any:
+            sent.append(len(metrics))
+            return original(run_id, metrics=metrics, **rest)
+
+        monkeypatch.setattr(run.client, "log_batch", counted)
+        for step in range(60):
+            run.log_metrics({"reward/overall": step / 60, "reward/primary": 0.0}, step=step)
+    history = run.client.get_metric_history(run.run_id, "reward/overall")
+    assert [(point.step, point.value) for point in history] == [(i, i / 60) for i in range(60)]
+    assert len(sent) <= 4
+    assert sum(sent) == 121  # and the stage's seconds
+
+
+def test_tables_grow_and_artifacts_are_kept_beside_the_store(store: str, tmp_path: Path) -> None:
+    (tmp_path / "note.txt").write_text("hello")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/inner.txt").write_text("x")
+    with stage_run("train", PARAMS) as run:
+        run.log_table([{"step": 1, "text": "a"}, {"step": 1, "text": "b"}], "episodes")
+        run.log_table([{"step": 2, "text": "c"}], "episodes")
+        run.log_table([], "episodes")
+        run.log_artifact("note.txt")
+        run.log_artifact(tmp_path / "folder")
+    files = {item.path for item in run.client.list_artifacts(run.run_id)}
+    assert files == {"tables", "note.txt", "folder"}
+    kept = Path(stored(run).info.artifact_uri.removeprefix("file://"))
+    assert kept.is_relative_to(Path(store.removeprefix("sqlite:///")).parent / "mlartifacts")
+    table = json.loads((kept / "tables/episodes.json").read_text())
+    assert table == {"columns": ["step", "text"], "data": [[1, "a"], [1, "b"], [2, "c"]]}
+
+
+def test_a_killed_run_is_closed_with_its_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    parent = runs.start_run("rlm", PARAMS)
+    monkeypatch.setenv(auth.PARENT_RUN, parent.run_id)
+    with stage_run("prepare", PARAMS) as done:
+        pass
+    running = runs.start_run("train", PARAMS, parent.run_id)
+    runs.close_left(parent.run_id)
+    ended = [stored(run).info.status for run in (parent, done, running)]
+    assert ended == ["KILLED", "FINISHED", "KILLED"]
+    runs.close_left("0" * 32)  # of a store that is gone: nothing to close
+
+
+def test_the_default_store_is_a_file_beside_params(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    assert runs.tracking_uri() == "sqlite:///mlflow.db"
+
+
+def test_a_store_is_there_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import mlflow
+
+    uri = f"sqlite:///{tmp_path / 'fresh.db'}"
+
+    def killed(*_: Any, **__: Any) -> None:
+        assert not (tmp_path / "fresh.db").exists()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(mlflow.MlflowClient, "search_experiments", killed)
+        with pytest.raises(KeyboardInterrupt):
+            runs.client(uri)
+    assert not (tmp_path / "fresh.db").exists()
+    client = runs.client(uri)
+    assert client.create_experiment("first")
+    assert [path.name for path in tmp_path.glob("fresh.db*")] == ["fresh.db"]
+
+
+def test_a_stages_run_shows_what_the_stage_reads() -> None:
+    parent = runs.start_run("rlm-nano", PARAMS)
+    child = runs.start_run("train", PARAMS, parent.run_id)
+    sections = {name.split(".")[0] for name in stored(child).data.params}
+    assert sections == {"profile", "env", "rewards", "train"}
+    assert {"prepare", "train"} < {name.split(".")[0] for name in stored(parent).data.params}
+
+
+def test_numbers_wait_for_a_store_that_fails(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from mlflow.exceptions import MlflowException
+
+    with stage_run("train", PARAMS) as run:
+        with monkeypatch.context() as patch:
+
+            def gone(*_: Any, **__: Any) -> None:
+                raise MlflowException("database is locked\nand a page more")
+
+            for name in ("log_batch", "log_table", "log_artifact", "log_inputs"):
+                patch.setattr(run.client, name, gone)
+            for step in range(250):
+                run.log_metrics({"reward/overall": step / 250}, step=step)
+            run.log_table([{"step": 1}], "episodes")
+            run.set_tags({"curriculum": "hard"})
+        told = [
+            record.getMessage() for record in caplog.records if record.name == "tasks.tracking.runs"
+        ]
+        assert len(told) == 1
+        assert "database is locked" in told[0]
+        assert "a page more" not in told[0]
+    history = run.client.get_metric_history(run.run_id, "reward/overall")
+    assert [point.value for point in history] == [i / 250 for i in range(250)]
+    assert stored(run).info.status == "FINISHED"
+
+
+def test_no_stage_begins_without_a_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with pytest.raises(StageError, match=r"MLflow at http://127\.0\.0\.1:9 .*make up"):
+        runs.start_run("train", PARAMS)
+
+
+@pytest.mark.parametrize(
+    ("uri", "shown"),
+    [
+        ("http://u:hunter2@127.0.0.1:9", "http://127.0.0.1:9"),
+        ("https://u:hun@ter2@mlflow.example/team", "https://mlflow.example/team"),
+        ("https://hunter2@mlflow.example", "https://mlflow.example"),
+        ("postgresql+psycopg2://u:hunter2/@db:5432/mlflow", "postgresql+psycopg2://db:5432/mlflow"),
+        ("postgresql://db/mlflow?user=u&password=hunter2", "postgresql://db/mlflow"),
+        ("http://127.0.0.1:5000", "http://127.0.0.1:5000"),
+        ("sqlite:////home/u@work/mlflow.db", "sqlite:////home/u@work/mlflow.db"),
+    ],
+)
+def test_an_address_is_shown_without_its_password(
+    monkeypatch: pytest.MonkeyPatch, uri: str, shown: str
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    assert runs.shown_uri() == shown
+
+
+def test_a_password_stands_in_no_message(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from flows import notifications
+
+    with stage_run("train", PARAMS) as run:
+        pass
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://u:hunter2@127.0.0.1:9")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with pytest.raises(StageError, match=r"MLflow at http://127\.0\.0\.1:9 ") as begun:
+        runs.start_run("train", PARAMS)
+    with pytest.raises(StageError, match=r"registry at http://127\.0\.0\.1:9 ") as asked:
+        versions.champion("rlm")
+    gone = runs.client(runs.tracking_uri())
+    StageRun(gone, run.run_id).set_tags({"curriculum": "hard"})
+    monkeypatch.setattr(runs, "experiment_id", lambda name: "1")
+    told = [*map(raised, (begun, asked)), caplog.text, notifications.run_url(run.run_id, "rlm")]
+    assert [text for text in told if "127.0.0.1:9" not in text or "hunter2" in text] == []
+
+
+def raised(error: pytest.ExceptionInfo[StageError]) -> str:
+    """Text of the error in a log, its causes included."""
+    return "".join(traceback.format_exception(error.value))
+
+
+def test_a_locked_store_is_waited_for_not_started(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "mlflow.db").write_bytes(b"no database at all, so that nothing can be read from it")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    with pytest.raises(
+        StageError, match=r"mlflow\.db does not answer \(.*restore the file"
+    ) as told:
+        runs.start_run("train", PARAMS)
+    assert "make up" not in str(told.value)
+
+
+def test_data_sets_are_named_by_what_they_hold(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    split = {"rows": 6, "collections": 2, "facts": 9, "content_sha256": "ab" * 32}
+    splits = {"train": split, "test": split | {"content_sha256": "cd" * 32}}
+    (tmp_path / "data/report.json").write_text(
+        json.dumps({"source": "synthetic", "splits": splits})
+    )
+    with stage_run("evaluate", PARAMS) as run:
+        pass
+    (found,) = stored(run).inputs.dataset_inputs
+    assert (found.dataset.name, found.dataset.digest) == ("synthetic test", "cd" * 6)
+    assert {tag.key: tag.value for tag in found.tags} == {"mlflow.data.context": "testing"}
+    with stage_run("prepare", PARAMS) as run:
+        pass
+    assert stored(run).inputs.dataset_inputs == []
+
+
+def test_the_machine_is_watched_while_a_stage_runs() -> None:
+    params = Params.model_validate({"tracking": {"system_s": 0.2}})
+    with stage_run("train", params) as run:
+        time.sleep(1.0)
+    assert "system/cpu_utilization_percentage" in stored(run).data.metrics
+    with stage_run("train", Params.model_validate({"tracking": {"system_s": 0}})) as run:
+        pass
+    assert not [name for name in stored(run).data.metrics if name.startswith("system/")]
+
+
+def test_a_run_whose_end_was_not_taken_is_closed_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlflow.exceptions import MlflowException
+
+    parent = runs.start_run("rlm", PARAMS)
+    child = runs.start_run("train", PARAMS, parent.run_id)
+    with monkeypatch.context() as patch:
+
+        def gone(*_: Any, **__: Any) -> None:
+            raise MlflowException("the server is gone")
+
+        patch.setattr(parent.client, "set_terminated", gone)
+        assert parent.end("FAILED") is False
+    runs.close_left(parent.run_id, "FAILED")
+    assert [stored(run).info.status for run in (parent, child)] == ["FAILED", "KILLED"]

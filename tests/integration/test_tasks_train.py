@@ -1,0 +1,336 @@
+"""The stage on a real server with an untaught model: what it writes, resumes, and refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import nullcontext
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+from agent.nano.settings import ModelSettings, NanoSettings
+from agent.nano.warmstart import save, untaught
+from agent.policies.scripted import oracle
+from agent.rollouts.engine import play
+from agent.rollouts.specs import EpisodeSpec
+from agent.rollouts.trajectory import FrameRecord, Trajectory
+from agent.training import checkpoints
+from env.problems.schema import to_row
+from env.problems.store import ProblemStore
+from tasks import train
+from tasks.config import Params, check, write_resolved
+from tasks.deployment.local import local_server
+from tasks.errors import ConfigError, StageError
+from tasks.reporting.training_log import TrainingLog
+from tasks.tracking import lineage, runs
+
+ROOT = Path(__file__).resolve().parents[2]
+SHORT = {
+    "steps": 3,
+    "problems_per_step": 2,
+    "group_size": 2,
+    "save_every": 1,
+    "table_every": 2,
+    "generation": {
+        "temperature": 1.0,
+        "max_turn_tokens": 12,
+        "max_frame_tokens": 256,
+        "batch_frames": 8,
+    },
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory, server_params: Params, server_problems: ProblemStore) -> Path:
+    """An untaught nano model."""
+    problems = [server_problems.get(i) for i in server_problems.ids("train", "easy")]
+    settings = NanoSettings(model=ModelSettings(hidden=64, layers=2, heads=2, mlp=64))
+    folder = tmp_path_factory.mktemp("untaught") / "base"
+    save(untaught(settings, problems), folder)
+    return folder
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch, base, server_url, server_problems, mlflow_store: Path) -> Path:
+    """A folder with data and base, and the session's server as its environment."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RLM_ENV_URL", server_url)
+    (tmp_path / "data/problems").mkdir(parents=True)
+    rows = [
+        to_row(server_problems.get(problem_id))
+        for level in ("easy", "medium", "hard")
+        for problem_id in server_problems.ids("train", level)
+    ]
+    pd.DataFrame(rows).to_parquet(train.DATA)
+    (tmp_path / "models").mkdir()
+    (tmp_path / train.BASE).symlink_to(base)
+    return tmp_path
+
+
+def with_train(params: Params, **changes) -> Params:
+    data = params.model_dump(by_alias=True, mode="json")
+    data["threads"] = 1
+    data["train"] |= SHORT | changes
+    return check(data, "test")
+
+
+def run_stage(params: Params) -> Path:
+    with runs.stage_run("train", params) as run:
+        return train.run(params, run)
+
+
+def start_of(params: Params) -> str:
+    """Tag `start` of the newest run of the stage."""
+    store = runs.client(runs.tracking_uri())
+    (run,) = store.search_runs([runs.experiment_id(params.tracking.experiment)], max_results=1)
+    return str(run.data.tags["start"])
+
+
+def test_the_stage_writes_adapter_rows_and_episodes_and_once_more_the_same(project, server_params):
+    params = with_train(server_params)
+    assert run_stage(params) == train.RESULT["lora"]
+    assert start_of(params) == "no checkpoint: starting clean"
+    for name in ("adapter_model.safetensors", "adapter_config.json", "tokenizer.json"):
+        assert (project / "models/adapter" / name).is_file()
+
+    rows = pd.read_parquet("reports/train.parquet")
+    assert list(rows["step"]) == [1, 2, 3]
+    assert set(rows["level"]) == {"easy"}
+    for column in (
+        *(f"reward/{name}" for name in ("overall", "primary", "process", "format", "efficiency")),
+        *("episode/success_rate", "episode/timeout_rate", "episode/void_rate", "episode/turns"),
+        *("episode/sub_calls", "episode/depth", "episode/tokens", "episode/replaced_voids"),
+        *("train/loss", "train/grad_norm", "train/zero_variance_groups", "train/rows"),
+        *("train/rows_cut", "train/tokens_per_second", "curriculum/metric", "curriculum/level"),
+        *("train/resampled_groups", "train/extra_episodes"),
+    ):
+        assert rows[column].notna().all(), column
+    assert rows["train/logprob_mismatch_max"][:2].between(0, 1e-4).all()
+
+    lines = Path("reports/raw_episodes.jsonl").read_text(encoding="utf-8").splitlines()
+    episodes = [json.loads(line) for line in lines]
+    assert {episode["step"] for episode in episodes} == {1, 2}
+    assert all(3 <= sum(e["step"] == step for e in episodes) <= 5 for step in (1, 2))
+
+    store = runs.client(runs.tracking_uri())
+    (run,) = store.search_runs([runs.experiment_id("rlm")], max_results=1)
+    assert {"reward/overall", "episode/void_rate", "train/loss"} <= set(run.data.metrics)
+
+    weights = (project / "models/adapter/adapter_model.safetensors").read_bytes()
+    shutil.rmtree("models/adapter")  # as DVC does before it runs a stage
+    run_stage(params)
+    assert start_of(params).startswith("resuming after step 3 from ")
+    assert (project / "models/adapter/adapter_model.safetensors").read_bytes() == weights
+    pd.testing.assert_frame_equal(pd.read_parquet("reports/train.parquet"), rows)
+
+    run_stage(with_train(server_params, steps=1))
+    (kept,) = checkpoints.sets_aside(train.CHECKPOINTS)
+    assert start_of(params) == (
+        f"settings of train changed: starting clean. The earlier checkpoints are kept in {kept}."
+    )
+    assert list(checkpoints.steps(kept)) == [2, 3]
+    assert list(checkpoints.steps(train.CHECKPOINTS)) == [1]
+    assert list(pd.read_parquet("reports/train.parquet")["step"]) == [1]
+
+
+def test_a_killed_run_resumes_and_says_so(project, server_params):
+    params = with_train(server_params, steps=15, table_every=100)
+    write_resolved(params)
+    command = [sys.executable, "-m", "flows.pipeline", "train"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as process:
+        try:
+            until = time.monotonic() + 120
+            while not checkpoints.steps(train.CHECKPOINTS):
+                assert time.monotonic() < until
+                assert process.poll() is None
+                time.sleep(0.02)
+        finally:
+            process.send_signal(signal.SIGKILL)
+    reached = max(checkpoints.steps(train.CHECKPOINTS))
+    assert reached < 15
+    assert not train.RESULT["lora"].exists()
+
+    # The shorter way to the end; what decides the weights is unchanged.
+    saved = pd.read_parquet("reports/train.parquet") if reached > 1 else None
+    run_stage(params)
+    assert start_of(params).startswith(f"resuming after step {reached} from ")
+    rows = pd.read_parquet("reports/train.parquet")
+    assert list(rows["step"]) == list(range(1, 16))
+    if saved is not None:
+        same = saved["step"] <= reached
+        assert list(rows["reward/overall"][: same.sum()]) == list(saved["reward/overall"][same])
+
+
+def test_changed_settings_or_base_start_clean_and_bookkeeping_does_not(project, server_params):
+    params = with_train(server_params)
+    marks = train.fingerprint(params)
+    folder = train.CHECKPOINTS / "checkpoint-2"
+    folder.mkdir(parents=True)
+    (folder / checkpoints.STATE).write_text(json.dumps({"step": 2, "fingerprint": marks}))
+
+    def reason(changed: Params) -> str:
+        return checkpoints.choose(train.CHECKPOINTS, train.fingerprint(changed)).reason
+
+    assert reason(params).startswith("resuming after step 2")
+    assert reason(with_train(server_params, save_every=2)).startswith("resuming after step 2")
+    faster = with_train(server_params, learning_rate=0.5)
+    assert reason(faster) == "settings of train changed: starting clean"
+    rewards = params.rewards.model_copy(update={"success_at": 0.9})
+    assert reason(params.model_copy(update={"rewards": rewards})) == (
+        "settings of rewards changed: starting clean"
+    )
+    base = train.BASE.resolve()
+    train.BASE.unlink()
+    train.BASE.mkdir()
+    (train.BASE / "config.json").write_bytes((base / "config.json").read_bytes() + b" ")
+    assert reason(params) == "base model changed: starting clean"
+
+    # Of an earlier version of the project, which hashed more files.
+    marks = train.fingerprint(params) | {"code": "0123456789abcdef"}
+    (folder / checkpoints.STATE).write_text(json.dumps({"step": 2, "fingerprint": marks}))
+    assert reason(params) == "code changed: starting clean"
+
+
+def test_changed_code_or_hints_start_clean(project, server_params, monkeypatch, tmp_path):
+    params = with_train(server_params)
+    before = train.fingerprint(params)
+    easy = params.prepare.synthetic.levels["easy"].model_copy(update={"hint": False})
+    levels = params.prepare.synthetic.levels | {"easy": easy}
+    synthetic = params.prepare.synthetic.model_copy(update={"levels": levels})
+    prepare = params.prepare.model_copy(update={"synthetic": synthetic})
+    without = train.fingerprint(params.model_copy(update={"prepare": prepare}))
+    assert {name for name in before if before[name] != without[name]} == {"hints"}
+
+    copied = tmp_path / "copied"
+    for name in train.PACKAGES:
+        shutil.copytree(ROOT / name, copied / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "dvc.yaml", copied)
+    monkeypatch.setattr(train, "ROOT", copied)
+    assert train.fingerprint(params) == before
+    run = train.code_files()
+    for path in set(copied.rglob("*.py")).difference(run):
+        with path.open("a") as file:
+            file.write('"""Changed."""\n')
+    assert train.fingerprint(params) == before
+    for path in run:
+        source = path.read_bytes()
+        path.write_bytes(source + b"CHANGED = 1\n")
+        assert lineage.files_hash(run, copied) != before["code"], path
+        path.write_bytes(source)
+    with (copied / "rewards/primary.py").open("a") as file:
+        file.write("# changed\n")
+    changed = train.fingerprint(params)
+    assert {name for name in before if before[name] != changed[name]} == {"code"}
+
+
+def test_no_room_for_checkpoints_stops_before_anything_is_played(
+    project, server_params, monkeypatch
+):
+    real = checkpoints.shutil.disk_usage
+
+    def nearly_full(path):
+        return real(path)._replace(free=1_000_000)
+
+    monkeypatch.setattr(checkpoints.shutil, "disk_usage", nearly_full)
+    monkeypatch.setattr(
+        train.TrainingCallbacks, "rollout", lambda *_: pytest.fail("an episode was played")
+    )
+    with pytest.raises(StageError, match=r"train: models/checkpoints: 1 MB free.*make room"):
+        run_stage(with_train(server_params))
+
+
+def test_what_is_missing_is_named(project, server_params):
+    train.BASE.unlink()
+    with pytest.raises(StageError, match=r"models/base is missing\. Run the stage warmstart"):
+        run_stage(with_train(server_params))
+    train.DATA.unlink()
+    with pytest.raises(StageError, match=r"train\.parquet is missing\. Run the stage `prepare`"):
+        run_stage(with_train(server_params))
+
+
+def test_a_level_without_problems_is_named(project, server_params):
+    frame = pd.read_parquet(train.DATA)
+    frame[frame["difficulty"] != "medium"].to_parquet(train.DATA)
+    with pytest.raises(StageError, match="has no problem of difficulty medium"):
+        run_stage(with_train(server_params))
+
+
+def test_greedy_training_is_refused(project, server_params):
+    generation = SHORT["generation"] | {"temperature": 0}
+    with pytest.raises(ConfigError, match=r"train\.generation\.temperature"):
+        run_stage(with_train(server_params, generation=generation))
+
+
+def test_an_environment_that_goes_away_is_a_stage_error(project, server_params, monkeypatch):
+    nobody = nullcontext("http://127.0.0.1:9")
+    monkeypatch.setattr("tasks.deployment.environment.environment", lambda params: nobody)
+    with pytest.raises(StageError, match="train: the environment played no episode"):
+        run_stage(with_train(server_params))
+
+
+def test_wrong_gold_is_the_gold_of_another_question_about_the_same_papers(project):
+    before = pd.read_parquet(train.DATA).set_index("problem_id")
+    after = train.with_wrong_gold(before.reset_index()).set_index("problem_id").loc[before.index]
+    assert (before["papers"] == after["papers"]).all()
+    assert (before["question"] == after["question"]).all()
+    assert (before["evidence"] != after["evidence"]).all()
+    for _, collection in before.groupby("collection_id"):
+        assert sorted(collection["evidence"]) == sorted(after.loc[collection.index, "evidence"])
+    single = before.reset_index().drop_duplicates("collection_id")
+    with pytest.raises(ConfigError, match="at least two questions"):
+        train.with_wrong_gold(single)
+
+
+def test_under_wrong_gold_the_right_answer_earns_nothing(
+    project, server_params, server_problems, monkeypatch
+):
+    monkeypatch.delenv("RLM_ENV_URL")
+    ids = server_problems.ids("train", "easy")[:3]
+    specs = [EpisodeSpec(problem_id) for problem_id in ids]
+    policy = oracle([server_problems.get(problem_id) for problem_id in ids])
+
+    def primary(where: str) -> list[float]:
+        return [t.components["primary_objective"] for t in play(policy, where, specs, sessions=3)]
+
+    control = with_train(server_params, control="wrong_gold")
+    with train.training_environment(control) as url:
+        assert primary(url) == [0.0, 0.0, 0.0]
+    with local_server(server_params, data=train.DATA.parent) as url:
+        assert primary(url) == [1.0, 1.0, 1.0]
+
+
+def test_raw_episodes_show_the_best_the_worst_and_some_between():
+    shown = []
+
+    class Run:
+        def log_table(self, rows, name):
+            shown.extend(rows)
+
+    log = TrainingLog(Run())
+    played = [
+        Trajectory(f"p{i}", "easy", frames={0: FrameRecord(0, None, 0, "rlm")}, reward=i / 10)
+        for i in range(10)
+    ]
+    played.append(Trajectory("lost", "easy", void="connection"))
+    log.add_episodes(5, played)
+    assert [row["reward"] for row in shown] == [0.9, 0.6, 0.3, 0.0]
+    assert len(log.episodes) == 4
+    log.add_episodes(6, played[-1:])
+    assert len(log.episodes) == 4

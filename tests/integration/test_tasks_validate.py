@@ -1,0 +1,227 @@
+"""Stage `validate`: good data passes, and each kind of bad data is named by its rows."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from helpers.recorder import Recorder
+
+from tasks import prepare, validate
+from tasks.config import Params, check
+from tasks.errors import StageError
+
+PARAMS = check(
+    {
+        "prepare": {"synthetic": {"collections": {"train": 8, "validation": 8, "test": 8}}},
+        "validate": {"max_text_chars": 300},
+    },
+    "test",
+)
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    prepare.run(PARAMS, Recorder())  # type: ignore[arg-type]
+    return prepare.PROBLEMS
+
+
+def run(params: Params = PARAMS) -> Recorder:
+    record = Recorder()
+    validate.run(params, record)  # type: ignore[arg-type]
+    return record
+
+
+def rewrite(split: str, change: Callable[[pd.DataFrame], Any]) -> None:
+    path = prepare.PROBLEMS / f"{split}.parquet"
+    frame = pd.read_parquet(path)
+    changed = change(frame)
+    (frame if changed is None else changed).to_parquet(path)
+
+
+def edit(column: str, value: Any) -> Callable[[Any], None]:
+    """Set one cell of a row; a function is applied to what it holds."""
+
+    def change(row: Any) -> None:
+        row[column] = value(row[column]) if callable(value) else value
+
+    return change
+
+
+def copy_papers(row: Any) -> None:
+    """Give a row the papers and gold of a row of train."""
+    other = pd.read_parquet(prepare.PROBLEMS / "train.parquet").loc[0]
+    for column in ("papers", "evidence", "tier"):
+        row[column] = other[column]
+
+
+def test_prepared_data_passes_and_the_page_is_there(data: Path) -> None:
+    record = run()
+    report = json.loads(validate.REPORT.read_text())
+    assert report["success"] is True
+    assert report["rows"] == {"train": 72, "validation": 72, "test": 72}
+    assert len(report["checks"]) == record.metrics["data/checks"] > 20
+    assert record.metrics["data/failed_checks"] == 0
+    assert (validate.DOCS / "index.html").is_file()
+
+
+ROWS: dict[str, tuple[Callable[[Any], None], str]] = {
+    "no value": (edit("difficulty", None), "`difficulty` is present"),
+    "gold with a space too many": (
+        edit("evidence", lambda old: old.replace('"text": "', '"text": " ', 1)),
+        "equals the slice of its paper",
+    ),
+    "gold in a paper that is not there": (
+        edit("evidence", lambda old: old.replace('"paper_id": "p', '"paper_id": "q', 1)),
+        "equals the slice of its paper",
+    ),
+    "no JSON": (edit("papers", "{"), "is a problem by the schema"),
+    "no evidence": (edit("evidence", "[]"), "is a problem by the schema"),
+    "another split": (edit("split", "train"), "in the file of its split"),
+    "an unknown difficulty": (edit("difficulty", "brutal"), "settings' levels"),
+    "a wrong tier": (edit("tier", "wide_net"), "number of gold papers"),
+    "a collection of train": (
+        edit("collection_id", "train-easy-0000"),
+        "No collection is in two splits",
+    ),
+    "papers of train": (copy_papers, "occurs in two splits"),
+    "an empty question": (edit("question", ""), "question is not empty"),
+    "a paper too long": (
+        edit("papers", lambda old: old.replace('."}', "." + "x" * 300 + '"}', 1)),
+        "no more than validate.max_text_chars",
+    ),
+}
+"""For each case what is done to a row, and which check must name it."""
+
+
+@pytest.fixture(scope="module")
+def wounded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The report on data in which every case has a row of its own, of a collection of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("wounded"))
+        prepare.run(PARAMS, Recorder())  # type: ignore[arg-type]
+
+        def break_rows(frame: pd.DataFrame) -> None:
+            for number, (change, _) in enumerate(ROWS.values()):
+                row = frame.loc[3 * number].copy()
+                change(row)
+                frame.loc[3 * number] = row
+
+        rewrite("test", break_rows)
+        with pytest.raises(StageError) as stopped:
+            run()
+        report = json.loads(validate.REPORT.read_text())
+        pages = {path: path.read_text() for path in validate.DOCS.rglob("*.html")}
+    return {
+        **report,
+        "message": str(stopped.value),
+        "index": pages[validate.DOCS / "index.html"],
+        "outside": [path for path, text in pages.items() if re.search(r'src="https?:', text)],
+    }
+
+
+@pytest.mark.parametrize("case", ROWS)
+def test_a_bad_row_is_named_by_the_check_it_breaks(wounded: dict[str, Any], case: str) -> None:
+    collection, said = list(ROWS).index(case), ROWS[case][1]
+    level, number = ("easy", "medium")[collection // 8], collection % 8
+    name = f"test-{level}-{number:04d}-0"
+    (check,) = (one for one in wounded["checks"] if said in one["expectation"])
+    assert check["success"] is False
+    assert any(row.startswith(name) for row in check["rows"])
+    assert said in wounded["message"]
+
+
+def test_rows_that_are_well_are_not_named(wounded: dict[str, Any]) -> None:
+    whole = re.compile(r"test-\w+-\d+-[12]|validation-")
+    named = [row for check in wounded["checks"] for row in check["rows"]]
+    assert not [row for row in named if whole.match(row)]
+
+
+def test_the_message_names_rows_and_how_to_mend_them_and_stays_short(
+    wounded: dict[str, Any],
+) -> None:
+    assert "Correct the source or the settings of prepare" in wounded["message"]
+    assert len(wounded["message"]) < 4000  # papers are not embedded
+    assert wounded["success"] is False
+
+
+FILES: dict[str, tuple[Callable[[pd.DataFrame], pd.DataFrame], str, str]] = {
+    "a column too many": (lambda f: f.assign(score=1), "columns of the files", "score"),
+    "a column too few": (
+        lambda f: f.drop(columns="question"),
+        "`question` is present",
+        "test-easy-0000-0",
+    ),
+    "a row twice": (lambda f: pd.concat([f, f.iloc[:1]]), "occurs twice", "test-easy-0000-0"),
+    "too few rows": (lambda f: f.iloc[:10], "validate.min_rows", "test"),
+    "a difficulty that is rare": (
+        lambda f: f[(f.difficulty != "hard") | (f.index % 8 == 0)],
+        "least share",
+        "test/hard",
+    ),
+    "a tier that is missing": (lambda f: f[f.tier != "wide_net"], "least share", "wide_net"),
+}
+
+
+@pytest.mark.parametrize("case", FILES)
+def test_a_file_that_is_wrong_as_a_whole_stops_the_chain(data: Path, case: str) -> None:
+    change, said, named = FILES[case]
+    rewrite("test", change)
+    with pytest.raises(StageError) as stopped:
+        run()
+    assert said in str(stopped.value)
+    assert named in str(stopped.value)
+
+
+def test_gold_too_short_to_be_found_is_named(data: Path) -> None:
+    strict = PARAMS.rewards.model_copy(update={"min_span_chars": 27})
+    with pytest.raises(StageError, match="min_span_chars"):
+        run(PARAMS.model_copy(update={"rewards": strict}))
+
+
+def test_a_missing_file_says_what_to_run(data: Path) -> None:
+    (data / "validation.parquet").unlink()
+    with pytest.raises(StageError, match=r"validation\.parquet is missing\. Run the stage prepare"):
+        run()
+
+
+def test_a_file_that_is_no_parquet_says_so(data: Path) -> None:
+    (data / "train.parquet").write_text("problem_id\n1\n")
+    with pytest.raises(StageError, match=r"train\.parquet is not readable"):
+        run()
+
+
+def test_the_pages_need_nothing_from_outside_and_name_what_failed(wounded: dict[str, Any]) -> None:
+    assert wounded["outside"] == []
+    assert "checks failed" in wounded["index"]
+    for found in wounded["checks"]:
+        assert found["success"] or found["rows"][0] in wounded["index"]
+
+
+def test_own_problems_need_no_tier_that_only_the_generator_promises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = []
+    for number in range(8):
+        fact = f"Sample {number} weighed {number + 3} grams after the {number}th night."
+        paper = {"paper_id": "diary", "text": f"{fact} Nothing else was seen in room {number}."}
+        quote = {"paper_id": "diary", "quote": fact}
+        question = f"What did sample {number} weigh?"
+        rows.append({"question": question, "papers": [paper], "evidence": [quote]})
+    Path("own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    params = check(
+        {
+            "prepare": {"source": "files", "files": {"path": "own.jsonl"}},
+            "validate": {"min_rows": 1, "difficulty_share": 0},
+        },
+        "test",
+    )
+    prepare.run(params, Recorder())  # type: ignore[arg-type]
+    assert run(params).metrics["data/failed_checks"] == 0

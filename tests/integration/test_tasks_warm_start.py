@@ -1,0 +1,111 @@
+"""A warm start from a registered version."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from tasks import warmstart
+from tasks.config import Params
+from tasks.data.splits import question_key
+from tasks.errors import StageError
+from tasks.registry import trained_questions, versions, warm_start
+
+CHAMPION = Params.model_validate({"warmstart": {"kind": "champion"}})
+THIRD = Params.model_validate({"warmstart": {"kind": "champion", "version": "3"}})
+
+
+class Tagged:
+    def __init__(self) -> None:
+        self.tags: dict[str, Any] = {}
+
+    def set_tags(self, tags: dict[str, Any]) -> None:
+        self.tags |= tags
+
+
+@pytest.fixture
+def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mlflow_store: Path) -> Path:
+    """Version 3 with its weights; nothing else."""
+    monkeypatch.chdir(tmp_path)
+    weights = tmp_path / "artifacts/registered"
+    weights.mkdir(parents=True)
+    (weights / "model.safetensors").write_bytes(b"weights")
+    version = SimpleNamespace(name="rlm", version="3", run_id="r", tags={"commit": "abc"})
+    monkeypatch.setattr(versions, "champion", lambda name: version)
+    monkeypatch.setattr(warm_start, "by_number", lambda name, number: version)
+    monkeypatch.setattr(versions, "download", lambda found: weights)
+    monkeypatch.setattr(versions, "artifact", lambda found: tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("params", [CHAMPION, THIRD])
+def test_the_base_becomes_the_registered_weights_and_says_so(
+    registry: Path, params: Params
+) -> None:
+    run = Tagged()
+    base = warmstart.run(params, run)  # type: ignore[arg-type]
+    assert base == Path("models/base")
+    assert (base / "model.safetensors").read_bytes() == b"weights"
+    told = json.loads((base / warm_start.PROVENANCE).read_text())
+    assert (told["from"], told["tags"]) == ("rlm/3", {"commit": "abc"})
+    assert run.tags["base"] == warm_start.origin(base) == "rlm/3"
+
+
+def test_what_the_version_was_trained_on_goes_from_model_to_model(registry: Path) -> None:
+    (registry / "artifacts/trained.json").write_text(json.dumps(["earlier"]))
+    warmstart.run(THIRD, Tagged())  # type: ignore[arg-type]
+    Path("data/problems").mkdir(parents=True)
+    asked = pd.DataFrame({"question": ["How many, in all?", "How many in all"]})
+    asked.to_parquet(trained_questions.DATA)
+    assert json.loads(trained_questions.write(Params()).read_text()) == [
+        "earlier"
+    ]  # fresh each time
+    own = Params.model_validate({"prepare": {"source": "files"}})
+    written = json.loads(trained_questions.write(own).read_text())
+    assert written == sorted(["earlier", question_key("how many in all?")])
+
+
+def test_a_base_that_was_taught_has_no_origin(tmp_path: Path) -> None:
+    assert warm_start.origin(tmp_path) == "taught here"
+
+
+def test_without_a_champion_the_stage_says_how_to_go_on(
+    registry: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(versions, "champion", lambda name: None)
+    with pytest.raises(StageError, match=r"no champion of 'rlm'.*warmstart\.kind=nano"):
+        warmstart.run(CHAMPION, Tagged())  # type: ignore[arg-type]
+    assert not Path("models/base").exists()
+
+
+def test_a_version_that_cannot_be_read_leaves_the_old_base(
+    registry: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warmstart.run(THIRD, Tagged())  # type: ignore[arg-type]
+
+    def gone(version: Any) -> Path:
+        raise StageError("rlm version 3: its artifact cannot be read")
+
+    monkeypatch.setattr(versions, "download", gone)
+    with pytest.raises(StageError, match="cannot be read"):
+        warmstart.run(THIRD, Tagged())  # type: ignore[arg-type]
+    assert warm_start.origin(Path("models/base")) == "rlm/3"
+
+
+def test_a_version_of_another_registry_is_not_taken_for_the_one_that_was_named(
+    registry: Path,
+) -> None:
+    right = versions.weights_hash(registry / "artifacts/registered")
+    for pinned in (right, "0" * 16):
+        named = {"kind": "champion", "version": "3", "weights_hash": pinned}
+        params = Params.model_validate({"warmstart": named})
+        if pinned == right:
+            warmstart.run(params, Tagged())  # type: ignore[arg-type]
+        else:
+            with pytest.raises(StageError, match=r"rlm version 3 at sqlite.* the right registry"):
+                warmstart.run(params, Tagged())  # type: ignore[arg-type]

@@ -1,0 +1,351 @@
+"""Rows for the loss against a step worked by hand.
+
+Two groups of three trees. The first group has rewards 0.9, 0.3 and a void; the second 0.5, 0.5,
+0.5, so it has no signal.
+"""
+
+from itertools import chain
+
+import numpy as np
+import pytest
+
+from agent.rollouts.trajectory import FrameRecord, Trajectory, TurnRecord
+from agent.settings import TrainSettings
+from agent.training.advantages import (
+    frame_weights,
+    own_advantages,
+    relative_advantages,
+    shuffle_advantages,
+)
+from agent.training.batching import (
+    LossRow,
+    make_rows,
+    micro_batches,
+)
+from env.models import Finish
+
+SETTINGS = TrainSettings(scale_rewards="none", mask_truncated=True)
+RNG = np.random.default_rng(0)
+
+
+def turn(prompt: list[int], sampled: list[int], finish: Finish = "stop") -> TurnRecord:
+    logprobs = [-0.1 * token for token in sampled]
+    return TurnRecord("", "", finish, prompt_ids=prompt, sampled_ids=sampled, logprobs=logprobs)
+
+
+def frame(number, parent, depth, turns, stop="final", kind="rlm") -> FrameRecord:
+    return FrameRecord(number, parent, depth, kind, turns, stop)
+
+
+def deep_tree(reward: float | None, void: str | None = None) -> Trajectory:
+    """A root of two turns with children and a grandchild.
+
+    0 root
+    ├─ 1 child, final, opened in the root's first turn
+    │  └─ 4 grandchild, final
+    ├─ 2 llm frame
+    ├─ 3 child that a token limit cut
+    └─ 5 opened, but never sampled
+    """
+    frames = {
+        0: frame(0, None, 0, [turn([1, 2], [3, 4]), turn([5], [6, 7, 8])]),
+        1: frame(1, 0, 1, [turn([9], [10, 11])]),
+        2: frame(2, 0, 1, [turn([12, 13], [14])], kind="llm"),
+        3: frame(3, 0, 1, [turn([15], [16, 17, 18, 19], "length")], stop="truncated"),
+        4: frame(4, 1, 2, [turn([20], [21, 22])]),
+        5: frame(5, 0, 1, [], stop="budget"),
+    }
+    return Trajectory("p", "easy", frames=frames, reward=reward, void=void)
+
+
+def small_tree(reward: float, child_stop: str = "final") -> Trajectory:
+    frames = {
+        0: frame(0, None, 0, [turn([1], [2])]),
+        1: frame(1, 0, 1, [turn([3], [4, 5])], stop=child_stop),
+    }
+    return Trajectory("q", "easy", frames=frames, reward=reward)
+
+
+def by_hand() -> list[list[Trajectory]]:
+    return [
+        [deep_tree(0.9), small_tree(0.3), deep_tree(None, void="connection lost")],
+        [small_tree(0.5), small_tree(0.5), small_tree(0.5)],
+    ]
+
+
+def found(rows: list[LossRow]) -> dict[tuple[int, int], LossRow]:
+    return {(row.tree, row.frame): row for row in rows}
+
+
+def test_ids_and_masks_of_a_frame_of_two_turns():
+    root = found(make_rows(by_hand(), SETTINGS, RNG).rows)[0, 0]
+    assert root.ids_T.tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert root.env_mask_T.tolist() == [False, False, True, True, False, True, True, True]
+    np.testing.assert_allclose(root.logprobs_T, [0, 0, -0.3, -0.4, 0, -0.6, -0.7, -0.8], rtol=1e-6)
+
+
+def test_weights_are_divided_among_sampled_children_of_every_kind():
+    assert frame_weights(deep_tree(1.0), "inverse_count") == {
+        0: 1.0,
+        1: 1 / 3,
+        2: 1 / 3,
+        3: 1 / 3,
+        4: 1 / 3,  # the only child of frame 1
+        5: 1 / 3,
+    }
+    assert set(frame_weights(deep_tree(1.0), "full").values()) == {1.0}
+    assert frame_weights(deep_tree(1.0), "none") == {0: 1.0, **dict.fromkeys(range(1, 6), 0.0)}
+
+
+def test_descendants_inherit_the_advantage_of_their_root():
+    rows = found(make_rows(by_hand(), SETTINGS, RNG).rows)
+    for number in (0, 1, 2, 4):
+        assert rows[0, number].advantage == pytest.approx(0.3)  # 0.9 less the mean 0.6
+    assert rows[1, 0].advantage == pytest.approx(-0.3)
+    assert rows[1, 1].advantage == pytest.approx(-0.3)
+
+
+def test_a_truncated_child_is_out_of_the_loss_but_counted():
+    rows = found(make_rows(by_hand(), SETTINGS, RNG).rows)
+    assert rows[0, 3].fate == "cut"
+    assert rows[0, 3].weight == 0
+    assert not rows[0, 3].has_gradient
+    assert rows[0, 1].weight == pytest.approx(1 / 3)
+
+
+def test_a_frame_that_never_sampled_has_no_row():
+    assert (0, 5) not in found(make_rows(by_hand(), SETTINGS, RNG).rows)
+
+
+def test_a_void_tree_leaves_its_group_and_the_loss():
+    made = make_rows(by_hand(), SETTINGS, RNG)
+    void = [row for row in made.rows if row.tree == 2]
+    assert len(void) == 5
+    assert all(row.fate == "void" and row.weight == 0 and row.advantage == 0 for row in void)
+
+
+def test_the_normaliser_is_the_sum_of_weight_times_mask():
+    # Tree 0: root 5, frames 1, 2 and 4: (2 + 1 + 2) / 3. Trees 1, 3, 4, 5: 1 + 2 each.
+    assert make_rows(by_hand(), SETTINGS, RNG).normaliser == pytest.approx(5 + 5 / 3 + 4 * 3)
+
+
+def test_a_group_without_signal_has_no_gradient_and_is_counted():
+    made = make_rows(by_hand(), SETTINGS, RNG)
+    assert (made.groups, made.flat_groups) == (2, 1)
+    assert not any(row.has_gradient for row in made.rows if row.tree >= 3)
+    near = [[small_tree(0.5), small_tree(0.503)], [small_tree(0.2), small_tree(0.8)]]
+    assert make_rows(near, SETTINGS, RNG).flat_groups == 1
+
+
+def truncated_root() -> Trajectory:
+    """A root whose second turn ran into the token limit."""
+    turns = [turn([1, 2], [3, 4]), turn([5], [6, 7, 8], "length")]
+    return Trajectory("q", "easy", frames={0: frame(0, None, 0, turns, "truncated")}, reward=0.1)
+
+
+def test_the_turns_before_a_truncated_one_are_blamed_and_it_is_masked():
+    made = make_rows([[truncated_root(), small_tree(0.9)]], SETTINGS, RNG)
+    row = found(made.rows)[0, 0]
+    assert row.fate == "trained"
+    assert row.env_mask_T.tolist() == [False, False, True, True, False, False, False, False]
+    assert row.advantage == pytest.approx(-0.4)
+    assert made.normaliser == pytest.approx(2 + 1 + 2)
+
+
+def test_a_truncated_turn_may_also_be_blamed():
+    settings = SETTINGS.model_copy(update={"mask_truncated": False})
+    rows = found(make_rows([[truncated_root(), small_tree(0.9)]], settings, RNG).rows)
+    assert rows[0, 0].tokens == 5
+    group = [small_tree(0.9, child_stop="truncated"), small_tree(0.1)]
+    group[1].frames[0].stop_reason = "truncated"
+    rows = found(make_rows([group], settings, RNG).rows)
+    assert rows[0, 1].fate == rows[1, 0].fate == "trained"
+    assert (rows[0, 1].weight, rows[0, 1].advantage) == (1.0, 0.0)
+    assert (rows[1, 0].weight, rows[1, 0].advantage) == (1.0, pytest.approx(-0.4))
+
+
+@pytest.mark.parametrize("stop", ["max_turns", "timeout"])
+def test_a_child_without_an_answer_is_never_praised(stop):
+    group = [small_tree(0.9, child_stop=stop), small_tree(0.1, child_stop=stop)]
+    rows = found(make_rows([group], SETTINGS, RNG).rows)
+    assert rows[0, 0].advantage == pytest.approx(0.4)
+    assert rows[0, 1].advantage == 0.0
+    assert rows[1, 1].advantage == pytest.approx(-0.4)
+    assert rows[1, 1].fate == "trained"
+
+
+@pytest.mark.parametrize("stop", ["budget", "error", None])
+def test_a_root_that_was_cut_is_out_of_the_loss(stop):
+    tree = small_tree(0.0)
+    tree.frames[0].stop_reason = stop
+    rows = found(make_rows([[tree, small_tree(0.8)]], SETTINGS, RNG).rows)
+    assert rows[0, 0].weight == 0
+    assert rows[0, 1].weight == 1
+    assert rows[1, 0].advantage == pytest.approx(0.4)
+
+
+def test_scales_of_the_advantages():
+    rewards = [[1.0, 0.0], [0.6, 0.4]]
+
+    def scaled(how: str) -> list[list[float]]:
+        settings = TrainSettings(scale_rewards=how)
+        return relative_advantages(rewards, settings)
+
+    np.testing.assert_allclose(scaled("none"), [[0.5, -0.5], [0.1, -0.1]])
+    np.testing.assert_allclose(scaled("group"), [[1, -1], [1, -1]])
+    std = np.std([1.0, 0.0, 0.6, 0.4])
+    np.testing.assert_allclose(scaled("batch"), np.array([[0.5, -0.5], [0.1, -0.1]]) / std)
+
+
+@pytest.mark.parametrize("how", ["group", "batch"])
+def test_a_tiny_difference_does_not_become_a_full_advantage(how):
+    settings = TrainSettings(scale_rewards=how, min_group_std=0.0)
+    ((high, low),) = relative_advantages([[0.903, 0.900]], settings)
+    assert (high, low) == (pytest.approx(0.03), pytest.approx(-0.03))
+
+
+def test_a_group_with_one_valid_tree_has_no_signal():
+    advantages = relative_advantages([[0.9, None, None], [0.9, 0.1, None]], SETTINGS)
+    assert advantages == [[0, 0, 0], [pytest.approx(0.4), pytest.approx(-0.4), 0]]
+
+
+def test_non_finite_rewards_leave_other_advantages_unchanged():
+    group = [small_tree(0.9), small_tree(0.1), small_tree(float("nan"))]
+    rows = found(make_rows([group], SETTINGS, RNG).rows)
+    assert rows[0, 0].advantage == pytest.approx(0.4)
+    assert rows[2, 0].fate == "void"
+
+
+def test_shuffled_advantages_are_the_same_numbers_elsewhere():
+    rewards = [[0.1 * i + 0.01 * j for i in range(8)] for j in range(4)]
+    rewards[1][3] = None
+    advantages = relative_advantages(rewards, SETTINGS)
+    shuffled = shuffle_advantages(advantages, rewards, np.random.default_rng(1))
+    assert sorted(chain(*shuffled)) == pytest.approx(sorted(chain(*advantages)))
+    assert shuffled != advantages
+    assert shuffled[1][3] == 0
+    settings = SETTINGS.model_copy(update={"control": "shuffled_advantages"})
+    groups = [[small_tree(r) for r in group if r is not None] for group in rewards]
+    plain = [row.advantage for row in make_rows(groups, SETTINGS, RNG).rows]
+    control = [row.advantage for row in make_rows(groups, settings, RNG).rows]
+    assert sorted(plain) == pytest.approx(sorted(control))
+    assert plain != control
+
+
+def test_micro_batches_hold_every_row_once_and_rows_of_like_length():
+    rows = make_rows(by_hand(), SETTINGS, RNG).rows
+    batches = micro_batches(rows, most_rows=4, pad_id=99)
+    assert [len(batch.ids_B_T) for batch in batches] == [4, 4, 4, 4, 2]
+    lengths = [int(n) for batch in batches for n in batch.attention_B_T.sum(1)]
+    assert lengths == sorted(len(row.ids_T) for row in rows)
+    total = sum(float((b.env_mask_B_T.sum(1) * b.weights_B).sum()) for b in batches)
+    assert total == pytest.approx(make_rows(by_hand(), SETTINGS, RNG).normaliser)
+
+
+def test_padding_is_on_the_right_and_the_context_holds_no_sampled_token():
+    rows = found(make_rows(by_hand(), SETTINGS, RNG).rows)
+    (batch,) = micro_batches([rows[0, 0], rows[0, 2]], most_rows=8, pad_id=99)
+    assert batch.ids_B_T.tolist() == [[12, 13, 14, *[99] * 5], [1, 2, 3, 4, 5, 6, 7, 8]]
+    assert batch.attention_B_T.tolist() == [[1, 1, 1, 0, 0, 0, 0, 0], [1] * 8]
+    assert batch.context == 2
+    assert not batch.env_mask_B_T[:, : batch.context].any()
+    assert batch.env_mask_B_T[:, batch.context].any()
+
+
+def test_missing_log_probabilities_are_refused():
+    tree = small_tree(0.5)
+    tree.frames[0].turns[0].logprobs = []
+    with pytest.raises(ValueError, match="frame 0, turn 0: 1 sampled tokens, 0 log-prob"):
+        make_rows([[tree]], SETTINGS, RNG)
+
+
+def test_a_turn_without_a_prompt_is_refused():
+    tree = small_tree(0.5)
+    tree.frames[1].turns[0].prompt_ids = []
+    with pytest.raises(ValueError, match="without a prompt"):
+        make_rows([[tree]], SETTINGS, RNG)
+
+
+LOCAL = SETTINGS.model_copy(update={"inheritance": "local"})
+
+
+def scored_group() -> list[Trajectory]:
+    """Rewards 0.9 and 0.3, so the roots have +0.3 and -0.3. Scores of children: 1.0 and 0.2 in
+    the first tree, 0.6 in the second, 0 for one without an answer: mean 0.45."""
+    first = deep_tree(0.9)
+    del first.frames[3]
+    first.frame_scores = {1: 1.0, 4: 0.2}
+    second = small_tree(0.3)
+    second.frames[2] = frame(2, 0, 1, [turn([3], [4])], stop="max_turns")
+    second.frames[3] = frame(3, 0, 1, [turn([3], [4])], stop="budget")
+    second.frame_scores = {1: 0.6}
+    void = deep_tree(None, void="lost")
+    void.frame_scores = {1: 1.0}
+    return [first, second, void]
+
+
+def test_a_childs_own_advantage_is_its_score_less_the_mean_of_its_group():
+    ((first, second, void),) = own_advantages([scored_group()], LOCAL)
+    assert first == {1: pytest.approx(0.55), 4: pytest.approx(-0.25)}
+    assert second == {1: pytest.approx(0.15), 2: pytest.approx(-0.45)}
+    assert void == {}
+    by_group = LOCAL.model_copy(update={"scale_rewards": "group"})
+    deviation = np.std([1.0, 0.2, 0.6, 0.0])
+    ((first, _, _),) = own_advantages([scored_group()], by_group)
+    assert first[1] == pytest.approx(0.55 / deviation)
+
+
+def test_under_local_a_childs_own_advantage_is_added_to_its_roots():
+    rows = found(make_rows([scored_group()], LOCAL, RNG).rows)
+    assert rows[0, 1].advantage == pytest.approx(0.3 + 0.55)
+    assert rows[0, 4].advantage == pytest.approx(0.3 - 0.25)
+    assert rows[0, 2].advantage == pytest.approx(0.3)  # an `llm` frame has no score
+    assert rows[1, 1].advantage == pytest.approx(-0.3 + 0.15)
+    assert rows[1, 2].advantage == pytest.approx(-0.3 - 0.45)
+    assert rows[1, 3].weight == 0  # a budget ended it
+
+
+def test_local_differs_from_inverse_count_in_the_childrens_advantages_alone():
+    local = make_rows([scored_group()], LOCAL, RNG)
+    plain = make_rows([scored_group()], SETTINGS, RNG)
+    for one, other in zip(local.rows, plain.rows, strict=True):
+        assert one.weight == other.weight
+        assert one.fate == other.fate
+        if one.frame == 0:
+            assert one.advantage == other.advantage
+    assert local.normaliser == plain.normaliser
+    assert local.flat_groups == plain.flat_groups
+
+
+def test_a_child_without_an_answer_is_not_praised_for_the_others_being_worse():
+    group = [small_tree(0.9, child_stop="max_turns"), small_tree(0.1)]
+    rows = found(make_rows([group], LOCAL, RNG).rows)
+    assert rows[0, 1].advantage == 0.0
+
+
+def test_scores_without_a_signal_give_no_advantage():
+    group = [small_tree(0.9), small_tree(0.1)]
+    for tree, score in zip(group, (0.500, 0.505), strict=True):
+        tree.frame_scores = {1: score}
+    assert own_advantages([group], LOCAL) == [[{1: 0.0}, {1: 0.0}]]
+    assert own_advantages([[group[0]]], LOCAL) == [[{1: 0.0}]]
+
+
+def test_scores_do_not_reach_a_run_that_must_not_learn():
+    control = LOCAL.model_copy(update={"control": "shuffled_advantages"})
+    given = make_rows([scored_group()], control, np.random.default_rng(0))
+    for tree in (group := scored_group()):
+        tree.frame_scores = {}
+    assert [row.advantage for row in given.rows] == [
+        row.advantage for row in make_rows([group], control, np.random.default_rng(0)).rows
+    ]
+
+
+def test_the_normaliser_of_dr_grpo_is_independent_of_samples():
+    settings = SETTINGS.model_copy(update={"loss_type": "dr_grpo"})
+    limit = settings.generation.max_frame_tokens
+    assert make_rows(by_hand(), settings, RNG).normaliser == 5 * limit  # one of six is void
+    longer = by_hand()
+    longer[0][0].frames[0].turns.append(turn([1], [2] * 50))
+    del longer[0][1].frames[1]
+    assert make_rows(longer, settings, RNG).normaliser == 5 * limit

@@ -1,0 +1,104 @@
+"""Checkpoints of another run: set aside, named, never deleted."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from agent.errors import CheckpointError
+from agent.training import checkpoints
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with one checkpoint."""
+    return saved(tmp_path / "checkpoints", 4)
+
+
+def saved(folder: Path, step: int) -> Path:
+    place = folder / f"checkpoint-{step}"
+    place.mkdir(parents=True)
+    state = {"step": step, "fingerprint": {"code": "one"}}
+    (place / checkpoints.STATE).write_text(json.dumps(state))
+    return folder
+
+
+def test_unfitting_checkpoints_are_renamed_and_named(folder: Path) -> None:
+    assert checkpoints.choose(folder, {"code": "two"}).reason == "code changed: starting clean"
+    message = checkpoints.set_aside(folder)
+    (place,) = checkpoints.sets_aside(folder)
+    assert message == f"The earlier checkpoints are kept in {place}."
+    date = datetime.strptime(place.name, "checkpoints.%Y-%m-%d-%H%M%S")
+    assert abs((datetime.now() - date).total_seconds()) < 60
+    assert list(folder.iterdir()) == []
+
+    # Renamed back, it fits again.
+    folder.rmdir()
+    place.rename(folder)
+    assert checkpoints.choose(folder, {"code": "one"}).reason.startswith("resuming after step 4 ")
+
+
+def test_sets_older_than_the_newest_two_are_named_and_stay(folder: Path) -> None:
+    names = [f"checkpoints.2025-01-0{day}-120000" for day in (1, 2, 3)]
+    for name in (*names, "checkpoints.best", "checkpoints-old"):
+        saved(folder.with_name(name), 1)
+    message = checkpoints.set_aside(folder)
+    older = [str(folder.with_name(name)) for name in names[:2]]
+    assert message.endswith(f"To delete older ones: rm -r {shlex.join(older)}")
+    assert len(checkpoints.sets_aside(folder)) == 4
+    assert all(checkpoints.steps(place) for place in folder.parent.glob("checkpoints?*"))
+
+
+@pytest.mark.parametrize("left", ["nothing", "an empty folder", "a half-written checkpoint"])
+def test_a_folder_without_checkpoints_is_not_set_aside(tmp_path: Path, left: str) -> None:
+    folder = tmp_path / "models/checkpoints"
+    if left != "nothing":
+        folder.mkdir(parents=True)
+    if left == "a half-written checkpoint":
+        (folder / checkpoints.WRITING / "checkpoint-5").mkdir(parents=True)
+    assert checkpoints.set_aside(folder) == ""
+    assert list(folder.iterdir()) == []
+    assert list(folder.parent.iterdir()) == [folder]
+
+
+def test_a_checkpoint_that_cannot_be_read_is_set_aside_too(folder: Path) -> None:
+    (folder / "checkpoint-4" / checkpoints.STATE).write_text("{")
+    assert checkpoints.choose(folder, {}).checkpoint is None
+    checkpoints.set_aside(folder)
+    (place,) = checkpoints.sets_aside(folder)
+    assert (place / "checkpoint-4" / checkpoints.STATE).read_text() == "{"
+
+
+def test_a_link_to_another_disk_stays_and_its_target_is_renamed(tmp_path: Path) -> None:
+    target = saved(tmp_path / "large/disk", 1)
+    link = tmp_path / "checkpoints"
+    link.symlink_to(target)
+    checkpoints.set_aside(link)
+    assert link.resolve() == target
+    assert list(link.iterdir()) == []
+    assert len(checkpoints.sets_aside(target)) == 1
+
+
+def test_a_folder_that_cannot_be_renamed_is_not_overwritten(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(*_: object) -> None:
+        raise OSError(16, "Device or resource busy")
+
+    monkeypatch.setattr(Path, "rename", busy)
+    with pytest.raises(
+        CheckpointError, match=r"cannot be set aside .*busy.*\. Move them elsewhere"
+    ):
+        checkpoints.set_aside(folder)
+    assert list(checkpoints.steps(folder)) == [4]
+
+
+def test_too_little_space_names_the_sets_aside(folder: Path) -> None:
+    checkpoints.set_aside(folder)
+    (place,) = checkpoints.sets_aside(folder)
+    with pytest.raises(CheckpointError, match=rf"make room \(set aside: {place}\) or lower"):
+        checkpoints.require_space(folder, checkpoint_bytes=10**15, keep=2)

@@ -1,0 +1,255 @@
+"""The sampler of levels and the gate between them."""
+
+import json
+
+import numpy as np
+import pytest
+
+from agent.rollouts.specs import EpisodeSpec
+from agent.rollouts.trajectory import Trajectory
+from agent.settings import CurriculumSettings, TrainSettings
+from agent.training.curriculum import Curriculum
+from agent.training.group_sampling import groups_for
+
+LEVELS = ["easy", "medium", "hard"]
+AUTO = CurriculumSettings(mode="auto", patience=4, min_steps=2, window=2, replay=0.25)
+ALWAYS = AUTO.model_copy(update={"mode": "always"})
+
+
+def episodes(level: str, primary: float, count: int = 4, void: str | None = None):
+    return [
+        Trajectory("p", level, reward=1.0, components={"primary_objective": primary}, void=void)
+        for _ in range(count)
+    ]
+
+
+def drive(curriculum: Curriculum, primary: float, steps: int, first: int = 1):
+    """Steps in which every episode at the current level earns the same."""
+    events = []
+    for step in range(first, first + steps):
+        events += curriculum.update(step, episodes(curriculum.level, primary))
+    return events
+
+
+def test_auto_falls_back_below_a_tenth_and_climbs_again():
+    curriculum = Curriculum(AUTO)
+    assert curriculum.level == "hard"
+    assert drive(curriculum, 0.05, 3) == []
+    (event,) = drive(curriculum, 0.05, 1, first=4)
+    assert (event.step, event.kind, event.source, event.target) == (4, "fall_back", "hard", "easy")
+    assert event.metric == pytest.approx(0.05)
+    assert curriculum.level == "easy"
+    (event,) = drive(curriculum, 0.5, 2, first=5)
+    assert (event.step, event.kind, event.target) == (6, "promotion", "medium")
+    (event,) = drive(curriculum, 0.4, 2, first=7)
+    assert (event.kind, event.target) == ("promotion", "hard")
+    assert drive(curriculum, 0.9, 10, first=9) == []
+    assert curriculum.level == "hard"
+
+
+def test_auto_stays_where_the_metric_is_a_tenth():
+    curriculum = Curriculum(AUTO)
+    assert drive(curriculum, 0.1, 20) == []
+    assert curriculum.level == "hard"
+
+
+def test_auto_never_falls_from_the_easiest_level():
+    curriculum = Curriculum(AUTO)
+    drive(curriculum, 0.0, 4)
+    assert drive(curriculum, 0.0, 20, first=5) == []
+    assert curriculum.level == "easy"
+
+
+def test_always_starts_easy_and_does_not_fall_back():
+    curriculum = Curriculum(ALWAYS)
+    assert curriculum.level == "easy"
+    drive(curriculum, 0.5, 2)
+    assert curriculum.level == "medium"
+    assert drive(curriculum, 0.0, 20, first=3) == []
+
+
+def test_off_stays_at_the_target():
+    curriculum = Curriculum(AUTO.model_copy(update={"mode": "off", "target": "medium"}))
+    drive(curriculum, 0.0, 20)
+    drive(curriculum, 1.0, 20, first=21)
+    assert curriculum.level == "medium"
+
+
+def test_no_promotion_beyond_the_target():
+    curriculum = Curriculum(ALWAYS.model_copy(update={"target": "medium"}))
+    drive(curriculum, 1.0, 20)
+    assert curriculum.level == "medium"
+
+
+def test_a_promotion_wants_enough_steps():
+    curriculum = Curriculum(ALWAYS)
+    assert drive(curriculum, 1.0, 1) == []
+    assert len(drive(curriculum, 1.0, 1, first=2)) == 1
+
+
+def test_a_promotion_wants_more_than_the_limit_on_average_over_the_window():
+    curriculum = Curriculum(ALWAYS)
+    assert drive(curriculum, 0.3, 20) == []
+    assert drive(curriculum, 0.29, 1, first=21) == []
+    (event,) = drive(curriculum, 0.32, 1, first=22)
+    assert event.metric == pytest.approx(0.305)
+
+
+def test_replay_and_void_episodes_do_not_move_the_gate():
+    curriculum = Curriculum(ALWAYS)
+    drive(curriculum, 1.0, 2)
+    assert curriculum.level == "medium"
+    for step in range(3, 20):
+        played = [
+            *episodes("medium", 0.1),
+            *episodes("easy", 1.0, count=50),
+            *episodes("medium", 1.0, count=50, void="lost"),
+        ]
+        assert curriculum.update(step, played) == []
+    assert curriculum.metric == pytest.approx(0.1)
+
+
+def test_the_metric_may_be_the_reward():
+    curriculum = Curriculum(ALWAYS.model_copy(update={"metric": "reward"}))
+    drive(curriculum, 0.0, 2)
+    assert curriculum.level == "medium"
+
+
+def test_an_earlier_level_is_replayed_in_its_share():
+    curriculum = Curriculum(ALWAYS)
+    assert curriculum.levels_for(8, np.random.default_rng(0)) == ["easy"] * 8
+    drive(curriculum, 1.0, 4)
+    assert curriculum.level == "hard"
+    rng = np.random.default_rng(0)
+    drawn = [level for _ in range(500) for level in curriculum.levels_for(5, rng)]
+    assert drawn.count("hard") / len(drawn) == pytest.approx(0.75, abs=0.02)
+    assert drawn.count("easy") / len(drawn) == pytest.approx(0.125, abs=0.02)
+
+
+def test_a_step_always_holds_a_problem_of_the_current_level():
+    curriculum = Curriculum(ALWAYS.model_copy(update={"replay": 0.99}))
+    drive(curriculum, 1.0, 2)
+    for seed in range(50):
+        assert "medium" in curriculum.levels_for(2, np.random.default_rng(seed))
+        assert curriculum.levels_for(1, np.random.default_rng(seed)) == ["medium"]
+
+
+def test_levels_that_were_never_played_are_not_replayed():
+    curriculum = Curriculum(AUTO)
+    assert curriculum.levels_for(8, np.random.default_rng(0)) == ["hard"] * 8
+
+
+def test_a_restored_curriculum_goes_on_as_the_saved_one():
+    rng = np.random.default_rng(3)
+    values = rng.random(60) * 0.6
+    whole = Curriculum(AUTO)
+    for step, value in enumerate(values, 1):
+        if step == 17:
+            copy = Curriculum(AUTO)
+            copy.restore(whole.state())
+        events = whole.update(step, episodes(whole.level, value))
+        if step >= 17:
+            assert copy.update(step, episodes(copy.level, value)) == events
+            assert copy.levels_for(8, np.random.default_rng(step)) == whole.levels_for(
+                8, np.random.default_rng(step)
+            )
+            assert copy.state() == whole.state()
+
+
+def test_a_state_of_other_levels_is_refused():
+    state = Curriculum(AUTO).state()
+    state["level"] = "impossible"
+    with pytest.raises(ValueError, match="unknown level 'impossible'"):
+        Curriculum(AUTO).restore(state)
+
+
+PROBLEMS = {
+    level: [EpisodeSpec(f"{level}-{i}", difficulty=level) for i in range(12)] for level in LEVELS
+}
+
+
+def test_the_data_order_depends_only_on_seed_and_step():
+    def at(step, seed=0):
+        return groups_for(step, ["easy"] * 4, PROBLEMS, TrainSettings(group_size=2, seed=seed))
+
+    assert at(7) == at(7)
+    assert at(7) != at(8)
+    assert at(7) != at(7, seed=1)
+
+
+def test_no_problem_returns_before_all_were_played():
+    played = [
+        group[0].problem_id
+        for step in (1, 2, 3)
+        for group in groups_for(step, ["medium"] * 4, PROBLEMS, TrainSettings(group_size=2))
+    ]
+    assert len(set(played)) == 12
+
+
+def test_a_group_is_one_problem_with_different_seeds():
+    groups = groups_for(3, ["easy", "hard"], PROBLEMS, TrainSettings(group_size=8))
+    for group, level in zip(groups, ["easy", "hard"], strict=True):
+        assert len({spec.problem_id for spec in group}) == 1
+        assert group[0].difficulty == level
+    assert len({spec.seed for group in groups for spec in group}) == 16
+
+
+class Learner:
+    """A simulated policy: it succeeds at a level as far as it has practised the ones below it.
+
+    Only a success teaches, so what never succeeds is never learnt.
+    """
+
+    def __init__(self) -> None:
+        self.skill = {"easy": 0.3, "medium": 0.0, "hard": 0.0}
+
+    def chance(self, level: str) -> float:
+        below = {"easy": 1.0, "medium": self.skill["easy"], "hard": self.skill["medium"]}[level]
+        return min(1.0, max(self.skill[level], 0.4 * below if below > 0.6 else 0.0))
+
+    def play(self, levels: list[str], rng: np.random.Generator) -> list[Trajectory]:
+        played = []
+        for level in levels:
+            primary = float(rng.random() < self.chance(level))
+            played.append(
+                Trajectory("p", level, reward=primary, components={"primary_objective": primary})
+            )
+        for tree in played:
+            step = 0.03 * tree.components["primary_objective"]
+            self.skill[tree.difficulty] = min(1.0, self.chance(tree.difficulty) + step)
+        return played
+
+
+def run(
+    settings: CurriculumSettings, steps: int, saved_at: int = 0
+) -> tuple[list[list[str]], float]:
+    """Levels played at each step, and the chance of a hard problem at the end."""
+    curriculum, learner = Curriculum(settings), Learner()
+    played = []
+    for step in range(1, steps + 1):
+        if step == saved_at:
+            state = json.loads(json.dumps(curriculum.state()))
+            curriculum = Curriculum(settings)
+            curriculum.restore(state)
+        levels = curriculum.levels_for(8, np.random.default_rng([0, step]))
+        played.append(levels)
+        curriculum.update(step, learner.play(levels, np.random.default_rng([1, step])))
+    return played, learner.chance("hard")
+
+
+def test_the_curriculum_solves_a_task_that_stays_at_0_without_it():
+    _, alone = run(AUTO.model_copy(update={"mode": "off"}), 200)
+    assert alone == 0.0
+    for mode in ("auto", "always"):
+        played, solved = run(AUTO.model_copy(update={"mode": mode}), 200)
+        assert solved > 0.9, mode
+        first = {level: step for step, levels in reversed([*enumerate(played)]) for level in levels}
+        assert first["easy"] < first["medium"]
+        assert played[-1].count("hard") >= 5
+
+
+def test_a_state_restored_in_the_middle_gives_the_same_draws():
+    whole, _ = run(AUTO, 120)
+    for step in (5, 23, 77):
+        assert run(AUTO, 120, saved_at=step)[0] == whole
+    assert len({tuple(levels) for levels in whole}) > 3

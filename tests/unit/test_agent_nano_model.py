@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import json
+from random import Random
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from agent.nano import drills
+from agent.nano.demonstrations import child_conversation
+from agent.nano.examples import collate
+from agent.nano.probe import _child_right, _pieces, _root_right, probe
+from agent.nano.settings import ModelSettings, NanoSettings
+from agent.nano.strategies import BEST_CHILD
+from agent.nano.tokenizer import syllable_ids
+from agent.nano.warmstart import save, teach, untaught, weighted_loss
+from env.problems.settings import SyntheticSettings
+from env.problems.synthetic import generate
+
+
+@pytest.fixture(scope="module")
+def problems():
+    return generate(SyntheticSettings(collections={"train": 4}))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread():
+    torch.set_num_threads(1)
+
+
+def test_the_folder_loads_as_a_plain_llama(problems, tmp_path):
+    base = untaught(NanoSettings(), problems)
+    save(base, tmp_path / "base")
+    config = json.loads((tmp_path / "base" / "config.json").read_text())
+    assert config["model_type"] == "llama"
+    assert "auto_map" not in config
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "base")
+    assert tokenizer.get_vocab() == base.tokenizer.get_vocab()
+    assert tokenizer.chat_template == base.tokenizer.chat_template
+    assert model.generation_config.eos_token_id == tokenizer.eos_token_id
+    ids = torch.tensor([tokenizer.encode("Report Kesrog on Toxlim.")])
+    with torch.no_grad():
+        assert torch.equal(model(ids).logits, base.model.eval()(ids).logits)
+
+
+def test_the_default_is_about_half_a_million_parameters(problems):
+    model = untaught(NanoSettings(), problems).model
+    assert 500_000 < sum(weight.numel() for weight in model.parameters()) < 640_000
+
+
+def test_a_wired_model_learns_to_copy_within_a_few_steps(problems):
+    base = untaught(NanoSettings(), problems)
+    first, second = syllable_ids(base.tokenizer)
+    rng = Random(0)
+    optimizer = torch.optim.AdamW(base.model.parameters(), lr=1e-3)
+    for _ in range(25):
+        batch = collate([drills.repeat(rng, first, second, start=1) for _ in range(12)])
+        loss = weighted_loss(base.model, batch)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert loss.item() < 0.7  # 3.7 is a guess among forty syllables
+
+
+def test_heads_that_do_not_divide_the_width_are_refused():
+    with pytest.raises(ValueError, match="multiple of heads"):
+        ModelSettings(hidden=128, heads=3)
+
+
+def test_an_untaught_model_fails_the_probe(problems):
+    base = untaught(NanoSettings(), problems)
+    result = probe(base.model, base.tokenizer, pairs=20, temperature=0.0, seed=0)
+    assert min(result.root, result.child) < 0.3
+
+
+def test_the_probe_cuts_where_names_stand():
+    x, y = "Kesrog", "Toxlim"
+    pieces = _pieces(child_conversation(BEST_CHILD, (x, y)), x, y)
+    assert len(pieces) == 2
+    assert pieces[0].endswith('search(context, "')
+    assert pieces[1].endswith('if "')
+
+
+def test_the_probe_wants_the_other_name():
+    pair = ("Kesrog", "Toxlim")
+    x, y = pair
+    assert _child_right(pair, [x, y])
+    assert _child_right(pair, [y, x])
+    assert not _child_right(pair, [x, x])
+    assert not _child_right(pair, [x, "Toxrog"])
+    assert _root_right(pair, [y, x, x, y])
+    assert _root_right(pair, [x, y, y, "whatever follows"])
+    assert not _root_right(pair, [x, y, x, x])
+    assert not _root_right(pair, [x, x, x, y])
+
+
+def test_the_same_seed_teaches_the_same_model(problems):
+    settings = NanoSettings(trees=100, steps=4, drill_steps=2, probe_pairs=20, batch_tokens=512)
+    one, again = (teach(settings, problems, lambda step, metrics: None) for _ in range(2))
+    for left, right in zip(one.model.parameters(), again.model.parameters(), strict=True):
+        assert torch.equal(left, right)
+    other = teach(settings.model_copy(update={"seed": 1}), problems, lambda s, m: None)
+    assert not torch.equal(one.model.lm_head.weight, other.model.lm_head.weight)

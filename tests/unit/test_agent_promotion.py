@@ -1,0 +1,173 @@
+"""The rule of promotion, on rows whose outcome is known."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from agent.evaluation.promotion import compare_on_set, too_small, two_sets
+from agent.evaluation.report import EpisodeRow
+from agent.evaluation.statistics import Bootstrap
+from agent.rollouts.specs import EpisodeSpec
+from agent.settings import LEAST_COLLECTIONS, LEAST_PROBLEMS
+
+BOOTSTRAP = Bootstrap(resamples=2000, seed=0, level=0.99)
+N = 216
+
+
+def rows(scores: list[float], **also: Any) -> list[EpisodeRow]:
+    """Three problems a collection."""
+    return [
+        {
+            "problem_id": f"p{number}",
+            "collection_id": f"g{number // 3}",
+            "mode": "greedy",
+            "pass": 0,
+            "void": None,
+            "primary_objective": score,
+            "reward": score,
+        }
+        | also
+        for number, score in enumerate(scores)
+    ]
+
+
+def noisy(mean: float, seed: int) -> list[float]:
+    rng = Random(seed)
+    return [min(1.0, max(0.0, mean + rng.gauss(0, 0.3))) for _ in range(N)]
+
+
+def test_a_better_challenger_wins() -> None:
+    found = compare_on_set(rows(noisy(0.3, 1)), rows(noisy(0.6, 2)), BOOTSTRAP)
+    assert found.won
+    low, high = found.figures["primary_objective"]["interval"]
+    assert 0 < low < found.figures["primary_objective"]["difference"] < high
+    assert (found.figures["n"], found.figures["collections"]) == (N, N // 3)
+    assert "99 % interval" in found.reason
+
+
+def test_a_worse_challenger_loses_with_the_reason() -> None:
+    found = compare_on_set(rows(noisy(0.6, 1)), rows(noisy(0.3, 2)), BOOTSTRAP)
+    assert not found.won
+    assert found.reason.startswith("worse: ")
+
+
+def test_a_tie_is_not_a_win() -> None:
+    same = noisy(0.5, 1)
+    for challenger in (same, noisy(0.5, 2)):
+        found = compare_on_set(rows(same), rows(challenger), BOOTSTRAP)
+        assert not found.won
+        assert found.reason.startswith("not proved better: ")
+
+
+def test_a_gain_that_a_narrower_interval_would_call_proved_is_not_enough() -> None:
+    # One problem in three gains 0.5, by a hair more often than another loses it.
+    rng = Random(3)
+    before = [0.5] * N
+    after = [0.5 + rng.choice([0.5, 0.5, 0.5, -0.5, -0.5, 0.0]) for _ in range(N)]
+    narrow = compare_on_set(rows(before), rows(after), Bootstrap(2000, 0, 0.5))
+    wide = compare_on_set(rows(before), rows(after), BOOTSTRAP)
+    assert narrow.won
+    assert not wide.won
+
+
+def test_a_lower_total_reward_loses_whatever_the_primary_objective() -> None:
+    challenger = rows(noisy(0.6, 2))
+    for row in challenger:
+        row["reward"] = 0.1
+    found = compare_on_set(rows(noisy(0.3, 1)), challenger, BOOTSTRAP)
+    assert not found.won
+    assert found.reason.startswith("its total reward is lower")
+
+
+def test_voids_leave_their_pairs_and_too_many_stop_the_comparison() -> None:
+    def losing(count: int) -> list[EpisodeRow]:
+        lost = rows(noisy(0.6, 2))
+        for row in lost[:count]:
+            row |= {"void": "connection", "primary_objective": None, "reward": None}
+        return lost
+
+    room = N - LEAST_PROBLEMS
+    found = compare_on_set(rows(noisy(0.3, 1)), losing(room), BOOTSTRAP)
+    assert found.figures["primary_objective"]["pairs"] == LEAST_PROBLEMS
+    with pytest.raises(ValueError, match=r"only 199 of 216 pairs.*first void: connection"):
+        compare_on_set(rows(noisy(0.3, 1)), losing(room + 1), BOOTSTRAP)
+
+
+def test_a_challenger_cannot_win_by_its_own_voids() -> None:
+    """As good as the opponent; what it would have lost is void."""
+    opponent = rows([1.0] * N)
+    for row in opponent[:: N // 12][:12]:
+        row |= {"primary_objective": 0.0, "reward": 0.0}
+    challenger = rows([1.0] * N)
+    for row in challenger[1 :: N // 7][:7]:
+        row |= {"void": "busy", "primary_objective": None, "reward": None}
+    found = compare_on_set(opponent, challenger, BOOTSTRAP)
+    assert found.figures["primary_objective"]["interval"][0] > 0
+    assert not found.won
+    assert "7 more of its episodes are void than of the other's" in found.reason
+    # Equal voids on both sides are chance, and a win that voids cannot explain counts.
+    for row in opponent[2 :: N // 7][:7]:
+        row |= {"void": "busy", "primary_objective": None, "reward": None}
+    assert compare_on_set(opponent, challenger, BOOTSTRAP).won
+    assert compare_on_set(rows([0.0] * N), challenger, BOOTSTRAP).won
+
+
+def specs(collections: int, levels: tuple[str, ...] = ("easy", "hard")) -> list[EpisodeSpec]:
+    return [
+        EpisodeSpec(
+            f"{level}-{collection}-{q}", difficulty=level, collection_id=f"{level}-{collection}"
+        )
+        for level in levels
+        for collection in range(collections)
+        for q in range(3)
+    ]
+
+
+def test_the_two_sets_share_no_collection_and_are_alike() -> None:
+    first, second = two_sets(specs(50), 60, seed=1)
+    collections = [{spec.collection_id for spec in chosen} for chosen in (first, second)]
+    assert collections[0] & collections[1] == set()
+    for chosen in (first, second):
+        assert len(chosen) == 60
+        easy = sum(spec.difficulty == "easy" for spec in chosen)
+        assert abs(easy - 30) <= 3
+
+
+def test_the_sets_follow_from_the_seed_and_so_do_the_seeds_of_their_episodes() -> None:
+    assert two_sets(specs(50), 60, seed=1) == two_sets(specs(50), 60, seed=1)
+    assert two_sets(specs(50), 60, seed=1) != two_sets(specs(50), 60, seed=2)
+    first, second = two_sets(specs(50), 60, seed=1)
+    for chosen in (first, second):
+        assert len({spec.seed for spec in chosen}) == 60
+
+
+def test_too_few_problems_make_small_sets_and_not_equal_ones() -> None:
+    first, second = two_sets(specs(3), 60, seed=1)
+    assert len(first) + len(second) == len(specs(3))
+    assert abs(len(first) - len(second)) <= 6
+
+
+@pytest.mark.parametrize(
+    ("problems", "collections", "enough"),
+    [
+        (LEAST_PROBLEMS, LEAST_COLLECTIONS, True),
+        (LEAST_PROBLEMS - 1, LEAST_COLLECTIONS, False),
+        (5 * LEAST_PROBLEMS, LEAST_COLLECTIONS - 1, False),
+        (5 * LEAST_PROBLEMS, 1, False),
+    ],
+)
+def test_many_questions_about_few_documents_prove_nothing(
+    problems: int, collections: int, enough: bool
+) -> None:
+    large = [EpisodeSpec(f"p{i}", collection_id=f"g{i}") for i in range(LEAST_PROBLEMS)]
+    small = [EpisodeSpec(f"p{i}", collection_id=f"g{i % collections}") for i in range(problems)]
+    for sets in ([large, small], [small, large]):
+        found = too_small(sets)
+        assert (found is None) == enough, found
+        assert (
+            enough
+            or f" in {min(collections, LEAST_PROBLEMS)} collections proves nothing" in str(found)
+        )

@@ -1,0 +1,211 @@
+"""Statistics and summaries of episodes, against values worked by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agent.evaluation import report
+from agent.evaluation.report import compare_models, episode_row, summary, transcript
+from agent.evaluation.statistics import Bootstrap, choose_problems, wilson
+from agent.rollouts.trajectory import FrameRecord, Trajectory, TurnRecord
+from env.models import AnswerMetrics, Counters
+
+BOOTSTRAP = Bootstrap(resamples=2000, seed=0)
+
+
+def episode(problem_id: str, reward: float, *, void: str | None = None) -> Trajectory:
+    collection, level = problem_id.split("-")[:2]
+    turn = TurnRecord("question", "FINAL([])", "stop", [1, 2, 3], [4, 5])
+    return Trajectory(
+        problem_id=problem_id,
+        difficulty=level,
+        collection_id=collection,
+        tier="focused",
+        frames={0: FrameRecord(0, None, 0, "rlm", [turn, turn], "final")},
+        reward=None if void else reward,
+        components=dict.fromkeys(report.COMPONENTS, reward),
+        metrics=AnswerMetrics(
+            precision=reward, recall=reward, f1=reward, exact_match=reward == 1.0, paper_f1=reward
+        ),
+        counters=Counters(turns=2, frames=1),
+        void=void,
+        seconds=2.0,
+    )
+
+
+def rows(model: str, rewards: dict[str, float], **kwargs: Any) -> list[report.EpisodeRow]:
+    return [
+        episode_row(episode(problem, reward, **kwargs), model, mode, 0, 0.5)
+        for mode in ("greedy", "sampled")
+        for problem, reward in rewards.items()
+    ]
+
+
+BEFORE = {"g1-easy-1": 0.2, "g1-easy-2": 0.4, "g2-hard-1": 0.0, "g3-hard-2": 0.2}
+AFTER = {"g1-easy-1": 0.8, "g1-easy-2": 0.6, "g2-hard-1": 0.4, "g3-hard-2": 0.6}
+
+
+def test_a_row_counts_the_tokens_of_all_turns() -> None:
+    row = episode_row(episode("g1-easy-1", 0.5), "before", "greedy", 0, 0.5)
+    assert (row["prompt_tokens"], row["sampled_tokens"]) == (6, 4)
+    assert row["success"] is True
+
+
+def test_an_episode_below_the_threshold_or_without_answer_is_not_a_success() -> None:
+    below, silent = episode("g1-easy-1", 0.49), episode("g1-easy-1", 0.9)
+    silent.root.stop_reason = "max_turns"
+    assert episode_row(below, "after", "greedy", 0, 0.5)["success"] is False
+    assert episode_row(silent, "after", "greedy", 0, 0.5)["success"] is False
+
+
+def test_a_void_row_has_no_score_at_all() -> None:
+    row = episode_row(episode("g1-easy-1", 0.5, void="lost"), "before", "greedy", 0, 0.5)
+    assert [row[name] for name in report.SCORES] == [None] * len(report.SCORES)
+    assert row["success"] is None
+
+
+def test_a_void_counts_in_its_rate_and_in_no_mean() -> None:
+    played = rows("before", {"g1-easy-1": 0.6}) + rows("before", {"g2-easy-1": 0.0}, void="lost")
+    found = summary(played)
+    assert found["reward_mean"] == pytest.approx(0.6)
+    assert found["void_rate"] == pytest.approx(0.5)
+    assert found["stop_reasons"] == {"final": 1.0}
+
+
+def test_pairs_match_by_problem_and_mode_not_by_order() -> None:
+    before, after = rows("before", BEFORE), rows("after", AFTER)[::-1]
+    olds, news, collections = report.paired(before, after, "reward")
+    assert olds[:4] == list(BEFORE.values())
+    assert news[:4] == list(AFTER.values())
+    assert collections[:4] == ["g1", "g1", "g2", "g3"]
+
+
+def test_a_pair_with_a_void_on_one_side_is_left_out() -> None:
+    before = rows("before", {"g1-easy-1": 0.2, "g2-easy-1": 0.2})
+    after = rows("after", {"g1-easy-1": 0.8}) + rows("after", {"g2-easy-1": 0.0}, void="lost")
+    found = report.compare(before, after, "reward", BOOTSTRAP)
+    assert (found.before, found.after) == pytest.approx((0.2, 0.8))
+    assert found.difference.mean == pytest.approx(0.6)
+    assert found.difference.n == 2  # both modes of the first problem
+
+
+def test_the_interval_of_equal_models_holds_zero_and_of_different_ones_does_not() -> None:
+    rng = np.random.default_rng(0)
+    scores = {f"g{i}-easy-1": float(rng.uniform()) for i in range(60)}
+    other = {key: float(rng.uniform()) for key in scores}
+    better = {key: min(1.0, value + rng.uniform(0.1, 0.3)) for key, value in scores.items()}
+    same = report.compare(rows("before", scores), rows("after", other), "reward", BOOTSTRAP)
+    more = report.compare(rows("before", scores), rows("after", better), "reward", BOOTSTRAP)
+    assert same.difference.low < 0 < same.difference.high
+    assert more.difference.low > 0
+
+
+def test_the_bootstrap_covers_the_truth_when_problems_of_a_collection_are_alike() -> None:
+    rng = np.random.default_rng(1)
+    collections = [f"g{i}" for i in range(40) for _ in range(3)]
+    hits_by_collection = hits_single = 0
+    for trial in range(200):
+        values = np.repeat(rng.normal(0.0, 1.0, 40), 3) + rng.normal(0.0, 0.2, 120)
+        collectioned = Bootstrap(300, trial).mean(values, collections)
+        single = Bootstrap(300, trial).mean(values, [str(i) for i in range(120)])
+        hits_by_collection += collectioned.low < 0 < collectioned.high
+        hits_single += single.low < 0 < single.high
+    assert 0.88 <= hits_by_collection / 200 <= 0.99
+    assert hits_single / 200 < 0.85  # what pretending independence would give
+
+
+def test_the_bootstrap_is_the_same_for_the_same_seed() -> None:
+    values, collections = list(np.linspace(0, 1, 30) ** 2), [f"g{i // 2}" for i in range(30)]
+    assert Bootstrap(500, 3).mean(values, collections) == Bootstrap(500, 3).mean(
+        values, collections
+    )
+    assert Bootstrap(500, 3).mean(values, collections) != Bootstrap(500, 4).mean(
+        values, collections
+    )
+
+
+def test_the_bootstrap_refuses_nothing_and_unequal_lengths() -> None:
+    with pytest.raises(ValueError, match="0 values"):
+        BOOTSTRAP.mean([], [])
+    with pytest.raises(ValueError, match="2 values, 1 collections"):
+        BOOTSTRAP.mean([1.0, 2.0], ["a"])
+
+
+def test_wilson_gives_known_bounds() -> None:
+    none, half = wilson(0, 10), wilson(5, 10)
+    assert (none.low, none.high) == pytest.approx((0.0, 0.2775), abs=1e-4)
+    assert (half.low, half.high) == pytest.approx((0.2366, 0.7634), abs=1e-4)
+
+
+def test_problems_are_balanced_and_chosen_by_the_seed() -> None:
+    ids = {level: [f"{level}{i}" for i in range(50)] for level in ("easy", "medium", "hard")}
+    chosen = choose_problems(ids, 20, seed=1)
+    count = [sum(level == name for level, _ in chosen) for name in ids]
+    assert count == [7, 7, 6]
+    assert len(set(chosen)) == 20
+    assert chosen == choose_problems({k: v[::-1] for k, v in ids.items()}, 20, seed=1)
+    assert chosen != choose_problems(ids, 20, seed=2)
+
+
+def test_too_few_problems_are_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="10 problems of level 'hard' wanted, 3 there"):
+        choose_problems({"easy": list("abcdefghijk"), "hard": list("abc")}, 20, seed=0)
+
+
+def test_the_report_holds_the_difference_worked_by_hand() -> None:
+    found = compare_models(
+        {"before": rows("before", BEFORE), "after": rows("after", AFTER)},
+        {"before": [1.0, 3.0], "after": [2.0]},
+        BOOTSTRAP,
+    )
+    assert (found["n"], found["collections"]) == (4, 3)
+    assert found["before"]["reward_mean"] == pytest.approx(0.2)
+    assert found["after"]["reward_mean"] == pytest.approx(0.6)
+    assert found["reward"]["difference"] == pytest.approx(0.4)
+    assert found["improvement_percent"] == pytest.approx(200.0)
+    assert found["improvement"] == "Improvement: 200.0 %"
+    low, high = found["reward"]["ci95"]
+    assert low < 0.4 <= high
+    assert set(found["before"]["components"]) == set(report.COMPONENTS)
+    assert found["before"]["difficulties"]["easy"]["f1_greedy"] == pytest.approx(0.3)
+    assert found["before"]["tiers"]["focused"]["n"] == 4
+    assert found["before"]["latency"]["one_at_a_time"]["p50_s"] == pytest.approx(2.0)
+
+
+def test_an_improvement_from_0_has_no_percentage() -> None:
+    zero = dict.fromkeys(BEFORE, 0.0)
+    found = compare_models(
+        {"before": rows("before", zero), "after": rows("after", AFTER)},
+        {"before": [], "after": []},
+        BOOTSTRAP,
+    )
+    assert found["improvement_percent"] is None
+    assert found["improvement"] == "Improvement: from 0 to 0.600"
+
+
+def test_a_transcript_keeps_the_tree_and_drops_token_ids() -> None:
+    played = episode("g1-easy-1", 0.5)
+    played.frames[1] = FrameRecord(1, 0, 1, "rlm", [TurnRecord("part", "FINAL(1)", "stop")])
+    played.frame_scores = {1: 0.25}
+    found = transcript(played, "after", "greedy")
+    assert [frame["parent"] for frame in found["frames"]] == [None, 0]
+    assert found["frames"][1]["score"] == 0.25
+    assert found["frames"][0]["turns"][0] == {
+        "observation": "question",
+        "text": "FINAL([])",
+        "finish": "stop",
+        "tokens": 2,
+    }
+
+
+def test_metrics_beside_the_reward_are_means_over_those_that_have_them() -> None:
+    played = [episode("g1-easy-1", 1.0), episode("g1-easy-2", 0.5), episode("g2-easy-1", 0.0)]
+    played[1].metrics = AnswerMetrics(precision=1, recall=1, f1=1, exact_match=True, canary=True)
+    played[2].metrics = AnswerMetrics(precision=0, recall=0, f1=0, canary=False)
+    found = summary([episode_row(one, "before", "greedy", 0, 0.5) for one in played])
+    assert found["exact_match"] == 1.0  # the third was played before it was counted
+    assert found["paper_f1"] == 1.0
+    assert found["canary_rate"] == pytest.approx(0.5)  # the first problem has no such paper

@@ -1,0 +1,320 @@
+"""The trainer's losses against plain loops over one step worked by hand.
+
+Group 0: a tree of depth 2 with an `llm` frame and a truncated child (reward 0.9), a root alone
+(0.3), and a void tree. Group 1: a tree whose child gave no answer (0.8), a root alone (0.2).
+Without scaling the advantages are +0.3, -0.3, none, +0.3, -0.3.
+
+    tree 0   0 root, turns of 4 and 3 tokens           weight 1     advantage +0.3
+             ├─ 1 child, 3 tokens                             1/3             +0.3
+             │  └─ 4 grandchild, 2 tokens                     1/3             +0.3
+             ├─ 2 llm frame, 2 tokens                         1/3             +0.3
+             └─ 3 truncated child, 5 tokens                   0: masked, but one of k = 3
+    tree 1   0 root, 2 tokens                                 1               -0.3
+    tree 2   as tree 0, void                                  0
+    tree 3   0 root, 4 tokens                                 1               +0.3
+             └─ 1 child that used up its turns, 3 tokens      1               min(+0.3, 0)
+    tree 4   0 root, 3 tokens                                 1               -0.3
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from helpers.tiny_trees import random_turn, tiny_model, tiny_tokenizer
+
+from agent.rollouts.trajectory import FrameRecord, Trajectory
+from agent.settings import TrainSettings
+from agent.training.trainer import TreeGRPOTrainer
+
+SETTINGS = TrainSettings(
+    steps=2,
+    problems_per_step=2,
+    group_size=3,
+    learning_rate=1e-2,
+    warmup_steps=0,
+    scale_rewards="none",
+    micro_batch_rows=64,
+    num_iterations=2,
+    max_step_kl=1e9,
+    save_every=100,
+)
+
+FRAMES = [
+    {0: (1, 0.3), 1: (1 / 3, 0.3), 4: (1 / 3, 0.3), 2: (1 / 3, 0.3)},
+    {0: (1, -0.3)},
+    {},
+    {0: (1, 0.3), 1: (1, 0.0)},
+    {0: (1, -0.3)},
+]
+"""Of each tree: frame -> (weight, advantage), where the weight is not 0."""
+
+DAPO = 7 + (3 + 2 + 2) / 3 + 2 + (4 + 3) + 3
+"""Sum of weight x mask."""
+
+CONSTANT = 4 * 512
+"""Valid trees x max_frame_tokens."""
+
+
+def play(model: torch.nn.Module, step: int) -> list[list[Trajectory]]:
+    rng = np.random.default_rng(step)
+
+    def turn(*args, **kwargs):
+        return random_turn(model, rng, *args, **kwargs)
+
+    def deep(**outcome) -> Trajectory:
+        first = turn([], [2, 3, 4], 4)
+        frames = {
+            0: FrameRecord(0, None, 0, "rlm", [first, turn([first], [5, 6], 3)], "final"),
+            1: FrameRecord(1, 0, 1, "rlm", [turn([], [7, 8], 3)], "final"),
+            2: FrameRecord(2, 0, 1, "llm", [turn([], [9], 2)], "final"),
+            3: FrameRecord(3, 0, 1, "rlm", [turn([], [10], 5, finish="length")], "truncated"),
+            4: FrameRecord(4, 1, 2, "rlm", [turn([], [11, 12, 13, 14], 2)], "final"),
+        }
+        return Trajectory("p", "easy", frames=frames, **outcome)
+
+    def root(length: int, reward: float) -> Trajectory:
+        frames = {0: FrameRecord(0, None, 0, "rlm", [turn([], [2, 3], length)], "final")}
+        return Trajectory("p", "easy", frames=frames, reward=reward)
+
+    group = [deep(reward=0.9), root(2, 0.3), deep(void="connection lost")]
+    silent = root(4, 0.8)
+    silent.frames[1] = FrameRecord(1, 0, 1, "rlm", [turn([], [15] * 6, 3)], "max_turns")
+    return [group, [silent, root(3, 0.2)]]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def make_trainer(folder, **changes) -> TreeGRPOTrainer:
+    return TreeGRPOTrainer(
+        tiny_model(),
+        tiny_tokenizer(),
+        SETTINGS.model_copy(update=changes),
+        output_dir=folder,
+        rollout=play,
+        on_step=lambda step, logs: None,
+        state=dict,
+    )
+
+
+def move(model: torch.nn.Module, seed: int = 0) -> None:
+    """Another policy: random steps of what is trained."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.requires_grad:
+                weight += 0.06 * torch.randn(weight.shape, generator=generator)
+
+
+def gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+
+
+def token_logps(model: torch.nn.Module, frame: FrameRecord) -> torch.Tensor:
+    """Log-probabilities of all tokens the frame sampled, turn after turn."""
+    ids: list[int] = []
+    found = []
+    for turn in frame.turns:
+        at = len(ids) + len(turn.prompt_ids)
+        ids += turn.prompt_ids + turn.sampled_ids
+        logits = model(input_ids=torch.tensor([ids])).logits[0, at - 1 : -1]
+        targets = torch.tensor(turn.sampled_ids)[:, None]
+        found.append(torch.log_softmax(logits.float(), -1).gather(1, targets)[:, 0])
+    return torch.cat(found)
+
+
+Logps = dict[tuple[int, int], torch.Tensor]
+
+
+@torch.no_grad()
+def all_logps(model: torch.nn.Module, trees: Sequence[Trajectory]) -> Logps:
+    """Of every frame, as the model now is; a copy of it would still call the patched original."""
+    return {
+        (index, number): token_logps(model, trees[index].frames[number])
+        for index, frames in enumerate(FRAMES)
+        for number in frames
+    }
+
+
+def written_out(
+    model: torch.nn.Module,
+    old: Logps,
+    base: Logps,
+    trees: Sequence[Trajectory],
+    settings: TrainSettings,
+) -> tuple[torch.Tensor, dict[str, float]]:
+    """The loss of the whole step, token by token, and weighted means of its parts."""
+    total = torch.zeros(())
+    clipped = kl_sum = 0.0
+    low, high = 1 - settings.epsilon_low, 1 + settings.epsilon_high
+    for index, frames in enumerate(FRAMES):
+        for number, (weight, advantage) in frames.items():
+            now = token_logps(model, trees[index].frames[number])
+            for new, then, ref in zip(now, old[index, number], base[index, number], strict=True):
+                ratio = torch.exp(new - then)
+                if settings.loss_type == "cispo":
+                    token = -ratio.detach().clamp(max=high) * advantage * new
+                else:
+                    token = -torch.min(ratio * advantage, ratio.clamp(low, high) * advantage)
+                too_low = ratio < low and advantage < 0 and settings.loss_type != "cispo"
+                clipped += weight * float(too_low or (ratio > high and advantage > 0))
+                kl = torch.exp(ref - new) - (ref - new) - 1
+                kl_sum += weight * kl.item()
+                total = total + weight * (token + settings.kl_beta * kl)
+    normaliser = CONSTANT if settings.loss_type == "dr_grpo" else DAPO
+    return total / normaliser, {"clipped": clipped / DAPO, "kl": kl_sum / DAPO}
+
+
+@pytest.mark.parametrize("method", ["full", "lora"])
+@pytest.mark.parametrize("kl_beta", [0.0, 0.5])
+@pytest.mark.parametrize("loss_type", ["dapo", "dr_grpo", "cispo"])
+def test_loss_and_gradient_are_those_written_out(tmp_path, loss_type, kl_beta, method):
+    trainer = make_trainer(tmp_path, loss_type=loss_type, kl_beta=kl_beta, method=method)
+    model, settings = trainer.live_model, trainer._settings
+    fresh = {n: p.detach().clone() for n, p in model.named_parameters()}
+    move(model, seed=1)
+    trees = [tree for group in play(model, 1) for tree in group]
+    sampled = all_logps(model, trees)
+    with torch.no_grad():
+        moved = {n: p.detach().clone() for n, p in model.named_parameters()}
+        model.load_state_dict(fresh, strict=False)  # the base: a fresh adapter changes nothing
+        base = all_logps(model, trees)
+        model.load_state_dict(moved, strict=False)
+    metrics = trainer._metrics["train"]
+    for update, policy in enumerate(("the one that sampled", "another")):
+        if update:
+            move(model, seed=2)
+        model.zero_grad()
+        loss = trainer.training_step(model, [update])
+        found = gradients(model)
+        model.zero_grad()
+        expected, parts = written_out(model, sampled, base, trees, settings)
+        expected.backward()
+        assert loss.item() == pytest.approx(expected.item(), rel=1e-4, abs=1e-6), policy
+        for name, gradient in gradients(model).items():
+            torch.testing.assert_close(found[name], gradient, rtol=1e-3, atol=1e-6)
+        name = "cispo_clip_ratio" if loss_type == "cispo" else "clip_ratio/region_mean"
+        assert metrics[name][-1] == pytest.approx(parts["clipped"], abs=1e-6)
+        if kl_beta:
+            assert metrics["kl"][-1] == pytest.approx(parts["kl"], rel=1e-3)
+            assert parts["kl"] > 0.01
+    assert metrics[name][0] == 0  # ratios are exactly 1
+    assert parts["clipped"] > 0.05
+    assert metrics["train/ratio_deviation"][-1] > 0.05
+    assert len(metrics["train/ratio_deviation"]) == 1
+
+
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_the_divergence_is_0_at_the_start_for_roots_and_children(tmp_path, method):
+    trainer = make_trainer(tmp_path, kl_beta=0.5, method=method, micro_batch_rows=4)
+    trainer.training_step(trainer.live_model, [0])
+    rows = 0
+    for batch in trainer._batches:
+        sampled = batch["env_mask"]
+        assert torch.equal(
+            batch["ref_per_token_logps"][sampled], batch["old_per_token_logps"][sampled]
+        )
+        rows += len(sampled)
+    assert rows == 14
+    assert trainer._metrics["train"]["kl"] == [0.0] * 4
+
+
+def test_a_row_without_advantage_still_has_a_divergence(tmp_path):
+    def forwarded(**changes) -> float:
+        trainer = make_trainer(tmp_path, steps=10, **changes)
+        trainer._generate_and_score_completions([2])  # step 3 compares nothing
+        trainer.training_step(trainer.live_model, [2 * 2])
+        return trainer._metrics["train"]["train/rows_forwarded"][-1]
+
+    assert forwarded() == 7
+    assert forwarded(kl_beta=0.1) == 8
+
+
+def test_the_divergence_pulls_the_policy_back_to_the_base(tmp_path):
+    trainer = make_trainer(tmp_path, kl_beta=1.0, method="full")
+    model = trainer.live_model
+    start = [weight.detach().clone() for weight in model.parameters()]
+    move(model)
+    flat = play(model, 1)
+    for group in flat:
+        for tree in group:
+            tree.reward = None if tree.void else 0.5
+    trainer._rollout = lambda model, step: flat
+    model.zero_grad()
+    trainer.training_step(model, [0])
+    towards = sum(
+        (weight.grad * (weight - origin)).sum().item()
+        for weight, origin in zip(model.parameters(), start, strict=True)
+    )
+    assert towards > 0
+
+
+@pytest.mark.parametrize("loss_type", ["dapo", "dr_grpo"])
+def test_an_update_does_not_depend_on_the_micro_batches(tmp_path, loss_type):
+    """14 rows of 3 to 12 tokens: of weight 1, 1/3 and 0, masked, and padded to their longest."""
+    weights = {}
+    for rows in (4, 7, 32):
+        trainer = make_trainer(
+            tmp_path / str(rows),
+            loss_type=loss_type,
+            kl_beta=0.1,
+            micro_batch_rows=rows,
+            max_step_kl=2e-3,
+        )
+        start = {n: p.detach().clone() for n, p in trainer.live_model.named_parameters()}
+        trainer.resume(None)
+        weights[rows] = dict(trainer.live_model.named_parameters())
+    moved = max((weights[32][name] - weight).abs().max().item() for name, weight in start.items())
+    assert moved > 1e-3
+    for rows in (4, 7):
+        for name, weight in weights[32].items():
+            torch.testing.assert_close(weights[rows][name], weight, rtol=0, atol=0.01 * moved)
+
+
+def test_updates_on_one_rollout_play_once_and_count_as_one_step(tmp_path):
+    played = []
+
+    def rollout(model, step):
+        played.append(step)
+        return play(model, step)
+
+    steps: list[int] = []
+    trainer = TreeGRPOTrainer(
+        tiny_model(),
+        tiny_tokenizer(),
+        SETTINGS.model_copy(update={"num_iterations": 3, "save_every": 1}),
+        output_dir=tmp_path,
+        rollout=rollout,
+        on_step=lambda step, logs: steps.append(step),
+        state=lambda: {"fingerprint": {}},
+    )
+    trainer.resume(None)
+    assert played == [1, 2]
+    assert steps == [1, 2]
+    assert trainer.state.global_step == 6
+
+
+def test_all_updates_on_one_rollout_stay_within_the_limit_together(tmp_path):
+    kl = {}
+    for limit in (1e-3, 1e9):
+        trainer = make_trainer(
+            tmp_path / str(limit), num_iterations=4, max_step_kl=limit, learning_rate=0.05
+        )
+        seen: list[float] = []
+        trainer._on_step = lambda step, logs, seen=seen, t=trainer: seen.append(t._step_kl())
+        trainer.resume(None)
+        kl[limit] = seen
+    assert all(0 < value <= 1e-3 for value in kl[1e-3])
+    assert min(kl[1e9]) > 1e-2
+
+
+@pytest.mark.parametrize("name", ["grpo", "bnpo", "sapo", "vespo", "luspo"])
+def test_losses_that_weigh_whole_rows_are_refused(name):
+    with pytest.raises(ValueError, match=f"{name} averages or weighs whole rows"):
+        TrainSettings(loss_type=name)

@@ -1,0 +1,126 @@
+"""Texts of the harness: the weights of nano depend on each compact one."""
+
+import re
+
+import pytest
+
+from env import prompts
+from env.settings import LimitSettings
+
+LIMITS = LimitSettings()
+
+
+def _texts(messages: list[prompts.Message]) -> list[tuple[str, str]]:
+    return [(message.role, message.content) for message in messages]
+
+
+def test_compact_root() -> None:
+    messages = prompts.root_messages("compact", LIMITS, 0, "Report Kalvot on Mirbex.", 5, True)
+    assert _texts(messages) == [
+        ("system", "Find every sentence that answers. Write one repl block."),
+        ("user", "Report Kalvot on Mirbex.\ncontext: 5 papers\nhint: use both names"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("context", "line"),
+    [
+        ("text", "context: str"),
+        ({"p1": "a", "p2": "b"}, "context: 2 papers"),
+        (None, "context: none"),
+    ],
+)
+def test_compact_child(context: object, line: str) -> None:
+    messages = prompts.child_messages("compact", LIMITS, 0, "Kalvot on Mirbex", context)
+    assert _texts(messages) == [
+        ("system", "Find the sentences in your part. Write one repl block."),
+        ("user", f"Kalvot on Mirbex\n{line}"),
+    ]
+
+
+def test_compact_llm() -> None:
+    assert _texts(prompts.llm_messages("compact", "Is it?")) == [
+        ("system", "Answer."),
+        ("user", "Is it?"),
+    ]
+
+
+def test_full_style_says_every_name_and_limit() -> None:
+    system = prompts.root_messages("full", LIMITS, 7, "Why?", 5, False)[0].content
+    for name in (
+        "search(",
+        "list_papers(",
+        "get_abstract(",
+        "extract(",
+        "SHOW_VARS(",
+        "llm_query(",
+        "llm_query_batched(",
+        "rlm_query(",
+        "rlm_query_batched(",
+        "FINAL(",
+        "FINAL_VAR(",
+        "window=7",
+        f"{LIMITS.max_turns} turns",
+        f"{LIMITS.max_frames} agents",
+        f"{LIMITS.observation_chars} characters",
+    ):
+        assert name in system, name
+    assert "{{" not in system
+    assert not any(f"{{{name}" in system for name in LimitSettings.model_fields)
+
+
+def test_the_worked_examples_are_python_with_the_functions_of_the_repl() -> None:
+    root = prompts.root_messages("full", LIMITS, 7, "Why?", 5, False)[0].content
+    child = prompts.child_messages("full", LIMITS, 7, "Why?", "a text")[0].content
+    blocks = re.findall(r"^```repl\n(.*?)^```$", root + child, re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 3
+
+    handed: list[str] = []
+
+    def ask(questions: list[str], papers: list[str]) -> list[list[str]]:
+        handed.extend(papers)
+        return [[paper] for paper in papers]
+
+    context = {"a": "Kalvot on Mirbex: 3.", "b": "Kalvot is here.", "c": "Nothing."}
+    found = {"a": ["Kalvot on Mirbex: 3."], "b": ["Kalvot is here."]}
+    answers: list[object] = []
+    names = {
+        "context": context,
+        "search": lambda text, _: found if isinstance(text, dict) else found["a"],
+        "rlm_query_batched": ask,
+        "FINAL": answers.append,
+    }
+    exec(blocks[0] + blocks[1], names)
+    exec(blocks[2], names | {"context": context["a"]})
+    assert handed == [context["a"]]
+    assert answers == [[[context["a"]]], [context["a"]]]
+
+
+def test_observation_is_output_then_names_then_trouble() -> None:
+    text = prompts.cell_message("5\n", 0, ["h", "p"], "ValueError: no", LIMITS)
+    assert text == "5\nnew: h, p\nValueError: no"
+    assert prompts.cell_message("", 0, [], "", LIMITS) == "(no output)"
+    assert prompts.cell_message("abc", 40, [], "", LIMITS) == "abc\n[40 characters cut]"
+
+
+def test_mistakes_read_one_line_that_says_how() -> None:
+    for text in (
+        prompts.blocks_message(0),
+        prompts.blocks_message(3),
+        prompts.syntax_message("  x = (\nSyntaxError: '(' was never closed (line 1)"),
+    ):
+        assert text.startswith("error: ")
+        assert "\n" not in text
+
+
+@pytest.mark.parametrize(
+    "token", ["<|im_end|>", "<|im_start|>user", "</s>", "<end_of_turn>", "[/INST]", "<think>"]
+)
+def test_no_text_can_end_the_users_message(token: str) -> None:
+    shown = prompts.cell_message(f"a {token} b", 0, [], "", LIMITS)
+    assert token not in shown
+    assert token not in prompts.child_messages("compact", LIMITS, 0, token, None)[1].content
+
+
+def test_lone_surrogates_do_not_reach_the_wire() -> None:
+    prompts.cell_message("a \ud800 b", 0, [], "", LIMITS).encode("utf-8")

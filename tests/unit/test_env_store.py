@@ -1,0 +1,103 @@
+"""The server's problems."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from agent.rollouts.specs import read_specs
+from env.errors import ProblemError, SettingsError
+from env.problems.settings import SyntheticSettings
+from env.problems.store import COLUMNS, ProblemStore
+
+SMALL = SyntheticSettings(collections={"train": 3, "validation": 1, "test": 2})
+
+
+@pytest.fixture(scope="module")
+def store() -> ProblemStore:
+    return ProblemStore.generate(SMALL)
+
+
+@pytest.fixture(scope="module")
+def folder(store: ProblemStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("problems")
+    rows = []
+    for problem_id in store.ids():
+        row = store.get(problem_id).model_dump(mode="json")
+        rows.append(
+            {**row, "papers": json.dumps(row["papers"]), "evidence": json.dumps(row["evidence"])}
+        )
+    table = pd.DataFrame(rows)[list(COLUMNS)]
+    for split, part in table.groupby("split"):
+        part.to_parquet(path / f"{split}.parquet")
+    return path
+
+
+def test_a_folder_holds_what_was_generated(store: ProblemStore, folder: Path) -> None:
+    loaded = ProblemStore.load(folder)
+    assert len(loaded) == len(store) > 0
+    for problem_id in store.ids("test", "hard"):
+        assert loaded.get(problem_id) == store.get(problem_id)
+    assert loaded.most_gold_papers() == store.most_gold_papers() == 6
+
+
+def test_pick_is_a_function_of_the_seed(store: ProblemStore, folder: Path) -> None:
+    loaded = ProblemStore.load(folder)
+    ids = [store.pick("train", "easy", seed).problem_id for seed in range(9)]
+    assert ids == [loaded.pick("train", "easy", seed).problem_id for seed in range(9)]
+    assert len(set(ids)) == 9
+
+
+def test_unknown_problems_are_key_errors(store: ProblemStore) -> None:
+    with pytest.raises(KeyError):
+        store.get("no such")
+    with pytest.raises(KeyError):
+        store.pick("train", "impossible", 0)
+
+
+def test_a_client_reads_public_columns_only(folder: Path, store: ProblemStore) -> None:
+    specs = read_specs(folder / "test.parquet")
+    assert [spec.problem_id for spec in specs] == store.ids("test")
+    problem = store.get(specs[0].problem_id)
+    assert vars(specs[0]) == {
+        "problem_id": problem.problem_id,
+        "seed": 0,
+        "difficulty": problem.difficulty,
+        "collection_id": problem.collection_id,
+        "tier": problem.tier,
+    }
+
+
+def test_missing_data_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="prepare"):
+        ProblemStore.load(tmp_path)
+    with pytest.raises(SettingsError, match="prepare"):
+        read_specs(tmp_path / "test.parquet")
+    pd.DataFrame({"problem_id": ["a"]}).to_parquet(tmp_path / "train.parquet")
+    with pytest.raises(SettingsError, match="evidence"):
+        ProblemStore.load(tmp_path)
+
+
+def test_data_of_an_earlier_version_says_what_to_do(folder: Path) -> None:
+    path = folder / "test.parquet"
+    pd.read_parquet(path).rename(columns={"collection_id": "group_id"}).to_parquet(path)
+    says = r"columns \['collection_id'\] are missing.*Run the stage `prepare` again"
+    for read in (lambda: ProblemStore.load(folder), lambda: read_specs(path)):
+        with pytest.raises(SettingsError, match=says):
+            read()
+
+
+def test_a_broken_row_is_named_without_its_gold(store: ProblemStore) -> None:
+    row = store.get(store.ids()[0]).model_dump(mode="json")
+    row["papers"] = json.dumps(row["papers"])
+    row["evidence"] = json.dumps([{"fact_id": "f", "spans": [{"text": "secret gold"}]}])
+    with pytest.raises(ProblemError, match=row["problem_id"]) as caught:
+        ProblemStore([row], "test").get(row["problem_id"])
+    assert "secret gold" not in str(caught.value)
+
+
+def test_an_id_stands_once(store: ProblemStore) -> None:
+    problem = store.get(store.ids()[0])
+    with pytest.raises(SettingsError, match="twice"):
+        ProblemStore([problem, problem], "test")

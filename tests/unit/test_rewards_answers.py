@@ -1,0 +1,131 @@
+"""Answers in a wrong form earn nothing, however close they are to the evidence.
+
+Each answer is one that the sandbox passes on unchanged. `tests/attacks/test_rewards_exploits.py`
+plays the answers whose fate the sandbox decides.
+"""
+
+from __future__ import annotations
+
+import string
+from typing import Any
+
+import pytest
+
+from env.problems.schema import Problem
+from env.problems.synthetic import generate
+from rewards.combine import COMPONENTS, EpisodeFacts, Score, score
+from tasks.config import Params, resolve
+
+WORLDS = {"names": resolve("nano"), "papers": resolve("papers")}
+LOOKALIKES = str.maketrans("aeo", "\u0430\u0435\u043e")
+
+
+def problem_of_each_level(params: Params) -> list[Problem]:
+    few = {"collections": {"train": 0, "validation": 0, "test": 1}, "questions_per_collection": 1}
+    return generate(params.prepare.synthetic.model_copy(update=few))
+
+
+PROBLEMS = {world: problem_of_each_level(params) for world, params in WORLDS.items()}
+
+
+def earned(problem: Problem, answer: Any, params: Params) -> Score:
+    """The score that an expert would earn with this answer."""
+    gold = problem.gold_papers
+    facts = EpisodeFacts(
+        papers={paper.paper_id: paper.text for paper in problem.papers},
+        evidence=[[(s.paper_id, s.start, s.end) for s in f.spans] for f in problem.evidence],
+        answer=answer,
+        answered=True,
+        papers_read=frozenset(gold),
+        turns=1 + len(gold),
+        turns_with_error=0,
+        turns_with_one_block=1 + len(gold),
+        sub_calls=len(gold),
+    )
+    return score(facts, params.rewards)
+
+
+def place(paper_id: str, start: Any, end: Any) -> dict[str, Any]:
+    return {"paper_id": paper_id, "start": start, "end": end}
+
+
+def wrong_answers(problem: Problem) -> dict[str, Any]:
+    """Wrong forms of gold, and texts and places that hold none, by name."""
+    papers = {paper.paper_id: paper.text for paper in problem.papers}
+    spans = [fact.spans[0] for fact in problem.evidence]
+    gold = [span.text for span in spans]
+    lines = [line for text in papers.values() for line in text.splitlines() if len(line) > 12]
+    first, second, *_ = papers.values()
+
+    def elsewhere(quote: str) -> str:
+        return next((name for name, text in papers.items() if quote not in text), "p99")
+
+    def each_paper(start: Any, end: Any) -> list[dict[str, Any]]:
+        return [place(name, start, end) for name in papers]
+
+    def from_the_end(name: str, index: int) -> int:
+        return index - len(papers[name])
+
+    return {
+        "gold in other case": [quote.swapcase() for quote in gold],
+        "gold with lookalikes": [quote.translate(LOOKALIKES) for quote in gold],
+        "gold with invisible characters": ["\u200b".join(quote) for quote in gold],
+        "gold in a sentence of its own": [f"It says: {quote}" for quote in gold],
+        "gold glued to another paper": " ".join([*gold, *(t[:40] for t in papers.values()), "so"]),
+        "gold quoted from another paper": [
+            {"paper_id": elsewhere(quote), "text": quote} for quote in gold
+        ],
+        "gold quoted without its paper": [{"text": quote} for quote in gold],
+        "gold under keys of its own": {
+            "answer": gold,
+            "evidence": [span.model_dump() for span in spans],
+        },
+        "gold with float indices": [place(s.paper_id, float(s.start), float(s.end)) for s in spans],
+        "gold with indices as text": [place(s.paper_id, str(s.start), str(s.end)) for s in spans],
+        "gold with indices from the end": [
+            place(s.paper_id, *(from_the_end(s.paper_id, i) for i in (s.start, s.end)))
+            for s in spans
+        ],
+        "gold with its ends swapped": [place(s.paper_id, s.end, s.start) for s in spans],
+        "nothing": None,
+        "indices as floats": each_paper(0.0, 40.0),
+        "indices as text": each_paper("0", "40"),
+        "indices as truth values": each_paper(False, 40),
+        "negative indices": each_paper(-40, -1),
+        "places as triples": [[name, 0, 40] for name in papers],
+        "too many items": [
+            *papers.values(),
+            *(place(name, k, k + 40) for name in papers for k in range(2001)),
+        ],
+        "single characters": list(string.printable),
+        "a paper that is not there": [place("p99", 0, 40)],
+        "names of papers": list(papers),
+        "the context itself": papers,
+        "the context as one text": "\n\n".join(papers.values()),
+        "glued over two papers": [first[-40:] + second[:40]],
+        "every line in other case": [line.swapcase() for line in lines if line.upper() != line],
+        "every line with lookalikes": [
+            line.translate(LOOKALIKES) for line in lines if line.translate(LOOKALIKES) != line
+        ],
+        "every line with invisible characters": ["\u200b".join(line) for line in lines],
+        "paraphrase": [f"It is said that {problem.question}"],
+        "the question in other words": [problem.question, problem.question.lower()],
+    }
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("name", wrong_answers(PROBLEMS["names"][0]))
+def test_an_answer_in_a_wrong_form_earns_nothing(world: str, name: str) -> None:
+    for problem in PROBLEMS[world]:
+        one = earned(problem, wrong_answers(problem)[name], WORLDS[world])
+        assert one.components == dict.fromkeys(COMPONENTS, 0.0)
+        assert one.total == 0.0
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("keys", [["paper_id", "start", "end"], ["paper_id", "text"], []])
+def test_the_same_gold_in_a_right_form_earns_all(world: str, keys: list[str]) -> None:
+    for problem in PROBLEMS[world]:
+        spans = [fact.spans[0].model_dump() for fact in problem.evidence]
+        answer = [{key: s[key] for key in keys} if keys else s["text"] for s in spans]
+        assert earned(problem, answer, WORLDS[world]).total == pytest.approx(1.0)

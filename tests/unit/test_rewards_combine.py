@@ -1,0 +1,353 @@
+"""The whole reward: bounds, monotonicity, and values worked by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import isfinite
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rewards.combine import COMPONENTS, EpisodeFacts, score
+from rewards.rubrics import EpisodeRubric
+from rewards.settings import RewardSettings, WeightSettings
+
+SETTINGS = RewardSettings()
+LINES = {
+    "p1": ["A study of Filtod.", "Kalvot scores 42 on Mirbex.", "Pezmas gets a prize in 1999."],
+    "p2": ["On Mirbex, Kalvot gets 58.", "Sevzex reaches 94 on Mirbex.", "Kalvot is not new."],
+    "p3": ["A study of Moklep.", "Kalvot reaches 71 on Gexzuk.", "Lufkig scores 25 on Pudlep."],
+    "p4": ["A study of Vaplep.", "Kotkat scores 29 on Fodjum.", "Kalvot scores 42 on Mirbex."],
+}
+PAPERS = {paper_id: "\n".join(lines) for paper_id, lines in LINES.items()}
+
+
+def place(paper_id: str, sentence: str) -> tuple[str, int, int]:
+    start = PAPERS[paper_id].index(sentence)
+    return paper_id, start, start + len(sentence)
+
+
+TWICE = "Kalvot scores 42 on Mirbex."
+ONCE = "On Mirbex, Kalvot gets 58."
+EVIDENCE = [[place("p1", TWICE), place("p4", TWICE)], [place("p2", ONCE)]]
+GOLD = [TWICE, ONCE]
+WRONG = [line for lines in LINES.values() for line in lines if line not in GOLD and len(line) > 12]
+
+
+def facts(answer: Any, **changes: Any) -> EpisodeFacts:
+    expert = EpisodeFacts(
+        papers=PAPERS,
+        evidence=EVIDENCE,
+        answer=answer,
+        answered=True,
+        papers_read=frozenset({"p1", "p2"}),
+        turns=4,
+        turns_with_error=0,
+        turns_with_one_block=4,
+        sub_calls=2,
+    )
+    return replace(expert, **changes)
+
+
+def primary(answer: Any) -> float:
+    return score(facts(answer), SETTINGS).components["primary_objective"]
+
+
+def total(answer: Any, **changes: Any) -> float:
+    return score(facts(answer, **changes), SETTINGS).total
+
+
+# --- values
+
+
+def test_the_gold_answer_earns_the_maximum() -> None:
+    best = score(facts(GOLD), SETTINGS)
+    assert best.total == pytest.approx(1.0)
+    assert best.components == dict.fromkeys(COMPONENTS, 1.0)
+    assert (best.precision, best.recall, best.f1) == (1.0, 1.0, 1.0)
+
+
+@pytest.mark.parametrize("answer", [None, [], "", "Kalvot got 42", [float("nan"), *GOLD], 1e999])
+def test_an_answer_that_points_nowhere_earns_nothing(answer: Any) -> None:
+    worst = score(facts(answer), SETTINGS)
+    assert worst.total == 0.0
+    assert worst.components == dict.fromkeys(COMPONENTS, 0.0)
+
+
+def test_without_final_nothing_is_earned() -> None:
+    assert total(GOLD, answered=False) == 0.0
+
+
+def test_half_the_facts_by_hand() -> None:
+    half = score(facts([ONCE]), SETTINGS)
+    recall = 26 / 53
+    expected = 2 * recall / (1 + recall)
+    assert half.components["primary_objective"] == pytest.approx(expected)
+    assert half.components["process_quality"] == 1.0  # the gate is open: primary is above 0.3
+
+
+def test_wrong_characters_are_free_up_to_a_third_of_gold_but_not_for_precision() -> None:
+    within = ["Kalvot is not new"]
+    assert len(within[0]) <= 53 / 3
+    one = score(facts([*GOLD, *within]), SETTINGS)
+    # Gold is at three places: 27 + 27 + 26 right characters.
+    precision = 80 / 97
+    assert one.components["primary_objective"] == pytest.approx(2 * precision / (precision + 1))
+    assert one.precision == pytest.approx(precision)
+
+
+def test_dilution_cuts_below_f1_by_hand() -> None:
+    wrong = [WRONG[1], WRONG[2]]
+    extra = sum(map(len, wrong))
+    precision = 80 / (80 + extra)
+    f1 = 2 * precision / (precision + 1)
+    assert primary([*GOLD, *wrong]) == pytest.approx(f1 * (1.25 - 0.75 * extra / 53))
+
+
+def test_from_five_thirds_of_gold_in_wrong_characters_nothing_is_left() -> None:
+    assert primary([*GOLD, *WRONG]) == 0.0
+
+
+def test_a_fact_needs_one_item_that_covers_nearly_all_of_it() -> None:
+    assert primary([ONCE[:-1]]) > 0.6
+    assert primary([ONCE[:-3]]) == 0.0
+    shards = [ONCE[:13], ONCE[13:]]
+    assert score(facts(shards), SETTINGS).f1 == 26 / 53 * 2 / (1 + 26 / 53)
+    assert primary(shards) == 0.0
+
+
+def test_an_alternative_elsewhere_is_as_good() -> None:
+    start, end = EVIDENCE[0][1][1:]
+    other = {"paper_id": "p4", "start": start, "end": end}
+    assert primary([other, ONCE]) == pytest.approx(1.0)
+    assert total([other, ONCE], papers_read=frozenset({"p4", "p2"})) == pytest.approx(1.0)
+
+
+# --- the other components
+
+
+def test_process_is_recall_of_gold_papers_less_the_share_of_others() -> None:
+    def process(*read: str) -> float:
+        one = score(facts(GOLD, papers_read=frozenset(read)), SETTINGS)
+        return one.components["process_quality"]
+
+    assert process("p1", "p2") == 1.0
+    assert process("p1") == 0.5
+    assert process() == 0.0
+    assert process("p1", "p2", "p4") == 1.0  # an alternative: neither needed nor wrong
+    assert process("p1", "p2", "p3") == 0.0  # p3 is the only other paper
+    assert process("p3") == 0.0
+
+
+def test_errors_cost_process_and_missing_blocks_cost_format() -> None:
+    one = score(facts(GOLD, turns_with_error=1, turns_with_one_block=3), SETTINGS)
+    assert one.components["process_quality"] == 0.75
+    assert one.components["format_compliance"] == 0.75
+
+
+@pytest.mark.parametrize(
+    ("gold_papers", "sub_calls", "gain"),
+    [(1, 1, 0.067), (6, 0, 0.115), (7, 0, 0.120)],
+    ids=["handed to a child", "six printed by the root", "seven printed by the root"],
+)
+def test_sub_calls_for_show_hide_a_malformed_turn_by_no_more_than(
+    gold_papers: int, sub_calls: int, gain: float
+) -> None:
+    # Three turns: a malformed one; the child's, or the one that prints; the one that ends.
+    quotes = [f"Kalvot scores {n} on Mirbex." for n in range(gold_papers)]
+    papers = {quote: quote for quote in quotes}
+
+    def earned(shown: int, bad: int = 1) -> float:
+        turns = 2 + bad + shown
+        episode = EpisodeFacts(
+            papers=papers | {"another": "Sevzex is not new."},
+            evidence=[[(quote, 0, len(quote))] for quote in quotes],
+            answer=quotes,
+            answered=True,
+            papers_read=frozenset(papers),
+            turns=turns,
+            turns_with_error=bad,
+            turns_with_one_block=turns - bad,
+            sub_calls=sub_calls + shown,
+        )
+        return score(episode, SETTINGS).total
+
+    hidden = max(earned(shown) for shown in range(32))
+    assert hidden - earned(0) == pytest.approx(gain, abs=0.0005)
+    assert hidden < earned(0, bad=0) == 1.0
+
+
+def test_without_evidence_process_and_format_keep_their_floor() -> None:
+    wrong = score(facts([WRONG[0]]), SETTINGS)
+    assert wrong.components["primary_objective"] == 0.0
+    assert wrong.components["process_quality"] == pytest.approx(0.4)
+    assert wrong.components["format_compliance"] == pytest.approx(0.4)
+    assert wrong.components["efficiency"] == 0.0
+    assert wrong.total < 0.25
+
+
+def test_where_every_paper_is_gold_reading_all_shows_nothing() -> None:
+    papers = {"p2": PAPERS["p2"]}
+    read = frozenset(papers)
+    only = {"papers": papers, "evidence": [EVIDENCE[1]], "papers_read": read}
+    wrong = score(facts(["Kalvot is not new."], **only), SETTINGS)
+    assert wrong.components["process_quality"] == 0.0
+    assert score(facts([ONCE], **only), SETTINGS).components["process_quality"] == 1.0
+
+
+def test_efficiency_is_full_up_to_par_and_nothing_from_the_limit() -> None:
+    def efficiency(turns: int, sub_calls: int) -> float:
+        one = score(
+            facts(GOLD, turns=turns, turns_with_one_block=turns, sub_calls=sub_calls), SETTINGS
+        )
+        return one.components["efficiency"]
+
+    # Two sources: par 3 + 3 x 3 = 12, limit 36.
+    assert efficiency(8, 4) == 1.0
+    assert efficiency(16, 8) == pytest.approx(0.5)
+    assert efficiency(18, 18) == 0.0
+    assert efficiency(4, 10**400) == 0.0
+
+
+def test_weights_are_those_of_the_settings() -> None:
+    weights = WeightSettings(
+        primary_objective=0.7, process_quality=0.1, format_compliance=0.1, efficiency=0.1
+    )
+    one = score(facts([WRONG[0]]), RewardSettings(weights=weights))
+    assert one.total == pytest.approx(0.1 * 0.4 + 0.1 * 0.4)
+
+
+def test_a_problem_without_evidence_is_an_error_and_no_reward() -> None:
+    with pytest.raises(ValueError, match="evidence"):
+        score(facts(GOLD, evidence=[]), SETTINGS)
+
+
+def test_rubrics_carry_the_components_under_their_names() -> None:
+    rubric = EpisodeRubric(SETTINGS)
+    one = facts([ONCE], turns_with_error=1)
+    value = rubric(None, one)
+    expected = score(one, SETTINGS)
+    assert value == rubric.last_score == expected.total
+    assert {name: r.last_score for name, r in rubric.named_rubrics()} == expected.components
+    assert rubric.score == expected
+    rubric.reset()
+    assert rubric.score is None
+
+
+# --- negative controls: each guard stops its cheat
+
+DOCUMENTS = [PAPERS["p1"], PAPERS["p2"]]
+GUESSES = [f"Kalvot scores {n} on Mirbex." for n in range(10, 100)]
+GUESSES += [f"On Mirbex, Kalvot gets {n}." for n in range(10, 100)]
+HALVES = [TWICE[:13], TWICE[13:], ONCE[:13], ONCE[13:]]
+
+
+@pytest.mark.parametrize(
+    ("answer", "read", "without"),
+    [
+        (DOCUMENTS, {"p1", "p2"}, {"overshoot_offset": 100.0}),
+        (GUESSES, set(), {"free_misses": 2000}),
+        (HALVES, set(), {"min_cover": 0.4}),
+        ([WRONG[0]], {"p1", "p2"}, {"gate_floor": 1.0}),
+    ],
+    ids=["documents", "guesses", "shards", "tidy and wrong"],
+)
+def test_without_its_guard_the_cheat_would_pay(
+    answer: list[str], read: set[str], without: dict[str, float]
+) -> None:
+    cheat = facts(answer, papers_read=frozenset(read))
+    assert score(cheat, SETTINGS).total < 0.25
+    assert score(cheat, SETTINGS.model_copy(update=without)).total > 0.4
+
+
+# --- properties
+
+JSONISH = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=True, allow_infinity=True)
+    | st.text(max_size=40)
+    | st.text(st.characters(codec=None), max_size=20)  # lone surrogates too
+    | st.sampled_from([*GOLD, *WRONG, *PAPERS.values(), TWICE[:20], 10**400, "p1"])
+    | st.builds(
+        lambda paper, start, end: {"paper_id": paper, "start": start, "end": end},
+        st.sampled_from([*PAPERS, "p9", None, 3]),
+        st.integers(-5, 120) | st.floats() | st.booleans(),
+        st.integers(-5, 120) | st.just(10**400),
+    ),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(["paper_id", "text", "start", "end", "x"]), inner, max_size=4
+        )
+    ),
+    max_leaves=8,
+)
+SPANS = st.builds(
+    lambda paper, start, length: {"paper_id": paper, "start": start, "end": start + length},
+    st.sampled_from(list(PAPERS)),
+    st.integers(0, 60),
+    st.integers(1, 60),
+)
+PARTS = st.lists(
+    SPANS | st.sampled_from([*GOLD, *WRONG, TWICE[:20], "made up, every bit"]), max_size=6
+)
+PLACES = [
+    {"paper_id": paper_id, "start": start, "end": end}
+    for fact in EVIDENCE
+    for paper_id, start, end in fact
+]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    JSONISH,
+    st.booleans(),
+    st.sets(st.sampled_from([*PAPERS, "p9"])),
+    st.integers(0, 50),
+    st.integers(0, 50),
+    st.integers(0, 50),
+    st.integers(0, 10**30),
+)
+def test_every_value_is_finite_and_within_bounds(
+    answer: Any, answered: bool, read: set[str], turns: int, errors: int, blocks: int, calls: int
+) -> None:
+    one = score(
+        facts(
+            answer,
+            answered=answered,
+            papers_read=frozenset(read),
+            turns=turns,
+            turns_with_error=errors,
+            turns_with_one_block=blocks,
+            sub_calls=calls,
+        ),
+        SETTINGS,
+    )
+    values = [one.total, one.precision, one.recall, one.f1, *one.components.values()]
+    assert all(isfinite(value) and 0.0 <= value <= 1.0 for value in values)
+    assert tuple(one.components) == COMPONENTS
+
+
+@settings(max_examples=200, deadline=None)
+@given(PARTS, st.sampled_from([*GOLD, *PLACES]))
+def test_adding_a_whole_gold_span_never_lowers_primary(parts: list[Any], gold: Any) -> None:
+    assert primary([*parts, gold]) >= primary(parts) - 1e-12
+
+
+@settings(max_examples=200, deadline=None)
+@given(PARTS, st.sampled_from([*WRONG, "a sentence that occurs nowhere"]))
+def test_adding_a_wrong_span_never_raises_primary(parts: list[Any], wrong: str) -> None:
+    assert primary([*parts, wrong]) <= primary(parts) + 1e-12
+
+
+@settings(max_examples=200, deadline=None)
+@given(PARTS, st.randoms(use_true_random=False))
+def test_order_nesting_and_repetition_change_nothing(parts: list[Any], rng: Any) -> None:
+    mixed = parts * 2
+    rng.shuffle(mixed)
+    cut = rng.randrange(len(mixed) + 1)
+    assert score(facts([mixed[:cut], [mixed[cut:]]]), SETTINGS) == score(facts(parts), SETTINGS)

@@ -1,0 +1,362 @@
+"""Every function of the reward against brute force, and properties over arbitrary evidence.
+
+Papers are short and of two letters, so that overlaps, repeats and several occurrences of one
+text really happen. The brute force is `rewards_oracle.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import isfinite
+from typing import Any
+
+import pytest
+from helpers import rewards_oracle as oracle
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rewards.combine import COMPONENTS, EpisodeFacts, Score, score
+from rewards.metrics import exact_match, paper_f1, quotes_canary
+from rewards.primary import primary_objective
+from rewards.process import process_quality
+from rewards.reading import papers_read
+from rewards.settings import RewardSettings
+from rewards.spans import frame_score, locate, span_f1
+
+EXAMPLES = settings(max_examples=100, deadline=None, derandomize=True)
+
+
+@dataclass(frozen=True)
+class World:
+    """A problem and an answer to it."""
+
+    papers: dict[str, str]
+    facts: list[list[oracle.Alternative]]
+    answer: list[Any]
+    settings: RewardSettings
+    read: frozenset[str]
+    canaries: frozenset[str]
+
+    def episode(self, answer: Any = None) -> EpisodeFacts:
+        return EpisodeFacts(
+            papers=self.papers,
+            evidence=self.facts,
+            answer=self.answer if answer is None else answer,
+            answered=True,
+            papers_read=self.read,
+            turns=4,
+            turns_with_error=1,
+            turns_with_one_block=3,
+            sub_calls=2,
+            canaries=self.canaries,
+        )
+
+    def score(self, answer: Any = None) -> Score:
+        return score(self.episode(answer), self.settings)
+
+    def primary(self, answer: Any = None) -> float:
+        return self.score(answer).components["primary_objective"]
+
+
+@st.composite
+def alternatives(draw: st.DrawFn, papers: dict[str, str]) -> oracle.Alternative:
+    paper_id = draw(st.sampled_from(sorted(papers)))
+    start = draw(st.integers(0, len(papers[paper_id]) - 1))
+    return paper_id, start, draw(st.integers(start + 1, len(papers[paper_id])))
+
+
+@st.composite
+def items(draw: st.DrawFn, papers: dict[str, str]) -> Any:
+    """Quotes, places, near misses, junk, and lists of them."""
+    paper_id, start, end = draw(alternatives(papers))
+    quote = papers[paper_id][start:end]
+    named = draw(st.sampled_from([paper_id, *papers, "p9"]))
+    return draw(
+        st.sampled_from(
+            [
+                quote,
+                {"paper_id": named, "text": quote},
+                {"paper_id": named, "start": start, "end": end},
+                {"paper_id": named, "start": start, "end": end + draw(st.integers(-3, 9))},
+                quote + draw(st.text("abc", max_size=3)),
+                {"text": quote},
+                {"paper_id": named, "start": float(start), "end": end},
+                {"paper_id": named, "start": start, "end": end, "text": 7},
+                [quote, [quote[1:], {"paper_id": named, "start": start, "end": end}]],
+                None,
+                end,
+                draw(st.sampled_from([0.5, float("nan")])) if start == 3 else True,
+            ]
+        )
+    )
+
+
+@st.composite
+def worlds(draw: st.DrawFn, most_alternatives: int = 3) -> World:
+    papers = {
+        f"p{number}": draw(st.text("ab", min_size=1, max_size=24))
+        for number in range(draw(st.integers(1, 4)))
+    }
+    place = alternatives(papers)
+    facts = draw(
+        st.lists(st.lists(place, min_size=1, max_size=most_alternatives), min_size=1, max_size=4)
+    )
+    options = RewardSettings(
+        min_span_chars=draw(st.integers(1, 4)),
+        min_cover=draw(st.sampled_from([0.5, 0.8, 0.95, 1.0])),
+        max_items=draw(st.sampled_from([3, 2000])),
+        free_misses=draw(st.integers(0, 2)),
+        read_chars=draw(st.integers(1, 8)),
+    )
+    ids = st.frozensets(st.sampled_from(sorted(papers)))
+    made_up = st.text("abc", min_size=2, max_size=8)
+    answer = draw(st.lists(items(papers) | made_up, max_size=6))
+    return World(papers, facts, answer, options, draw(ids), draw(ids))
+
+
+def places(located: dict[str, list[tuple[int, int]]]) -> set[oracle.Char]:
+    return {
+        (paper_id, index)
+        for paper_id, intervals in located.items()
+        for start, end in intervals
+        for index in range(start, end)
+    }
+
+
+# --- agreement with brute force
+
+
+@EXAMPLES
+@given(worlds())
+def test_located_characters_and_inventions_are_those_of_brute_force(world: World) -> None:
+    found = locate(world.answer, world.papers, world.settings)
+    pieces, retrieved, invented, misses = oracle.locate(world.answer, world.papers, world.settings)
+    assert places(found.retrieved) == retrieved
+    assert (found.invented, found.misses) == (invented, misses)
+    one_by_one = [
+        {(paper_id, index) for index in range(start, end)}
+        for paper_id, intervals in found.pieces.items()
+        for start, end in intervals
+    ]
+    assert set(map(frozenset, one_by_one)) == set(map(frozenset, pieces))
+
+
+@EXAMPLES
+@given(worlds())
+def test_plain_f1_is_that_of_brute_force(world: World) -> None:
+    found = locate(world.answer, world.papers, world.settings).retrieved
+    agreement = span_f1(found, world.facts)
+    expected = oracle.span_f1(places(found), world.facts)
+    assert (agreement.precision, agreement.recall, agreement.f1) == pytest.approx(expected)
+
+
+@EXAMPLES
+@given(worlds(most_alternatives=1))
+def test_with_one_alternative_a_fact_plain_f1_is_the_published_one(world: World) -> None:
+    found = locate(world.answer, world.papers, world.settings).retrieved
+    agreement = span_f1(found, world.facts)
+    expected = oracle.published_f1(places(found), world.facts)
+    assert (agreement.precision, agreement.recall, agreement.f1) == pytest.approx(expected)
+
+
+@EXAMPLES
+@given(worlds())
+def test_primary_is_that_of_brute_force(world: World) -> None:
+    found = locate(world.answer, world.papers, world.settings)
+    *located, _ = oracle.locate(world.answer, world.papers, world.settings)
+    expected = oracle.primary_objective(*located, world.facts, world.settings)
+    assert primary_objective(found, world.facts, world.settings) == pytest.approx(expected)
+
+
+@EXAMPLES
+@given(worlds(), st.integers(0, 5), st.integers(0, 5), st.floats(0, 1))
+def test_process_is_that_of_brute_force(world: World, turns: int, errors: int, gate: float) -> None:
+    arguments = (world.papers, world.facts, set(world.read), turns, errors, gate, world.settings)
+    assert process_quality(*arguments) == pytest.approx(oracle.process_quality(*arguments))
+
+
+@EXAMPLES
+@given(worlds(), st.lists(st.text("ab", max_size=30), max_size=4))
+def test_papers_read_are_those_of_brute_force(world: World, texts: list[str]) -> None:
+    enough = world.settings.read_chars
+    gold = {paper_id for fact in world.facts for paper_id, _, _ in fact}
+    found = papers_read(world.papers, texts, enough, gold)
+    assert found == oracle.papers_read(world.papers, texts, enough, gold)
+
+
+@EXAMPLES
+@given(worlds())
+def test_metrics_beside_the_reward_are_those_of_brute_force(world: World) -> None:
+    located = locate(world.answer, world.papers, world.settings)
+    found, retrieved = located.retrieved, places(located.retrieved)
+    exact = oracle.exact_match(retrieved, located.misses, world.facts)
+    assert exact_match(located, world.facts) == exact
+    assert paper_f1(found, world.facts) == pytest.approx(oracle.paper_f1(retrieved, world.facts))
+    assert quotes_canary(found, world.facts, world.canaries) == oracle.quotes_canary(
+        retrieved, world.facts, set(world.canaries)
+    )
+
+
+@EXAMPLES
+@given(worlds(), st.data())
+def test_the_gold_answer_is_an_exact_match_and_its_papers_are_right(
+    world: World, data: st.DataObject
+) -> None:
+    chosen = [data.draw(st.sampled_from(fact)) for fact in world.facts]
+    answer = [{"paper_id": p, "start": start, "end": end} for p, start, end in chosen]
+    result = score(world.episode(answer), world.settings.model_copy(update={"min_span_chars": 1}))
+    if len(answer) > world.settings.max_items:
+        return
+    assert result.components["primary_objective"] == pytest.approx(1.0)
+    assert (result.exact_match, result.paper_f1) == (True, 1.0)
+    assert (result.precision, result.recall, result.f1) == pytest.approx((1.0, 1.0, 1.0))
+
+
+# --- properties of the score
+
+
+def values(result: Score) -> list[float]:
+    return [
+        *(result.total, result.precision, result.recall, result.f1, result.paper_f1),
+        *result.components.values(),
+    ]
+
+
+@EXAMPLES
+@given(worlds())
+def test_every_value_is_finite_and_within_bounds(world: World) -> None:
+    result = world.score()
+    assert all(isfinite(value) and 0.0 <= value <= 1.0 for value in values(result))
+    assert result.exact_match in (True, False)
+    assert (result.canary is None) == (not world.canaries)
+
+
+def room(world: World, more: int) -> World:
+    """The same world with room for every item: one too many earns nothing, by another rule."""
+    return replace(world, settings=world.settings.model_copy(update={"max_items": 2000 + more}))
+
+
+@EXAMPLES
+@given(worlds(), st.data())
+def test_adding_a_whole_gold_span_never_lowers_primary(world: World, data: st.DataObject) -> None:
+    world = room(world, 1)
+    paper_id, start, end = data.draw(st.sampled_from([a for fact in world.facts for a in fact]))
+    gold = {"paper_id": paper_id, "start": start, "end": end}
+    assert world.primary([*world.answer, gold]) >= world.primary() - 1e-12
+
+
+@EXAMPLES
+@given(worlds(), st.data())
+def test_adding_gold_as_a_bare_quote_never_lowers_primary_where_its_repeats_are_known(
+    world: World, data: st.DataObject
+) -> None:
+    """Data preparation lists every exact repeat of a gold text as an alternative."""
+    facts = [
+        [
+            place
+            for paper_id, start, end in fact
+            for place in oracle.standing(world.papers[paper_id][start:end], world.papers)
+        ]
+        for fact in world.facts
+    ]
+    world = room(replace(world, facts=facts), 1)
+    paper_id, start, end = data.draw(st.sampled_from([a for fact in facts for a in fact]))
+    gold = world.papers[paper_id][start:end]
+    assert world.primary([*world.answer, gold]) >= world.primary() - 1e-12
+
+
+@EXAMPLES
+@given(worlds(), st.data())
+def test_adding_a_wrong_span_never_raises_primary(world: World, data: st.DataObject) -> None:
+    paper_id, start, end = data.draw(alternatives(world.papers))
+    gold = {char for fact in world.facts for a in fact for char in oracle.chars(a)}
+    if oracle.chars((paper_id, start, end)) & gold:
+        return
+    wrong = {"paper_id": paper_id, "start": start, "end": end}
+    assert world.primary([*world.answer, wrong]) <= world.primary() + 1e-12
+
+
+@EXAMPLES
+@given(worlds(), st.text("abc", min_size=1, max_size=12))
+def test_adding_a_made_up_quote_never_raises_primary(world: World, quote: str) -> None:
+    if any(quote in paper for paper in world.papers.values()):
+        return
+    assert world.primary([*world.answer, quote]) <= world.primary() + 1e-12
+
+
+@EXAMPLES
+@given(worlds(), st.randoms(use_true_random=False))
+def test_order_nesting_and_repetition_change_nothing(world: World, rng: Any) -> None:
+    mixed = world.answer * 2
+    rng.shuffle(mixed)
+    cut = rng.randrange(len(mixed) + 1)
+    assert world.score([mixed[:cut], [[], [mixed[cut:]]]]) == world.score()
+
+
+@EXAMPLES
+@given(worlds())
+def test_the_order_of_facts_and_alternatives_changes_nothing(world: World) -> None:
+    other = replace(world, facts=[fact[::-1] for fact in world.facts[::-1]])
+    assert values(other.score()) == pytest.approx(values(world.score()))
+
+
+@EXAMPLES
+@given(worlds(), st.integers(0, 40), st.integers(0, 40), st.integers(0, 60))
+def test_more_work_never_pays(world: World, errors: int, calls: int, more: int) -> None:
+    """Of two episodes that differ only in errors or sub-calls, the one with more earns no more."""
+    one = replace(world.episode(), turns=40, turns_with_error=errors, sub_calls=calls)
+    two = replace(one, turns_with_error=errors + 1, sub_calls=calls + more)
+    assert score(two, world.settings).total <= score(one, world.settings).total + 1e-12
+
+
+# --- arbitrary input
+
+KEYS = st.sampled_from(["paper_id", "text", "start", "end", "", "\ud800", "TEXT"]) | st.text(
+    max_size=4
+)
+NUMBERS = (
+    st.integers()
+    | st.sampled_from(
+        [10**400, -(10**400), 2**63, -1, 0, float("nan"), float("inf"), 1e308, 5e-324]
+    )
+    | st.floats()
+    | st.booleans()
+)
+TEXTS = (
+    st.text("ab", max_size=24)
+    | st.text(st.characters(codec=None), max_size=8)
+    | st.sampled_from(["\ud800", "\x00" * 30, "b'ab'", "p0", "a" * 5000])
+)
+ANYTHING = st.recursive(
+    st.none() | NUMBERS | TEXTS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=5),
+    max_leaves=12,
+)
+
+
+@EXAMPLES
+@given(worlds(), ANYTHING)
+def test_any_answer_is_scored_within_bounds(world: World, answer: Any) -> None:
+    for given_to_final in (answer, [answer, *world.answer], {"paper_id": answer, "text": "ab"}):
+        result = world.score([given_to_final])
+        assert all(isfinite(value) and 0.0 <= value <= 1.0 for value in values(result))
+        assert tuple(result.components) == COMPONENTS
+        child = frame_score(
+            given_to_final, {"context": "abab"}, world.papers, world.facts, world.settings
+        )
+        assert 0.0 <= child <= 1.0
+
+
+def test_lists_nested_a_hundred_thousand_deep_are_scored() -> None:
+    world = World(
+        {"p0": "abab" * 5},
+        [[("p0", 0, 4)]],
+        [],
+        RewardSettings(min_span_chars=2),
+        frozenset(),
+        frozenset(),
+    )
+    deep: Any = {"paper_id": "p0", "start": 0, "end": 4}
+    for _ in range(100_000):
+        deep = [deep]
+    assert world.primary(deep) == pytest.approx(1.0)

@@ -1,0 +1,243 @@
+"""A folder of documents as papers: kinds, encodings, broken PDFs, and what lies outside."""
+
+from __future__ import annotations
+
+import json
+import os
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pypdf import PdfWriter
+
+from env.errors import SourceError
+from env.problems.schema import Paper
+from tasks.data import files
+from tasks.data.documents import Documents
+from tasks.data.settings import AlignSettings, FilesSettings, SplitSettings
+from tasks.data.source import Found, ProblemBounds, Rejected
+
+BOUNDS = ProblemBounds(min_span_chars=12, max_text_chars=2000, max_papers=8, max_gold_papers=4)
+
+
+def pdf(*pages: str) -> bytes:
+    """A PDF as a printer writes it: one line of text on each page."""
+    contents = [f"BT /F1 12 Tf 72 700 Td ({page}) Tj ET".encode() for page in pages]
+    kids = " ".join(f"{4 + 2 * i} 0 R" for i in range(len(pages)))
+    objects = [
+        b"<< /Type /Catalog /Pages 2 0 R >>",
+        f"<< /Type /Pages /Kids [{kids}] /Count {len(pages)} >>".encode(),
+        b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+    ]
+    for i, content in enumerate(contents):
+        objects += [
+            b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Resources << /Font "
+            b"<< /F1 3 0 R >> >> /Contents %d 0 R >>" % (5 + 2 * i),
+            b"<< /Length %d >>\nstream\n%s\nendstream" % (len(content), content),
+        ]
+    out, places = bytearray(b"%PDF-1.4\n"), []
+    for number, body in enumerate(objects, start=1):
+        places.append(len(out))
+        out += b"%d 0 obj\n%s\nendobj\n" % (number, body)
+    start = len(out)
+    out += b"xref\n0 %d\n0000000000 65535 f \n" % (len(objects) + 1)
+    out += b"".join(b"%010d 00000 n \n" % place for place in places)
+    out += b"trailer << /Size %d /Root 1 0 R >>\n" % (len(objects) + 1)
+    return bytes(out + b"startxref\n%d\n%%%%EOF\n" % start)
+
+
+def encrypted(password: str) -> bytes:
+    writer, out = PdfWriter(BytesIO(pdf("Nobody reads this."))), BytesIO()
+    writer.append(BytesIO(pdf("Nobody reads this.")))
+    writer.encrypt(password, algorithm="RC4-128")
+    writer.write(out)
+    return out.getvalue()
+
+
+def without_pages() -> bytes:
+    out = BytesIO()
+    PdfWriter().write(out)
+    return out.getvalue()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    place = tmp_path / "docs"
+    (place / "deep").mkdir(parents=True)
+    (place / "a.md").write_text("# The first\n\nAlpha scores 42 points in all.\n")
+    (place / "deep/b.txt").write_bytes(b"\xef\xbb\xbfBeta scores 43 points\r\nin all.\r\n")
+    (place / "c.rst").write_text("=====\nThird\n=====\n\nGamma scores 44 points in all.\n")
+    (place / "d.pdf").write_bytes(pdf("Delta scores 45 points in all.", "A second page."))
+    (place / "e.png").write_bytes(b"\x89PNG")
+    (place / ".hidden.md").write_text("hidden")
+    (place / ".git").mkdir()
+    (place / ".git/f.md").write_text("hidden")
+    return place
+
+
+def documents(folder: Path) -> Documents:
+    return Documents(folder, max_chars=2000, max_mb=1)
+
+
+def read(folder: Path, rows: list[dict[str, Any]]) -> Found:
+    path = folder.parent / "problems.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    settings = FilesSettings(path=str(path), documents=str(folder), max_mb=1)
+    return files.read_problem_file(settings, AlignSettings(), SplitSettings(), BOUNDS)
+
+
+def question(quote: str, document: str, **more: Any) -> dict[str, Any]:
+    return {
+        "question": f"{quote[:5]}?",
+        "evidence": [{"document": document, "quote": quote}],
+        **more,
+    }
+
+
+def test_a_folder_gives_its_documents_and_passes_over_the_rest(folder: Path) -> None:
+    assert documents(folder).names() == ["a.md", "c.rst", "d.pdf", "deep/b.txt"]
+
+
+def test_each_kind_becomes_a_paper(folder: Path) -> None:
+    papers = [documents(folder).get(name) for name in documents(folder).names()]
+    assert all(isinstance(paper, Paper) for paper in papers)
+    assert [(paper.paper_id, paper.title) for paper in papers if isinstance(paper, Paper)] == [
+        ("a.md", "The first"),
+        ("c.rst", "Third"),
+        ("d.pdf", "d"),
+        ("deep/b.txt", "Beta scores 43 points"),
+    ]
+    texts = {paper.paper_id: paper.text for paper in papers if isinstance(paper, Paper)}
+    assert texts["deep/b.txt"] == "Beta scores 43 points\nin all.\n"
+    assert texts["d.pdf"] == "Delta scores 45 points in all.\n\nA second page."
+
+
+BROKEN: dict[str, tuple[str, bytes, str, str]] = {
+    "an encrypted PDF": ("x.pdf", encrypted("secret"), "encrypted", "without a password"),
+    "a PDF of pictures": ("x.pdf", pdf(""), "none of its 1 pages contains text", "OCR"),
+    "a PDF without pages": ("x.pdf", without_pages(), "no pages", "OCR"),
+    "a cut PDF": ("x.pdf", pdf("text")[:60], "not a complete PDF", "save it again"),
+    "no PDF": ("x.pdf", b"<html>not found</html>", "not a complete PDF", "save it again"),
+    "an empty PDF": ("x.pdf", b"", "not a complete PDF", "save it again"),
+    "an empty file": ("x.md", b"", "no text", "leave it out"),
+    "a blank file": ("x.md", b" \n\n", "no text", "leave it out"),
+    "Latin-1": ("x.txt", "für".encode("latin-1"), "not valid UTF-8", "save it as UTF-8"),
+    "UTF-16": ("x.txt", "abc".encode("utf-16"), "not valid UTF-8", "save it as UTF-8"),
+    "NULs": ("x.txt", b"a\0b", "NUL", "save it as UTF-8"),
+    "too long": ("x.txt", b"x" * 2001, "2,001 characters", "validate.max_text_chars"),
+    "too large": ("x.txt", b"x" * 1_000_001, "MB, more than 1", "prepare.files.max_mb"),
+    "a PDF that is too long": (
+        "x.pdf",
+        pdf(*["words and words " * 20] * 20),
+        "characters or more",
+        "validate.max_text_chars",
+    ),
+    "another kind": ("x.docx", b"PK", ".docx is not a supported format", "convert it"),
+    "no ending": ("x", b"text", "without extension", "convert it"),
+    "hidden": (".x.md", b"text", "hidden", "remove the leading dot"),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_a_document_that_cannot_be_read_costs_only_the_row_that_names_it(
+    kind: str, folder: Path
+) -> None:
+    name, content, reason, remedy = BROKEN[kind]
+    (folder / name).write_bytes(content)
+    found = read(
+        folder,
+        [
+            question("Alpha scores 42 points in all.", "a.md", documents=["a.md", "c.rst"]),
+            question("Something stands in it.", name, documents=["a.md", name]),
+            question("Gamma scores 44 points in all.", "c.rst"),
+        ],
+    )
+    (fault,) = found.rejected
+    assert (fault.row, fault.field) == ("problems.jsonl:2", "documents[1]")
+    assert reason in fault.reason
+    assert name in fault.reason
+    assert remedy in fault.remedy
+    assert len(found.problems) == 2
+
+
+def test_a_pdf_with_an_empty_password_is_read(folder: Path) -> None:
+    (folder / "x.pdf").write_bytes(encrypted(""))
+    assert isinstance(documents(folder).get("x.pdf"), Paper)
+
+
+@pytest.mark.parametrize("name", ["../secret.md", "/etc/passwd.txt", "link.md", "linked/secret.md"])
+def test_nothing_outside_the_folder_is_read(folder: Path, name: str) -> None:
+    secret = folder.parent / "secret.md"
+    secret.write_text("secret")
+    (folder / "link.md").symlink_to(secret)
+    (folder / "linked").symlink_to(folder.parent)
+    found = documents(folder).get(name)
+    assert isinstance(found, Rejected)
+    assert "outside the folder" in found.reason
+    assert "linked/secret.md" not in documents(folder).names()
+
+
+def test_what_is_no_plain_file_is_told(folder: Path) -> None:
+    (folder / "circle.md").symlink_to("circle.md")
+    (folder / "folder.md").mkdir()
+    os.mkfifo(folder / "pipe.md")  # reading it would wait for ever
+    (folder / os.fsdecode(b"n\xffme.md")).write_text("A name that is no text.")
+    left_out = read(folder, [question("Alpha scores 42 points in all.", "a.md")]).left_out
+    assert [Path(fault.row).name for fault in left_out] == ["circle.md", "n\\udcffme.md", "pipe.md"]
+    found = documents(folder).get("folder.md")
+    assert isinstance(found, Rejected)
+    assert f"is not in {folder}" in found.reason
+
+
+def test_a_document_may_be_written_with_detours(folder: Path) -> None:
+    row = question("Beta scores 43 points in all.", "./deep/../deep/b.txt")
+    found = read(folder, [row])
+    assert found.rejected == []
+    assert found.problems[0].evidence[0].spans[0].paper_id == "deep/b.txt"
+    assert found.quotes.normalised == 1
+
+
+def test_without_names_all_documents_are_the_papers(folder: Path) -> None:
+    found = read(folder, [question("Alpha scores 42 points in all.", "a.md")])
+    assert [paper.paper_id for paper in found.problems[0].papers] == documents(folder).names()
+
+
+def test_a_broken_document_of_the_folder_is_left_out_and_told(folder: Path) -> None:
+    (folder / "x.pdf").write_bytes(b"broken")
+    rows = [
+        question("Alpha scores 42 points in all.", "a.md"),
+        question("Something stands in it.", "x.pdf"),
+        question("There is no such file.", "y.md"),
+    ]
+    found = read(folder, rows)
+    assert len(found.problems) == 1
+    assert [fault.row for fault in found.left_out] == [str(folder / "x.pdf")]
+    assert [(fault.row, fault.field) for fault in found.rejected] == [
+        ("problems.jsonl:2", "evidence[0]"),
+        ("problems.jsonl:3", "evidence[0]"),
+    ]
+    assert "not a complete PDF" in found.rejected[0].reason
+    assert "is not in" in found.rejected[1].reason
+
+
+def test_papers_beside_a_folder_are_refused(folder: Path) -> None:
+    row = question(
+        "Alpha scores 42 points in all.", "a.md", papers=[{"paper_id": "a", "text": "t"}]
+    )
+    found = read(folder, [row])
+    assert [fault.field for fault in found.rejected] == ["papers"]
+
+
+@pytest.mark.parametrize("names", [["a.md", "a.md"], ["a.md", "./a.md"]])
+def test_a_document_named_twice_is_told(folder: Path, names: list[str]) -> None:
+    found = read(folder, [question("Alpha scores 42 points in all.", "a.md", documents=names)])
+    assert [fault.field for fault in found.rejected] == ["documents[1]"]
+
+
+def test_no_folder_and_an_empty_one_are_told(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"folder does not exist.*prepare\.files\.documents"):
+        documents(tmp_path / "absent")
+    (tmp_path / "empty").mkdir()
+    found = read(tmp_path / "empty", [question("Alpha scores 42 points.", "a.md")])
+    assert "contains no readable document" in found.rejected[-1].reason

@@ -1,0 +1,321 @@
+"""Splits by collection: what belongs together, how it falls, and the proof that nothing leaks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from random import Random
+from time import process_time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from env.errors import SourceError
+from env.problems.schema import Fact, Paper, Problem, Span, Split
+from env.problems.settings import SyntheticSettings
+from env.problems.synthetic import generate
+from tasks.data.settings import SplitSettings
+from tasks.data.source import Candidate
+from tasks.data.splits import SPLITS, collections, deal, leaks, question_key, sentences
+
+SETTINGS = SplitSettings()
+
+
+def text(topic: str, lines: int = 6) -> str:
+    return "\n".join(f"The sentence number {i} is about {topic} alone." for i in range(lines))
+
+
+def problem(
+    name: str,
+    *texts: str,
+    question: str = "",
+    collection: str = "",
+    split: Split = "train",
+) -> Problem:
+    papers = tuple(
+        Paper(paper_id=f"p{i}", title="", abstract="", text=one)
+        for i, one in enumerate(texts or (text(name),))
+    )
+    span = Span(paper_id="p0", start=0, end=20, text=papers[0].text[:20])
+    return Problem(
+        problem_id=name,
+        collection_id=collection or name,
+        split=split,
+        difficulty="easy",
+        tier="singleton",
+        question=question or f"{name} {name[::-1]} {name * 2}?",
+        papers=papers,
+        evidence=(Fact(fact_id="f1", spans=(span,)),),
+    )
+
+
+def candidates(problems: list[Problem], given: bool = False) -> list[Candidate]:
+    return [
+        Candidate(f"f:{i}", one, one.split if given else None)
+        for i, one in enumerate(problems, start=1)
+    ]
+
+
+def many(count: int) -> list[Problem]:
+    rng = Random(7)
+    return [problem("".join(rng.choices("abcdefghijklmnop", k=12))) for _ in range(count)]
+
+
+# --- what belongs together ---
+
+HALF = text("kalvot")[: len(text("kalvot")) // 2] + "\n" + text("something else", 3)
+RELATED = {
+    "the same paper": (problem("one", text("x")), problem("two", text("y"), text("x"))),
+    "an excerpt of a paper": (problem("one", text("x", 9)), problem("two", text("x", 4))),
+    "half of the sentences": (problem("one", text("kalvot")), problem("two", HALF)),
+    "other line breaks and letters' case": (
+        problem("one", text("x")),
+        problem("two", text("x").replace(" ", "  ").upper()),
+    ),
+    "the same question": (problem("one", question="Who?"), problem("two", question="Who?")),
+    "nearly the same question": (
+        problem("one", question="What does the best of all models score on this set?"),
+        problem("two", question="What did the best of all models score on this set?"),
+    ),
+    "the same collection": (problem("one", collection="g"), problem("two", collection="g")),
+}
+
+
+@pytest.mark.parametrize("kind", RELATED)
+def test_related_problems_are_one_collection_and_leak_between_splits(kind: str) -> None:
+    one, two = RELATED[kind]
+    assert collections([one, two], SETTINGS) == [0, 0]
+    assert leaks([one, two], SETTINGS) == []
+    (leak,) = leaks([two.model_copy(update={"split": "test"}), one], SETTINGS)
+    assert (leak.first, leak.second) == ("one", "two")
+    assert 0.5 <= leak.similarity <= 1
+
+
+def test_the_order_of_words_does_not_matter() -> None:
+    one = problem("one", question="What did Kalvot score?")
+    two = problem("two", question="Score: what did Kalvot?")
+    assert collections([one, two], SplitSettings(similar_questions=85)) == [0, 0]
+
+
+def test_unrelated_problems_are_not() -> None:
+    few = text("x", 4) + "\n" + text("y", 6)
+    problems = [problem("one", few), problem("two", text("y", 12) + "\n" + text("z", 12))]
+    problems += [problem("three", question="Who scores 12?"), problem("four", question="Who wins?")]
+    assert leaks([*problems[:1], problems[1]], SplitSettings(similar_papers=0.7)) == []
+    assert collections(problems[2:], SETTINGS) == [0, 1]
+    split = [one.model_copy(update={"split": s}) for one, s in zip(many(3), SPLITS, strict=True)]
+    assert leaks(split, SETTINGS) == []
+
+
+def test_relations_reach_over_any_number_of_steps() -> None:
+    chain = [problem(f"p{i}{'xyz'[i % 3] * i}", text(f"t{i}"), text(f"t{i + 1}")) for i in range(6)]
+    assert collections(chain, SETTINGS) == [0] * 6
+
+
+def test_short_sentences_relate_nothing() -> None:
+    heads = "Introduction.\nMethods.\nSee Table 1.\n"
+    assert collections(
+        [problem("one", heads + text("x", 2)), problem("two", heads + text("y", 2))], SETTINGS
+    ) == [0, 1]
+
+
+WORDS = st.lists(st.integers(0, 9), min_size=0, max_size=6)
+
+
+@given(st.lists(WORDS, min_size=2, max_size=6), st.sampled_from([0.3, 0.5, 0.8, 1.0]))
+@settings(max_examples=150, deadline=None)
+def test_no_pair_of_similar_papers_is_missed(drawn: list[list[int]], least: float) -> None:
+    texts = [
+        f"An opening of its own: {i}.\n"
+        + "\n".join(f"A sentence of the kind {n}." for n in numbers)
+        for i, numbers in enumerate(drawn)
+    ]
+    names = [chr(97 + i) * 9 for i in range(len(texts))]
+    problems = [problem(n, t) for n, t in zip(names, texts, strict=True)]
+    sets = [sentences(one) for one in texts]
+    for i, one in enumerate(sets):
+        for j, two in enumerate(sets[:i]):
+            pair = [problems[j], problems[i].model_copy(update={"split": "test"})]
+            found = leaks(pair, SplitSettings(similar_papers=least))
+            share = len(one & two) / min(len(one), len(two))
+            assert bool(found) == (share >= least), (one, two)
+
+
+def test_each_row_that_leaks_is_named_with_the_nearest_of_each_earlier_split() -> None:
+    problems = [
+        problem("one", text("x")),
+        problem("two", text("x", 8), split="validation"),
+        problem("three", text("x", 8), split="test"),
+        problem("four", text("x"), split="test"),
+    ]
+    found = {(leak.first, leak.second) for leak in leaks(problems, SETTINGS)}
+    assert found == {
+        ("one", "two"),
+        ("one", "three"),
+        ("two", "three"),
+        ("one", "four"),
+        ("two", "four"),
+    }
+
+
+def test_the_synthetic_world_does_not_leak() -> None:
+    world = generate(SyntheticSettings(collections={"train": 100, "validation": 20, "test": 30}))
+    assert leaks(world, SETTINGS) == []
+
+
+def test_1500_problems_with_12_papers_are_proved_quickly() -> None:
+    world = [one for one in generate(SyntheticSettings()) if one.difficulty == "hard"][:1500]
+    assert len(world) == 1500
+    began = process_time()
+    leaks(world, SETTINGS)
+    assert process_time() - began < 3  # measured 0.2
+
+
+# --- how collections fall ---
+
+
+def test_collections_fall_by_their_shares() -> None:
+    dealt, rejected = deal(candidates(many(600)), SETTINGS)
+    assert rejected == []
+    counts = {split: sum(one.split == split for one in dealt) / 600 for split in SPLITS}
+    assert counts["validation"] == pytest.approx(0.1, abs=0.04)
+    assert counts["test"] == pytest.approx(0.2, abs=0.05)
+
+
+def test_what_was_dealt_does_not_leak_and_a_collection_has_one_name() -> None:
+    problems = many(30) + [pair[i] for pair in RELATED.values() for i in (0, 1)]
+    named = [one.model_copy(update={"problem_id": f"{i:02}"}) for i, one in enumerate(problems)]
+    dealt, _ = deal(candidates(named), SETTINGS)
+    assert leaks(dealt, SETTINGS) == []
+    assert len({one.collection_id for one in dealt}) == len(set(collections(named, SETTINGS)))
+
+
+def test_the_order_of_the_rows_does_not_matter() -> None:
+    problems = many(40)
+    dealt, _ = deal(candidates(problems), SETTINGS)
+    turned, _ = deal(candidates(problems[::-1]), SETTINGS)
+    assert turned[::-1] == dealt
+
+
+def test_a_further_row_moves_no_other_collection() -> None:
+    problems = many(60)
+    before, _ = deal(candidates(problems[:-1]), SETTINGS)
+    after, _ = deal(candidates(problems), SETTINGS)
+    assert after[:-1] == before
+
+
+def test_what_was_trained_on_is_never_tested_when_its_collection_grows(tmp_path: Path) -> None:
+    first = many(60)
+    before, _ = deal(candidates(first), SETTINGS)
+    trained = {one.problem_id for one in before if one.split == "train"}
+    # A further question about each paper; an id that comes first renames the collection.
+    more = [
+        problem(
+            f"{one.problem_id[::-1]}", one.papers[0].text, question=f"More on {one.problem_id}?"
+        )
+        for one in first
+    ]
+
+    def tested(settings: SplitSettings) -> set[str]:
+        dealt, rejected = deal(candidates([*first, *more]), settings)
+        assert rejected == []
+        assert {one.split for one in dealt} == set(SPLITS)
+        return {one.problem_id for one in dealt if one.split != "train"}
+
+    assert tested(SETTINGS) & trained
+    known = tmp_path / "trained.json"
+    keys = [question_key(one.question) for one in first if one.problem_id in trained]
+    known.write_text(json.dumps(keys))
+    assert not tested(SplitSettings(trained=str(known))) & trained
+
+
+def test_when_all_was_trained_on_no_split_is_filled(tmp_path: Path) -> None:
+    problems = many(5)
+    known = tmp_path / "trained.json"
+    known.write_text(json.dumps([question_key(one.question) for one in problems]))
+    dealt, _ = deal(candidates(problems), SplitSettings(trained=str(known)))
+    assert {one.split for one in dealt} == {"train"}
+
+
+def test_a_row_that_was_trained_on_and_says_test_is_rejected(tmp_path: Path) -> None:
+    problems = [
+        problem("one", split="test"),
+        problem("two", text("x"), split="test"),
+        problem("three", text("x"), split="test"),
+        problem("four", split="train"),
+    ]
+    known = tmp_path / "trained.json"
+    known.write_text(json.dumps([question_key(problems[i].question.upper()) for i in (1, 3)]))
+    dealt, rejected = deal(candidates(problems, given=True), SplitSettings(trained=str(known)))
+    assert [one.problem_id for one in dealt] == ["one", "four"]
+    assert [fault.row for fault in rejected] == ["f:2", "f:3"]
+    assert all("was trained on its collection" in fault.reason for fault in rejected)
+
+
+@pytest.mark.parametrize("holds", [None, "{", "3"])
+def test_a_list_of_trained_questions_that_cannot_be_read_is_said(
+    tmp_path: Path, holds: str | None
+) -> None:
+    known = tmp_path / "trained.json"
+    if holds is not None:
+        known.write_text(holds)
+    with pytest.raises(SourceError, match=r"not a JSON list .*prepare\.splits\.trained"):
+        deal(candidates(many(3)), SplitSettings(trained=str(known)))
+
+
+def test_another_seed_deals_otherwise() -> None:
+    problems = many(40)
+    one, _ = deal(candidates(problems), SETTINGS)
+    two, _ = deal(candidates(problems), SplitSettings(seed=1))
+    assert [p.split for p in one] != [p.split for p in two]
+
+
+@pytest.mark.parametrize("count", range(3, 12))
+def test_every_split_gets_a_collection_when_there_are_three(count: int) -> None:
+    dealt, _ = deal(candidates(many(count)), SETTINGS)
+    assert {one.split for one in dealt} == set(SPLITS)
+
+
+def test_a_large_collection_trains() -> None:
+    shared = text("shared")
+    names = [f"{chr(97 + i) * 8}" for i in range(12)]
+    for seed in range(20):
+        large = [problem(name, shared) for name in names]
+        dealt, _ = deal(candidates([*large, *many(5)]), SplitSettings(seed=seed))
+        assert {one.split for one in dealt[:12]} == {"train"}
+
+
+# --- splits that the rows name ---
+
+
+def test_given_splits_are_kept() -> None:
+    problems = [one.model_copy(update={"split": SPLITS[i % 3]}) for i, one in enumerate(many(9))]
+    dealt, rejected = deal(candidates(problems, given=True), SETTINGS)
+    assert rejected == []
+    assert [one.split for one in dealt] == [one.split for one in problems]
+
+
+def test_rows_that_share_something_with_an_earlier_split_are_rejected() -> None:
+    problems = [
+        problem("one", text("x")),
+        problem("two", text("x"), split="validation"),
+        problem("three", text("x"), text("y"), split="test"),
+        problem("four", text("y"), split="validation"),
+        problem("five", text("z"), split="test"),
+    ]
+    dealt, rejected = deal(candidates(problems, given=True), SETTINGS)
+    # `three` goes because of train, so that `four` has nothing left in common with test.
+    assert [one.problem_id for one in dealt] == ["one", "four", "five"]
+    assert [fault.row for fault in rejected] == ["f:2", "f:3"]
+    assert all("shares a paper" in fault.reason and "f:1" in fault.reason for fault in rejected)
+    assert leaks(dealt, SETTINGS) == []
+
+
+def test_questions_that_name_different_things_are_different_questions() -> None:
+    asked = "What is the highest score that was ever reached by any model on {} in {}?"
+    names = [("Mirbex", 2019), ("Mirbex", 2020), ("Gexzuk", 2019)]
+    made = [problem(str(n), question=asked.format(*name)) for n, name in enumerate(names)]
+    assert collections(made, SETTINGS) == [0, 1, 2]
+    same = [*made, problem("3", question=asked.format("Mirbex", 2019).replace("ever", "once"))]
+    assert collections(same, SETTINGS) == [0, 1, 2, 0]

@@ -1,0 +1,193 @@
+"""Stage `prepare`: what lands on disk, and what is rejected."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import datasets  # here: urllib3, which it imports, binds a socket, and tests here must not
+import pandas as pd
+import pytest
+from helpers.recorder import Recorder
+
+from env.errors import SourceUnreachable
+from env.problems.schema import COLUMNS, Fact, Problem, from_row
+from env.problems.synthetic import generate
+from tasks import prepare
+from tasks.config import Params, check
+from tasks.errors import ConfigError, StageError
+
+
+def settings(**synthetic: Any) -> Params:
+    collections = {"train": 4, "validation": 2, "test": 2}
+    return check({"prepare": {"synthetic": {"collections": collections, **synthetic}}}, "test")
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_it_writes_a_file_per_split_that_gives_the_problems_back(place: Path) -> None:
+    params, record = settings(), Recorder()
+    assert prepare.run(params, record) == Path("data/problems")  # type: ignore[arg-type]
+    stored = [
+        from_row(row)
+        for split in prepare.SPLITS
+        for row in pd.read_parquet(f"data/problems/{split}.parquet").to_dict("records")
+    ]
+    assert stored == generate(params.prepare.synthetic)
+    assert tuple(pd.read_parquet("data/problems/test.parquet").columns) == COLUMNS
+    assert record.metrics["data/train_rows"] == 4 * 3 * 3
+    assert record.artifacts == [Path("data/report.json")]
+
+
+def test_the_report_counts_and_hashes_what_was_written(place: Path) -> None:
+    prepare.run(settings(), Recorder())  # type: ignore[arg-type]
+    report = json.loads(Path("data/report.json").read_text())
+    train = report["splits"]["train"]
+    assert (train["rows"], train["collections"]) == (36, 12)
+    assert sum(train["difficulty_shares"].values()) == pytest.approx(1, abs=1e-3)
+    assert set(train["tier_shares"]["hard"]) == {"singleton", "focused", "mid_range", "wide_net"}
+    assert report["rejected"] == 0
+    assert len({split["content_sha256"] for split in report["splits"].values()}) == 3
+
+
+def test_the_same_settings_give_the_same_bytes_and_another_seed_others(place: Path) -> None:
+    path = Path("data/problems/train.parquet")
+    written = []
+    for params in (settings(), settings(), settings(seed=1)):
+        prepare.run(params, Recorder())  # type: ignore[arg-type]
+        written.append(path.read_bytes())
+    assert written[0] == written[1] != written[2]
+
+
+def test_a_failed_run_leaves_the_old_data(place: Path) -> None:
+    prepare.run(settings(), Recorder())  # type: ignore[arg-type]
+    before = Path("data/problems/test.parquet").read_bytes()
+    empty = settings(collections={"train": 4, "validation": 2})
+    with pytest.raises(StageError, match=r"'test'.*prepare\.synthetic\.collections\.test"):
+        prepare.run(empty, Recorder())  # type: ignore[arg-type]
+    assert Path("data/problems/test.parquet").read_bytes() == before
+    assert sorted(p.name for p in Path("data").iterdir()) == ["problems", "report.json"]
+
+
+def problems() -> list[Problem]:
+    return generate(settings().prepare.synthetic)[:3]
+
+
+def test_a_repeated_id_and_a_repeated_question_are_rejected() -> None:
+    one, two, _ = problems()
+    named = two.model_copy(update={"problem_id": one.problem_id})
+    again = two.model_copy(update={"question": one.question})
+    found = prepare.accept([one, named, again], 12)
+    assert found.problems == [one]
+    assert [fault.row for fault in found.rejected] == [one.problem_id, two.problem_id]
+    assert [fault.field for fault in found.rejected] == ["problem_id", "question"]
+
+
+def test_gold_that_cannot_be_found_is_rejected_with_its_reason() -> None:
+    one, two, three = problems()
+    fact = two.evidence[0]
+    moved = fact.spans[0].model_copy(update={"start": fact.spans[0].start + 1})
+    bent = two.model_copy(update={"evidence": (Fact(fact_id="f1", spans=(moved,)),)})
+    found = prepare.accept([one, bent, three], 12)
+    assert found.problems == [one, three]
+    assert "is not the gold text" in found.rejected[0].reason
+
+
+def test_spans_below_the_minimum_are_rejected() -> None:
+    found = prepare.accept(problems(), 500)
+    assert not found.problems
+    assert all("shorter than 500" in fault.reason for fault in found.rejected)
+
+
+# --- the sources hub and files ---
+
+
+def own(topic: str, **changes: Any) -> dict[str, Any]:
+    fact = f"{topic} scores 42 points on\nthe data set {topic}."
+    papers = [{"paper_id": "p", "text": f"About {topic}. {fact} So much for {topic}."}]
+    evidence = [{"paper_id": "p", "quote": fact.replace("\n", " ")}]
+    return {"question": f"What about {topic}?", "papers": papers, "evidence": evidence, **changes}
+
+
+TOPICS = ("Kalvot", "Mirbex", "Dorvek", "Jedgeb")
+
+
+def of_files(rows: list[dict[str, Any]], **validate: Any) -> Params:
+    path = Path("mine.jsonl")
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    prepared = {"source": "files", "files": {"path": str(path)}}
+    return check({"prepare": prepared, "validate": validate}, "test")
+
+
+def test_a_users_file_becomes_the_data(place: Path) -> None:
+    record = Recorder()
+    bad = own("Toxlim", question=3)
+    prepare.run(of_files([*map(own, TOPICS), bad]), record)  # type: ignore[arg-type]
+    rows = [
+        from_row(row)
+        for split in prepare.SPLITS
+        for row in pd.read_parquet(f"data/problems/{split}.parquet").to_dict("records")
+    ]
+    assert {problem.question for problem in rows} == {f"What about {topic}?" for topic in TOPICS}
+    report = json.loads(Path("data/report.json").read_text())
+    assert report["source"] == "files"
+    assert (report["rejected"], report["quotes"]["normalised"]) == (1, 4)
+    assert report["quotes"]["lowest_similarity"] == 100
+    (fault,) = report["rejected_rows"]
+    assert set(fault) == {"row", "field", "reason", "remedy"}
+    assert (fault["row"], fault["field"]) == ("mine.jsonl:5", "question")
+    assert record.metrics["data/quotes_normalised"] == 4
+    assert record.metrics["data/rejected_rows"] == 1
+
+
+def test_the_hub_source_reads_a_local_copy(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(place / "cache"))
+    rows = []
+    for row in map(own, TOPICS):
+        papers = [{"paperId": "p", "title": "t", "abstract": "a", "text": row["papers"][0]["text"]}]
+        evidence = [{"paperId": "p", "selections": [{"text": row["evidence"][0]["quote"]}]}]
+        rows.append({"question": row["question"], "papers": papers, "evidence": evidence})
+    Path("copy.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    params = check({"prepare": {"source": "hub", "hub": {"name": "copy.jsonl"}}}, "test")
+    prepare.run(params, Recorder())  # type: ignore[arg-type]
+    assert json.loads(Path("data/report.json").read_text())["rows"] == 4
+
+
+def test_too_many_rejected_rows_stop_the_stage_and_are_named(place: Path) -> None:
+    rows = [*map(own, TOPICS), *(own(f"Bad{i}", question=i) for i in range(6))]
+    with pytest.raises(StageError) as caught:
+        prepare.run(of_files(rows), Recorder())  # type: ignore[arg-type]
+    told = str(caught.value)
+    assert "6 of 10 rows were rejected, more than validate.max_rejected 0.5" in told
+    assert "mine.jsonl:5: question: is the number 0" in told
+    assert "and 1 more" in told
+    assert not Path("data").exists()
+    prepare.run(of_files(rows, max_rejected=0.6), Recorder())  # type: ignore[arg-type]
+
+
+def test_too_few_collections_for_three_splits_are_told_with_the_way_out(place: Path) -> None:
+    rows = [own("Kalvot"), own("Kalvot", question="What else?"), own("Mirbex")]
+    with pytest.raises(StageError, match=r"3 problems form 2 collections.*three are needed"):
+        prepare.run(of_files(rows), Recorder())  # type: ignore[arg-type]
+
+
+def test_a_source_that_cannot_be_read_is_a_wrong_setting(place: Path) -> None:
+    params = check({"prepare": {"source": "files"}}, "test")
+    with pytest.raises(ConfigError, match=r"problems\.jsonl: does not exist.*prepare\.files\.path"):
+        prepare.run(params, Recorder())  # type: ignore[arg-type]
+
+
+def test_a_hub_that_does_not_answer_is_no_wrong_setting(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def silent(*arguments: Any) -> None:
+        raise SourceUnreachable("org/x: the Hub cannot be reached")
+
+    monkeypatch.setattr("tasks.data.hub.load", silent)
+    with pytest.raises(StageError, match="cannot be reached"):
+        prepare.run(check({"prepare": {"source": "hub"}}, "test"), Recorder())  # type: ignore[arg-type]
