@@ -1,0 +1,56 @@
+"""Limits on lines of code and words of documents: section `tool.checks` of pyproject.toml.
+
+Lines are radon's SLOC, without blank lines, comments and docstrings. Prose is what remains of a
+document without fences and tables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from radon.raw import analyze
+
+from checks.prose import prose_lines, tracked
+
+
+def sizes(limits: Mapping[str, Any], files: list[str]) -> Iterator[tuple[str, int, int]]:
+    """Name, size and limit of everything that is limited."""
+    code = [f for f in files if f.endswith(".py") and f.split("/")[0] in limits["code"]]
+    lines = sum(analyze(_read(name)).sloc for name in code)
+    yield "lines of code outside tests", lines, limits["code_lines"]
+    readme = _read("README.md")
+    yield "words of README.md", len(readme.split()), limits["readme_words"]
+    yield "words of its prose", _prose_words(readme), limits["readme_prose_words"]
+    documents = [
+        f for f in files if f.endswith(".md") and not f.startswith(tuple(limits["not_documents"]))
+    ]
+    words = sum(len(_read(name).split()) for name in documents)
+    yield "words of the other documents", words, limits["document_words"]
+
+
+def _prose_words(text: str) -> int:
+    return len(" ".join(prose_lines(text)).split())
+
+
+def _read(name: str) -> str:
+    return Path(name).read_text(encoding="utf-8")
+
+
+def main() -> int:
+    """Print all sizes; fail when one is beyond its limit."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
+    limits = tomllib.loads(_read("pyproject.toml"))["tool"]["checks"]
+    beyond = False
+    for name, size, limit in sizes(limits, tracked()):
+        beyond |= size > limit
+        print(f"{size:6} of {limit:6} {name}{'   <- too many' if size > limit else ''}")
+    return int(beyond)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
