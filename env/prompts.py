@@ -1,9 +1,9 @@
-"""All texts that the policy reads: first messages of a frame, observations and refusals.
+"""The texts that the policy reads: first messages of a frame, and observations.
 
 Two styles: `compact` for nano (a 600-entry vocabulary, contexts of 512 tokens) and `full` for
 real models. The environment owns these texts, so that every model plays in one harness. Nothing
-here decides anything. Neighbours: `env/server/tree.py` fills them in, and the warm start of nano
-renders the same texts.
+here decides anything. Neighbours: `env/server/tree.py` fills them in and words the refusals of
+sub-calls. The warm start of nano renders the same texts.
 """
 
 from __future__ import annotations

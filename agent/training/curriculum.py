@@ -1,7 +1,7 @@
 """Curriculum of difficulties: a sampler of levels and a gate between them.
 
-Pure. `tasks/train.py` calls `levels_for` before a step and passes the step's trajectories to
-`update`. Every checkpoint contains `state`.
+Pure. `groups.py` calls `levels_for` before a step, and `tasks/train.py` passes the step's
+trajectories to `update`. Every checkpoint contains `state`.
 """
 
 from __future__ import annotations
