@@ -39,7 +39,7 @@ sys.set_int_max_str_digits(0)
 echo(10 ** 6000)
 ## lone surrogates -> ok
 assert echo({"\ud800": "a\udfffb"}) == {"?": "a?b"}
-## fifty megabytes -> memory, exception
+## fifty megabytes -> memory, exception, cpu
 echo("x" * 50_000_000)
 ## a million items -> exception, memory, cpu
 echo([1] * 1_000_000)

@@ -97,7 +97,7 @@ while True:
     except MemoryError: pass
 ## bytearray -> memory
 bytearray(10**12)
-## repr amplification -> memory
+## repr amplification -> memory, cpu
 text = "a" * 10**7
 class Long:
     def __repr__(self): return text
