@@ -26,7 +26,7 @@ setup: .venv/.ready ## Install everything into .venv (fast when nothing changed)
 	  echo "Warning: the sandbox will not start (libseccomp2 is missing). Run apt-get install libseccomp2"
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(PIP) uv torch
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable ".[dev]" || \
+	$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --constraint constraints.txt --editable ".[dev]" || \
 	  $(PIP) --editable ".[dev]"
 	@test -f params.resolved.yaml || $(BIN)/python -m flows.pipeline resolve
 	@touch $@
