@@ -202,6 +202,16 @@ def test_limits_of_sub_calls_come_back_as_error_strings(
     play.tree.close()
 
 
+def test_a_refused_sub_call_keeps_its_place_among_the_others(host: SandboxHost) -> None:
+    play = Play(host, child_context_chars=100)
+    play.code((0, 'FINAL(rlm_query_batched(["a", "b", "c"], ["x" * 101, "y", "z"]))'))
+    play.code((2, 'FINAL("third")'), (1, 'FINAL("second")'))
+    refused, *answers = play.tree.answer
+    assert "longer than 100" in refused
+    assert answers == ["second", "third"]
+    play.tree.close()
+
+
 def test_search_results_can_be_handed_on_as_they_are(play: Play) -> None:
     play.code(
         (0, 'h = search(context, "Mirbex")\nFINAL(rlm_query_batched(["a", "b"], [h, h["p1"]]))')
