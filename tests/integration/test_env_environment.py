@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from env.errors import SettingsError
-from env.models import RLMAction
+from env.models import FrameTurn, RLMAction
 from env.problems.schema import Fact, Problem, Span
 from env.problems.settings import SyntheticSettings
 from env.problems.store import ProblemStore
@@ -44,6 +44,29 @@ def test_the_reward_is_composed_of_named_rubrics(environment: RLMEnvironment) ->
     names = [name for name, _ in environment.rubric.named_rubrics()]
     assert names == list(done.components)
     assert environment.rubric.last_score == done.reward == 0.0
+
+
+def test_nothing_is_scored_before_the_root_has_ended(environment: RLMEnvironment) -> None:
+    """A child's answer against gold would tell the policy where to go on."""
+    unscored = {"reward", "components", "metrics", "frame_scores", "answer"}
+    cells = [
+        (0, 'r = rlm_query_batched(["a", "b"], [context[i] for i in list(context)[:2]])'),
+        (1, "FINAL(context)"),
+        (2, "FINAL(context)"),
+        (0, "print(r)"),
+    ]
+    seen = [environment.reset(seed=0)]
+    for frame, code in cells:
+        turns = [FrameTurn(frame=frame, text=f"```repl\n{code}\n```")]
+        seen.append(environment.step(RLMAction(turns=turns)))
+    for observation in seen:
+        assert not observation.done
+        assert not any(observation.model_dump(include=unscored).values())
+        assert observation.problem is not None
+        assert observation.problem.tier is None
+    done = environment.step(ANSWER)
+    assert done.done
+    assert set(done.frame_scores) == {1, 2}
 
 
 def test_an_episode_that_cannot_be_scored_is_void_and_its_gold_stays_inside(
