@@ -198,6 +198,17 @@ def test_a_tie_keeps_the_champion(played: list[str], server_params: Params) -> N
     assert (report["verdict"], champion(), len(report["sets"])) == ("kept", "1", 1)
 
 
+@pytest.mark.parametrize(("level", "verdict"), [(0.9, "promoted"), (0.9999, "kept")])
+def test_a_small_gain_is_enough_for_a_low_confidence_only(
+    played: list[str], server_params: Params, level: float, verdict: str
+) -> None:
+    crowned("0.5 first")
+    challenger("0.515 slightly better")
+    promote_settings = server_params.promote.model_copy(update={"level": level})
+    report = promoted(server_params.model_copy(update={"promote": promote_settings}))
+    assert report["verdict"] == verdict
+
+
 def test_a_gain_that_the_second_set_does_not_confirm_is_none(
     played: list[str], server_params: Params, monkeypatch: pytest.MonkeyPatch
 ) -> None:
