@@ -91,6 +91,21 @@ def test_a_merge_behaves_like_base_and_adapter(models: Path, live: Record, tmp_p
     assert judge(found, record(models / "base", models / "adapter")[1], LIMIT) == []
 
 
+def test_every_merged_weight_is_that_of_the_base_plus_the_adapter(
+    models: Path, tmp_path: Path
+) -> None:
+    merge(models / "base", models / "adapter", tmp_path / "merged", dtype="float16")
+    merged = load_file(tmp_path / "merged/model.safetensors")
+    base = load_file(models / "base/model.safetensors")
+    adapter = load_file(models / "adapter/adapter_model.safetensors")
+    for name, weight in merged.items():
+        expected = base[name].float()
+        key = f"base_model.model.{name.removesuffix('.weight')}"
+        if f"{key}.lora_A.weight" in adapter:  # alpha equals the rank: the scale is 1
+            expected += adapter[f"{key}.lora_B.weight"] @ adapter[f"{key}.lora_A.weight"]
+        assert torch.equal(weight, expected.half()), name
+
+
 def test_bfloat16_is_coarser_and_its_own_limit_holds(
     models: Path, live: Record, tmp_path: Path
 ) -> None:
