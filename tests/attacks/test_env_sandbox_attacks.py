@@ -158,9 +158,9 @@ def test_a_forged_call_is_a_call(host: SandboxHost) -> None:
 def test_a_flood_of_finals_is_cut_short(host: SandboxHost) -> None:
     repl = host.open("")
     result = done(
-        repl.run("while True:\n    try: FINAL('x' * 4_000_000)\n    except BaseException: pass")
+        repl.run("while True:\n    try: FINAL('x' * 1_000_000)\n    except BaseException: pass")
     )
-    assert (result.error, len(result.final)) == ("killed", 4_000_000)
+    assert (result.error, len(result.final)) == ("killed", 1_000_000)
     repl.close()
 
 

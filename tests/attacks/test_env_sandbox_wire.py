@@ -121,15 +121,15 @@ def test_a_text_that_travels_once_counts_as_often_as_it_is_named() -> None:
 )
 def test_what_does_not_fit_is_refused_before_it_is_sent(value: Any) -> None:
     with pytest.raises(TooLargeError):
-        frame("final", 1, value)
+        frame("final", 1, value, MAX_ANSWER)
 
 
 @pytest.mark.parametrize(("kind", "most"), [("final", MAX_ANSWER), ("call", MAX_TEXT)])
 def test_both_ends_hold_the_same_number_of_characters_too_many(kind: str, most: int) -> None:
     text = "x" * (most // 16)
-    assert receive(frame(kind, 1, [text] * 16), piece=1 << 16)
+    assert receive(frame(kind, 1, [text] * 16, most), piece=1 << 16)
     with pytest.raises(TooLargeError):
-        frame(kind, 1, [*[text] * 16, "x"])
+        frame(kind, 1, [*[text] * 16, "x"], most)
 
 
 @pytest.mark.parametrize("value", [object(), {"a": {1: object()}}, [print]])

@@ -122,7 +122,7 @@ x = bytearray(25_000_000)
 y = bytearray(25_000_000)
 # next cell
 z = bytearray(25_000_000)
-## shared pages -> memory lost
+## shared pages -> refused
 import mmap
 pages = []
 while True: pages.append(mmap.mmap(-1, 10**7))

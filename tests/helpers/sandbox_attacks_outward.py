@@ -216,7 +216,7 @@ ctypes.string_at(0)
 ## smashed type -> killed lost
 ctypes.memset(id(type), 0, 400)
 type(1)(2)
-## smashed stack -> killed lost
+## smashed stack -> killed lost, cpu
 sys.setrecursionlimit(10**9)
 class A:
     def __repr__(self): return repr([self])

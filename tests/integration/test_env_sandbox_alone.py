@@ -7,7 +7,10 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-COPIED = ("env/server/sandbox", "env/settings.py", "env/errors.py", "rewards/settings.py")
+COPIED = (
+    *("env/server/sandbox", "env/chat_tokens.py", "env/settings.py", "env/errors.py"),
+    "rewards/settings.py",
+)
 EMPTY = ("env/__init__.py", "env/server/__init__.py", "rewards/__init__.py")
 
 

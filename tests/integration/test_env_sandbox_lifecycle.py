@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import resource
 import signal
@@ -125,6 +126,7 @@ def test_nothing_is_left_after_many_crashes(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     box.open("").close()
+    gc.collect()  # sockets of earlier tests
     before = children(), descriptors()
     for turn in range(cycles):
         repl = box.open("x" * 1000)
@@ -411,10 +413,10 @@ def test_what_is_named_twice_is_sent_once() -> None:
     assert len(dump([text] * 12)) < 2 * len(dump([text]))
 
 
-@pytest.mark.parametrize(("millions", "error"), [(4, None), (5, "exception")])
+@pytest.mark.parametrize(("more", "error"), [(0, None), (1, "exception")])
 def test_an_answer_larger_than_any_reader_needs_is_refused(
-    box: SandboxHost, millions: int, error: str | None
+    box: SandboxHost, more: int, error: str | None
 ) -> None:
-    event = box.open(None).run(f"FINAL(['x' * 1_000_000] * {millions})")
+    event = box.open(None).run(f"FINAL(['x' * 100_000] * 10 + ['x' * {more}])")
     assert isinstance(event, CellDone)
     assert event.error == error

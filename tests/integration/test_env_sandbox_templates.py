@@ -355,7 +355,7 @@ class Opened:
         self.calls: list[tuple[Any, str | None]] = []
         self._host = host
 
-    def open(self, context: Any, shared_as: str | None = None) -> Repl:
+    def open(self, context: Any, shared_as: str | None = None, **more: Any) -> Repl:
         self.calls.append((context, shared_as))
         return self._host.open(context, shared_as)
 
@@ -376,6 +376,9 @@ def test_served_problems_share_by_their_id_and_own_documents_do_not(
         settings = ServerSettings(env=EnvSettings(allow_documents=True))
         problems = server_problems
         host = Opened(box)
+
+        def problems_for(self, owner_key: str | None) -> Any:
+            return self.problems
 
         def hint(self, problem: Problem) -> bool:
             return False

@@ -19,10 +19,12 @@ from env.server.sandbox import boundary
 MACHINES = {"x86_64": pyseccomp.Arch.X86_64, "aarch64": pyseccomp.Arch.AARCH64}
 ALLOW, KILL_PROCESS, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 EPERM, ETIMEDOUT = ERRNO | 1, ERRNO | 110
-COMPUTING = ["brk", "munmap", "mremap", "madvise", "clock_gettime", "clock_getres"]
+COMPUTING = ["brk", "munmap", "mremap"]
 COMPUTING += ["gettimeofday", "time", "sched_yield", "getrandom", "rt_sigreturn"]
 COMPUTING += ["restart_syscall", "exit", "exit_group"]
-READ, WRITE, EXEC, ANONYMOUS, PRIVATE = 1, 2, 4, 0x20, 2
+BY_ARGUMENT = ["read", "write", "mmap", "mprotect", "madvise", "futex"]
+BY_ARGUMENT += ["clock_gettime", "clock_getres"]
+READ, WRITE, EXEC, ANONYMOUS, PRIVATE, SHARED = 1, 2, 4, 0x20, 2, 1
 HIGH = 1 << 32
 
 
@@ -121,7 +123,7 @@ def test_both_tables_are_large_enough_to_mean_something() -> None:
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_calls_without_a_rule_are_refused_whatever_their_arguments(machine: str) -> None:
-    ruled = {*COMPUTING, "read", "write", "mmap", "mprotect", "futex"}
+    ruled = {*COMPUTING, *BY_ARGUMENT}
     for name in set(names(machine)) - ruled:
         for values in ((), (3, 0, 3, ANONYMOUS), (3,) * 6, (2**64 - 1,) * 6):
             assert ask(machine, name, *values) == EPERM, name
@@ -161,6 +163,32 @@ def test_no_memory_is_executable_or_of_a_file(machine: str) -> None:
 
 
 @pytest.mark.parametrize("machine", MACHINES)
+def test_no_memory_is_shared(machine: str) -> None:
+    """Pages of a shared mapping stay in memory although the process no longer counts them."""
+    for flags in (SHARED | ANONYMOUS, SHARED | PRIVATE | ANONYMOUS, HIGH | SHARED | ANONYMOUS):
+        assert ask(machine, "mmap", 0, 4096, READ | WRITE, flags) == EPERM
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("name", ["clock_gettime", "clock_getres"])
+def test_clocks_are_those_of_the_machine_and_not_of_a_process(machine: str, name: str) -> None:
+    for clock in range(12):
+        assert ask(machine, name, clock) == ALLOW
+    for pid in (1, 2, 4194304):
+        of_process = (~pid << 3 | 2) & 0xFFFFFFFF
+        for clock in (of_process, HIGH * 0xFFFFFFFF | of_process, HIGH | 1, 12, 16):
+            assert ask(machine, name, clock) == EPERM
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_memory_is_given_back_and_never_paged_out(machine: str) -> None:
+    for advice in (4, 8, 14, 15):
+        assert ask(machine, "madvise", 0, 4096, advice) == ALLOW
+    for advice in (0, 3, 9, 10, 12, 20, 21, 22, 23, 100, HIGH | 4):
+        assert ask(machine, "madvise", 0, 4096, advice) == EPERM
+
+
+@pytest.mark.parametrize("machine", MACHINES)
 def test_a_futex_wakes_and_never_waits(machine: str) -> None:
     wait, wake, wait_bitset, wake_bitset, private, clock = 0, 1, 9, 10, 128, 256
     for flags in (0, private, clock, private | clock):
@@ -175,7 +203,7 @@ def test_a_futex_wakes_and_never_waits(machine: str) -> None:
 def test_aarch64_decides_by_name_as_x86_64_does() -> None:
     shared = sorted(set(names("x86_64")) & set(names("aarch64")))
     for name in shared:
-        thorough = name in ("read", "write", "mmap", "mprotect", "futex")
+        thorough = name in BY_ARGUMENT
         for values in arguments() if thorough else ((), (3, 0, 3, ANONYMOUS)):
             assert ask("x86_64", name, *values) == ask("aarch64", name, *values), (name, values)
 

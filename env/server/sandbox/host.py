@@ -1,4 +1,4 @@
-"""The host: one zygote, any number of REPLs, a limit on the cells that run at the same time."""
+"""The host: one zygote, any number of REPLs, limits on running cells and on all memory."""
 
 from __future__ import annotations
 
@@ -6,21 +6,30 @@ import importlib.util
 import os
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from env.errors import SandboxError
 from env.server.sandbox.boundary import compile_filter
-from env.server.sandbox.repl import Repl
+from env.server.sandbox.clock import has_schedstat
+from env.server.sandbox.memory import Ledger, machine_bytes
+from env.server.sandbox.repl import Repl, Shared
+from env.server.sandbox.slots import Slots
 from env.server.sandbox.spawner import Spawner, Zygote
 from env.server.sandbox.templates import Templates
-from env.server.sandbox.wire import JSONValue, pack
+from env.server.sandbox.wire import MAX_ANSWER, JSONValue, pack
 from env.settings import LimitSettings, SandboxSettings
 
 _LIFE_CELLS = 100
 """CPU limit of a worker's whole life, in cells: the kernel ends it even if the host fails to."""
+
+TYPICAL_FRAMES = 9
+"""Living frames of a typical large episode: a root and eight children."""
+
+_REPL_SHARE = 0.5
+"""Share of the memory that REPLs may hold; the server, and cells that grow, need the rest."""
 
 
 class SandboxHost:
@@ -32,6 +41,8 @@ class SandboxHost:
             modules to import besides the standard library.
         search_window: Default `window` of `search`.
         quiet_search: False makes `search` and `extract` print their results.
+        memory_mb: Memory of the server and all its REPLs; None for the machine's or container's.
+        relieve: Called when no descriptor is free; it may close some that nobody needs.
 
     Raises:
         SandboxError: seccomp is not available here, or a module to preload cannot be imported.
@@ -46,6 +57,8 @@ class SandboxHost:
         settings: SandboxSettings,
         search_window: int = 0,
         quiet_search: bool = True,
+        memory_mb: int | None = None,
+        relieve: Callable[[], None] = lambda: None,
     ) -> None:
         self._limits = limits
         self._options: dict[str, Any] = {
@@ -56,36 +69,58 @@ class SandboxHost:
             "quiet_search": quiet_search,
         }
         self._bpf = compile_filter() if self._seccomp else None
-        self._needed = ("no_new_privs", "rlimits", *(("seccomp",) if self._seccomp else ()))
-        self._slots = threading.BoundedSemaphore(settings.running_cells)
+        total = machine_bytes() if memory_mb is None else memory_mb << 20
+        self._shared = Shared(
+            # More cells than processors would only wait for each other.
+            Slots(min(settings.running_cells, len(os.sched_getaffinity(0)))),
+            Ledger(int(total * _REPL_SHARE)),
+            ("no_new_privs", "rlimits", *(("seccomp",) if self._seccomp else ())),
+        )
         self._lock = threading.Lock()
         self._closed = False
         self._repls: weakref.WeakSet[Repl] = weakref.WeakSet()
         self._templates = Templates(settings.templates, settings.templates_mb << 20)
         self._preload = _folders(settings.preload)
-        self._zygote = Zygote(self._bpf, self._preload)
+        self._relieve = relieve
+        self._zygote = Zygote(self._bpf, self._preload, relieve)
         try:
             proof = self.open("")
         except SandboxError:
             self.close()
             raise
         self.enforced: tuple[str, ...] = proof.enforced
+        proof.run("import json, re\nlines = [str(n) for n in range(1000)]")
+        self.typical_mb = TYPICAL_FRAMES * self._shared.ledger.total / (1 << 20)
+        """Memory of an episode with `TYPICAL_FRAMES` living frames, as measured here."""
+        self.budget_mb = self._shared.ledger.budget / (1 << 20)
+        """Memory that all REPLs may hold together."""
+        self.measures_waiting = has_schedstat()
+        """Whether this kernel says how long a cell waited for a processor."""
         proof.close()
 
-    def open(self, context: JSONValue, shared_as: str | None = None) -> Repl:
+    def open(
+        self,
+        context: JSONValue,
+        shared_as: str | None = None,
+        session: object = None,
+        answer_chars: int = MAX_ANSWER,
+    ) -> Repl:
         """Start a REPL.
 
         Args:
             context: Value of `context` in the REPL: a text, or {paper_id: text}.
             shared_as: Name that always means this same value. REPLs with the same name are forked
                 from a template that has the value loaded.
+            session: Whose turn and whose share of the memory it uses; None for its own.
+            answer_chars: Characters of an answer, at most `MAX_ANSWER`.
 
         Raises:
             SandboxError: no process could be started.
             TypeError: the value contains something other than JSON types.
         """
-        origin = partial(self._origin, context, shared_as)
-        repl = Repl(self._limits, origin, self._slots, self._needed)
+        most = min(answer_chars, MAX_ANSWER)
+        origin = partial(self._origin, context, shared_as, most)
+        repl = Repl(self._limits, origin, self._shared, session, most)
         with self._lock:
             if self._closed:
                 repl.close()
@@ -103,14 +138,17 @@ class SandboxHost:
         self._templates.close()
         self._zygote.close()
 
-    def _origin(self, context: JSONValue, shared_as: str | None) -> tuple[Spawner, bytes]:
+    def _origin(
+        self, context: JSONValue, shared_as: str | None, answer_chars: int
+    ) -> tuple[Spawner, bytes]:
         """The process to fork a worker from, and the first message: see `inside/worker.py`."""
         zygote = self._living_zygote()
+        options = {**self._options, "answer_chars": answer_chars}
         if shared_as is not None:
             template = self._templates.take(zygote, shared_as, context)
             if template is not None:
-                return template, pack(("init", self._options))
-        return zygote, pack(("init", self._options, context))
+                return template, pack(("init", options))
+        return zygote, pack(("init", options, context))
 
     def _living_zygote(self) -> Zygote:
         """The zygote, or a new one if it died: then the old templates and REPLs are lost."""
@@ -120,7 +158,7 @@ class SandboxHost:
             if not self._zygote.alive:
                 self._templates.close()
                 self._zygote.close()
-                self._zygote = Zygote(self._bpf, self._preload)
+                self._zygote = Zygote(self._bpf, self._preload, self._relieve)
             return self._zygote
 
 

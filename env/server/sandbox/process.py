@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -9,6 +10,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from env.errors import SandboxError
+from env.server.sandbox import memory
 from env.server.sandbox.spawner import Spawner
 from env.server.sandbox.wire import Inbox, WireFrame
 
@@ -22,10 +25,12 @@ class WorkerProcess:
 
     Args:
         spawner: Process to fork the worker from.
+        session: Whose share of the memory it uses.
     """
 
-    def __init__(self, spawner: Spawner) -> None:
+    def __init__(self, spawner: Spawner, session: object) -> None:
         self._spawner = spawner
+        self.holding = memory.Holding(session, self.kill)
         self.pid, self._channel = spawner.fork()
         self._inbox = Inbox(self._channel)
         self._poll = select.poll()  # not select(): descriptors may exceed 1024
@@ -33,22 +38,36 @@ class WorkerProcess:
         self._guard = threading.Lock()
         self._reaped = False
         self.reading_s = 0.0
-        """Seconds that the host spent reading its messages."""
+        """Wall seconds that the host spent reading its messages."""
+        self._reading_cpu_s = 0.0
 
     def cpu_s(self) -> float:
-        """CPU seconds of its whole life, from the kernel's clock of that process."""
+        """CPU seconds of its whole life, and those of the host for reading its messages."""
         try:
-            return time.clock_gettime((~self.pid << 3) | 2)
+            return time.clock_gettime((~self.pid << 3) | 2) + self._reading_cpu_s
         except OSError:
             return 0.0
 
-    def waits(self) -> bool:
-        """Whether it sleeps in a system call, so that it neither computes nor waits for a CPU."""
-        try:
-            with open(f"/proc/{self.pid}/stat") as file:
-                return file.read().rpartition(")")[2].split()[0] == "S"
-        except (OSError, IndexError):
-            return False
+    def held_bytes(self) -> int | None:
+        """Memory of its own: what a new worker takes, and all that it added since.
+
+        The first call for a spawner must come before any policy code runs in the worker.
+        """
+        now = memory.resident(self.pid)
+        if now is None:
+            return None
+        bare, new = self._spawner.measured(self.pid, now)
+        return new + max(0, now - bare)
+
+    @property
+    def has_sent(self) -> bool:
+        """Whether the host has bytes to read from it."""
+        return bool(self._poll.poll(0))
+
+    def kill(self) -> None:
+        """Kill it; the thread that uses it sees a closed channel."""
+        with contextlib.suppress(SandboxError):
+            self.signal(signal.SIGKILL)
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal.
@@ -85,9 +104,10 @@ class WorkerProcess:
             BadFrameError: it sent something other than a frame.
         """
         while True:
-            started = time.monotonic()
+            started, cpu = time.monotonic(), time.thread_time()
             frame = self._inbox.take()
             self.reading_s += time.monotonic() - started
+            self._reading_cpu_s += time.thread_time() - cpu
             if frame is not None:
                 return frame
             if self._poll.poll(budget() * 1000) and not self._inbox.fill():

@@ -1,8 +1,8 @@
 """One REPL as the server sees it: run code, answer sub-calls, replace a broken process.
 
-All clocks are here, outside the worker; CPU time comes from the kernel. A soft limit is SIGALRM:
-the worker raises inside the cell and keeps its variables. A hard limit is SIGKILL and a new
-worker. Between cells the worker is stopped.
+All clocks are outside the worker; CPU time and own time (`clock.py`) come from the kernel. A soft
+limit is SIGALRM: the worker raises inside the cell and keeps its variables. A hard limit is SIGKILL
+and a new worker. Between cells, and while other cells have the slots, the worker is stopped.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from env.errors import SandboxError
+from env.server.sandbox import clock
+from env.server.sandbox.clock import CellClock
+from env.server.sandbox.memory import Ledger
 from env.server.sandbox.process import WorkerGoneError, WorkerProcess
 from env.server.sandbox.results import (
     MAX_FINALS,
@@ -26,16 +29,17 @@ from env.server.sandbox.results import (
     cell_done,
     sub_call,
 )
+from env.server.sandbox.slots import FRONT_CPU_S, Slots
 from env.server.sandbox.spawner import Spawner
-from env.server.sandbox.wire import BadFrameError, JSONValue, pack
+from env.server.sandbox.wire import BadFrameError, JSONValue, characters, pack
 from env.settings import LimitSettings
 
 _GRACE_CPU_S = 0.5
 """CPU seconds from the soft limit to SIGKILL."""
-_GRACE_WALL_S = 2.0
-"""Wall seconds from the soft limit to SIGKILL, for a cell that does not compute."""
-_STARVED_S = 20.0
-"""The same for a cell that waits for a processor."""
+_GRACE_OWN_S = 2.0
+"""Own seconds from the soft limit to SIGKILL, for a cell that does not compute."""
+_GIVE_UP_S = 60.0
+"""Wall seconds after which a cell that used up no limit ends as starved."""
 _NUDGE_S = 0.1
 """Seconds between two soft signals: a callback may swallow one."""
 _START_S = 30.0
@@ -48,19 +52,38 @@ class _Cell:
     number: int
     cpu_start: float
     cpu_s: float = 0.0
-    wall_used: float = 0.0
-    resumed_at: float = 0.0
+    clock: CellClock = field(default_factory=CellClock)
+    background: bool = False
     reading_s: float = 0.0
-    """Value of the worker's `reading_s` at `resumed_at`."""
+    """Value of the worker's `reading_s` at the clock's last tick."""
     soft: CellError | None = None
     soft_cpu: float = 0.0
-    soft_wall: float = 0.0
+    soft_own: float = 0.0
     final: JSONValue | Unset = UNSET
     finals: int = 0
 
 
 class _HardLimitError(Exception):
     """The grace period after the soft limit is over."""
+
+
+class _StarvedError(Exception):
+    """The machine did not let the cell run."""
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Slots, memory and needs that all REPLs of a host share.
+
+    Args:
+        slots: Limits the cells that run at the same time.
+        ledger: Limits the memory that all REPLs hold together.
+        needed: Layers that must hold before any code runs.
+    """
+
+    slots: Slots
+    ledger: Ledger
+    needed: tuple[str, ...]
 
 
 class Repl:
@@ -71,21 +94,26 @@ class Repl:
     Args:
         limits: CPU, wall and memory limits.
         origin: Returns the process to fork a worker from, and the first message to that worker.
-        slots: Limits the cells that run at the same time, over all REPLs.
-        needed: Layers that must hold before any code runs.
+        shared: Slots, memory and needs of the host.
+        session: Whose turn and whose share of the memory it uses; None for its own.
+        answer_chars: Characters of an answer.
     """
 
     def __init__(
         self,
         limits: LimitSettings,
         origin: Callable[[], tuple[Spawner, bytes]],
-        slots: threading.Semaphore,
-        needed: tuple[str, ...],
+        shared: Shared,
+        session: object,
+        answer_chars: int,
     ) -> None:
         self._limits = limits
         self._origin = origin
-        self._slots = slots
-        self._needed = needed
+        self._slots = shared.slots
+        self._ledger = shared.ledger
+        self._needed = shared.needed
+        self._session = self if session is None else session
+        self._answer_chars = answer_chars
         self._lock = threading.Lock()
         self._closed = False
         self._pending = False
@@ -106,9 +134,8 @@ class Repl:
                 raise SandboxError("run() while a sub-call waits for resume().")
             self._number += 1
             message = pack(("exec", self._number, code))
-            with self._slots:
-                self._cell = _Cell(self._number, worker.cpu_s())
-                return self._go_on(worker, self._cell, message)
+            self._cell = _Cell(self._number, worker.cpu_s())
+            return self._go_on(worker, self._cell, message)
 
     def resume(self, value: JSONValue) -> CellDone | SubCall:
         """Return the value of the pending sub-call; run to the end or to the next sub-call.
@@ -121,8 +148,7 @@ class Repl:
             if self._cell is None or not self._pending:
                 raise SandboxError("resume() without a pending sub-call.")
             message = pack(("return", self._cell.number, value))
-            with self._slots:
-                return self._go_on(worker, self._cell, message)
+            return self._go_on(worker, self._cell, message)
 
     def close(self) -> None:
         """Kill the worker. A `run` in progress raises SandboxError."""
@@ -136,7 +162,10 @@ class Repl:
 
     def _go_on(self, worker: WorkerProcess, cell: _Cell, message: bytes) -> CellDone | SubCall:
         self._pending = False
-        cell.resumed_at = cell.soft_wall = time.monotonic()
+        if worker.holding.evicted:
+            return self._replace(worker, cell, "evicted")
+        self._slots.enter(self._session, cell.background)
+        cell.clock.resume(time.monotonic(), worker.cpu_s())
         cell.reading_s = worker.reading_s
         try:
             worker.signal(signal.SIGCONT)
@@ -145,33 +174,37 @@ class Repl:
             return self._replace(worker, cell, "killed")
         except _HardLimitError:
             return self._replace(worker, cell, cell.soft)
+        except _StarvedError:
+            return self._replace(worker, cell, "starved")
         except WorkerGoneError:
             return self._replace(worker, cell, None)
         except SandboxError:
             self._drop()
             raise
+        finally:
+            self._slots.leave()
         if isinstance(result, SubCall):
             self._pending = True
         worker.signal(signal.SIGSTOP)
+        self._weigh(worker)
         return result
 
     def _converse(self, worker: WorkerProcess, cell: _Cell, message: bytes) -> CellDone | SubCall:
-        def budget() -> float:
-            return self._budget(worker, cell)
-
-        worker.send(message, budget)
+        worker.send(message, lambda: self._budget(worker, cell, sending=True))
         while True:
-            frame = worker.receive(budget)
+            frame = worker.receive(lambda: self._budget(worker, cell))
             if frame.number != cell.number:
                 raise BadFrameError("a message of another cell")
             if frame.kind == "final":
+                if characters(frame.value) > self._answer_chars:
+                    raise BadFrameError("an answer that is too long")
                 if cell.final is UNSET:
                     cell.final = frame.value
                 cell.finals += 1
                 if cell.finals > MAX_FINALS:
                     raise BadFrameError("a flood of finals")
             elif frame.kind == "call":
-                cell.wall_used += self._wall(worker, cell, time.monotonic())
+                cell.clock.pause(time.monotonic(), worker.reading_s - cell.reading_s)
                 return sub_call(frame.value)
             elif frame.kind == "done":
                 cell.cpu_s = worker.cpu_s() - cell.cpu_start
@@ -187,39 +220,60 @@ class Repl:
             return self._replace(worker, cell, "memory", done)
         return done
 
-    def _budget(self, worker: WorkerProcess, cell: _Cell) -> float:
-        """Enforce the limits; return the seconds until the next check."""
+    def _budget(self, worker: WorkerProcess, cell: _Cell, sending: bool = False) -> float:
+        """Enforce the limits; return the seconds until the next check.
+
+        Args:
+            worker: the cell's worker.
+            cell: the cell that runs.
+            sending: whether the worker must read now.
+        """
         now = time.monotonic()
+        if cell.clock.due(now):
+            self._tick(worker, cell, now, sending)
         cpu = worker.cpu_s() - cell.cpu_start
         cell.cpu_s = max(cell.cpu_s, cpu)
-        wall = cell.wall_used + self._wall(worker, cell, now)
+        own = cell.clock.own_s
         if cell.soft is None:
-            left = min(self._limits.cell_cpu_s - cpu, self._limits.cell_wall_s - wall)
-            if left > 0:
-                return max(left, 0.001)
-            cell.soft = "cpu" if cpu >= self._limits.cell_cpu_s else "wall"
-            if cell.soft == "wall" and worker.waits():
-                raise BadFrameError("it reads the channel, and nobody owes it an answer")
-            cell.soft_cpu, cell.soft_wall = cpu, now
-        elif self._grace_is_over(worker, cpu - cell.soft_cpu, now - cell.soft_wall):
+            left = self._limits.cell_cpu_s - cpu
+            if left > 0 and own < self._limits.cell_wall_s:
+                if cell.clock.wall_s > _GIVE_UP_S:
+                    raise _StarvedError
+                return min(clock.TICK_S, max(left, 0.001))
+            cell.soft = "cpu" if left <= 0 else "wall"
+            cell.soft_cpu, cell.soft_own = cpu, own
+        elif (
+            cpu - cell.soft_cpu > _GRACE_CPU_S
+            or own - cell.soft_own > _GRACE_OWN_S
+            or cell.clock.wall_s > _GIVE_UP_S
+        ):
             raise _HardLimitError
         worker.signal(signal.SIGALRM)
         return _NUDGE_S
 
-    @staticmethod
-    def _wall(worker: WorkerProcess, cell: _Cell, now: float) -> float:
-        """Seconds that the worker had since it was resumed.
+    def _tick(self, worker: WorkerProcess, cell: _Cell, now: float, sending: bool) -> None:
+        """Look at a cell that runs for longer: its clock, its memory, its lane."""
+        reading = clock.read(worker.pid, worker.cpu_s())
+        # A blocked `write` does not count as sleep: the host drains it at once.
+        idle = reading.state == "S" and (sending or not worker.has_sent)
+        cell.clock.tick(now, reading, worker.reading_s - cell.reading_s, idle)
+        cell.reading_s = worker.reading_s
+        if cell.clock.asleep:
+            raise BadFrameError("it reads the channel, and nobody owes it an answer")
+        self._weigh(worker)
+        cell.background = cell.background or reading.cpu_s - cell.cpu_start > FRONT_CPU_S
+        if cell.background and self._slots.wanted:
+            worker.signal(signal.SIGSTOP)
+            self._slots.leave()
+            self._slots.enter(self._session, background=True)
+            cell.clock.resume(time.monotonic(), worker.cpu_s())
+            worker.signal(signal.SIGCONT)
 
-        Excludes seconds in which it waited for the host to read its messages. Otherwise a flood
-        of messages would look like a machine that is too busy.
-        """
-        return now - cell.resumed_at - (worker.reading_s - cell.reading_s)
-
-    @staticmethod
-    def _grace_is_over(worker: WorkerProcess, cpu_s: float, wall_s: float) -> bool:
-        if cpu_s > _GRACE_CPU_S or wall_s > _STARVED_S:
-            return True
-        return wall_s > _GRACE_WALL_S and worker.waits()
+    def _weigh(self, worker: WorkerProcess) -> None:
+        """Enter the worker's memory into the ledger; this may end it or another worker."""
+        size = worker.held_bytes()
+        if size is not None:
+            self._ledger.note(worker.holding, size)
 
     def _replace(
         self,
@@ -231,12 +285,18 @@ class Repl:
         """End the worker and start another one; if `error` is None, the exit status decides."""
         self._cell = None
         self._worker = None
+        within = self._ledger.within_share(worker.holding)
         status = worker.end()
+        self._ledger.drop(worker.holding)
         if self._closed:
             raise SandboxError("This REPL was closed.")
-        if error is None:
-            if status == -signal.SIGKILL:
+        if worker.holding.evicted:
+            error = "evicted"
+        elif error is None and status == -signal.SIGKILL:
+            if within:
                 raise SandboxError("A sandbox process was killed from outside (out of memory?).")
+            error = "memory"
+        elif error is None:
             by_status: dict[int, CellError] = {-signal.SIGXCPU: "cpu"}
             error = by_status.get(status, "exit" if 0 <= status != _BROKEN else "killed")
         self._start()
@@ -262,7 +322,7 @@ class Repl:
 
     def _start_from(self, spawner: Spawner, init: bytes) -> tuple[str, ...]:
         """Fork a worker, load the context and check the layers that hold; return them."""
-        worker = self._worker = WorkerProcess(spawner)
+        worker = self._worker = WorkerProcess(spawner, self._session)
         deadline = time.monotonic() + _START_S
 
         def budget() -> float:
@@ -281,6 +341,7 @@ class Repl:
                     f"A sandbox process started without {', '.join(missing) or 'its report'}."
                 )
             worker.signal(signal.SIGSTOP)
+            self._weigh(worker)
         except (WorkerGoneError, BadFrameError):
             self._drop()
             raise SandboxError(
@@ -304,6 +365,7 @@ class Repl:
         if worker is not None:
             with contextlib.suppress(SandboxError):
                 worker.end()
+            self._ledger.drop(worker.holding)
 
 
 _BROKEN = 70

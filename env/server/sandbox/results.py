@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal, get_args
 
+from env.chat_tokens import without_chat_tokens
 from env.server.sandbox.wire import BadFrameError, JSONValue
 
 SubCallName = Literal["llm_query", "llm_query_batched", "rlm_query", "rlm_query_batched"]
 
-CellError = Literal["exception", "syntax", "cpu", "wall", "memory", "exit", "killed"]
-"""`exit`: it ended its interpreter. `killed`: it crashed it, or violated the protocol."""
+CellError = Literal[
+    "exception", "syntax", "cpu", "wall", "memory", "evicted", "exit", "killed", "starved"
+]
+"""`evicted`: the server was short of memory, and this REPL held most beyond its share.
+`exit`: it ended its interpreter. `killed`: it crashed it, or violated the protocol.
+`starved`: the machine did not let it run; not the policy's fault."""
 
 
 class Unset(Enum):
@@ -58,22 +62,9 @@ _SUB_CALLS = get_args(SubCallName)
 _ERRORS = (None, "exception", "syntax", "memory", "exit", "stopped")
 """Errors that a worker may report; `stopped` is a limit, and the host knows which one."""
 
-_CHAT_TOKENS = re.compile(
-    r"<\|[^|<>\n]{1,40}\|>|</?s>|<(?:start|end)_of_turn>|<(?:bos|eos|pad)>|\[/?INST\]|<</?SYS>>"
-)
-"""Marks of a turn in chat templates. A text from a REPL must not be able to fake one."""
-
 TRACE_CHARS = 4000
 MAX_FINALS = 8
 """Limit for one cell: the first FINAL counts, and code that catches its end may call it again."""
-
-
-def without_chat_tokens(text: str) -> str:
-    """The text without marks that could pass for a turn of a chat.
-
-    If removing one token creates another, a line break replaces it: no token contains one.
-    """
-    return _CHAT_TOKENS.sub("\n", _CHAT_TOKENS.sub("", text))
 
 
 def sub_call(value: JSONValue) -> SubCall:

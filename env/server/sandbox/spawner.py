@@ -8,6 +8,7 @@ Both obey the same messages, each on its own control socket: see `inside/zygote.
 from __future__ import annotations
 
 import contextlib
+import errno
 import marshal
 import os
 import select
@@ -18,15 +19,19 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from env.errors import SandboxError
+from env.server.sandbox.memory import proportional
 
 _FOLDER = Path(__file__).resolve().parent
 _START_S = 60.0
+_DESCRIPTORS_S = 10.0
+"""Seconds to wait for a free descriptor."""
 _ENVIRONMENT = {
     "PYTHONHASHSEED": "0",
     "LC_ALL": "C.UTF-8",
@@ -57,14 +62,17 @@ class Spawner(ABC):
 
     Args:
         control: The host's end of its control socket.
+        relieve: Called when no descriptor is free; it may close some that nobody needs.
     """
 
     _kind: str
     pid: int
     """Its process id."""
 
-    def __init__(self, control: socket.socket) -> None:
+    def __init__(self, control: socket.socket, relieve: Callable[[], None]) -> None:
         self._lock = threading.Lock()
+        self._bare: tuple[int, int] | None = None
+        self._relieve = relieve
         self._control = control
         self._control.settimeout(_START_S)
 
@@ -84,7 +92,7 @@ class Spawner(ABC):
     def fork(self) -> tuple[int, socket.socket]:
         """Start a worker; return its process id and the host's end of its channel."""
         # Step 1: make a channel; the server keeps one end.
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        ours, theirs = self._channel()
         # Step 2: send the other end along with the message. The fork reads it as descriptor 3.
         with theirs:
             try:
@@ -106,9 +114,37 @@ class Spawner(ABC):
         except ProcessLookupError:
             raise SandboxError("A sandbox process ended without being reaped.") from None
 
+    def measured(self, pid: int, resident: int) -> tuple[int, int]:
+        """Memory of a worker that has run nothing yet, from the first one that asks.
+
+        Args:
+            pid: The worker that asks.
+            resident: Its bytes in memory, shared ones included.
+
+        Returns:
+            Bytes in memory, and bytes of its own: its proportional set size. If this user may not
+            read that, a quarter of the former.
+        """
+        if self._bare is None:
+            self._bare = resident, proportional(pid) or resident // 4
+        return self._bare
+
     def reap(self, pid: int) -> int:
         """Wait for a killed or dead worker; return its wait status."""
         return self._ask(b"reap" + struct.pack("!i", pid))
+
+    def _channel(self) -> tuple[socket.socket, socket.socket]:
+        """A pair of connected sockets; waits while strangers hold all descriptors."""
+        deadline = time.monotonic() + _DESCRIPTORS_S
+        while True:
+            try:
+                return socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+            except OSError as error:
+                full = error.errno in (errno.EMFILE, errno.ENFILE)
+                if not full or time.monotonic() > deadline:
+                    raise SandboxError(f"A channel could not be made ({error.strerror}).") from None
+            self._relieve()
+            time.sleep(0.02)
 
     def _forked(self, message: bytes, *fds: int) -> int:
         pid = self._ask(message, *fds)
@@ -145,6 +181,7 @@ class Zygote(Spawner):
     Args:
         bpf: The workers' system-call filter; None only in the tests' negative control.
         preload: Modules to import besides the standard library, and the folder of each.
+        relieve: As of `Spawner`.
 
     Raises:
         SandboxError: it does not start; the message ends with the last line of its errors.
@@ -152,11 +189,16 @@ class Zygote(Spawner):
 
     _kind = "zygote"
 
-    def __init__(self, bpf: bytes | None, preload: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        bpf: bytes | None,
+        preload: Mapping[str, str] | None = None,
+        relieve: Callable[[], None] = lambda: None,
+    ) -> None:
         # Step 1: reserve descriptors 0 to 2 and make the control socket.
         _hold_standard_descriptors()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        super().__init__(ours)
+        super().__init__(ours, relieve)
         command = [sys.executable, "-s", "-S", "-P", "-B", "-c", _CODE, str(_FOLDER)]
         with theirs, tempfile.TemporaryFile() as errors:
             # Step 2: exec an interpreter that inherits only the control socket and these streams.
@@ -200,7 +242,7 @@ class Zygote(Spawner):
             except SandboxError:
                 ours.close()
                 raise
-        return Template(self, pid, ours, len(context))
+        return Template(self, pid, ours, len(context), self._relieve)
 
     def close(self) -> None:
         """End the process and all its workers; return when they are gone."""
@@ -228,6 +270,7 @@ class Template(Spawner):
         pid: Its process id.
         control: The host's end of its control socket.
         size: Bytes of the encoded context.
+        relieve: As of `Spawner`.
 
     Raises:
         SandboxError: it does not start.
@@ -235,8 +278,15 @@ class Template(Spawner):
 
     _kind = "template"
 
-    def __init__(self, zygote: Zygote, pid: int, control: socket.socket, size: int) -> None:
-        super().__init__(control)
+    def __init__(
+        self,
+        zygote: Zygote,
+        pid: int,
+        control: socket.socket,
+        size: int,
+        relieve: Callable[[], None],
+    ) -> None:
+        super().__init__(control, relieve)
         self._zygote = zygote
         self.pid = pid
         self.size = size

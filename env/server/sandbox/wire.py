@@ -20,7 +20,7 @@ MAX_HEADER = 256 * 1024
 MAX_FRAME = 4 * 1024 * 1024
 MAX_TEXT = 4 * MAX_FRAME
 """Limit of characters of a value: a text may occur in it many times, but is sent once."""
-MAX_ANSWER = MAX_FRAME
+MAX_ANSWER = 1_000_000
 """Limit of characters of an answer, which parents and clients receive with all its repeats."""
 MAX_DEPTH = 200
 """More than `inside/channel.py` sends, less than recursion allows (three calls per level)."""
@@ -93,7 +93,7 @@ def parse(body: bytes) -> WireFrame:
             raise BadFrameError("an unknown kind of message")
         texts = _texts(body, 4 + header_size, sizes)
         value = _value(header["v"], texts, 0)
-        if _characters(value) > (MAX_ANSWER if kind == "final" else MAX_TEXT):
+        if characters(value) > (MAX_ANSWER if kind == "final" else MAX_TEXT):
             raise BadFrameError("a value that is too large once its texts are in place")
         return WireFrame(kind, number, value)
     except (ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
@@ -130,13 +130,14 @@ def _value(tree: Any, texts: list[str], depth: int) -> JSONValue:
     raise BadFrameError("an unknown type")
 
 
-def _characters(value: JSONValue) -> int:
+def characters(value: JSONValue) -> int:
+    """Characters of all texts of a value; a repeated text counts each time."""
     if isinstance(value, str):
         return len(value)
     if isinstance(value, list):
-        return sum(map(_characters, value))
+        return sum(map(characters, value))
     if isinstance(value, dict):
-        return sum(map(len, value)) + sum(map(_characters, value.values()))
+        return sum(map(len, value)) + sum(map(characters, value.values()))
     return 0
 
 

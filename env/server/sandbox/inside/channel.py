@@ -18,7 +18,6 @@ FD = 3
 MAX_HEADER = 256 * 1024
 MAX_FRAME = 4 * 1024 * 1024
 MAX_TEXT = 4 * MAX_FRAME
-MAX_ANSWER = MAX_FRAME
 MAX_DEPTH = 64
 
 
@@ -59,17 +58,16 @@ class Channel:
         return True
 
 
-def frame(kind: str, number: int, value: Any) -> bytes:
-    """Encode one message.
+def frame(kind: str, number: int, value: Any, most: int = MAX_TEXT) -> bytes:
+    """Encode one message, with at most that many characters.
 
     Raises:
         TooLargeError: the frame would exceed a limit, or `value` is nested too deeply.
     """
     blobs: dict[str, int] = {}
     tree = _tree(value, blobs, 0, set())
-    most = MAX_ANSWER if kind == "final" else MAX_TEXT
     if _characters(tree, [len(text) for text in blobs]) > most:
-        raise TooLargeError(f"too large: at most {most >> 20} million characters")
+        raise TooLargeError(f"too large: at most {most:,} characters")
     encoded = [text.encode("utf-8", "replace") for text in blobs]
     header = json.dumps(
         {"t": kind, "n": number, "v": tree, "b": [len(blob) for blob in encoded]},

@@ -74,6 +74,7 @@ class _Repl:
         self._stopped = False
         self._cells: dict[str, list[str]] = {}
         self._output = Output(options["stdout_chars"])
+        self._answer_chars: int = options["answer_chars"]
         module = types.ModuleType("__main__")
         self._variables = module.__dict__
         self._variables["__builtins__"] = builtins
@@ -205,7 +206,7 @@ class _Repl:
         return message[2]
 
     def _finish(self, value: Any) -> None:
-        data = frame("final", self._number, value)
+        data = frame("final", self._number, value, self._answer_chars)
         with self._wire():
             self._channel.send(data)
 

@@ -1,0 +1,115 @@
+"""The own time of a cell: wall time in which its code could have computed.
+
+A cell that the machine holds up did nothing wrong. So the clock leaves out waiting for a processor
+(`/proc/PID/schedstat`), stops (state T), and gaps in which the server itself did not run. Without
+schedstat, own time is CPU time alone.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+TICK_S = 0.1
+"""Seconds between two readings of a cell that runs."""
+_LATE_S = 0.4
+"""A reading that is later than this after its tick means that the server did not run."""
+_ASLEEP_CPU_S = 0.001
+"""CPU seconds of a tick below which a sleeping worker did nothing."""
+_ASLEEP_TICKS = 2
+
+
+def has_schedstat() -> bool:
+    """Whether this kernel says how long a process waited for a processor."""
+    return _waited_s(os.getpid()) is not None
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The kernel's figures of a worker at one moment."""
+
+    cpu_s: float
+    waited_s: float | None
+    """Seconds in a run queue; None if the kernel does not say."""
+    state: str
+    """Letter of `/proc/PID/stat`; empty if the process is gone."""
+
+
+def read(pid: int, cpu_s: float) -> Reading:
+    """The figures of a process, with its CPU seconds as given."""
+    return Reading(cpu_s, _waited_s(pid), _state(pid))
+
+
+class CellClock:
+    """Own seconds of one cell, from readings about `TICK_S` apart.
+
+    Time between `pause` and `resume` does not count: the cell waits for a sub-call or for a slot.
+    """
+
+    def __init__(self) -> None:
+        self.own_s = 0.0
+        self.wall_s = 0.0
+        """Seconds since the start, without pauses and without the host's reading."""
+        self._at = 0.0
+        self._last = Reading(0.0, None, "")
+        self._asleep = 0
+
+    def resume(self, now: float, cpu_s: float) -> None:
+        """Start to count; until the first tick, only CPU time counts.
+
+        Args:
+            now: seconds of a monotonic clock.
+            cpu_s: CPU seconds of the worker.
+        """
+        self._at, self._last, self._asleep = now, Reading(cpu_s, None, ""), 0
+
+    def pause(self, now: float, reading_s: float) -> None:
+        """Stop to count; the time since the last tick counts as wall time only."""
+        self.wall_s += now - self._at - reading_s
+        self._at = now
+
+    def due(self, now: float) -> bool:
+        """Whether the next reading is due."""
+        return now - self._at >= TICK_S
+
+    def tick(self, now: float, reading: Reading, reading_s: float, waiting: bool) -> None:
+        """Count the time since the last tick.
+
+        Args:
+            now: seconds of the monotonic clock.
+            reading: the worker's figures.
+            reading_s: seconds since the last tick in which the worker waited for the host.
+            waiting: whether it sleeps although nobody owes it anything.
+        """
+        wall = now - self._at - reading_s
+        last, self._last, self._at = self._last, reading, now
+        self.wall_s += wall
+        cpu = reading.cpu_s - last.cpu_s
+        self._asleep = self._asleep + 1 if waiting and cpu < _ASLEEP_CPU_S else 0
+        own = min(wall, TICK_S) if wall > TICK_S + _LATE_S else wall
+        if reading.state == "T" or reading.waited_s is None or last.waited_s is None:
+            own = 0.0
+        else:
+            own -= reading.waited_s - last.waited_s
+        self.own_s += max(own, cpu, 0.0)
+
+    @property
+    def asleep(self) -> bool:
+        """Whether the last ticks found the worker asleep, without a reason."""
+        return self._asleep >= _ASLEEP_TICKS
+
+
+def _waited_s(pid: int) -> float | None:
+    try:
+        with open(f"/proc/{pid}/schedstat", "rb") as file:
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def _state(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0].decode()
+    except (OSError, IndexError):
+        return ""

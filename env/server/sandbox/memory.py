@@ -1,0 +1,143 @@
+"""One memory budget for all living REPLs, by what they hold and not by what they may.
+
+A worker's memory changes only while its cell runs, and is read then. Over the budget, the worker
+that holds most beyond its fair share is ended. A session's share is the budget over the sessions,
+a worker's share that of its session over its workers. So nobody within a share is ever ended.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def resident(pid: int) -> int | None:
+    """Bytes of a process that are in memory, shared ones included; None if nobody can tell."""
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:
+            return int(file.read().split()[1]) * _PAGE or None  # a dead one has no pages
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def proportional(pid: int) -> int | None:
+    """Proportional set size (PSS) in bytes; None if this user may not read it."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:")), None)
+
+
+def machine_bytes() -> int:
+    """Memory of this machine, or of the container if that has less."""
+    found = [os.sysconf("SC_PHYS_PAGES") * _PAGE]
+    for folder, name in (("", "memory.max"), ("memory", "memory.limit_in_bytes")):
+        for group in (_cgroup(folder), ""):
+            try:
+                path = Path("/sys/fs/cgroup", folder, group.lstrip("/"), name)
+                found.append(int(path.read_text()))
+            except (OSError, ValueError):  # no such group, or it says "max"
+                continue
+    return min(found)
+
+
+def _cgroup(controller: str) -> str:
+    """Path of this process's control group: version 1 with a controller, 2 without."""
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return ""
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == controller:
+            return path
+    return ""
+
+
+class Holding:
+    """Memory of one worker, as the ledger knows it.
+
+    Args:
+        session: session that it belongs to.
+        end: kills the worker.
+    """
+
+    def __init__(self, session: object, end: Callable[[], None]) -> None:
+        self.session = session
+        self.end = end
+        self.bytes = 0
+        self.evicted = False
+        """Whether it was ended to make room."""
+
+
+class Ledger:
+    """Memory of all living workers. Thread-safe.
+
+    Args:
+        budget: bytes that they may hold together.
+    """
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        self._lock = threading.Lock()
+        self._holdings: set[Holding] = set()
+        self._workers: Counter[object] = Counter()
+        self._total = 0
+
+    @property
+    def total(self) -> int:
+        """Bytes that all workers hold."""
+        return self._total
+
+    def note(self, holding: Holding, size: int) -> None:
+        """Record what a worker holds now; end workers if all together hold too much.
+
+        Args:
+            holding: the worker; the first call adds it.
+            size: bytes.
+        """
+        victims = []
+        with self._lock:
+            if holding.evicted:
+                return
+            if holding not in self._holdings:
+                self._holdings.add(holding)
+                self._workers[holding.session] += 1
+            self._total += size - holding.bytes
+            holding.bytes = size
+            while self._total > self.budget and len(self._holdings) > 1:
+                victim = max(self._holdings, key=self._excess)
+                victim.evicted = True
+                self._remove(victim)
+                victims.append(victim)
+        for victim in victims:
+            victim.end()
+
+    def drop(self, holding: Holding) -> None:
+        """Forget a worker that has ended."""
+        with self._lock:
+            if holding in self._holdings:
+                self._remove(holding)
+
+    def within_share(self, holding: Holding) -> bool:
+        """Whether a worker holds no more than its fair share."""
+        with self._lock:
+            known = holding in self._holdings
+            return not known or self._excess(holding) <= 0
+
+    def _excess(self, holding: Holding) -> float:
+        share = self.budget / len(self._workers) / self._workers[holding.session]
+        return holding.bytes - share
+
+    def _remove(self, holding: Holding) -> None:
+        self._holdings.remove(holding)
+        self._total -= holding.bytes
+        self._workers[holding.session] -= 1
+        if not self._workers[holding.session]:
+            del self._workers[holding.session]

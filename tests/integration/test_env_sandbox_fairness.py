@@ -1,0 +1,218 @@
+"""One budget, one clock and one queue for all REPLs: who pays for what."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from env.errors import SandboxError
+from env.server.sandbox import CellDone, Repl, SandboxHost, SubCall
+from env.server.sandbox import repl as repl_module
+from env.server.sandbox.memory import proportional
+from env.settings import LimitSettings, SandboxSettings
+
+LIMITS = LimitSettings(cell_cpu_s=1.0, cell_wall_s=3.0, memory_mb=96)
+HOLD = "x = 'a' * 70_000_000"
+SLEEP = "import os\nos.read(3, 1)"
+POOL = ThreadPoolExecutor(16)
+
+
+@pytest.fixture(scope="module")
+def box() -> Iterator[SandboxHost]:
+    box = SandboxHost(LIMITS, SandboxSettings(running_cells=2))
+    yield box
+    box.close()
+
+
+@pytest.fixture
+def small() -> Iterator[SandboxHost]:
+    """REPLs may hold 256 MB together."""
+    small = SandboxHost(LIMITS, SandboxSettings(), memory_mb=512)
+    yield small
+    small.close()
+
+
+def pid_of(repl: Repl) -> int:
+    assert repl._worker is not None
+    return repl._worker.pid
+
+
+def error_of(event: CellDone | SubCall) -> str | None:
+    assert isinstance(event, CellDone), event
+    return event.error
+
+
+def held(repls: list[Repl]) -> int:
+    return sum(proportional(pid_of(repl)) or 0 for repl in repls)
+
+
+# --- memory
+
+
+def test_one_episode_cannot_hold_more_than_the_budget(small: SandboxHost) -> None:
+    repls = [small.open("", session="greedy") for _ in range(8)]
+    errors = [error_of(repl.run(HOLD)) for repl in repls]
+    errors += [error_of(repl.run("len(x)")) for repl in repls]
+    assert errors.count("evicted") >= 5
+    assert set(errors) <= {None, "evicted", "exception"}
+    assert held(repls) < 300 << 20
+
+
+def test_a_neighbour_within_its_share_keeps_its_variables(small: SandboxHost) -> None:
+    honest = small.open("", session="honest")
+    honest.run("kept = 'b' * 40_000_000")
+    for repl in [small.open("", session="greedy") for _ in range(8)]:
+        repl.run(HOLD)
+    event = honest.run("len(kept)")
+    assert isinstance(event, CellDone)
+    assert event.stdout == "40000000\n"
+
+
+def test_a_frame_that_waits_for_children_reads_that_it_was_ended(small: SandboxHost) -> None:
+    waiting = small.open("", session="greedy")
+    assert isinstance(waiting.run(f"{HOLD}\nllm_query('a')"), SubCall)
+    for repl in [small.open("", session="greedy") for _ in range(8)]:
+        repl.run(HOLD.replace("7", "6"))
+    event = waiting.resume("b")
+    assert isinstance(event, CellDone)
+    assert (event.error, event.variables_lost) == ("evicted", True)
+    assert error_of(waiting.run("1")) is None
+
+
+def test_memory_is_that_of_the_kernel_and_shared_pages_count_once(box: SandboxHost) -> None:
+    repl = box.open("", session="a")
+    repl.run(HOLD)
+    worker = repl._worker
+    assert worker is not None
+    exact = proportional(worker.pid)
+    assert exact is not None
+    assert abs((worker.held_bytes() or 0) - exact) < 4 << 20
+
+
+def test_a_worker_killed_beyond_its_share_is_to_blame_itself(small: SandboxHost) -> None:
+    repl = small.open("", session="greedy")
+    others = [small.open("", session=str(n)) for n in range(4)]
+    assert error_of(repl.run(HOLD)) is None
+    os.kill(pid_of(repl), signal.SIGKILL)
+    assert error_of(repl.run("1")) == "memory"
+    os.kill(pid_of(others[0]), signal.SIGKILL)
+    with pytest.raises(SandboxError, match="killed from outside"):
+        others[0].run("1")
+
+
+def test_the_kernel_ends_a_worker_before_the_server(box: SandboxHost) -> None:
+    repl = box.open("")
+    for pid in (box._zygote.pid, pid_of(repl)):
+        assert Path(f"/proc/{pid}/oom_score_adj").read_text() == "1000\n"
+
+
+def test_memory_that_nobody_could_count_is_refused(box: SandboxHost) -> None:
+    event = box.open("").run("import mmap\nmmap.mmap(-1, 4096)")
+    assert isinstance(event, CellDone)
+    assert "PermissionError" in event.traceback
+
+
+# --- time
+
+
+def test_a_cell_asleep_on_its_channel_ends_at_once(box: SandboxHost) -> None:
+    started = time.monotonic()
+    event = box.open("").run(SLEEP)
+    assert isinstance(event, CellDone)
+    assert (event.error, event.variables_lost) == ("killed", True)
+    assert event.cpu_s < 0.1
+    assert time.monotonic() - started < LIMITS.cell_wall_s
+
+
+def stopped(pids: list[int], seconds: float, running: Future[CellDone | SubCall]) -> str | None:
+    """The error of a cell while processes were stopped from outside."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(seconds)
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
+    return error_of(running.result())
+
+
+COMPUTE = "s = 0\nfor i in range(4_000_000): s += i"
+
+
+def test_a_worker_stopped_from_outside_is_no_mistake_of_the_policy(box: SandboxHost) -> None:
+    repl = box.open("")
+    running = POOL.submit(repl.run, COMPUTE)
+    time.sleep(0.05)
+    assert stopped([pid_of(repl)], LIMITS.cell_wall_s + 1, running) is None
+
+
+def test_a_stopped_zygote_is_no_mistake_of_the_policy(box: SandboxHost) -> None:
+    os.kill(box._zygote.pid, signal.SIGSTOP)
+    opening = POOL.submit(box.open, "")
+    time.sleep(LIMITS.cell_wall_s + 1)
+    os.kill(box._zygote.pid, signal.SIGCONT)
+    assert error_of(opening.result().run("1")) is None
+
+
+def test_a_machine_that_never_lets_a_cell_run_gives_no_error(
+    box: SandboxHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repl_module, "_GIVE_UP_S", 1.0)
+    repl = box.open("")
+    running = POOL.submit(repl.run, "while True: pass")
+    time.sleep(0.05)
+    os.kill(pid_of(repl), signal.SIGSTOP)
+    assert error_of(running.result()) == "starved"
+    assert error_of(repl.run("1")) is None
+
+
+# --- slots
+
+
+def test_endless_loops_of_others_do_not_keep_a_short_cell_waiting(box: SandboxHost) -> None:
+    loops = [box.open("", session=f"greedy {n}") for n in range(8)]
+    honest = box.open("", session="honest")
+    running = [POOL.submit(repl.run, "while True: pass") for repl in loops]
+    time.sleep(0.2)
+    waits = []
+    while not all(loop.done() for loop in running):
+        started = time.monotonic()
+        assert error_of(honest.run("x = 1")) is None
+        waits.append(time.monotonic() - started)
+        time.sleep(0.01)
+    assert [error_of(loop.result()) for loop in running] == ["cpu"] * 8
+    assert sorted(waits)[len(waits) // 2] < 0.5
+
+
+def test_cells_that_take_turns_keep_their_limits_and_variables(box: SandboxHost) -> None:
+    repls = [box.open("", session=n) for n in range(6)]
+    running = [POOL.submit(repl.run, COMPUTE) for repl in repls]
+    assert [error_of(cell.result()) for cell in running] == [None] * 6
+    total = sum(range(4_000_000))
+    assert all(repl.run("s").stdout == f"{total}\n" for repl in repls)  # type: ignore[union-attr]
+
+
+# --- descriptors
+
+
+def test_a_repl_waits_for_a_descriptor_that_strangers_hold(
+    box: SandboxHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    real: Callable[..., tuple[socket.socket, socket.socket]] = socket.socketpair
+
+    def full(*args: object) -> tuple[socket.socket, socket.socket]:
+        if threading.current_thread() is threading.main_thread() and len(calls) < 2:
+            raise OSError(24, "Too many open files")
+        return real(*args)
+
+    monkeypatch.setattr(socket, "socketpair", full)
+    monkeypatch.setattr(box._zygote, "_relieve", lambda: calls.append(1))
+    assert error_of(box.open("").run("1")) is None
+    assert calls == [1, 1]

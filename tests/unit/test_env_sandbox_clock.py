@@ -1,0 +1,70 @@
+"""A cell's own time: only what its code could have used."""
+
+from __future__ import annotations
+
+import pytest
+
+from env.server.sandbox.clock import CellClock, Reading, has_schedstat
+
+
+def run(*ticks: tuple[float, float, float | None, str], waiting: bool = False) -> CellClock:
+    """A clock after (seconds, CPU, waited, state) readings."""
+    clock = CellClock()
+    clock.resume(0.0, 0.0)
+    for now, cpu_s, waited_s, state in ticks:
+        clock.tick(now, Reading(cpu_s, waited_s, state), 0.0, waiting)
+    return clock
+
+
+def test_a_cell_that_computes_owns_all_its_time() -> None:
+    assert run((0.1, 0.1, 0.0, "R"), (0.2, 0.2, 0.0, "R")).own_s == pytest.approx(0.2)
+
+
+def test_waiting_for_a_processor_is_not_its_own_time() -> None:
+    clock = run((0.1, 0.0, 5.0, "R"), (0.2, 0.01, 5.09, "R"), (0.3, 0.02, 5.18, "R"))
+    assert clock.own_s == pytest.approx(0.01 + 0.01)
+    assert clock.wall_s == pytest.approx(0.3)
+
+
+def test_a_stopped_cell_owns_nothing() -> None:
+    ticks = [(0.1 * n, 0.0, 0.0, "T") for n in range(1, 200)]
+    assert run(*ticks).own_s == 0.0
+
+
+def test_a_server_that_did_not_run_blames_nobody() -> None:
+    assert run((0.1, 0.0, 0.0, "S"), (30.1, 0.0, 0.0, "S")).own_s == pytest.approx(0.1)
+
+
+def test_cpu_counts_even_while_the_server_did_not_run() -> None:
+    assert run((0.1, 0.0, 0.0, "R"), (30.1, 1.5, 0.0, "R")).own_s == pytest.approx(1.5)
+
+
+def test_a_sleeping_cell_owns_its_time_and_is_found_at_the_second_tick() -> None:
+    assert not run((0.1, 0.0, 0.0, "S"), waiting=True).asleep
+    clock = run((0.1, 0.0, 0.0, "S"), (0.2, 0.0, 0.0, "S"), waiting=True)
+    assert clock.asleep
+    assert clock.own_s == pytest.approx(0.1)
+
+
+def test_a_cell_that_computes_between_its_sleeps_is_not_asleep() -> None:
+    ticks = [(0.1 * n, 0.05 * n, 0.0, "S") for n in range(1, 10)]
+    assert not run(*ticks, waiting=True).asleep
+
+
+def test_without_schedstat_only_cpu_counts() -> None:
+    assert run((0.1, 0.0, None, "R"), (5.0, 0.3, None, "R")).own_s == pytest.approx(0.3)
+
+
+def test_pauses_and_the_hosts_reading_do_not_count() -> None:
+    clock = CellClock()
+    clock.resume(0.0, 0.0)
+    clock.pause(0.5, reading_s=0.2)
+    clock.resume(100.0, 0.0)
+    clock.tick(100.1, Reading(0.0, 0.0, "S"), 0.0, False)
+    clock.tick(100.4, Reading(0.0, 0.0, "S"), 0.25, False)
+    assert clock.wall_s == pytest.approx(0.45)
+    assert clock.own_s == pytest.approx(0.05)
+
+
+def test_this_kernel_says_how_long_a_process_waited() -> None:
+    assert has_schedstat()

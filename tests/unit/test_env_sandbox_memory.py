@@ -1,0 +1,98 @@
+"""One memory budget for all REPLs: who is ended, and who never is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from env.server.sandbox import memory
+from env.server.sandbox.memory import Holding, Ledger, machine_bytes, resident
+
+
+class World:
+    """A ledger and the names of the workers that it ended."""
+
+    def __init__(self, budget: int) -> None:
+        self.ledger = Ledger(budget)
+        self.ended: list[str] = []
+        self.holdings: dict[str, Holding] = {}
+
+    def holds(self, session: str, worker: str, size: int) -> None:
+        name = f"{session}{worker}"
+        if name not in self.holdings:
+            self.holdings[name] = Holding(session, lambda: self.ended.append(name))
+        self.ledger.note(self.holdings[name], size)
+
+
+def test_within_the_budget_nobody_is_ended() -> None:
+    world = World(100)
+    for n in range(10):
+        world.holds("a", str(n), 10)
+    assert world.ended == []
+    assert world.ledger.total == 100
+
+
+def test_the_worker_farthest_beyond_its_share_is_ended() -> None:
+    world = World(100)
+    world.holds("a", "1", 30)
+    world.holds("b", "1", 40)
+    world.holds("b", "2", 31)  # shares: 50 for a's, 25 for each of b's
+    assert world.ended == ["b1"]
+    assert world.ledger.total == 61
+
+
+def test_many_small_workers_of_one_session_do_not_end_a_neighbours_larger_one() -> None:
+    world = World(1000)
+    world.holds("honest", "root", 90)
+    for n in range(32):
+        world.holds("greedy", str(n), 40)
+    assert world.ended
+    assert all(name.startswith("greedy") for name in world.ended)
+    assert world.ledger.total <= 1000
+
+
+def test_what_an_ended_worker_reports_late_counts_no_more() -> None:
+    world = World(100)
+    world.holds("a", "1", 90)
+    world.holds("b", "1", 20)
+    world.holds("a", "1", 95)
+    assert world.ended == ["a1"]
+    assert world.ledger.total == 20
+
+
+def test_a_dropped_worker_gives_its_memory_back() -> None:
+    world = World(100)
+    world.holds("a", "1", 60)
+    world.ledger.drop(world.holdings["a1"])
+    world.ledger.drop(world.holdings["a1"])
+    assert world.ledger.total == 0
+    world.holds("b", "1", 60)
+    assert world.ended == []
+
+
+def test_only_a_worker_beyond_its_share_is_to_blame_for_its_end() -> None:
+    world = World(100)
+    world.holds("a", "1", 60)
+    world.holds("b", "1", 10)
+    assert not world.ledger.within_share(world.holdings["a1"])
+    assert world.ledger.within_share(world.holdings["b1"])
+
+
+def test_a_process_that_is_gone_holds_an_unknown_amount() -> None:
+    assert resident(2**22 + 1) is None
+    assert resident(2) is None  # a thread of the kernel has no pages, like a dead process
+    assert (resident(os.getpid()) or 0) > 1 << 20
+
+
+def test_a_container_of_less_memory_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Path.read_text
+
+    def read(path: Path, *args: object, **kwargs: object) -> str:
+        if path.name == "memory.max":
+            return "1073741824\n"
+        return real(path, *args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(memory.Path, "read_text", read)
+    assert machine_bytes() == 1 << 30
