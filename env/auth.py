@@ -1,20 +1,23 @@
 """The project's environment variables, and the secrets that some of them carry.
 
 `VARIABLES` is the one table of their names; every reader imports its name from here. A secret is
-never written to a file: a client sends `RLM_ENV_TOKEN` to the address in `RLM_ENV_URL` alone.
-Imports nothing heavy.
+never written to a file: a client sends `RLM_ENV_TOKEN` and `RLM_ENV_OWNER_KEY` to the address in
+`RLM_ENV_URL` alone. Imports nothing heavy.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
+from env.errors import SettingsError
+
 URL = "RLM_ENV_URL"
 TOKEN = "RLM_ENV_TOKEN"
+OWNER_KEY = "RLM_ENV_OWNER_KEY"
 SETTINGS = "RLM_SETTINGS"
 DATA = "RLM_DATA"
 SEED = "RLM_PROBLEM_SEED"
@@ -27,6 +30,7 @@ PARENT_RUN = "RLM_PARENT_RUN_ID"
 VARIABLES = {
     URL: "Address of a running environment server; without it the stages start their own.",
     TOKEN: "Secret: token that opens the private Space at `RLM_ENV_URL`.",
+    OWNER_KEY: "Secret: key that opens every split, with exact figures, where `env.splits` is set.",
     SETTINGS: "Settings file (YAML) of an environment server; without it the defaults hold.",
     DATA: "Folder of the server's problems (Parquet); empty: generate them from the settings.",
     SEED: "Secret: seed from which the server generates its problems.",
@@ -39,26 +43,58 @@ VARIABLES = {
 }
 """Meaning of each variable; docs/commands.md lists them."""
 
+KEY_CHARS = 32
+"""Least length of the owner's key: anyone may try keys."""
+
 _SECURE = {"https": "https", "wss": "https", "http": "http", "ws": "http"}
+_SECRETS = ("authorization", "owner_key", '"reset"')
+"""Words of log records that may contain a secret: headers, and messages with the owner's key."""
 
 
 def headers(url: str) -> dict[str, str]:
     """Headers of a request to `url`: the token, if `url` has the origin of `RLM_ENV_URL`."""
-    token, address = os.environ.get(TOKEN), os.environ.get(URL)
-    if not token or not address or _origin(url) != _origin(address):
+    token = os.environ.get(TOKEN)
+    if not token or not _is_named(url):
         return {}
-    # At level DEBUG this library logs every header of a connection.
-    logging.getLogger("websockets.client").addFilter(_without_tokens)
+    hide_secrets("websockets.client")
     return {"Authorization": f"Bearer {token}"}
 
 
+def owner_key(url: str) -> dict[str, str]:
+    """Argument of `reset` that shows the owner's key, if `url` has the origin of `RLM_ENV_URL`."""
+    key = os.environ.get(OWNER_KEY)
+    if not key or not _is_named(url):
+        return {}
+    hide_secrets("websockets.client")
+    return {"owner_key": key}
+
+
+def read_owner_key(environ: Mapping[str, str]) -> str | None:
+    """The owner's key; None without one.
+
+    Raises:
+        SettingsError: it is short enough to be guessed.
+    """
+    key = environ.get(OWNER_KEY) or None
+    if key is not None and len(key) < KEY_CHARS:
+        raise SettingsError(
+            f"{OWNER_KEY} has fewer than {KEY_CHARS} characters. Set it to the output of "
+            '`python -c "import secrets; print(secrets.token_urlsafe(32))"`.'
+        )
+    return key
+
+
+def hide_secrets(logger: str) -> None:
+    """Drop the log records that may contain secrets: at DEBUG, libraries log whole messages."""
+    logging.getLogger(logger).addFilter(_without_secrets)
+
+
 @contextmanager
-def addressed(url: str, token: str | None) -> Iterator[None]:
-    """Let clients in this process and its children find the server inside the block."""
-    before = {name: os.environ.get(name) for name in (URL, TOKEN)}
-    os.environ[URL] = url
-    if token:
-        os.environ[TOKEN] = token
+def addressed(url: str, token: str | None, key: str | None = None) -> Iterator[None]:
+    """Let clients in this process and its children find and open the server inside the block."""
+    values = {URL: url, TOKEN: token, OWNER_KEY: key}
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update({name: value for name, value in values.items() if value})
     try:
         yield
     finally:
@@ -69,8 +105,15 @@ def addressed(url: str, token: str | None) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _without_tokens(record: logging.LogRecord) -> bool:
-    return "authorization" not in record.getMessage().lower()
+def _without_secrets(record: logging.LogRecord) -> bool:
+    message = record.getMessage().lower()
+    return not any(word in message for word in _SECRETS)
+
+
+def _is_named(url: str) -> bool:
+    """Whether `url` has the origin of `RLM_ENV_URL`."""
+    address = os.environ.get(URL)
+    return bool(address) and _origin(url) == _origin(str(address))
 
 
 def _origin(url: str) -> tuple[str, str]:

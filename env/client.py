@@ -63,6 +63,16 @@ async def _check_server(url: str, timeout_s: float) -> None:
     _same_wire.add(url)
 
 
+def _most_sessions(url: str) -> int | None:
+    """Episodes that a server plays at a time; None if it does not say or does not answer."""
+    try:
+        about = httpx.get(f"{url.rstrip('/')}/metadata", headers=auth.headers(url), timeout=60.0)
+        most = about.raise_for_status().json().get("max_sessions")
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, AttributeError):
+        return None
+    return most if isinstance(most, int) else None
+
+
 class RLMEnv(EnvClient[RLMAction, RLMObservation, RLMState]):
     """One session with the environment.
 
@@ -110,7 +120,8 @@ class RLMEnv(EnvClient[RLMAction, RLMObservation, RLMState]):
 
     async def _reset_async(self, **kwargs: Any) -> StepResult[RLMObservation]:
         self._episode_socket = None
-        result = await super()._reset_async(**kwargs)
+        # Before other arguments: a log record of this message begins with it and is dropped.
+        result = await super()._reset_async(**auth.owner_key(str(self.base_url)), **kwargs)
         self._episode_socket = self._ws
         return result
 
@@ -118,7 +129,8 @@ class RLMEnv(EnvClient[RLMAction, RLMObservation, RLMState]):
         socket = self._episode_socket
         open_ = self._ws is not None and self._ws.state is State.OPEN
         if socket is not None and not (open_ and self._ws is socket):
-            raise EpisodeError("the connection was lost during the episode")
+            why = getattr(socket, "close_reason", None) or "by the network"
+            raise EpisodeError(f"the connection was lost during the episode ({why})")
         return await super()._step_async(action, **kwargs)
 
     async def _send_and_receive(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -156,15 +168,17 @@ class Sessions:
     Every future gives an observation or raises. EpisodeError: the episode was lost. RefusedError:
     the server refused a mistake of the caller (wrong id, frame not ready).
 
+    A server that plays fewer episodes at a time gets fewer slots: `count` says how many.
+
     Args:
         url: address of the server.
-        count: slots; each connects at its first reset.
+        count: slots wanted; each connects at its first reset.
         message_timeout_s: seconds to wait for one answer.
     """
 
     def __init__(self, url: str, count: int, message_timeout_s: float = MESSAGE_TIMEOUT_S) -> None:
         self.url = url
-        self.count = count
+        self.count = count = min(count, _most_sessions(url) or count)
         self._message_timeout_s = message_timeout_s
         self._clients: list[RLMEnv | None] = [None] * count
         self._loop = asyncio.new_event_loop()

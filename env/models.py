@@ -29,6 +29,15 @@ Finish = Literal["stop", "length", "error"]
 WIRE_VERSION = 2
 """Increased by each change that an older client or server would misread; `/metadata` names it."""
 
+BUSY = "the machine was too busy to run a cell"
+CALLED = "a cell was stopped by its CPU limit after sub-calls, which no second run would repeat"
+NEAR = "a cell ended too near its CPU limit for a run that can be repeated"
+CLOCK_VOIDS = frozenset({BUSY, CALLED, NEAR})
+"""Voids that the policy's code can bring about: a clock ended its cell."""
+
+MAX_TURNS = 512
+"""Turns of one action; the largest `env.limits.max_frames`."""
+
 JSONValue = Annotated[Any, "None, bool, int, float, str, or lists and string-keyed dicts of these"]
 
 
@@ -114,7 +123,7 @@ class RLMAction(Action):
     """Turns for any number of ready frames; `text` is a shorthand for the first ready one."""
 
     text: str = ""
-    turns: list[FrameTurn] = []
+    turns: list[FrameTurn] = Field([], max_length=MAX_TURNS)
     seq: int | None = None
     """Step number chosen by the client: a repeated number gets the same answer, no new turn."""
 

@@ -8,9 +8,9 @@ sub-calls. The warm start of nano renders the same texts.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
+from env.chat_tokens import split_chat_tokens
 from env.models import JSONValue, Message
 from env.settings import LimitSettings, PromptStyle
 
@@ -151,6 +151,7 @@ def stopped_message(error: str, limits: LimitSettings, variables_lost: bool) -> 
         "cpu": f"stopped after {limits.cell_cpu_s:g} s of CPU time",
         "wall": f"stopped after {limits.cell_wall_s:g} s",
         "memory": f"stopped at {limits.memory_mb} MB of memory",
+        "evicted": "stopped because the server ran short of memory, and this REPL held the most",
         "exit": "the code ended its own process",
     }.get(error, "the code was stopped: it did what the REPL does not allow")
     return f"error: {sentence}" + (f"\n{LOST}" if variables_lost else "")
@@ -187,13 +188,6 @@ def cut(text: str, chars: int) -> str:
     return f"{text[:chars]}\n[{len(text) - chars} characters cut]"
 
 
-# Tokens of the common chat templates. A text with one could end the user's message early.
-_TEMPLATE = re.compile(
-    r"<(?=\||/?s>|/?(?:start|end)_of_turn>|/?think>|begin_of_text)|\[(?=/?INST\])"
-)
-
-
 def defuse(text: str) -> str:
     """The text without chat-template tokens and lone surrogates."""
-    text = _TEMPLATE.sub(lambda match: match.group() + " ", text)
-    return text.encode("utf-8", "replace").decode("utf-8")
+    return split_chat_tokens(text).encode("utf-8", "replace").decode("utf-8")

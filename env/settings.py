@@ -15,6 +15,7 @@ from rewards.settings import RewardSettings
 from rewards.settings import Settings as Settings  # for all sections of params.yaml
 
 PromptStyle = Literal["full", "compact"]
+Split = Literal["train", "validation", "test"]
 
 
 class LimitSettings(Settings):
@@ -25,7 +26,7 @@ class LimitSettings(Settings):
     max_children: int = Field(8, ge=1, le=64, description="frames opened by one call")
     max_turns: int = Field(4, ge=1, le=64, description="turns of one frame")
     cell_cpu_s: float = Field(2.0, gt=0, le=300, description="CPU seconds of one cell")
-    cell_wall_s: float = Field(10.0, gt=0, le=600, description="wall seconds of one cell, backstop")
+    cell_wall_s: float = Field(10.0, gt=0, le=600, description="own seconds of one cell, backstop")
     memory_mb: int = Field(96, ge=32, le=4096, description="MB above a bare interpreter")
     observation_chars: int = Field(1200, ge=100, le=100_000, description="characters of one stdout")
     child_context_chars: int = Field(200_000, ge=100, description="characters of a child's context")
@@ -56,8 +57,20 @@ class EnvSettings(Settings):
     quiet_search: bool = Field(
         True, description="false: search also prints what it finds, as the published scaffold does"
     )
+    memory_mb: int | None = Field(
+        None, ge=512, description="MB of server and REPLs; null: the machine's or container's"
+    )
     max_sessions: int = Field(256, ge=1, le=1024, description="episodes at the same time")
     idle_timeout_s: float = Field(600.0, gt=0, description="an idle session ends as void")
+    splits: list[Split] | None = Field(
+        None,
+        min_length=1,
+        description="splits that a client without RLM_ENV_OWNER_KEY may play, in rounded figures; "
+        "null: all, in exact figures",
+    )
+    allowed_hosts: list[str] = Field(
+        [], description="host names of this server, and of other pages that may play on it"
+    )
     allow_documents: bool = Field(False, description="reset(question=..., papers=...) is allowed")
     document_chars: int = Field(2_000_000, ge=1, description="characters of a client's own papers")
     deterministic: bool = Field(
@@ -71,9 +84,12 @@ class EnvSettings(Settings):
 
 
 _CAPACITY = {
+    "env.memory_mb",
     "env.max_sessions",
     "env.idle_timeout_s",
+    "env.splits",
     "env.allow_documents",
+    "env.allowed_hosts",
     "env.document_chars",
     "env.sandbox.running_cells",
     "env.sandbox.templates",

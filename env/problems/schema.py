@@ -6,14 +6,15 @@ Gold stays on the server: a client only sees the `ProblemCard` of a `Problem`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from random import Random
 from typing import Any, Literal
 
 from pydantic import Field
 
 from env.settings import Settings
+from env.settings import Split as Split
 
-Split = Literal["train", "validation", "test"]
 Tier = Literal["singleton", "focused", "mid_range", "wide_net"]
 Level = Literal["easy", "medium", "hard"]
 """Difficulties of the sources `hub` and `files`."""
@@ -112,14 +113,21 @@ def tier_of(gold_papers: int) -> Tier:
 
 
 def make_collection(
+    seed: int,
     split: Split,
     difficulty: str,
     number: int,
     papers: Sequence[Paper],
-    questions: Iterable[tuple[str, Sequence[Fact]]],
+    questions: Sequence[tuple[str, Sequence[Fact]]],
 ) -> list[Problem]:
-    """Problems of one generated collection, one per question with its evidence."""
-    collection_id = f"{split}-{difficulty}-{number:04d}"
+    """Problems of one generated collection, one per question with its evidence.
+
+    The number of gold papers follows from the numbers of collection and question. Ids are
+    therefore random draws, as expensive to guess from as the texts.
+    """
+    rng = Random(f"{seed}/ids/{split}/{difficulty}/{number}")
+    collection_id = f"{split}-{difficulty}-{rng.getrandbits(48):012x}"
+    shuffled = rng.sample(range(len(questions)), len(questions))
     return [
         Problem(
             problem_id=f"{collection_id}-{q}",
@@ -131,5 +139,5 @@ def make_collection(
             papers=tuple(papers),
             evidence=tuple(evidence),
         )
-        for q, (question, evidence) in enumerate(questions)
+        for q, (question, evidence) in zip(shuffled, questions, strict=True)
     ]

@@ -7,17 +7,21 @@ played.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from random import Random
+from threading import Lock
 from typing import Any
+from weakref import WeakValueDictionary
 
 from pydantic import ValidationError
 
 from env.errors import ProblemError, SettingsError
 from env.problems.schema import COLUMNS, Problem
 from env.problems.settings import SyntheticSettings
+
+_KEPT_CHARS = 16_000_000
+"""Characters of parsed problems that are kept although no episode plays them."""
 
 
 def _parse(row: Mapping[str, Any]) -> Problem:
@@ -57,7 +61,11 @@ class ProblemStore:
             self._ids.setdefault((values["split"], values["difficulty"]), []).append(problem_id)
         if not self._rows:
             raise SettingsError(f"{source}: contains no problems. Run the stage `prepare`.")
-        self._parsed = lru_cache(maxsize=256)(_parse_row(self._rows))
+        self._lock = Lock()
+        # Problems that somebody plays, so that sessions share their texts, and the last ones used.
+        self._living: WeakValueDictionary[str, Problem] = WeakValueDictionary()
+        self._kept: dict[str, tuple[Problem, int]] = {}
+        self._kept_chars = 0
 
     @classmethod
     def load(cls, data_dir: Path) -> ProblemStore:
@@ -81,6 +89,19 @@ class ProblemStore:
 
         return cls(generate(settings), f"synthetic, seed {settings.seed}")
 
+    def of_splits(self, splits: Collection[str]) -> ProblemStore:
+        """Store of the problems of some splits, in which all others are unknown.
+
+        Raises:
+            SettingsError: no problem has one of these splits.
+        """
+        found = [id_ for (split, _), ids in self._ids.items() if split in splits for id_ in ids]
+        if not found:
+            raise SettingsError(
+                f"{self.source}: contains no problem of {', '.join(splits)}. Change env.splits."
+            )
+        return ProblemStore((self._rows[problem_id] for problem_id in found), self.source)
+
     def __len__(self) -> int:
         return len(self._rows)
 
@@ -91,7 +112,20 @@ class ProblemStore:
             KeyError: the id is unknown.
             ProblemError: its row does not fit the schema.
         """
-        return self._parsed(problem_id)
+        row = self._rows[problem_id]
+        if isinstance(row, Problem):
+            return row
+        with self._lock:
+            problem = self._living.get(problem_id)
+        problem = problem or _parse(row)
+        with self._lock:
+            problem = self._living.setdefault(problem_id, problem)
+            chars = len(row["papers"])
+            self._kept_chars += 0 if self._kept.pop(problem_id, None) else chars
+            self._kept[problem_id] = problem, chars
+            while self._kept_chars > _KEPT_CHARS:
+                self._kept_chars -= self._kept.pop(next(iter(self._kept)))[1]
+        return problem
 
     def ids(self, split: str | None = None, difficulty: str | None = None) -> list[str]:
         """Ids of a split and a difficulty (None: any), in the order of the data."""
@@ -108,12 +142,14 @@ class ProblemStore:
         return list(dict.fromkeys(found))
 
     def pick(self, split: str | None, difficulty: str | None, seed: int) -> Problem:
-        """Problem that depends only on the seed; consecutive seeds give distinct problems.
+        """Problem that depends on the seed and the ids; consecutive seeds give distinct problems.
+
+        The order of the data has no influence: in generated data it reveals the gold.
 
         Raises:
             KeyError: no problem has that split and difficulty.
         """
-        ids = self.ids(split, difficulty)
+        ids = sorted(self.ids(split, difficulty))
         if not ids:
             raise KeyError((split, difficulty))
         Random(0).shuffle(ids)
@@ -122,14 +158,6 @@ class ProblemStore:
     def most_gold_papers(self) -> int:
         """Largest number of gold papers of a question."""
         return max(map(_gold_papers, self._rows.values()))
-
-
-def _parse_row(rows: Mapping[str, Mapping[str, Any] | Problem]) -> Any:
-    def parse(problem_id: str) -> Problem:
-        row = rows[problem_id]
-        return row if isinstance(row, Problem) else _parse(row)
-
-    return parse
 
 
 def _gold_papers(row: Mapping[str, Any] | Problem) -> int:

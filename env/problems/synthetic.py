@@ -170,7 +170,8 @@ def _write_collection(
     papers = _write_papers(draft)
     questions = [draft.wording(QUESTIONS).format(x=x, y=y) for x, y in pairs]
     evidence = [_facts(papers, golds) for golds in draft.golds]
-    return make_collection(split, difficulty, number, papers, zip(questions, evidence, strict=True))
+    asked_for = list(zip(questions, evidence, strict=True))
+    return make_collection(settings.seed, split, difficulty, number, papers, asked_for)
 
 
 def generate(settings: SyntheticSettings) -> list[Problem]:

@@ -2,7 +2,7 @@
 
 The import reads the settings, because uvicorn needs the application then. The start creates
 problems and sandbox. Routes: OpenEnv's HTTP and WebSocket routes, `/metadata` with the enforced
-layers of the sandbox, and at `/` the page of `page.py`.
+layers of the sandbox, and at `/` the page of `page.py`. Middlewares limit what strangers can do.
 """
 
 from __future__ import annotations
@@ -21,19 +21,26 @@ from functools import partial
 from typing import Any
 
 from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
 from openenv.core.env_server import create_app
 from openenv.core.env_server.types import ConcurrencyConfig
 
 from env.errors import SandboxError, SettingsError
 from env.models import RLMAction, RLMObservation, RLMState
+from env.server.capacity import capacity
+from env.server.connections import Connections, ServerLimits
 from env.server.environment import NAME, RLMEnvironment, RLMMetadata
 from env.server.guard import Guard
+from env.server.messages import message_bytes
+from env.server.origin import SameOrigin
 from env.server.page import routes
+from env.server.requests import RequestLimits, short_errors
+from env.server.seats import Seats
 from env.server.service import Service, read_problems, read_settings
 
 
 def build() -> FastAPI:
-    """The application, from the environment variables.
+    """The application, from the environment variables, with its `state.connections`.
 
     Raises:
         SystemExit: a setting is wrong; the message names it and the fix.
@@ -43,13 +50,16 @@ def build() -> FastAPI:
     except SettingsError as error:
         raise SystemExit(str(error)) from None
     running: list[Service] = []
+    size = message_bytes(settings.env)
+    seats, connections = Seats(), Connections(size)
 
     def start() -> None:
         try:
-            service = Service(settings, read_problems(settings, os.environ))
+            problems = read_problems(settings, os.environ)
+            service = Service(settings, problems, connections.relieve)
             running.append(service)
             # A machine without the boundary must fail at the start, not in an episode.
-            _ = service.host
+            seats.limit(*capacity(settings.env, service.host))
         except (SettingsError, SandboxError) as error:
             raise SystemExit(str(error)) from None
 
@@ -62,18 +72,23 @@ def build() -> FastAPI:
         RLMAction,
         RLMObservation,
         env_name=NAME,
-        concurrency_config=ConcurrencyConfig(
-            max_concurrent_envs=settings.env.max_sessions,
-            session_timeout=settings.env.idle_timeout_s,
-        ),
+        # The guard ends idle sessions: OpenEnv measures them with a clock that can be set.
+        concurrency_config=ConcurrencyConfig(max_concurrent_envs=settings.env.max_sessions),
         state_cls=RLMState,
     )
-    app.add_middleware(Guard)
+    # The last one added sees a request first.
+    app.add_middleware(Guard, seats, idle_s=settings.env.idle_timeout_s, message_bytes=size)
+    app.add_middleware(RequestLimits)
+    app.add_middleware(SameOrigin, settings.env.allowed_hosts)
+    app.state.connections = connections
+    app.add_exception_handler(RequestValidationError, short_errors)
     app.router.on_startup.insert(0, start)
     app.router.on_shutdown.append(stop)
-    # OpenEnv's route answers with its own base model, which would drop our fields.
+    # OpenEnv's metadata would drop our fields; its MCP makes sessions that nothing limits.
     app.router.routes[:] = [
-        route for route in app.router.routes if getattr(route, "path", None) != "/metadata"
+        route
+        for route in app.router.routes
+        if getattr(route, "path", None) not in ("/metadata", "/mcp")
     ]
 
     @app.get("/metadata", tags=["Environment Info"])
@@ -85,21 +100,19 @@ def build() -> FastAPI:
     return app
 
 
-app = build()
+_application = build()
+# FastAPI hides uvicorn from its middlewares, so this one is outside.
+app = ServerLimits(_application, _application.state.connections)
 
 
 SERVING: dict[str, Any] = {
-    # Documents of `document_chars` in which every character is escaped.
-    "ws_max_size": 64 * 1024 * 1024,
     # A policy that uses every core may answer a ping late.
     "ws_ping_interval": 30.0,
     "ws_ping_timeout": 300.0,
-    # On one machine, compression only costs time.
-    "ws_per_message_deflate": False,
     "timeout_graceful_shutdown": 3,
     "log_level": "warning",
 }
-"""Sizes and pings that many concurrent trees need."""
+"""Patience that many concurrent trees need; `connections.py` sets the limits."""
 
 
 def main() -> None:
@@ -107,7 +120,7 @@ def main() -> None:
     import uvicorn
 
     parser = argparse.ArgumentParser(description="Start the environment's server.")
-    parser.add_argument("--host", default="0.0.0.0")
+    parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--fd", type=int, help="inherited socket that already listens")
     parser.add_argument("--until-eof", action="store_true", help="stop when stdin closes")

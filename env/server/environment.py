@@ -14,7 +14,7 @@ import logging
 import secrets
 import uuid
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from openenv.core.env_server.interfaces import Environment
 from openenv.core.env_server.types import EnvironmentMetadata
@@ -31,14 +31,17 @@ from env.models import (
     RLMState,
 )
 from env.problems.schema import Problem
-from env.server.guard import INTERNAL
+from env.problems.store import ProblemStore
+from env.server.capacity import capacity
+from env.server.guard import IDLE, INTERNAL
+from env.server.rounding import rounded
 from env.server.service import Service
 from env.server.tree import Tree
 from env.settings import rules
 from rewards.combine import EpisodeFacts
 from rewards.reading import papers_read
 from rewards.rubrics import EpisodeRubric
-from rewards.spans import frame_score
+from rewards.spans import frame_scores
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +57,6 @@ DEFAULT_SPLIT = "train"
 NOT_RESET = "no episode is running: reset first"
 SESSION_ENDED = "this session was closed: connect again, then reset"
 SANDBOX_FAILED = "the sandbox failed"
-IDLE = "the session was closed, idle for too long"
 _ID_CHARS = 255
 """Limit of an episode's id, the same as in OpenEnv's HTTP route."""
 _CARD = ("problem_id", "collection_id", "difficulty", "split")
@@ -67,15 +69,23 @@ class RLMMetadata(EnvironmentMetadata):
     wire_version: int
     sandbox_layers: list[str]
     """Layers of the boundary that are enforced on this machine."""
+    sandbox_clock: Literal["schedstat", "cpu"]
+    """Source of a cell's own time: wall time without waiting, or CPU time alone."""
     sandbox_preload: list[str]
     """Modules that cells may import besides the standard library."""
     prompt_style: str
     rules: dict[str, Any]
     """Settings that decide the course and the reward of an episode, by dotted name."""
     problems: int
+    """Number of problems that a client without the owner's key may play."""
     difficulties: list[str]
     """Difficulties of the default split."""
     problem_source: str
+    splits: list[str] | None
+    """Splits that a client without the owner's key may play, with rounded figures; None: all."""
+    max_sessions: int
+    """Episodes at the same time; `max_sessions_reason` is the limit that decides it."""
+    max_sessions_reason: str
     documents: bool
     """Whether `reset(question=..., papers=...)` is allowed."""
 
@@ -97,6 +107,8 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
         self._tree: Tree | None = None
         self._problem: Problem | None = None
         self._card: ProblemCard | None = None
+        self._exact = True
+        """Whether the client of this episode reads exact figures."""
         self._episode_id: str | None = None
         self._steps = 0
         self._seq: int | None = None
@@ -115,9 +127,13 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
         difficulty: str | None = None,
         question: str | None = None,
         papers: JSONValue = None,
+        owner_key: str | None = None,
         **unknown: Any,
     ) -> RLMObservation:
-        """Start an episode with a named problem, one chosen by the seed, or the client's papers."""
+        """Start an episode with a named problem, one chosen by the seed, or the client's papers.
+
+        `owner_key` opens every split, with exact figures, where `env.splits` is set.
+        """
         try:
             if self._closed:
                 return RLMObservation(done=True, refused=SESSION_ENDED)
@@ -126,7 +142,13 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
                     "reset takes problem_id, or split, difficulty and seed, or question and papers"
                 )
             _check_episode_id(episode_id)
-            tree, problem, card = self._start(seed, problem_id, split, difficulty, question, papers)
+            if not isinstance(owner_key, str | None):
+                raise RefusedError("owner_key must be a string")
+            service = self._service()
+            problems = service.problems_for(owner_key)
+            tree, problem, card = self._start(
+                service, problems, seed, problem_id, split, difficulty, question, papers
+            )
         except RefusedError as error:
             return self._refuse(str(error))
         except Exception:
@@ -138,6 +160,7 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
         self._reset_rubric()
         self._steps, self._seq, self._last = 0, None, None
         self._tree, self._problem, self._card = tree, problem, card
+        self._exact = problems is service.problems
         self._episode_id = episode_id or str(uuid.uuid4())
         return self._observe()
 
@@ -192,19 +215,24 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
     def get_metadata(self) -> RLMMetadata:
         """Settings, problems and boundary of this server."""
         service = self._service()
-        env = service.settings.env
+        env, problems = service.settings.env, service.problems_for()
+        sessions, reason = capacity(env, service.host)
         return RLMMetadata(
             name=NAME,
             description=DESCRIPTION,
             version=VERSION,
             wire_version=WIRE_VERSION,
             sandbox_layers=list(service.host.enforced),
+            sandbox_clock="schedstat" if service.host.measures_waiting else "cpu",
             sandbox_preload=env.sandbox.preload,
             prompt_style=env.prompt_style,
             rules=rules(env, service.settings.rewards),
-            problems=len(service.problems),
-            difficulties=service.problems.difficulties(DEFAULT_SPLIT),
-            problem_source=service.problems.source,
+            problems=len(problems),
+            difficulties=problems.difficulties(DEFAULT_SPLIT),
+            problem_source=problems.source,
+            splits=env.splits,
+            max_sessions=sessions,
+            max_sessions_reason=reason,
             documents=env.allow_documents,
         )
 
@@ -216,8 +244,10 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
 
     # --- reset
 
+    @staticmethod
     def _start(
-        self,
+        service: Service,
+        problems: ProblemStore,
         seed: JSONValue,
         problem_id: JSONValue,
         split: JSONValue,
@@ -225,7 +255,6 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
         question: JSONValue,
         papers: JSONValue,
     ) -> tuple[Tree, Problem | None, ProblemCard]:
-        service = self._service()
         for name, value in (
             ("problem_id", problem_id),
             ("split", split),
@@ -240,7 +269,7 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
             texts = _own_papers(service, question, papers)
             tree = Tree(service.settings.env, service.host, question, texts)
             return tree, None, ProblemCard(papers=len(texts), **dict.fromkeys(_CARD, "own"))
-        problem = _choose(service, seed, problem_id, split, difficulty)
+        problem = _choose(problems, seed, problem_id, split, difficulty)
         tree = Tree(
             service.settings.env,
             service.host,
@@ -277,10 +306,12 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
         if tree.done and tree.void is None and self._problem is not None:
             try:
                 scored = self._score(tree, self._problem)
+                if not self._exact:
+                    scored = rounded(scored)
             except Exception:
                 logger.exception("episode %s cannot be scored", self._episode_id)
                 tree.end_void(INTERNAL)
-        return RLMObservation(
+        observation = RLMObservation(
             frames=tree.views(),
             done=tree.done,
             counters=tree.counters,
@@ -289,6 +320,9 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
             problem=self._shown_card(tree),
             **scored,
         )
+        if tree.done:
+            tree.forget()
+        return observation
 
     def _shown_card(self, tree: Tree) -> ProblemCard | None:
         """The card. The tier reveals how many papers contain gold, so it comes with the end."""
@@ -326,10 +360,15 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
             "reward": reward,
             "components": score.components,
             "metrics": AnswerMetrics.model_validate(score, from_attributes=True),
-            "frame_scores": {
-                frame: frame_score(answer, _given(context), tree.papers, evidence, settings)
-                for frame, context, answer in tree.child_answers()
-            },
+            "frame_scores": frame_scores(
+                {
+                    frame: (answer, _given(context))
+                    for frame, context, answer in tree.child_answers()
+                },
+                tree.papers,
+                evidence,
+                settings,
+            ),
         }
 
 
@@ -349,7 +388,7 @@ def _given(context: JSONValue) -> dict[str, str]:
 
 
 def _choose(
-    service: Service,
+    problems: ProblemStore,
     seed: int | None,
     problem_id: str | None,
     split: str | None,
@@ -358,9 +397,9 @@ def _choose(
     chosen_split = split or DEFAULT_SPLIT
     try:
         if problem_id is not None:
-            return service.problems.get(problem_id)
+            return problems.get(problem_id)
         chosen = secrets.randbelow(2**31) if seed is None else seed
-        return service.problems.pick(chosen_split, difficulty, chosen)
+        return problems.pick(chosen_split, difficulty, chosen)
     except KeyError:
         what = f"problem_id {problem_id!r}" if problem_id else f"{chosen_split!r}, {difficulty!r}"
         raise RefusedError(f"this server has no problem for {what}") from None

@@ -1,10 +1,9 @@
-"""Filter of messages to and from OpenEnv's WebSocket loop.
+"""The WebSocket `/ws`: who gets a session, how long it may be silent, which messages pass.
 
-The loop parses a message with plain `json`, reads it as a dict, and writes refused input back. An
-array, a number of 5,000 digits, deep nesting, a lone surrogate or a binary frame ends the session
-with the text of an exception. This filter answers such a message with an error of the protocol,
-and the session continues. Errors that contain the text of an exception are logged, and the client
-receives a fixed sentence.
+The guard is between the connection and OpenEnv's loop. It answers a refused message itself, and the
+session continues. It closes a session that is idle, and refuses one that the server has no place
+for. Errors that contain the text of an exception are logged, and the client receives a fixed
+sentence. Neighbours: `messages.py` checks a message, `seats.py` counts the sessions.
 """
 
 from __future__ import annotations
@@ -12,104 +11,148 @@ from __future__ import annotations
 import env.without_gradio  # noqa: F401  before openenv
 
 # isort: split
+import asyncio
 import json
 import logging
 from typing import Any
+from urllib.parse import parse_qs
 
-from openenv.core.env_server.types import WSErrorCode, WSErrorResponse
+from openenv.core.env_server.types import WSErrorCode
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from env.server.messages import refusal
+from env.server.seats import Seats
 
 logger = logging.getLogger(__name__)
 
 INTERNAL = "internal error of the server"
-
-_MAX_DEPTH = 32
-"""Nesting levels of a message; a client's own papers need four."""
+IDLE = "the session was closed, idle for too long"
+NO_ATTACHING = "a session cannot be shared: connect to /ws without session_id"
 
 _OWN_WORDS = (WSErrorCode.EXECUTION_ERROR, WSErrorCode.SESSION_ERROR, WSErrorCode.FACTORY_ERROR)
 """Errors whose message is `str(exception)`."""
+_LARGE = 100_000
+"""Characters of a message that is read in a thread."""
+_GOING_AWAY, _VIOLATION, _TOO_BIG, _TRY_AGAIN = 1001, 1008, 1009, 1013
 
 
 class Guard:
-    """Middleware between the WebSocket and OpenEnv's loop on `/ws`; other requests pass.
+    """Middleware for WebSockets; other requests pass.
 
     Args:
         app: application behind the guard.
+        seats: sessions that the server can play at the same time.
+        idle_s: seconds without a message after which a session ends.
+        message_bytes: limit of one message, where the server did not enforce it.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, seats: Seats, idle_s: float, message_bytes: int) -> None:
         self._app = app
+        self._seats = seats
+        self._idle_s = idle_s
+        self._message_bytes = message_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection, as ASGI defines it."""
-        if scope["type"] != "websocket" or scope["path"] != "/ws":
+        if scope["type"] != "websocket":
             await self._app(scope, receive, send)
             return
+        if "session_id" in parse_qs(scope["query_string"].decode("latin-1"), True):
+            await _refuse(receive, send, WSErrorCode.SESSION_ERROR, NO_ATTACHING, _VIOLATION)
+            return
+        session = _Session(receive, send, self._seats, self._idle_s, self._message_bytes)
+        if not await self._seats.take(session):
+            reason = f"{self._seats.rule}; try again later"
+            await _refuse(receive, send, WSErrorCode.CAPACITY_REACHED, reason, _TRY_AGAIN)
+            return
+        try:
+            await self._app(scope, session.receive, session.send)
+        finally:
+            self._seats.leave(session)
 
-        async def checked() -> Message:
-            while True:
-                message = await receive()
-                if message["type"] != "websocket.receive":
-                    return message
-                reason = refusal(message.get("text"))
-                if reason is None:
-                    return message
-                answer = WSErrorResponse(data={"message": reason, "code": WSErrorCode.INVALID_JSON})
-                await send({"type": "websocket.send", "text": answer.model_dump_json()})
 
-        async def silent(message: Message) -> None:
+class _Session:
+    """One connection, as OpenEnv's loop sees it."""
+
+    def __init__(
+        self, receive: Receive, send: Send, seats: Seats, idle_s: float, message_bytes: int
+    ) -> None:
+        self._receive, self._send = receive, send
+        self._seats, self._idle_s, self._message_bytes = seats, idle_s, message_bytes
+        self._gone = False
+        self._waiting: asyncio.Timeout | None = None
+        """Set while the session waits for its client, so never during a step."""
+
+    def end(self) -> bool:
+        """Close the session if it waits for its client; return whether it does."""
+        if self._waiting is None or self._waiting.expired():
+            return False
+        self._waiting.reschedule(asyncio.get_running_loop().time())
+        return True
+
+    async def receive(self) -> Message:
+        """Return the next message that OpenEnv may read."""
+        while not self._gone:
+            try:
+                # The clock of the loop stops while a laptop sleeps, and nobody sets it.
+                async with asyncio.timeout(self._idle_s) as self._waiting:
+                    message = await self._receive()
+            except TimeoutError:
+                await self._close(_GOING_AWAY, IDLE)
+                break
+            finally:
+                self._waiting = None
+            if message["type"] != "websocket.receive":
+                return message
             text = message.get("text")
-            if text is not None and text.startswith('{"type":"error"'):
-                message = {**message, "text": _without_exception(text)}
-            await send(message)
+            if text is not None and len(text) > self._message_bytes:
+                await self._close(_TOO_BIG, f"a message has at most {self._message_bytes} bytes")
+                break
+            large = text is not None and len(text) > _LARGE
+            refused = await asyncio.to_thread(refusal, text) if large else refusal(text)
+            if refused is None:
+                return message
+            await self.send({"type": "websocket.send", "text": _error(refused)})
+        return {"type": "websocket.disconnect", "code": _GOING_AWAY}
 
-        await self._app(scope, checked, silent)
+    async def send(self, message: Message) -> None:
+        """Send an answer; a client that takes none within the idle time is gone."""
+        if self._gone:
+            return
+        text = message.get("text") or ""
+        if text.startswith('{"type":"error"'):
+            message = {**message, "text": _without_exception(text)}
+        elif text.startswith('{"type":"observation"'):
+            self._seats.plays(self)
+        try:
+            async with asyncio.timeout(self._idle_s):
+                await self._send(message)
+        except (OSError, TimeoutError):
+            self._gone = True
 
-
-def refusal(text: str | None) -> str | None:
-    """Reason why a message breaks the protocol; None if OpenEnv's loop may read it."""
-    if text is None:
-        return "a message is text, not binary"
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return "a message is one JSON object, not nested deeply"
-    if not isinstance(value, dict):
-        return "a message is a JSON object"
-    if not _is_shallow(value):
-        return f"a message has at most {_MAX_DEPTH} levels"
-    if "\\u" in text and not _is_unicode(value):
-        return "a message holds no lone surrogates"
-    return None
-
-
-def _is_shallow(value: Any) -> bool:
-    level = [value]
-    for _ in range(_MAX_DEPTH):
-        level = [
-            child
-            for item in level
-            if isinstance(item, dict | list)
-            for child in (item.values() if isinstance(item, dict) else item)
-        ]
-        if not level:
-            return True
-    return False
+    async def _close(self, code: int, reason: str) -> None:
+        await self.send({"type": "websocket.close", "code": code, "reason": reason})
+        self._gone = True
 
 
-def _is_unicode(value: Any) -> bool:
-    try:
-        json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+async def _refuse(
+    receive: Receive, send: Send, code: WSErrorCode, message: str, close: int
+) -> None:
+    """Accept the connection, say why it gets no session, and close it."""
+    await receive()
+    await send({"type": "websocket.accept"})
+    text = _error({"message": message, "code": code.value})
+    await send({"type": "websocket.send", "text": text})
+    await send({"type": "websocket.close", "code": close, "reason": message[:120]})
+
+
+def _error(data: dict[str, Any]) -> str:
+    return json.dumps({"type": "error", "data": data}, separators=(",", ":"))
 
 
 def _without_exception(text: str) -> str:
-    answer = WSErrorResponse.model_validate_json(text)
-    if answer.data.get("code") not in _OWN_WORDS:
+    data = json.loads(text)["data"]
+    if data.get("code") not in _OWN_WORDS:
         return text
-    logger.error("session failed: %s", answer.data.get("message"))
-    return answer.model_copy(
-        update={"data": {"message": INTERNAL, "code": answer.data["code"]}}
-    ).model_dump_json()
+    logger.error("session failed: %.300r", data.get("message"))
+    return _error({"message": INTERNAL, "code": data["code"]})

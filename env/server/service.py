@@ -4,21 +4,24 @@ The server reads them once, when it starts. `RLM_SETTINGS` names a YAML file, of
 `env`, `rewards` and `prepare` count, and `RLM_DATA` a folder of Parquet files. Without them, the
 defaults hold and problems are generated, so that a server starts anywhere. A server with public
 files takes its problems from a private data set on the Hub (`RLM_DATASET`, `RLM_DATASET_REVISION`,
-`RLM_DATASET_TOKEN`). Or it generates them from a secret seed (`RLM_PROBLEM_SEED`).
+`RLM_DATASET_TOKEN`). Or it generates them from a secret seed (`RLM_PROBLEM_SEED`). With
+`env.splits`, `RLM_ENV_OWNER_KEY` decides which problems a client may play.
 """
 
 from __future__ import annotations
 
+import hmac
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import ValidationError
+from pydantic import SecretStr, ValidationError
 
+from env import auth
 from env.auth import DATA, DATASET, DATASET_REVISION, DATASET_TOKEN, SEED, SETTINGS
-from env.errors import SettingsError
+from env.errors import RefusedError, SettingsError
 from env.problems.schema import Problem
 from env.problems.settings import SyntheticSettings
 from env.problems.store import ProblemStore
@@ -42,15 +45,24 @@ class ServerSettings(Settings):
     env: EnvSettings = EnvSettings()
     rewards: RewardSettings = RewardSettings()
     prepare: PrepareSection = PrepareSection()
+    owner_key: SecretStr | None = None
+    """From the environment, never from the file."""
 
 
 def read_settings(environ: Mapping[str, str]) -> ServerSettings:
     """The settings in force.
 
     Raises:
-        SettingsError: the file is missing or not YAML, or a key or value is wrong.
+        SettingsError: the file is missing or not YAML, a key or value is wrong, or the owner's key
+            is too short.
     """
-    name = environ.get(SETTINGS)
+    key = auth.read_owner_key(environ)
+    settings = _read_file(environ.get(SETTINGS))
+    return settings.model_copy(update={"owner_key": key and SecretStr(key)})
+
+
+def _read_file(name: str | None) -> ServerSettings:
+    """The sections of the settings file; the defaults without one."""
     if not name:
         return ServerSettings()
     try:
@@ -157,12 +169,23 @@ class Service:
     Args:
         settings: sections that the server reads.
         problems: problems to serve.
+        relieve: as of `SandboxHost`.
     """
 
-    def __init__(self, settings: ServerSettings, problems: ProblemStore) -> None:
+    def __init__(
+        self,
+        settings: ServerSettings,
+        problems: ProblemStore,
+        relieve: Callable[[], None] = lambda: None,
+    ) -> None:
         check_budget(settings, problems.most_gold_papers())
         self.settings = settings
         self.problems = problems
+        self._relieve = relieve
+        self._open = problems
+        if settings.env.splits is not None:
+            auth.hide_secrets("uvicorn.error")
+            self._open = problems.of_splits(settings.env.splits)
         self._host: SandboxHost | None = None
         self._lock = threading.Lock()
 
@@ -177,9 +200,30 @@ class Service:
             if self._host is None:
                 env = self.settings.env
                 self._host = SandboxHost(
-                    env.limits, env.sandbox, env.search_window, env.quiet_search
+                    env.limits,
+                    env.sandbox,
+                    env.search_window,
+                    env.quiet_search,
+                    env.memory_mb,
+                    self._relieve,
                 )
             return self._host
+
+    def problems_for(self, owner_key: str | None = None) -> ProblemStore:
+        """Problems that a client may play: all, or without the owner's key those of `env.splits`.
+
+        Raises:
+            RefusedError: the key is wrong.
+        """
+        if self.settings.env.splits is None:
+            return self.problems
+        if owner_key is None:
+            return self._open
+        own = self.settings.owner_key
+        key = None if own is None else own.get_secret_value()
+        if key is None or not hmac.compare_digest(_bytes(key), _bytes(owner_key)):
+            raise RefusedError("owner_key is wrong")
+        return self.problems
 
     def hint(self, problem: Problem) -> bool:
         """Whether the problem's level gives a hint."""
@@ -193,3 +237,7 @@ class Service:
             host, self._host = self._host, None
         if host is not None:
             host.close()
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")

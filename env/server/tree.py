@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from env import prompts
 from env.errors import RefusedError
 from env.models import (
+    BUSY,
     Counters,
     FrameKind,
     FrameState,
@@ -25,7 +26,7 @@ from env.models import (
 )
 from env.server.deterministic import repeatable_cell
 from env.server.frame import Frame, PendingCalls, as_context, texts_of
-from env.server.sandbox import UNSET, CellDone, SandboxHost, SubCall
+from env.server.sandbox import MAX_ANSWER, UNSET, CellDone, SandboxHost, SubCall
 from env.server.turn import parse
 from env.settings import EnvSettings
 
@@ -159,10 +160,22 @@ class Tree:
         finally:
             self._env_s += time.monotonic() - started
 
-    def end_void(self, reason: str) -> None:
-        """End the episode as void: it gets no reward."""
+    def end_void(self, reason: str, culprit: Frame | None = None) -> None:
+        """End the episode as void: it gets no reward.
+
+        Args:
+            reason: sentence for the client.
+            culprit: frame whose cell a clock ended; its stop reason is `timeout`.
+        """
         self.void = reason
-        self._end_all("error")
+        self._end_all("error", culprit)
+
+    def forget(self) -> None:
+        """Drop all texts of an episode that has ended and was scored."""
+        self.papers, self.shown = {}, []
+        for frame in self._frames:
+            frame.context = frame.answer = frame.final_text = None
+            frame.output = []
 
     def close(self) -> None:
         """Free every sandbox process."""
@@ -200,7 +213,8 @@ class Tree:
         """Run a cell of the frame; open the frame's REPL if it has none."""
         if frame.repl is None:
             shared_as = self._shared_as if frame.parent is None else None
-            frame.repl = self._repls.open(frame.context, shared_as)
+            most = MAX_ANSWER if frame.parent is None else self._limits.child_context_chars
+            frame.repl = self._repls.open(frame.context, shared_as, session=self, answer_chars=most)
         frame.called = False
         return frame.repl.run(code)
 
@@ -238,9 +252,9 @@ class Tree:
             if text is not None and cell.error in ("exception", "syntax"):
                 self._end(frame, "final", text)
                 return
-            # Step 3: a cell that had too little CPU time voids the episode; used-up seconds end it.
-            if cell.error == "wall" and cell.cpu_s < self._limits.cell_cpu_s:
-                self.end_void("the machine was too busy to run a cell")
+            # Step 3: a cell that the machine held up voids the episode; used-up seconds end it.
+            if cell.error == "starved":
+                self.end_void(BUSY, frame)
                 return
             frame.output.append(self._describe(frame, cell))
             if self._cpu_s > self._limits.episode_s:
@@ -270,7 +284,7 @@ class Tree:
             return cell
         verdict = repeatable_cell(cell, self._limits.cell_cpu_s, frame.called)
         if isinstance(verdict, str):
-            self.end_void(verdict)
+            self.end_void(verdict, frame)
             return None
         if verdict.variables_lost:
             self._release(frame)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from benchmarks.fuzz import frames
 from benchmarks.fuzz import server as fuzz_server
+from env.chat_tokens import TOKEN
 from env.server import guard
 from env.server.sandbox import results, wire
 
@@ -73,14 +74,12 @@ def _first_finding(check: Callable[[bytes], None], inputs: int) -> str:
 
 
 def test_negative_control_a_text_named_too_often_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "_characters", lambda value: 0)
+    monkeypatch.setattr(wire, "characters", lambda value: 0)
     assert "characters" in _first_finding(frames.check_worker, 8000)
 
 
 def test_negative_control_a_token_inside_a_token_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        results, "without_chat_tokens", lambda text: results._CHAT_TOKENS.sub("", text)
-    )
+    monkeypatch.setattr(results, "without_chat_tokens", lambda text: TOKEN.sub("", text))
     assert "a chat token" in _first_finding(frames.check_worker, 8000)
 
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from env.models import FrameTurn
-from env.server.deterministic import CALLED, NEAR, repeatable_cell
+from env.models import CALLED, NEAR, FrameTurn
+from env.server.deterministic import repeatable_cell
 from env.server.sandbox import CellDone, SandboxHost
 from env.server.tree import Tree
 from env.settings import EnvSettings, LimitSettings, SandboxSettings
@@ -22,7 +22,6 @@ def test_a_cell_far_below_its_limit_is_left_as_it_is_and_costs_nothing():
         CellDone(stdout="1\n2\n3", error="cpu", cpu_s=2.1),
         CellDone(stdout="1\n2", error="cpu", cpu_s=2.3, new_names=["i"], cut=812),
         CellDone(stdout="caught", cpu_s=2.4),
-        CellDone(stdout="", error="wall", cpu_s=2.0),
     ],
 )
 def test_of_a_stopped_cell_nothing_is_left_however_far_it_came(cell):
@@ -32,9 +31,16 @@ def test_of_a_stopped_cell_nothing_is_left_however_far_it_came(cell):
     assert repeatable_cell(cell, 2.0, called=True) == CALLED
 
 
+def test_a_cell_stopped_by_its_own_time_loses_everything_too():
+    cell = CellDone(stdout="1", error="wall", cpu_s=0.5)
+    assert repeatable_cell(cell, 2.0, called=False) == CellDone(
+        stdout="", error="wall", variables_lost=True, cpu_s=2.0
+    )
+
+
 def test_a_cell_that_ends_near_its_limit_makes_the_episode_void():
     assert repeatable_cell(CellDone(stdout="7", cpu_s=1.5), 2.0, called=False) == NEAR
-    starved = CellDone(stdout="", error="wall", cpu_s=1.5)
+    starved = CellDone(stdout="", error="starved", cpu_s=1.5)
     assert not isinstance(repeatable_cell(starved, 2.0, called=False), str)  # the tree voids it
 
 
@@ -85,4 +91,6 @@ def test_a_cell_stopped_after_a_sub_call_makes_the_episode_void(host):
     tree, _ = played(host, "rlm_query('?', context['p1'])\nwhile True: pass")
     tree.play([FrameTurn(frame=1, text="```repl\nFINAL(1)\n```")])
     assert tree.void == CALLED
+    # The frame of the cell is trained if the episode is charged; a frame cut from outside is not.
+    assert [state.stop_reason for state in tree.states()] == ["timeout", "final"]
     tree.close()

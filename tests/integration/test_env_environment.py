@@ -5,6 +5,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -86,6 +87,43 @@ def test_an_episode_that_cannot_be_scored_is_void_and_its_gold_stays_inside(
     assert "cannot be scored" in caplog.text
     environment.close()
     other.close()
+
+
+def test_nothing_before_the_end_depends_on_gold(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = (service.problems.get(name) for name in service.problems.ids("train", "hard")[:2])
+    assert one.papers == other.papers
+    assert len(one.gold_papers) != len(other.gold_papers)
+    regilded = one.model_copy(update={"evidence": other.evidence, "tier": other.tier})
+    second = Service(service.settings, ProblemStore([regilded], "test"))
+    score, seconds = RLMEnvironment._score, []
+
+    def watched(self: RLMEnvironment, *arguments: Any) -> dict[str, Any]:
+        seconds.append(arguments[0].counters.env_s)
+        return score(self, *arguments)
+
+    monkeypatch.setattr(RLMEnvironment, "_score", watched)
+    seen: list[list[dict[str, Any]]] = []
+    for played in (service, second):
+        environment = RLMEnvironment(lambda played=played: played)  # type: ignore[misc]
+        views = [environment.reset(problem_id=one.problem_id)]
+        for turns in (
+            [(0, "x = list_papers(context)\nprint(x, search(context, 'scores'))")],
+            [(0, f"y = rlm_query('Which?', context)\nFINAL([{one.papers[0].title!r}])")],
+            [(1, "1 / 0")],
+            [(1, "FINAL([])")],
+        ):
+            action = [FrameTurn(frame=n, text=f"```repl\n{code}\n```") for n, code in turns]
+            states = [environment.state.model_dump(exclude={"episode_id", "counters"})]
+            views.append(environment.step(RLMAction(turns=action)))
+        assert [view.done for view in views] == [False, False, False, False, True]
+        assert views[-1].counters.env_s == seconds.pop()  # the time of scoring is not part of it
+        seen.append([view.model_dump(exclude={"counters": {"env_s"}}) for view in views])
+        seen[-1][-1:] = states
+        environment.close()
+    second.close()
+    assert seen[0] == seen[1]
 
 
 def test_a_row_that_does_not_fit_is_refused_without_its_text(service: Service) -> None:

@@ -300,7 +300,7 @@ def test_a_failed_policy_makes_the_episode_void(play: Play) -> None:
 
 def test_a_broken_sandbox_is_no_mistake_of_the_model() -> None:
     class Broken:
-        def open(self, context: Any, shared_as: Any = None) -> Any:
+        def open(self, context: Any, shared_as: Any = None, **more: Any) -> Any:
             raise SandboxError("no more processes")
 
     play = Play(Broken())
@@ -310,13 +310,13 @@ def test_a_broken_sandbox_is_no_mistake_of_the_model() -> None:
 
 def test_a_machine_too_busy_to_run_a_cell_is_no_mistake_of_the_model() -> None:
     class Busy:
-        """A REPL whose cell got no CPU until the wall limit stopped it."""
+        """A REPL whose cell got no CPU until the host gave it up."""
 
-        def open(self, context: Any, shared_as: Any = None) -> Any:
+        def open(self, context: Any, shared_as: Any = None, **more: Any) -> Any:
             return self
 
         def run(self, code: str) -> CellDone:
-            return CellDone(stdout="", error="wall", cpu_s=0.1)
+            return CellDone(stdout="", error="starved", cpu_s=0.1)
 
         def close(self) -> None:
             pass

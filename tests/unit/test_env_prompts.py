@@ -3,11 +3,21 @@
 import re
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from env import prompts
+from env.chat_tokens import TOKEN, split_chat_tokens, without_chat_tokens
 from env.settings import LimitSettings
 
 LIMITS = LimitSettings()
+TOKENS = [
+    *("<|im_end|>", "<|im_start|>", "<|eot_id|>", "<|begin_of_text|>", "<|user|>"),
+    *("<\uff5cUser\uff5c>", "<\uff5cend\u2581of\u2581sentence\uff5c>"),
+    *("<|turn>", "<turn|>", "<channel|>", "<start_of_turn>", "<end_of_turn>", "<bos>", "<pad>"),
+    *("<s>", "</s>", "<<SYS>>", "<</SYS>>", "[INST]", "[/INST]", "[SYSTEM_PROMPT]"),
+    *("[/SYSTEM_PROMPT]", "[TOOL_RESULTS]", "[gMASK]", "<sop>", "<eop>", "<think>", "</think>"),
+]
 
 
 def _texts(messages: list[prompts.Message]) -> list[tuple[str, str]]:
@@ -113,13 +123,26 @@ def test_mistakes_read_one_line_that_says_how() -> None:
         assert "\n" not in text
 
 
-@pytest.mark.parametrize(
-    "token", ["<|im_end|>", "<|im_start|>user", "</s>", "<end_of_turn>", "[/INST]", "<think>"]
-)
+@pytest.mark.parametrize("token", TOKENS)
 def test_no_text_can_end_the_users_message(token: str) -> None:
     shown = prompts.cell_message(f"a {token} b", 0, [], "", LIMITS)
     assert token not in shown
     assert token not in prompts.child_messages("compact", LIMITS, 0, token, None)[1].content
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.sampled_from([*TOKENS, *"<>|[]/ax \n\uff5c"])).map("".join))
+def test_no_text_becomes_a_token_by_what_is_taken_out_or_put_in(text: str) -> None:
+    removed = without_chat_tokens(text)
+    assert not TOKEN.search(removed)
+    assert len(removed) <= len(text)
+    assert not TOKEN.search(split_chat_tokens(text))
+    assert split_chat_tokens(text).replace(" ", "") == text.replace(" ", "")
+
+
+@pytest.mark.parametrize("text", ["a < b", "x <b> [1] [MASK]", "f(x) | g", "a[i] <= s>t", "<div>"])
+def test_other_texts_stay_as_they_are(text: str) -> None:
+    assert without_chat_tokens(text) == split_chat_tokens(text) == text
 
 
 def test_lone_surrogates_do_not_reach_the_wire() -> None:

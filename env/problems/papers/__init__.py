@@ -143,4 +143,4 @@ def write_collection(
         papers.append(writer.paper())
         stated += writer.spans
     questions = [(question.text, _evidence(question.keys, stated)) for question in asked]
-    return make_collection(split, difficulty, number, papers, questions)
+    return make_collection(settings.seed, split, difficulty, number, papers, questions)

@@ -1,0 +1,144 @@
+"""Limits of HTTP requests: size and time of a body, number of requests, and MCP.
+
+A body is read whole, checked, and then handed on, so that no route waits for a slow client.
+`POST /mcp` is answered here: this environment has no MCP, and OpenEnv's route makes sessions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from fastapi.exceptions import RequestValidationError
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from env.server.messages import action_errors, parsed, short
+
+_BODY_BYTES, _MCP_BYTES = 256_000, 4_096
+_BODY_S = 10.0
+"""Seconds for a whole body."""
+_BODIES, _HANDLED = 16, 64
+"""Requests whose body arrives, and requests that a route works on, at the same time."""
+_CLOSE = {"connection": "close"}
+
+
+class _Refused(Exception):
+    """A body that is not handed on."""
+
+    def __init__(self, status: int, detail: Any) -> None:
+        super().__init__(detail)
+        self.status, self.detail = status, detail
+
+
+class RequestLimits:
+    """Middleware for HTTP; other connections pass.
+
+    Args:
+        app: application behind it.
+        body_s: seconds for a whole body.
+        handled: requests that routes work on at the same time.
+    """
+
+    def __init__(self, app: ASGIApp, body_s: float = _BODY_S, handled: int = _HANDLED) -> None:
+        self._app = app
+        self._body_s = body_s
+        self._bodies = asyncio.Semaphore(_BODIES)
+        self._handled = asyncio.Semaphore(handled)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one connection, as ASGI defines it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        is_mcp = path == "/mcp" and scope["method"] == "POST"
+        try:
+            body = await self._body(scope, receive, _MCP_BYTES if is_mcp else _BODY_BYTES)
+            if body and not is_mcp:
+                _check(path, body)
+        except _Refused as error:
+            headers = _CLOSE if error.status != 422 else {}
+            answer: Response = JSONResponse({"detail": error.detail}, error.status, headers)
+            if is_mcp:
+                answer = _no_mcp(b"", headers)
+        else:
+            if not is_mcp:
+                await self._handle(scope, _replay(body, receive), send)
+                return
+            answer = _no_mcp(body, {})
+        await answer(scope, receive, send)
+
+    async def _body(self, scope: Scope, receive: Receive, limit: int) -> bytes:
+        headers = dict(scope["headers"])
+        length = headers.get(b"content-length", b"0")
+        if length == b"0" and b"transfer-encoding" not in headers:
+            return b""
+        if self._bodies.locked():
+            raise _Refused(503, "too many requests at the same time; try again later")
+        body = b""
+        try:
+            async with self._bodies, asyncio.timeout(self._body_s):
+                more, size = True, int(length)
+                while more and size <= limit:
+                    message = await receive()
+                    body += message.get("body", b"")
+                    more, size = message.get("more_body", False), len(body)
+        except TimeoutError:
+            raise _Refused(408, f"a body arrives within {self._body_s:g} s") from None
+        if size > limit:
+            raise _Refused(413, f"a body has at most {limit} bytes")
+        return body
+
+    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._handled.locked():
+            detail = {"detail": "too many requests at the same time; try again later"}
+            await JSONResponse(detail, 503, _CLOSE)(scope, receive, send)
+            return
+        async with self._handled:
+            await self._app(scope, receive, send)
+
+
+async def short_errors(_: Request, error: Exception) -> JSONResponse:
+    """Answer of a route whose arguments are wrong, without the input."""
+    assert isinstance(error, RequestValidationError)
+    return JSONResponse({"detail": short(error.errors())}, 422)
+
+
+def _check(path: str, body: bytes) -> None:
+    """Raise `_Refused` unless routes may read the body."""
+    try:
+        value, reason = parsed(body.decode())
+    except UnicodeDecodeError:
+        value, reason = {}, "a body is UTF-8"
+    if reason is not None:
+        raise _Refused(422, reason)
+    if path == "/step" and (errors := action_errors(value.get("action"))):
+        raise _Refused(422, errors)
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """Return the body once, then what the client sends, which is its end."""
+    left: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replayed() -> Message:
+        return left.pop() if left else await receive()
+
+    return replayed
+
+
+def _no_mcp(body: bytes, headers: dict[str, str]) -> Response:
+    """An error of JSON-RPC 2.0, for any request."""
+    number: Any = None
+    error = {"code": -32601, "message": "this environment has no MCP"}
+    try:
+        request = json.loads(body)
+    except (ValueError, RecursionError):
+        error = {"code": -32700, "message": f"a request is JSON of at most {_MCP_BYTES} bytes"}
+    else:
+        number = request.get("id") if isinstance(request, dict) else None
+    answer = {"jsonrpc": "2.0", "id": number if isinstance(number, int | str) else None}
+    text = json.dumps(answer | {"error": error})
+    return Response(text, media_type="application/json", headers=headers)

@@ -1,0 +1,39 @@
+"""Figures of an episode as a client without the owner's key reads them.
+
+Exact shares are counts of characters: a few replays that halve the answer would find the gold.
+Two digits do not hide a sentence among a few. Metrics and the scores of children therefore need
+an answer that earns something, and such an answer contains little besides gold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from env.models import AnswerMetrics
+
+_DIGITS = 2
+_NOTHING = {"precision": 0.0, "recall": 0.0, "f1": 0.0, "exact_match": False, "paper_f1": 0.0}
+
+
+def rounded(scored: Mapping[str, Any]) -> dict[str, Any]:
+    """The score of an episode in two digits; metrics are 0 beside a primary objective of 0.
+
+    Args:
+        scored: `reward`, `components`, `metrics` and `frame_scores` of an observation.
+    """
+    earns = scored["components"]["primary_objective"] > 0
+    metrics = {**dict(scored["metrics"]), **({} if earns else _NOTHING)}
+    return {
+        "reward": round(scored["reward"], _DIGITS),
+        "components": _two_digits(scored["components"]),
+        "metrics": AnswerMetrics(**_two_digits(metrics)),
+        "frame_scores": _two_digits(scored["frame_scores"]) if earns else {},
+    }
+
+
+def _two_digits(figures: Mapping[Any, Any]) -> dict[Any, Any]:
+    return {
+        name: round(value, _DIGITS) if isinstance(value, float) else value
+        for name, value in figures.items()
+    }

@@ -1,0 +1,317 @@
+"""Attacks on the door of the server, under both ways of starting it: nothing locks or kills it.
+
+Its hard limit of descriptors is low, so that few connections are many. The slow clients of `slow`
+begin with the servers, so that the tests of their end wait little.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from openenv.cli._validation import validate_running_environment
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import ClientConnection, connect
+
+ROOT = Path(__file__).resolve().parents[2]
+DESCRIPTORS = 128
+SESSIONS = (DESCRIPTORS - 24) // 10
+WAYS = {
+    "module": ["-m", "env.server.app"],
+    "uvicorn": ["-m", "uvicorn", "env.server.app:app"],
+}
+SETTINGS = "prepare: {synthetic: {collections: {train: 2, validation: 1, test: 1}}}"
+RESET = '{"type":"reset","data":{"seed":0}}'
+
+
+@dataclass
+class Server:
+    process: subprocess.Popen[bytes]
+    port: int
+    log: Path
+    started: float = field(default_factory=time.monotonic)
+    slow: dict[str, socket.socket] = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def session(self, **options: Any) -> ClientConnection:
+        return connect(f"ws://127.0.0.1:{self.port}/ws", **options)
+
+    def tcp(self, first: str = "") -> socket.socket:
+        opened = socket.create_connection(("127.0.0.1", self.port), timeout=30)
+        opened.sendall(first.encode())
+        return opened
+
+    def rss_mb(self) -> float:
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(re.findall(r"VmRSS:\s+(\d+)", status)[0]) / 1024
+
+
+def start(way: str, folder: Path) -> Server:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    settings = folder / "settings.yaml"
+    settings.write_text(SETTINGS)
+    log = folder / f"{way}.log"
+    with log.open("wb") as stream:
+        process = subprocess.Popen(
+            [sys.executable, *WAYS[way], "--port", str(port)],
+            env={
+                **os.environ,
+                "PYTHONPATH": str(ROOT),
+                "RLM_SETTINGS": str(settings),
+                "RLM_DATA": "",
+            },
+            cwd=folder,
+            stdout=stream,
+            stderr=stream,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, DESCRIPTORS)),
+        )
+    return Server(process, port, log)
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Server]]:
+    """Both servers with their slow clients."""
+    folder = tmp_path_factory.mktemp("door")
+    both = {way: start(way, folder) for way in WAYS}
+    try:
+        for server in both.values():
+            while True:
+                assert server.process.poll() is None, server.log.read_text()
+                with suppress(httpx.HTTPError):
+                    if httpx.get(f"{server.url}/health").is_success:
+                        break
+                time.sleep(0.1)
+            server.started = time.monotonic()
+            body = "POST /reset HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{"
+            half = "GET /health HTTP/1.1\r\nHo"
+            server.slow = {
+                "nothing": server.tcp(),
+                "half a head": server.tcp(half),
+                "half a second head": server.tcp(
+                    f"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n{half}"
+                ),
+                "half a body": server.tcp(body),
+            }
+        yield both
+    finally:
+        for server in both.values():
+            for opened in server.slow.values():
+                opened.close()
+            server.process.terminate()
+        for server in both.values():
+            server.process.wait(timeout=20)
+
+
+@pytest.fixture(params=WAYS)
+def server(servers: dict[str, Server], request: pytest.FixtureRequest) -> Server:
+    return servers[request.param]
+
+
+def said(session: ClientConnection) -> Any:
+    answer = json.loads(session.recv(timeout=30))
+    return answer["data"].get("code", answer["type"])
+
+
+def plays(server: Server) -> bool:
+    """Whether a new client gets an episode, with a REPL."""
+    with server.session() as session:
+        session.send(RESET)
+        if said(session) != "observation":
+            return False
+        session.send('{"type":"step","data":{"text":"```repl\\nprint(6 * 7)\\n```"}}')
+        seen = json.loads(session.recv(timeout=30))["data"]["observation"]
+        return seen["void"] is None and "42" in str(seen["frames"])
+
+
+# --- messages and bodies
+
+
+@pytest.mark.parametrize("count", [500, 20_000, 200_000])
+def test_wrong_turns_are_not_amplified(server: Server, count: int) -> None:
+    turns = ",".join(["{}"] * count)
+    before = server.rss_mb()
+    with server.session() as session:
+        session.send(f'{{"type":"step","data":{{"turns":[{turns}]}}}}')
+        answer = session.recv(timeout=30)
+        session.send(RESET)
+        assert said(session) == "observation"
+    assert len(answer) < 1000
+    assert server.rss_mb() < before + 40
+    posted = httpx.post(f"{server.url}/step", content=f'{{"action":{{"turns":[{turns}]}}}}')
+    assert posted.status_code in (413, 422)
+    assert len(posted.content) < 1000
+
+
+def test_a_large_message_is_not_even_read(server: Server) -> None:
+    with server.session() as session:
+        with suppress(ConnectionClosed):
+            session.send('{"type":"reset","data":{"papers":[' + "[]," * 1_000_000 + "0]}}")
+        with pytest.raises(ConnectionClosed) as closed:
+            session.recv(timeout=30)
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1009
+        assert "exceeds limit of 2000000 bytes" in closed.value.rcvd.reason
+
+
+def test_no_message_is_unpacked(server: Server) -> None:
+    with server.session(compression="deflate") as session:
+        assert session.protocol.extensions == []
+
+
+def test_a_large_body_is_refused_and_not_kept(server: Server) -> None:
+    before = server.rss_mb()
+    sender = server.tcp(
+        "POST /reset HTTP/1.1\r\nHost: localhost\r\nContent-Length: 400000000\r\n\r\n"
+    )
+    with sender:
+        with suppress(OSError):
+            for _ in range(50):
+                sender.sendall(b" " * 1_000_000)
+        assert server.rss_mb() < before + 20
+    assert httpx.post(f"{server.url}/mcp", content=b" " * 1_000_000).json()["error"]
+
+
+def test_http_errors_echo_nothing(server: Server) -> None:
+    for path, sent in {
+        "/reset": {"seed": "secret"},
+        "/step": {"action": {"secret": "secret"}},
+        "/rlm/tasks": {"secret": "secret"},
+        "/rlm/task": {"split": ["secret"] * 99, "index": "secret"},
+    }.items():
+        answer = httpx.post(server.url + path, json=sent)
+        assert answer.status_code == 422
+        assert "secret" not in answer.text
+        assert "http" not in answer.text
+
+
+# --- routes
+
+
+def test_mcp_makes_no_session(server: Server) -> None:
+    create = {"jsonrpc": "2.0", "method": "openenv/session/create", "id": 1, "params": {}}
+    threads = len(os.listdir(f"/proc/{server.process.pid}/task"))
+    with httpx.Client() as client:
+        for _ in range(SESSIONS + 5):
+            assert "result" not in client.post(f"{server.url}/mcp", json=create).json()
+    assert len(os.listdir(f"/proc/{server.process.pid}/task")) <= threads
+    assert plays(server)
+
+
+def test_other_sockets_and_shared_sessions_are_refused(server: Server) -> None:
+    with pytest.raises(InvalidStatus, match="403"):
+        connect(f"ws://127.0.0.1:{server.port}/mcp")
+    with connect(f"ws://127.0.0.1:{server.port}/ws?session_id=x%0ACRITICAL") as session:
+        assert said(session) == "SESSION_ERROR"
+    with server.session() as session:
+        session.send('{"type":"mcp","data":{}}')
+        assert said(session) == "UNKNOWN_TYPE"
+    assert "\nCRITICAL" not in server.log.read_text()
+
+
+def test_all_six_criteria_of_openenv_pass(server: Server) -> None:
+    report = validate_running_environment(server.url)
+    assert len(report["criteria"]) == 6
+    assert report["passed"], report
+
+
+def test_no_page_of_another_host_plays(server: Server) -> None:
+    with pytest.raises(InvalidStatus, match="403"):
+        server.session(origin="https://evil.example")
+    with server.session(origin=f"http://127.0.0.1:{server.port}"):
+        pass
+    foreign = httpx.get(f"{server.url}/metadata", headers={"host": "evil.example"})
+    assert foreign.status_code == 403
+    posted = httpx.post(f"{server.url}/reset", headers={"origin": "https://evil.example"})
+    assert posted.status_code == 403
+
+
+# --- sessions, connections, log
+
+
+def test_descriptors_decide_how_many_sessions_there_are(server: Server) -> None:
+    limits = Path(f"/proc/{server.process.pid}/limits").read_text()
+    assert re.search(rf"Max open files\s+{DESCRIPTORS}\s+{DESCRIPTORS}\s", limits)
+    about = httpx.get(f"{server.url}/metadata").json()
+    assert about["max_sessions"] == SESSIONS
+    assert about["max_sessions_reason"] == f"its hard limit of {DESCRIPTORS} open files"
+
+
+def test_a_session_beyond_the_limit_reads_why(server: Server) -> None:
+    with ExitStack() as stack:
+        for _ in range(SESSIONS):
+            session = stack.enter_context(server.session())
+            session.send(RESET)
+            assert said(session) == "observation"
+        beyond = stack.enter_context(server.session())
+        data = json.loads(beyond.recv(timeout=30))["data"]
+        assert data["code"] == "CAPACITY_REACHED"
+        assert f"at most {SESSIONS} episodes at a time (its hard limit" in data["message"]
+    assert plays(server)
+
+
+def test_what_repeats_is_one_line(server: Server) -> None:
+    with server.session() as session:
+        for _ in range(200):
+            session.send('{"type":"reset","data":{"func":1}}')
+            assert said(session) == "EXECUTION_ERROR"
+    lines = server.log.read_text().splitlines()
+    assert len([line for line in lines if "session failed" in line]) == 1
+    assert len(lines) < 60
+
+
+@pytest.mark.parametrize("what", ["nothing", "half a head", "half a second head", "half a body"])
+def test_a_slow_client_is_cut_off_after_ten_seconds(server: Server, what: str) -> None:
+    opened = server.slow[what]
+    answer = b""
+    with suppress(ConnectionResetError):
+        while part := opened.recv(4096):
+            answer += part
+    assert 8 < time.monotonic() - server.started < 25
+    assert (b" 408 " in answer) == (what == "half a body")
+
+
+UPGRADE = (
+    "GET /ws HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+)
+
+
+@pytest.mark.parametrize("first", ["", UPGRADE], ids=["nothing", "sockets"])
+def test_a_flood_of_connections_harms_no_session(server: Server, first: str) -> None:
+    with server.session() as honest:
+        honest.send(RESET)
+        assert said(honest) == "observation"
+        honest.send('{"type":"step","data":{"text":"```repl\\nx = 1\\n```"}}')  # starts its REPL
+        assert said(honest) == "observation"
+        with ExitStack() as stack:
+            for _ in range(2 * DESCRIPTORS):
+                stack.enter_context(server.tcp(first))
+            for number in range(2):
+                code = f"```repl\\nprint({number} + 40)\\n```"
+                honest.send(f'{{"type":"step","data":{{"text":"{code}"}}}}')
+                seen = json.loads(honest.recv(timeout=30))["data"]["observation"]
+                assert seen["void"] is None
+                assert str(number + 40) in str(seen["frames"])
+            assert first or plays(server)
+    deadline = time.monotonic() + 20
+    while not plays(server):  # places are free when the last socket has been accepted and ended
+        assert time.monotonic() < deadline
+    assert server.log.stat().st_size < 50_000

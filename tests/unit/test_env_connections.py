@@ -1,0 +1,141 @@
+"""Connections without a request: closed when late, the oldest first when they are too many."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from env.server import connections
+from env.server.connections import Connections
+
+
+class Fake:
+    """A protocol of uvicorn and its transport."""
+
+    def __init__(self, server_state: Any) -> None:
+        self.transport: Any = self
+        self.cycle: Any = None
+        self.live = server_state.connections
+        self.live.add(self)
+        self.closing = False
+        self.unsent = 0
+
+    def abort(self) -> None:
+        self.live.discard(self)
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
+
+
+class Server:
+    """As much of uvicorn as `Connections` uses."""
+
+    def __init__(self) -> None:
+        self.state = SimpleNamespace(connections=set())
+        self.config = SimpleNamespace(
+            http_protocol_class=Fake,
+            timeout_keep_alive=0,
+            ws_max_size=16 << 20,
+            ws_max_queue=32,
+            ws_per_message_deflate=True,
+        )
+        self.connections = Connections(1000, request_s=0.1)
+        self.connections.limit(self.config)
+
+    def accepts(self, count: int = 1) -> list[Any]:
+        return [self.config.http_protocol_class(server_state=self.state) for _ in range(count)]
+
+    def live(self, protocols: list[Any]) -> list[bool]:
+        return [protocol in self.state.connections for protocol in protocols]
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether descriptors are few, as the test says."""
+    answer = [False]
+    monkeypatch.setattr(connections, "_few_descriptors", lambda: answer[0])
+    return answer
+
+
+def test_sizes_are_set_in_uvicorns_configuration() -> None:
+    config = Server().config
+    assert (config.ws_max_size, config.ws_max_queue) == (1000, 4)
+    assert not config.ws_per_message_deflate
+
+
+def test_late_connections_are_closed_and_busy_ones_are_not(few: list[bool]) -> None:
+    async def story() -> list[bool]:
+        server = Server()
+        _, busy, answered, closing, refused, bloated, socket = made = server.accepts(7)
+        busy.cycle = bloated.cycle = SimpleNamespace(response_complete=False)
+        answered.cycle = SimpleNamespace(response_complete=True)
+        del socket.cycle, closing.cycle, refused.cycle  # WebSockets
+        closing.closing = refused.close_sent = True
+        bloated.unsent = 100 << 20
+        watch = asyncio.create_task(server.connections.watch())
+        await asyncio.sleep(0.3)
+        watch.cancel()
+        return server.live(made)
+
+    assert asyncio.run(story()) == [False, True, False, False, False, False, True]
+
+
+def test_the_oldest_make_room_when_descriptors_are_few(few: list[bool]) -> None:
+    async def story() -> tuple[list[bool], list[bool]]:
+        server = Server()
+        busy, *waiting = server.accepts(4)
+        busy.cycle = SimpleNamespace(response_complete=False)
+        few[0] = True
+        return server.live([busy, *waiting]), server.live([busy, *waiting, *server.accepts(2)])
+
+    before, after = asyncio.run(story())
+    assert all(before)
+    assert after == [True, False, False, True, True, True]
+
+
+def test_relieve_closes_the_older_half_from_another_thread(few: list[bool]) -> None:
+    async def story() -> list[bool]:
+        server = Server()
+        watch = asyncio.create_task(server.connections.watch())
+        await asyncio.sleep(0)
+        made = server.accepts(100)
+        thread = threading.Thread(target=server.connections.relieve)
+        thread.start()
+        while thread.is_alive():
+            await asyncio.sleep(0.01)
+        watch.cancel()
+        return server.live(made)
+
+    assert asyncio.run(story()) == [False] * 50 + [True] * 50
+
+
+def test_relieve_before_the_start_does_nothing() -> None:
+    Connections(1000).relieve()
+
+
+def test_one_failed_accept_is_one_line_and_frees_descriptors(
+    few: list[bool], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.handler.filters.clear()  # an earlier test may have limited its lines
+
+    async def story() -> list[bool]:
+        server = Server()
+        watch = asyncio.create_task(server.connections.watch())
+        await asyncio.sleep(0)
+        made = server.accepts(100)
+        for _ in range(2048):
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": "socket.accept() out of system resource"}
+            )
+        watch.cancel()
+        return server.live(made)
+
+    assert asyncio.run(story()).count(True) == 50
+    assert len(caplog.records) == 1

@@ -1,0 +1,202 @@
+"""The guard on a WebSocket: idle sessions, sessions beyond the limit, what reaches OpenEnv."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from starlette.types import Message, Receive, Scope, Send
+
+from env.server.guard import IDLE, Guard
+from env.server.seats import Seats
+
+STATE = '{"type":"state"}'
+
+
+class Client:
+    """A client's end of one connection to an application."""
+
+    def __init__(self, query: bytes = b"") -> None:
+        self.scope: Scope = {"type": "websocket", "path": "/ws", "query_string": query}
+        self.inbox: asyncio.Queue[Message] = asyncio.Queue()
+        self.inbox.put_nowait({"type": "websocket.connect"})
+        self.sent: list[Message] = []
+
+    def says(self, text: str) -> None:
+        self.inbox.put_nowait({"type": "websocket.receive", "text": text})
+
+    async def sends(self, message: Message) -> None:
+        self.sent.append(message)
+
+    def starts(self, guard: Guard) -> asyncio.Task[None]:
+        return asyncio.create_task(guard(self.scope, self.inbox.get, self.sends))
+
+    @property
+    def answers(self) -> list[Any]:
+        return [json.loads(m["text"]) for m in self.sent if m["type"] == "websocket.send"]
+
+    @property
+    def closed(self) -> list[tuple[int, str]]:
+        return [(m["code"], m["reason"]) for m in self.sent if m["type"] == "websocket.close"]
+
+
+async def loop(scope: Scope, receive: Receive, send: Send) -> None:
+    """An application like OpenEnv's: each message is an observation, `slow` takes a while."""
+    await receive()
+    await send({"type": "websocket.accept"})
+    while (message := await receive())["type"] != "websocket.disconnect":
+        if "slow" in message["text"]:
+            await asyncio.sleep(0.3)
+        await send({"type": "websocket.send", "text": '{"type":"observation","data":{}}'})
+
+
+def guarded(count: int = 9, idle_s: float = 9.0, app: Any = loop, **seats: float) -> Guard:
+    places = Seats(**seats)
+    places.limit(count, "because")
+    return Guard(app, places, idle_s, 1000)
+
+
+def played(story: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    def run() -> None:
+        asyncio.run(asyncio.wait_for(story(), 10))
+
+    return run
+
+
+@played
+async def test_an_idle_session_is_closed_with_the_reason() -> None:
+    client = Client()
+    client.says(STATE)
+    await client.starts(guarded(idle_s=0.05))
+    assert len(client.answers) == 1
+    assert client.closed == [(1001, IDLE)]
+
+
+@played
+async def test_a_step_is_not_idle_time() -> None:
+    client = Client()
+    client.says('{"type":"step","data":{"text":"slow"}}')
+    task = client.starts(guarded(idle_s=0.1))
+    await asyncio.sleep(0.25)
+    assert not client.closed
+    await task
+    assert client.answers == [{"type": "observation", "data": {}}]
+
+
+@played
+async def test_a_client_that_reads_nothing_is_gone_after_the_idle_time() -> None:
+    client = Client()
+    client.says(STATE)
+
+    async def stuck(message: Message) -> None:
+        if message["type"] == "websocket.send":
+            await asyncio.Event().wait()
+
+    await guarded(idle_s=0.05)(client.scope, client.inbox.get, stuck)
+
+
+@played
+async def test_a_client_that_vanished_ends_the_session_without_an_exception() -> None:
+    client = Client()
+    client.says(STATE)
+
+    async def vanished(message: Message) -> None:
+        raise ConnectionResetError
+
+    await guarded()(client.scope, client.inbox.get, vanished)
+
+
+@played
+async def test_a_session_beyond_the_limit_is_refused_in_words() -> None:
+    guard = guarded(count=1, wait_s=0.05)
+    first, second = Client(), Client()
+    task = first.starts(guard)
+    await asyncio.sleep(0)
+    await second.starts(guard)
+    says = "this server plays at most 1 episodes at a time (because); try again later"
+    assert [a["data"] for a in second.answers] == [{"message": says, "code": "CAPACITY_REACHED"}]
+    assert second.closed == [(1013, says)]
+    task.cancel()
+
+
+@played
+async def test_a_place_that_becomes_free_is_given_to_a_client_that_waits() -> None:
+    guard = guarded(count=1)
+    first, second = Client(), Client()
+    task = first.starts(guard)
+    await asyncio.sleep(0)
+    waiting = second.starts(guard)
+    first.inbox.put_nowait({"type": "websocket.disconnect", "code": 1000})
+    await task
+    second.says(STATE)
+    second.inbox.put_nowait({"type": "websocket.disconnect", "code": 1000})
+    await waiting
+    assert [a["type"] for a in second.answers] == ["observation"]
+
+
+@played
+async def test_a_full_server_closes_a_session_that_never_began_and_no_other() -> None:
+    guard = guarded(count=2, silent_s=0.05, wait_s=0.5)
+    playing, silent, late = Client(), Client(), Client()
+    playing.says(STATE)
+    tasks = [playing.starts(guard), silent.starts(guard)]
+    await asyncio.sleep(0.1)
+    late.says(STATE)
+    tasks.append(late.starts(guard))
+    await asyncio.sleep(0.1)
+    assert silent.closed
+    assert not playing.closed
+    assert [a["type"] for a in late.answers] == ["observation"]
+    for task in tasks:
+        task.cancel()
+
+
+@played
+async def test_a_young_silent_session_keeps_its_place() -> None:
+    guard = guarded(count=1, silent_s=5, wait_s=0.05)
+    silent, late = Client(), Client()
+    task = silent.starts(guard)
+    await asyncio.sleep(0)
+    await late.starts(guard)
+    assert not silent.closed
+    assert late.answers[0]["data"]["code"] == "CAPACITY_REACHED"
+    task.cancel()
+
+
+@pytest.mark.parametrize("query", [b"session_id=x%0ACRITICAL", b"session%5Fid=", b"a=1&session_id"])
+def test_no_session_is_shared(query: bytes) -> None:
+    client = Client(query)
+    asyncio.run(guarded()(client.scope, client.inbox.get, client.sends))
+    assert [a["data"]["code"] for a in client.answers] == ["SESSION_ERROR"]
+    assert "CRITICAL" not in str(client.sent)
+
+
+@played
+async def test_a_message_that_the_server_did_not_bound_closes_the_session() -> None:
+    client = Client()
+    client.says("x" * 1001)
+    await client.starts(guarded())
+    assert client.closed == [(1009, "a message has at most 1000 bytes")]
+
+
+def test_an_exceptions_text_reaches_neither_the_client_nor_a_line_of_its_own_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def failing(scope: Scope, receive: Receive, send: Send) -> None:
+        text = json.dumps(
+            {"type": "error", "data": {"message": "a\nCRITICAL" * 999, "code": "SESSION_ERROR"}},
+            separators=(",", ":"),
+        )
+        await send({"type": "websocket.send", "text": text})
+
+    client = Client()
+    with caplog.at_level(logging.ERROR):
+        asyncio.run(guarded(app=failing)(client.scope, client.inbox.get, client.sends))
+    data = {"message": "internal error of the server", "code": "SESSION_ERROR"}
+    assert client.answers == [{"type": "error", "data": data}]
+    assert "\n" not in caplog.messages[0]
+    assert len(caplog.messages[0]) < 400

@@ -1,0 +1,151 @@
+"""Ids of generated problems: they predict no gold, and no draw depends on them."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from random import Random
+
+import pandas as pd
+import pytest
+
+from env.problems.schema import Problem, to_row
+from env.problems.settings import SyntheticSettings
+from env.problems.store import ProblemStore
+from env.problems.synthetic import generate
+from tasks import evaluate, gate, train
+
+LEVELS = ("easy", "medium", "hard")
+PROBLEMS = generate(SyntheticSettings(collections={"test": 100}, seed=5))
+FEW = generate(SyntheticSettings(collections={"train": 12}, seed=5))
+
+Columns = Mapping[str, Sequence[int]]
+
+
+def numbered(problem: Problem, number: int) -> Problem:
+    """The problem under a speaking id: level, number of its collection, number of its question."""
+    collection = f"test-{problem.difficulty}-{number // 3 % 100:04x}"
+    ids = {"problem_id": f"{collection}-{number % 3}", "collection_id": collection}
+    return problem.model_copy(update=ids)
+
+
+def visible(problems: Sequence[Problem], level: str) -> Columns:
+    """Numbers that a client knows before the end of an episode, for each problem of a level."""
+    store = ProblemStore(problems, "test")
+    members = [problem for problem in problems if problem.difficulty == level]
+    seeds = {store.pick("test", level, seed).problem_id: seed for seed in range(len(members))}
+    ids = sorted(seeds)
+    collections = sorted({problem.collection_id for problem in members})
+    columns: dict[str, list[int]] = defaultdict(list)
+    for problem in members:
+        number, question = (int(part, 16) for part in problem.problem_id.split("-")[2:])
+        places = {
+            "id": number,
+            "rank": ids.index(problem.problem_id),
+            "collection": collections.index(problem.collection_id),
+            "seed": seeds[problem.problem_id],
+        }
+        for name, place in places.items():
+            for modulus in range(2, 13):
+                columns[f"{name} mod {modulus}"].append(place % modulus)
+                columns[f"3 {name} + q mod {modulus}"].append((3 * place + question) % modulus)
+        columns["q"].append(question)
+        columns["characters"].append(sum(len(paper.text) for paper in problem.papers) // 100)
+    return columns
+
+
+def best_column(columns: Columns, gold: Sequence[int], half: slice) -> dict[int, int]:
+    """Predictions on the other half by the column that predicts this half best."""
+
+    def votes(values: Sequence[int]) -> dict[int, Counter[int]]:
+        found: dict[int, Counter[int]] = defaultdict(Counter)
+        for value, count in zip(values[half], gold[half], strict=True):
+            found[value][count] += 1
+        return found
+
+    def hits(values: Sequence[int]) -> int:
+        return sum(counter.most_common(1)[0][1] for counter in votes(values).values())
+
+    values = max(columns.values(), key=hits)
+    learned = votes(values)
+    rest = [n for n in range(len(gold)) if n not in range(*half.indices(len(gold)))]
+    likely = Counter(gold[half]).most_common(1)[0][0]
+    return {
+        n: learned[values[n]].most_common(1)[0][0] if learned[values[n]] else likely for n in rest
+    }
+
+
+def predicted(problems: Sequence[Problem]) -> tuple[float, float]:
+    """Share of gold counts that a client predicts, and that of always naming the usual count."""
+    right = usual = 0
+    for level in LEVELS:
+        gold = [len(problem.gold_papers) for problem in problems if problem.difficulty == level]
+        columns = visible(problems, level)
+        for half in (slice(0, len(gold) // 2), slice(len(gold) // 2, None)):
+            found = best_column(columns, gold, half)
+            right += sum(gold[n] == count for n, count in found.items())
+        usual += Counter(gold).most_common(1)[0][1]
+    return right / len(problems), usual / len(problems)
+
+
+def test_nothing_that_a_client_sees_at_reset_predicts_the_number_of_gold_papers() -> None:
+    assert len(PROBLEMS) == 900
+    share, base = predicted(PROBLEMS)
+    # Three standard deviations of 300 collections, whose questions hit or miss together.
+    assert share < base + 3 * (base * (1 - base) / 300) ** 0.5
+
+
+def test_speaking_ids_would_predict_it() -> None:
+    share, _ = predicted([numbered(problem, n) for n, problem in enumerate(PROBLEMS)])
+    assert share == 1.0
+
+
+def test_an_id_depends_on_the_seed_and_on_nothing_else() -> None:
+    again = generate(SyntheticSettings(collections={"test": 1}, seed=5))
+    other = generate(SyntheticSettings(collections={"test": 1}, seed=6))
+    ids = {problem.problem_id for problem in PROBLEMS}
+    assert {problem.problem_id for problem in again} <= ids
+    assert not {problem.problem_id for problem in other} & ids
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> list[tuple[Path, dict[str, str]]]:
+    """The same problems under two sets of ids: the file, and each id's question and papers."""
+    found = []
+    for turn in range(2):
+        rows = [to_row(problem) for problem in FEW]
+        names = [f"c{n:02}" for n in range(len({row["collection_id"] for row in rows}))]
+        Random(turn).shuffle(names)
+        by_collection = dict(
+            zip(dict.fromkeys(r["collection_id"] for r in rows), names, strict=True)
+        )
+        for row in rows:
+            row["collection_id"] = by_collection[row["collection_id"]]
+            row["problem_id"] = f"{row['collection_id']}-{Random(f'{turn}{row}').random()}"
+        path = tmp_path / f"{turn}.parquet"
+        pd.DataFrame(rows).to_parquet(path)
+        found.append((path, {row["problem_id"]: row["question"] + row["papers"] for row in rows}))
+    return found
+
+
+def test_no_stage_draws_other_problems_under_other_ids(
+    tables: list[tuple[Path, dict[str, str]]],
+) -> None:
+    drawn = []
+    for path, texts in tables:
+        specs = [
+            *(spec for level in gate.by_level(path, seed=0).values() for spec in level),
+            *(spec for level in train.read_problems(path, LEVELS).values() for spec in level),
+            *evaluate.choose(path, 12, seed=0),
+        ]
+        drawn.append([(texts[spec.problem_id], spec.seed) for spec in specs])
+    assert drawn[0] == drawn[1]
+
+
+def test_wrong_gold_is_the_same_under_other_ids(
+    tables: list[tuple[Path, dict[str, str]]],
+) -> None:
+    first, second = (train.with_wrong_gold(pd.read_parquet(path)) for path, _ in tables)
+    assert list(first["evidence"]) == list(second["evidence"])
+    assert list(first["question"]) == list(second["question"])

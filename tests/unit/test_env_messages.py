@@ -1,0 +1,94 @@
+"""Checks of a message: structure, and refusals that are short and echo nothing."""
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from env.models import RLMAction
+from env.server.messages import action_errors, message_bytes, refusal
+from env.settings import EnvSettings
+
+
+def step(**data: Any) -> str:
+    return json.dumps({"type": "step", "data": data})
+
+
+TURN = {"frame": 0, "text": "x", "finish": "stop"}
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        step(text="x"),
+        step(turns=[TURN] * 512, seq=3, metadata={"a": [1, {"b": None}]}),
+        step(text="[{," * 100_000 + '\\"'),  # a text is one value
+        json.dumps({"type": "reset"}),
+        json.dumps({"type": "reset", "data": {"seed": 0, "unknown": 1}}),
+        json.dumps({"type": "reset", "data": {"papers": {f"p{k}": "x, [y]" for k in range(2000)}}}),
+        '{"type":"state"}',
+        '{"type":"close"}',
+    ],
+)
+def test_honest_messages_pass(message: str) -> None:
+    assert refusal(message) is None
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        (None, "INVALID_JSON"),
+        ("no json", "INVALID_JSON"),
+        ("[]", "INVALID_JSON"),
+        ('{"type":"step","data":{"text":"\\ud800"}}', "INVALID_JSON"),
+        ('{"type":"reset","data":{"a":[' + "[]," * 60_000 + "0]}}", "INVALID_JSON"),
+        ('{"type":"reset","data":{' + '"a":"b",' * 60_000 + '"c":0}}', "INVALID_JSON"),
+        ('{"type":"mcp","data":{}}', "UNKNOWN_TYPE"),
+        ('{"type":["step"]}', "UNKNOWN_TYPE"),
+        ("{}", "UNKNOWN_TYPE"),
+        ('{"type":"step"}', "VALIDATION_ERROR"),
+        ('{"type":"state","data":{}}', "VALIDATION_ERROR"),
+        ('{"type":"reset","data":[]}', "VALIDATION_ERROR"),
+        (step(turns=[TURN] * 513), "VALIDATION_ERROR"),
+        (step(turns=[{}] * 512), "VALIDATION_ERROR"),
+        (step(turns=[7]), "VALIDATION_ERROR"),
+        (step(turns=[{str(k): k for k in range(17)}]), "VALIDATION_ERROR"),
+        (step(**{str(k): k for k in range(17)}), "VALIDATION_ERROR"),
+        (step(text={"secret" * 99: 1}), "VALIDATION_ERROR"),
+        (step(**{"secret" * 99: 1}), "VALIDATION_ERROR"),
+        (step(turns=[{**TURN, "finish": "secret" * 99}] * 500), "VALIDATION_ERROR"),
+    ],
+)
+def test_a_refusal_is_short_and_echoes_nothing(message: str | None, code: str) -> None:
+    told = refusal(message)
+    assert told is not None
+    assert told["code"] == code
+    answer = json.dumps(told)
+    assert len(answer) < 1000
+    assert "secret" not in answer
+    assert "http" not in answer
+    assert len(told.get("errors", [])) <= 5
+
+
+def test_an_error_names_the_field() -> None:
+    (error,) = action_errors({"turns": [TURN, {"frame": 0}]})
+    assert error == {"type": "missing", "loc": ["turns", 1, "text"], "msg": "Field required"}
+
+
+def test_the_action_itself_is_bounded() -> None:
+    with pytest.raises(ValueError, match="at most 512"):
+        RLMAction.model_validate({"turns": [TURN] * 513})
+
+
+def test_values_are_counted_in_linear_time() -> None:
+    started = time.process_time()
+    for hostile in ("[]," * 600_000, '"",' * 600_000, '"' * 1_900_000, '"\\' * 950_000):
+        refusal(hostile)
+    assert time.process_time() - started < 5  # parsing alone would take longer, a regex minutes
+
+
+def test_only_own_papers_make_messages_large() -> None:
+    assert message_bytes(EnvSettings()) == 2_000_000
+    own = message_bytes(EnvSettings(allow_documents=True))
+    assert own > len(json.dumps("\U0001f600" * 1000)) / 1000 * EnvSettings().document_chars

@@ -1,0 +1,137 @@
+"""HTTP bodies: their size, their time, their structure; MCP is a fixed answer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from starlette.types import Message, Receive, Scope, Send
+
+from env.server.requests import RequestLimits
+
+
+async def echo(scope: Scope, receive: Receive, send: Send) -> None:
+    message = await receive()
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": message["body"]})
+
+
+async def never(scope: Scope, receive: Receive, send: Send) -> None:
+    await asyncio.Event().wait()
+
+
+def scope_of(path: str, length: int | None) -> Scope:
+    headers = [] if length is None else [(b"content-length", str(length).encode())]
+    return {"type": "http", "method": "POST", "path": path, "headers": headers}
+
+
+def post(
+    path: str, *parts: bytes, length: int | None = None, stalls: bool = False, app: Any = echo
+) -> tuple[int, bytes]:
+    """Status and body of the answer to a request whose body arrives in parts."""
+    return asyncio.run(asyncio.wait_for(_post(path, parts, length, stalls, app), 10))
+
+
+async def _post(
+    path: str, parts: tuple[bytes, ...], length: int | None, stalls: bool, app: Any
+) -> tuple[int, bytes]:
+    sent: list[Message] = []
+    left = list(parts)
+
+    async def receive() -> Message:
+        if not left and stalls:
+            await asyncio.Event().wait()
+        part = left.pop(0)
+        return {"type": "http.request", "body": part, "more_body": bool(left) or stalls}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    scope = scope_of(path, sum(map(len, parts)) if length is None else length)
+    await RequestLimits(app, body_s=0.05)(scope, receive, send)
+    return sent[0]["status"], sent[1]["body"]
+
+
+def test_a_body_is_handed_on_unchanged() -> None:
+    assert post("/reset", b'{"se', b'ed": 1}') == (200, b'{"seed": 1}')
+
+
+@pytest.mark.parametrize("length", [None, 400_000_000, 7])
+def test_a_large_body_is_refused_however_long_it_says_it_is(length: int | None) -> None:
+    status, body = post("/reset", *[b" " * 100_000] * 3, length=length)
+    assert (status, json.loads(body)) == (413, {"detail": "a body has at most 256000 bytes"})
+
+
+def test_a_slow_body_is_refused() -> None:
+    status, body = post("/reset", b"{", stalls=True, length=100)
+    assert status == 408
+    assert b"within" in body
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/reset", b"[]"),
+        ("/reset", b"\xff"),
+        ("/rlm/tasks", b"[" * 1000),
+        ("/reset", b"[" + b"[]," * 60_000 + b"0]"),
+        ("/step", b'{"action": {"turns": [' + b"{}," * 600 + b"{}]}}"),
+        ("/step", b'{"action": {"turns": [' + b"{}," * 500 + b"{}]}}"),
+        ("/step", b'{"action": {"secret": 1}}'),
+        ("/step", b'{"action": 7}'),
+        ("/step", b"{}"),
+    ],
+)
+def test_wrong_structure_is_a_short_422_before_any_route(path: str, body: bytes) -> None:
+    status, answer = post(path, body, app=never)
+    assert status == 422
+    assert len(answer) < 1000
+    assert b"secret" not in answer
+
+
+@pytest.mark.parametrize(
+    ("body", "number", "code"),
+    [
+        (b"{}", None, -32601),
+        (b'{"jsonrpc": "2.0", "method": "openenv/session/create", "id": 7}', 7, -32601),
+        (b'{"id": "\\ud800"}', "\ud800", -32601),
+        (b'{"id": [1]}', None, -32601),
+        (b"[7]", None, -32601),
+        (b"no json", None, -32700),
+        (b"", None, -32700),
+        (b"[" * 4000, None, -32700),
+        (b" " * 5000, None, -32700),
+    ],
+)
+def test_mcp_answers_anything_with_an_error_of_json_rpc(
+    body: bytes, number: Any, code: int
+) -> None:
+    status, answer = post("/mcp", body, app=never)
+    assert status == 200
+    told = json.loads(answer)
+    assert (told["jsonrpc"], told["id"], told["error"]["code"]) == ("2.0", number, code)
+    assert "result" not in told
+
+
+def test_requests_beyond_the_limit_are_refused_in_words() -> None:
+    async def both() -> list[Message]:
+        limits = RequestLimits(never, handled=1)
+        sent: list[Message] = []
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+
+        async def receive() -> Message:
+            raise AssertionError
+
+        stuck = asyncio.create_task(limits(scope_of("/health", None), receive, send))
+        await asyncio.sleep(0)
+        await limits(scope_of("/health", None), receive, send)
+        stuck.cancel()
+        return sent
+
+    start, body = asyncio.run(both())
+    assert start["status"] == 503
+    assert "try again later" in body["body"].decode()
