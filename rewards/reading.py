@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from itertools import takewhile
-from operator import eq
+
+Context = tuple[str, str]
+"""Characters before a block, reversed, and characters after it."""
 
 
 def papers_read(
@@ -20,36 +21,52 @@ def papers_read(
     a block of that paper's own. Blocks of `read_chars` / 2 tile the paper; its own blocks occur
     in no gold paper.
 
+    The policy writes the texts, and no clock limits this function. So its work grows with the
+    characters of papers and texts, not with the number of near-duplicates or repetitions.
+
     Args:
         papers: text of each paper.
         texts: everything printed to a frame, and every prompt and context text sent to one.
         read_chars: contiguous characters that count; a shorter paper counts as a whole.
         gold: ids of the papers with evidence.
     """
-    seen = list(dict.fromkeys(texts))
     known = [papers[paper_id] for paper_id in gold]
+    least = min((len(whole) for whole in papers.values()), default=0)
+    seen = [text for text in dict.fromkeys(texts) if len(text) >= min(least, read_chars)]
     # Any stretch of `read_chars` contains one of the blocks that tile the paper.
     block = (read_chars + 1) // 2
+    reach = read_chars - block
     read: set[str] = set()
-    tiles: dict[str, list[tuple[str, int]]] = {}
+    # Papers by a block and what surrounds it: near-duplicates have one entry in common.
+    tiles: dict[str, dict[Context, set[str]]] = {}
+    # Papers by whole stretches around blocks that overlap themselves, such as a line of dashes.
+    # A text can contain such a block at every character, other blocks only at every half block.
+    stretches: dict[str, set[str]] = {}
     for paper_id, whole in papers.items():
         if len(whole) <= read_chars:
-            own = paper_id in gold or not _occurs(whole, known)
-            if own and _occurs(whole, seen):
+            if (paper_id in gold or not _occurs(whole, known)) and _occurs(whole, seen):
                 read.add(paper_id)
             continue
         for start in range(0, len(whole) - block + 1, block):
-            tiles.setdefault(whole[start : start + block], []).append((paper_id, start))
-    for text in seen if tiles else ():
-        for at in range(len(text) - block + 1):
-            for paper_id, start in tiles.get(text[at : at + block], ()):
-                if paper_id in read:
-                    continue
-                whole = papers[paper_id]
-                if _is_stretch(text, at, whole, start, block, read_chars) and (
-                    paper_id in gold or not _occurs(whole[start : start + block], known)
-                ):
-                    read.add(paper_id)
+            end = start + block
+            tile = whole[start:end]
+            if not _overlaps_itself(tile):
+                around = whole[max(0, start - reach) : start][::-1], whole[end : end + reach]
+                tiles.setdefault(tile, {}).setdefault(around, set()).add(paper_id)
+            elif paper_id in gold or not _occurs(tile, known):
+                for at in range(max(0, start - reach), min(start, len(whole) - read_chars) + 1):
+                    stretches.setdefault(whole[at : at + read_chars], set()).add(paper_id)
+    for text in seen:
+        starts = range(len(text) - block + 1) if tiles else ()
+        for at in [at for at in starts if text[at : at + block] in tiles]:
+            tile = text[at : at + block]
+            found = [around for around in tiles[tile] if _agree(text, at, block, around, reach)]
+            for around in found:
+                ids = tiles[tile].pop(around)
+                read |= ids & set(gold) if _occurs(tile, known) else ids
+        starts = range(len(text) - read_chars + 1) if stretches else ()
+        for at in [at for at in starts if text[at : at + read_chars] in stretches]:
+            read |= stretches[text[at : at + read_chars]]
     return frozenset(read)
 
 
@@ -57,16 +74,29 @@ def _occurs(part: str, texts: Iterable[str]) -> bool:
     return any(part in text for text in texts)
 
 
-def _is_stretch(text: str, at: int, whole: str, start: int, block: int, enough: int) -> bool:
-    """Whether the common block at `text[at]` and `whole[start]` extends to `enough` characters."""
-    reach = enough - block
-    before = _agreeing(
-        text[max(0, at - reach) : at][::-1], whole[max(0, start - reach) : start][::-1]
+def _overlaps_itself(tile: str) -> bool:
+    """Whether a text may contain the tile twice, less than half of its length apart."""
+    return tile.find(tile[: len(tile) - len(tile) // 2], 1) >= 0
+
+
+def _agree(text: str, at: int, block: int, around: Context, reach: int) -> bool:
+    """Whether the block at `text[at]` and what surrounds it agree by `reach` more characters."""
+    before, after = around
+    end = at + block
+    return (
+        _common(text[max(0, at - reach) : at][::-1], before)
+        + _common(text[end : end + reach], after)
+        >= reach
     )
-    after = _agreeing(text[at + block : at + enough], whole[start + block : start + enough])
-    return before + block + after >= enough
 
 
-def _agreeing(one: str, other: str) -> int:
-    """Length of the common prefix."""
-    return sum(takewhile(bool, map(eq, one, other)))
+def _common(one: str, other: str) -> int:
+    """Length of the common prefix, by bisection."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[:middle] == other[:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -8,20 +8,24 @@ raises an exception. Intervals are half-open and count Unicode code points.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, takewhile
 from math import isfinite
+from operator import itemgetter
 from typing import Any
 
 from rewards.settings import RewardSettings
 
 _PLACES_PER_ITEM = 5
 _SEARCHED_CHARS = 200_000_000
-"""Limit of quotes times searched characters of one answer: 100 quotes in 2 million characters."""
+"""Limit of quotes times searched characters of one answer: 100 quotes in 2 million characters.
+The quotes at all places where they occur have the same limit."""
 _SEARCHED_CHARS_OF_CHILD = 20_000_000
-"""Same limit for a child. The policy can write a child's texts so that each character takes
-0.1 microseconds: 2 s in all, which no cell's limit includes."""
+"""Same limit for a child, whose texts the policy can write so that they are slow to search."""
+_SEARCHED_CHARS_OF_CHILDREN = 100_000_000
+"""Limit of all children of an episode, in equal parts: below 3 s in the worst case measured."""
 _PLACES_OF_GOLD = 50
 """Limit of places of gold in a child's texts; the policy wrote them and may repeat gold."""
 
@@ -161,7 +165,7 @@ def locate(
             are allowed. `free_misses` is the number of quotes in no paper that cost nothing,
             longest first. If all were free, an answer could list every possible sentence.
         searched_chars: limit of characters to search, summed over the quotes; a bare quote is
-            searched in all papers.
+            searched in all papers. It is also the limit of quotes times their places.
 
     Returns:
         No pieces if no item occurs in a paper, or if a number is not finite.
@@ -171,17 +175,23 @@ def locate(
         return Located({}, 0)
     if _searched_chars(items, papers, settings.min_span_chars) > searched_chars:
         return Located({}, 0)
+    # Shorter texts contain no span, but each search of one has a cost.
+    papers = {key: text for key, text in papers.items() if len(text) >= settings.min_span_chars}
+    left = searched_chars
     pieces: dict[str, set[CharInterval]] = {}
     misses: set[str] = set()
     room = _PLACES_PER_ITEM * settings.max_items
     for item in items:
-        found = list(islice(_places(item, papers, settings.min_span_chars), room + 1))
-        room -= len(found)
-        if room < 0:
+        quote = _quote(item)
+        each = len(quote or "") or 1
+        most = min(room, left // each)
+        found = list(islice(_places(item, papers, settings.min_span_chars), most + 1))
+        if len(found) > most:
             return Located({}, 0)
+        room -= len(found)
+        left -= len(found) * each
         for paper_id, start, end in found:
             pieces.setdefault(paper_id, set()).add((start, end))
-        quote = _quote(item)
         if not found and quote is not None and len(quote) >= settings.min_span_chars:
             misses.add(quote)
     lengths = sorted(map(len, misses), reverse=True)
@@ -197,8 +207,11 @@ def overlap(interval: CharInterval, alternative: Alternative) -> CharInterval:
 
 def stretches(retrieved: Retrieved, alternative: Alternative) -> list[CharInterval]:
     """The retrieved parts of an alternative."""
-    parts = (overlap(interval, alternative) for interval in retrieved.get(alternative[0], []))
-    return [(a, b) for a, b in parts if b > a]
+    paper_id, start, end = alternative
+    intervals = retrieved.get(paper_id, [])
+    first = bisect_right(intervals, start, key=itemgetter(1))
+    inside = takewhile(lambda interval: interval[0] < end, islice(intervals, first, None))
+    return [overlap(interval, alternative) for interval in inside]
 
 
 def size(retrieved: Retrieved) -> int:
@@ -270,12 +283,34 @@ def _best_covered(retrieved: Retrieved, fact: Sequence[Alternative]) -> float:
     return longest(fact) * max(covered_share(retrieved, alternative) for alternative in fact)
 
 
+def frame_scores(
+    children: Mapping[int, tuple[Any, Mapping[str, str]]],
+    papers: Mapping[str, str],
+    evidence: Evidence,
+    settings: RewardSettings,
+) -> dict[int, float]:
+    """`frame_score` of each child of an episode that was given a text to search, by frame.
+
+    Args:
+        children: answer and given texts of each child.
+        papers, evidence, settings: as in `frame_score`.
+    """
+    part = _SEARCHED_CHARS_OF_CHILDREN // max(1, len(children))
+    limit = min(_SEARCHED_CHARS_OF_CHILD, part)
+    return {
+        frame: frame_score(answer, given, papers, evidence, settings, limit)
+        for frame, (answer, given) in children.items()
+        if any(len(text) >= settings.min_span_chars for text in given.values())
+    }
+
+
 def frame_score(
     answer: Any,
     given: Mapping[str, str],
     papers: Mapping[str, str],
     evidence: Evidence,
     settings: RewardSettings,
+    searched_chars: int = _SEARCHED_CHARS_OF_CHILD,
 ) -> float:
     """Span F1 of a child's answer on the texts it was given, for reports only.
 
@@ -285,18 +320,21 @@ def frame_score(
         papers: all papers of the problem.
         evidence: all gold of the problem; facts whose text is in no given text are left out.
         settings: `min_span_chars`, `max_items`.
+        searched_chars: limit as in `locate`.
 
     Returns:
         F1. Without gold in the given texts: 1 for an answer without spans, else 0. With a fact
         at more than 50 places, which real papers never have: 0.
     """
-    found = locate(answer, given, settings, _SEARCHED_CHARS_OF_CHILD).retrieved
+    found = locate(answer, given, settings, searched_chars).retrieved
+    shortest = min((end - start for fact in evidence for _, start, end in fact), default=0)
+    long_enough = {key: text for key, text in given.items() if len(text) >= shortest}
     there = []
     for fact in evidence:
         texts = {papers[paper_id][start:end] for paper_id, start, end in fact}
         everywhere = (
             (key, *interval)
-            for key, text in given.items()
+            for key, text in long_enough.items()
             for wanted in texts
             for interval in _occurrences(text, wanted)
         )

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from agent.evaluation.report import EpisodeRow, compare
+from agent.evaluation.report import EpisodeRow, charge_surplus, compare, voids
 from agent.evaluation.statistics import Bootstrap
 from agent.rollouts.specs import EpisodeSpec
 from agent.settings import LEAST_COLLECTIONS, LEAST_PROBLEMS
@@ -98,15 +98,16 @@ def compare_on_set(
     primary = _scores(opponent, challenger, "primary_objective", bootstrap)
     reward = _scores(opponent, challenger, "reward", bootstrap)
     if primary["pairs"] < LEAST_PROBLEMS:
-        voids = [row["void"] for row in (*opponent, *challenger) if row["void"] is not None]
+        lost = [row["void"] for row in (*opponent, *challenger) if row["void"] is not None]
         raise ValueError(
             f"only {primary['pairs']} of {len(opponent)} pairs of episodes are free of voids, "
-            f"{LEAST_PROBLEMS} are needed (first void: {voids[0] if voids else 'none'})"
+            f"{LEAST_PROBLEMS} are needed (first void: {lost[0] if lost else 'none'})"
         )
     low, high = primary["interval"]
     result = f"primary objective {_described(primary)}"
-    surplus = _voids(challenger) - _voids(opponent)
-    at_worst = (opponent, _lost(challenger), "primary_objective", bootstrap)
+    surplus = sum(voids(challenger).values()) - sum(voids(opponent).values())
+    charged = charge_surplus(opponent, challenger)
+    at_worst = (opponent, charged, "primary_objective", bootstrap)
     if high < 0:
         won, reason = False, f"worse: {result}"
     elif low <= 0:
@@ -114,8 +115,8 @@ def compare_on_set(
     elif reward["difference"] < 0:
         won, reason = False, f"its total reward is lower, {_described(reward)}, though {result}"
     elif surplus > 0 and (worst := _scores(*at_worst))["interval"][0] <= 0:
-        lost = f"{surplus} more of its episodes are void than of the other's; if they count as 0"
-        won, reason = False, f"not proved better: {lost}, {_described(worst)}"
+        more = f"{surplus} more of its episodes are void than of the other's; if they count as 0"
+        won, reason = False, f"not proved better: {more}, {_described(worst)}"
     else:
         won, reason = True, result
     figures = {
@@ -126,16 +127,6 @@ def compare_on_set(
         "won": won,
     }
     return Outcome(won, reason, figures)
-
-
-def _voids(rows: Sequence[EpisodeRow]) -> int:
-    return sum(row["void"] is not None for row in rows)
-
-
-def _lost(rows: Sequence[EpisodeRow]) -> list[EpisodeRow]:
-    """The rows with 0 for void episodes, so that causing voids does not pay."""
-    zero = {"void": None, "primary_objective": 0.0, "reward": 0.0}
-    return [row if row["void"] is None else {**row, **zero} for row in rows]
 
 
 def _scores(

@@ -1,5 +1,8 @@
 """Evaluation report: a row for each episode, paired comparisons and summaries.
 
+A model could choose its episodes by making poor ones void. So if the second model has more voids
+than the first, its voids count as 0 in every score. Promotion has the same rule.
+
 Pure functions of trajectories and rows. `tasks/evaluate.py` loads models and plays;
 `statistics.py` computes the intervals.
 """
@@ -26,6 +29,7 @@ EpisodeRow = dict[str, Any]
 METRICS = tuple(AnswerMetrics.model_fields)
 """Names of the agreement with gold; `canary` is None for problems without a canary paper."""
 SCORES = ("reward", *COMPONENTS, *METRICS)
+_ZERO = dict.fromkeys((name for name in SCORES if name != "canary"), 0.0) | {"success": False}
 _LABELS = ("problem_id", "collection_id", "difficulty", "tier")
 
 
@@ -92,6 +96,28 @@ def transcript(trajectory: Trajectory, model: str, mode: Mode) -> dict[str, Any]
     }
 
 
+def voids(rows: Sequence[EpisodeRow]) -> dict[str, int]:
+    """Number of void episodes by cause, the most frequent first.
+
+    A cause is the reason without its details: `connection` of `connection: reset by peer`.
+    """
+    causes = Counter(row["void"].partition(":")[0] for row in rows if row["void"] is not None)
+    return dict(causes.most_common())
+
+
+def charge_surplus(
+    before: Sequence[EpisodeRow], after: Sequence[EpisodeRow]
+) -> Sequence[EpisodeRow]:
+    """Rows of `after`, with 0 for its voids if it has more of them than `before`.
+
+    If all are void, they stay without a score, since the environment was lost.
+    """
+    lost = sum(voids(after).values())
+    if lost <= sum(voids(before).values()) or lost == len(after):
+        return after
+    return [row if row["void"] is None else row | _ZERO for row in after]
+
+
 def _fields(record: object, *names: str) -> dict[str, Any]:
     return {name: getattr(record, name) for name in names}
 
@@ -101,7 +127,7 @@ def paired(
 ) -> tuple[list[float], list[float], list[str]]:
     """Scores of the same (problem, mode, pass) in both, and their collections.
 
-    A pair with a void on either side is left out, since an infrastructure failure is not a score.
+    A pair without a score on either side is left out: an infrastructure failure is not a score.
     """
     key = itemgetter("problem_id", "mode", "pass")
     scored = {key(row): row[score] for row in after if row[score] is not None}
@@ -148,19 +174,22 @@ def mean(rows: Sequence[EpisodeRow], score: str) -> float | None:
 def summary(rows: Sequence[EpisodeRow]) -> dict[str, Any]:
     """Scores, rates, stop reasons and tokens of one model's episodes.
 
-    All but `episodes` and `void_rate` are over episodes that are not void.
+    Scores are over the rows that have them, so voids count if they are charged. Stop reasons,
+    counts and tokens are over episodes that are not void.
     """
     played = [row for row in rows if row["void"] is None]
+    rewards = [row["reward"] for row in rows if row["reward"] is not None]
     stops = Counter(row["stop_reason"] or "none" for row in played)
     return {
         "episodes": len(rows),
         "reward_mean": mean(rows, "reward"),
-        "reward_std": float(np.std([row["reward"] for row in played])) if played else None,
+        "reward_std": float(np.std(rewards)) if rewards else None,
         "components": {name: mean(rows, name) for name in COMPONENTS},
         **{name: mean(rows, name) for name in METRICS if name != "canary"},
         "canary_rate": mean(rows, "canary"),
         "success_rate": mean(rows, "success"),
         "void_rate": 1 - len(played) / len(rows) if rows else None,
+        "voids": voids(rows),
         "timeout_rate": float(np.mean([row["timeouts"] > 0 for row in played])) if played else None,
         "stop_reasons": {name: count / len(played) for name, count in sorted(stops.items())},
         **{name: mean(played, name) for name in ("turns", "sub_calls", "max_depth")},
@@ -192,7 +221,7 @@ def compare_models(
     Raises:
         ValueError: no pair of episodes is free of voids.
     """
-    before, after = rows["before"], rows["after"]
+    before, after = rows["before"], _charged(rows["before"], rows["after"])
     reward = difference(before, after, "reward", "sampled", bootstrap)
     start = reward["before"]
     percent = 100 * reward["difference"] / start if start > 0 else None
@@ -209,8 +238,21 @@ def compare_models(
         "primary_objective": difference(before, after, "primary_objective", "sampled", bootstrap),
         "f1_greedy": difference(before, after, "f1", "greedy", bootstrap),
         "f1_sampled": difference(before, after, "f1", "sampled", bootstrap),
-        **{name: describe(rows[name], alone[name], bootstrap) for name in ("before", "after")},
+        "voids_as_zero": sum(row["void"] is not None and row["reward"] == 0.0 for row in after),
+        "before": describe(before, alone["before"], bootstrap),
+        "after": describe(after, alone["after"], bootstrap),
     }
+
+
+def _charged(before: Sequence[EpisodeRow], after: Sequence[EpisodeRow]) -> list[EpisodeRow]:
+    """`charge_surplus` in each mode, because a model can void the episodes of one mode alone."""
+    return [
+        row
+        for mode in dict.fromkeys(row["mode"] for row in after)
+        for row in charge_surplus(
+            *([row for row in side if row["mode"] == mode] for side in (before, after))
+        )
+    ]
 
 
 def difference(
@@ -248,7 +290,8 @@ def describe(
     greedy = [row for row in rows if row["mode"] == "greedy"]
     of_sampled = summary(sampled)
     played = [row for row in sampled if row["void"] is None]
-    success = wilson(sum(row["success"] for row in played), len(played)) if played else None
+    successes = [row["success"] for row in sampled if row["success"] is not None]
+    success = wilson(sum(successes), len(successes)) if successes else None
     return {
         **headline(rows, bootstrap),
         "reward_mean_greedy": mean(greedy, "reward"),
@@ -260,6 +303,7 @@ def describe(
         "success_rate": of_sampled["success_rate"],
         "success_rate_ci95": success.bounds if success else None,
         "void_rate": summary(rows)["void_rate"],
+        "voids": voids(rows),
         "stop_reasons": of_sampled["stop_reasons"],
         "tokens": of_sampled["tokens"],
         "latency": {

@@ -36,12 +36,12 @@ def choose_problems(
     """Choose `count` problems at random, spread evenly over the difficulties.
 
     Args:
-        problems: problem ids by difficulty, in any order.
+        problems: problem ids by difficulty, in the order of the data.
         count: number of problems; the first difficulties take the remainder.
         seed: the same seed and the same ids give the same choice.
 
     Returns:
-        (difficulty, problem_id), grouped by difficulty and sorted by id.
+        (difficulty, problem_id), grouped by difficulty, in the order of the data.
 
     Raises:
         ValueError: a difficulty has fewer problems than its share.
@@ -50,7 +50,7 @@ def choose_problems(
     levels = list(problems)
     for index, level in enumerate(levels):
         share = count // len(levels) + (index < count % len(levels))
-        ids = sorted(problems[level])
+        ids = problems[level]
         if len(ids) < share:
             raise ValueError(f"{share} problems of level {level!r} wanted, {len(ids)} there")
         picked = np.random.default_rng([seed, index]).permutation(len(ids))[:share]

@@ -40,7 +40,8 @@ def load_model(
         dtype: default: fp32 on cpu, the saved one elsewhere.
 
     Raises:
-        PolicyError: `path` or `adapter` does not exist, or has no model.
+        PolicyError: `path` or `adapter` does not exist, has no model in safetensors, or needs
+            Python code of its own, which is never run.
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -52,11 +53,21 @@ def load_model(
     if dtype is None:
         dtype = torch.float32 if device == "cpu" else "auto"
     try:
-        tokenizer = AutoTokenizer.from_pretrained(str(path))
+        tokenizer = AutoTokenizer.from_pretrained(str(path), trust_remote_code=False)
         model: Any = AutoModelForCausalLM.from_pretrained(
-            str(path), dtype=dtype, attn_implementation="sdpa"
+            str(path),
+            dtype=dtype,
+            attn_implementation="sdpa",
+            # Said here, because transformers asks on a terminal where it is not said.
+            trust_remote_code=False,
+            use_safetensors=True,
         )
     except (OSError, ValueError) as error:
+        if "trust_remote_code" in str(error):
+            raise PolicyError(
+                f"{path}: the model needs Python code of its own (auto_map), which is never run. "
+                "Use a model that transformers supports."
+            ) from None
         raise PolicyError(
             f"{path}: no model can be loaded ({error}). Run the stage that writes it again."
         ) from error

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from agent.policies.base import FrameKey, Policy, TurnRequest, replies
 from agent.rollouts.specs import EpisodeSpec
-from agent.rollouts.trajectory import FrameRecord, Trajectory, TurnRecord
+from agent.rollouts.trajectory import FrameRecord, Trajectory, TurnRecord, kept_answer
 from env.client import Sessions
 from env.errors import EpisodeError, RefusedError
 from env.models import FrameTurn, FrameView, RLMAction, RLMObservation
@@ -53,6 +53,7 @@ def play(
     *,
     sessions: int,
     on_episode: Callable[[Trajectory], None] | None = None,
+    whole_answers: bool = False,
 ) -> list[Trajectory]:
     """Play one episode for each spec.
 
@@ -62,6 +63,7 @@ def play(
         specs: episodes to play; there may be more of them than sessions.
         sessions: episodes in flight.
         on_episode: called with each record when its episode ends.
+        whole_answers: keep answers of every length, for callers that use them.
 
     Returns:
         Records in the order of the specs. An episode lost to infrastructure has `void` set and no
@@ -78,7 +80,8 @@ def play(
         return []
     context = Sessions(where, count) if isinstance(where, str) else nullcontext(where)
     with context as opened:
-        return _Rounds(policy, opened, specs, on_episode).run(count)
+        rounds = _Rounds(policy, opened, specs, on_episode, whole_answers)
+        return rounds.run(min(count, opened.count))
 
 
 def turn_seed(seed: int, frame: int, turn: int) -> int:
@@ -95,6 +98,7 @@ class _Rounds:
     sessions: Sessions
     specs: Sequence[EpisodeSpec]
     on_episode: Callable[[Trajectory], None] | None
+    whole_answers: bool
     next: int = 0
     """Index of the next spec."""
     active: list[_Episode] = field(default_factory=list)
@@ -182,7 +186,8 @@ class _Rounds:
             record.components = dict(observation.components)
             record.metrics = observation.metrics
             record.frame_scores = dict(observation.frame_scores)
-            record.answer = observation.answer
+            answer = observation.answer
+            record.answer = answer if self.whole_answers else kept_answer(answer)
             if observation.void is None and observation.reward is not None:
                 record.reward = float(observation.reward)
             self._finish(episode, void=observation.void)

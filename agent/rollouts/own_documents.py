@@ -132,7 +132,7 @@ def answer(
         for item, papers in zip(questions, shown, strict=True)
     ]
     with _OwnDocuments(url, count, resets) as opened:
-        played = play(policy, opened, specs, sessions=count)
+        played = play(policy, opened, specs, sessions=count, whole_answers=True)
     return [
         _answer(episode, papers, names, rewards)
         for episode, papers, names in zip(played, shown, labels, strict=True)

@@ -5,9 +5,14 @@ The rollout fills it, batching makes rows of it, evaluation and reports read it.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 
 from env.models import AnswerMetrics, Counters, Finish, FrameKind, JSONValue, StopReason
+from env.prompts import cut
+
+ANSWER_CHARS = 10_000
+"""Characters, as JSON, of an answer that a record keeps; a longer one becomes its first part."""
 
 
 @dataclass
@@ -61,7 +66,7 @@ class Trajectory:
     counters: Counters = field(default_factory=Counters)
     frame_scores: dict[int, float] = field(default_factory=dict)
     answer: JSONValue = None
-    """Argument of the root's FINAL."""
+    """Argument of the root's FINAL, as `kept_answer` returns it unless `play` keeps it whole."""
     void: str | None = None
     seconds: float = 0.0
 
@@ -83,3 +88,13 @@ class Trajectory:
     def answered(self) -> bool:
         """Whether the root gave a final answer."""
         return self.void is None and bool(self.frames) and self.root.stop_reason == "final"
+
+
+def kept_answer(answer: JSONValue) -> JSONValue:
+    """The answer, or the first `ANSWER_CHARS` characters of its JSON if it is longer.
+
+    The environment scores the whole answer. Records, reports and traces only show it, and a step
+    has hundreds.
+    """
+    text = json.dumps(answer, ensure_ascii=False)
+    return answer if len(text) <= ANSWER_CHARS else cut(text, ANSWER_CHARS)

@@ -103,8 +103,8 @@ def own_advantages(
 
     A child's score is the span F1 of its answer on its own texts, which the server reports at the
     end. It is 0 without an answer. Scores are relative to all children of all trees of a problem,
-    with the limits and the scaling of rewards. `llm` frames and frames that were ended from outside
-    have no score and only inherit.
+    with the limits and the scaling of rewards. `llm` frames, frames that were ended from outside
+    and children that were given no text have no score and only inherit.
 
     Returns:
         Frame -> advantage for each tree; frames without a score are absent, as are void trees.
@@ -118,6 +118,7 @@ def own_advantages(
             if frame.parent is not None
             and frame.kind == "rlm"
             and frame.stop_reason not in CUT
+            and (number in tree.frame_scores or frame.stop_reason != "final")
             and sampled_anything(frame)
         ]
         for group in groups

@@ -1,5 +1,8 @@
 """Groups of a step: episodes played, voids replaced, groups without a signal exchanged.
 
+A void that the policy's code can bring about (`CLOCK_VOIDS`) is replaced once a problem. Each
+further one has the least reward of its group, so that it does not pay to void a poor episode.
+
 The episodes of a step are a function of seed, step and results, so a resumed run needs no saved
 state. Neighbours: `group_sampling.py` chooses problems and seeds, `curriculum.py` levels;
 `agent/rollouts/engine.py` plays.
@@ -20,6 +23,7 @@ from agent.training.advantages import has_signal, valid_reward
 from agent.training.curriculum import Curriculum
 from agent.training.group_sampling import Problems, episode_seed, groups_for, other_groups
 from env.errors import EpisodeError
+from env.models import CLOCK_VOIDS
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +44,8 @@ class Drawn:
     """
     replaced_voids: int = 0
     """Void episodes replaced by valid ones."""
+    charged_voids: int = 0
+    """Void episodes that have the least reward of their group."""
     resampled_groups: int = 0
     """Groups exchanged for one with a signal."""
     extra_episodes: int = 0
@@ -77,7 +83,8 @@ def draw_groups(
         others = other_groups(step, attempt, levels, problems, taken, settings)
         taken |= {group[0].problem_id for group in others}
         played = _play_extra(play, [spec for group in others for spec in group], drawn)
-        found = [group for group in _grouped(played, others) if _has_signal(group, settings)]
+        charged = [_charge(group, _first_clock_void(group)) for group in _grouped(played, others)]
+        found = [group for group in charged if _has_signal(group, settings)]
         for g, group in zip(flat, found, strict=False):
             groups[g] = group
             drawn.resampled_groups += 1
@@ -91,17 +98,19 @@ def _replace_voids(
     drawn: Drawn,
     settings: TrainSettings,
 ) -> None:
-    """Replay void episodes, first with their own seeds and then with others.
+    """Replay void episodes, first with their own seeds and then with others; charge the rest.
 
     The first replay repeats the lost episode. So if only the machine failed, a group has the same
     episodes as without the failure.
     """
+    # Index of the one clock void of each group that is not charged; -1 once a replay was another.
+    excused = [_first_clock_void(group) for group in drawn.groups]
     for attempt in range(settings.replace_voids):
         places = [
             (g, i)
             for g, group in enumerate(drawn.groups)
             for i, tree in enumerate(group)
-            if tree.void is not None
+            if tree.void is not None and (tree.void not in CLOCK_VOIDS or i == excused[g])
         ]
         again = [
             specs[g][i]
@@ -115,6 +124,30 @@ def _replace_voids(
                 drawn.groups[g][i] = tree
                 drawn.episodes.append(tree)
                 drawn.replaced_voids += 1
+            elif tree.void in CLOCK_VOIDS:
+                drawn.groups[g][i] = tree
+                excused[g] = i if excused[g] is None else -1
+    for g, group in enumerate(drawn.groups):
+        drawn.groups[g] = _charge(group, excused[g])
+        drawn.charged_voids += sum(a is not b for a, b in zip(group, drawn.groups[g], strict=True))
+
+
+def _first_clock_void(group: Sequence[Trajectory]) -> int | None:
+    return next((i for i, tree in enumerate(group) if tree.void in CLOCK_VOIDS), None)
+
+
+def _charge(group: Sequence[Trajectory], excused: int | None) -> list[Trajectory]:
+    """The group with its least reward for every clock void but the excused one.
+
+    Without a valid episode, a group has no least reward and stays as it is.
+    """
+    rewards = [reward for tree in group if (reward := valid_reward(tree)) is not None]
+    return [
+        replace(tree, void=None, reward=min(rewards))
+        if rewards and tree.void in CLOCK_VOIDS and i != excused
+        else tree
+        for i, tree in enumerate(group)
+    ]
 
 
 def _has_signal(group: Sequence[Trajectory], settings: TrainSettings) -> bool:

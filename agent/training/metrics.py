@@ -76,6 +76,7 @@ def draw_metrics(drawn: Drawn) -> dict[str, float]:
     """Counts of episodes played beyond a step's own, by purpose."""
     return {
         "episode/replaced_voids": float(drawn.replaced_voids),
+        "episode/charged_voids": float(drawn.charged_voids),
         "train/resampled_groups": float(drawn.resampled_groups),
         "train/extra_episodes": float(drawn.extra_episodes),
     }

@@ -11,6 +11,7 @@ import pytest
 from agent.policies.base import FrameKey, TurnReply, TurnRequest
 from agent.rollouts.engine import play, turn_seed
 from agent.rollouts.specs import EpisodeSpec
+from agent.rollouts.trajectory import ANSWER_CHARS
 from env.client import Sessions
 from env.errors import EpisodeError, RefusedError
 from env.models import (
@@ -78,6 +79,7 @@ class ScriptedSessions:
 
     def __init__(self, script: Callable[[str, int], Answer]) -> None:
         self.script = script
+        self.count = 1000
         self.playing: dict[int, tuple[str, int]] = {}
         self.open = self.most_open = 0
         self.actions: list[tuple[str, RLMAction]] = []
@@ -147,6 +149,24 @@ def test_a_record_holds_the_whole_tree():
     assert episode.answer == ["a sentence", {"paper_id": "p1", "text": "another"}]
     assert episode.void is None
     assert episode.answered
+
+
+def test_a_huge_answer_is_kept_in_part_unless_it_is_used():
+    long = ["x" * 100, {"text": "y" * 4_000_000}]
+
+    def huge(problem_id: str, turn: int) -> Answer:
+        done = turn == 2
+        frames = [view(0, "" if done else "question", "ended" if done else "ready", "final")]
+        return RLMObservation(frames=frames, done=done, reward=0.5, answer=long if done else None)
+
+    (episode,) = play(EchoPolicy(), ScriptedSessions(huge), specs(1), sessions=1)
+    assert isinstance(episode.answer, str)
+    assert episode.answer.startswith('["xxx')
+    assert episode.answer.endswith("characters cut]")
+    assert len(episode.answer) < ANSWER_CHARS + 40
+    whole = {"sessions": 1, "whole_answers": True}
+    (episode,) = play(EchoPolicy(), ScriptedSessions(huge), specs(1), **whole)
+    assert episode.answer == long
 
 
 def test_all_ready_frames_of_all_episodes_are_one_call():

@@ -295,6 +295,14 @@ def test_a_childs_own_advantage_is_its_score_less_the_mean_of_its_group():
     assert first[1] == pytest.approx(0.55 / deviation)
 
 
+def test_a_child_that_was_given_no_text_only_inherits():
+    group = scored_group()
+    del group[0].frame_scores[4]
+    ((first, second, _),) = own_advantages([group], LOCAL)
+    assert first == {1: pytest.approx(1.0 - 1.6 / 3)}
+    assert second == {1: pytest.approx(0.6 - 1.6 / 3), 2: pytest.approx(-1.6 / 3)}
+
+
 def test_under_local_a_childs_own_advantage_is_added_to_its_roots():
     rows = found(make_rows([scored_group()], LOCAL, RNG).rows)
     assert rows[0, 1].advantage == pytest.approx(0.3 + 0.55)

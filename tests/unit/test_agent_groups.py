@@ -1,13 +1,19 @@
 """Episodes of a step: voids replaced, groups without a signal exchanged."""
 
 from collections.abc import Callable, Sequence
+from random import Random
+
+import numpy as np
+import pytest
 
 from agent.rollouts.specs import EpisodeSpec
-from agent.rollouts.trajectory import FrameRecord, Trajectory
+from agent.rollouts.trajectory import FrameRecord, Trajectory, TurnRecord
 from agent.settings import CurriculumSettings, TrainSettings
+from agent.training.batching import make_rows
 from agent.training.curriculum import Curriculum
 from agent.training.groups import Drawn, draw_groups
 from env.errors import EpisodeError
+from env.models import BUSY, CALLED, CLOCK_VOIDS, NEAR
 
 PROBLEMS = {
     level: [EpisodeSpec(f"{level}-{i}", difficulty=level) for i in range(40)]
@@ -135,6 +141,104 @@ def test_an_episode_that_is_void_by_itself_gets_another_seed_and_then_stays_void
     assert [tree.void for tree in drawn.groups[0]] == ["lost"] * 4
     assert drawn.replaced_voids == 0
     assert drawn.extra_episodes == 8
+
+
+Cheat = Callable[[EpisodeSpec, int], str | None]
+"""(episode, call) -> its void, brought about where the episode looks poor."""
+
+
+def poor(spec: EpisodeSpec) -> bool:
+    return by_seed(spec) < 0.5
+
+
+def burns(spec: EpisodeSpec, call: int) -> str | None:
+    """It burns CPU until the cell ends near its limit."""
+    return NEAR if poor(spec) else None
+
+
+def calls_then_burns_once(spec: EpisodeSpec, call: int) -> str | None:
+    """It reads a clock, so that its replay with the same seed is another episode."""
+    return CALLED if poor(spec) and call == 1 else None
+
+
+def changes_the_reason(spec: EpisodeSpec, call: int) -> str | None:
+    """Of each problem, no reason occurs twice in a row."""
+    return sorted(CLOCK_VOIDS)[(spec.seed + call) % 3] if poor(spec) else None
+
+
+class Voiding(Env):
+    """An environment in which a cheat voids what looks poor."""
+
+    def __init__(self, cheat: Cheat, again: Callable[[EpisodeSpec], float] = by_seed) -> None:
+        super().__init__(by_seed)
+        self.cheat, self.again = cheat, again
+
+    def _play(self, spec: EpisodeSpec) -> Trajectory:
+        tree = super()._play(spec)
+        if len(self.calls) > 1:
+            tree.reward = self.again(spec)
+        if (reason := self.cheat(spec, len(self.calls))) is not None:
+            tree.void, tree.reward, tree.components = reason, None, {}
+            tree.root.stop_reason = "timeout"
+        tree.root.turns = [TurnRecord("", "", "stop", [1], [2, 3], [-1.0, -1.0])]
+        return tree
+
+
+def rewards(drawn: Drawn) -> list[list[float | None]]:
+    return [[tree.reward for tree in group] for group in drawn.groups]
+
+
+@pytest.mark.parametrize("cheat", [burns, calls_then_burns_once, changes_the_reason])
+def test_voiding_poor_episodes_does_not_pay(cheat: Cheat) -> None:
+    settings = SETTINGS.model_copy(update={"group_size": 8, "resample_groups": 0})
+    luck = Random(0)
+    drawn = draw(Voiding(cheat, again=lambda spec: luck.random()), settings)
+    honest = rewards(draw(Env(by_seed), settings))
+    for group, other in zip(drawn.groups, honest, strict=True):
+        lost = [i for i, value in enumerate(other) if value < 0.5]
+        # One episode of a problem is excused: it was played again, or stays out.
+        worse = [i for i in lost if group[i].reward is not None]
+        least = min(tree.reward for tree in group if tree.reward is not None)
+        charged = [i for i in worse if group[i].reward == least]
+        assert len(charged) >= len(lost) - 1 > 0
+    assert drawn.charged_voids > len(drawn.groups)
+    assert drawn.extra_episodes <= 2 * len(drawn.groups)
+    # The figures of the step still call them void.
+    assert sum(tree.void in CLOCK_VOIDS for tree in drawn.episodes) >= drawn.charged_voids
+
+
+def test_a_charged_episode_is_trained_away_from() -> None:
+    drawn = draw(Voiding(burns), SETTINGS.model_copy(update={"resample_groups": 0}))
+    rows = make_rows(drawn.groups, SETTINGS, np.random.default_rng(0)).rows
+    trees = [tree for group in drawn.groups for tree in group]
+    charged = [row for row in rows if trees[row.tree].root.stop_reason == "timeout" and row.weight]
+    assert len(charged) == drawn.charged_voids > 0
+    assert all(row.fate == "trained" and row.advantage <= 0 for row in charged)
+    assert any(row.advantage < 0 for row in charged)
+
+
+def test_the_first_clock_void_of_a_problem_is_played_again_as_a_lost_one() -> None:
+    def first(spec: EpisodeSpec, call: int) -> str | None:
+        return BUSY if call == 1 and spec == env.calls[0][0] else None
+
+    env = Voiding(first)
+    drawn = draw(env)
+    assert env.calls[1] == env.calls[0][:1]
+    assert rewards(drawn) == rewards(draw(Env(by_seed)))
+    assert (drawn.replaced_voids, drawn.charged_voids) == (1, 0)
+
+
+def test_lost_episodes_are_never_charged() -> None:
+    env = Env(by_seed, void=lambda spec, call: poor(spec))
+    drawn = draw(env, SETTINGS.model_copy(update={"resample_groups": 0}))
+    assert drawn.charged_voids == 0
+    assert {tree.void for group in drawn.groups for tree in group} == {None, "lost"}
+
+
+def test_a_problem_without_a_valid_episode_charges_nobody() -> None:
+    drawn = draw(Voiding(lambda spec, call: NEAR), SETTINGS)
+    assert drawn.charged_voids == 0
+    assert all(tree.reward is None for group in drawn.groups for tree in group)
 
 
 def test_a_lost_environment_costs_only_the_extra_episodes():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -334,6 +336,38 @@ def test_a_missing_or_empty_model_is_said_to_be_so(tmp_path):
         load_model(tmp_path / "nothing")
     with pytest.raises(PolicyError, match="no model can be loaded"):
         load_model(tmp_path)
+
+
+@pytest.mark.parametrize("asked_for", ["config.json", "tokenizer_config.json"])
+def test_code_in_a_model_folder_is_refused_and_nobody_is_asked(tmp_path, monkeypatch, asked_for):
+    tiny().save_pretrained(tmp_path)
+    byte_tokenizer().save_pretrained(tmp_path)
+    config = {
+        "config.json": {
+            "model_type": "own",
+            "auto_map": {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.Own"},
+        },
+        "tokenizer_config.json": {
+            "tokenizer_class": "Own",
+            "auto_map": {"AutoTokenizer": [None, "own.Own"]},
+        },
+    }[asked_for]
+    stored = json.loads((tmp_path / asked_for).read_text())
+    (tmp_path / asked_for).write_text(json.dumps(stored | config))
+    (tmp_path / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Own: ...\n")
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("it asks"))
+    with pytest.raises(PolicyError, match=r"needs Python code of its own.*Use a model that"):
+        load_model(tmp_path, device="cpu")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_pickled_weights_are_not_loaded(tmp_path):
+    tiny().save_pretrained(tmp_path)
+    byte_tokenizer().save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    torch.save(tiny().state_dict(), tmp_path / "pytorch_model.bin")
+    with pytest.raises(PolicyError, match="no model can be loaded"):
+        load_model(tmp_path, device="cpu")
 
 
 def test_an_adapter_is_laid_onto_its_base(tmp_path):

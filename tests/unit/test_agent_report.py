@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -146,8 +147,10 @@ def test_problems_are_balanced_and_chosen_by_the_seed() -> None:
     count = [sum(level == name for level, _ in chosen) for name in ids]
     assert count == [7, 7, 6]
     assert len(set(chosen)) == 20
-    assert chosen == choose_problems({k: v[::-1] for k, v in ids.items()}, 20, seed=1)
     assert chosen != choose_problems(ids, 20, seed=2)
+    renamed = choose_problems({k: [f"x{v}" for v in ids[k][::-1]] for k in ids}, 20, seed=1)
+    places = [(level, 49 - ids[level].index(name[1:])) for level, name in renamed]
+    assert [(level, ids[level].index(name)) for level, name in chosen] == places  # ids do not count
 
 
 def test_too_few_problems_are_refused_by_name() -> None:
@@ -209,3 +212,89 @@ def test_metrics_beside_the_reward_are_means_over_those_that_have_them() -> None
     assert found["exact_match"] == 1.0  # the third was played before it was counted
     assert found["paper_f1"] == 1.0
     assert found["canary_rate"] == pytest.approx(0.5)  # the first problem has no such paper
+
+
+# --- voids that a model brings about
+
+
+def looks_poor(row: report.EpisodeRow) -> bool:
+    return bool(row["reward"] < 0.5)
+
+
+def looks_poor_and_nobody_minds(row: report.EpisodeRow) -> bool:
+    """Greedy episodes stay, so that most figures show no void."""
+    return row["mode"] == "sampled" and looks_poor(row)
+
+
+def is_hard(row: report.EpisodeRow) -> bool:
+    return bool(row["difficulty"] == "hard")
+
+
+def both(mean: float, seed: int) -> dict[str, float]:
+    """Noisy rewards of 60 problems in 20 collections; hard problems are worth less."""
+    rng = np.random.default_rng(seed)
+    return {
+        f"g{n // 3}-{level}-{n}": float(
+            np.clip(rng.normal(mean - 0.4 * (level == "hard"), 0.3), 0, 1)
+        )
+        for n in range(60)
+        for level in [("easy", "medium", "hard")[n % 3]]
+    }
+
+
+def without_scores(row: report.EpisodeRow) -> report.EpisodeRow:
+    return row | dict.fromkeys((*report.SCORES, "success")) | {"void": "near the limit"}
+
+
+@pytest.mark.parametrize("voided", [looks_poor, looks_poor_and_nobody_minds, is_hard])
+def test_a_model_gains_nothing_by_its_own_voids(
+    voided: Callable[[report.EpisodeRow], bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, after = rows("before", both(0.5, 1)), rows("after", both(0.5, 2))
+    cheat = [without_scores(row) if voided(row) else row for row in after]
+    alone: dict[str, list[float]] = {"before": [], "after": []}
+
+    def measured(played: list[report.EpisodeRow]) -> dict[str, Any]:
+        return compare_models({"before": before, "after": played}, alone, BOOTSTRAP)
+
+    honest, found = measured(after), measured(cheat)
+    assert found["reward"]["pairs"] == honest["reward"]["pairs"] == 60
+    for score in ("reward", "f1_sampled", "primary_objective"):
+        assert found[score]["difference"] < honest[score]["difference"]
+        assert found[score]["after"] < honest[score]["after"]
+    for score in ("reward_mean", "f1_sampled", "f1_greedy", "success_rate"):
+        assert found["after"][score] <= honest["after"][score]
+    lost = sum(row["void"] is not None for row in cheat)
+    assert found["voids_as_zero"] == lost > 0
+    assert found["after"]["voids"] == {"near the limit": lost}
+    assert found["after"]["void_rate"] == pytest.approx(lost / 120)
+    # The control: without the rule it gains.
+    monkeypatch.setattr(report, "charge_surplus", lambda before, after: after)
+    assert measured(cheat)["after"]["reward_mean"] > honest["after"]["reward_mean"] + 0.05
+
+
+def test_as_many_voids_as_the_other_side_has_are_left_out() -> None:
+    before, after = rows("before", BEFORE), rows("after", AFTER)
+    assert report.charge_surplus(before, after) is after
+    one, other = ([without_scores(side[0]), *side[1:]] for side in (before, after))
+    assert report.charge_surplus(one, other) is other
+    assert report.charge_surplus(other, before) is before
+    all_lost = [without_scores(row) for row in after]
+    assert report.charge_surplus(before, all_lost) is all_lost
+
+
+def test_voids_are_counted_by_cause() -> None:
+    said = [
+        "busy",
+        "connection: reset",
+        "connection: closed: 1006",
+        "refused: no",
+        None,
+        "busy",
+        "busy",
+    ]
+    assert report.voids([{"void": void} for void in said]) == {
+        "busy": 3,
+        "connection": 2,
+        "refused": 1,
+    }

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rewards.reading import papers_read
+from tests.helpers.work import calls
 
 _RNG = Random(0)
 LONG = "".join(_RNG.choice("abcdefghij ") for _ in range(1000))
@@ -69,3 +70,42 @@ def test_who_reads_gold_has_not_read_the_papers_that_repeat_it() -> None:
     # Its own part counts as before.
     assert papers_read(papers, [OTHER[50:300]], 200, {"gold"}) == {"like"}
     assert papers_read(papers, [papers["like"]], 200, {"gold"}) == {"gold", "like"}
+
+
+def versions(count: int) -> dict[str, str]:
+    """Near-duplicates of one paper; each has its own word, so that all blocks but one agree."""
+    whole = LONG + OTHER
+    return {f"v{n}": f"{whole[:150]}version {n:02d}{whole[160:]}" for n in range(count)}
+
+
+def test_near_duplicates_are_told_apart_by_their_own_part() -> None:
+    papers = versions(12)
+    for shown, read_then in ((papers["v7"], {"v0", "v7"}), (papers["v7"][300:], {"v0"})):
+        assert papers_read(papers, [shown], 200, {"v0"}) == read_then
+
+
+def work_of_more(papers: dict[str, str], part: str, gold: set[str]) -> int:
+    """Calls that 20 more repetitions of a part cost; the texts themselves cost none."""
+    ten, thirty = ("|".join([part] * times) for times in (10, 30))
+    few = calls(lambda: papers_read(papers, [ten], 200, gold))
+    return calls(lambda: papers_read(papers, [thirty], 200, gold)) - few
+
+
+def test_the_work_does_not_grow_with_the_number_of_near_duplicates() -> None:
+    # Without its own part, every block of a version occurs in gold, too.
+    two, twelve = (work_of_more(versions(n), versions(n)["v1"][300:], {"v0"}) for n in (2, 12))
+    assert twelve < 1.5 * two < 5000
+
+
+def test_lines_of_dashes_are_not_compared_at_every_place() -> None:
+    papers = {f"p{n}": f"{n}|".join([LONG[:60] + "-" * 150] * 40) for n in range(12)}
+    part = "-" * 149
+    for gold in ({"p0"}, set[str]()):
+        assert papers_read(papers, [part * 2], 200, gold) == frozenset()
+        assert work_of_more(papers, part, gold) < 100
+
+
+def test_texts_too_short_to_show_anything_cost_one_look() -> None:
+    papers = {f"p{n}": f"Paper {n} says so." for n in range(12)}
+    labels = [f"{n:x}" for n in range(2000)]
+    assert calls(lambda: papers_read(papers, labels, 200)) < 3 * len(labels)
