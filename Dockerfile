@@ -1,6 +1,8 @@
 # The environment's server alone: no torch, no model, no key. Builds from the project's root and,
 # unchanged, from the tree that `deploy.target: space` pushes (dist/space).
-FROM python:3.11.13-slim-bookworm
+# docs/deployment.md has the command that pins this image by its digest.
+ARG BASE_IMAGE=python:3.11.13-slim-bookworm
+FROM ${BASE_IMAGE}
 
 # The sandbox's system-call filter.
 RUN apt-get update && apt-get install --yes --no-install-recommends libseccomp2 && rm -rf /var/lib/apt/lists/*

@@ -96,6 +96,7 @@ class DockerSettings(Settings):
 
     image: str = Field("rlm-env", description="name of the image")
     build_s: float = Field(1800.0, gt=0, description="maximum seconds of the build")
+    memory_mb: int = Field(4096, ge=512, description="MB of the container, without swap")
 
 
 class DeploySettings(Settings):

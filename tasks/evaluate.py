@@ -224,6 +224,11 @@ def compare(
         require_played(of_model, name)
     with as_stage_error(ValueError):
         report = compare_models(rows, alone, Bootstrap(settings.bootstrap, settings.seed))
+    if report["voids_as_zero"]:
+        logger.warning(
+            "evaluate: %d void episodes of after count as 0, because it has more than before (%s)",
+            *(report["voids_as_zero"], report["after"]["voids"]),
+        )
     return report | {
         "seed": settings.seed,
         "reward_mode": "reward_mean, reward, components, success_rate, stop_reasons and tokens "
@@ -242,7 +247,7 @@ def require_played(rows: Sequence[EpisodeRow], name: str) -> None:
     voids = [row["void"] for row in rows if row["void"] is not None]
     if voids:
         logger.warning(
-            "evaluate: %d of %d episodes of %s are void and excluded (%s)",
+            "evaluate: %d of %d episodes of %s are void and have no score (%s)",
             *(len(voids), len(rows), name, voids[0]),
         )
     if len(voids) == len(rows):
@@ -254,14 +259,14 @@ def require_played(rows: Sequence[EpisodeRow], name: str) -> None:
 def chosen(
     played: dict[str, dict[tuple[Mode, int], list[Trajectory]]], count: int
 ) -> list[tuple[str, Trajectory]]:
-    """Greedy episodes of every model on the first `count` problem ids of each difficulty.
+    """Greedy episodes of every model on the first `count` problems of each difficulty.
 
-    The ids alone decide, so that nobody can pick favourable examples.
+    The order of the data alone decides, so that nobody can pick favourable examples.
     """
     of_level: dict[str, list[str]] = {}
     for episode in played["before"]["greedy", 0]:
         of_level.setdefault(episode.difficulty, []).append(episode.problem_id)
-    kept = {item for ids in of_level.values() for item in sorted(ids)[:count]}
+    kept = {item for ids in of_level.values() for item in ids[:count]}
     return [
         (name, episode)
         for name, modes in played.items()

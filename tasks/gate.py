@@ -90,7 +90,7 @@ def by_level(path: Path, seed: int) -> dict[str, list[EpisodeSpec]]:
     Raises:
         SettingsError: the data is missing.
     """
-    specs = sorted(read_specs(path), key=lambda spec: spec.problem_id)
+    specs = sorted(read_specs(path), key=lambda spec: spec.difficulty)
     random.Random(seed).shuffle(specs)
     levels: dict[str, list[EpisodeSpec]] = {}
     for number, spec in enumerate(specs):

@@ -220,14 +220,14 @@ def code_files() -> list[Path]:
 
 
 def read_problems(path: Path, levels: Sequence[str]) -> dict[str, list[EpisodeSpec]]:
-    """Training problems by level, sorted by id, without gold.
+    """Training problems by level, in the order of the data, without gold.
 
     Raises:
         SettingsError: the data is missing.
         StageError: a level has no problems.
     """
     problems: dict[str, list[EpisodeSpec]] = {}
-    for spec in sorted(read_specs(path), key=lambda spec: spec.problem_id):
+    for spec in sorted(read_specs(path), key=lambda spec: spec.difficulty):
         problems.setdefault(spec.difficulty, []).append(spec)
     if missing := [level for level in levels if level not in problems]:
         raise StageError(
@@ -261,7 +261,7 @@ def with_wrong_gold(problems: pd.DataFrame) -> pd.DataFrame:
     Raises:
         ConfigError: a collection has only one question.
     """
-    swapped = problems.sort_values(["collection_id", "problem_id"], ignore_index=True)
+    swapped = problems.reset_index(drop=True)
     collections = swapped.groupby("collection_id", sort=False)
     if (collections["problem_id"].transform("size") < 2).any():
         raise ConfigError(

@@ -2,12 +2,17 @@
 
 It contains `env/`, `rewards/`, their pinned requirements, the Dockerfile, the manifest, a README
 and the sections of the settings that a server reads. It contains no agent, torch, data or seed.
-`space.py` pushes it, `docker.py` builds from it.
+A Space may be public, so only files that git tracks are copied. `space.py` pushes it, `docker.py`
+builds from it.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 import shutil
+import subprocess
+from collections.abc import Sequence
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -17,19 +22,30 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from env.settings import Split
 from tasks.config import Params
 from tasks.errors import StageError
 from tasks.io import replacing
+
+logger = logging.getLogger(__name__)
 
 TREE = Path("dist/space")
 SOURCE = Path(__file__).resolve().parents[2]
 PACKAGES = ("env", "rewards")
 FILES = ("Dockerfile", ".dockerignore", "openenv.yaml")
 REQUIREMENTS = "env/requirements.txt"
+SUFFIXES = (".css", ".html", ".js", ".py", ".toml")
+"""Files of `PACKAGES` that are copied where git cannot name them, with `REQUIREMENTS`."""
 TEMPLATES = Path(__file__).resolve().parent / "templates" / "space"
 
 
-def stage(params: Params, problems: str, notes: list[str], tree: Path = TREE) -> Path:
+def stage(
+    params: Params,
+    problems: str,
+    notes: list[str],
+    tree: Path = TREE,
+    splits: Sequence[Split] | None = None,
+) -> Path:
     """Write the build context atomically.
 
     Args:
@@ -37,24 +53,67 @@ def stage(params: Params, problems: str, notes: list[str], tree: Path = TREE) ->
         problems: origin of its problems, for the README.
         notes: comments at the head of its settings: external values that the context depends on.
         tree: folder to write.
+        splits: `env.splits` of the server.
 
     Raises:
-        StageError: a file is missing, or a package that the server needs is not pinned.
+        StageError: a file is missing or a link, or a package that the server needs is not pinned.
     """
     missing = [name for name in (*PACKAGES, *FILES) if not (SOURCE / name).exists()]
     if missing:
         raise StageError(f"{SOURCE} lacks {', '.join(missing)}. Check the project out again.")
-    ignore = shutil.ignore_patterns("__pycache__", "*.pyc", ".*")
+    files = source_files()
     with replacing(tree) as temporary:
-        temporary.mkdir()
-        for name in PACKAGES:
-            shutil.copytree(SOURCE / name, temporary / name, ignore=ignore)
-        for name in FILES:
+        for name in files:
+            (temporary / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(SOURCE / name, temporary / name)
         (temporary / "constraints.txt").write_text("\n".join([*pins(), ""]), encoding="utf-8")
-        (temporary / "params.yaml").write_text(_settings(params, notes), encoding="utf-8")
+        (temporary / "params.yaml").write_text(_settings(params, notes, splits), encoding="utf-8")
         (temporary / "README.md").write_text(_readme(params, problems), encoding="utf-8")
     return tree
+
+
+def source_files() -> list[str]:
+    """Files to copy, relative to the project: those that git tracks, or without git by suffix.
+
+    Raises:
+        StageError: one of them is a link, or git fails.
+    """
+    if (SOURCE / ".git").exists() and shutil.which("git"):
+        names = _git("--cached")
+        if untracked := _git("--others", "--exclude-standard"):
+            logger.warning(
+                "deploy: git does not track %s. These files are not deployed; "
+                "`git add` them if the server needs them.",
+                ", ".join(untracked),
+            )
+    else:
+        paths = (path for name in PACKAGES for path in sorted((SOURCE / name).rglob("*")))
+        found = [path for path in paths if path.suffix in SUFFIXES or path.is_symlink()]
+        names = [*(path.relative_to(SOURCE).as_posix() for path in found), REQUIREMENTS, *FILES]
+    if links := [name for name in names if _is_link(Path(name))]:
+        raise StageError(
+            f"{', '.join(links)} in {SOURCE} leads elsewhere: a deployment copies no links. "
+            "Replace each link by the file itself."
+        )
+    return [name for name in names if (SOURCE / name).is_file()]
+
+
+def _git(*which: str) -> list[str]:
+    """Files of the build context as `git ls-files` lists them."""
+    own = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    listed = ("git", "-C", str(SOURCE), "ls-files", "-z", *which, "--", *PACKAGES, *FILES)
+    done = subprocess.run(listed, env=own, capture_output=True, text=True)
+    if done.returncode != 0:
+        reason = next(iter(done.stderr.splitlines()), "no reason given")
+        raise StageError(
+            f"git cannot list the files of {SOURCE} ({reason}). Make `git status` work there."
+        )
+    return [name for name in done.stdout.split("\0") if name]
+
+
+def _is_link(name: Path) -> bool:
+    """Whether the file, or a folder on the way to it, is a symbolic link."""
+    return any((SOURCE / part).is_symlink() for part in (name, *name.parents[:-1]))
 
 
 @cache
@@ -94,9 +153,10 @@ def _lines(path: Path) -> list[str]:
     return [line for line in lines if line]
 
 
-def _settings(params: Params, notes: list[str]) -> str:
+def _settings(params: Params, notes: list[str], splits: Sequence[Split] | None) -> str:
     """The server's sections, without the seed: it would reveal the gold."""
     sections = params.model_dump(mode="json", include={"env", "rewards"})
+    sections["env"]["splits"] = splits and list(splits)
     synthetic = params.prepare.synthetic.model_dump(mode="json", exclude={"seed"})
     sections["prepare"] = {"source": params.prepare.source, "synthetic": synthetic}
     head = "".join(f"# {note}\n" for note in notes)

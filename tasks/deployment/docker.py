@@ -31,6 +31,8 @@ PORT = 8000
 """Port that the Dockerfile exposes."""
 LABEL = "rlm-env"
 """Label and name prefix of the containers; the id of the process that started it follows."""
+_OTHER_THREADS = 64
+"""Threads and processes of the server besides those of its sessions."""
 _LOG_LINES = 15
 _STOP_S = 10
 """Seconds between SIGTERM and SIGKILL."""
@@ -60,7 +62,7 @@ def container(params: Params, data: Path | None) -> Iterator[str]:
     options = f"--detach --init --name {name} --label {LABEL} --env {auth.SEED}".split()
     if data:
         options += ["--volume", f"{data.resolve()}:/problems:ro", "--env", "RLM_DATA=/problems"]
-    options += ["--publish", f"{settings.host}:{port}:{PORT}"]
+    options += ["--publish", f"{settings.host}:{port}:{PORT}", *boundary(params)]
     try:
         _docker("run", *options, settings.docker.image, environment={auth.SEED: seed})
         url = address(settings.host, port)
@@ -69,6 +71,20 @@ def container(params: Params, data: Path | None) -> Iterator[str]:
         yield url
     finally:
         _remove(name)
+
+
+def boundary(params: Params) -> list[str]:
+    """Options of `docker run` that bound the container and take its rights.
+
+    A session has one thread of the server, and one process for each frame of its tree.
+    """
+    env, memory = params.env, f"{params.deploy.docker.memory_mb}m"
+    pids = env.max_sessions * (env.limits.max_frames + 1) + env.sandbox.templates + _OTHER_THREADS
+    return [
+        *("--memory", memory, "--memory-swap", memory, "--pids-limit", str(pids)),
+        *("--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
+        *("--read-only", "--tmpfs", "/tmp:size=64m"),
+    ]
 
 
 def _wait(url: str, name: str, wait_s: float) -> None:

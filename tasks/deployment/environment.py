@@ -15,7 +15,7 @@ from env import auth
 from tasks.config import Params
 from tasks.deployment.checks import check_same, get, metadata
 from tasks.deployment.local import local_server
-from tasks.errors import StageError
+from tasks.errors import ConfigError, StageError
 
 ENV_URL = auth.URL
 DATA = Path("data/problems")
@@ -44,9 +44,9 @@ def environment(params: Params) -> Iterator[str]:
         else:
             from tasks.deployment.space import deployed
 
-            url, token = deployed(params, data)
-            stack.enter_context(auth.addressed(url, token))
-            yield _given(params, url)
+            access = deployed(params, data)
+            stack.enter_context(auth.addressed(*access))
+            yield _given(params, access.url)
 
 
 def _given(params: Params, url: str) -> str:
@@ -59,5 +59,11 @@ def _given(params: Params, url: str) -> str:
             f"same command again. If {ENV_URL} names it, start it, or unset {ENV_URL} to let the "
             f"stage start a local server. A private Space needs {auth.TOKEN}."
         ) from None
-    check_same(params, url, metadata(url))
+    about = metadata(url)
+    check_same(params, url, about)
+    if about.get("splits") is not None and not auth.owner_key(url):
+        raise ConfigError(
+            f"{url} opens only {', '.join(about['splits'])} to strangers, in rounded figures. Set "
+            f"{auth.OWNER_KEY} to its key, or deploy.target: space to let the stage find it."
+        )
     return url

@@ -51,7 +51,9 @@ def local_server(params: Params, data: Path | None) -> Iterator[str]:
         folder.mkdir(exist_ok=True)
     name = f"env-{os.getpid()}-{next(_numbers)}"
     settings = (RUN / f"{name}.yaml").resolve()
-    settings.write_text(yaml.safe_dump(params.model_dump(by_alias=True, mode="json")))
+    # This run owns the server and plays every split.
+    sections = params.model_dump(by_alias=True, mode="json", exclude={"env": {"splits"}})
+    settings.write_text(yaml.safe_dump(sections))
     log = LOGS / f"{name}.log"
     written = log.absolute()  # the working directory may change in the block
     with listener(params.deploy) as bound, log.open("wb") as stream:

@@ -7,21 +7,25 @@ the Space runs this commit and answers. The Space stays when the pipeline ends.
 
 from __future__ import annotations
 
+import hmac
 import json
+import os
 import time
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from rich.console import Console
 
 from env import auth
+from env.errors import SettingsError
+from env.settings import Split
 from tasks.config import Params, SpaceSettings
 from tasks.deployment.build_context import stage
 from tasks.deployment.checks import healthy
 from tasks.deployment.hub_client import Hub
-from tasks.deployment.space_problems import check, problems_of, variable
+from tasks.deployment.space_problems import check, mark, problems_of, variable
 from tasks.errors import ConfigError, StageError
 from tasks.io import write_json
 
@@ -29,6 +33,8 @@ if TYPE_CHECKING:
     from huggingface_hub import SpaceInfo, SpaceRuntime
 
 REPORT = Path("reports/space.json")
+STRANGERS: tuple[Split, ...] = ("train",)
+"""Splits that a client without the owner's key may play, unless `env.splits` says otherwise."""
 _FAILED = {"BUILD_ERROR": "build", "RUNTIME_ERROR": "run", "CONFIG_ERROR": "build"}
 """Stages from which a Space does not recover, and the log with the reason."""
 _ASLEEP = ("PAUSED", "STOPPED", "SLEEPING")
@@ -38,15 +44,21 @@ _LOG_LINES = 15
 _LINE_EVERY_S = 30.0
 
 
-def deployed(params: Params, data: Path | None) -> tuple[str, str | None]:
+class Access(NamedTuple):
+    """Address and secrets of a deployed Space."""
+
+    url: str
+    token: str | None
+    """Token for a private Space."""
+    owner_key: str
+
+
+def deployed(params: Params, data: Path | None) -> Access:
     """Deploy these settings to the Space.
 
     Args:
         params: settings of the server and `deploy.space`.
         data: this machine's problems, for `deploy.space.problems: dataset`.
-
-    Returns:
-        Its address, and the token for a private Space.
 
     Raises:
         ConfigError: a setting, the token or a secret is wrong or missing.
@@ -59,11 +71,18 @@ def deployed(params: Params, data: Path | None) -> tuple[str, str | None]:
     name = hub.full_name(settings.name)
     problems = problems_of(params, hub, name, data)
     variables = {**settings.variables, **problems.variables}
-    secrets |= problems.secrets
+    own_key = owner_key(hub.token, name)
+    secrets |= {**problems.secrets, auth.OWNER_KEY: own_key}
     # External values as comments of the tree: when they change, so does the tree.
     marks = [f"{key}={json.dumps(value)}" for key, value in variables.items()]
     marks += [f"secret {key}" for key in secrets]
-    tree = stage(params, problems.description, [*marks, *filter(None, [problems.mark])])
+    marks += [f"owner key {mark(own_key, name)}", *filter(None, [problems.mark])]
+    splits = params.env.splits or STRANGERS
+    origin = (
+        f"{problems.description}. Strangers play the split {', '.join(splits)}, and read figures "
+        "in two digits"
+    )
+    tree = stage(params, origin, marks, splits=splits)
     space = Space(hub, name, settings)
     space.create()
     commit = space.publish(tree, variables, secrets)
@@ -71,7 +90,23 @@ def deployed(params: Params, data: Path | None) -> tuple[str, str | None]:
     url = space.wait(commit, token)
     report = {"space": name, "commit": commit, "url": url, "private": settings.private}
     write_json(REPORT, report)
-    return url, token
+    return Access(url, token, own_key)
+
+
+def owner_key(token: str, space: str) -> str:
+    """`RLM_ENV_OWNER_KEY`, or a key that the token and the Space's name determine.
+
+    A secret of a Space cannot be read back, and the key is stored nowhere else. So every stage
+    and every later run finds the same one.
+
+    Raises:
+        ConfigError: the variable's value is short enough to be guessed.
+    """
+    try:
+        given = auth.read_owner_key(os.environ)
+    except SettingsError as error:
+        raise ConfigError(str(error)) from None
+    return given or hmac.new(token.encode(), f"owner of {space}".encode(), "sha256").hexdigest()
 
 
 class Space:

@@ -65,9 +65,8 @@ def problems_of(params: Params, hub: Hub, space: str, data: Path | None) -> Spac
     settings = params.deploy.space
     if settings.problems == "seed":
         seed = str(params.prepare.synthetic.seed)
-        # The mark shows a change of the seed, but not the seed: a slow hash of a large number.
-        mark = hashlib.scrypt(seed.encode(), salt=space.encode(), n=2**14, r=8, p=1).hex()[:16]
-        return SpaceProblems("generated from a secret seed", {}, {auth.SEED: seed}, f"seed {mark}")
+        changes = f"seed {mark(seed, space)}"
+        return SpaceProblems("generated from a secret seed", {}, {auth.SEED: seed}, changes)
     assert data is not None
     token = variable(auth.DATASET_TOKEN, "deploy.space.problems: dataset")
     name = hub.full_name(settings.dataset)
@@ -88,6 +87,11 @@ def problems_of(params: Params, hub: Hub, space: str, data: Path | None) -> Spac
     revision = hub.push(name, "dataset", data)
     variables = {auth.DATASET: name, auth.DATASET_REVISION: revision}
     return SpaceProblems("read from a private data set", variables, {auth.DATASET_TOKEN: token})
+
+
+def mark(secret: str, space: str) -> str:
+    """Mark in a Space's tree that shows a change of a secret, but not the secret: a slow hash."""
+    return hashlib.scrypt(secret.encode(), salt=space.encode(), n=2**14, r=8, p=1).hex()[:16]
 
 
 def variable(name: str, wanted_by: str) -> str:

@@ -134,7 +134,8 @@ def before_after(report: Mapping[str, Any]) -> Figure:
         low, high = report["reward"]["ci95"]
         figure.suptitle(
             f"{report['n']} unseen problems, same seeds: reward "
-            f"{report['reward']['difference']:+.2f} (95 % interval {low:+.2f} to {high:+.2f})",
+            f"{report['reward']['difference']:+.2f} (95 % interval {low:+.2f} to {high:+.2f})"
+            f"{_voids_note(report)}",
             x=0.01,
             ha="left",
             fontsize=12,
@@ -293,6 +294,17 @@ def _draw_baseline(
                 fontsize=10,
             )
     axes.plot(x, y, color=INK, linestyle=":", linewidth=2, label="before GRPO")
+
+
+def _voids_note(report: Mapping[str, Any]) -> str:
+    """A second line of the title if episodes are void, else empty."""
+    before, after = (sum(report[model]["voids"].values()) for model in ("before", "after"))
+    if not before + after:
+        return ""
+    return (
+        f"\nvoid episodes: {before} before, {after} after "
+        f"({report['voids_as_zero']} of these count as 0)"
+    )
 
 
 def _estimate(part: Mapping[str, Any], name: str) -> tuple[float, float, float]:

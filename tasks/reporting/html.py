@@ -86,17 +86,13 @@ def problems_page(
         report: the content of reports/audit.json.
         problems: the played problems.
         data: the content of data/report.json.
-        samples: problems shown of each difficulty: the first by id.
+        samples: problems shown of each difficulty: the first ones.
         profile: name of the settings.
     """
     levels: dict[str, list[Problem]] = {}
     for problem in problems:
         levels.setdefault(problem.difficulty, []).append(problem)
-    shown = [
-        problem
-        for members in levels.values()
-        for problem in sorted(members, key=lambda one: one.problem_id)[:samples]
-    ]
+    shown = [problem for members in levels.values() for problem in members[:samples]]
     return page("problems.html").render(
         report=report,
         data=data,
@@ -157,7 +153,7 @@ def embedded(path: Path) -> str:
 
 
 def pair(transcripts: Sequence[Transcript], count: int) -> list[tuple[Played, Played]]:
-    """(before, after) episodes with their trees: the first `count` ids of each difficulty."""
+    """(before, after) episodes with their trees: the first `count` problems of each difficulty."""
     by_model: dict[str, dict[str, Transcript]] = {"before": {}, "after": {}}
     for item in transcripts:
         by_model[item["model"]][item["problem_id"]] = item
@@ -169,7 +165,7 @@ def pair(transcripts: Sequence[Transcript], count: int) -> list[tuple[Played, Pl
         {key: (episodes[key], tree(episodes[key])) for key in both}
         for episodes in by_model.values()
     )
-    return [(before[key], after[key]) for ids in levels.values() for key in sorted(ids)[:count]]
+    return [(before[key], after[key]) for ids in levels.values() for key in ids[:count]]
 
 
 def tree(episode: Transcript) -> dict[str, Any] | None:

@@ -34,7 +34,7 @@ _REFUSED = (
 )
 """Calls that engines refuse to a container without privileges; new namespaces among them."""
 
-KNOWN = ("FROM", "RUN", "WORKDIR", "COPY", "ENV", "USER", "EXPOSE", "HEALTHCHECK", "CMD")
+KNOWN = ("ARG", "FROM", "RUN", "WORKDIR", "COPY", "ENV", "USER", "EXPOSE", "HEALTHCHECK", "CMD")
 
 
 @dataclass

@@ -33,7 +33,7 @@ def build(arguments: list[str]) -> None:
 
 
 def run(arguments: list[str]) -> None:
-    """docker run --detach --init --name N --env K [--volume A:B:ro] --publish H:P:C IMAGE."""
+    """docker run --detach --init --name N --env K [--volume A:B:ro] --publish H:P:C ... IMAGE."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--detach", action="store_true")
     parser.add_argument("--init", action="store_true")
@@ -42,6 +42,9 @@ def run(arguments: list[str]) -> None:
     parser.add_argument("--env", action="append", default=[])
     parser.add_argument("--volume", default="")
     parser.add_argument("--publish")
+    for name in ("memory", "memory-swap", "pids-limit", "cap-drop", "security-opt", "tmpfs"):
+        parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--read-only", action="store_true", required=True)
     parser.add_argument("image")
     asked = parser.parse_args(arguments)
     outside, _, inside = asked.volume.removesuffix(":ro").partition(":")

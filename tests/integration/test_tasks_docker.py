@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -137,3 +138,27 @@ def test_without_an_engine_the_remedy_is_said(
         environment(params),
     ):
         pass
+
+
+_WITHOUT_CAPABILITIES = """
+import ctypes
+from env.server.sandbox import SandboxHost
+from env.server.sandbox.inside import confine
+from env.settings import LimitSettings, SandboxSettings
+for number in range(64):  # PR_CAPBSET_DROP, else the zygote's exec would gain them again
+    ctypes.CDLL(None).prctl(24, number, 0, 0, 0)
+assert confine._drop_capabilities()
+host = SandboxHost(LimitSettings(), SandboxSettings())
+print(*host.enforced)
+host.close()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to take its capabilities")
+def test_root_without_capabilities_keeps_its_user_and_every_other_layer() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _WITHOUT_CAPABILITIES], capture_output=True, text=True, check=True
+    )
+    layers = done.stdout.split()
+    assert "uid" not in layers
+    assert {"no_new_privs", "no_capabilities", "rlimits", "seccomp"} <= set(layers)

@@ -252,6 +252,24 @@ def test_frames_nest_under_their_parents() -> None:
     assert (child["frame"], child["children"][0]["frame"]) == (1, 2)
 
 
+def test_voids_stand_in_the_page_by_cause(folder: Path) -> None:
+    path = folder / "reports/evaluation.json"
+    told = json.loads(path.read_text())
+    run()
+    assert "Void episodes" not in (folder / "reports/index.html").read_text()
+    quiet = (folder / "plots/before_after.png").read_bytes()
+    told["before"]["voids"] = {"the sandbox failed": 1}
+    told["after"]["voids"] = {f"near {HOSTILE}": 5}
+    told["voids_as_zero"] = 5
+    path.write_text(json.dumps(told))
+    run()
+    page = re.sub(r"\s+", " ", (folder / "reports/index.html").read_text())
+    assert "<td>Void episodes: the sandbox failed</td> <td>1</td> <td>0</td>" in page
+    assert "<td>Void episodes: near &lt;script&gt;" in page
+    assert "5 void episodes after GRPO count as 0" in page
+    assert (folder / "plots/before_after.png").read_bytes() != quiet
+
+
 def test_an_episode_lost_before_its_first_frame_is_told_as_void(folder: Path) -> None:
     path = folder / "reports/transcripts.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]

@@ -13,25 +13,28 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pandas as pd
 import pytest
+import yaml
 from helpers.dockerfile import build, steps
 from helpers.sandbox_attacks import ROOT
 from helpers.space_hub import READ_TOKEN, TOKEN, Repo, SpaceHub, serve_spaces
 from packaging.utils import canonicalize_name
 
-from agent.policies.scripted import expert
+from agent.policies.scripted import careless, expert
 from agent.rollouts.engine import play
 from agent.rollouts.specs import EpisodeSpec
+from agent.rollouts.trajectory import Trajectory
 from env import auth
 from env.client import Sessions
-from env.errors import EpisodeError
+from env.errors import EpisodeError, RefusedError
 from env.problems.schema import to_row
 from env.problems.store import ProblemStore
 from tasks import deploy
 from tasks.config import Params, resolve
 from tasks.deployment import build_context, checks, hub_client, space
-from tasks.deployment.environment import environment
+from tasks.deployment.environment import _given, environment
 from tasks.errors import ConfigError, PipelineError, StageError
 from tasks.tracking import runs
 
@@ -61,7 +64,7 @@ def _at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-    for name in (auth.URL, auth.TOKEN, auth.SEED, auth.DATASET_TOKEN):
+    for name in (auth.URL, auth.TOKEN, auth.OWNER_KEY, auth.SEED, auth.DATASET_TOKEN):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(hub_client, "_WAIT_S", 0)
 
@@ -114,7 +117,50 @@ def test_the_seed_stands_nowhere_in_the_tree(the_hub: SpaceHub) -> None:
     space.deployed(settings(), None)
     pushed = b"".join(repo_of(the_hub).files.values())
     assert str(SEED).encode() not in pushed
-    assert repo_of(the_hub).secrets == {auth.SEED: str(SEED)}
+    assert set(repo_of(the_hub).secrets) == {auth.SEED, auth.OWNER_KEY}
+    assert repo_of(the_hub).secrets[auth.SEED] == str(SEED)
+
+
+def test_the_owners_key_is_a_secret_of_the_space_and_nothing_else(the_hub: SpaceHub) -> None:
+    access = space.deployed(settings(), None)
+    assert repo_of(the_hub).secrets[auth.OWNER_KEY] == access.owner_key
+    assert len(access.owner_key) == 64
+    pushed = b"".join(repo_of(the_hub).files.values())
+    written = b"".join(content for _, content in everything_written(Path()))
+    assert access.owner_key.encode() not in pushed + written
+
+
+def test_each_token_and_space_has_a_key_of_its_own(the_hub: SpaceHub) -> None:
+    keys = [space.deployed(settings(name), None).owner_key for name in ("threads=1", "threads=1")]
+    keys.append(space.deployed(settings("deploy.space.name=other"), None).owner_key)
+    assert keys[0] == keys[1] != keys[2]
+    assert space.owner_key("hf_another_token", "ada/rlm") not in keys
+
+
+def test_a_key_of_the_environment_replaces_the_spaces_key(
+    the_hub: SpaceHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space.deployed(settings(), None)
+    before = len(repo_of(the_hub).commits)
+    monkeypatch.setenv(auth.OWNER_KEY, "o" * 32)
+    assert space.deployed(settings(), None).owner_key == "o" * 32
+    assert repo_of(the_hub).secrets[auth.OWNER_KEY] == "o" * 32
+    assert len(repo_of(the_hub).commits) == before + 1  # it starts with the new key
+    monkeypatch.setenv(auth.OWNER_KEY, "o" * 31)
+    with pytest.raises(ConfigError, match=r"RLM_ENV_OWNER_KEY has fewer than 32 characters"):
+        space.deployed(settings(), None)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "splits"), [([], ["train"]), (["env.splits=[test]"], ["test"])]
+)
+def test_a_space_opens_one_split_to_strangers(
+    the_hub: SpaceHub, overrides: list[str], splits: list[str]
+) -> None:
+    space.deployed(settings(*overrides), None)
+    pushed = yaml.safe_load(repo_of(the_hub).files["params.yaml"])
+    assert pushed["env"]["splits"] == splits
+    assert f"Strangers play the split {splits[0]}" in repo_of(the_hub).files["README.md"].decode()
 
 
 def test_a_server_reads_the_settings_of_the_tree() -> None:
@@ -152,11 +198,11 @@ def test_the_code_in_the_readme_of_a_space_runs(
 
 def test_an_unchanged_tree_makes_no_new_commit(the_hub: SpaceHub) -> None:
     params = settings()
-    url, token = space.deployed(params, None)
-    assert token == TOKEN
+    access = space.deployed(params, None)
+    assert access.token == TOKEN
     commits = list(repo_of(the_hub).commits)
     the_hub.asked.clear()
-    assert space.deployed(params, None) == (url, token)
+    assert space.deployed(params, None) == access
     assert repo_of(the_hub).commits == commits
     assert not [request for request in the_hub.asked if "secrets" in request or "commit" in request]
     assert json.loads(space.REPORT.read_text())["commit"] == commits[-1]
@@ -258,7 +304,8 @@ def test_variables_secrets_and_hardware_are_set(
     space.deployed(params, None)
     repo = repo_of(the_hub)
     assert repo.variables == {"A": "b"}
-    assert repo.secrets == {"MY_KEY": "k-never-in-a-log", auth.SEED: str(SEED)}
+    assert set(repo.secrets) == {"MY_KEY", auth.SEED, auth.OWNER_KEY}
+    assert repo.secrets["MY_KEY"] == "k-never-in-a-log"
     assert repo.hardware == "cpu-upgrade"
     space.deployed(settings("deploy.space.hardware=t4-small"), None)
     assert repo.hardware == "t4-small"
@@ -518,19 +565,57 @@ def test_a_private_space_is_pushed_started_and_played(
             trees = play(expert(), url, specs(params), sessions=2)
             assert all(tree.void is None and len(tree.frames) > 1 for tree in trees)
             assert all((tree.reward or 0) > 0.9 for tree in trees)
+            key = os.environ[auth.OWNER_KEY]
         assert auth.TOKEN not in os.environ
+        assert auth.OWNER_KEY not in os.environ
         with pytest.raises(EpisodeError), Sessions(url, 1) as stranger:
             stranger.reset(0, seed=0).result()
+        with auth.addressed(url, TOKEN):
+            plays_as_a_stranger(url, params, trees[0], key)
+            with pytest.raises(ConfigError, match=r"opens only train to strangers.*Set RLM_ENV_OW"):
+                _given(params, url)
         local_problems(settings("prepare.synthetic.seed=1"))
         with (
-            auth.addressed(url, TOKEN),
+            auth.addressed(url, TOKEN, key),
             pytest.raises(ConfigError, match="does not serve the problems"),
         ):
             checks.check_problems(url, deploy.DATA)
     told = capfd.readouterr()
-    assert TOKEN not in told.out + told.err + caplog.text
     leaks = [path for path, content in everything_written(tmp_path) if TOKEN.encode() in content]
     assert leaks == []
+    for secret in (TOKEN, key[:16], key[-16:]):
+        assert secret not in told.out + told.err + caplog.text
+
+
+def plays_as_a_stranger(url: str, params: Params, own: Trajectory, key: str) -> None:
+    """Without the owner's key: test problems are unknown, figures have two digits."""
+
+    def reset(**asked: str) -> dict[str, Any]:
+        """Observation of the HTTP route."""
+        answer = httpx.post(f"{url}/reset", json=asked, headers=auth.headers(url), timeout=60)
+        return dict(answer.json()["observation"])
+
+    assert "this server has no problem" in reset(problem_id=own.problem_id)["refused"]
+    assert reset(problem_id=own.problem_id, owner_key=key)["frames"]
+    store = ProblemStore.generate(params.prepare.synthetic)
+    about = checks.metadata(url)
+    assert about["splits"] == ["train"]
+    assert about["problems"] == len(store.ids("train"))
+    with Sessions(url, 1) as stranger:
+        for closed in ({"problem_id": own.problem_id}, {"split": "test"}, {"split": "validation"}):
+            with pytest.raises(RefusedError, match="this server has no problem for"):
+                stranger.reset(0, **closed).result()
+        with pytest.raises(RefusedError, match="owner_key is wrong"):
+            stranger.reset(0, seed=0, owner_key="x" * 64).result()
+    opened = [EpisodeSpec(one) for one in store.ids("train", "hard")[:3]]
+    for tree in play(careless(), url, opened, sessions=1):
+        assert tree.void is None
+        assert tree.metrics is not None
+        figures = [tree.reward, *tree.components.values(), *tree.frame_scores.values()]
+        figures += [tree.metrics.precision, tree.metrics.recall, tree.metrics.f1]
+        assert figures == [round(value or 0.0, 2) for value in figures]
+        assert (tree.reward or 0) > 0
+    assert (own.reward or 0) != round(own.reward or 0, 2)
 
 
 def answers_layers(params: Params) -> list[str]:
@@ -548,7 +633,9 @@ def answers_layers(params: Params) -> list[str]:
 def test_a_public_space_plays_the_problems_of_a_private_data_set(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    params = settings("deploy.space.problems=dataset", "deploy.space.private=false")
+    params = settings(
+        "deploy.space.problems=dataset", "deploy.space.private=false", "env.splits=[test]"
+    )
     local_problems(params)
     monkeypatch.setenv(auth.DATASET_TOKEN, READ_TOKEN)
     with serve_spaces(tmp_path_factory.mktemp("hub")) as the_hub:
@@ -560,7 +647,8 @@ def test_a_public_space_plays_the_problems_of_a_private_data_set(
     assert source == f"ada/rlm-problems at {problems.sha}"
     assert problems.private
     assert not pushed.private
-    assert pushed.secrets == {auth.DATASET_TOKEN: READ_TOKEN}
+    assert set(pushed.secrets) == {auth.DATASET_TOKEN, auth.OWNER_KEY}
+    assert pushed.secrets[auth.DATASET_TOKEN] == READ_TOKEN
     assert not [name for name in pushed.files if name.endswith(".parquet")]
 
 

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from helpers.recorder import Recorder
 
+from env.problems.synthetic import generate
 from tasks import prepare, validate
 from tasks.config import Params, check
 from tasks.errors import StageError
@@ -23,6 +24,10 @@ PARAMS = check(
     },
     "test",
 )
+
+PROBLEMS = generate(PARAMS.prepare.synthetic)
+TEST = [problem.problem_id for problem in PROBLEMS if problem.split == "test"]
+"""Ids in the order of the rows."""
 
 
 @pytest.fixture
@@ -87,7 +92,7 @@ ROWS: dict[str, tuple[Callable[[Any], None], str]] = {
     "an unknown difficulty": (edit("difficulty", "brutal"), "settings' levels"),
     "a wrong tier": (edit("tier", "wide_net"), "number of gold papers"),
     "a collection of train": (
-        edit("collection_id", "train-easy-0000"),
+        edit("collection_id", PROBLEMS[0].collection_id),
         "No collection is in two splits",
     ),
     "papers of train": (copy_papers, "occurs in two splits"),
@@ -128,9 +133,7 @@ def wounded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.mark.parametrize("case", ROWS)
 def test_a_bad_row_is_named_by_the_check_it_breaks(wounded: dict[str, Any], case: str) -> None:
-    collection, said = list(ROWS).index(case), ROWS[case][1]
-    level, number = ("easy", "medium")[collection // 8], collection % 8
-    name = f"test-{level}-{number:04d}-0"
+    name, said = TEST[3 * list(ROWS).index(case)], ROWS[case][1]
     (check,) = (one for one in wounded["checks"] if said in one["expectation"])
     assert check["success"] is False
     assert any(row.startswith(name) for row in check["rows"])
@@ -138,9 +141,10 @@ def test_a_bad_row_is_named_by_the_check_it_breaks(wounded: dict[str, Any], case
 
 
 def test_rows_that_are_well_are_not_named(wounded: dict[str, Any]) -> None:
-    whole = re.compile(r"test-\w+-\d+-[12]|validation-")
+    broken = TEST[: 3 * len(ROWS) : 3]
     named = [row for check in wounded["checks"] for row in check["rows"]]
-    assert not [row for row in named if whole.match(row)]
+    well = {p.problem_id for p in PROBLEMS if p.split != "train"} - set(broken)
+    assert not [row for row in named if row.split(" ")[0] in well]
 
 
 def test_the_message_names_rows_and_how_to_mend_them_and_stays_short(
@@ -156,9 +160,9 @@ FILES: dict[str, tuple[Callable[[pd.DataFrame], pd.DataFrame], str, str]] = {
     "a column too few": (
         lambda f: f.drop(columns="question"),
         "`question` is present",
-        "test-easy-0000-0",
+        TEST[0],
     ),
-    "a row twice": (lambda f: pd.concat([f, f.iloc[:1]]), "occurs twice", "test-easy-0000-0"),
+    "a row twice": (lambda f: pd.concat([f, f.iloc[:1]]), "occurs twice", TEST[0]),
     "too few rows": (lambda f: f.iloc[:10], "validate.min_rows", "test"),
     "a difficulty that is rare": (
         lambda f: f[(f.difficulty != "hard") | (f.index % 8 == 0)],

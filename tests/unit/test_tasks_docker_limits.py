@@ -1,0 +1,39 @@
+"""Limits of the container that the target `docker` starts."""
+
+from __future__ import annotations
+
+import pytest
+
+from tasks.config import Params, resolve
+from tasks.deployment.docker import boundary
+
+
+def option(params: Params, name: str) -> str:
+    given = boundary(params)
+    return given[given.index(name) + 1]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "least"),
+    [
+        ([], 256 * 33),
+        (["env.max_sessions=8"], 8 * 33),
+        (["env.max_sessions=8", "env.limits.max_frames=40"], 8 * 41),
+    ],
+)
+def test_every_frame_of_every_session_fits_into_the_limit_of_processes(
+    overrides: list[str], least: int
+) -> None:
+    limit = int(option(resolve(overrides=overrides), "--pids-limit"))
+    assert least < limit <= least + 100
+
+
+def test_memory_is_a_setting_and_swap_adds_none() -> None:
+    params = resolve(overrides=["deploy.docker.memory_mb=2048"])
+    assert option(params, "--memory") == option(params, "--memory-swap") == "2048m"
+
+
+def test_the_container_has_no_rights_and_writes_nowhere_but_tmp() -> None:
+    given = " ".join(boundary(resolve()))
+    assert "--cap-drop ALL --security-opt no-new-privileges" in given
+    assert "--read-only --tmpfs /tmp" in given
