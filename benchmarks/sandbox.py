@@ -11,7 +11,6 @@ living episode adds to all of these processes.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import logging
 import os
 import resource
@@ -20,11 +19,9 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-
-import psutil
 
 from benchmarks.peers.sandbox import GROUP, Open, Session, installed
+from benchmarks.processes import cpu_of, cpu_s, pss_mb, tree
 from env.server.sandbox import Repl, SandboxHost
 from env.settings import LimitSettings, SandboxSettings
 
@@ -47,41 +44,17 @@ class Clock:
     """Measures wall and CPU seconds since its creation."""
 
     def __init__(self) -> None:
-        self._cpu = _cpu_s()
+        self._cpu = cpu_s(os.getpid())
         self._wall = time.perf_counter()
 
     def read(self) -> tuple[float, float]:
         """(wall, CPU) seconds."""
         wall = time.perf_counter() - self._wall
-        return wall, _cpu_s() - self._cpu
-
-
-def _tree(pid: int) -> list[int]:
-    """Pids of a process and its descendants; psutil would add milliseconds to the measurement."""
-    found = [pid]
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # a thread that has just ended
-            for child in (task / "children").read_text().split():
-                found += _tree(int(child))
-    return found
-
-
-def _cpu_s() -> float:
-    """CPU seconds of this process and its descendants, including reaped ones."""
-    pids = _tree(os.getpid())
-    stats = (Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids)
-    ended = sum(sum(map(int, fields[13:15])) for fields in stats) / os.sysconf("SC_CLK_TCK")
-    return _cpu_of(pids) + ended
-
-
-def _cpu_of(pids: list[int]) -> float:
-    return sum(time.clock_gettime((~pid << 3) | 2) for pid in pids)
+        return wall, cpu_s(os.getpid()) - self._cpu
 
 
 def _memory_mb() -> float:
-    """Proportional set size of the same processes."""
-    tree = map(psutil.Process, _tree(os.getpid()))
-    return sum(process.memory_full_info().pss for process in tree) / 2**20
+    return pss_mb(tree(os.getpid()))
 
 
 def measure_start(start: Open, size: int) -> tuple[str, str]:
@@ -191,9 +164,9 @@ def measure_parts(size: int) -> str:
     parts = []
 
     def spent(action: Callable[[], list[Repl]], repls: list[Repl]) -> list[Repl]:
-        before = [time.process_time(), _cpu_of([zygote]), _cpu_of(_pids(repls))]
+        before = [time.process_time(), cpu_of([zygote]), cpu_of(_pids(repls))]
         repls = action()
-        after = [time.process_time(), _cpu_of([zygote]), _cpu_of(_pids(repls))]
+        after = [time.process_time(), cpu_of([zygote]), cpu_of(_pids(repls))]
         one = [(new - old) / _ROUNDS * 10_000 for new, old in zip(after, before, strict=True)]
         parts.append(" + ".join(f"{cpu:.1f}" for cpu in one))
         return repls

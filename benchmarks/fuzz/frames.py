@@ -15,6 +15,7 @@ from typing import Any
 
 from benchmarks.fuzz.source import Source
 from env import prompts
+from env.chat_tokens import TOKEN
 from env.server.frame import as_context, texts_of
 from env.server.sandbox import results, wire
 from env.settings import LimitSettings
@@ -78,10 +79,10 @@ def _check_frame(frame: wire.WireFrame) -> None:
         done, _ = results.cell_done(frame.value, 1200, "cpu", None, 0.0)
         assert len(done.stdout) <= 1200
         for text in (done.stdout, done.traceback):
-            assert not results._CHAT_TOKENS.search(text), f"a chat token: {text}"
+            assert not TOKEN.search(text), f"a chat token: {text}"
         shown = prompts.cell_message(done.stdout, done.cut, done.new_names, done.traceback, _LIMITS)
         assert len(shown) < 8 * _LIMITS.observation_chars
-        assert not results._CHAT_TOKENS.search(shown), f"a chat token: {shown}"
+        assert not TOKEN.search(shown), f"a chat token: {shown}"
 
 
 def _weight(value: Any) -> int:

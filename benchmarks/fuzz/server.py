@@ -82,6 +82,7 @@ _RESETS = [
     "difficulty",
     "question",
     "papers",
+    "owner_key",
     "unknown",
     "self",
     "func",

@@ -1,0 +1,1 @@
+"""Attackers beside honest episodes: what the environment withstands."""
