@@ -42,6 +42,7 @@ class FakeServer(ThreadingHTTPServer):
 
 class FakeHandler(BaseHTTPRequestHandler):
     server: FakeServer
+    disable_nagle_algorithm = True
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))

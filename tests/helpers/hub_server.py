@@ -41,6 +41,7 @@ class Hub(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     server: Hub
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else each answer waits 40 ms for an acknowledgement
 
     def log_message(self, *arguments: object) -> None:
         pass

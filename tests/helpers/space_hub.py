@@ -195,6 +195,7 @@ def _pump(source: socket.socket, target: socket.socket) -> None:
 class _Handler(BaseHTTPRequestHandler):
     server: SpaceHub
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else each answer waits 40 ms for an acknowledgement
 
     def log_message(self, *arguments: object) -> None:
         pass
