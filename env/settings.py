@@ -37,7 +37,9 @@ class LimitSettings(Settings):
 class SandboxSettings(Settings):
     """The REPL's boundary."""
 
-    running_cells: int = Field(4, ge=1, le=256, description="cells that run at the same time")
+    running_cells: int = Field(
+        4, ge=1, le=256, description="cells that run at the same time, at most one for each core"
+    )
     templates: int = Field(
         16, ge=0, le=256, description="contexts kept loaded for the rollouts of a group"
     )
@@ -60,7 +62,12 @@ class EnvSettings(Settings):
     memory_mb: int | None = Field(
         None, ge=512, description="MB of server and REPLs; null: the machine's or container's"
     )
-    max_sessions: int = Field(256, ge=1, le=1024, description="episodes at the same time")
+    max_sessions: int = Field(
+        256,
+        ge=1,
+        le=1024,
+        description="most episodes at a time; files and memory may allow fewer",
+    )
     idle_timeout_s: float = Field(600.0, gt=0, description="an idle session ends as void")
     splits: list[Split] | None = Field(
         None,
@@ -69,7 +76,9 @@ class EnvSettings(Settings):
         "null: all, in exact figures",
     )
     allowed_hosts: list[str] = Field(
-        [], description="host names of this server, and of other pages that may play on it"
+        [],
+        description="host names of this server, and of other pages that may play on it; "
+        "if set, only these and loopback are served",
     )
     allow_documents: bool = Field(False, description="reset(question=..., papers=...) is allowed")
     document_chars: int = Field(2_000_000, ge=1, description="characters of a client's own papers")
