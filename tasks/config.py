@@ -296,7 +296,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
         ConfigError: the file is missing or does not contain a YAML mapping.
     """
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        # LibYAML reads params.yaml in a tenth of the time.
+        data = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
     except FileNotFoundError:
         raise ConfigError(f"{path} does not exist. Run from the project's root.") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
