@@ -7,7 +7,7 @@ during an episode: a new connection is a new session without an episode.
 
 from __future__ import annotations
 
-import env.without_gradio  # noqa: F401  before openenv
+import env.light_openenv  # noqa: F401  before openenv
 
 # isort: split
 import asyncio

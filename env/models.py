@@ -6,7 +6,7 @@ evidence. Neighbours: `env/client.py` sends and receives these, `env/server/` fi
 
 from __future__ import annotations
 
-import env.without_gradio  # noqa: F401  before openenv
+import env.light_openenv  # noqa: F401  before openenv
 
 # isort: split
 from typing import Annotated, Any, Literal

@@ -7,7 +7,7 @@ layers of the sandbox, and at `/` the page of `page.py`. Middlewares limit what 
 
 from __future__ import annotations
 
-import env.without_gradio  # noqa: F401  before openenv
+import env.light_openenv  # noqa: F401  before openenv
 
 # isort: split
 import argparse

@@ -7,7 +7,7 @@ sentence, because the text of an exception may contain gold. Neighbours: `tree.p
 
 from __future__ import annotations
 
-import env.without_gradio  # noqa: F401  before openenv
+import env.light_openenv  # noqa: F401  before openenv
 
 # isort: split
 import logging

@@ -8,7 +8,7 @@ sentence. Neighbours: `messages.py` checks a message, `seats.py` counts the sess
 
 from __future__ import annotations
 
-import env.without_gradio  # noqa: F401  before openenv
+import env.light_openenv  # noqa: F401  before openenv
 
 # isort: split
 import asyncio

@@ -7,7 +7,7 @@ refusal is short: it contains nothing of the input.
 
 from __future__ import annotations
 
-import env.without_gradio  # noqa: F401  before openenv
+import env.light_openenv  # noqa: F401  before openenv
 
 # isort: split
 import json
