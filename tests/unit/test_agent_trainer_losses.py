@@ -266,12 +266,13 @@ def test_an_update_does_not_depend_on_the_micro_batches(tmp_path, loss_type):
             kl_beta=0.1,
             micro_batch_rows=rows,
             max_step_kl=2e-3,
+            steps=1,
         )
         start = {n: p.detach().clone() for n, p in trainer.live_model.named_parameters()}
         trainer.resume(None)
         weights[rows] = dict(trainer.live_model.named_parameters())
     moved = max((weights[32][name] - weight).abs().max().item() for name, weight in start.items())
-    assert moved > 1e-3
+    assert moved > 1e-4
     for rows in (4, 7):
         for name, weight in weights[32].items():
             torch.testing.assert_close(weights[rows][name], weight, rtol=0, atol=0.01 * moved)

@@ -87,7 +87,9 @@ def pattern(form: str) -> str:
 
 def holds(ways: tuple[str, ...], text: str) -> bool:
     """Whether the text holds a sentence of one of these forms."""
-    return any(re.search(pattern(form), text, re.IGNORECASE) for form in ways)
+    # A slot at the start would be tried from every character of the text.
+    starts = [re.sub(r"^\{\w+\}", "", form) for form in ways]
+    return any(re.search(pattern(form), text, re.IGNORECASE) for form in starts)
 
 
 # --- gold
@@ -150,10 +152,9 @@ def test_a_reader_of_the_text_alone_finds_exactly_the_evidence() -> None:
 
 def test_keywords_fail_at_hard_and_carry_far_at_easy() -> None:
     by_level = defaultdict(list)
-    settings = PROFILE.prepare.synthetic.model_copy(update={"collections": {"test": 17}})
+    settings = PROFILE.prepare.synthetic.model_copy(update={"collections": {"test": 9}})
     for problem in generate(settings):
-        if len(by_level[problem.difficulty]) < (50 if problem.difficulty == "hard" else 25):
-            by_level[problem.difficulty].append(keyword_f1(problem))
+        by_level[problem.difficulty].append(keyword_f1(problem))
     means = {level: fmean(scores) for level, scores in by_level.items()}
     assert means["hard"] < 0.3
     assert means["hard"] < means["medium"] < means["easy"]
@@ -284,7 +285,7 @@ def test_held_out_forms_of_sentences_and_questions_are_in_the_test_split_alone()
     ]
     for split in ("train", "test"):
         problems = [problem for problem in PROBLEMS if problem.split == split]
-        whole = "\n".join(paper.text for p in problems[::3] for paper in p.papers)
+        whole = "\n".join({paper.text for p in problems[::3] for paper in p.papers})
         assert holds(tuple(told), whole) == (split == "test")
         assert holds(tuple(asked), "\n".join(p.question for p in problems)) == (split == "test")
 
