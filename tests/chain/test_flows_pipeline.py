@@ -17,6 +17,7 @@ import pytest
 import yaml
 from helpers import code_inputs
 from helpers.chain_runs import environments, flow_runs, in_folder, runs
+from helpers.warm_python import warm_python
 
 from env.settings import flatten
 from flows import stages
@@ -209,11 +210,32 @@ def test_a_base_without_any_reward_ends_gated(prefect_url: str, project: Path) -
     assert environments() == before
 
 
-@pytest.mark.parametrize("settings", [TINY, pytest.param([], marks=pytest.mark.nightly)])
-@pytest.mark.timeout(1500)  # it plays many commands; the limit is for a busy machine
-def test_the_whole_chain_trains_proves_and_registers(
-    prefect_url: str, project: Path, capfd: pytest.CaptureFixture[str], settings: list[str]
+@pytest.fixture
+def _warm(tmp_path_factory: pytest.TempPathFactory, project: Path) -> Iterator[None]:
+    """The project's stages start with their packages imported."""
+    with warm_python(tmp_path_factory.mktemp("warm")) as python:
+        text = (project / "dvc.yaml").read_text()
+        (project / "dvc.yaml").write_text(text.replace("cmd: python ", f"cmd: {python} "))
+        yield
+
+
+@pytest.mark.usefixtures("_warm")
+def test_the_tiny_chain_trains_proves_and_registers(
+    prefect_url: str, project: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    plays(project, capfd, TINY)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1500)
+def test_the_quick_chain_trains_proves_and_registers(
+    prefect_url: str, project: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    plays(project, capfd, [])
+
+
+def plays(project: Path, capfd: pytest.CaptureFixture[str], settings: list[str]) -> None:
+    """Play the chain twice; the second time, nothing is to be done."""
     from dvc.repo import Repo
 
     from flows.chain import play
