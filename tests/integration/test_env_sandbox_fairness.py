@@ -132,6 +132,39 @@ def test_a_cell_asleep_on_its_channel_ends_at_once(box: SandboxHost) -> None:
     assert time.monotonic() - started < LIMITS.cell_wall_s
 
 
+LATER = """import os, time
+end = time.process_time() + 0.2
+while time.process_time() < end:
+    pass
+os.read(3, 1)"""
+"""It sleeps in the background lane."""
+
+
+def test_a_sleeper_that_takes_turns_with_a_loop_ends_as_well(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(repl_module, "_GIVE_UP_S", 2.0)
+    limits = LIMITS.model_copy(update={"cell_cpu_s": 5.0, "cell_wall_s": 20.0})
+    single = SandboxHost(limits, SandboxSettings(running_cells=1))
+    try:
+        loop = POOL.submit(single.open("", session="loop").run, "while True: pass")
+        time.sleep(0.3)
+        sleeper = POOL.submit(single.open("", session="sleeper").run, LATER)
+        assert error_of(sleeper.result()) == "killed"
+        assert not loop.done()
+    finally:
+        single.close()
+    with pytest.raises(SandboxError):
+        loop.result()
+
+
+def test_an_endless_loop_is_never_starved(
+    box: SandboxHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repl_module, "_GIVE_UP_S", 0.9)
+    assert error_of(box.open("").run("while True: pass")) == "cpu"
+
+
 def stopped(pids: list[int], seconds: float, running: Future[CellDone | SubCall]) -> str | None:
     """The error of a cell while processes were stopped from outside."""
     for pid in pids:

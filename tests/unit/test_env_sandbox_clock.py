@@ -7,10 +7,13 @@ import pytest
 from env.server.sandbox.clock import CellClock, Reading, has_schedstat
 
 
+START = Reading(0.0, None, "")
+
+
 def run(*ticks: tuple[float, float, float | None, str], waiting: bool = False) -> CellClock:
     """A clock after (seconds, CPU, waited, state) readings."""
     clock = CellClock()
-    clock.resume(0.0, 0.0)
+    clock.resume(0.0, START)
     for now, cpu_s, waited_s, state in ticks:
         clock.tick(now, Reading(cpu_s, waited_s, state), 0.0, waiting)
     return clock
@@ -57,13 +60,36 @@ def test_without_schedstat_only_cpu_counts() -> None:
 
 def test_pauses_and_the_hosts_reading_do_not_count() -> None:
     clock = CellClock()
-    clock.resume(0.0, 0.0)
-    clock.pause(0.5, reading_s=0.2)
-    clock.resume(100.0, 0.0)
+    clock.resume(0.0, START)
+    clock.pause(0.5, cpu_s=0.0, reading_s=0.2)
+    clock.resume(100.0, START)
     clock.tick(100.1, Reading(0.0, 0.0, "S"), 0.0, False)
     clock.tick(100.4, Reading(0.0, 0.0, "S"), 0.25, False)
     assert clock.wall_s == pytest.approx(0.45)
     assert clock.own_s == pytest.approx(0.05)
+
+
+def test_computing_before_a_pause_is_no_lost_time() -> None:
+    clock = CellClock()
+    for n in range(100):
+        clock.resume(float(n), Reading(0.09 * n, None, ""))
+        clock.pause(n + 0.09, 0.09 * (n + 1), reading_s=0.0)
+    assert clock.own_s == pytest.approx(9.0)
+    assert clock.lost_s == pytest.approx(0.0)
+
+
+def test_after_a_handover_all_of_the_first_tick_counts() -> None:
+    clock = CellClock()
+    clock.resume(0.0, Reading(1.0, 5.0, "S"))
+    clock.tick(0.1, Reading(1.0, 5.02, "S"), 0.0, False)
+    assert clock.own_s == pytest.approx(0.08)
+
+
+def test_a_sleeper_keeps_its_slot_until_it_is_found() -> None:
+    assert run((0.1, 0.05, 0.0, "R")).may_yield
+    assert not run((0.1, 0.0, 0.0, "S"), waiting=True).may_yield
+    assert not run((0.1, 0.0, 0.09, "R")).may_yield  # it has not come to its sleep yet
+    assert run((0.1, 0.0, 0.0, "T")).may_yield
 
 
 def test_this_kernel_says_how_long_a_process_waited() -> None:

@@ -53,19 +53,21 @@ class CellClock:
         self._at = 0.0
         self._last = Reading(0.0, None, "")
         self._asleep = 0
+        self._computed = False
 
-    def resume(self, now: float, cpu_s: float) -> None:
-        """Start to count; until the first tick, only CPU time counts.
+    def resume(self, now: float, reading: Reading) -> None:
+        """Start to count. If the reading lacks `waited_s`, only CPU time counts until a tick.
 
         Args:
             now: seconds of a monotonic clock.
-            cpu_s: CPU seconds of the worker.
+            reading: the worker's figures.
         """
-        self._at, self._last, self._asleep = now, Reading(cpu_s, None, ""), 0
+        self._at, self._last, self._asleep = now, reading, 0
 
-    def pause(self, now: float, reading_s: float) -> None:
-        """Stop to count; the time since the last tick counts as wall time only."""
+    def pause(self, now: float, cpu_s: float, reading_s: float) -> None:
+        """Stop to count; of the time since the last tick, CPU time counts as own time."""
         self.wall_s += now - self._at - reading_s
+        self.own_s += max(cpu_s - self._last.cpu_s, 0.0)
         self._at = now
 
     def due(self, now: float) -> bool:
@@ -85,7 +87,8 @@ class CellClock:
         last, self._last, self._at = self._last, reading, now
         self.wall_s += wall
         cpu = reading.cpu_s - last.cpu_s
-        self._asleep = self._asleep + 1 if waiting and cpu < _ASLEEP_CPU_S else 0
+        self._computed = cpu >= _ASLEEP_CPU_S
+        self._asleep = self._asleep + 1 if waiting and not self._computed else 0
         own = min(wall, TICK_S) if wall > TICK_S + _LATE_S else wall
         if reading.state == "T" or reading.waited_s is None or last.waited_s is None:
             own = 0.0
@@ -97,6 +100,19 @@ class CellClock:
     def asleep(self) -> bool:
         """Whether the last ticks found the worker asleep, without a reason."""
         return self._asleep >= _ASLEEP_TICKS
+
+    @property
+    def may_yield(self) -> bool:
+        """Whether its slot may pass to another cell: the worker computed, or somebody stopped it.
+
+        A sleeper keeps its slot for the second tick, which finds it asleep.
+        """
+        return self._computed or self._last.state == "T"
+
+    @property
+    def lost_s(self) -> float:
+        """Seconds in which something other than the cell held it up."""
+        return self.wall_s - self.own_s
 
 
 def _waited_s(pid: int) -> float | None:

@@ -39,7 +39,7 @@ _GRACE_CPU_S = 0.5
 _GRACE_OWN_S = 2.0
 """Own seconds from the soft limit to SIGKILL, for a cell that does not compute."""
 _GIVE_UP_S = 60.0
-"""Wall seconds after which a cell that used up no limit ends as starved."""
+"""Seconds beside its own after which a cell that used up no limit ends as starved."""
 _NUDGE_S = 0.1
 """Seconds between two soft signals: a callback may swallow one."""
 _START_S = 30.0
@@ -165,7 +165,8 @@ class Repl:
         if worker.holding.evicted:
             return self._replace(worker, cell, "evicted")
         self._slots.enter(self._session, cell.background)
-        cell.clock.resume(time.monotonic(), worker.cpu_s())
+        # No reading of the kernel's figures: a short cell ends before anybody needs them.
+        cell.clock.resume(time.monotonic(), clock.Reading(worker.cpu_s(), None, ""))
         cell.reading_s = worker.reading_s
         try:
             worker.signal(signal.SIGCONT)
@@ -204,7 +205,8 @@ class Repl:
                 if cell.finals > MAX_FINALS:
                     raise BadFrameError("a flood of finals")
             elif frame.kind == "call":
-                cell.clock.pause(time.monotonic(), worker.reading_s - cell.reading_s)
+                reading_s = worker.reading_s - cell.reading_s
+                cell.clock.pause(time.monotonic(), worker.cpu_s(), reading_s)
                 return sub_call(frame.value)
             elif frame.kind == "done":
                 cell.cpu_s = worker.cpu_s() - cell.cpu_start
@@ -237,7 +239,7 @@ class Repl:
         if cell.soft is None:
             left = self._limits.cell_cpu_s - cpu
             if left > 0 and own < self._limits.cell_wall_s:
-                if cell.clock.wall_s > _GIVE_UP_S:
+                if cell.clock.lost_s > _GIVE_UP_S:
                     raise _StarvedError
                 return min(clock.TICK_S, max(left, 0.001))
             cell.soft = "cpu" if left <= 0 else "wall"
@@ -245,7 +247,7 @@ class Repl:
         elif (
             cpu - cell.soft_cpu > _GRACE_CPU_S
             or own - cell.soft_own > _GRACE_OWN_S
-            or cell.clock.wall_s > _GIVE_UP_S
+            or cell.clock.lost_s > _GIVE_UP_S
         ):
             raise _HardLimitError
         worker.signal(signal.SIGALRM)
@@ -262,11 +264,11 @@ class Repl:
             raise BadFrameError("it reads the channel, and nobody owes it an answer")
         self._weigh(worker)
         cell.background = cell.background or reading.cpu_s - cell.cpu_start > FRONT_CPU_S
-        if cell.background and self._slots.wanted:
+        if cell.background and cell.clock.may_yield and self._slots.wanted:
             worker.signal(signal.SIGSTOP)
             self._slots.leave()
             self._slots.enter(self._session, background=True)
-            cell.clock.resume(time.monotonic(), worker.cpu_s())
+            cell.clock.resume(time.monotonic(), clock.read(worker.pid, worker.cpu_s()))
             worker.signal(signal.SIGCONT)
 
     def _weigh(self, worker: WorkerProcess) -> None:
