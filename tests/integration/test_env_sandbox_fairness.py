@@ -16,7 +16,7 @@ import pytest
 from env.errors import SandboxError
 from env.server.sandbox import CellDone, Repl, SandboxHost, SubCall
 from env.server.sandbox import repl as repl_module
-from env.server.sandbox.memory import proportional
+from env.server.sandbox.usage import private
 from env.settings import LimitSettings, SandboxSettings
 
 LIMITS = LimitSettings(cell_cpu_s=1.0, cell_wall_s=3.0, memory_mb=96)
@@ -51,7 +51,7 @@ def error_of(event: CellDone | SubCall) -> str | None:
 
 
 def held(repls: list[Repl]) -> int:
-    return sum(proportional(pid_of(repl)) or 0 for repl in repls)
+    return sum(private(pid_of(repl)) or 0 for repl in repls)
 
 
 # --- memory
@@ -92,9 +92,21 @@ def test_memory_is_that_of_the_kernel_and_shared_pages_count_once(box: SandboxHo
     repl.run(HOLD)
     worker = repl._worker
     assert worker is not None
-    exact = proportional(worker.pid)
+    exact = private(worker.pid)
     assert exact is not None
     assert abs((worker.held_bytes() or 0) - exact) < 4 << 20
+
+
+def test_copied_pages_count(box: SandboxHost) -> None:
+    repl = box.open("", session="a")
+    repl.run("x = 1")
+    worker = repl._worker
+    assert worker is not None
+    before = worker.held_bytes() or 0
+    repl.run("import gc\ngc.unfreeze()\nn = gc.collect()")
+    exact = private(worker.pid) or 0
+    assert exact > before + (2 << 20)
+    assert exact <= (worker.held_bytes() or 0) < exact + (4 << 20)
 
 
 def test_a_worker_killed_beyond_its_share_is_to_blame_itself(small: SandboxHost) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from env.server.sandbox import memory
-from env.server.sandbox.memory import Holding, Ledger, machine_bytes, resident
+from env.server.sandbox.memory import Holding, Ledger, machine_bytes
+from env.server.sandbox.usage import Usage, added, private, usage
 
 
 class World:
@@ -81,9 +82,31 @@ def test_only_a_worker_beyond_its_share_is_to_blame_for_its_end() -> None:
 
 
 def test_a_process_that_is_gone_holds_an_unknown_amount() -> None:
-    assert resident(2**22 + 1) is None
-    assert resident(2) is None  # a thread of the kernel has no pages, like a dead process
-    assert (resident(os.getpid()) or 0) > 1 << 20
+    assert usage(2**22 + 1) is None
+    assert usage(2) is None  # a thread of the kernel has no pages, like a dead process
+    assert private(2**22 + 1) is None
+    own = usage(os.getpid())
+    assert own is not None
+    assert own.resident > 1 << 20
+    assert own.faulted > 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("resident", "faulted", "own", "expected"),
+    [
+        (100, 0, 40, 0),
+        (130, 30, 40, 30),  # new pages
+        (100, 20, 40, 20),  # pages that it copied
+        (130, 50, 40, 50),
+        (100, 900, 40, 60),  # no more than it shared: the rest were taken and given back
+        (80, 0, 40, 0),
+        (130, 90, None, 30),
+    ],
+)
+def test_new_and_copied_pages_are_its_own(
+    resident: int, faulted: int, own: int | None, expected: int
+) -> None:
+    assert added(Usage(100, 1000), Usage(resident, 1000 + faulted), own) == expected
 
 
 def test_a_container_of_less_memory_counts(monkeypatch: pytest.MonkeyPatch) -> None:

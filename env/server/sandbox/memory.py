@@ -1,6 +1,6 @@
-"""One memory budget for all living REPLs, by what they hold and not by what they may.
+"""One memory budget for all living REPLs, by what their ends would free and not by what they may.
 
-A worker's memory changes only while its cell runs, and is read then. Over the budget, the worker
+A worker's memory changes only while its cell runs, and is read then (`usage.py`). Over the budget, the worker
 that holds most beyond its fair share is ended. A session's share is the budget over the sessions,
 a worker's share that of its session over its workers. So nobody within a share is ever ended.
 """
@@ -14,24 +14,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-
-
-def resident(pid: int) -> int | None:
-    """Bytes of a process that are in memory, shared ones included; None if nobody can tell."""
-    try:
-        with open(f"/proc/{pid}/statm", "rb") as file:
-            return int(file.read().split()[1]) * _PAGE or None  # a dead one has no pages
-    except (OSError, IndexError, ValueError):
-        return None
-
-
-def proportional(pid: int) -> int | None:
-    """Proportional set size (PSS) in bytes; None if this user may not read it."""
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:")), None)
 
 
 def machine_bytes() -> int:
@@ -94,6 +76,10 @@ class Ledger:
     def total(self) -> int:
         """Bytes that all workers hold."""
         return self._total
+
+    def exceeds(self, holding: Holding, size: int) -> bool:
+        """Whether all together would hold too much if this worker held so many bytes."""
+        return self._total + size - holding.bytes > self.budget
 
     def note(self, holding: Holding, size: int) -> None:
         """Record what a worker holds now; end workers if all together hold too much.

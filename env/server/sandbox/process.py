@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from env.errors import SandboxError
-from env.server.sandbox import memory
+from env.server.sandbox import memory, usage
 from env.server.sandbox.spawner import Spawner
 from env.server.sandbox.wire import Inbox, WireFrame
 
@@ -37,6 +37,7 @@ class WorkerProcess:
         self._poll.register(self._channel, select.POLLIN)
         self._guard = threading.Lock()
         self._reaped = False
+        self._meter: usage.Meter | None = None
         self.reading_s = 0.0
         """Wall seconds that the host spent reading its messages."""
         self._reading_cpu_s = 0.0
@@ -48,16 +49,22 @@ class WorkerProcess:
         except OSError:
             return 0.0
 
-    def held_bytes(self) -> int | None:
-        """Memory of its own: what a new worker takes, and all that it added since.
+    def held_bytes(self, exact: bool = False) -> int | None:
+        """Memory that its end would free, as an upper estimate; None if nobody can tell.
 
         The first call for a spawner must come before any policy code runs in the worker.
+
+        Args:
+            exact: Whether the estimate is not enough.
         """
-        now = memory.resident(self.pid)
+        now = usage.usage(self.pid)
         if now is None:
             return None
-        bare, new = self._spawner.measured(self.pid, now)
-        return new + max(0, now - bare)
+        if self._meter is None:
+            bare = self._spawner.measured(self.pid, now)
+            own = bare.own + max(0, now.resident - bare.resident)
+            self._meter = usage.Meter(self.pid, now, own, bare.exact, self.cpu_s())
+        return self._meter.read(now, self.cpu_s(), exact)
 
     @property
     def has_sent(self) -> bool:

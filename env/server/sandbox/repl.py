@@ -274,6 +274,8 @@ class Repl:
     def _weigh(self, worker: WorkerProcess) -> None:
         """Enter the worker's memory into the ledger; this may end it or another worker."""
         size = worker.held_bytes()
+        if size is not None and self._ledger.exceeds(worker.holding, size):
+            size = worker.held_bytes(exact=True)
         if size is not None:
             self._ledger.note(worker.holding, size)
 

@@ -22,11 +22,12 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from env.errors import SandboxError
-from env.server.sandbox.memory import proportional
+from env.server.sandbox.usage import Usage, private
 
 _FOLDER = Path(__file__).resolve().parent
 _START_S = 60.0
@@ -57,6 +58,18 @@ main(int(sys.argv[2]))
 """
 
 
+@dataclass(frozen=True)
+class Bare:
+    """Memory of a worker that has run nothing yet."""
+
+    resident: int
+    """Bytes in memory, shared ones included."""
+    own: int
+    """Bytes of its own; a quarter of the former if this user may not read that."""
+    exact: bool
+    """Whether this user may."""
+
+
 class Spawner(ABC):
     """A process that forks workers. Thread-safe; if it has died, methods raise SandboxError.
 
@@ -71,7 +84,7 @@ class Spawner(ABC):
 
     def __init__(self, control: socket.socket, relieve: Callable[[], None]) -> None:
         self._lock = threading.Lock()
-        self._bare: tuple[int, int] | None = None
+        self._bare: Bare | None = None
         self._relieve = relieve
         self._control = control
         self._control.settimeout(_START_S)
@@ -114,19 +127,16 @@ class Spawner(ABC):
         except ProcessLookupError:
             raise SandboxError("A sandbox process ended without being reaped.") from None
 
-    def measured(self, pid: int, resident: int) -> tuple[int, int]:
+    def measured(self, pid: int, now: Usage) -> Bare:
         """Memory of a worker that has run nothing yet, from the first one that asks.
 
         Args:
             pid: The worker that asks.
-            resident: Its bytes in memory, shared ones included.
-
-        Returns:
-            Bytes in memory, and bytes of its own: its proportional set size. If this user may not
-            read that, a quarter of the former.
+            now: Its figures.
         """
         if self._bare is None:
-            self._bare = resident, proportional(pid) or resident // 4
+            own = private(pid)
+            self._bare = Bare(now.resident, own or now.resident // 4, own is not None)
         return self._bare
 
     def reap(self, pid: int) -> int:
