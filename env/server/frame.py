@@ -84,6 +84,20 @@ def as_context(value: JSONValue) -> JSONValue:
     return value if isinstance(value, str) else None
 
 
+def context_chars(value: JSONValue) -> int:
+    """Characters of `as_context(value)`, without making it; of another value, those of its texts.
+
+    A list may name one text many times, so the context may be far larger than the value.
+    """
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, list):
+        return sum(map(context_chars, value)) + max(0, len(value) - 1)
+    if isinstance(value, dict):
+        return sum(map(len, value)) + sum(map(context_chars, value.values()))
+    return 0
+
+
 def texts_of(context: JSONValue) -> list[str]:
     """Texts in a result of `as_context`; keys are included, because they may contain papers."""
     if isinstance(context, dict):

@@ -25,7 +25,7 @@ from env.models import (
     StopReason,
 )
 from env.server.deterministic import repeatable_cell
-from env.server.frame import Frame, PendingCalls, as_context, texts_of
+from env.server.frame import Frame, PendingCalls, as_context, context_chars, texts_of
 from env.server.sandbox import MAX_ANSWER, UNSET, CellDone, SandboxHost, SubCall
 from env.server.turn import parse
 from env.settings import EnvSettings
@@ -189,7 +189,9 @@ class Tree:
         self._counts["turns"] += 1
         if frame.kind == "llm":
             # The parent gets the text even if it was cut.
-            self._end(frame, "truncated" if turn.finish == "length" else "final", turn.text)
+            text = turn.text[: self._answer_chars(frame)]
+            whole = turn.finish != "length" and len(text) == len(turn.text)
+            self._end(frame, "final" if whole else "truncated", text)
             return
         frame.failed, frame.output = False, []
         if turn.finish == "length":
@@ -198,6 +200,10 @@ class Tree:
             return
         parsed = parse(turn.text)
         frame.final_code, frame.final_text = parsed.final_code, parsed.final_text
+        most = self._answer_chars(frame)
+        if parsed.final_text is not None and len(parsed.final_text) > most:
+            frame.final_code = f'raise ValueError("FINAL: too large: at most {most:,} characters")'
+            frame.final_text = None
         if not parsed.well_formed:
             self._fail(frame, malformed=True)
             frame.output.append(prompts.blocks_message(parsed.opened))
@@ -213,10 +219,16 @@ class Tree:
         """Run a cell of the frame; open the frame's REPL if it has none."""
         if frame.repl is None:
             shared_as = self._shared_as if frame.parent is None else None
-            most = MAX_ANSWER if frame.parent is None else self._limits.child_context_chars
+            most = self._answer_chars(frame)
             frame.repl = self._repls.open(frame.context, shared_as, session=self, answer_chars=most)
         frame.called = False
         return frame.repl.run(code)
+
+    def _answer_chars(self, frame: Frame) -> int:
+        """Limit of characters of a frame's answer."""
+        if frame.parent is None:
+            return MAX_ANSWER
+        return min(MAX_ANSWER, self._limits.child_context_chars)
 
     def _advance(self, frame: Frame, event: CellDone | SubCall) -> None:
         """Continue until the frame waits for children, needs the policy, or has ended.
@@ -345,8 +357,10 @@ class Tree:
         )
         contexts = call.contexts or [None] * len(call.prompts)
         for slot, (prompt, given) in enumerate(zip(call.prompts, contexts, strict=False)):
-            context = as_context(given)
-            refusal = self._limit_on(frame, call.fn, slot, prompt, given, context)
+            refusal = self._limit_on(frame, call.fn, slot, prompt, given)
+            context = None if refusal else as_context(given)
+            if given is not None and context is None and not refusal:
+                refusal = "a context is a string or a dict of strings"
             if refusal:
                 calls.values[slot] = f"error: {refusal}"
                 continue
@@ -368,7 +382,7 @@ class Tree:
         return calls
 
     def _limit_on(
-        self, frame: Frame, fn: str, slot: int, prompt: str, given: JSONValue, context: JSONValue
+        self, frame: Frame, fn: str, slot: int, prompt: str, given: JSONValue
     ) -> str | None:
         """Reason why a sub-call is refused; None if it is allowed."""
         limits = self._limits
@@ -382,9 +396,7 @@ class Tree:
             return (
                 f"the prompt is longer than {limits.prompt_chars} characters; hand text as context"
             )
-        if given is not None and context is None:
-            return "a context is a string or a dict of strings"
-        if sum(map(len, texts_of(context))) > limits.child_context_chars:
+        if context_chars(given) > limits.child_context_chars:
             return f"the context is longer than {limits.child_context_chars} characters"
         return None
 
@@ -393,7 +405,8 @@ class Tree:
     def _end(self, frame: Frame, reason: StopReason, answer: JSONValue = None) -> None:
         """End a frame; its parent continues once all of its children have ended."""
         self._stop(frame, reason)
-        frame.answer = answer
+        if frame.kind == "rlm":  # nobody scores the text of another one
+            frame.answer = answer
         if frame.parent is None:
             self._end_all("budget")
             return

@@ -7,6 +7,7 @@ import pytest
 
 from env.errors import RefusedError, SandboxError
 from env.models import FrameTurn, FrameView
+from env.server.frame import as_context, context_chars, texts_of
 from env.server.sandbox import CellDone, SandboxHost
 from env.server.tree import Tree
 from env.settings import EnvSettings, LimitSettings, SandboxSettings
@@ -290,6 +291,55 @@ def test_what_the_policy_saw_or_handed_on_is_kept(play: Play) -> None:
     assert PAPERS["p2"] not in shown  # its cell has not ended: not seen yet
     play.code((1, "FINAL(0)"))
     assert PAPERS["p2"] in "\n".join(play.tree.shown)
+
+
+def test_answers_of_children_are_bounded(host: SandboxHost) -> None:
+    play = Play(host, child_context_chars=100)
+    play.code((0, 'r = [llm_query("a"), *rlm_query_batched(["b", "c"])]\nFINAL(r)'))
+    play.turn((1, "x" * 1000))
+    play.code((2, 'FINAL("y" * 101)'))
+    assert "at most 100 characters" in play.said(2)
+    play.turn((3, "FINAL(many words %s)" % ("z " * 50)))
+    assert "at most 100 characters" in play.said(3)
+    play.code((2, 'FINAL("y" * 100)'))
+    play.turn((3, "FINAL(some words)"))
+    assert play.tree.answer == ["x" * 100, "y" * 100, "some words"]
+    assert [state.stop_reason for state in play.tree.states()][1] == "truncated"
+    play.tree.close()
+
+
+def test_texts_of_completions_are_not_kept(play: Play) -> None:
+    play.code((0, 'r = llm_query("a")\nFINAL(len(r))'))
+    play.turn((1, "x" * 1000))
+    assert play.tree.answer == 1000
+    assert [frame.answer for frame in play.tree._frames] == [1000, None]
+
+
+def test_a_context_that_is_too_long_is_never_made(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("env.server.tree.as_context", lambda given: pytest.fail("it was made"))
+    play.code((0, 'print(rlm_query("a", ["x" * 100_000] * 16))'))
+    assert "longer than" in play.said(0)
+
+
+@pytest.mark.parametrize(
+    "value", ["abc", ["ab", "", "c"], [], {"k": "v", "list": ["a", "b"]}, {"k": {"l": "m"}}]
+)
+def test_the_characters_of_a_context_are_known_before_it_is_made(value: Any) -> None:
+    context = as_context(value)
+    if context is not None:
+        assert context_chars(value) == sum(map(len, texts_of(context)))
+
+
+def test_a_scored_episode_keeps_no_text(play: Play) -> None:
+    play.code((0, 'print(context["p2"])\nr = rlm_query("look", context["p1"])\nFINAL(r)'))
+    play.code((1, 'FINAL("text")'))
+    play.tree.forget()
+    assert (play.tree.papers, play.tree.shown, play.tree.answer) == ({}, [], None)
+    for frame in play.tree._frames:
+        assert (frame.context, frame.answer, frame.final_text) == (None, None, None)
+        assert (frame.unsent, frame.output, frame.calls) == ([], [], None)
 
 
 def test_a_failed_policy_makes_the_episode_void(play: Play) -> None:

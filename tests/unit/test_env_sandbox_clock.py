@@ -6,7 +6,6 @@ import pytest
 
 from env.server.sandbox.clock import CellClock, Reading, has_schedstat
 
-
 START = Reading(0.0, None, "")
 
 

@@ -1,8 +1,8 @@
 """One memory budget for all living REPLs, by what their ends would free and not by what they may.
 
-A worker's memory changes only while its cell runs, and is read then (`usage.py`). Over the budget, the worker
-that holds most beyond its fair share is ended. A session's share is the budget over the sessions,
-a worker's share that of its session over its workers. So nobody within a share is ever ended.
+A worker's memory changes only while its cell runs, and is read then (`usage.py`). Over the budget,
+the worker that holds most beyond its fair share is ended. A session's share is the budget over the
+sessions, a worker's share that of its session over its workers. So nobody within a share is ended.
 """
 
 from __future__ import annotations
