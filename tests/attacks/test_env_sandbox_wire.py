@@ -19,6 +19,7 @@ from env.server.sandbox.wire import (
     BadFrameError,
     Inbox,
     WireFrame,
+    characters,
     pack,
 )
 
@@ -126,10 +127,29 @@ def test_what_does_not_fit_is_refused_before_it_is_sent(value: Any) -> None:
 
 @pytest.mark.parametrize(("kind", "most"), [("final", MAX_ANSWER), ("call", MAX_TEXT)])
 def test_both_ends_hold_the_same_number_of_characters_too_many(kind: str, most: int) -> None:
-    text = "x" * (most // 16)
+    text = "x" * (most // 16 - 1)  # the list counts 16
     assert receive(frame(kind, 1, [text] * 16, most), piece=1 << 16)
     with pytest.raises(TooLargeError):
         frame(kind, 1, [*[text] * 16, "x"], most)
+
+
+@pytest.mark.parametrize("item", [[], 0])
+def test_items_without_text_count_too(item: Any) -> None:
+    value = [item] * 63_000
+    with pytest.raises(TooLargeError):
+        frame("final", 1, value, MAX_ANSWER)
+    body = json.dumps({"t": "final", "n": 1, "v": value, "b": []}, separators=(",", ":")).encode()
+    body = struct.pack("!I", len(body)) + body
+    with pytest.raises(BadFrameError, match="too large"):
+        receive(struct.pack("!I", len(body)) + body, piece=1 << 16)
+
+
+def test_both_ends_count_alike() -> None:
+    value = {"a": ["b", 1, None, {"c": [True, 2.5]}], "dd": "eee"}
+    count = characters(value)
+    assert receive(frame("final", 1, value, count), piece=1 << 16)
+    with pytest.raises(TooLargeError):
+        frame("final", 1, value, count - 1)
 
 
 @pytest.mark.parametrize("value", [object(), {"a": {1: object()}}, [print]])

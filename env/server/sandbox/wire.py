@@ -22,6 +22,8 @@ MAX_TEXT = 4 * MAX_FRAME
 """Limit of characters of a value: a text may occur in it many times, but is sent once."""
 MAX_ANSWER = 1_000_000
 """Limit of characters of an answer, which parents and clients receive with all its repeats."""
+_ITEM_CHARS = 16
+"""Characters that a list, a dict or a number counts: an empty list takes 64 bytes."""
 MAX_DEPTH = 200
 """More than `inside/channel.py` sends, less than recursion allows (three calls per level)."""
 
@@ -131,14 +133,14 @@ def _value(tree: Any, texts: list[str], depth: int) -> JSONValue:
 
 
 def characters(value: JSONValue) -> int:
-    """Characters of all texts of a value; a repeated text counts each time."""
+    """Characters of a value: those of its texts with all repeats, and 16 for each other item."""
     if isinstance(value, str):
         return len(value)
     if isinstance(value, list):
-        return sum(map(characters, value))
+        return _ITEM_CHARS + sum(map(characters, value))
     if isinstance(value, dict):
-        return sum(map(len, value)) + sum(map(characters, value.values()))
-    return 0
+        return _ITEM_CHARS + sum(map(len, value)) + sum(map(characters, value.values()))
+    return _ITEM_CHARS
 
 
 def _text(index: Any, texts: list[str]) -> str:

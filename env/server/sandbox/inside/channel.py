@@ -19,6 +19,7 @@ MAX_HEADER = 256 * 1024
 MAX_FRAME = 4 * 1024 * 1024
 MAX_TEXT = 4 * MAX_FRAME
 MAX_DEPTH = 64
+_ITEM_CHARS = 16
 
 
 class TooLargeError(ValueError):
@@ -67,7 +68,9 @@ def frame(kind: str, number: int, value: Any, most: int = MAX_TEXT) -> bytes:
     blobs: dict[str, int] = {}
     tree = _tree(value, blobs, 0, set())
     if _characters(tree, [len(text) for text in blobs]) > most:
-        raise TooLargeError(f"too large: at most {most:,} characters")
+        raise TooLargeError(
+            f"too large: at most {most:,} characters, with {_ITEM_CHARS} for each number or list"
+        )
     encoded = [text.encode("utf-8", "replace") for text in blobs]
     header = json.dumps(
         {"t": kind, "n": number, "v": tree, "b": [len(blob) for blob in encoded]},
@@ -113,14 +116,14 @@ def _tree(value: Any, blobs: dict[str, int], depth: int, above: set[int]) -> Any
 
 
 def _characters(tree: Any, sizes: list[int]) -> int:
-    """Characters of all texts of a tree; a repeated text counts each time."""
+    """Characters of a tree: those of its texts with all repeats, and 16 for each other item."""
     if isinstance(tree, list):
-        return sum(_characters(item, sizes) for item in tree)
+        return _ITEM_CHARS + sum(_characters(item, sizes) for item in tree)
     if not isinstance(tree, dict):
-        return 0
+        return _ITEM_CHARS
     if "s" in tree:
         return sizes[tree["s"]]
-    return sum(sizes[key] + _characters(item, sizes) for key, item in tree["d"])
+    return _ITEM_CHARS + sum(sizes[key] + _characters(item, sizes) for key, item in tree["d"])
 
 
 _LAZY = tuple(map(type, ({}.keys(), {}.values(), {}.items(), range(0), map(str, ()), iter([]))))
