@@ -243,7 +243,42 @@ def test_cells_that_take_turns_keep_their_limits_and_variables(box: SandboxHost)
     assert all(repl.run("s").stdout == f"{total}\n" for repl in repls)  # type: ignore[union-attr]
 
 
+def test_a_worker_is_replaced_without_a_slot(
+    box: SandboxHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slots = box._shared.slots
+    all_of_them = slots._free
+    repl = box.open("")
+    free: list[int] = []
+    start = repl._start
+    monkeypatch.setattr(repl, "_start", lambda: (free.append(slots._free), start())[1])
+    for code in (SLEEP, "import os\nos._exit(3)", "import os\nos.write(3, b'junk' * 9)"):
+        repl.run(code)
+    assert free == [all_of_them] * 3
+
+
+def test_the_session_of_a_sleeper_waits_behind(box: SandboxHost) -> None:
+    session = object()
+    assert error_of(box.open("", session=session).run(SLEEP)) == "killed"
+    assert id(session) in box._shared.slots._deferred
+
+
 # --- descriptors
+
+
+def test_workers_of_one_session_take_no_neighbours_descriptors(
+    box: SandboxHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(box._shared.ledger, "most", len(box._shared.ledger._holdings) + 8)
+    greedy = [box.open("", session="greedy of descriptors") for _ in range(8)]
+    assert isinstance(greedy[0].run("x = 'a' * 9_000_000\nllm_query('a')"), SubCall)
+    before = len(os.listdir("/proc/self/fd"))
+    honest = [box.open("", session="honest of descriptors") for _ in range(3)]
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert [error_of(repl.run("1")) for repl in honest] == [None] * 3
+    assert error_of(greedy[0].resume("b")) == "evicted"
+    for repl in greedy + honest:
+        repl.close()
 
 
 def test_a_repl_waits_for_a_descriptor_that_strangers_hold(

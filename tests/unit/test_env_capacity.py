@@ -3,13 +3,14 @@
 import pytest
 
 from env.server.capacity import sessions_that_fit
+from env.server.sandbox import most_workers
 
 
 @pytest.mark.parametrize(
     ("setting", "descriptors", "budget_mb", "episode_mb", "count", "reason"),
     [
         (256, 20_000, None, None, 256, "env.max_sessions"),
-        (256, -1, None, None, 256, "env.max_sessions"),  # unlimited
+        (256, None, None, None, 256, "env.max_sessions"),  # unlimited
         (256, 1024, None, None, 100, "its hard limit of 1024 open files"),
         (80, 1024, None, None, 80, "env.max_sessions"),
         (256, 20_000, 1000.0, 35.0, 28, "its budget of 1000 MB for REPLs"),
@@ -21,10 +22,23 @@ from env.server.capacity import sessions_that_fit
 )
 def test_the_smallest_limit_decides_and_is_named(
     setting: int,
-    descriptors: int,
+    descriptors: int | None,
     budget_mb: float | None,
     episode_mb: float | None,
     count: int,
     reason: str,
 ) -> None:
-    assert sessions_that_fit(setting, descriptors, budget_mb, episode_mb) == (count, reason)
+    got = sessions_that_fit(setting, descriptors, 16, budget_mb, episode_mb)
+    assert got == (count, reason)
+
+
+def test_templates_hold_descriptors_as_well() -> None:
+    assert sessions_that_fit(256, 1024, 256, None, None)[0] == 76
+
+
+def test_workers_and_connections_of_all_sessions_have_descriptors() -> None:
+    for hard in (64, 1024, 20_000):
+        sessions = sessions_that_fit(1024, hard, 16, None, None)[0]
+        workers = most_workers(hard, 16)
+        assert workers is not None
+        assert 9 * sessions <= workers <= hard - sessions - 16 - 8

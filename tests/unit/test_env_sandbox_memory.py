@@ -15,8 +15,8 @@ from env.server.sandbox.usage import Usage, added, private, usage
 class World:
     """A ledger and the names of the workers that it ended."""
 
-    def __init__(self, budget: int) -> None:
-        self.ledger = Ledger(budget)
+    def __init__(self, budget: int, most: int | None = None) -> None:
+        self.ledger = Ledger(budget, most)
         self.ended: list[str] = []
         self.holdings: dict[str, Holding] = {}
 
@@ -52,6 +52,15 @@ def test_many_small_workers_of_one_session_do_not_end_a_neighbours_larger_one() 
     assert world.ended
     assert all(name.startswith("greedy") for name in world.ended)
     assert world.ledger.total <= 1000
+
+
+def test_of_too_many_workers_the_largest_session_loses_its_largest() -> None:
+    world = World(1000, most=12)
+    for n in range(10):
+        world.holds("greedy", str(n), n)
+    for n in range(6):
+        world.holds("honest", str(n), 90)
+    assert world.ended == ["greedy9", "greedy8", "greedy7", "greedy6"]
 
 
 def test_what_an_ended_worker_reports_late_counts_no_more() -> None:

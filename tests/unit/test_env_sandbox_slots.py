@@ -44,6 +44,16 @@ def test_the_front_lane_comes_first_and_the_background_never_starves() -> None:
     assert got.count("slow") == 2
 
 
+def test_the_next_cell_of_a_session_that_slept_in_a_slot_waits_behind() -> None:
+    slots = Slots(1)
+    slots.defer("asleep")
+    assert order(slots, [("asleep", False), ("b", False), ("asleep", False)]) == [
+        "b",
+        "asleep",
+        "asleep",
+    ]
+
+
 def test_free_slots_need_no_waiting_and_no_more_cells_run_than_there_are() -> None:
     slots = Slots(2)
     slots.enter("a")

@@ -8,7 +8,13 @@ The policy's mistakes are values (`CellDone.error`); `SandboxError` means that t
 failed. Neighbours: only `env/server` imports this; `inside/` runs in other processes.
 """
 
-from env.server.sandbox.host import TYPICAL_FRAMES, Sandbox, SandboxHost
+from env.server.sandbox.host import (
+    TYPICAL_FRAMES,
+    Sandbox,
+    SandboxHost,
+    hard_descriptors,
+    most_workers,
+)
 from env.server.sandbox.repl import Repl
 from env.server.sandbox.results import UNSET, CellDone, CellError, SubCall
 from env.server.sandbox.wire import MAX_ANSWER
@@ -23,4 +29,6 @@ __all__ = [
     "Sandbox",
     "SandboxHost",
     "SubCall",
+    "hard_descriptors",
+    "most_workers",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import resource
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -27,6 +28,9 @@ _LIFE_CELLS = 100
 
 TYPICAL_FRAMES = 9
 """Living frames of a typical large episode: a root and eight children."""
+
+SERVER_DESCRIPTORS = 8
+"""Descriptors of the server itself, as measured."""
 
 _REPL_SHARE = 0.5
 """Share of the memory that REPLs may hold; the server, and cells that grow, need the rest."""
@@ -73,7 +77,7 @@ class SandboxHost:
         self._shared = Shared(
             # More cells than processors would only wait for each other.
             Slots(min(settings.running_cells, len(os.sched_getaffinity(0)))),
-            Ledger(int(total * _REPL_SHARE)),
+            Ledger(int(total * _REPL_SHARE), most_workers(hard_descriptors(), settings.templates)),
             ("no_new_privs", "rlimits", *(("seccomp",) if self._seccomp else ())),
         )
         self._lock = threading.Lock()
@@ -160,6 +164,25 @@ class SandboxHost:
                 self._zygote.close()
                 self._zygote = Zygote(self._bpf, self._preload, self._relieve)
             return self._zygote
+
+
+def hard_descriptors() -> int | None:
+    """Open files that this process may have if it raises its soft limit; None without a limit."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return None if hard == resource.RLIM_INFINITY else hard
+
+
+def most_workers(descriptors: int | None, templates: int) -> int | None:
+    """Workers that may live at a time: each holds a descriptor, and each session one more.
+
+    Args:
+        descriptors: as of `hard_descriptors`.
+        templates: number of contexts kept loaded; each holds a descriptor.
+    """
+    if descriptors is None:
+        return None
+    sessions = (descriptors - SERVER_DESCRIPTORS - templates) // (TYPICAL_FRAMES + 1)
+    return TYPICAL_FRAMES * max(1, sessions)
 
 
 def _folders(modules: Sequence[str]) -> dict[str, str]:

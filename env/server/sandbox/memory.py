@@ -3,6 +3,9 @@
 A worker's memory changes only while its cell runs, and is read then (`usage.py`). Over the budget,
 the worker that holds most beyond its fair share is ended. A session's share is the budget over the
 sessions, a worker's share that of its session over its workers. So nobody within a share is ended.
+
+Each worker holds a descriptor of the server as well. If there are too many workers, the session
+with the most of them loses the one that holds most memory.
 """
 
 from __future__ import annotations
@@ -43,11 +46,11 @@ def _cgroup(controller: str) -> str:
 
 
 class Holding:
-    """Memory of one worker, as the ledger knows it.
+    """One worker, as the ledger knows it.
 
     Args:
         session: session that it belongs to.
-        end: kills the worker.
+        end: ends the worker and frees its descriptor; any thread may call it.
     """
 
     def __init__(self, session: object, end: Callable[[], None]) -> None:
@@ -59,14 +62,16 @@ class Holding:
 
 
 class Ledger:
-    """Memory of all living workers. Thread-safe.
+    """Memory and number of all living workers. Thread-safe.
 
     Args:
         budget: bytes that they may hold together.
+        most: number of them; None without a limit.
     """
 
-    def __init__(self, budget: int) -> None:
+    def __init__(self, budget: int, most: int | None = None) -> None:
         self.budget = budget
+        self.most = most
         self._lock = threading.Lock()
         self._holdings: set[Holding] = set()
         self._workers: Counter[object] = Counter()
@@ -82,7 +87,7 @@ class Ledger:
         return self._total + size - holding.bytes > self.budget
 
     def note(self, holding: Holding, size: int) -> None:
-        """Record what a worker holds now; end workers if all together hold too much.
+        """Record what a worker holds now; end workers if they hold too much or are too many.
 
         Args:
             holding: the worker; the first call adds it.
@@ -97,11 +102,10 @@ class Ledger:
                 self._workers[holding.session] += 1
             self._total += size - holding.bytes
             holding.bytes = size
+            while self.most is not None and len(self._holdings) > self.most:
+                victims.append(self._evict(max(self._holdings, key=self._crowding)))
             while self._total > self.budget and len(self._holdings) > 1:
-                victim = max(self._holdings, key=self._excess)
-                victim.evicted = True
-                self._remove(victim)
-                victims.append(victim)
+                victims.append(self._evict(max(self._holdings, key=self._excess)))
         for victim in victims:
             victim.end()
 
@@ -120,6 +124,14 @@ class Ledger:
     def _excess(self, holding: Holding) -> float:
         share = self.budget / len(self._workers) / self._workers[holding.session]
         return holding.bytes - share
+
+    def _crowding(self, holding: Holding) -> tuple[int, int]:
+        return self._workers[holding.session], holding.bytes
+
+    def _evict(self, holding: Holding) -> Holding:
+        holding.evicted = True
+        self._remove(holding)
+        return holding
 
     def _remove(self, holding: Holding) -> None:
         self._holdings.remove(holding)

@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable
 
 from env.errors import SandboxError
-from env.server.sandbox import memory, usage
+from env.server.sandbox import usage
+from env.server.sandbox.memory import Holding
 from env.server.sandbox.spawner import Spawner
 from env.server.sandbox.wire import Inbox, WireFrame
 
@@ -25,12 +26,12 @@ class WorkerProcess:
 
     Args:
         spawner: Process to fork the worker from.
-        session: Whose share of the memory it uses.
+        holding: Its entry in the ledger.
     """
 
-    def __init__(self, spawner: Spawner, session: object) -> None:
+    def __init__(self, spawner: Spawner, holding: Holding) -> None:
         self._spawner = spawner
-        self.holding = memory.Holding(session, self.kill)
+        self.holding = holding
         self.pid, self._channel = spawner.fork()
         self._inbox = Inbox(self._channel)
         self._poll = select.poll()  # not select(): descriptors may exceed 1024

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from env.errors import SandboxError
 from env.server.sandbox import clock
 from env.server.sandbox.clock import CellClock
-from env.server.sandbox.memory import Ledger
+from env.server.sandbox.memory import Holding, Ledger
 from env.server.sandbox.process import WorkerGoneError, WorkerProcess
 from env.server.sandbox.results import (
     MAX_FINALS,
@@ -164,13 +164,8 @@ class Repl:
         self._pending = False
         if worker.holding.evicted:
             return self._replace(worker, cell, "evicted")
-        self._slots.enter(self._session, cell.background)
-        # No reading of the kernel's figures: a short cell ends before anybody needs them.
-        cell.clock.resume(time.monotonic(), clock.Reading(worker.cpu_s(), None, ""))
-        cell.reading_s = worker.reading_s
         try:
-            worker.signal(signal.SIGCONT)
-            result = self._converse(worker, cell, message)
+            result, full = self._in_slot(worker, cell, message)
         except BadFrameError:
             return self._replace(worker, cell, "killed")
         except _HardLimitError:
@@ -182,15 +177,39 @@ class Repl:
         except SandboxError:
             self._drop()
             raise
-        finally:
-            self._slots.leave()
         if isinstance(result, SubCall):
             self._pending = True
-        worker.signal(signal.SIGSTOP)
-        self._weigh(worker)
+        elif full:
+            return self._replace(worker, cell, "memory", result)
+        self._rest(worker)
         return result
 
-    def _converse(self, worker: WorkerProcess, cell: _Cell, message: bytes) -> CellDone | SubCall:
+    def _in_slot(
+        self, worker: WorkerProcess, cell: _Cell, message: bytes
+    ) -> tuple[CellDone | SubCall, bool]:
+        """Run the cell in a slot; return its result, and whether its memory is full.
+
+        A worker that will be replaced gives the slot back first: cells of other sessions need not
+        wait for a fork.
+        """
+        self._slots.enter(self._session, cell.background)
+        try:
+            # No reading of the kernel's figures: a short cell ends before anybody needs them.
+            cell.clock.resume(time.monotonic(), clock.Reading(worker.cpu_s(), None, ""))
+            cell.reading_s = worker.reading_s
+            worker.signal(signal.SIGCONT)
+            result = self._converse(worker, cell, message)
+            worker.signal(signal.SIGSTOP)
+            return result
+        except (BadFrameError, _HardLimitError, _StarvedError):
+            worker.kill()
+            raise
+        finally:
+            self._slots.leave()
+
+    def _converse(
+        self, worker: WorkerProcess, cell: _Cell, message: bytes
+    ) -> tuple[CellDone | SubCall, bool]:
         worker.send(message, lambda: self._budget(worker, cell, sending=True))
         while True:
             frame = worker.receive(lambda: self._budget(worker, cell))
@@ -207,20 +226,13 @@ class Repl:
             elif frame.kind == "call":
                 reading_s = worker.reading_s - cell.reading_s
                 cell.clock.pause(time.monotonic(), worker.cpu_s(), reading_s)
-                return sub_call(frame.value)
+                return sub_call(frame.value), False
             elif frame.kind == "done":
                 cell.cpu_s = worker.cpu_s() - cell.cpu_start
-                return self._done(worker, cell, frame.value)
+                chars = self._limits.observation_chars
+                return cell_done(frame.value, chars, cell.soft, cell.final, cell.cpu_s)
             else:
                 raise BadFrameError("a message out of order")
-
-    def _done(self, worker: WorkerProcess, cell: _Cell, value: JSONValue) -> CellDone:
-        done, full = cell_done(
-            value, self._limits.observation_chars, cell.soft, cell.final, cell.cpu_s
-        )
-        if full:
-            return self._replace(worker, cell, "memory", done)
-        return done
 
     def _budget(self, worker: WorkerProcess, cell: _Cell, sending: bool = False) -> float:
         """Enforce the limits; return the seconds until the next check.
@@ -261,6 +273,7 @@ class Repl:
         cell.clock.tick(now, reading, worker.reading_s - cell.reading_s, idle)
         cell.reading_s = worker.reading_s
         if cell.clock.asleep:
+            self._slots.defer(self._session)
             raise BadFrameError("it reads the channel, and nobody owes it an answer")
         self._weigh(worker)
         cell.background = cell.background or reading.cpu_s - cell.cpu_start > FRONT_CPU_S
@@ -278,6 +291,29 @@ class Repl:
             size = worker.held_bytes(exact=True)
         if size is not None:
             self._ledger.note(worker.holding, size)
+
+    def _rest(self, worker: WorkerProcess) -> None:
+        """Weigh a worker that was stopped; if it was ended to make room, free its descriptor."""
+        self._weigh(worker)
+        if worker.holding.evicted:
+            with contextlib.suppress(SandboxError):
+                worker.end()
+
+    def _make_room(self) -> None:
+        """End the worker for the ledger, in any thread, and free its descriptor.
+
+        While a cell runs, its own thread frees it: it sees a closed channel.
+        """
+        worker = self._worker
+        if worker is None:
+            return
+        worker.kill()
+        if self._lock.acquire(blocking=False):
+            try:
+                with contextlib.suppress(SandboxError):
+                    worker.end()
+            finally:
+                self._lock.release()
 
     def _replace(
         self,
@@ -326,7 +362,13 @@ class Repl:
 
     def _start_from(self, spawner: Spawner, init: bytes) -> tuple[str, ...]:
         """Fork a worker, load the context and check the layers that hold; return them."""
-        worker = self._worker = WorkerProcess(spawner, self._session)
+        holding = Holding(self._session, self._make_room)
+        self._ledger.note(holding, 0)
+        try:
+            worker = self._worker = WorkerProcess(spawner, holding)
+        except SandboxError:
+            self._ledger.drop(holding)
+            raise
         deadline = time.monotonic() + _START_S
 
         def budget() -> float:
@@ -345,7 +387,7 @@ class Repl:
                     f"A sandbox process started without {', '.join(missing) or 'its report'}."
                 )
             worker.signal(signal.SIGSTOP)
-            self._weigh(worker)
+            self._rest(worker)
         except (WorkerGoneError, BadFrameError):
             self._drop()
             raise SandboxError(

@@ -14,6 +14,9 @@ FRONT_CPU_S = 0.1
 _BACKGROUND_SHARE = 4
 """Every so many grants, the background lane comes first, so that it never starves."""
 
+_DEFERRED = 4096
+"""Sessions that are remembered; one that has ended is forgotten with all others."""
+
 
 class _Waiter:
     def __init__(self) -> None:
@@ -53,6 +56,7 @@ class Slots:
         self._front = _Lane()
         self._background = _Lane()
         self._grants = 0
+        self._deferred: set[int] = set()
 
     def enter(self, session: object, background: bool = False) -> None:
         """Wait for a slot.
@@ -62,6 +66,9 @@ class Slots:
             background: the lane.
         """
         with self._lock:
+            if id(session) in self._deferred:
+                self._deferred.remove(id(session))
+                background = True
             if self._free and not self._front and not self._background:
                 self._free -= 1
                 return
@@ -69,6 +76,13 @@ class Slots:
             (self._background if background else self._front).add(session, waiter)
             self._grant()
         waiter.granted.wait()
+
+    def defer(self, session: object) -> None:
+        """Put the session's next cell into the background lane: the last one held a slot asleep."""
+        with self._lock:
+            if len(self._deferred) >= _DEFERRED:
+                self._deferred.clear()
+            self._deferred.add(id(session))
 
     def leave(self) -> None:
         """Give the slot back."""
