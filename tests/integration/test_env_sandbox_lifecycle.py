@@ -418,6 +418,6 @@ def test_what_is_named_twice_is_sent_once() -> None:
 def test_an_answer_larger_than_any_reader_needs_is_refused(
     box: SandboxHost, more: int, error: str | None
 ) -> None:
-    event = box.open(None).run(f"FINAL(['x' * 100_000] * 10 + ['x' * {more}])")
+    event = box.open(None).run(f"FINAL(['x' * 99_998] * 10 + ['x' * (4 + {more})])")
     assert isinstance(event, CellDone)
     assert event.error == error
