@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-_EXACT_SHARE = 0.04
+_EXACT_SHARE = 0.01
 """Limit of the CPU time for exact readings, as a share of the worker's."""
 _COST_S = 0.0005
 """CPU seconds of a worker's first exact reading, as assumed."""
