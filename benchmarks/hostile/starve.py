@@ -26,7 +26,12 @@ from benchmarks.hostile.server import SMALL, Limits, Server, serve
 from env.errors import EpisodeError
 from env.models import RLMAction, RLMObservation
 
-HOSTILE = {"endless loop": LOOP, "sleep": "import time\ntime.sleep(60)", "channel read": READ}
+LATER = f"""import time
+while time.process_time() < 0.2:
+    pass
+{READ}"""
+"""A sleep in the background lane. `time.sleep` raises, so the channel is the only bed."""
+HOSTILE = {"endless loop": LOOP, "sleep at once": READ, "sleep later": LATER}
 HONEST = "n = 0\nfor i in range(10_000_000):\n    n += i\nprint('sum', n)"
 """About half a second of CPU time."""
 _LOAD = 8

@@ -2,14 +2,15 @@
 
 CPU time differs between two runs of the same code. So a limit stops a cell at different moments,
 after different work. Here a cell that reaches the limit leaves nothing, and a cell far below it
-costs nothing. A cell between makes the episode void. Pure; `tree.py` calls it.
+costs nothing. A cell between makes the episode void, and so does a REPL that was ended to make room
+for neighbours. Pure; `tree.py` calls it.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from env.models import CALLED, NEAR
+from env.models import CALLED, CROWDED, NEAR
 from env.server.sandbox import CellDone, CellError
 
 _SURE = 0.5
@@ -30,6 +31,8 @@ def repeatable_cell(cell: CellDone, limit_s: float, called: bool) -> CellDone | 
     """
     if cell.error == "starved":
         return cell
+    if cell.error == "evicted":
+        return CROWDED
     if cell.error in ("cpu", "wall") or cell.cpu_s >= limit_s:
         if called:
             return CALLED

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from env.models import CALLED, NEAR, FrameTurn
+from env.models import CALLED, CROWDED, NEAR, FrameTurn
 from env.server.deterministic import repeatable_cell
 from env.server.sandbox import CellDone, SandboxHost
 from env.server.tree import Tree
@@ -40,6 +40,8 @@ def test_a_cell_stopped_by_its_own_time_loses_everything_too():
 
 def test_a_cell_that_ends_near_its_limit_makes_the_episode_void():
     assert repeatable_cell(CellDone(stdout="7", cpu_s=1.5), 2.0, called=False) == NEAR
+    evicted = CellDone(stdout="", error="evicted", variables_lost=True)
+    assert repeatable_cell(evicted, 2.0, called=False) == CROWDED
     starved = CellDone(stdout="", error="starved", cpu_s=1.5)
     assert not isinstance(repeatable_cell(starved, 2.0, called=False), str)  # the tree voids it
 

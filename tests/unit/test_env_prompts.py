@@ -147,3 +147,8 @@ def test_other_texts_stay_as_they_are(text: str) -> None:
 
 def test_lone_surrogates_do_not_reach_the_wire() -> None:
     prompts.cell_message("a \ud800 b", 0, [], "", LIMITS).encode("utf-8")
+
+
+def test_a_cell_that_slept_reads_why_it_was_stopped() -> None:
+    text = prompts.stopped_message("killed", LimitSettings(), variables_lost=True)
+    assert "waited for what never comes" in text

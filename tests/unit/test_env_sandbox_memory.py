@@ -128,3 +128,20 @@ def test_a_container_of_less_memory_counts(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(memory.Path, "read_text", read)
     assert machine_bytes() == 1 << 30
+
+
+def test_a_limit_of_a_group_above_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {
+        "/proc/self/cgroup": "0::/slice/job/step\n",
+        "/sys/fs/cgroup/slice/job/step/memory.max": "max\n",
+        "/sys/fs/cgroup/slice/job/memory.max": "268435456\n",
+        "/sys/fs/cgroup/slice/memory.max": "536870912\n",
+    }
+
+    def read(path: Path, *args: object, **kwargs: object) -> str:
+        if str(path) not in files:
+            raise FileNotFoundError
+        return files[str(path)]
+
+    monkeypatch.setattr(memory.Path, "read_text", read)
+    assert machine_bytes() == 256 << 20

@@ -14,18 +14,19 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def machine_bytes() -> int:
-    """Memory of this machine, or of the container if that has less."""
+    """Memory of this machine, or of the container or group of processes that has least."""
     found = [os.sysconf("SC_PHYS_PAGES") * _PAGE]
     for folder, name in (("", "memory.max"), ("memory", "memory.limit_in_bytes")):
-        for group in (_cgroup(folder), ""):
+        group = PurePosixPath("/", _cgroup(folder))
+        for place in (group, *group.parents):  # each of them limits those below
             try:
-                path = Path("/sys/fs/cgroup", folder, group.lstrip("/"), name)
+                path = Path("/sys/fs/cgroup", folder, *place.parts[1:], name)
                 found.append(int(path.read_text()))
             except (OSError, ValueError):  # no such group, or it says "max"
                 continue

@@ -14,8 +14,8 @@ SubCallName = Literal["llm_query", "llm_query_batched", "rlm_query", "rlm_query_
 CellError = Literal[
     "exception", "syntax", "cpu", "wall", "memory", "evicted", "exit", "killed", "starved"
 ]
-"""`evicted`: the server was short of memory, and this REPL held most beyond its share.
-`exit`: it ended its interpreter. `killed`: it crashed it, or violated the protocol.
+"""`evicted`: the server was short of memory or descriptors, and this REPL or its session held most.
+`exit`: it ended its interpreter. `killed`: it crashed it, slept, or violated the protocol.
 `starved`: the machine did not let it run; not the policy's fault."""
 
 
