@@ -151,7 +151,7 @@ def stopped_message(error: str, limits: LimitSettings, variables_lost: bool) -> 
         "cpu": f"stopped after {limits.cell_cpu_s:g} s of CPU time",
         "wall": f"stopped after {limits.cell_wall_s:g} s",
         "memory": f"stopped at {limits.memory_mb} MB of memory",
-        "evicted": "stopped because the server ran short of memory or REPLs, and this episode held the most",
+        "evicted": "stopped because the server ran short of room, and this episode held the most",
         "exit": "the code ended its own process",
     }.get(error, "the code was stopped: it crashed its process, or waited for what never comes")
     return f"error: {sentence}" + (f"\n{LOST}" if variables_lost else "")
