@@ -24,6 +24,7 @@ from tasks.deployment.local import local_server
 from tasks.tracking import runs
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A file's tests run in one process, as do those of one `xdist_group`; the longest begin."""
     items.sort(key=lambda item: item.path.parent.name != "chain")

@@ -30,7 +30,7 @@ PACKAGES = (
     "trl.trainer.grpo_trainer",
     "websockets.asyncio.client",
 )
-"""What stages import; nothing of the project, whose modules each stage imports anew."""
+"""Slow imports of stages; nothing of the project, whose modules each stage imports itself."""
 CLIENT = """#!{python} -ISE
 import json, os, socket, sys
 asked = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
