@@ -202,8 +202,13 @@ def _arrives(protocol: Any) -> bool:
 
 
 def _waits(protocol: Any) -> bool:
-    """Whether a connection has no request under way; WebSockets wait only while they close."""
+    """Whether a connection has no request under way, or an answer that its client does not read.
+
+    WebSockets wait only while they close: the guard limits their answers.
+    """
     if protocol.transport.is_closing() or getattr(protocol, "close_sent", False):
+        return True
+    if getattr(getattr(protocol, "flow", None), "write_paused", False):
         return True
     cycle = getattr(protocol, "cycle", protocol)
     return cycle is None or bool(getattr(cycle, "response_complete", False))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import AsyncExitStack
 from typing import Any
 
 from fastapi.exceptions import RequestValidationError
@@ -21,7 +22,10 @@ _BODY_BYTES, _MCP_BYTES = 256_000, 4_096
 _BODY_S = 10.0
 """Seconds for a whole body."""
 _BODIES, _HANDLED = 16, 64
-"""Requests whose body arrives, and requests that a route works on, at the same time."""
+"""Requests whose body arrives, and requests that a route works on, at the same time.
+
+A route has done its work when its answer begins: a client that reads nothing blocks no other.
+"""
 _CLOSE = {"connection": "close"}
 
 
@@ -97,8 +101,14 @@ class RequestLimits:
             detail = {"detail": "too many requests at the same time; try again later"}
             await JSONResponse(detail, 503, _CLOSE)(scope, receive, send)
             return
-        async with self._handled:
-            await self._app(scope, receive, send)
+        async with AsyncExitStack() as place:
+            await place.enter_async_context(self._handled)
+
+            async def answer(message: Message) -> None:
+                await place.aclose()
+                await send(message)
+
+            await self._app(scope, receive, answer)
 
 
 async def short_errors(_: Request, error: Exception) -> JSONResponse:

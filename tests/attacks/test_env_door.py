@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 from openenv.cli._validation import validate_running_environment
 from websockets.exceptions import InvalidStatus
@@ -34,10 +35,20 @@ WAYS = {
     "uvicorn": ["-m", "uvicorn", "env.server.app:app"],
 }
 SETTINGS = "prepare: {synthetic: {collections: {train: 2, validation: 1, test: 1}}}"
+SMALL_BUFFERS = """\
+import socket
+listen = socket.socket.listen
+def small(self, *backlog):
+    self.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
+    listen(self, *backlog)
+socket.socket.listen = small
+"""
+"""The server's `sitecustomize`: its kernel keeps 4 MB for a client that reads nothing, else."""
 UPGRADE = (
     "GET /ws HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
     "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
 )
+PAGE = "GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
 RESET = '{"type":"reset","data":{"seed":0}}'
 
 
@@ -61,6 +72,15 @@ class Server:
         opened.sendall(first.encode())
         return opened
 
+    def holds(self, opened: socket.socket) -> bool:
+        """Whether the server has not closed a connection; closing does not reach its client."""
+        peers = {
+            (link.raddr.ip, link.raddr.port)
+            for link in psutil.Process(self.process.pid).net_connections("tcp")
+            if link.raddr
+        }
+        return opened.getsockname() in peers
+
     def rss_mb(self) -> float:
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(re.findall(r"VmRSS:\s+(\d+)", status)[0]) / 1024
@@ -72,13 +92,14 @@ def start(way: str, folder: Path) -> Server:
         port = probe.getsockname()[1]
     settings = folder / "settings.yaml"
     settings.write_text(SETTINGS)
+    (folder / "sitecustomize.py").write_text(SMALL_BUFFERS)
     log = folder / f"{way}.log"
     with log.open("wb") as stream:
         process = subprocess.Popen(
             [sys.executable, *WAYS[way], "--port", str(port)],
             env={
                 **os.environ,
-                "PYTHONPATH": str(ROOT),
+                "PYTHONPATH": f"{folder}:{ROOT}",
                 "RLM_SETTINGS": str(settings),
                 "RLM_DATA": "",
             },
@@ -113,6 +134,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Serv
                     f"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n{half}"
                 ),
                 "half a body": server.tcp(body),
+                "unread answers": server.tcp(PAGE * 50),
             }
         yield both
     finally:
@@ -290,6 +312,22 @@ def test_a_slow_client_is_cut_off_after_ten_seconds(server: Server, what: str) -
             answer += part
     assert 8 < time.monotonic() - server.started < 25
     assert (b" 408 " in answer) == (what == "half a body")
+
+
+def test_a_client_that_reads_no_answer_is_cut_off(server: Server) -> None:
+    opened = server.slow["unread answers"]
+    while server.holds(opened):
+        assert time.monotonic() - server.started < 25
+        time.sleep(0.1)
+
+
+def test_clients_that_read_no_answer_lock_nobody_out(server: Server) -> None:
+    with ExitStack() as stack:
+        unread = [stack.enter_context(server.tcp(PAGE * 50)) for _ in range(70)]
+        time.sleep(1.0)
+        for _ in range(3):
+            assert httpx.get(f"{server.url}/health").status_code == 200
+        assert all(map(server.holds, unread))
 
 
 @pytest.mark.parametrize("first", ["", UPGRADE], ids=["nothing", "sockets"])

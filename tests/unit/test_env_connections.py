@@ -73,18 +73,19 @@ def test_sizes_are_set_in_uvicorns_configuration() -> None:
 def test_late_connections_are_closed_and_busy_ones_are_not(few: list[bool]) -> None:
     async def story() -> list[bool]:
         server = Server()
-        _, busy, answered, closing, refused, bloated, socket = made = server.accepts(7)
-        busy.cycle = bloated.cycle = SimpleNamespace(response_complete=False)
+        _, busy, answered, closing, refused, bloated, unread, socket = made = server.accepts(8)
+        busy.cycle = bloated.cycle = unread.cycle = SimpleNamespace(response_complete=False)
         answered.cycle = SimpleNamespace(response_complete=True)
         del socket.cycle, closing.cycle, refused.cycle  # WebSockets
         closing.closing = refused.close_sent = True
         bloated.unsent = 100 << 20
+        unread.flow = SimpleNamespace(write_paused=True)
         watch = asyncio.create_task(server.connections.watch())
         await asyncio.sleep(0.3)
         watch.cancel()
         return server.live(made)
 
-    assert asyncio.run(story()) == [False, True, False, False, False, False, True]
+    assert asyncio.run(story()) == [False, True, False, False, False, False, False, True]
 
 
 def test_the_oldest_make_room_when_descriptors_are_few(few: list[bool]) -> None:

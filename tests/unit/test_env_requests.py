@@ -135,3 +135,26 @@ def test_requests_beyond_the_limit_are_refused_in_words() -> None:
     start, body = asyncio.run(both())
     assert start["status"] == 503
     assert "try again later" in body["body"].decode()
+
+
+def test_an_answer_that_nobody_reads_keeps_no_place() -> None:
+    async def both() -> list[Message]:
+        limits = RequestLimits(echo, handled=1)
+        sent: list[Message] = []
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+
+        async def unread(message: Message) -> None:
+            await asyncio.Event().wait()
+
+        async def receive() -> Message:
+            raise AssertionError
+
+        stuck = asyncio.create_task(limits(scope_of("/health", None), receive, unread))
+        await asyncio.sleep(0)
+        await limits(scope_of("/health", None), receive, send)
+        stuck.cancel()
+        return sent
+
+    assert asyncio.run(both())[0]["status"] == 200
