@@ -110,7 +110,10 @@ class AnswerMetrics(_Wire):
 
 
 class ProblemCard(_Wire):
-    """Facts about the current problem that a client may know. `tier` comes only with `done`."""
+    """Facts about the current problem that a client may know. `tier` comes only with `done`.
+
+    `difficulty` is empty where it would reveal the number of papers with gold.
+    """
 
     problem_id: str
     collection_id: str

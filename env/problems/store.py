@@ -89,8 +89,12 @@ class ProblemStore:
 
         return cls(generate(settings), f"synthetic, seed {settings.seed}")
 
-    def of_splits(self, splits: Collection[str]) -> ProblemStore:
+    def of_splits(self, splits: Collection[str], with_difficulty: bool = True) -> ProblemStore:
         """Store of the problems of some splits, in which all others are unknown.
+
+        Args:
+            splits: names of the splits.
+            with_difficulty: whether problems keep their difficulty; without it, they have "".
 
         Raises:
             SettingsError: no problem has one of these splits.
@@ -100,7 +104,10 @@ class ProblemStore:
             raise SettingsError(
                 f"{self.source}: contains no problem of {', '.join(splits)}. Change env.splits."
             )
-        return ProblemStore((self._rows[problem_id] for problem_id in found), self.source)
+        rows: Iterable[Mapping[str, Any] | Problem] = map(self._rows.__getitem__, found)
+        if not with_difficulty:
+            rows = map(_without_difficulty, rows)
+        return ProblemStore(rows, self.source)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -158,6 +165,12 @@ class ProblemStore:
     def most_gold_papers(self) -> int:
         """Largest number of gold papers of a question."""
         return max(map(_gold_papers, self._rows.values()))
+
+
+def _without_difficulty(row: Mapping[str, Any] | Problem) -> Mapping[str, Any] | Problem:
+    if isinstance(row, Problem):
+        return row.model_copy(update={"difficulty": ""})
+    return {**row, "difficulty": ""}
 
 
 def _gold_papers(row: Mapping[str, Any] | Problem) -> int:

@@ -79,7 +79,7 @@ class RLMMetadata(EnvironmentMetadata):
     problems: int
     """Number of problems that a client without the owner's key may play."""
     difficulties: list[str]
-    """Difficulties of the default split."""
+    """Difficulties of the default split; empty where a client without the key may not know them."""
     problem_source: str
     splits: list[str] | None
     """Splits that a client without the owner's key may play, with rounded figures; None: all."""
@@ -228,7 +228,7 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
             prompt_style=env.prompt_style,
             rules=rules(env, service.settings.rewards),
             problems=len(problems),
-            difficulties=problems.difficulties(DEFAULT_SPLIT),
+            difficulties=list(filter(None, problems.difficulties(DEFAULT_SPLIT))),
             problem_source=problems.source,
             splits=env.splits,
             max_sessions=sessions,

@@ -185,7 +185,9 @@ class Service:
         self._open = problems
         if settings.env.splits is not None:
             auth.hide_secrets("uvicorn.error")
-            self._open = problems.of_splits(settings.env.splits)
+            # In other sources, the difficulty follows from the number of papers with gold.
+            generated = settings.prepare.source == "synthetic"
+            self._open = problems.of_splits(settings.env.splits, with_difficulty=generated)
         self._host: SandboxHost | None = None
         self._lock = threading.Lock()
 
@@ -211,6 +213,8 @@ class Service:
 
     def problems_for(self, owner_key: str | None = None) -> ProblemStore:
         """Problems that a client may play: all, or without the owner's key those of `env.splits`.
+
+        Without the key, only generated problems have a difficulty.
 
         Raises:
             RefusedError: the key is wrong.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,12 +12,12 @@ import pytest
 from env import auth
 from env.errors import RefusedError, SettingsError
 from env.models import AnswerMetrics
-from env.problems.schema import Problem
+from env.problems.schema import Problem, to_row
 from env.problems.settings import SyntheticSettings
 from env.problems.store import ProblemStore
 from env.server.environment import RLMEnvironment
 from env.server.rounding import _two_digits, rounded
-from env.server.service import ServerSettings, Service, read_settings
+from env.server.service import PrepareSection, ServerSettings, Service, read_settings
 from env.settings import EnvSettings
 from rewards.combine import EpisodeFacts, score
 from rewards.settings import RewardSettings
@@ -32,10 +33,16 @@ Line = tuple[str, int, int]
 Figures = dict[str, Any]
 
 
-def service(splits: list[str] | None = None, key: str | None = KEY) -> Service:
+def service(
+    splits: list[str] | None = None,
+    key: str | None = KEY,
+    source: str = "synthetic",
+    store: ProblemStore = STORE,
+) -> Service:
     environ = {} if key is None else {auth.OWNER_KEY: key}
     env = EnvSettings.model_validate({"splits": splits or ["train"]})
-    return Service(read_settings(environ).model_copy(update={"env": env}), STORE)
+    update = {"env": env, "prepare": PrepareSection(source=source)}
+    return Service(read_settings(environ).model_copy(update=update), store)
 
 
 def test_by_default_everyone_plays_every_problem() -> None:
@@ -73,6 +80,18 @@ def test_splits_without_problems_stop_the_server() -> None:
     env = EnvSettings(splits=["test"])
     with pytest.raises(SettingsError, match=r"no problem of test\. Change env\.splits"):
         Service(ServerSettings(env=env), only_train)
+
+
+def test_without_the_key_no_difficulty_tells_the_number_of_gold_papers() -> None:
+    for rows in ([to_row(STORE.get(name)) for name in STORE.ids()], map(STORE.get, STORE.ids())):
+        store = ProblemStore(rows, "files")
+        of_files = partial(service, source="files", store=store)
+        seen = of_files().problems_for()
+        assert seen.difficulties() == [""]
+        assert {seen.get(name).difficulty for name in seen.ids()} == {""}
+        assert RLMEnvironment(of_files).reset(difficulty="easy").refused
+        assert of_files().problems_for(KEY).difficulties() == STORE.difficulties()
+    assert service().problems_for().difficulties() == STORE.difficulties()
 
 
 def refusal(environment: RLMEnvironment, **arguments: Any) -> str:

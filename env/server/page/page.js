@@ -180,7 +180,7 @@ function drawFacts({ problem, counters }) {
   $("facts-card").hidden = false;
   pairs($("facts"), [
     ["problem", problem.problem_id],
-    ["difficulty", problem.difficulty],
+    ...(problem.difficulty ? [["difficulty", problem.difficulty]] : []),
     ["papers", problem.papers],
     ...(problem.tier ? [["tier", problem.tier]] : []),
     ["turns", counters.turns],
