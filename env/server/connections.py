@@ -27,10 +27,18 @@ _HANDSHAKE_S = 100.0
 """Seconds after which a connection never arrives: asyncio ends a TLS handshake sooner."""
 _WAITING = 2048
 """Connections without a request, as many as uvicorn accepts at once; the oldest make room."""
-_SPARE = 32
-"""Descriptors that are kept free for the sandbox."""
+_SPARE = 8
+"""Descriptors that are kept free for the sandbox.
+
+`capacity.RESERVE` leaves more than these when all sessions play, so that a new client reads why the
+server refuses it.
+"""
 _UNSENT_BYTES, _FRAGMENTS = 32 << 20, 10_000
 """Limits of what one client can leave in memory: unread answers, parts of a message."""
+_FULL = (
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nContent-Length: 51\r\n"
+    b"Connection: close\r\n\r\nthis server has no free descriptor; try again later"
+)
 _OUT_OF_DESCRIPTORS = "socket.accept() out of system resource"
 
 
@@ -154,7 +162,9 @@ class _Refusal(asyncio.Protocol):
     """A connection that there is no descriptor for."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Close it."""
+        """Say so, whatever the client wants, and close it."""
+        assert isinstance(transport, asyncio.WriteTransport)
+        transport.write(_FULL)
         transport.close()
 
 

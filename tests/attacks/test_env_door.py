@@ -156,6 +156,23 @@ def said(session: ClientConnection) -> Any:
     return answer["data"].get("code", answer["type"])
 
 
+def plays_nine_frames(session: ClientConnection) -> None:
+    """Begin an episode whose root and eight children hold a REPL each."""
+    call = "```repl\nrlm_query_batched(['a'] * 8)\n```"
+    session.send(RESET)
+    assert said(session) == "observation"
+    turns = [{"frame": 0, "text": call}]
+    for frames in (8, 8):
+        session.send(json.dumps({"type": "step", "data": {"turns": turns}}))
+        seen = json.loads(session.recv(timeout=30))["data"]["observation"]
+        turns = [
+            {"frame": view["frame"], "text": "```repl\nx = 1\n```"}
+            for view in seen["frames"]
+            if view["status"] == "ready"
+        ]
+        assert len(turns) == frames
+
+
 def plays(server: Server) -> bool:
     """Whether a new client gets an episode, with a REPL."""
     with server.session() as session:
@@ -284,8 +301,7 @@ def test_a_session_beyond_the_limit_reads_why(server: Server) -> None:
     with ExitStack() as stack:
         for _ in range(SESSIONS):
             session = stack.enter_context(server.session())
-            session.send(RESET)
-            assert said(session) == "observation"
+            plays_nine_frames(session)
         beyond = stack.enter_context(server.session())
         data = json.loads(beyond.recv(timeout=30))["data"]
         assert data["code"] == "CAPACITY_REACHED"

@@ -101,6 +101,34 @@ def test_the_oldest_make_room_when_descriptors_are_few(few: list[bool]) -> None:
     assert after == [True, False, False, True, True, True]
 
 
+def test_a_connection_without_a_descriptor_reads_why(few: list[bool]) -> None:
+    class Transport(asyncio.WriteTransport):
+        sent = b""
+
+        def write(self, data: Any) -> None:
+            assert not self.is_closing()
+            self.sent += data
+
+        def close(self) -> None:
+            self.is_closing = lambda: True  # type: ignore[method-assign]
+
+        def is_closing(self) -> bool:
+            return False
+
+    async def story() -> Transport:
+        few[0] = True
+        transport = Transport()
+        Server().accepts()[0].connection_made(transport)
+        return transport
+
+    transport = asyncio.run(story())
+    head, _, words = transport.sent.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 503 ")
+    assert f"Content-Length: {len(words)}" in head.decode()
+    assert b"try again later" in words
+    assert transport.is_closing()
+
+
 def test_relieve_closes_the_older_half_from_another_thread(few: list[bool]) -> None:
     async def story() -> list[bool]:
         server = Server()
