@@ -19,7 +19,10 @@ _HELD_S = 600.0
 
 
 async def crowd(url: str, sessions: int) -> Counter[str]:
-    """Number of sessions by end: `played`, `refused: ...` or `lost: ...`."""
+    """Number of sessions by end: `played`, `refused: ...` or `lost: ...`.
+
+    The first sessions hold all their frames before the others connect.
+    """
     ends: Counter[str] = Counter()
     holding = asyncio.Semaphore(0)
     released = asyncio.Event()
@@ -32,8 +35,7 @@ async def crowd(url: str, sessions: int) -> Counter[str]:
         try:
             client, seen = await honest.begin(url)
         except (RefusedError, EpisodeError, ConnectionError) as error:
-            lost = "connection" in str(error) or "no answer" in str(error)
-            return f"{'lost' if lost else 'refused'}: {error}"
+            return f"{'refused' if is_refusal(error) else 'lost'}: {error}"
         try:
             end = await honest.tree(client, seen, hold)
         except (RefusedError, EpisodeError) as error:
@@ -46,13 +48,21 @@ async def crowd(url: str, sessions: int) -> Counter[str]:
         ends[await one()] += 1
         holding.release()  # a second time for a tree that was held, when nobody waits any more
 
-    tasks = [asyncio.create_task(counted()) for _ in range(sessions)]
+    tasks = []
     async with asyncio.timeout(_HELD_S):
-        for _ in range(sessions):
-            await holding.acquire()
+        for wave in (min(sessions, LEAST), max(0, sessions - LEAST)):
+            tasks += [asyncio.create_task(counted()) for _ in range(wave)]
+            for _ in range(wave):
+                await holding.acquire()
     released.set()
     await asyncio.gather(*tasks)
     return ends
+
+
+def is_refusal(error: Exception) -> bool:
+    """Whether the server said why it does not play, before or after the upgrade to a WebSocket."""
+    text = str(error)
+    return "HTTP 503" in text or not ("connection" in text or "no answer" in text)
 
 
 def report(way: Sequence[str], limits: Limits, sessions: int) -> int:
