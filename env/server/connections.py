@@ -33,8 +33,10 @@ _SPARE = 8
 `capacity.RESERVE` leaves more than these when all sessions play, so that a new client reads why the
 server refuses it.
 """
-_UNSENT_BYTES, _FRAGMENTS = 32 << 20, 10_000
-"""Limits of what one client can leave in memory: unread answers, parts of a message."""
+_UNSENT_BYTES = 32 << 20
+"""Limit of answers that clients have not read, of all connections together."""
+_FRAGMENTS, _MESSAGES = 10_000, 1_000
+"""Limits of what one client can leave in memory: parts of a message, messages that wait."""
 _FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nContent-Length: 51\r\n"
     b"Connection: close\r\n\r\nthis server has no free descriptor; try again later"
@@ -81,7 +83,6 @@ class Connections:
     def limit(self, config: Any) -> None:
         """Set the limits in uvicorn's configuration, before it accepts connections."""
         config.ws_max_size = min(config.ws_max_size, self._message_bytes)
-        config.ws_max_queue = min(config.ws_max_queue, 4)
         # One machine gains nothing by compression; a bomb unpacks to the limit each time.
         config.ws_per_message_deflate = False
         self._request_s = max(self._request_s, config.timeout_keep_alive)
@@ -111,9 +112,20 @@ class Connections:
         latest = self._now() - self._request_s
         for protocol in list(self._live):
             if self._waiting.get(protocol, latest) < latest or _is_bloated(protocol):
-                protocol.transport.abort()
+                _abort(protocol)
+        self._drop_unread()
         if _few_descriptors():
             self._drop_half()
+
+    def _drop_unread(self) -> None:
+        """Close the connections with most unread answers until the rest is below the limit."""
+        sizes = {protocol: protocol.transport.get_write_buffer_size() for protocol in self._live}
+        unsent = sum(sizes.values())
+        for protocol in sorted(sizes, key=sizes.__getitem__, reverse=True):
+            if unsent <= _UNSENT_BYTES:
+                break
+            unsent -= sizes[protocol]
+            _abort(protocol)
 
     def _note(self) -> None:
         """Bring the list of waiting connections up to date."""
@@ -225,9 +237,17 @@ def _waits(protocol: Any) -> bool:
 
 
 def _is_bloated(protocol: Any) -> bool:
-    fragments = len(getattr(protocol, "frames", ()))
-    unsent = protocol.transport.get_write_buffer_size()
-    return fragments > _FRAGMENTS or bool(unsent > _UNSENT_BYTES)
+    if len(getattr(protocol, "frames", ())) > _FRAGMENTS:
+        return True
+    return hasattr(protocol, "queue") and bool(protocol.queue.qsize() > _MESSAGES)
+
+
+def _abort(protocol: Any) -> None:
+    """Close a connection, and forget its messages, which a session would still read."""
+    queue = getattr(protocol, "queue", None)
+    while queue is not None and not queue.empty():
+        queue.get_nowait()
+    protocol.transport.abort()
 
 
 def _few_descriptors() -> bool:

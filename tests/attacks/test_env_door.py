@@ -346,6 +346,32 @@ def test_clients_that_read_no_answer_lock_nobody_out(server: Server) -> None:
         assert all(map(server.holds, unread))
 
 
+def ends(server: Server, sockets: list[socket.socket]) -> int:
+    """Number of connections that the server has closed after some seconds, at least one."""
+    deadline = time.monotonic() + 10
+    while all(map(server.holds, sockets)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return sum(not server.holds(one) for one in sockets)
+
+
+def test_messages_that_wait_are_bounded(server: Server) -> None:
+    empty = b"\x81\x80mask"
+    with server.tcp(UPGRADE) as raw:
+        assert b" 101 " in raw.recv(4096)
+        raw.sendall(empty * 20_000)
+        assert ends(server, [raw]) == 1
+
+
+def test_unread_pongs_of_all_clients_together_are_bounded(server: Server) -> None:
+    ping = b"\x89\xfd" + b"mask" + b"x" * 125
+    with server.tcp(UPGRADE) as one, server.tcp(UPGRADE) as other:
+        for raw in (one, other):
+            assert b" 101 " in raw.recv(4096)
+            for _ in range(150):  # 19 MB
+                raw.sendall(ping * 1000)
+        assert ends(server, [one, other]) == 1
+
+
 @pytest.mark.parametrize("first", ["", UPGRADE], ids=["nothing", "sockets"])
 def test_a_flood_of_connections_harms_no_session(server: Server, first: str) -> None:
     with server.session() as honest:

@@ -43,7 +43,6 @@ class Server:
             http_protocol_class=Fake,
             timeout_keep_alive=0,
             ws_max_size=16 << 20,
-            ws_max_queue=32,
             ws_per_message_deflate=True,
         )
         self.connections = Connections(1000, request_s=0.1)
@@ -66,26 +65,63 @@ def few(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 def test_sizes_are_set_in_uvicorns_configuration() -> None:
     config = Server().config
-    assert (config.ws_max_size, config.ws_max_queue) == (1000, 4)
+    assert config.ws_max_size == 1000
     assert not config.ws_per_message_deflate
 
 
 def test_late_connections_are_closed_and_busy_ones_are_not(few: list[bool]) -> None:
     async def story() -> list[bool]:
         server = Server()
-        _, busy, answered, closing, refused, bloated, unread, socket = made = server.accepts(8)
-        busy.cycle = bloated.cycle = unread.cycle = SimpleNamespace(response_complete=False)
+        _, busy, answered, closing, refused, unread, socket = made = server.accepts(7)
+        busy.cycle = unread.cycle = SimpleNamespace(response_complete=False)
         answered.cycle = SimpleNamespace(response_complete=True)
         del socket.cycle, closing.cycle, refused.cycle  # WebSockets
         closing.closing = refused.close_sent = True
-        bloated.unsent = 100 << 20
         unread.flow = SimpleNamespace(write_paused=True)
         watch = asyncio.create_task(server.connections.watch())
         await asyncio.sleep(0.3)
         watch.cancel()
         return server.live(made)
 
-    assert asyncio.run(story()) == [False, True, False, False, False, False, False, True]
+    assert asyncio.run(story()) == [False, True, False, False, False, False, True]
+
+
+def test_messages_that_wait_are_bounded_and_forgotten(few: list[bool]) -> None:
+    async def story() -> tuple[list[bool], int]:
+        server = Server()
+        busy, parts, queued = made = server.accepts(3)
+        for socket in made:
+            del socket.cycle
+            socket.queue, socket.frames = asyncio.Queue(), [b""] * 10_000
+        parts.frames.append(b"")
+        for _ in range(1000):
+            busy.queue.put_nowait({})
+            queued.queue.put_nowait({})
+        queued.queue.put_nowait({})
+        server.connections._tick()
+        return server.live(made), queued.queue.qsize()
+
+    assert asyncio.run(story()) == ([True, False, False], 0)
+
+
+def test_the_largest_unread_answers_are_dropped_when_all_together_are_too_large(
+    few: list[bool],
+) -> None:
+    async def story() -> tuple[list[bool], list[bool]]:
+        server = Server()
+        made = server.accepts(8)
+        for number, socket in enumerate(made):
+            del socket.cycle
+            socket.unsent = (1 + number) << 20
+        server.connections._tick()  # 36 MB
+        before = server.live(made)
+        made[0].unsent = 20 << 20
+        server.connections._tick()  # 47 MB
+        return before, server.live(made)
+
+    before, after = asyncio.run(story())
+    assert before == [True] * 7 + [False]
+    assert after == [False] + [True] * 6 + [False]
 
 
 def test_the_oldest_make_room_when_descriptors_are_few(few: list[bool]) -> None:
