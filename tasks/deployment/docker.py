@@ -52,7 +52,7 @@ def container(params: Params, data: Path | None) -> Iterator[str]:
     """
     settings = params.deploy
     seed = str(params.prepare.synthetic.seed)
-    tree = stage(params, "this machine's own", [], TREE)
+    tree = stage(of_this_machine(params), "this machine's own", [], TREE)
     build = ("build", "--quiet", "--tag", settings.docker.image, str(tree))
     _docker(*build, wait_s=settings.docker.build_s)
     _remove_leftovers()
@@ -71,6 +71,19 @@ def container(params: Params, data: Path | None) -> Iterator[str]:
         yield url
     finally:
         _remove(name)
+
+
+def of_this_machine(params: Params) -> Params:
+    """Settings of the server, which answers for this machine's names if its port is published here.
+
+    In a container, it cannot tell by its own address that only this machine reaches it.
+    """
+    host = params.deploy.host
+    if host != "localhost" and not host.startswith("127."):
+        return params
+    hosts = [*params.env.allowed_hosts, "localhost"]
+    env = params.env.model_copy(update={"allowed_hosts": hosts})
+    return params.model_copy(update={"env": env})
 
 
 def boundary(params: Params) -> list[str]:

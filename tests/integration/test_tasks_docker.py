@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import yaml
 
 from agent.policies.scripted import expert
 from agent.rollouts.engine import play
@@ -65,6 +66,8 @@ def test_a_container_is_built_played_and_removed(params: Params, state: Path) ->
         about = checks.metadata(url)
         trees = play(expert(), url, [EpisodeSpec(one, seed=0) for one in ids], sessions=2)
     assert about["problems"] == len(rows)
+    staged = yaml.safe_load((docker.TREE / "params.yaml").read_text())
+    assert staged["env"]["allowed_hosts"] == ["localhost"]
     assert "seccomp" in about["sandbox_layers"]
     assert all(tree.void is None and len(tree.frames) > 1 for tree in trees)
     assert not list(state.glob("*.pid"))

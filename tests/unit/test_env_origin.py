@@ -33,6 +33,7 @@ def request(
         (LOCAL, "rlm.example", "https://rlm.example", {"rlm.example"}),
         (LOCAL, "localhost", "https://rlm.example", {"rlm.example"}),
         (SPACE, "localhost", None, {"rlm.example"}),
+        ("172.17.0.2", "127.0.0.1:8000", "http://127.0.0.1:8000", {"localhost"}),
         (None, "whatever", None, ()),  # a test harness has no address
     ],
 )
@@ -55,6 +56,7 @@ def test_own_pages_and_programs_pass(
         (LOCAL, "127.0.0.1:x", None, ()),
         (SPACE, "ada-rlm.hf.space", "https://eve-rlm.hf.space", ()),
         (SPACE, "evil.example", None, {"rlm.example"}),
+        ("172.17.0.2", "evil.example:8000", None, {"localhost"}),  # a container of this machine
         (SPACE, "rlm.example", "https://evil.example", {"rlm.example"}),
     ],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tasks.config import Params, resolve
-from tasks.deployment.docker import boundary
+from tasks.deployment.docker import boundary, of_this_machine
 
 
 def option(params: Params, name: str) -> str:
@@ -26,6 +26,21 @@ def test_every_frame_of_every_session_fits_into_the_limit_of_processes(
 ) -> None:
     limit = int(option(resolve(overrides=overrides), "--pids-limit"))
     assert least < limit <= least + 100
+
+
+@pytest.mark.parametrize(
+    ("host", "before", "after"),
+    [
+        ("127.0.0.1", "[]", ["localhost"]),
+        ("localhost", "[rlm.example]", ["rlm.example", "localhost"]),
+        ("0.0.0.0", "[]", []),
+    ],
+)
+def test_a_port_of_this_machine_answers_for_no_other_name(
+    host: str, before: str, after: list[str]
+) -> None:
+    params = resolve(overrides=[f"deploy.host={host}", f"env.allowed_hosts={before}"])
+    assert of_this_machine(params).env.allowed_hosts == after
 
 
 def test_memory_is_a_setting_and_swap_adds_none() -> None:
