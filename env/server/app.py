@@ -3,6 +3,7 @@
 The import reads the settings, because uvicorn needs the application then. The start creates
 problems and sandbox. Routes: OpenEnv's HTTP and WebSocket routes, `/metadata` with the enforced
 layers of the sandbox, and at `/` the page of `page.py`. Middlewares limit what strangers can do.
+Start one process: with `--workers N`, each of N would take the whole memory budget and all seats.
 """
 
 from __future__ import annotations
@@ -105,14 +106,8 @@ _application = build()
 app = ServerLimits(_application, _application.state.connections)
 
 
-SERVING: dict[str, Any] = {
-    # A policy that uses every core may answer a ping late.
-    "ws_ping_interval": 30.0,
-    "ws_ping_timeout": 300.0,
-    "timeout_graceful_shutdown": 3,
-    "log_level": "warning",
-}
-"""Patience that many concurrent trees need; `connections.py` sets the limits."""
+SERVING: dict[str, Any] = {"timeout_graceful_shutdown": 3, "log_level": "warning"}
+"""Arguments of uvicorn that a bare `uvicorn` does not have; all limits hold without them."""
 
 
 def main() -> None:

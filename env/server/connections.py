@@ -41,6 +41,8 @@ _FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nContent-Length: 51\r\n"
     b"Connection: close\r\n\r\nthis server has no free descriptor; try again later"
 )
+_PATIENCE_S = {"ws_ping_interval": 30.0, "ws_ping_timeout": 300.0}
+"""Least times of pings: a policy that uses every core may answer one late."""
 _OUT_OF_DESCRIPTORS = "socket.accept() out of system resource"
 
 
@@ -85,6 +87,9 @@ class Connections:
         config.ws_max_size = min(config.ws_max_size, self._message_bytes)
         # One machine gains nothing by compression; a bomb unpacks to the limit each time.
         config.ws_per_message_deflate = False
+        for name, least in _PATIENCE_S.items():
+            if (given := getattr(config, name)) is not None:
+                setattr(config, name, max(given, least))
         self._request_s = max(self._request_s, config.timeout_keep_alive)
         make = config.http_protocol_class
 

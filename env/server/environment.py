@@ -59,6 +59,8 @@ SESSION_ENDED = "this session was closed: connect again, then reset"
 SANDBOX_FAILED = "the sandbox failed"
 _ID_CHARS = 255
 """Limit of an episode's id, the same as in OpenEnv's HTTP route."""
+_ECHOED_CHARS = 100
+"""Limit of what a refusal repeats of a client's own text."""
 _CARD = ("problem_id", "collection_id", "difficulty", "split")
 """Fields of a problem's card that come from its row."""
 
@@ -401,7 +403,9 @@ def _choose(
         chosen = secrets.randbelow(2**31) if seed is None else seed
         return problems.pick(chosen_split, difficulty, chosen)
     except KeyError:
-        what = f"problem_id {problem_id!r}" if problem_id else f"{chosen_split!r}, {difficulty!r}"
+        wanted = [problem_id] if problem_id else [chosen_split, difficulty]
+        what = ", ".join(repr(part and part[:_ECHOED_CHARS]) for part in wanted)
+        what = f"problem_id {what}" if problem_id else what
         raise RefusedError(f"this server has no problem for {what}") from None
     except ProblemError:
         logger.exception("problem %s", problem_id)

@@ -7,6 +7,7 @@ handlers, because the lines of asyncio and uvicorn go there too.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -30,9 +31,14 @@ class RepeatFilter(logging.Filter):
         self._clock = clock
         self._seen: dict[Any, list[float]] = {}
         """By kind: when the last line passed, and how many were left out since."""
+        self._lock = threading.Lock()
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether the line passes; it then says how many did not."""
+        with self._lock:
+            return self._passes(record)
+
+    def _passes(self, record: logging.LogRecord) -> bool:
         now = self._clock()
         kind: Any = (record.name, record.levelno, str(record.msg), (record.exc_info or (None,))[0])
         if kind not in self._seen and len(self._seen) >= _KINDS:

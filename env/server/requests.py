@@ -19,6 +19,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from env.server.messages import action_errors, parsed, short
 
 _BODY_BYTES, _MCP_BYTES = 256_000, 4_096
+_PATH_CHARS = 200
+"""Limit of a path; OpenEnv's routes of tasks repeat a part of it."""
 _BODY_S = 10.0
 """Seconds for a whole body."""
 _BODIES, _HANDLED = 16, 64
@@ -60,6 +62,8 @@ class RequestLimits:
         path = scope["path"].removeprefix(scope.get("root_path", ""))
         is_mcp = path == "/mcp" and scope["method"] == "POST"
         try:
+            if len(path) > _PATH_CHARS:
+                raise _Refused(414, f"a path has at most {_PATH_CHARS} characters")
             body = await self._body(scope, receive, _MCP_BYTES if is_mcp else _BODY_BYTES)
             if body and not is_mcp:
                 _check(path, body)

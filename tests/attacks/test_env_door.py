@@ -232,6 +232,18 @@ def test_a_large_body_is_refused_and_not_kept(server: Server) -> None:
     assert httpx.post(f"{server.url}/mcp", content=b" " * 1_000_000).json()["error"]
 
 
+def test_refusals_repeat_little(server: Server) -> None:
+    for route in ("splits", "tasks"):
+        long = httpx.get(f"{server.url}/{'x' * 50_000}/{route}")
+        assert (long.status_code, len(long.content) < 300) == (414, True)
+    with server.session() as session:
+        for wanted in ("problem_id", "split", "difficulty"):
+            session.send(json.dumps({"type": "reset", "data": {wanted: "x" * 50_000}}))
+            answer = session.recv(timeout=30)
+            assert "this server has no problem for" in answer
+            assert len(answer) < 1000
+
+
 def test_http_errors_echo_nothing(server: Server) -> None:
     for path, sent in {
         "/reset": {"seed": "secret"},

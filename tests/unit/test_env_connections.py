@@ -37,15 +37,17 @@ class Fake:
 class Server:
     """As much of uvicorn as `Connections` uses."""
 
-    def __init__(self) -> None:
+    def __init__(self, request_s: float = 0.1) -> None:
         self.state = SimpleNamespace(connections=set())
         self.config = SimpleNamespace(
             http_protocol_class=Fake,
             timeout_keep_alive=0,
             ws_max_size=16 << 20,
+            ws_ping_interval=20.0,
+            ws_ping_timeout=20.0,
             ws_per_message_deflate=True,
         )
-        self.connections = Connections(1000, request_s=0.1)
+        self.connections = Connections(1000, request_s)
         self.connections.limit(self.config)
 
     def accepts(self, count: int = 1) -> list[Any]:
@@ -67,6 +69,7 @@ def test_sizes_are_set_in_uvicorns_configuration() -> None:
     config = Server().config
     assert config.ws_max_size == 1000
     assert not config.ws_per_message_deflate
+    assert (config.ws_ping_interval, config.ws_ping_timeout) == (30.0, 300.0)
 
 
 def test_late_connections_are_closed_and_busy_ones_are_not(few: list[bool]) -> None:
@@ -167,7 +170,7 @@ def test_a_connection_without_a_descriptor_reads_why(few: list[bool]) -> None:
 
 def test_relieve_closes_the_older_half_from_another_thread(few: list[bool]) -> None:
     async def story() -> list[bool]:
-        server = Server()
+        server = Server(request_s=60)
         watch = asyncio.create_task(server.connections.watch())
         await asyncio.sleep(0)
         made = server.accepts(100)
@@ -196,7 +199,7 @@ def test_one_failed_accept_is_one_report_and_frees_descriptors(
     )
 
     async def story() -> list[bool]:
-        server = Server()
+        server = Server(request_s=60)
         watch = asyncio.create_task(server.connections.watch())
         await asyncio.sleep(0)
         made = server.accepts(100)

@@ -64,6 +64,12 @@ def test_a_large_body_is_refused_however_long_it_says_it_is(length: int | None) 
     assert (status, json.loads(body)) == (413, {"detail": "a body has at most 256000 bytes"})
 
 
+def test_a_long_path_is_refused_and_not_repeated() -> None:
+    assert post("/" + "x" * 199) == (200, b"")
+    status, body = post("/" + "x" * 200)
+    assert (status, json.loads(body)) == (414, {"detail": "a path has at most 200 characters"})
+
+
 def test_a_slow_body_is_refused() -> None:
     status, body = post("/reset", b"{", stalls=True, length=100)
     assert status == 408
