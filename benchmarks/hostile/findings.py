@@ -127,7 +127,10 @@ async def _answers(url: str, pid: int) -> Did:
             turns = [{"frame": frame, "text": final} for frame in ready]
             answer = await ask(socket, "step", {"turns": turns})
     _open.append(socket)
-    return f"done {answer['done']}, {answer['observation']['counters']['frames']} frames", True
+    seen = answer["observation"]
+    frames = seen["counters"]["frames"]
+    ends = f"{frames} frames, done {answer['done']}, void {seen['void']}"
+    return ends, frames > 1 and seen["void"] is None
 
 
 _open: list[Any] = []
@@ -142,7 +145,8 @@ def _readers(count: int) -> Play:
         ends = await asyncio.gather(
             *(attackers.cells(url, attackers.READ, 2) for _ in range(count))
         )
-        return f"last answer: {_text(ends[0][-1])}", True
+        texts = [_text(answer) for answers in ends for answer in answers]
+        return f"last answer: {texts[-1]}", all("error" in text.lower() for text in texts)
 
     return play
 
@@ -164,8 +168,19 @@ async def _mcp_sessions(url: str, pid: int) -> Did:
 async def _idle_connections(url: str, pid: int) -> Did:
     streams = [await attackers.stream(url) for _ in range(1100)]
     await asyncio.sleep(20.0)
-    closed = sum(reader.at_eof() for reader, _ in streams)
-    return f"{closed} of 1,100 closed after 20 s", True
+    closed = sum(await asyncio.gather(*(_is_closed(reader) for reader, _ in streams)))
+    return f"{closed} of 1,100 closed after 20 s", closed == len(streams)
+
+
+async def _is_closed(reader: asyncio.StreamReader) -> bool:
+    try:
+        async with asyncio.timeout(1.0):
+            await reader.read()
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        pass
+    return True
 
 
 # --- A11: other origins

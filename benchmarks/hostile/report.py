@@ -88,6 +88,7 @@ def promises(quiet: PhaseRow, row: PhaseRow) -> dict[str, bool]:
             row.episodes > 0 and row.per_s >= WALL_SHARE * quiet.per_s
         ),
         "no honest void": not row.voids,
+        "no honest session refused": not row.refused,
         "no honest episode harmed": not row.harmed,
         f"`x = 1` below {LATENCY_S:g} s in the median": row.median_s < LATENCY_S,
         "memory back": row.lived and row.after_mb <= BACK * row.before_mb,

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import resource
+import signal
 import socket
 import subprocess
 import sys
@@ -18,13 +19,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import httpx
 import psutil
 import pytest
 from openenv.cli._validation import validate_running_environment
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,15 +37,21 @@ WAYS = {
     "uvicorn": ["-m", "uvicorn", "env.server.app:app"],
 }
 SETTINGS = "prepare: {synthetic: {collections: {train: 2, validation: 1, test: 1}}}"
-SMALL_BUFFERS = """\
-import socket
+MACHINE = """\
+import signal, socket, time
+real, ahead = time.time, [0]
+time.time = lambda: real() + ahead[0]
+signal.signal(signal.SIGUSR1, lambda *_: ahead.append(ahead.pop() + 3600))
 listen = socket.socket.listen
 def small(self, *backlog):
     self.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
     listen(self, *backlog)
 socket.socket.listen = small
 """
-"""The server's `sitecustomize`: its kernel keeps 4 MB for a client that reads nothing, else."""
+"""The server's `sitecustomize`: SIGUSR1 puts its clock one hour ahead, and send buffers are small.
+
+Otherwise the kernel keeps 4 MB for a client that reads nothing.
+"""
 UPGRADE = (
     "GET /ws HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
     "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
@@ -52,13 +60,31 @@ PAGE = "GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
 RESET = '{"type":"reset","data":{"seed":0}}'
 
 
+class Slow(Thread):
+    """A client that sends too little, and notes what it reads and when it is cut off."""
+
+    def __init__(self, opened: socket.socket) -> None:
+        super().__init__(daemon=True)
+        self.opened, self.answer, self.ended = opened, b"", 0.0
+        self.start()
+
+    def run(self) -> None:
+        with suppress(OSError):
+            while part := self.opened.recv(4096):
+                self.answer += part
+        self.ended = time.monotonic()
+
+
 @dataclass
 class Server:
     process: subprocess.Popen[bytes]
     port: int
     log: Path
     started: float = field(default_factory=time.monotonic)
-    slow: dict[str, socket.socket] = field(default_factory=dict)
+    slow: dict[str, Slow] = field(default_factory=dict)
+    unread: socket.socket | None = None
+    old: ClientConnection | None = None
+    """A session from the time before the clock was set."""
 
     @property
     def url(self) -> str:
@@ -92,7 +118,7 @@ def start(way: str, folder: Path) -> Server:
         port = probe.getsockname()[1]
     settings = folder / "settings.yaml"
     settings.write_text(SETTINGS)
-    (folder / "sitecustomize.py").write_text(SMALL_BUFFERS)
+    (folder / "sitecustomize.py").write_text(MACHINE)
     log = folder / f"{way}.log"
     with log.open("wb") as stream:
         process = subprocess.Popen(
@@ -124,23 +150,33 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Serv
                     if httpx.get(f"{server.url}/health").is_success:
                         break
                 time.sleep(0.1)
+            server.old = server.session()
+            server.old.send(RESET)
+            assert said(server.old) == "observation"
+            assert "41" in printed(server.old, "x = 41; print(x)")
+            os.kill(server.process.pid, signal.SIGUSR1)
             server.started = time.monotonic()
             body = "POST /reset HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{"
             half = "GET /health HTTP/1.1\r\nHo"
             server.slow = {
-                "nothing": server.tcp(),
-                "half a head": server.tcp(half),
-                "half a second head": server.tcp(
-                    f"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n{half}"
+                "nothing": Slow(server.tcp()),
+                "half a head": Slow(server.tcp(half)),
+                "half a second head": Slow(
+                    server.tcp(f"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n{half}")
                 ),
-                "half a body": server.tcp(body),
-                "unread answers": server.tcp(PAGE * 50),
+                "half a body": Slow(server.tcp(body)),
             }
+            server.unread = server.tcp(PAGE * 50)
         yield both
     finally:
         for server in both.values():
-            for opened in server.slow.values():
-                opened.close()
+            for client in (
+                *(one.opened for one in server.slow.values()),
+                server.unread,
+                server.old,
+            ):
+                if client is not None:
+                    client.close()
             server.process.terminate()
         for server in both.values():
             server.process.wait(timeout=20)
@@ -154,6 +190,15 @@ def server(servers: dict[str, Server], request: pytest.FixtureRequest) -> Server
 def said(session: ClientConnection) -> Any:
     answer = json.loads(session.recv(timeout=30))
     return answer["data"].get("code", answer["type"])
+
+
+def printed(session: ClientConnection, code: str) -> str:
+    """The frames of the root's answer to a cell that no clock ended."""
+    text = f"```repl\n{code}\n```"
+    session.send(json.dumps({"type": "step", "data": {"text": text}}))
+    seen = json.loads(session.recv(timeout=30))["data"]["observation"]
+    assert seen["void"] is None
+    return str(seen["frames"])
 
 
 def plays_nine_frames(session: ClientConnection) -> None:
@@ -175,13 +220,10 @@ def plays_nine_frames(session: ClientConnection) -> None:
 
 def plays(server: Server) -> bool:
     """Whether a new client gets an episode, with a REPL."""
-    with server.session() as session:
+    with suppress(ConnectionClosed), server.session() as session:  # before the first message
         session.send(RESET)
-        if said(session) != "observation":
-            return False
-        session.send('{"type":"step","data":{"text":"```repl\\nprint(6 * 7)\\n```"}}')
-        seen = json.loads(session.recv(timeout=30))["data"]["observation"]
-        return seen["void"] is None and "42" in str(seen["frames"])
+        return said(session) == "observation" and "42" in printed(session, "print(6 * 7)")
+    return False
 
 
 # --- messages and bodies
@@ -311,7 +353,7 @@ def test_descriptors_decide_how_many_sessions_there_are(server: Server) -> None:
 
 def test_a_session_beyond_the_limit_reads_why(server: Server) -> None:
     with ExitStack() as stack:
-        for _ in range(SESSIONS):
+        for _ in range(SESSIONS - 1):  # and the old one
             session = stack.enter_context(server.session())
             plays_nine_frames(session)
         beyond = stack.enter_context(server.session())
@@ -333,18 +375,16 @@ def test_what_repeats_is_one_line(server: Server) -> None:
 
 @pytest.mark.parametrize("what", ["nothing", "half a head", "half a second head", "half a body"])
 def test_a_slow_client_is_cut_off_after_ten_seconds(server: Server, what: str) -> None:
-    opened = server.slow[what]
-    answer = b""
-    with suppress(ConnectionResetError):
-        while part := opened.recv(4096):
-            answer += part
-    assert 8 < time.monotonic() - server.started < 25
-    assert (b" 408 " in answer) == (what == "half a body")
+    client = server.slow[what]
+    client.join(30)
+    least = 4 if what == "half a second head" else 8  # uvicorn waits 5 s for a next request
+    assert least < client.ended - server.started < 25
+    assert (b" 408 " in client.answer) == (what == "half a body")
 
 
 def test_a_client_that_reads_no_answer_is_cut_off(server: Server) -> None:
-    opened = server.slow["unread answers"]
-    while server.holds(opened):
+    assert server.unread is not None
+    while server.holds(server.unread):
         assert time.monotonic() - server.started < 25
         time.sleep(0.1)
 
@@ -382,6 +422,17 @@ def test_unread_pongs_of_all_clients_together_are_bounded(server: Server) -> Non
             for _ in range(150):  # 19 MB
                 raw.sendall(ping * 1000)
         assert ends(server, [one, other]) == 1
+
+
+def test_a_clock_that_is_set_ends_no_session(server: Server) -> None:
+    assert server.old is not None
+    time.sleep(max(0.0, server.started + 7 - time.monotonic()))  # OpenEnv looks each 5 s
+    assert "42" in printed(server.old, "print(x + 1)")
+
+
+def test_only_this_machine_reaches_a_server_by_default(server: Server) -> None:
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", server.port), timeout=30)
 
 
 @pytest.mark.parametrize("first", ["", UPGRADE], ids=["nothing", "sockets"])

@@ -64,6 +64,7 @@ def test_a_phase_that_costs_little_keeps_every_promise() -> None:
         ({"cpu_s": 60.0}, "per CPU second"),
         ({"episodes": 30, "cpu_s": 1.0}, "per second"),
         ({"voids": {"lost": 1}}, "void"),
+        ({"refused": 1}, "refused"),
         ({"harmed": 1}, "harmed"),
         ({"cells_s": [0.1, 2.0, 3.0]}, "median"),
         ({"cells_s": []}, "median"),
