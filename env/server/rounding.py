@@ -1,8 +1,8 @@
 """Figures of an episode as a client without the owner's key reads them.
 
 Exact shares are counts of characters: a few replays that halve the answer would find the gold.
-Two digits do not hide a sentence among a few. Metrics and the scores of children therefore need
-an answer that earns something, and such an answer contains little besides gold.
+Two digits do not hide a sentence among a few. An answer that earns nothing therefore has metrics of
+zero and no scores of children. An answer that earns something contains little besides gold.
 """
 
 from __future__ import annotations
