@@ -206,7 +206,7 @@ class Watch:
 
     async def run(self, stop: Callable[[], bool]) -> None:
         """Measure until `stop`; a wait that lasts until then counts with its time."""
-        tasks = [asyncio.create_task(work()) for work in (self._cells, self._newcomers)]
+        tasks = [asyncio.create_task(work(stop)) for work in (self._cells, self._newcomers)]
         while not stop():
             started = time.monotonic()
             await asyncio.sleep(0.05)
@@ -215,10 +215,10 @@ class Watch:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _cells(self) -> None:
+    async def _cells(self, stop: Callable[[], bool]) -> None:
         url, seen = self._url, self._seen
         client: RLMEnv | None = self._client
-        while True:
+        while not stop():  # a client that is cancelled may say that its connection was lost
             started = time.monotonic()
             try:
                 if client is None:
@@ -245,8 +245,8 @@ class Watch:
             self.voids[seen.void] += 1
         return seen
 
-    async def _newcomers(self) -> None:
-        while True:
+    async def _newcomers(self, stop: Callable[[], bool]) -> None:
+        while not stop():
             started = time.monotonic()
             try:
                 client, _ = await begin(self._url)

@@ -9,7 +9,7 @@ import pytest
 
 from env.server.sandbox import memory
 from env.server.sandbox.memory import Holding, Ledger, machine_bytes
-from env.server.sandbox.usage import Usage, added, private, usage
+from env.server.sandbox.usage import MemoryUsage, added, private, usage
 
 
 class World:
@@ -115,7 +115,7 @@ def test_a_process_that_is_gone_holds_an_unknown_amount() -> None:
 def test_new_and_copied_pages_are_its_own(
     resident: int, faulted: int, own: int | None, expected: int
 ) -> None:
-    assert added(Usage(100, 1000), Usage(resident, 1000 + faulted), own) == expected
+    assert added(MemoryUsage(100, 1000), MemoryUsage(resident, 1000 + faulted), own) == expected
 
 
 def test_a_container_of_less_memory_counts(monkeypatch: pytest.MonkeyPatch) -> None:

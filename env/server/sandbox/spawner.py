@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from env.errors import SandboxError
-from env.server.sandbox.usage import Usage, private
+from env.server.sandbox.usage import MemoryUsage, private
 
 _FOLDER = Path(__file__).resolve().parent
 _START_S = 60.0
@@ -127,7 +127,7 @@ class Spawner(ABC):
         except ProcessLookupError:
             raise SandboxError("A sandbox process ended without being reaped.") from None
 
-    def measured(self, pid: int, now: Usage) -> Bare:
+    def measured(self, pid: int, now: MemoryUsage) -> Bare:
         """Memory of a worker that has run nothing yet, from the first one that asks.
 
         Args:

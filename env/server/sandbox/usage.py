@@ -23,7 +23,7 @@ _FREED = 4 << 20
 
 
 @dataclass(frozen=True)
-class Usage:
+class MemoryUsage:
     """The kernel's cheap figures of a process."""
 
     resident: int
@@ -32,7 +32,7 @@ class Usage:
     """Bytes of all pages on which it faulted since its start."""
 
 
-def usage(pid: int) -> Usage | None:
+def usage(pid: int) -> MemoryUsage | None:
     """The figures of a process; None if nobody can tell, or if it has no memory."""
     try:
         file = os.open(f"/proc/{pid}/stat", os.O_RDONLY)  # cheaper than `open`
@@ -40,7 +40,7 @@ def usage(pid: int) -> Usage | None:
             fields = os.read(file, 4096).rpartition(b")")[2].split(None, 22)
         finally:
             os.close(file)
-        found = Usage(int(fields[21]) * _PAGE, int(fields[7]) * _PAGE)
+        found = MemoryUsage(int(fields[21]) * _PAGE, int(fields[7]) * _PAGE)
     except (OSError, IndexError, ValueError):
         return None
     return found if found.resident else None  # a dead process has no pages
@@ -66,7 +66,7 @@ class Meter:
         cpu_s: its CPU seconds at that moment.
     """
 
-    def __init__(self, pid: int, now: Usage, own: int, exact: bool, cpu_s: float) -> None:
+    def __init__(self, pid: int, now: MemoryUsage, own: int, exact: bool, cpu_s: float) -> None:
         self._pid = pid
         self._last = now
         self._own = own
@@ -74,7 +74,7 @@ class Meter:
         self._cpu_s = cpu_s
         self._cost_s = _COST_S
 
-    def read(self, now: Usage, cpu_s: float, exact: bool) -> int:
+    def read(self, now: MemoryUsage, cpu_s: float, exact: bool) -> int:
         """Bytes of its own.
 
         Args:
@@ -93,7 +93,7 @@ class Meter:
         return self._own + added(self._last, now, self._own if self._exact else None)
 
 
-def added(last: Usage, now: Usage, own: int | None) -> int:
+def added(last: MemoryUsage, now: MemoryUsage, own: int | None) -> int:
     """Bytes that a process may have made its own since a reading.
 
     Args:
