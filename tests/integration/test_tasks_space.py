@@ -189,7 +189,7 @@ def test_the_code_in_the_readme_of_a_space_runs(
     (code,) = re.findall(r"^```python\n(.*?)^```$", readme, re.S | re.M)
     exec(code.replace("https://OWNER-NAME.hf.space", server_url), {})
     told = capsys.readouterr().out
-    assert "context: 5 papers" in told
+    assert re.search(r"context: \d+ papers", told)
     assert "p1" in told
 
 
