@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from random import Random
+from typing import Literal
 
 import pandas as pd
 import pytest
@@ -17,10 +19,12 @@ from env.problems.synthetic import generate
 from tasks import evaluate, gate, train
 
 LEVELS = ("easy", "medium", "hard")
-PROBLEMS = generate(SyntheticSettings(collections={"test": 100}, seed=5))
-FEW = generate(SyntheticSettings(collections={"train": 12}, seed=5))
-
 Columns = Mapping[str, Sequence[int]]
+
+
+@cache
+def world(split: Literal["train", "test"], collections: int) -> list[Problem]:
+    return generate(SyntheticSettings(collections={split: collections}, seed=5))
 
 
 def numbered(problem: Problem, number: int) -> Problem:
@@ -90,21 +94,21 @@ def predicted(problems: Sequence[Problem]) -> tuple[float, float]:
 
 
 def test_nothing_that_a_client_sees_at_reset_predicts_the_number_of_gold_papers() -> None:
-    assert len(PROBLEMS) == 900
-    share, base = predicted(PROBLEMS)
+    assert len(world("test", 100)) == 900
+    share, base = predicted(world("test", 100))
     # Three standard deviations of 300 collections, whose questions hit or miss together.
     assert share < base + 3 * (base * (1 - base) / 300) ** 0.5
 
 
 def test_speaking_ids_would_predict_it() -> None:
-    share, _ = predicted([numbered(problem, n) for n, problem in enumerate(PROBLEMS)])
+    share, _ = predicted([numbered(problem, n) for n, problem in enumerate(world("test", 100))])
     assert share == 1.0
 
 
 def test_an_id_depends_on_the_seed_and_on_nothing_else() -> None:
     again = generate(SyntheticSettings(collections={"test": 1}, seed=5))
     other = generate(SyntheticSettings(collections={"test": 1}, seed=6))
-    ids = {problem.problem_id for problem in PROBLEMS}
+    ids = {problem.problem_id for problem in world("test", 100)}
     assert {problem.problem_id for problem in again} <= ids
     assert not {problem.problem_id for problem in other} & ids
 
@@ -114,7 +118,7 @@ def tables(tmp_path: Path) -> list[tuple[Path, dict[str, str]]]:
     """The same problems under two sets of ids: the file, and each id's question and papers."""
     found = []
     for turn in range(2):
-        rows = [to_row(problem) for problem in FEW]
+        rows = [to_row(problem) for problem in world("train", 12)]
         names = [f"c{n:02}" for n in range(len({row["collection_id"] for row in rows}))]
         Random(turn).shuffle(names)
         by_collection = dict(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections import Counter, defaultdict
+from functools import cache
 from pathlib import Path
 from statistics import fmean
 
@@ -32,8 +33,12 @@ PROFILE = resolve("papers")
 SETTINGS = PROFILE.prepare.synthetic.model_copy(
     update={"collections": {"train": 4, "validation": 1, "test": 4}, "canaries": 0.4, "seed": 5}
 )
-PROBLEMS = generate(SETTINGS)
 REWARDS = RewardSettings(min_span_chars=25)
+
+
+@cache
+def world() -> list[Problem]:
+    return generate(SETTINGS)
 
 
 def texts(problem: Problem) -> dict[str, str]:
@@ -96,11 +101,11 @@ def holds(ways: tuple[str, ...], text: str) -> bool:
 
 
 def test_gold_is_an_exact_slice_of_25_characters_or_more() -> None:
-    assert [fault(problem, 25) for problem in PROBLEMS] == [None] * len(PROBLEMS)
+    assert [fault(problem, 25) for problem in world()] == [None] * len(world())
 
 
 def test_gold_is_a_whole_sentence_or_a_row_of_a_table() -> None:
-    for problem in PROBLEMS:
+    for problem in world():
         for span in (span for fact in problem.evidence for span in fact.spans):
             text = texts(problem)[span.paper_id]
             before, after = text[: span.start], text[span.end :]
@@ -116,12 +121,12 @@ def test_gold_is_a_whole_sentence_or_a_row_of_a_table() -> None:
 
 
 def test_every_alternative_is_listed_so_that_completing_changes_nothing() -> None:
-    assert all(add_alternatives(problem) == problem for problem in PROBLEMS)
+    assert all(add_alternatives(problem) == problem for problem in world())
 
 
 def test_a_fact_has_alternatives_in_one_paper_and_in_another_one() -> None:
     papers = [
-        [span.paper_id for span in fact.spans] for problem in PROBLEMS for fact in problem.evidence
+        [span.paper_id for span in fact.spans] for problem in world() for fact in problem.evidence
     ]
     assert any(len(ids) > len(set(ids)) for ids in papers)
     assert any(len(set(ids)) > 1 for ids in papers)
@@ -143,7 +148,7 @@ def test_no_near_miss_is_gold_of_any_question_of_its_collection() -> None:
 
 def test_a_reader_of_the_text_alone_finds_exactly_the_evidence() -> None:
     # Each sentence is evidence or is not, and the papers say which: also with held-out forms.
-    scores = {problem.problem_id: f1(problem, read(problem)) for problem in PROBLEMS}
+    scores = {problem.problem_id: f1(problem, read(problem)) for problem in world()}
     assert [name for name, score in scores.items() if score < 0.999] == []
 
 
@@ -162,7 +167,7 @@ def test_keywords_fail_at_hard_and_carry_far_at_easy() -> None:
 
 
 def test_each_kind_of_difficulty_occurs() -> None:
-    gold = [s.text for p in PROBLEMS for fact in p.evidence for s in fact.spans]
+    gold = [s.text for p in world() for fact in p.evidence for s in fact.spans]
     kinds = {
         question.kind
         for level in SETTINGS.levels
@@ -173,7 +178,7 @@ def test_each_kind_of_difficulty_occurs() -> None:
     assert any(alias in text.lower() for alias in templates().results.aliases for text in gold)
     assert any(re.search(r"\bthe (former|latter)\b", text) for text in gold)
     assert any(text.startswith("|") for text in gold)
-    whole = "\n".join(paper.text for problem in PROBLEMS for paper in problem.papers)
+    whole = "\n".join(paper.text for problem in world() for paper in problem.papers)
     for near in ("-v2", "development split", "without its", "did not evaluate", "future work"):
         assert near in whole
 
@@ -200,7 +205,7 @@ def test_papers_contradict_each_other_about_one_score() -> None:
 def test_at_hard_an_abbreviation_is_introduced_by_its_own_paper() -> None:
     introduced = Counter(
         abbr
-        for problem in PROBLEMS[:: SETTINGS.questions_per_collection]
+        for problem in world()[:: SETTINGS.questions_per_collection]
         if problem.difficulty == "hard"
         for paper in problem.papers
         for abbr in set(re.findall(r"(?:[A-Z][a-z]+ ){3}\(([A-Z]{3})\)", paper.text))
@@ -214,17 +219,17 @@ def test_at_hard_an_abbreviation_is_introduced_by_its_own_paper() -> None:
 
 def test_all_tiers_have_even_shares_at_each_level() -> None:
     for level in SETTINGS.levels:
-        tiers = Counter(p.tier for p in PROBLEMS if p.difficulty == level and p.split == "train")
+        tiers = Counter(p.tier for p in world() if p.difficulty == level and p.split == "train")
         assert len(tiers) == 4
         assert max(tiers.values()) - min(tiers.values()) <= 1
-    assert all(problem.tier == tier_of(len(problem.gold_papers)) for problem in PROBLEMS)
+    assert all(problem.tier == tier_of(len(problem.gold_papers)) for problem in world())
 
 
 def test_papers_have_hundreds_to_thousands_of_words_and_all_sections() -> None:
-    words = [len(paper.text.split()) for problem in PROBLEMS for paper in problem.papers]
+    words = [len(paper.text.split()) for problem in world() for paper in problem.papers]
     assert min(words) > 400
     assert max(words) > 2500
-    for paper in (paper for problem in PROBLEMS for paper in problem.papers):
+    for paper in (paper for problem in world() for paper in problem.papers):
         assert paper.text.startswith(f"{paper.title}\n\nAbstract\n{paper.abstract}\n")
         assert [int(n) for n in re.findall(r"^(\d) [A-Z]", paper.text, re.MULTILINE)] == [
             *range(1, 9)
@@ -237,7 +242,7 @@ def test_papers_have_hundreds_to_thousands_of_words_and_all_sections() -> None:
 
 def test_questions_of_a_collection_share_papers_and_ask_different_things() -> None:
     collections: dict[str, list[Problem]] = defaultdict(list)
-    for problem in PROBLEMS:
+    for problem in world():
         collections[problem.collection_id].append(problem)
     for members in collections.values():
         assert len({problem.question for problem in members}) == SETTINGS.questions_per_collection
@@ -246,7 +251,7 @@ def test_questions_of_a_collection_share_papers_and_ask_different_things() -> No
 
 def test_reading_one_paper_is_hardly_ever_taken_for_reading_another_one() -> None:
     pairs = mistaken = 0
-    for problem in PROBLEMS[:: SETTINGS.questions_per_collection]:
+    for problem in world()[:: SETTINGS.questions_per_collection]:
         papers = texts(problem)
         for text in papers.values():
             pairs += len(papers) - 1
@@ -258,17 +263,17 @@ def test_reading_one_paper_is_hardly_ever_taken_for_reading_another_one() -> Non
 
 
 def test_another_seed_gives_other_papers_and_more_collections_change_none() -> None:
-    known = {problem.problem_id: problem for problem in PROBLEMS}
+    known = {problem.problem_id: problem for problem in world()}
     more = generate(SETTINGS.model_copy(update={"collections": {"train": 5}}))
     assert all(known[p.problem_id] == p for p in more if p.problem_id in known)
     other = generate(SETTINGS.model_copy(update={"collections": {"train": 1}, "seed": 6}))
-    known_texts = {paper.text for problem in PROBLEMS for paper in problem.papers}
+    known_texts = {paper.text for problem in world() for paper in problem.papers}
     assert not known_texts & {paper.text for problem in other for paper in problem.papers}
 
 
 def test_names_of_the_test_split_are_held_out() -> None:
     used: dict[bool, set[str]] = {True: set(), False: set()}
-    for problem in PROBLEMS:
+    for problem in world():
         for paper in problem.papers:
             found = re.findall(r"\b([A-Z][a-z]{5})(?=-[A-Z]| (?:Archive|Corpus))", paper.text)
             used[problem.split == "test"].update(found)
@@ -284,7 +289,7 @@ def test_held_out_forms_of_sentences_and_questions_are_in_the_test_split_alone()
         f for topic in topics for f in (*topic.ask.plain.reserved, *topic.ask.oblique.reserved)
     ]
     for split in ("train", "test"):
-        problems = [problem for problem in PROBLEMS if problem.split == split]
+        problems = [problem for problem in world() if problem.split == split]
         whole = "\n".join({paper.text for p in problems[::3] for paper in p.papers})
         assert holds(tuple(told), whole) == (split == "test")
         assert holds(tuple(asked), "\n".join(p.question for p in problems)) == (split == "test")
@@ -294,10 +299,10 @@ def test_held_out_forms_of_sentences_and_questions_are_in_the_test_split_alone()
 
 
 def test_canaries_stand_in_their_share_of_collections_and_are_never_gold() -> None:
-    with_canary = [p for p in PROBLEMS if any(paper.canary for paper in p.papers)]
-    assert 0 < len(with_canary) < len(PROBLEMS)
+    with_canary = [p for p in world() if any(paper.canary for paper in p.papers)]
+    assert 0 < len(with_canary) < len(world())
     canaries = templates().passages.canaries
-    for problem in PROBLEMS:
+    for problem in world():
         told = {p.paper_id for p in problem.papers if holds(canaries.common, p.text)}
         told |= {p.paper_id for p in problem.papers if holds(canaries.reserved, p.text)}
         assert told == {paper.paper_id for paper in problem.papers if paper.canary}

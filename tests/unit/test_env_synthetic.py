@@ -6,6 +6,7 @@ import re
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from functools import cache
 
 import pytest
 from pydantic import ValidationError
@@ -20,7 +21,11 @@ from env.problems.synthetic import (
 )
 
 SETTINGS = SyntheticSettings(collections={"train": 24, "validation": 6, "test": 12}, seed=3)
-PROBLEMS = generate(SETTINGS)
+
+
+@cache
+def world() -> list[Problem]:
+    return generate(SETTINGS)
 
 
 def pattern(forms: Iterable[str]) -> re.Pattern[str]:
@@ -60,14 +65,14 @@ def test_every_syllable_occurs_in_names_for_training() -> None:
 
 def test_another_seed_gives_other_papers() -> None:
     other = generate(SETTINGS.model_copy(update={"seed": 4}))
-    texts = {paper.text for problem in PROBLEMS for paper in problem.papers}
+    texts = {paper.text for problem in world() for paper in problem.papers}
     assert not texts & {paper.text for problem in other for paper in problem.papers}
 
 
 def test_more_collections_leave_the_earlier_ones_as_they_were() -> None:
     more = generate(SETTINGS.model_copy(update={"collections": {"train": 25, "validation": 6}}))
     known = {problem.problem_id: problem for problem in more}
-    assert all(known[p.problem_id] == p for p in PROBLEMS if p.split != "test")
+    assert all(known[p.problem_id] == p for p in world() if p.split != "test")
 
 
 def test_thousands_of_problems_take_seconds() -> None:
@@ -77,7 +82,7 @@ def test_thousands_of_problems_take_seconds() -> None:
 
 
 def test_every_gold_span_is_a_whole_sentence_at_its_place() -> None:
-    for problem in PROBLEMS:
+    for problem in world():
         texts = {paper.paper_id: paper.text for paper in problem.papers}
         for fact in problem.evidence:
             for span in fact.spans:
@@ -87,7 +92,7 @@ def test_every_gold_span_is_a_whole_sentence_at_its_place() -> None:
 
 
 def test_a_sentence_is_gold_exactly_when_it_holds_both_names() -> None:
-    for problem in PROBLEMS:
+    for problem in world():
         x, y = asked(problem)
         gold = {(s.paper_id, s.text) for fact in problem.evidence for s in fact.spans}
         both = {
@@ -102,13 +107,13 @@ def test_a_sentence_is_gold_exactly_when_it_holds_both_names() -> None:
 
 
 def test_gold_sentences_of_a_question_stand_once() -> None:
-    for problem in PROBLEMS:
+    for problem in world():
         lines = Counter(line for part in sentences(problem).values() for line in part)
         assert all(lines[span.text] == 1 for fact in problem.evidence for span in fact.spans)
 
 
 def test_each_collection_holds_every_kind_of_near_miss() -> None:
-    for problem in PROBLEMS:
+    for problem in world():
         x, y = asked(problem)
         kinds = {
             (x in paper.text, y in paper.text)
@@ -119,7 +124,7 @@ def test_each_collection_holds_every_kind_of_near_miss() -> None:
 
 
 def test_gold_papers_hold_near_misses_too_above_easy() -> None:
-    for problem in PROBLEMS:
+    for problem in world():
         if problem.difficulty == "easy":
             continue
         x, y = asked(problem)
@@ -132,7 +137,7 @@ def test_gold_papers_hold_near_misses_too_above_easy() -> None:
 
 def test_the_first_papers_that_hit_one_name_are_often_not_gold() -> None:
     right = total = 0
-    for problem in PROBLEMS:
+    for problem in world():
         x, _ = asked(problem)
         hits = [paper.paper_id for paper in problem.papers if x in paper.text]
         first = hits[: len(problem.gold_papers)]
@@ -142,7 +147,7 @@ def test_the_first_papers_that_hit_one_name_are_often_not_gold() -> None:
 
 
 def test_papers_have_the_promised_form() -> None:
-    for problem in PROBLEMS:
+    for problem in world():
         level = SETTINGS.levels[problem.difficulty]
         assert [p.paper_id for p in problem.papers] == [f"p{i + 1}" for i in range(level.papers)]
         for paper in problem.papers:
@@ -155,31 +160,29 @@ def test_papers_have_the_promised_form() -> None:
 
 def test_questions_of_a_collection_share_their_papers_and_ask_different_things() -> None:
     collections: dict[str, list[Problem]] = defaultdict(list)
-    for problem in PROBLEMS:
+    for problem in world():
         collections[problem.collection_id].append(problem)
     for members in collections.values():
         assert len(members) == SETTINGS.questions_per_collection
         assert len({asked(problem) for problem in members}) == len(members)
         assert all(problem.papers == members[0].papers for problem in members)
-    assert len({problem.problem_id for problem in PROBLEMS}) == len(PROBLEMS)
+    assert len({problem.problem_id for problem in world()}) == len(world())
 
 
 def test_numbers_of_gold_papers_spread_evenly_so_that_all_tiers_occur() -> None:
     for difficulty, level in SETTINGS.levels.items():
         counts = Counter(
-            len(p.gold_papers)
-            for p in PROBLEMS
-            if p.difficulty == difficulty and p.split == "train"
+            len(p.gold_papers) for p in world() if p.difficulty == difficulty and p.split == "train"
         )
         assert set(counts) == set(range(1, level.max_gold + 1))
         assert max(counts.values()) - min(counts.values()) <= 1
-    tiers = {d: {p.tier for p in PROBLEMS if p.difficulty == d} for d in SETTINGS.levels}
+    tiers = {d: {p.tier for p in world() if p.difficulty == d} for d in SETTINGS.levels}
     assert {name: len(found) for name, found in tiers.items()} == {
         "easy": 2,
         "medium": 3,
         "hard": 4,
     }
-    assert all(problem.tier == tier_of(len(problem.gold_papers)) for problem in PROBLEMS)
+    assert all(problem.tier == tier_of(len(problem.gold_papers)) for problem in world())
 
 
 def _used(problems: list[Problem], test: bool) -> set[str]:
@@ -193,8 +196,8 @@ def _used(problems: list[Problem], test: bool) -> set[str]:
 
 
 def test_names_of_the_test_split_are_held_out() -> None:
-    assert _used(PROBLEMS, test=True) <= set(RESERVED)
-    assert _used(PROBLEMS, test=False) <= set(COMMON)
+    assert _used(world(), test=True) <= set(RESERVED)
+    assert _used(world(), test=False) <= set(COMMON)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5])
@@ -215,7 +218,7 @@ def _wordings(problems: list[Problem], test: bool) -> tuple[set[str], set[str]]:
 
 def test_every_text_is_in_one_of_the_wordings_and_each_wording_occurs() -> None:
     for test in (False, True):
-        for forms, texts in zip((QUESTIONS, FACTS), _wordings(PROBLEMS, test), strict=True):
+        for forms, texts in zip((QUESTIONS, FACTS), _wordings(world(), test), strict=True):
             assert all(pattern(forms).fullmatch(text) for text in texts)
             assert all(any(pattern([form]).fullmatch(t) for t in texts) for form in forms)
 
@@ -239,7 +242,7 @@ def test_the_tightest_allowed_setting_still_generates() -> None:
 
 
 def test_a_row_gives_the_problem_back() -> None:
-    for problem in PROBLEMS[:5]:
+    for problem in world()[:5]:
         row = to_row(problem)
         assert tuple(row) == COLUMNS
         assert from_row(row) == problem
@@ -247,4 +250,4 @@ def test_a_row_gives_the_problem_back() -> None:
 
 def test_a_row_without_text_is_refused_by_the_name_of_its_column() -> None:
     with pytest.raises(ValueError, match="question"):
-        from_row({**to_row(PROBLEMS[0]), "question": None})
+        from_row({**to_row(world()[0]), "question": None})
