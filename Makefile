@@ -36,7 +36,7 @@ full: setup ## Run the whole chain: data, gate, training, export, evaluation, re
 
 # The tests of a file run in one of the two processes, because they share expensive fixtures.
 TEST := OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
-test-fast: setup ## Run the unit tests: no socket, no process, under a minute
+test-fast: setup ## Run the unit tests: no socket, no process, about a minute
 	$(TEST) tests/unit -m "not nightly and not gpu"
 
 test: setup ## Run all tests except the nightly ones and those that need a GPU
