@@ -12,6 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from helpers.sandbox_events import pid_of
 
 from env.errors import SandboxError
 from env.server.sandbox import CellDone, Repl, SandboxHost, SubCall
@@ -38,11 +39,6 @@ def small() -> Iterator[SandboxHost]:
     small = SandboxHost(LIMITS, SandboxSettings(), memory_mb=512)
     yield small
     small.close()
-
-
-def pid_of(repl: Repl) -> int:
-    assert repl._worker is not None
-    return repl._worker.pid
 
 
 def error_of(event: CellDone | SubCall) -> str | None:

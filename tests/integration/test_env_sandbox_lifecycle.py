@@ -16,9 +16,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from helpers.sandbox_events import pid_of, wait_for
 
 from env.errors import SandboxError
-from env.server.sandbox import CellDone, Repl, SandboxHost, SubCall, boundary, host
+from env.server.sandbox import CellDone, SandboxHost, SubCall, boundary, host
 from env.settings import LimitSettings, SandboxSettings
 
 LIMITS = LimitSettings(cell_cpu_s=1.0, cell_wall_s=30)
@@ -37,27 +38,11 @@ def out(event: CellDone | SubCall) -> str:
     return event.stdout
 
 
-def pid_of(repl: Repl) -> int:
-    worker = repl._worker
-    assert worker is not None
-    return worker.pid
-
-
 def state_of(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return "gone"
-
-
-def wait_for(condition: object, seconds: float = 10.0) -> bool:
-    assert callable(condition)
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.02)
-    return False
 
 
 def children() -> set[int]:

@@ -8,12 +8,13 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.sandbox_events import pid_of, wait_for
 
 from env.errors import SandboxError
 from env.models import FrameTurn, RLMAction
@@ -42,11 +43,6 @@ def out(event: CellDone | SubCall) -> str:
     return event.stdout
 
 
-def pid_of(repl: Repl) -> int:
-    assert repl._worker is not None
-    return repl._worker.pid
-
-
 def stat_of(pid: int) -> list[str]:
     """State, parent and the other fields of a process; empty when it is gone."""
     try:
@@ -61,13 +57,6 @@ def parent_of(pid: int) -> int:
 
 def is_gone(pid: int) -> bool:
     return not stat_of(pid) or stat_of(pid)[0] == "Z"
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return condition()
 
 
 def below(pid: int) -> set[int]:

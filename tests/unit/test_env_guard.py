@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+from helpers.stories import played
 from starlette.types import Message, Receive, Scope, Send
 
 from env.server.guard import IDLE, Guard
@@ -58,13 +58,6 @@ def guarded(count: int = 9, idle_s: float = 9.0, app: Any = loop) -> Guard:
     places = Seats(wait_s=0.05)
     places.limit(count, "because")
     return Guard(app, places, idle_s, 1000)
-
-
-def played(story: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    def run() -> None:
-        asyncio.run(asyncio.wait_for(story(), 10))
-
-    return run
 
 
 @played

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from env.server.requests import RequestLimits
 
@@ -121,31 +121,11 @@ def test_mcp_answers_anything_with_an_error_of_json_rpc(
     assert "result" not in told
 
 
-def test_requests_beyond_the_limit_are_refused_in_words() -> None:
+def second_answer(app: ASGIApp) -> list[Message]:
+    """Messages to the second of two clients; there is one place, and the first reads nothing."""
+
     async def both() -> list[Message]:
-        limits = RequestLimits(never, handled=1)
-        sent: list[Message] = []
-
-        async def send(message: Message) -> None:
-            sent.append(message)
-
-        async def receive() -> Message:
-            raise AssertionError
-
-        stuck = asyncio.create_task(limits(scope_of("/health", None), receive, send))
-        await asyncio.sleep(0)
-        await limits(scope_of("/health", None), receive, send)
-        stuck.cancel()
-        return sent
-
-    start, body = asyncio.run(both())
-    assert start["status"] == 503
-    assert "try again later" in body["body"].decode()
-
-
-def test_an_answer_that_nobody_reads_keeps_no_place() -> None:
-    async def both() -> list[Message]:
-        limits = RequestLimits(echo, handled=1)
+        limits = RequestLimits(app, handled=1)
         sent: list[Message] = []
 
         async def send(message: Message) -> None:
@@ -163,4 +143,14 @@ def test_an_answer_that_nobody_reads_keeps_no_place() -> None:
         stuck.cancel()
         return sent
 
-    assert asyncio.run(both())[0]["status"] == 200
+    return asyncio.run(both())
+
+
+def test_requests_beyond_the_limit_are_refused_in_words() -> None:
+    start, body = second_answer(never)
+    assert start["status"] == 503
+    assert "try again later" in body["body"].decode()
+
+
+def test_an_answer_that_nobody_reads_keeps_no_place() -> None:
+    assert second_answer(echo)[0]["status"] == 200

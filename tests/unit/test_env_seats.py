@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
+
+from helpers.stories import played
 
 from env.server.seats import Seats
 
@@ -24,13 +24,6 @@ def seats(count: int, **times: float) -> Seats:
     made = Seats(**times)
     made.limit(count, "because")
     return made
-
-
-def played(story: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    def run() -> None:
-        asyncio.run(asyncio.wait_for(story(), 10))
-
-    return run
 
 
 @played
