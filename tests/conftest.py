@@ -8,20 +8,37 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import httpx
 import pandas as pd
 import pytest
+from helpers.warm_python import warm_python
 
 from env.problems.schema import to_row
 from env.problems.store import ProblemStore
 from tasks.config import Params, resolve
 from tasks.deployment.local import local_server
 from tasks.tracking import runs
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """All processes of the session share one warm Python; it imports when it is first asked."""
+    if not hasattr(config, "workerinput"):
+        stack = ExitStack()
+        config.add_cleanup(stack.close)
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="rlm-warm-"))
+        os.environ["WARM_PYTHON"] = str(stack.enter_context(warm_python(Path(folder))))
+
+
+@pytest.fixture
+def warm() -> str:
+    """The command of a Python that has imported the slow packages."""
+    return os.environ["WARM_PYTHON"]
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups

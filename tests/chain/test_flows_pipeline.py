@@ -17,7 +17,6 @@ import pytest
 import yaml
 from helpers import code_inputs
 from helpers.chain_runs import environments, flow_runs, in_folder, runs
-from helpers.warm_python import warm_python
 
 from env.settings import flatten
 from flows import stages
@@ -211,15 +210,13 @@ def test_a_base_without_any_reward_ends_gated(prefect_url: str, project: Path) -
 
 
 @pytest.fixture
-def _warm(tmp_path_factory: pytest.TempPathFactory, project: Path) -> Iterator[None]:
+def _warm_stages(project: Path, warm: str) -> None:
     """The project's stages start with their packages imported."""
-    with warm_python(tmp_path_factory.mktemp("warm")) as python:
-        text = (project / "dvc.yaml").read_text()
-        (project / "dvc.yaml").write_text(text.replace("cmd: python ", f"cmd: {python} "))
-        yield
+    text = (project / "dvc.yaml").read_text()
+    (project / "dvc.yaml").write_text(text.replace("cmd: python ", f"cmd: {warm} "))
 
 
-@pytest.mark.usefixtures("_warm")
+@pytest.mark.usefixtures("_warm_stages")
 def test_the_tiny_chain_trains_proves_and_registers(
     prefect_url: str, project: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

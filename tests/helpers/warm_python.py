@@ -1,8 +1,8 @@
-"""A `python` whose slow packages are imported already, for chains whose stages DVC starts.
+"""A `python` whose slow packages are imported already, for processes that tests start.
 
-Each stage is a process that imports torch, MLflow or Great Expectations: more work than what a
-tiny stage does. This one asks a process that has imported them to fork. The nightly chain
-starts its stages as users do.
+A stage is a process that imports torch, MLflow or Great Expectations: more work than what a tiny
+stage does. This command asks a process that has imported them to fork. The nightly chain starts
+its stages as users do.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ import importlib
 import json
 import os
 import runpy
+import select
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import ModuleType
 
 PACKAGES = (
     "great_expectations",
@@ -33,6 +35,8 @@ PACKAGES = (
 """Slow imports of stages; nothing of the project, whose modules each stage imports itself."""
 CLIENT = """#!{python} -ISE
 import json, os, socket, sys
+if sys.argv[1] not in ("-m", "-c"):
+    os.execv({python!r}, [{python!r}, *sys.argv[1:]])
 asked = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 asked.connect({address!r})
 told = [sys.argv[1:], os.getcwd(), dict(os.environ)]
@@ -43,7 +47,11 @@ sys.exit(int(asked.recv(16) or 137))
 
 @contextmanager
 def warm_python(folder: Path) -> Iterator[Path]:
-    """The command: `python -m MODULE ARGUMENTS`."""
+    """The command: `python -m MODULE ARGUMENTS`, `python -c CODE ARGUMENTS`.
+
+    The first that asks waits until the packages are imported. Killed, the command takes what it
+    started along. Any other command line starts Python itself.
+    """
     address = str(folder / "socket")
     server = subprocess.Popen([sys.executable, __file__, address], start_new_session=True)
     command = folder / "python"
@@ -52,7 +60,7 @@ def warm_python(folder: Path) -> Iterator[Path]:
     try:
         while not os.path.exists(address):
             assert server.poll() is None, "the warm Python ended"
-            time.sleep(0.1)
+            time.sleep(0.01)
         yield command
     finally:
         os.killpg(server.pid, signal.SIGKILL)
@@ -61,22 +69,27 @@ def warm_python(folder: Path) -> Iterator[Path]:
 
 def serve(address: str) -> list[str]:
     """Fork a process for each request; return its command line there, and never here."""
-    gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that answer
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(address)
-    listener.listen()
-    while True:
-        asked, _ = listener.accept()
-        if os.fork() == 0:
-            break
+    listener.listen(64)
+    asked, _ = listener.accept()
+    for name in PACKAGES:
+        importlib.import_module(name)
+    gc.freeze()
+    while os.fork():
         asked.close()
+        asked, _ = listener.accept()
     listener.close()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     message, streams, _, _ = socket.recv_fds(asked, 1 << 18, 3)
     if child := os.fork():
+        ended = os.pidfd_open(child)
+        if ended not in select.select([asked, ended], [], [])[0]:  # who asked is gone
+            os.kill(child, signal.SIGKILL)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        asked.send(str(code if code >= 0 else 128 - code).encode())
+        with suppress(BrokenPipeError):
+            asked.send(str(code if code >= 0 else 128 - code).encode())
         os._exit(0)
     asked.close()
     for number, stream in enumerate(streams):
@@ -91,11 +104,18 @@ def serve(address: str) -> list[str]:
     return list(arguments)
 
 
-if __name__ == "__main__":
-    for name in PACKAGES:
-        importlib.import_module(name)
-    _, module, *rest = serve(sys.argv[1])
+def play(option: str, what: str, *rest: str) -> None:
+    """Do what Python does for `-m` and `-c`."""
     if Path(sys.path[1], "sitecustomize.py").is_file():
         runpy.run_path(str(Path(sys.path[1], "sitecustomize.py")))
-    sys.argv = [module, *rest]
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    if option == "-m":
+        sys.argv = [what, *rest]
+        runpy.run_module(what, run_name="__main__", alter_sys=True)
+        return
+    sys.argv = ["-c", *rest]
+    sys.modules["__main__"] = ModuleType("__main__")
+    exec(compile(what, "<string>", "exec"), sys.modules["__main__"].__dict__)
+
+
+if __name__ == "__main__":
+    play(*serve(sys.argv[1]))
