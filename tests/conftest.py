@@ -6,12 +6,14 @@ import os
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
+from importlib.metadata import version
 from pathlib import Path
 
 import httpx
@@ -113,15 +115,25 @@ def served_folder(
 
 
 @pytest.fixture(scope="session")
-def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def prefect_server(
+    tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
+) -> Iterator[str]:
     """A Prefect server with its scheduler; tests that use it are of the xdist_group `prefect`."""
     home = tmp_path_factory.mktemp("prefect")
+    assert pytestconfig.cache is not None
+    tables = pytestconfig.cache.mkdir("prefect") / f"{version('prefect')}.db"
+    if tables.exists():  # making them takes longer than all else that the server does at its start
+        shutil.copy(tables, home / "prefect.db")
     for _ in range(3):  # its port may be taken before it listens
         server, url = start_prefect(home)
         if wait_for_prefect(server, url):
             break
     else:
         pytest.fail((home / "server.log").read_text())
+    if not tables.exists():
+        with closing(sqlite3.connect(home / "prefect.db")) as made:
+            made.execute("VACUUM INTO ?", [str(home / "tables.db")])
+        (home / "tables.db").replace(tables)
     try:
         yield url
     finally:
@@ -133,9 +145,11 @@ def start_prefect(home: Path) -> tuple[subprocess.Popen[bytes], str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
+    # What `prefect server start` starts, without that process.
+    command = [sys.executable, "-m", "uvicorn", "--factory", "prefect.server.api.server:create_app"]
     with (home / "server.log").open("wb") as log:
         server = subprocess.Popen(
-            [Path(sys.executable).parent / "prefect", "server", "start", "--port", str(port)],
+            [*command, "--host", "127.0.0.1", "--port", str(port)],
             env={
                 **os.environ,
                 "PREFECT_HOME": str(home),

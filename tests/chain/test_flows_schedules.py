@@ -16,6 +16,7 @@ STEPS = """
 import json, sys
 from datetime import timedelta
 from prefect import get_client
+from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.client.schemas.schedules import IntervalSchedule
 from flows.services import schedules
 from flows.services import processes
@@ -30,7 +31,8 @@ def deploy():
         processes.run_prefect("--no-prompt", "deploy", "--all")
     return told()
 
-processes.run_prefect("work-pool", "create", "local", "--type", "process", "--overwrite")
+with get_client(sync_client=True) as client:
+    client.create_work_pool(WorkPoolCreate(name="local", type="process"), overwrite=True)
 answers = [deploy()]
 with get_client(sync_client=True) as client:
     deployment = client.read_deployment_by_name("rlm/retrain")
@@ -38,7 +40,7 @@ with get_client(sync_client=True) as client:
     client.update_deployment_schedule(deployment.id, weekly.id, active=True)
     added = (IntervalSchedule(interval=timedelta(days=40)), True)
     client.create_deployment_schedules(deployment.id, [added])
-answers += [told(), deploy(), deploy()]
+answers += [told(), deploy()]
 print("=>", json.dumps(answers))
 """
 
@@ -60,7 +62,7 @@ def test_deploying_again_keeps_what_an_operator_did_to_the_schedules(
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
-    first, by_hand, *after = json.loads(done.stdout.split("=> ")[-1])
+    first, by_hand, after = json.loads(done.stdout.split("=> ")[-1])
     assert first == [["weekly", False]]
     assert by_hand == [["None", True], ["weekly", True]]
-    assert after == [by_hand, by_hand]
+    assert after == by_hand
