@@ -105,6 +105,43 @@ def test_copied_pages_count(box: SandboxHost) -> None:
     assert exact <= (worker.held_bytes() or 0) < exact + (4 << 20)
 
 
+TAKE_THE_PLACE = """
+import ctypes, mmap
+libc = ctypes.CDLL(None)
+libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+libc.madvise(id(context) + 8191 & ~4095, 10 << 20, 4)
+flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | {flag}
+pages = mmap.mmap(-1, 12 << 20, flags=flags)
+at = ctypes.addressof(ctypes.c_char.from_buffer(pages)) + (2 << 20) & ~((2 << 20) - 1)
+libc.madvise(at, 10 << 20, {advice})
+x = ctypes.memset(at, 1, 10 << 20)
+"""
+"""Drops the shared text of the context, and takes as many pages of its own."""
+
+
+@pytest.mark.parametrize(
+    ("flag", "advice"), [(0, 14), (0x8000, 15), (0, 23)], ids=["huge", "populated", "by advice"]
+)
+def test_pages_in_the_place_of_shared_ones_count(box: SandboxHost, flag: int, advice: int) -> None:
+    """Neither the resident size nor the exact reading of an earlier cell shows them."""
+    repl = box.open("x" * (11 << 20), "a shared text", session="a")
+    worker = repl._worker
+    assert worker is not None
+    before = worker.held_bytes(exact=True) or 0
+    assert error_of(repl.run(TAKE_THE_PLACE.format(flag=flag, advice=advice))) is None
+    exact = private(worker.pid) or 0
+    assert exact > before + (9 << 20)
+    assert worker.holding.bytes > exact - (1 << 20)
+
+
+def test_no_worker_has_huge_pages(box: SandboxHost) -> None:
+    repl = box.open("")
+    repl.run("x = bytearray(40 << 20)")
+    rollup = Path(f"/proc/{pid_of(repl)}/smaps_rollup").read_text().splitlines()
+    assert [line.split()[1] for line in rollup if line.startswith("AnonHuge")] == ["0"]
+    assert "THP_enabled:\t0" in Path(f"/proc/{pid_of(repl)}/status").read_text()
+
+
 def test_a_worker_killed_beyond_its_share_is_to_blame_itself(small: SandboxHost) -> None:
     repl = small.open("", session="greedy")
     others = [small.open("", session=str(n)) for n in range(4)]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from env.server.sandbox import memory
+from env.server.sandbox import usage as usage_module
 from env.server.sandbox.memory import Holding, Ledger, machine_bytes
 from env.server.sandbox.usage import MemoryUsage, added, private, usage
 
@@ -98,6 +99,19 @@ def test_a_process_that_is_gone_holds_an_unknown_amount() -> None:
     assert own is not None
     assert own.resident > 1 << 20
     assert own.faulted > 1 << 20
+
+
+def test_pages_in_swap_are_still_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    rollup = "Rss: 90 kB\nShared_Dirty: 50 kB\nPrivate_Dirty: 40 kB\nSwap: 30 kB\nSwapPss: 20 kB\n"
+    monkeypatch.setattr(usage_module.Path, "read_text", lambda _: rollup)
+    assert private(1) == (40 + 20) << 10
+
+
+def test_faults_that_wait_for_a_disk_count_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    stat = b"1 (a) b) T" + b" 0" * 6 + b" 5 0 2" + b" 0" * 11 + b" 9 0\n"
+    monkeypatch.setattr(usage_module.os, "read", lambda *_: stat)
+    page = os.sysconf("SC_PAGE_SIZE")
+    assert usage(os.getpid()) == MemoryUsage(9 * page, 7 * page)
 
 
 @pytest.mark.parametrize(

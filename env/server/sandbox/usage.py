@@ -40,19 +40,20 @@ def usage(pid: int) -> MemoryUsage | None:
             fields = os.read(file, 4096).rpartition(b")")[2].split(None, 22)
         finally:
             os.close(file)
-        found = MemoryUsage(int(fields[21]) * _PAGE, int(fields[7]) * _PAGE)
+        found = MemoryUsage(int(fields[21]) * _PAGE, (int(fields[7]) + int(fields[9])) * _PAGE)
     except (OSError, IndexError, ValueError):
         return None
     return found if found.resident else None  # a dead process has no pages
 
 
 def private(pid: int) -> int | None:
-    """Bytes that no other process shares; None if this user may not read that."""
+    """Bytes in memory or swap that no other process shares; None if this user may not read that."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:
         return None
-    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Private_")) or None
+    own = (line for line in lines if line.startswith(("Private_", "SwapPss:")))
+    return sum(int(line.split()[1]) << 10 for line in own) or None
 
 
 class Meter:

@@ -19,6 +19,7 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 _PR_SET_SECCOMP = 22
 _PR_SET_NO_NEW_PRIVS = 38
+_PR_SET_THP_DISABLE = 41
 _SECCOMP_MODE_FILTER = 2
 _LANDLOCK_CREATE_RULESET = 444  # the same number on x86_64 and aarch64
 _LANDLOCK_RESTRICT_SELF = 446
@@ -42,6 +43,9 @@ def harden_zygote() -> list[str]:
     layers = ["no_new_privs"]
     _die_first()
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    # The host counts a fault as one page. A kernel without huge pages may not know the call.
+    with contextlib.suppress(OSError):
+        _prctl(_PR_SET_THP_DISABLE, 1)
     if os.geteuid() == 0 and _drop_uid():
         layers.append("uid")
     if _drop_capabilities():
