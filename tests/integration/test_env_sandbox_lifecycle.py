@@ -202,6 +202,8 @@ def test_a_zygote_killed_in_the_middle_of_a_cell(box: SandboxHost) -> None:
         os.kill(box._zygote.pid, signal.SIGKILL)
         with pytest.raises(SandboxError):
             running.result(timeout=10)
+    repl.close()
+    assert box._shared.ledger.total == 0
 
 
 def test_a_worker_killed_from_outside_is_no_mistake_of_the_policy(box: SandboxHost) -> None:

@@ -326,8 +326,10 @@ class Repl:
         self._cell = None
         self._worker = None
         within = self._ledger.within_share(worker.holding)
-        status = worker.end()
-        self._ledger.drop(worker.holding)
+        try:
+            status = worker.end()
+        finally:  # a dead spawner's workers are dead as well
+            self._ledger.drop(worker.holding)
         if self._closed:
             raise SandboxError("This REPL was closed.")
         if worker.holding.evicted:
