@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import signal
 import socket
 import threading
@@ -329,3 +331,32 @@ def test_a_repl_waits_for_a_descriptor_that_strangers_hold(
     monkeypatch.setattr(box._zygote, "_relieve", lambda: calls.append(1))
     assert error_of(box.open("").run("1")) is None
     assert calls == [1, 1]
+
+
+@pytest.mark.parametrize("freed", [2, 9], ids=["a copy for each", "a template"])
+def test_a_context_waits_for_a_descriptor_that_strangers_hold(
+    box: SandboxHost, monkeypatch: pytest.MonkeyPatch, freed: int
+) -> None:
+    """Two free descriptors are enough for a worker, and too few for a template."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held: list[int] = []
+
+    def relieve() -> None:
+        for _ in range(freed):
+            os.close(held.pop())
+
+    monkeypatch.setattr(box._zygote, "_relieve", relieve)
+    name, text = f"a text of strangers {freed}", "x" * 130_000
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 12, hard)
+    )
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                held.append(os.dup(0))
+        assert error_of(box.open(text, name).run("1")) is None
+    finally:
+        for fd in held:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert (name in box._templates._held) == (freed > 2)

@@ -143,12 +143,14 @@ class Spawner(ABC):
         """Wait for a killed or dead worker; return its wait status."""
         return self._ask(b"reap" + struct.pack("!i", pid))
 
-    def _channel(self) -> tuple[socket.socket, socket.socket]:
+    def _channel(
+        self, kind: socket.SocketKind = socket.SOCK_STREAM
+    ) -> tuple[socket.socket, socket.socket]:
         """A pair of connected sockets; waits while strangers hold all descriptors."""
         deadline = time.monotonic() + _DESCRIPTORS_S
         while True:
             try:
-                return socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+                return socket.socketpair(socket.AF_UNIX, kind)
             except OSError as error:
                 full = error.errno in (errno.EMFILE, errno.ENFILE)
                 if not full or time.monotonic() > deadline:
@@ -242,16 +244,21 @@ class Zygote(Spawner):
         return self._process.poll() is None
 
     def template(self, context: bytes) -> Template:
-        """Fork a template with this context, which `wire.dump` has encoded."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs, open(os.memfd_create("context"), "w+b") as file:
-            file.write(context)
-            file.seek(0)
-            try:
+        """Fork a template with this context, which `wire.dump` has encoded.
+
+        Raises:
+            SandboxError: it does not start.
+            OSError: no descriptor or no memory is free for the context.
+        """
+        ours, theirs = self._channel(socket.SOCK_SEQPACKET)
+        try:
+            with theirs, open(os.memfd_create("context"), "w+b") as file:
+                file.write(context)
+                file.seek(0)
                 pid = self._forked(b"template", theirs.fileno(), file.fileno())
-            except SandboxError:
-                ours.close()
-                raise
+        except (OSError, SandboxError):
+            ours.close()
+            raise
         return Template(self, pid, ours, len(context), self._relieve)
 
     def close(self) -> None:

@@ -69,7 +69,7 @@ class Templates:
             return None
         try:
             return zygote.template(context)
-        except SandboxError as error:
+        except (SandboxError, OSError) as error:
             logger.warning("REPLs do not share a context (%s). Each loads its own copy.", error)
             return None
 
