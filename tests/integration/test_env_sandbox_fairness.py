@@ -74,6 +74,16 @@ def test_a_neighbour_within_its_share_keeps_its_variables(small: SandboxHost) ->
     assert event.stdout == "40000000\n"
 
 
+def test_room_is_made_by_a_worker_and_never_by_its_successor(small: SandboxHost) -> None:
+    """Between the ledger's choice and the end, the worker may end by itself."""
+    repl = small.open("", session="greedy")
+    assert repl._worker is not None
+    chosen = repl._worker.holding
+    assert error_of(repl.run("import os\nos._exit(3)")) == "exit"
+    chosen.end(chosen)
+    assert error_of(repl.run("1")) is None
+
+
 def test_a_frame_that_waits_for_children_reads_that_it_was_ended(small: SandboxHost) -> None:
     waiting = small.open("", session="greedy")
     assert isinstance(waiting.run(f"{HOLD}\nllm_query('a')"), SubCall)

@@ -24,7 +24,7 @@ class World:
     def holds(self, session: str, worker: str, size: int) -> None:
         name = f"{session}{worker}"
         if name not in self.holdings:
-            self.holdings[name] = Holding(session, lambda: self.ended.append(name))
+            self.holdings[name] = Holding(session, lambda _: self.ended.append(name))
         self.ledger.note(self.holdings[name], size)
 
 

@@ -51,10 +51,10 @@ class Holding:
 
     Args:
         session: session that it belongs to.
-        end: ends the worker and frees its descriptor; any thread may call it.
+        end: ends the worker of a holding and frees its descriptor; any thread may call it.
     """
 
-    def __init__(self, session: object, end: Callable[[], None]) -> None:
+    def __init__(self, session: object, end: Callable[[Holding], None]) -> None:
         self.session = session
         self.end = end
         self.bytes = 0
@@ -108,7 +108,7 @@ class Ledger:
             while self._total > self.budget and len(self._holdings) > 1:
                 victims.append(self._evict(max(self._holdings, key=self._excess)))
         for victim in victims:
-            victim.end()
+            victim.end(victim)
 
     def drop(self, holding: Holding) -> None:
         """Forget a worker that has ended."""

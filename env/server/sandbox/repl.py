@@ -299,13 +299,14 @@ class Repl:
             with contextlib.suppress(SandboxError):
                 worker.end()
 
-    def _make_room(self) -> None:
-        """End the worker for the ledger, in any thread, and free its descriptor.
+    def _make_room(self, holding: Holding) -> None:
+        """End this worker for the ledger, in any thread, and free its descriptor.
 
-        While a cell runs, its own thread frees it: it sees a closed channel.
+        While a cell runs, its own thread frees it: it sees a closed channel. If the worker has
+        ended by itself meanwhile, its successor is not touched.
         """
         worker = self._worker
-        if worker is None:
+        if worker is None or worker.holding is not holding:
             return
         worker.kill()
         if self._lock.acquire(blocking=False):
