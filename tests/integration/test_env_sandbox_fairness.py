@@ -19,7 +19,8 @@ from helpers.sandbox_events import pid_of
 from env.errors import SandboxError
 from env.server.sandbox import CellDone, Repl, SandboxHost, SubCall
 from env.server.sandbox import repl as repl_module
-from env.server.sandbox.usage import private
+from env.server.sandbox.process import WorkerProcess
+from env.server.sandbox.usage import private, usage
 from env.settings import LimitSettings, SandboxSettings
 
 LIMITS = LimitSettings(cell_cpu_s=1.0, cell_wall_s=3.0, memory_mb=96)
@@ -50,6 +51,12 @@ def error_of(event: CellDone | SubCall) -> str | None:
 
 def held(repls: list[Repl]) -> int:
     return sum(private(pid_of(repl)) or 0 for repl in repls)
+
+
+def estimate(worker: WorkerProcess, exact: bool = False) -> int:
+    now = usage(worker.pid)
+    assert now is not None
+    return worker.held_bytes(now, exact)
 
 
 # --- memory
@@ -102,7 +109,7 @@ def test_memory_is_that_of_the_kernel_and_shared_pages_count_once(box: SandboxHo
     assert worker is not None
     exact = private(worker.pid)
     assert exact is not None
-    assert abs((worker.held_bytes() or 0) - exact) < 4 << 20
+    assert abs(estimate(worker) - exact) < 4 << 20
 
 
 def test_copied_pages_count(box: SandboxHost) -> None:
@@ -110,11 +117,11 @@ def test_copied_pages_count(box: SandboxHost) -> None:
     repl.run("x = 1")
     worker = repl._worker
     assert worker is not None
-    before = worker.held_bytes() or 0
+    before = estimate(worker)
     repl.run("import gc\ngc.unfreeze()\nn = gc.collect()")
     exact = private(worker.pid) or 0
     assert exact > before + (2 << 20)
-    assert exact <= (worker.held_bytes() or 0) < exact + (4 << 20)
+    assert exact <= estimate(worker) < exact + (4 << 20)
 
 
 TAKE_THE_PLACE = """
@@ -139,7 +146,7 @@ def test_pages_in_the_place_of_shared_ones_count(box: SandboxHost, flag: int, ad
     repl = box.open("x" * (11 << 20), "a shared text", session="a")
     worker = repl._worker
     assert worker is not None
-    before = worker.held_bytes(exact=True) or 0
+    before = estimate(worker, exact=True)
     assert error_of(repl.run(TAKE_THE_PLACE.format(flag=flag, advice=advice))) is None
     exact = private(worker.pid) or 0
     assert exact > before + (9 << 20)

@@ -107,11 +107,13 @@ def test_pages_in_swap_are_still_held(monkeypatch: pytest.MonkeyPatch) -> None:
     assert private(1) == (40 + 20) << 10
 
 
-def test_faults_that_wait_for_a_disk_count_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_reading_tells_the_state_and_faults_that_wait_for_a_disk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     stat = b"1 (a) b) T" + b" 0" * 6 + b" 5 0 2" + b" 0" * 11 + b" 9 0\n"
     monkeypatch.setattr(usage_module.os, "read", lambda *_: stat)
     page = os.sysconf("SC_PAGE_SIZE")
-    assert usage(os.getpid()) == MemoryUsage(9 * page, 7 * page)
+    assert usage(os.getpid()) == MemoryUsage(9 * page, 7 * page, "T")
 
 
 @pytest.mark.parametrize(

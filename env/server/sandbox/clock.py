@@ -32,12 +32,12 @@ class Reading:
     waited_s: float | None
     """Seconds in a run queue; None if the kernel does not say."""
     state: str
-    """Letter of `/proc/PID/stat`; empty if the process is gone."""
+    """As of `MemoryUsage`; empty if the process is gone, or if nobody needs it."""
 
 
-def read(pid: int, cpu_s: float) -> Reading:
-    """The figures of a process, with its CPU seconds as given."""
-    return Reading(cpu_s, _waited_s(pid), _state(pid))
+def read(pid: int, cpu_s: float, state: str = "") -> Reading:
+    """The figures of a process, with its CPU seconds and its state as given."""
+    return Reading(cpu_s, _waited_s(pid), state)
 
 
 class CellClock:
@@ -121,11 +121,3 @@ def _waited_s(pid: int) -> float | None:
             return int(file.read().split()[1]) / 1e9
     except (OSError, IndexError, ValueError):
         return None
-
-
-def _state(pid: int) -> str:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0].decode()
-    except (OSError, IndexError):
-        return ""

@@ -50,17 +50,15 @@ class WorkerProcess:
         except OSError:
             return 0.0
 
-    def held_bytes(self, exact: bool = False) -> int | None:
-        """Memory that its end would free, as an upper estimate; None if nobody can tell.
+    def held_bytes(self, now: usage.MemoryUsage, exact: bool = False) -> int:
+        """Memory that its end would free, as an upper estimate.
 
         The first call for a spawner must come before any policy code runs in the worker.
 
         Args:
+            now: Its figures.
             exact: Whether the estimate is not enough.
         """
-        now = usage.usage(self.pid)
-        if now is None:
-            return None
         if self._meter is None:
             bare = self._spawner.measured(self.pid, now)
             own = bare.own + max(0, now.resident - bare.resident)

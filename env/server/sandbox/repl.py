@@ -31,6 +31,7 @@ from env.server.sandbox.results import (
 )
 from env.server.sandbox.slots import FRONT_CPU_S, Slots
 from env.server.sandbox.spawner import Spawner
+from env.server.sandbox.usage import MemoryUsage, usage
 from env.server.sandbox.wire import BadFrameError, JSONValue, characters, pack
 from env.settings import LimitSettings
 
@@ -267,7 +268,8 @@ class Repl:
 
     def _tick(self, worker: WorkerProcess, cell: _Cell, now: float, sending: bool) -> None:
         """Look at a cell that runs for longer: its clock, its memory, its lane."""
-        reading = clock.read(worker.pid, worker.cpu_s())
+        memory = usage(worker.pid)
+        reading = clock.read(worker.pid, worker.cpu_s(), memory.state if memory else "")
         # A blocked `write` does not count as sleep: the host drains it at once.
         idle = reading.state == "S" and (sending or not worker.has_sent)
         cell.clock.tick(now, reading, worker.reading_s - cell.reading_s, idle)
@@ -275,7 +277,7 @@ class Repl:
         if cell.clock.asleep:
             self._slots.defer(self._session)
             raise BadFrameError("it reads the channel, and nobody owes it an answer")
-        self._weigh(worker)
+        self._weigh(worker, memory)
         cell.background = cell.background or reading.cpu_s - cell.cpu_start > FRONT_CPU_S
         if cell.background and cell.clock.may_yield and self._slots.wanted:
             worker.signal(signal.SIGSTOP)
@@ -284,17 +286,18 @@ class Repl:
             cell.clock.resume(time.monotonic(), clock.read(worker.pid, worker.cpu_s()))
             worker.signal(signal.SIGCONT)
 
-    def _weigh(self, worker: WorkerProcess) -> None:
+    def _weigh(self, worker: WorkerProcess, now: MemoryUsage | None) -> None:
         """Enter the worker's memory into the ledger; this may end it or another worker."""
-        size = worker.held_bytes()
-        if size is not None and self._ledger.exceeds(worker.holding, size):
-            size = worker.held_bytes(exact=True)
-        if size is not None:
-            self._ledger.note(worker.holding, size)
+        if now is None:
+            return
+        size = worker.held_bytes(now)
+        if self._ledger.exceeds(worker.holding, size):
+            size = worker.held_bytes(now, exact=True)
+        self._ledger.note(worker.holding, size)
 
     def _rest(self, worker: WorkerProcess) -> None:
         """Weigh a worker that was stopped; if it was ended to make room, free its descriptor."""
-        self._weigh(worker)
+        self._weigh(worker, usage(worker.pid))
         if worker.holding.evicted:
             with contextlib.suppress(SandboxError):
                 worker.end()

@@ -30,6 +30,8 @@ class MemoryUsage:
     """Bytes in memory, shared ones included."""
     faulted: int
     """Bytes of all pages on which it faulted since its start."""
+    state: str = ""
+    """Letter of `/proc/PID/stat`, such as T for a stopped process."""
 
 
 def usage(pid: int) -> MemoryUsage | None:
@@ -40,7 +42,8 @@ def usage(pid: int) -> MemoryUsage | None:
             fields = os.read(file, 4096).rpartition(b")")[2].split(None, 22)
         finally:
             os.close(file)
-        found = MemoryUsage(int(fields[21]) * _PAGE, (int(fields[7]) + int(fields[9])) * _PAGE)
+        faults = int(fields[7]) + int(fields[9])
+        found = MemoryUsage(int(fields[21]) * _PAGE, faults * _PAGE, fields[0].decode())
     except (OSError, IndexError, ValueError):
         return None
     return found if found.resident else None  # a dead process has no pages
