@@ -18,6 +18,7 @@ from helpers.sandbox_events import pid_of
 
 from env.errors import SandboxError
 from env.server.sandbox import CellDone, Repl, SandboxHost, SubCall
+from env.server.sandbox import host as host_module
 from env.server.sandbox import repl as repl_module
 from env.server.sandbox.process import WorkerProcess
 from env.server.sandbox.usage import private, usage
@@ -331,6 +332,18 @@ def test_workers_of_one_session_take_no_neighbours_descriptors(
     assert error_of(greedy[0].resume("b")) == "evicted"
     for repl in greedy + honest:
         repl.close()
+
+
+def test_processes_of_a_container_limit_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_module, "most_processes", lambda: 100)
+    crowded = SandboxHost(LIMITS, SandboxSettings())
+    try:
+        greedy = [crowded.open("", session="greedy") for _ in range(18)]
+        honest = crowded.open("", session="honest")
+        assert error_of(honest.run("1")) is None
+        assert [error_of(repl.run("1")) for repl in greedy].count("evicted") >= 1
+    finally:
+        crowded.close()
 
 
 def test_a_repl_waits_for_a_descriptor_that_strangers_hold(

@@ -36,6 +36,12 @@ def test_templates_hold_descriptors_as_well() -> None:
     assert sessions_that_fit(256, 1024, 256, None, None)[0] == 76
 
 
+def test_workers_templates_and_threads_of_sessions_are_processes() -> None:
+    assert most_workers(None, 16, 1024) == most_workers(20_000, 16, 1024) == 9 * 94
+    assert most_workers(1024, 16, 30_000) == most_workers(1024, 16) == 9 * 100
+    assert most_workers(None, 16, None) is None
+
+
 def test_workers_and_connections_of_all_sessions_have_descriptors() -> None:
     for hard in (64, 1024, 20_000):
         sessions = sessions_that_fit(1024, hard, 16, None, None)[0]

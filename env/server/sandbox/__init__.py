@@ -15,6 +15,7 @@ from env.server.sandbox.host import (
     hard_descriptors,
     most_workers,
 )
+from env.server.sandbox.memory import most_processes
 from env.server.sandbox.repl import Repl
 from env.server.sandbox.results import UNSET, CellDone, CellError, SubCall
 from env.server.sandbox.wire import MAX_ANSWER
@@ -30,5 +31,6 @@ __all__ = [
     "SandboxHost",
     "SubCall",
     "hard_descriptors",
+    "most_processes",
     "most_workers",
 ]

@@ -15,7 +15,7 @@ from typing import Any
 from env.errors import SandboxError
 from env.server.sandbox.boundary import compile_filter
 from env.server.sandbox.clock import has_schedstat
-from env.server.sandbox.memory import Ledger, machine_bytes
+from env.server.sandbox.memory import Ledger, machine_bytes, most_processes
 from env.server.sandbox.repl import Repl, Shared
 from env.server.sandbox.slots import Slots
 from env.server.sandbox.spawner import Spawner, Zygote
@@ -31,6 +31,9 @@ TYPICAL_FRAMES = 9
 
 SERVER_DESCRIPTORS = 8
 """Descriptors of the server itself, as measured."""
+
+SERVER_THREADS = 64
+"""Threads and processes of the server besides those of its sessions."""
 
 _REPL_SHARE = 0.5
 """Share of the memory that REPLs may hold; the server, and cells that grow, need the rest."""
@@ -77,7 +80,10 @@ class SandboxHost:
         self._shared = Shared(
             # More cells than processors would only wait for each other.
             Slots(min(settings.running_cells, len(os.sched_getaffinity(0)))),
-            Ledger(int(total * _REPL_SHARE), most_workers(hard_descriptors(), settings.templates)),
+            Ledger(
+                int(total * _REPL_SHARE),
+                most_workers(hard_descriptors(), settings.templates, most_processes()),
+            ),
             ("no_new_privs", "rlimits", *(("seccomp",) if self._seccomp else ())),
         )
         self._lock = threading.Lock()
@@ -172,17 +178,21 @@ def hard_descriptors() -> int | None:
     return None if hard == resource.RLIM_INFINITY else hard
 
 
-def most_workers(descriptors: int | None, templates: int) -> int | None:
-    """Workers that may live at a time: each holds a descriptor, and each session one more.
+def most_workers(
+    descriptors: int | None, templates: int, processes: int | None = None
+) -> int | None:
+    """Workers that may live at a time, or None without a limit.
+
+    Each holds a descriptor and is a process. Each session holds a connection and a thread.
 
     Args:
         descriptors: as of `hard_descriptors`.
-        templates: number of contexts kept loaded; each holds a descriptor.
+        templates: number of contexts kept loaded; each holds a descriptor and is a process.
+        processes: limit of processes and threads; None without one.
     """
-    if descriptors is None:
-        return None
-    sessions = (descriptors - SERVER_DESCRIPTORS - templates) // (TYPICAL_FRAMES + 1)
-    return TYPICAL_FRAMES * max(1, sessions)
+    limits = ((descriptors, SERVER_DESCRIPTORS), (processes, SERVER_THREADS))
+    free = [limit - own - templates for limit, own in limits if limit is not None]
+    return TYPICAL_FRAMES * max(1, min(free) // (TYPICAL_FRAMES + 1)) if free else None
 
 
 def _folders(modules: Sequence[str]) -> dict[str, str]:

@@ -4,13 +4,14 @@ A worker's memory changes only while its cell runs, and is read then (`usage.py`
 the worker that holds most beyond its fair share is ended. A session's share is the budget over the
 sessions, a worker's share that of its session over its workers. So nobody within a share is ended.
 
-Each worker holds a descriptor of the server as well. If there are too many workers, the session
-with the most of them loses the one that holds most memory.
+Each worker is a process, and holds a descriptor of the server. If there are too many workers, the
+session with the most of them loses the one that holds most memory.
 """
 
 from __future__ import annotations
 
 import os
+import resource
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -21,8 +22,27 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 def machine_bytes() -> int:
     """Memory of this machine, or of the container or group of processes that has least."""
-    found = [os.sysconf("SC_PHYS_PAGES") * _PAGE]
-    for folder, name in (("", "memory.max"), ("memory", "memory.limit_in_bytes")):
+    machine = os.sysconf("SC_PHYS_PAGES") * _PAGE
+    return min([machine, *_limits("memory", "memory.max", "memory.limit_in_bytes")])
+
+
+def most_processes() -> int | None:
+    """Processes and threads of this user, container or group; None without a limit."""
+    own = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    user = [] if own == resource.RLIM_INFINITY else [own]
+    return min([*user, *_limits("pids", "pids.max", "pids.max")], default=None)
+
+
+def _limits(controller: str, unified: str, legacy: str) -> list[int]:
+    """Limits of this process's control group and those above it.
+
+    Args:
+        controller: name of the mount of version 1.
+        unified: file of version 2.
+        legacy: file of version 1.
+    """
+    found = []
+    for folder, name in (("", unified), (controller, legacy)):
         group = PurePosixPath("/", _cgroup(folder))
         for place in (group, *group.parents):  # each of them limits those below
             try:
@@ -30,7 +50,7 @@ def machine_bytes() -> int:
                 found.append(int(path.read_text()))
             except (OSError, ValueError):  # no such group, or it says "max"
                 continue
-    return min(found)
+    return found
 
 
 def _cgroup(controller: str) -> str:
