@@ -309,7 +309,8 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
             try:
                 scored = self._score(tree, self._problem)
                 if not self._exact:
-                    scored = rounded(scored)
+                    weights = self._service().settings.rewards.weights
+                    scored = rounded(scored, weights.process_quality)
             except Exception:
                 logger.exception("episode %s cannot be scored", self._episode_id)
                 tree.end_void(INTERNAL)

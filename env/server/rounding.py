@@ -2,7 +2,8 @@
 
 Exact shares are counts of characters: a few replays that halve the answer would find the gold.
 Two digits do not hide a sentence among a few. An answer that earns nothing therefore has metrics of
-zero and no scores of children. An answer that earns something contains little besides gold.
+zero, no scores of children, and no process quality, which would name the papers with gold. An
+answer that earns something contains little besides gold.
 """
 
 from __future__ import annotations
@@ -16,17 +17,22 @@ _DIGITS = 2
 _NOTHING = {"precision": 0.0, "recall": 0.0, "f1": 0.0, "exact_match": False, "paper_f1": 0.0}
 
 
-def rounded(scored: Mapping[str, Any]) -> dict[str, Any]:
-    """The score of an episode in two digits; metrics are 0 beside a primary objective of 0.
+def rounded(scored: Mapping[str, Any], process_weight: float) -> dict[str, Any]:
+    """The score of an episode in two digits; without a primary objective, only its form counts.
 
     Args:
         scored: `reward`, `components`, `metrics` and `frame_scores` of an observation.
+        process_weight: weight of the process quality in the reward.
     """
-    earns = scored["components"]["primary_objective"] > 0
+    components, reward = dict(scored["components"]), scored["reward"]
+    earns = components["primary_objective"] > 0
+    if not earns:
+        reward -= process_weight * components["process_quality"]
+        components["process_quality"] = 0.0
     metrics = {**dict(scored["metrics"]), **({} if earns else _NOTHING)}
     return {
-        "reward": round(scored["reward"], _DIGITS),
-        "components": _two_digits(scored["components"]),
+        "reward": round(reward, _DIGITS),
+        "components": _two_digits(components),
         "metrics": AnswerMetrics(**_two_digits(metrics)),
         "frame_scores": _two_digits(scored["frame_scores"]) if earns else {},
     }

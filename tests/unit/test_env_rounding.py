@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from env.models import AnswerMetrics
@@ -23,15 +23,20 @@ Line = tuple[str, int, int]
 Figures = dict[str, Any]
 
 
-def played(problem: Problem, answer: Sequence[Line]) -> Figures:
-    """Exact figures of an episode with one turn and this answer."""
+def shown(figures: Figures) -> Figures:
+    """Figures as a stranger reads them."""
+    return rounded(figures, REWARDS.weights.process_quality)
+
+
+def played(problem: Problem, answer: Sequence[Line], read: Collection[str] = ()) -> Figures:
+    """Exact figures of an episode with one turn, this answer, and the papers that it read."""
     places = [{"paper_id": paper, "start": a, "end": b} for paper, a, b in answer]
     facts = EpisodeFacts(
         papers={paper.paper_id: paper.text for paper in problem.papers},
         evidence=[[(s.paper_id, s.start, s.end) for s in fact.spans] for fact in problem.evidence],
         answer=places,
         answered=True,
-        papers_read=frozenset(),
+        papers_read=frozenset(read),
         turns=1,
         turns_with_error=0,
         turns_with_one_block=1,
@@ -105,7 +110,19 @@ def test_two_digits_alone_would_not_stop_halving() -> None:
 
 
 def test_halving_finds_no_gold_in_a_strangers_figures() -> None:
-    assert [attacked(problem, seen=rounded) for problem in NINE] == [(set(), 1)] * 9
+    assert [attacked(problem, seen=shown) for problem in NINE] == [(set(), 1)] * 9
+
+
+def test_papers_that_were_read_show_no_gold_in_a_strangers_figures() -> None:
+    for problem in NINE:
+        wrong = [line for line in lines(problem) if line not in gold(problem)][:1]
+        exact = [played(problem, wrong, [paper.paper_id]) for paper in problem.papers]
+        seen = [(one["reward"], one["components"], one["metrics"]) for one in map(shown, exact)]
+        assert all(one == seen[0] for one in seen)
+        assert seen[0][0] == round(0.4 * REWARDS.weights.format_compliance, 2)
+        if len(problem.gold_papers) < len(problem.papers):
+            quality = {one["components"]["process_quality"] > 0 for one in exact}
+            assert quality == {True, False}  # exact figures do show them
 
 
 def test_a_reward_always_tells_a_right_sentence_from_a_wrong_one() -> None:
@@ -114,7 +131,7 @@ def test_a_reward_always_tells_a_right_sentence_from_a_wrong_one() -> None:
         earns = {
             line
             for line in lines(problem)
-            if rounded(played(problem, [line]))["components"]["primary_objective"] > 0
+            if shown(played(problem, [line]))["components"]["primary_objective"] > 0
         }
         assert earns == gold(problem)
 
@@ -132,16 +149,16 @@ def numbers(figures: Figures) -> list[float]:
 def test_no_number_has_more_than_two_digits() -> None:
     hard = NINE[-1]
     exact = played(hard, [*sorted(gold(hard))[:2], lines(hard)[0]])
-    shown = rounded(exact)
-    assert numbers(shown) == [round(value, 2) for value in numbers(exact)]
-    assert numbers(shown) != numbers(exact)
+    seen = shown(exact)
+    assert numbers(seen) == [round(value, 2) for value in numbers(exact)]
+    assert numbers(seen) != numbers(exact)
     assert exact["components"]["primary_objective"] > 0
 
 
 def test_replays_of_an_answer_are_all_rounded_alike() -> None:
     hard = NINE[-1]
     exact = played(hard, [*sorted(gold(hard))[:2], lines(hard)[0]])
-    replays = [rounded(exact)["reward"] for _ in range(200)]
+    replays = [shown(exact)["reward"] for _ in range(200)]
     assert abs(sum(replays) / 200 - exact["reward"]) > 1e-3  # a mean reveals no further digit
 
 
@@ -149,7 +166,7 @@ def test_an_answer_that_earns_nothing_has_no_metrics_and_no_scores_of_children()
     problem = NINE[0]
     everything = played(problem, lines(problem))
     assert everything["metrics"].recall == 1.0
-    shown = rounded(everything)
-    assert shown["components"]["primary_objective"] == 0.0
-    assert (shown["metrics"].recall, shown["metrics"].paper_f1) == (0.0, 0.0)
-    assert shown["frame_scores"] == {}
+    seen = shown(everything)
+    assert seen["components"]["primary_objective"] == 0.0
+    assert (seen["metrics"].recall, seen["metrics"].paper_f1) == (0.0, 0.0)
+    assert seen["frame_scores"] == {}
