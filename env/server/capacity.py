@@ -8,6 +8,7 @@ kept for connections that arrive: where descriptors run out, those without a req
 from __future__ import annotations
 
 from env.server.sandbox import TYPICAL_FRAMES, SandboxHost, hard_descriptors, most_workers
+from env.server.tree import TEXT_BYTES
 from env.settings import EnvSettings
 
 
@@ -17,6 +18,7 @@ def sessions_that_fit(
     templates: int,
     memory_budget_mb: float | None,
     typical_episode_mb: float | None,
+    document_chars: int = 0,
 ) -> tuple[int, str]:
     """Number of sessions, at least 1, and the limit that decides it, in words.
 
@@ -26,6 +28,7 @@ def sessions_that_fit(
         templates: `env.sandbox.templates`; each holds a descriptor.
         memory_budget_mb: memory for all living REPLs; None if it has no limit.
         typical_episode_mb: memory of a typical episode; None if unknown.
+        document_chars: `env.document_chars` where clients bring their own papers, else 0.
     """
     fits = [(setting, "env.max_sessions")]
     workers = most_workers(descriptors, templates)
@@ -34,6 +37,10 @@ def sessions_that_fit(
     if memory_budget_mb is not None and typical_episode_mb is not None:
         of_memory = int(memory_budget_mb / typical_episode_mb)
         fits.append((of_memory, f"its budget of {memory_budget_mb:.0f} MB for REPLs"))
+        # REPLs get half of the memory. Of the other half, half is for texts.
+        texts_mb = memory_budget_mb / 2
+        of_texts = int(texts_mb * (1 << 20) / (TEXT_BYTES + 4 * document_chars))
+        fits.append((of_texts, f"its budget of {texts_mb:.0f} MB for texts"))
     count, reason = min(fits, key=lambda fit: fit[0])
     return max(1, count), reason
 
@@ -46,4 +53,5 @@ def capacity(settings: EnvSettings, host: SandboxHost) -> tuple[int, str]:
         settings.sandbox.templates,
         host.budget_mb,
         host.typical_mb,
+        settings.document_chars if settings.allow_documents else 0,
     )

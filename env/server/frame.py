@@ -5,11 +5,15 @@ Plain state: `tree.py` decides how it changes.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from typing import Any
 
 from env.models import FrameKind, FrameStatus, JSONValue, Message, StopReason
 from env.server.sandbox import Repl
+
+_ITEM_BYTES = 128
+"""Bytes that an empty list, a number or a dictionary's entry takes, at most."""
 
 
 @dataclass
@@ -96,6 +100,19 @@ def context_chars(value: JSONValue) -> int:
     if isinstance(value, dict):
         return sum(map(len, value)) + sum(map(context_chars, value.values()))
     return 0
+
+
+def held_bytes(value: JSONValue) -> int:
+    """Bytes of memory that a value holds, at most: those of its texts, and 128 for each item."""
+    if isinstance(value, str):
+        return sys.getsizeof(value)
+    if isinstance(value, list):
+        return _ITEM_BYTES + sum(map(held_bytes, value))
+    if isinstance(value, dict):
+        return _ITEM_BYTES * (1 + len(value)) + sum(
+            held_bytes(item) for pair in value.items() for item in pair
+        )
+    return _ITEM_BYTES
 
 
 def texts_of(context: JSONValue) -> list[str]:

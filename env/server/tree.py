@@ -25,7 +25,14 @@ from env.models import (
     StopReason,
 )
 from env.server.deterministic import repeatable_cell
-from env.server.frame import Frame, PendingCalls, as_context, context_chars, texts_of
+from env.server.frame import (
+    Frame,
+    PendingCalls,
+    as_context,
+    context_chars,
+    held_bytes,
+    texts_of,
+)
 from env.server.sandbox import MAX_ANSWER, UNSET, CellDone, SandboxHost, SubCall
 from env.server.turn import parse
 from env.settings import EnvSettings
@@ -33,6 +40,12 @@ from env.settings import EnvSettings
 _CALLS_PER_FRAME = 32
 """Limit of an episode's sub-calls, as a multiple of `max_frames`. Refused ones count: they cost a
 cell nothing and the server a round trip. The frame with the most of them gets the blame."""
+TEXT_BYTES = 16 << 20
+"""Limit of the texts of one episode that the server keeps for its score: 31 contexts of 200,000
+characters that take two bytes each, and their answers."""
+STEP_S = 300.0
+"""Seconds of one step, after which the episode ends: below the 600 s that a client waits."""
+_USED_UP = "the texts of this episode are used up"
 
 
 class Tree:
@@ -70,6 +83,10 @@ class Tree:
         self._counts: Counter[str] = Counter()
         self._cpu_s = 0.0
         self._env_s = 0.0
+        self._deadline = 0.0
+        """When the step in progress is too late."""
+        self._held = 0
+        """Bytes of texts that were kept so far."""
         self._frames: list[Frame] = []
         self._ended: list[Frame] = []
         first = prompts.root_messages(
@@ -151,12 +168,14 @@ class Tree:
             if (status := self._frames[turn.frame].status) != "ready":
                 raise RefusedError(f"frame {turn.frame} is not ready: {status}")
         started = time.monotonic()
+        self._deadline = started + STEP_S
         try:
             if any(turn.finish == "error" for turn in turns):
                 self.end_void("the policy failed")
             for turn in turns:
-                if not self.done and self._frames[turn.frame].status == "ready":
-                    self._turn(self._frames[turn.frame], turn)
+                frame = self._frames[turn.frame]
+                if not self.done and frame.status == "ready" and not self._late(frame):
+                    self._turn(frame, turn)
         finally:
             self._env_s += time.monotonic() - started
 
@@ -174,8 +193,7 @@ class Tree:
         """Drop all texts of an episode that has ended and was scored."""
         self.papers, self.shown = {}, []
         for frame in self._frames:
-            frame.context = frame.answer = frame.final_text = None
-            frame.output = []
+            frame.context = frame.answer = None
 
     def close(self) -> None:
         """Free every sandbox process."""
@@ -201,7 +219,10 @@ class Tree:
         parsed = parse(turn.text)
         frame.final_code, frame.final_text = parsed.final_code, parsed.final_text
         most = self._answer_chars(frame)
-        if parsed.final_text is not None and len(parsed.final_text) > most:
+        line = parsed.final_code
+        if line is not None and (
+            len(line) > most + len("FINAL()") or not self._hold(line, parsed.final_text)
+        ):
             frame.final_code = f'raise ValueError("FINAL: too large: at most {most:,} characters")'
             frame.final_text = None
         if not parsed.well_formed:
@@ -271,6 +292,7 @@ class Tree:
             frame.output.append(self._describe(frame, cell))
             if self._cpu_s > self._limits.episode_s:
                 self._end_all("budget", culprit=frame)
+            if self.done or self._late(frame):
                 return
             # Step 4: a plain FINAL line after the block is the next cell of the same turn.
             # Without one, the turn is over.
@@ -289,6 +311,16 @@ class Tree:
             culprit = max(self._frames, key=lambda frame: frame.sub_calls)
             self._fail(culprit)
             self._end_all("budget", culprit)
+
+    def _late(self, frame: Frame) -> bool:
+        """Whether the step has taken too long; then the episode ends, and its frame is to blame."""
+        if time.monotonic() <= self._deadline:
+            return False
+        if self._settings.deterministic:
+            self.end_void(BUSY, frame)
+        else:
+            self._end_all("budget", frame)
+        return True
 
     def _repeatable(self, frame: Frame, cell: CellDone) -> CellDone | None:
         """The cell as the setting `deterministic` wants it; None if that voids the episode."""
@@ -317,12 +349,26 @@ class Tree:
                 problem = prompts.stopped_message(cell.error, self._limits, cell.variables_lost)
         return prompts.cell_message(cell.stdout, cell.cut, cell.new_names, problem, self._limits)
 
+    def _hold(self, *values: JSONValue) -> bool:
+        """Count texts that are kept until the end; False, without counting, if they are too many.
+
+        Nothing is given back before the end, so the sum bounds what the server holds.
+        """
+        size = sum(map(held_bytes, values))
+        if self._held + size > TEXT_BYTES:
+            return False
+        self._held += size
+        return True
+
     def _observe(self, frame: Frame) -> None:
         """Give the turn's observation to the policy, or end a frame without turns left."""
         if frame.turns >= self._limits.max_turns:
             self._end(frame, "max_turns")
             return
         text = "\n".join(frame.output)
+        if not self._hold(text):
+            self._end_all("budget", culprit=frame)
+            return
         self.shown.append(text)
         frame.unsent.append(Message(role="user", content=text))
         frame.status = "ready"
@@ -361,6 +407,8 @@ class Tree:
             context = None if refusal else as_context(given)
             if given is not None and context is None and not refusal:
                 refusal = "a context is a string or a dict of strings"
+            if not refusal and not self._hold(prompt, context):
+                refusal = _USED_UP
             if refusal:
                 calls.values[slot] = f"error: {refusal}"
                 continue
@@ -404,6 +452,9 @@ class Tree:
 
     def _end(self, frame: Frame, reason: StopReason, answer: JSONValue = None) -> None:
         """End a frame; its parent continues once all of its children have ended."""
+        kept = frame.parent is None or self._hold(answer)
+        if not kept:
+            reason, answer = "budget", None
         self._stop(frame, reason)
         if frame.kind == "rlm":  # nobody scores the text of another one
             frame.answer = answer
@@ -415,7 +466,7 @@ class Tree:
         if calls is None or parent.repl is None:
             return
         slot = calls.waiting.pop(frame.number)
-        if reason == "final" or frame.kind == "llm":
+        if reason == "final" or (frame.kind == "llm" and kept):
             calls.values[slot] = answer
         else:
             calls.values[slot] = f"error: the sub-call ended without FINAL ({reason})"
@@ -431,7 +482,8 @@ class Tree:
 
     def _stop(self, frame: Frame, reason: StopReason) -> None:
         frame.status, frame.stop_reason = "ended", reason
-        frame.unsent, frame.calls = [], None
+        frame.unsent, frame.calls, frame.output = [], None, []
+        frame.final_code = frame.final_text = None
         self._ended.append(frame)
         self._release(frame)
 

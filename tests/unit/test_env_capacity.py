@@ -4,6 +4,7 @@ import pytest
 
 from env.server.capacity import sessions_that_fit
 from env.server.sandbox import most_workers
+from env.server.tree import TEXT_BYTES
 
 
 @pytest.mark.parametrize(
@@ -30,6 +31,14 @@ def test_the_smallest_limit_decides_and_is_named(
 ) -> None:
     got = sessions_that_fit(setting, descriptors, 16, budget_mb, episode_mb)
     assert got == (count, reason)
+
+
+def test_the_texts_of_all_sessions_fit_beside_their_repls() -> None:
+    light = sessions_that_fit(256, None, 16, 1024.0, 8.0)
+    assert light == (32, "its budget of 512 MB for texts")
+    assert light[0] * TEXT_BYTES <= 512 << 20
+    own = sessions_that_fit(256, None, 16, 1024.0, 8.0, document_chars=4_000_000)
+    assert own == (16, "its budget of 512 MB for texts")
 
 
 def test_templates_hold_descriptors_as_well() -> None:
