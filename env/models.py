@@ -39,6 +39,9 @@ CLOCK_VOIDS = frozenset({BUSY, CALLED, NEAR, CROWDED})
 MAX_TURNS = 512
 """Turns of one action; the largest `env.limits.max_frames`."""
 
+MESSAGE_BYTES = 2_000_000
+"""Bytes of one message of a client; more where clients may send their own papers."""
+
 JSONValue = Annotated[Any, "None, bool, int, float, str, or lists and string-keyed dicts of these"]
 
 

@@ -9,19 +9,22 @@ Neighbours: `env/client.py` carries the messages, `trajectory.py` is the record.
 from __future__ import annotations
 
 import hashlib
+import json
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from agent.policies.base import FrameKey, Policy, TurnRequest, replies
+from agent.policies.base import FrameKey, Policy, TurnReply, TurnRequest, replies
 from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import FrameRecord, Trajectory, TurnRecord, kept_answer
 from env.client import Sessions
 from env.errors import EpisodeError, RefusedError
-from env.models import FrameTurn, FrameView, RLMAction, RLMObservation
+from env.models import MESSAGE_BYTES, FrameTurn, FrameView, RLMAction, RLMObservation
 
+_TURN_BYTES = 100
+"""Bytes of a turn in a message, without its text."""
 _DEAD_ROUNDS = 2
 """Consecutive rounds in which every session failed, after which the server counts as lost."""
 
@@ -88,6 +91,21 @@ def turn_seed(seed: int, frame: int, turn: int) -> int:
     """Sampling seed of a turn, below 2**63."""
     digest = hashlib.blake2b(f"{seed}/{frame}/{turn}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
+
+
+def fitting(reply: TurnReply, most_bytes: int) -> TurnReply:
+    """The reply, or one that was cut off so that all turns of a round fit into one message.
+
+    Args:
+        reply: turn of the policy.
+        most_bytes: part of the message that the turn may take.
+    """
+    text = reply.text.encode("utf-8", "replace").decode()  # a lone surrogate would be refused
+    room = most_bytes - _TURN_BYTES
+    if len(json.dumps(text)) <= room:
+        return replace(reply, text=text) if text != reply.text else reply
+    # An escaped character has at most 12 bytes.
+    return replace(reply, text=text[: room // 12], finish="length")
 
 
 @dataclass
@@ -221,6 +239,7 @@ class _Rounds:
         started = time.monotonic()
         for place, reply in replies(self.policy, [request for _, request in asked]):
             episode, request = asked[place]
+            reply = fitting(reply, MESSAGE_BYTES // (len(episode.requests) + 1))
             frame = request.key[1]
             record = TurnRecord(
                 observation="\n\n".join(message.content for message in request.messages),

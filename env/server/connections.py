@@ -33,8 +33,11 @@ _SPARE = 8
 `capacity.RESERVE` leaves more than these when all sessions play, so that a new client reads why the
 server refuses it.
 """
-_UNSENT_BYTES = 32 << 20
-"""Limit of answers that clients have not read, of all connections together."""
+_UNSENT_BYTES, _UNSENT_MOST = 32 << 20, 128 << 20
+"""Limits of answers that clients have not read, of all connections together: beyond the first,
+those that read nothing are closed, beyond the second the largest."""
+_UNREAD_S = 10.0
+"""Seconds without progress after which a client counts as one that reads nothing."""
 _FRAGMENTS, _MESSAGES = 10_000, 1_000
 """Limits of what one client can leave in memory: parts of a message, messages that wait."""
 _FULL = (
@@ -62,6 +65,8 @@ class Connections:
         """The protocols of uvicorn, one a connection."""
         self._waiting: dict[Any, float] = {}
         """Since when a protocol waits for a request or for its end, the oldest first."""
+        self._unread: dict[Any, tuple[int, float]] = {}
+        """Least number of unread bytes of a connection, and since when."""
         self._relieved = 0.0
 
     def relieve(self) -> None:
@@ -123,14 +128,22 @@ class Connections:
             self._drop_half()
 
     def _drop_unread(self) -> None:
-        """Close the connections with most unread answers until the rest is below the limit."""
+        """Close connections with unread answers until the rest is below the limit.
+
+        A client that reads slowly makes progress, and loses its episode only to the second limit.
+        """
         sizes = {protocol: protocol.transport.get_write_buffer_size() for protocol in self._live}
+        now, before, self._unread = self._now(), self._unread, {}
+        for protocol, size in sizes.items():
+            if size:
+                least, since = before.get(protocol, (size, now))
+                self._unread[protocol] = (size, now) if size < least else (least, since)
         unsent = sum(sizes.values())
-        for protocol in sorted(sizes, key=sizes.__getitem__, reverse=True):
-            if unsent <= _UNSENT_BYTES:
-                break
-            unsent -= sizes[protocol]
-            _abort(protocol)
+        for protocol in sorted(self._unread, key=sizes.__getitem__, reverse=True):
+            stuck = now - self._unread[protocol][1] >= _UNREAD_S
+            if unsent > (_UNSENT_BYTES if stuck else _UNSENT_MOST):
+                unsent -= sizes[protocol]
+                _abort(protocol)
 
     def _note(self) -> None:
         """Bring the list of waiting connections up to date."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import env.light_openenv  # noqa: F401  before openenv
 
 # isort: split
+import json
 import logging
 import secrets
 import uuid
@@ -32,6 +33,7 @@ from env.models import (
 )
 from env.problems.schema import Problem
 from env.problems.store import ProblemStore
+from env.prompts import cut
 from env.server.capacity import capacity
 from env.server.guard import IDLE, INTERNAL
 from env.server.rounding import rounded
@@ -61,6 +63,11 @@ _ID_CHARS = 255
 """Limit of an episode's id, the same as in OpenEnv's HTTP route."""
 _ECHOED_CHARS = 100
 """Limit of what a refusal repeats of a client's own text."""
+_ANSWER_BYTES = 128 << 10
+"""Limit of an answer as JSON: those of 256 sessions fit into what clients may leave unread."""
+_ANSWER_VALUES = 10_000
+_REPLAYS = 3
+"""Times that a step is answered again."""
 _CARD = ("problem_id", "collection_id", "difficulty", "split")
 """Fields of a problem's card that come from its row."""
 
@@ -115,6 +122,7 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
         self._steps = 0
         self._seq: int | None = None
         self._last: RLMObservation | None = None
+        self._replays = 0
         self._closed = False
 
     # --- OpenEnv's interface
@@ -177,6 +185,9 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
             return self._refuse(NOT_RESET, done=True)
         if action.seq is not None and self._seq is not None:
             if action.seq == self._seq and self._last is not None:
+                self._replays += 1
+                if self._replays > _REPLAYS:
+                    return self._refuse(f"seq {action.seq} was answered often enough", tree.done)
                 return self._last
             if action.seq < self._seq:
                 return self._refuse(f"seq {action.seq} is older than {self._seq}")
@@ -195,7 +206,7 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
         self._steps += 1
         observation = self._observe()
         if action.seq is not None:
-            self._seq, self._last = action.seq, observation
+            self._seq, self._last, self._replays = action.seq, observation, 0
         return observation
 
     @property
@@ -318,7 +329,7 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
             frames=tree.views(),
             done=tree.done,
             counters=tree.counters,
-            answer=tree.answer if tree.done and tree.void is None else None,
+            answer=_shown_answer(tree.answer) if tree.done and tree.void is None else None,
             void=tree.void,
             problem=self._shown_card(tree),
             **scored,
@@ -381,6 +392,16 @@ def _check_episode_id(value: JSONValue) -> None:
         return
     if not isinstance(value, str) or len(value) > _ID_CHARS or not value.isprintable():
         raise RefusedError(f"episode_id must be a printable text, at most {_ID_CHARS} characters")
+
+
+def _shown_answer(answer: JSONValue) -> JSONValue:
+    """The answer, or the start of its JSON if that is large; the reward counts all of it."""
+    text = json.dumps(answer, ensure_ascii=False)
+    values = sum(map(text.count, ",[{"))
+    if values <= _ANSWER_VALUES and len(text.encode()) <= _ANSWER_BYTES:
+        return answer
+    # A character has at most four bytes, and an escape doubles at most.
+    return cut(text, _ANSWER_BYTES // 8)
 
 
 def _given(context: JSONValue) -> dict[str, str]:

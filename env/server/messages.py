@@ -17,7 +17,7 @@ from typing import Any
 from openenv.core.env_server.types import WSErrorCode
 from pydantic import ValidationError
 
-from env.models import MAX_TURNS, FrameTurn, RLMAction
+from env.models import MAX_TURNS, MESSAGE_BYTES, FrameTurn, RLMAction
 from env.settings import EnvSettings
 
 _MAX_DEPTH = 32
@@ -27,7 +27,6 @@ _MAX_VALUES = 50_000
 _MAX_KEYS = 16
 """Keys of an action, of a turn and of the arguments of `reset`."""
 _MAX_ERRORS = 5
-_MESSAGE_BYTES = 2_000_000
 _ESCAPED = 12
 """Bytes of one character as two escapes, such as `\\ud83d\\ude00`."""
 
@@ -44,7 +43,7 @@ _NAMES = {
 def message_bytes(settings: EnvSettings) -> int:
     """Limit of one WebSocket message: larger where a client may send its own papers."""
     papers = settings.document_chars if settings.allow_documents else 0
-    return _MESSAGE_BYTES + _ESCAPED * papers
+    return MESSAGE_BYTES + _ESCAPED * papers
 
 
 def refusal(text: str | None) -> dict[str, Any] | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from agent.rollouts.trajectory import ANSWER_CHARS
 from env.client import Sessions
 from env.errors import EpisodeError, RefusedError
 from env.models import (
+    MESSAGE_BYTES,
     AnswerMetrics,
     Counters,
     FrameView,
@@ -167,6 +170,32 @@ def test_a_huge_answer_is_kept_in_part_unless_it_is_used():
     whole = {"sessions": 1, "whole_answers": True}
     (episode,) = play(EchoPolicy(), ScriptedSessions(huge), specs(1), **whole)
     assert episode.answer == long
+
+
+@pytest.mark.parametrize("letter", ["x", "\x01", "\u4e2d", "\U0001f600", "\ud800"])
+def test_turns_that_no_message_could_hold_are_cut_off(letter: str):
+    class Endless(EchoPolicy):
+        def act(self, requests: Sequence[TurnRequest]) -> list[TurnReply]:
+            turns = super().act(requests)
+            long = letter * MESSAGE_BYTES
+            return [
+                replace(t, text=t.text + long) if r.depth else t for r, t in zip(requests, turns)
+            ]
+
+    sessions = ScriptedSessions(two_children)
+    (episode,) = play(Endless(), sessions, specs(1), sessions=1)
+    sent = [action for _, action in sessions.actions]
+    sizes = [len(json.dumps(action.model_dump(exclude_defaults=True))) for action in sent]
+    assert MESSAGE_BYTES / 20 < max(sizes) < MESSAGE_BYTES
+    assert "\ud800" not in "".join(turn.text for action in sent for turn in action.turns)
+    assert [[turn.finish for turn in action.turns] for action in sent] == [
+        ["stop"],
+        ["length", "length"],
+        ["stop"],
+    ]
+    for frame in (1, 2):
+        (turn,) = episode.frames[frame].turns
+        assert (turn.text, turn.finish) == (sent[1].turns[frame - 1].text, "length")
 
 
 def test_all_ready_frames_of_all_episodes_are_one_call():

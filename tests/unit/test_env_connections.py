@@ -107,24 +107,36 @@ def test_messages_that_wait_are_bounded_and_forgotten(few: list[bool]) -> None:
     assert asyncio.run(story()) == ([True, False, False], 0)
 
 
-def test_the_largest_unread_answers_are_dropped_when_all_together_are_too_large(
-    few: list[bool],
+def test_of_too_many_unread_answers_those_of_clients_that_read_nothing_are_dropped(
+    few: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def story() -> tuple[list[bool], list[bool]]:
+    monkeypatch.setattr(connections, "_UNREAD_S", 0.05)
+
+    async def story() -> list[list[bool]]:
         server = Server()
         made = server.accepts(8)
-        for number, socket in enumerate(made):
-            del socket.cycle
-            socket.unsent = (1 + number) << 20
-        server.connections._tick()  # 36 MB
-        before = server.live(made)
-        made[0].unsent = 20 << 20
-        server.connections._tick()  # 47 MB
-        return before, server.live(made)
+        seen = []
 
-    before, after = asyncio.run(story())
-    assert before == [True] * 7 + [False]
-    assert after == [False] + [True] * 6 + [False]
+        async def tick(*sizes: int) -> None:
+            await asyncio.sleep(0.1)
+            for socket, size in zip(made, sizes, strict=True):
+                socket.unsent = size << 20
+            server.connections._tick()
+            seen.append(server.live(made))
+
+        for socket in made:
+            del socket.cycle
+        await tick(1, 2, 3, 4, 5, 6, 7, 8)  # 36 MB, all of them new
+        await tick(1, 2, 3, 3, 4, 5, 6, 8)  # 32 MB: some read, the last does not
+        await tick(1, 2, 3, 3, 4, 4, 5, 20)  # 42 MB: it is the largest that reads nothing
+        monkeypatch.setattr(connections, "_UNREAD_S", 60.0)
+        await tick(30, 29, 28, 27, 10, 6, 7, 0)  # more than all may leave, in whatever time
+        return seen
+
+    first, second, third, last = asyncio.run(story())
+    assert first == second == [True] * 8
+    assert third == [True] * 7 + [False]
+    assert last == [False] + [True] * 6 + [False]
 
 
 def test_the_oldest_make_room_when_descriptors_are_few(few: list[bool]) -> None:

@@ -63,6 +63,8 @@ _ERRORS = (None, "exception", "syntax", "memory", "exit", "stopped")
 """Errors that a worker may report; `stopped` is a limit, and the host knows which one."""
 
 TRACE_CHARS = 4000
+_NAME_CHARS = 64 * 1024
+"""Limit of the characters of all new names: an honest worker sends 200 names."""
 MAX_FINALS = 8
 """Limit for one cell: the first FINAL counts, and code that catches its end may call it again."""
 
@@ -112,6 +114,7 @@ def cell_done(
         and type(trace) is str
         and len(trace) <= TRACE_CHARS
         and _texts(new)
+        and sum(map(len, new)) <= _NAME_CHARS
         and all(name.isidentifier() for name in new)
         and type(full) is bool
     )
