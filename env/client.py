@@ -29,8 +29,8 @@ from env.models import WIRE_VERSION, RLMAction, RLMObservation, RLMState
 T = TypeVar("T")
 
 MESSAGE_TIMEOUT_S = 600.0
-"""Longer than the server's limits allow a step: `episode_s` of CPU for all cells and, at the end,
-some seconds of scoring for each frame's answer."""
+"""Longer than a step: the server ends the episode after 300 s, and at the end scores it. Beyond
+these are a last cell and sessions that are scored before."""
 
 _same_wire: set[str] = set()
 """Servers whose `WIRE_VERSION` this process has checked."""

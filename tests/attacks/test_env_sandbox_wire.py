@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from env.server.sandbox.inside.channel import TooLargeError, frame
+from env.server.sandbox.results import UNSET, cell_done
 from env.server.sandbox.wire import (
     MAX_ANSWER,
     MAX_FRAME,
@@ -156,3 +157,14 @@ def test_both_ends_count_alike() -> None:
 def test_only_json_types_enter_a_sandbox(value: Any) -> None:
     with pytest.raises(TypeError):
         pack(("init", value, {}))
+
+
+def test_the_new_names_of_a_cell_are_bounded_before_they_are_read() -> None:
+    report = {"stdout": "", "cut": 0, "error": None, "traceback": "", "full": False}
+
+    def done(names: list[str]) -> Any:
+        return cell_done({**report, "new": names}, 100, None, UNSET, 0.0)[0].new_names
+
+    assert done(["n" * 300] * 200) == ["n" * 300] * 200
+    with pytest.raises(BadFrameError, match="a bad report"):
+        done(["n" * 510] * 32_000)

@@ -176,10 +176,10 @@ def test_a_huge_answer_is_kept_in_part_unless_it_is_used():
 def test_turns_that_no_message_could_hold_are_cut_off(letter: str):
     class Endless(EchoPolicy):
         def act(self, requests: Sequence[TurnRequest]) -> list[TurnReply]:
-            turns = super().act(requests)
             long = letter * MESSAGE_BYTES
             return [
-                replace(t, text=t.text + long) if r.depth else t for r, t in zip(requests, turns)
+                replace(turn, text=turn.text + long) if request.depth else turn
+                for request, turn in zip(requests, super().act(requests), strict=True)
             ]
 
     sessions = ScriptedSessions(two_children)
