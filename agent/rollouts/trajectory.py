@@ -76,6 +76,12 @@ class Trajectory:
         return self.frames[0]
 
     @property
+    def lost(self) -> bool:
+        """Whether a turn of the policy was followed by a lost connection or a refusal."""
+        told = self.void is not None and self.void.startswith(("connection:", "refused:"))
+        return told and any(frame.turns for frame in self.frames.values())
+
+    @property
     def sampled_tokens(self) -> int:
         """Number of tokens that the policy sampled in all frames."""
         return sum(len(t.sampled_ids) for frame in self.frames.values() for t in frame.turns)

@@ -2,6 +2,8 @@
 
 A void that the policy's code can bring about (`CLOCK_VOIDS`) is replaced once a problem. Each
 further one has the least reward of its group, so that it does not pay to void a poor episode.
+An episode whose connection is lost again in its replay has it too, unless an outage is the cause:
+valid episodes are played once more beside the replays, and an outage also loses some of these.
 
 The episodes of a step are a function of seed, step and results, so a resumed run needs no saved
 state. Neighbours: `group_sampling.py` chooses problems and seeds, `curriculum.py` levels;
@@ -11,8 +13,9 @@ state. Neighbours: `group_sampling.py` chooses problems and seeds, `curriculum.p
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 
@@ -105,12 +108,14 @@ def _replace_voids(
     """
     # Index of the one clock void of each group that is not charged; -1 once a replay was another.
     excused = [_first_clock_void(group) for group in drawn.groups]
+    repeated: set[tuple[int, int]] = set()
     for attempt in range(settings.replace_voids):
         places = [
             (g, i)
             for g, group in enumerate(drawn.groups)
             for i, tree in enumerate(group)
             if tree.void is not None and (tree.void not in CLOCK_VOIDS or i == excused[g])
+            if (g, i) not in repeated
         ]
         again = [
             specs[g][i]
@@ -118,7 +123,10 @@ def _replace_voids(
             else replace(specs[g][i], seed=episode_seed(settings.seed, step, g, i, attempt))
             for g, i in places
         ]
-        played = _play_extra(play, again, drawn)
+        if attempt == 0:
+            played, repeated = _play_beside_valid(play, places, again, specs, drawn)
+        else:
+            played = _play_extra(play, again, drawn)
         for (g, i), tree in zip(places, played, strict=False):
             if tree.void is None:
                 drawn.groups[g][i] = tree
@@ -128,7 +136,7 @@ def _replace_voids(
                 drawn.groups[g][i] = tree
                 excused[g] = i if excused[g] is None else -1
     for g, group in enumerate(drawn.groups):
-        drawn.groups[g] = _charge(group, excused[g])
+        drawn.groups[g] = _charge(group, excused[g], {i for h, i in repeated if h == g})
         drawn.charged_voids += sum(a is not b for a, b in zip(group, drawn.groups[g], strict=True))
 
 
@@ -136,15 +144,62 @@ def _first_clock_void(group: Sequence[Trajectory]) -> int | None:
     return next((i for i, tree in enumerate(group) if tree.void in CLOCK_VOIDS), None)
 
 
-def _charge(group: Sequence[Trajectory], excused: int | None) -> list[Trajectory]:
-    """The group with its least reward for every clock void but the excused one.
+def _play_beside_valid(
+    play: Play,
+    places: Sequence[tuple[int, int]],
+    again: Sequence[EpisodeSpec],
+    specs: Sequence[Sequence[EpisodeSpec]],
+    drawn: Drawn,
+) -> tuple[list[Trajectory], set[tuple[int, int]]]:
+    """Play episodes again, and a valid one beside each that was lost.
+
+    Args:
+        play: plays episodes in the order of the specs.
+        places: (group, index) of the episodes.
+        again: their specs.
+        specs: specs of all groups.
+        drawn: the groups.
+
+    Returns:
+        The episodes, and the places of those that were lost again though no valid one was.
+    """
+    valid = (
+        specs[g][i]
+        for g, group in enumerate(drawn.groups)
+        for i, tree in enumerate(group)
+        if tree.void is None
+    )
+    batch: list[EpisodeSpec] = []
+    own: list[int] = []
+    for (g, i), spec in zip(places, again, strict=True):
+        own.append(len(batch))
+        # Next to it, so that both are in flight at the same time.
+        batch += [spec, *(islice(valid, 1) if drawn.groups[g][i].lost else ())]
+    played = _play_extra(play, batch, drawn)
+    if not played:
+        return [], set()
+    beside = [tree for n, tree in enumerate(played) if n not in own]
+    outage = not beside or any(tree.void is not None for tree in beside)
+    trees = [played[n] for n in own]
+    lost = {
+        (g, i)
+        for (g, i), tree in zip(places, trees, strict=True)
+        if tree.lost and drawn.groups[g][i].lost
+    }
+    return trees, set() if outage else lost
+
+
+def _charge(
+    group: Sequence[Trajectory], excused: int | None, repeated: Collection[int] = ()
+) -> list[Trajectory]:
+    """The group with its least reward for repeated losses, and clock voids but the excused one.
 
     Without a valid episode, a group has no least reward and stays as it is.
     """
     rewards = [reward for tree in group if (reward := valid_reward(tree)) is not None]
     return [
         replace(tree, void=None, reward=min(rewards))
-        if rewards and tree.void in CLOCK_VOIDS and i != excused
+        if rewards and (i in repeated or (tree.void in CLOCK_VOIDS and i != excused))
         else tree
         for i, tree in enumerate(group)
     ]

@@ -235,6 +235,64 @@ def test_lost_episodes_are_never_charged() -> None:
     assert {tree.void for group in drawn.groups for tree in group} == {None, "lost"}
 
 
+def disconnects(spec: EpisodeSpec, call: int) -> str | None:
+    """It loses its connection, by whatever means, where the episode looks poor."""
+    return "connection: closed (1009)" if poor(spec) else None
+
+
+def is_refused(spec: EpisodeSpec, call: int) -> str | None:
+    return "refused: a message has at most 2000000 bytes" if poor(spec) else None
+
+
+@pytest.mark.parametrize("cheat", [disconnects, is_refused])
+def test_losing_the_connection_of_poor_episodes_does_not_pay(cheat: Cheat) -> None:
+    settings = SETTINGS.model_copy(update={"group_size": 8, "resample_groups": 0})
+    env = Voiding(cheat)
+    drawn = draw(env, settings)
+    lost = [spec for spec in env.calls[0] if poor(spec)]
+    assert drawn.charged_voids == len(lost) > 8
+    for group, honest in zip(rewards(drawn), rewards(draw(Env(by_seed), settings)), strict=True):
+        least = min(value for value in honest if value is not None and value >= 0.5)
+        assert group == [max(value or 0.0, least) for value in honest]
+    # Each was played again once, and a valid episode beside it.
+    assert len(env.calls) == 2
+    assert sum(poor(spec) for spec in env.calls[1]) == len(lost)
+    assert drawn.extra_episodes == len(env.calls[1]) <= 2 * len(lost)
+
+
+@pytest.mark.parametrize("outages", [(1,), (1, 2), (1, 2, 3)])
+def test_an_outage_is_charged_to_nobody(outages: tuple[int, ...]) -> None:
+    """Half of the episodes in flight are lost, whatever they contain."""
+    turn = iter(range(10**6))
+
+    def outage(spec: EpisodeSpec, call: int) -> str | None:
+        return "connection: no answer" if call in outages and next(turn) % 4 < 2 else None
+
+    drawn = draw(Voiding(outage), SETTINGS.model_copy(update={"resample_groups": 0}))
+    assert drawn.charged_voids == 0
+
+
+def test_a_connection_lost_before_the_first_turn_is_charged_to_nobody() -> None:
+    class Early(Voiding):
+        def _play(self, spec: EpisodeSpec) -> Trajectory:
+            tree = super()._play(spec)
+            tree.root.turns = []
+            return tree
+
+    drawn = draw(Early(disconnects), SETTINGS.model_copy(update={"resample_groups": 0}))
+    assert drawn.charged_voids == 0
+
+
+def test_a_connection_lost_once_is_played_again_as_it_was() -> None:
+    def once(spec: EpisodeSpec, call: int) -> str | None:
+        return disconnects(spec, call) if call == 1 else None
+
+    drawn = draw(Voiding(once))
+    assert rewards(drawn) == rewards(draw(Env(by_seed)))
+    assert drawn.charged_voids == 0
+    assert drawn.replaced_voids > 0
+
+
 def test_a_problem_without_a_valid_episode_charges_nobody() -> None:
     drawn = draw(Voiding(lambda spec, call: NEAR), SETTINGS)
     assert drawn.charged_voids == 0
