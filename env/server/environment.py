@@ -14,7 +14,8 @@ import json
 import logging
 import secrets
 import uuid
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any, Literal
 
 from openenv.core.env_server.interfaces import Environment
@@ -35,7 +36,7 @@ from env.problems.schema import Problem
 from env.problems.store import ProblemStore
 from env.prompts import cut
 from env.server.capacity import capacity
-from env.server.guard import IDLE, INTERNAL
+from env.server.guard import IDLE, INTERNAL, LEAVES
 from env.server.rounding import rounded
 from env.server.service import Service
 from env.server.tree import Tree
@@ -198,8 +199,9 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
         except RefusedError as error:
             return self._refuse(str(error))
         except SandboxError:
-            logger.exception("episode %s is void", self._episode_id)
-            tree.end_void(SANDBOX_FAILED)
+            if not self._closed:
+                logger.exception("episode %s is void", self._episode_id)
+            tree.end_void(IDLE if self._closed else SANDBOX_FAILED)
         except Exception:
             logger.exception("episode %s is void", self._episode_id)
             tree.end_void(INTERNAL)
@@ -248,6 +250,22 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
             max_sessions_reason=reason,
             documents=env.allow_documents,
         )
+
+    @asynccontextmanager
+    async def mcp_session(self) -> AsyncIterator[None]:
+        """Tell the connection which session it has: OpenEnv enters this in the connection's task.
+
+        A client that leaves then ends the step in progress.
+        """
+        if (leaves := LEAVES.get()) is not None:
+            leaves.append(self.abandon)
+        yield
+
+    def abandon(self) -> None:
+        """End the step in progress soon, because nobody reads its answer; any thread may call."""
+        self._closed = True
+        if self._tree is not None:
+            self._tree.stop()
 
     def close(self) -> None:
         """End the session's processes; every later call is refused."""
@@ -316,9 +334,11 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
         tree = self._tree
         assert tree is not None
         scored: dict[str, Any] = {}
-        if tree.done and tree.void is None and self._problem is not None:
+        scores = tree.done and tree.void is None and not self._closed
+        if scores and self._problem is not None:
             try:
-                scored = self._score(tree, self._problem)
+                with self._service().scoring.turn(tree.held_bytes):
+                    scored = self._score(tree, self._problem)
                 if not self._exact:
                     weights = self._service().settings.rewards.weights
                     scored = rounded(scored, weights.process_quality)

@@ -14,6 +14,9 @@ import env.light_openenv  # noqa: F401  before openenv
 import asyncio
 import json
 import logging
+import threading
+from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -29,10 +32,17 @@ INTERNAL = "internal error of the server"
 IDLE = "the session was closed, idle for too long"
 NO_ATTACHING = "a session cannot be shared: connect to /ws without session_id"
 
+LEAVES: ContextVar[list[Callable[[], None]] | None] = ContextVar("leaves", default=None)
+"""Functions that run in a thread when the client of this connection leaves during a step."""
+
 _OWN_WORDS = (WSErrorCode.EXECUTION_ERROR, WSErrorCode.SESSION_ERROR, WSErrorCode.FACTORY_ERROR)
 """Errors whose message is `str(exception)`."""
 _LARGE = 100_000
 """Characters of a message that is read in a thread."""
+_AHEAD = 1000
+"""Messages that a client may send before the answer to an earlier one."""
+_PLAYS = ('"refused":null', '"done":false}}')
+"""Part and end of an observation of an episode that is played; quotes in texts are escaped."""
 _GOING_AWAY, _VIOLATION, _TOO_BIG, _TRY_AGAIN = 1001, 1008, 1009, 1013
 
 
@@ -65,9 +75,12 @@ class Guard:
             reason = f"{self._seats.rule}; try again later"
             await _refuse(receive, send, WSErrorCode.CAPACITY_REACHED, reason, _TRY_AGAIN)
             return
+        LEAVES.set(session.leaves)
+        watch = asyncio.create_task(session.watch())
         try:
             await self._app(scope, session.receive, session.send)
         finally:
+            watch.cancel()
             self._seats.leave(session)
 
 
@@ -79,6 +92,8 @@ class _Session:
     ) -> None:
         self._receive, self._send = receive, send
         self._seats, self._idle_s, self._message_bytes = seats, idle_s, message_bytes
+        self.leaves: list[Callable[[], None]] = []
+        self._ahead: asyncio.Queue[Message] = asyncio.Queue()
         self._gone = False
         self._waiting: asyncio.Timeout | None = None
         """Set while the session waits for its client, so never during a step."""
@@ -90,13 +105,29 @@ class _Session:
         self._waiting.reschedule(asyncio.get_running_loop().time())
         return True
 
+    async def watch(self) -> None:
+        """Read ahead until the client has left, so that no step goes on without it."""
+        size, flood = 0, False
+        message: Message = {"type": "websocket.connect"}
+        while message["type"] != "websocket.disconnect" and not flood:
+            message = await self._receive()
+            size = len(message.get("text") or "") + (size if self._ahead.qsize() else 0)
+            flood = size > 2 * self._message_bytes or self._ahead.qsize() >= _AHEAD
+            self._ahead.put_nowait(message)
+        if self._waiting is None:
+            for leave in self.leaves:
+                threading.Thread(target=leave, daemon=True).start()
+        if flood:
+            await self._close(_VIOLATION, "too many messages wait for an answer")
+
     async def receive(self) -> Message:
         """Return the next message that OpenEnv may read."""
+        until = asyncio.get_running_loop().time() + self._idle_s
         while not self._gone:
             try:
                 # The clock of the loop stops while a laptop sleeps, and nobody sets it.
-                async with asyncio.timeout(self._idle_s) as self._waiting:
-                    message = await self._receive()
+                async with asyncio.timeout_at(until) as self._waiting:
+                    message = await self._ahead.get()
             except TimeoutError:
                 await self._close(_GOING_AWAY, IDLE)
                 break
@@ -122,7 +153,7 @@ class _Session:
         text = message.get("text") or ""
         if text.startswith('{"type":"error"'):
             message = {**message, "text": _without_exception(text)}
-        elif text.startswith('{"type":"observation"'):
+        elif text.endswith(_PLAYS[1]) and _PLAYS[0] in text:
             self._seats.plays(self)
         try:
             async with asyncio.timeout(self._idle_s):

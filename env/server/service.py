@@ -26,9 +26,12 @@ from env.problems.schema import Problem
 from env.problems.settings import SyntheticSettings
 from env.problems.store import ProblemStore
 from env.server.sandbox import SandboxHost
+from env.server.scoring import ScoringTurns
 from env.settings import EnvSettings, Settings
 from rewards.settings import RewardSettings
 
+_SEEDED, _SECRET = "synthetic, seed ", "synthetic, secret seed"
+"""Sources of generated problems, the second where strangers must not generate them, too."""
 DEFAULT_DATA = Path("data/problems")
 
 
@@ -110,7 +113,7 @@ def read_problems(settings: ServerSettings, environ: Mapping[str, str]) -> Probl
     if not seed.isdecimal():
         raise SettingsError(f"{SEED} must be a whole number, at least 0.")  # its value is secret
     store = ProblemStore.generate(synthetic.model_copy(update={"seed": int(seed)}))
-    store.source = "synthetic, secret seed"  # clients read it
+    store.source = _SECRET
     return store
 
 
@@ -181,6 +184,7 @@ class Service:
         check_budget(settings, problems.most_gold_papers())
         self.settings = settings
         self.problems = problems
+        self.scoring = ScoringTurns()
         self._relieve = relieve
         self._open = problems
         if settings.env.splits is not None:
@@ -188,6 +192,8 @@ class Service:
             # In other sources, the difficulty follows from the number of papers with gold.
             generated = settings.prepare.source == "synthetic"
             self._open = problems.of_splits(settings.env.splits, with_difficulty=generated)
+            if problems.source.startswith(_SEEDED):
+                self._open.source = _SECRET
         self._host: SandboxHost | None = None
         self._lock = threading.Lock()
 

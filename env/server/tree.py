@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from env import prompts
-from env.errors import RefusedError
+from env.errors import RefusedError, SandboxError
 from env.models import (
     BUSY,
     Counters,
@@ -33,7 +33,7 @@ from env.server.frame import (
     held_bytes,
     texts_of,
 )
-from env.server.sandbox import MAX_ANSWER, UNSET, CellDone, SandboxHost, SubCall
+from env.server.sandbox import MAX_ANSWER, UNSET, CellDone, Repl, SandboxHost, SubCall
 from env.server.turn import parse
 from env.settings import EnvSettings
 
@@ -85,7 +85,9 @@ class Tree:
         self._env_s = 0.0
         self._deadline = 0.0
         """When the step in progress is too late."""
-        self._held = 0
+        self._running: Repl | None = None
+        self._stopped = False
+        self.held_bytes = 0
         """Bytes of texts that were kept so far."""
         self._frames: list[Frame] = []
         self._ended: list[Frame] = []
@@ -195,6 +197,12 @@ class Tree:
         for frame in self._frames:
             frame.context = frame.answer = None
 
+    def stop(self) -> None:
+        """End the step in progress soon, with a SandboxError; any thread may call this."""
+        self._stopped = True
+        if self._running is not None:
+            self._running.close()
+
     def close(self) -> None:
         """Free every sandbox process."""
         for frame in self._frames:
@@ -243,7 +251,19 @@ class Tree:
             most = self._answer_chars(frame)
             frame.repl = self._repls.open(frame.context, shared_as, session=self, answer_chars=most)
         frame.called = False
-        return frame.repl.run(code)
+        return self._living(frame).run(code)
+
+    def _living(self, frame: Frame) -> Repl:
+        """The REPL of a frame, which runs next.
+
+        Raises:
+            SandboxError: `stop` was called.
+        """
+        assert frame.repl is not None
+        self._running = frame.repl
+        if self._stopped:  # after the line above: `stop` sees the REPL, or this sees `stop`
+            raise SandboxError("the session was closed")
+        return frame.repl
 
     def _answer_chars(self, frame: Frame) -> int:
         """Limit of characters of a frame's answer."""
@@ -262,7 +282,6 @@ class Tree:
             # Step 1, a sub-call: open children and wait for them. If limits refuse all of them,
             # the cell resumes at once with the refusals as values.
             if isinstance(event, SubCall):
-                assert frame.repl is not None
                 self._count_calls(frame, len(event.prompts))
                 if self.done:
                     return
@@ -270,7 +289,7 @@ class Tree:
                 if calls.waiting:
                     frame.calls, frame.status = calls, "waiting"
                     return
-                event = frame.repl.resume(calls.result)
+                event = self._living(frame).resume(calls.result)
                 continue
             # Step 2, the end of a cell: a FINAL ends the frame. A plain FINAL line that is not
             # Python is an answer, too: its text.
@@ -355,9 +374,9 @@ class Tree:
         Nothing is given back before the end, so the sum bounds what the server holds.
         """
         size = sum(map(held_bytes, values))
-        if self._held + size > TEXT_BYTES:
+        if self.held_bytes + size > TEXT_BYTES:
             return False
-        self._held += size
+        self.held_bytes += size
         return True
 
     def _observe(self, frame: Frame) -> None:
@@ -472,7 +491,7 @@ class Tree:
             calls.values[slot] = f"error: the sub-call ended without FINAL ({reason})"
         if not calls.waiting:
             parent.calls = None
-            self._advance(parent, parent.repl.resume(calls.result))
+            self._advance(parent, self._living(parent).resume(calls.result))
 
     def _end_all(self, reason: StopReason, culprit: Frame | None = None) -> None:
         """End all remaining frames; the culprit's stop reason is `timeout`."""

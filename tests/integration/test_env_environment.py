@@ -1,21 +1,29 @@
 """The environment inside one process: internal errors, and what a client reads of them."""
 
+import asyncio
+import json
 import os
 import signal
 import subprocess
+import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from openenv.core.env_server import create_app
 
 from env.errors import SettingsError
-from env.models import FrameTurn, RLMAction
+from env.models import FrameTurn, RLMAction, RLMObservation
 from env.problems.schema import Fact, Problem, Span
 from env.problems.settings import SyntheticSettings
 from env.problems.store import ProblemStore
 from env.server.environment import RLMEnvironment
+from env.server.guard import Guard
+from env.server.sandbox import Repl
+from env.server.seats import Seats
 from env.server.service import ServerSettings, Service, check_budget, read_problems, read_settings
 from env.settings import EnvSettings, LimitSettings
 from rewards.settings import RewardSettings
@@ -263,3 +271,49 @@ def test_the_manifest_names_this_server() -> None:
     assert manifest["name"] == NAME
     assert manifest["version"] == VERSION == project["version"]
     assert manifest["app"] == "env.server.app:app"
+
+
+def test_a_step_ends_when_its_client_leaves(
+    service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """OpenEnv's own loop behind the guard: of eight endless cells, one begins."""
+    run, cells = Repl.run, threading.Semaphore(0)
+    begun: list[str] = []
+
+    def counted(self: Repl, code: str) -> Any:
+        begun.append(code)
+        cells.release()
+        return run(self, code)
+
+    monkeypatch.setattr(Repl, "run", counted)
+    app = create_app(
+        partial(RLMEnvironment, lambda: service), RLMAction, RLMObservation, max_concurrent_envs=1
+    )
+    seats = Seats()
+    guard = Guard(app, seats, 60.0, 100_000)
+    ask = "```repl\nrlm_query_batched(list('abcdefgh'))\n```"
+    loops = [{"frame": n, "text": "```repl\nwhile True: pass\n```"} for n in range(1, 9)]
+
+    async def story() -> None:
+        seats.limit(1, "because")
+        inbox: asyncio.Queue[Any] = asyncio.Queue()
+        answers: asyncio.Queue[Any] = asyncio.Queue()
+        scope = {"type": "websocket", "path": "/ws", "query_string": b"", "headers": []}
+        task = asyncio.create_task(guard(scope, inbox.get, answers.put))
+        inbox.put_nowait({"type": "websocket.connect"})
+        await answers.get()
+        for kind, data in (("reset", {"seed": 0}), ("step", {"text": ask})):
+            text = json.dumps({"type": kind, "data": data})
+            inbox.put_nowait({"type": "websocket.receive", "text": text})
+            assert '"refused":null' in (await answers.get())["text"]
+        await asyncio.to_thread(cells.acquire)
+        text = json.dumps({"type": "step", "data": {"turns": loops}})
+        inbox.put_nowait({"type": "websocket.receive", "text": text})
+        await asyncio.to_thread(cells.acquire)
+        inbox.put_nowait({"type": "websocket.disconnect", "code": 1006})
+        await asyncio.wait_for(task, 60)
+        assert not seats._free.locked()
+
+    asyncio.run(story())
+    assert len(begun) == 2
+    assert "Traceback" not in caplog.text

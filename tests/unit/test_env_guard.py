@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import threading
 from typing import Any
 
 import pytest
 from helpers.stories import played
 from starlette.types import Message, Receive, Scope, Send
 
-from env.server.guard import IDLE, Guard
+from env.server.guard import IDLE, LEAVES, Guard
 from env.server.seats import Seats
 
 STATE = '{"type":"state"}'
@@ -52,6 +53,9 @@ async def loop(scope: Scope, receive: Receive, send: Send) -> None:
         if "slow" in message["text"]:
             await asyncio.sleep(0.3)
         await send({"type": "websocket.send", "text": '{"type":"observation","data":{}}'})
+
+
+OBSERVATION = '{"type":"observation","data":{"observation":{"refused":%s},"reward":null,"done":%s}}'
 
 
 def guarded(count: int = 9, idle_s: float = 9.0, app: Any = loop) -> Guard:
@@ -149,3 +153,96 @@ def test_an_exceptions_text_reaches_neither_the_client_nor_a_line_of_its_own_in_
     assert client.answers == [{"type": "error", "data": data}]
     assert "\n" not in caplog.messages[0]
     assert len(caplog.messages[0]) < 400
+
+
+@played
+async def test_a_client_that_leaves_ends_its_step() -> None:
+    """Messages that it sent before do not hide that it left."""
+    ended, called = asyncio.Event(), threading.Event()
+    event_loop = asyncio.get_running_loop()
+
+    def leave() -> None:
+        called.set()
+        event_loop.call_soon_threadsafe(ended.set)
+
+    async def stepping(scope: Scope, receive: Receive, send: Send) -> None:
+        leaves = LEAVES.get()
+        assert leaves is not None
+        leaves.append(leave)
+        for _ in range(2):
+            await receive()
+        await ended.wait()  # the step
+
+    client = Client()
+    task = client.starts(guarded(app=stepping))
+    for _ in range(3):
+        client.says(STATE)
+    await asyncio.sleep(0.01)
+    assert not called.is_set()
+    client.inbox.put_nowait({"type": "websocket.disconnect", "code": 1006})
+    await task
+    assert called.is_set()
+
+
+@played
+async def test_messages_that_wait_for_a_step_are_bounded() -> None:
+    ended = asyncio.Event()
+
+    async def stepping(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        await receive()
+        await ended.wait()
+
+    many, large = Client(), Client()
+    tasks = [client.starts(guarded(app=stepping)) for client in (many, large)]
+    for _ in range(1003):
+        many.says(STATE)
+    for _ in range(4):
+        large.says("x" * 900)
+    await asyncio.sleep(0.05)
+    assert many.closed == large.closed == [(1008, "too many messages wait for an answer")]
+    ended.set()
+    await asyncio.gather(*tasks)
+
+
+@pytest.mark.parametrize(
+    ("text", "stays"),
+    [
+        (OBSERVATION % ("null", "false"), True),
+        (OBSERVATION % ('"reset first"', "false"), False),
+        (OBSERVATION % ('"reset first: \\"refused\\":null"', "false"), False),
+        (OBSERVATION % ("null", "true"), False),
+    ],
+    ids=["plays", "refused", "refused in other words", "done"],
+)
+def test_only_an_episode_makes_a_place_permanent(text: str, stays: bool) -> None:
+    async def answering(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        await send({"type": "websocket.send", "text": text})
+        await receive()
+
+    async def story() -> None:
+        places = Seats(silent_s=0.0, wait_s=0.05)
+        places.limit(1, "because")
+        guard = Guard(answering, places, 9.0, 1000)
+        first, second = Client(), Client()
+        task = first.starts(guard)
+        await asyncio.sleep(0.01)
+        other = second.starts(guard)
+        await asyncio.sleep(0.2)
+        assert bool(first.closed) != stays
+        for left in (task, other):
+            left.cancel()
+
+    asyncio.run(story())
+
+
+@played
+async def test_refused_messages_do_not_renew_the_idle_time() -> None:
+    client = Client()
+    task = client.starts(guarded(idle_s=0.1))
+    for _ in range(20):
+        client.inbox.put_nowait({"type": "websocket.receive", "bytes": b"x"})
+        await asyncio.sleep(0.01)
+    await task
+    assert client.closed == [(1001, IDLE)]

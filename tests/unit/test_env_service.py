@@ -48,6 +48,14 @@ def test_without_the_key_only_the_named_splits_exist() -> None:
     assert problems.get(STORE.ids("train")[0]) == STORE.get(STORE.ids("train")[0])
 
 
+def test_a_stranger_reads_no_seed() -> None:
+    """With the seed of the settings file, everybody could generate the gold."""
+    assert STORE.source == "synthetic, seed 9"
+    assert service().problems_for().source == "synthetic, secret seed"
+    of_files = ProblemStore([to_row(STORE.get(STORE.ids("train")[0]))], "data/problems")
+    assert service(source="files", store=of_files).problems_for().source == "data/problems"
+
+
 def test_the_key_opens_every_problem() -> None:
     assert service().problems_for(KEY) is STORE
 

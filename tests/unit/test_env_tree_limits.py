@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from env.errors import SandboxError
 from env.models import FrameTurn
 from env.server import tree as module
 from env.server.frame import held_bytes
@@ -149,3 +150,21 @@ def test_steps_below_the_limit_are_not_added_up(monkeypatch: pytest.MonkeyPatch)
     for _ in range(3):
         plays(played, "slow")
     assert not played.done
+
+
+def test_a_step_that_is_stopped_ends_at_its_next_cell() -> None:
+    cells = []
+
+    def script(code: str) -> Any:
+        cells.append(code)
+        if code == "ask":
+            return SubCall("rlm_query_batched", ["p"] * 8, None)
+        played.stop()  # another thread, during this cell
+        return CellDone("printed")
+
+    played = tree(script)
+    plays(played, "ask")
+    with pytest.raises(SandboxError, match="closed"):
+        plays(played, "slow")
+    assert cells == ["ask", "slow"]
+    assert played._repls.closed == 1  # type: ignore[attr-defined]
