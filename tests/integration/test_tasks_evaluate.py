@@ -18,7 +18,7 @@ from tasks.config import Params
 from tasks.errors import StageError
 from tasks.tracking.runs import result_metrics
 
-EPISODES = 21
+EPISODES = 9
 
 
 class Failing:
@@ -35,12 +35,10 @@ def project(served_folder: Path, server_params: Params, monkeypatch: pytest.Monk
     """A working folder with data; models/base plays carelessly, models/merged as an expert."""
     for path in evaluate.MODELS.values():
         path.mkdir(parents=True)
-    data = server_params.model_dump(by_alias=True)
-    data["evaluate"] |= {"episodes": EPISODES, "latency_episodes": 3, "bootstrap": 500}
-    data["evaluate"] |= {"transcripts": 2, "sampling_seeds": 2}
-    data["tracking"] |= {"traces": 0}
+    few = {"episodes": EPISODES, "sampling_seeds": 2, "latency_episodes": 3}
+    few |= {"transcripts": 2, "bootstrap": 200}
     play_as(monkeypatch, before=careless(), after=expert())
-    return Params.model_validate(data | {"threads": 1})
+    return with_settings(server_params, few)
 
 
 def play_as(monkeypatch: pytest.MonkeyPatch, before: Policy, after: Policy) -> None:
@@ -48,6 +46,19 @@ def play_as(monkeypatch: pytest.MonkeyPatch, before: Policy, after: Policy) -> N
         return before if path == evaluate.MODELS["before"] else after
 
     monkeypatch.setattr(evaluate, "load_policy", load)
+
+
+@pytest.fixture
+def short(project: Params) -> Params:
+    """The same with one problem of each difficulty, sampled once."""
+    return with_settings(project, {"episodes": 3, "sampling_seeds": 1})
+
+
+def with_settings(params: Params, settings: dict[str, int]) -> Params:
+    """The parameters with other settings of the stage, without a check of their bounds."""
+    evaluate = params.evaluate.model_copy(update=settings)
+    tracking = params.tracking.model_copy(update={"traces": 0})
+    return params.model_copy(update={"evaluate": evaluate, "tracking": tracking})
 
 
 def run(params: Params) -> Recorder:
@@ -94,13 +105,13 @@ def test_an_expert_is_measured_to_be_better_than_a_careless_policy(
 
 
 def test_void_episodes_of_a_model_stop_the_stage_and_keep_the_old_report(
-    project: Params, monkeypatch: pytest.MonkeyPatch
+    short: Params, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     play_as(monkeypatch, before=careless(), after=Failing())
     evaluate.REPORT.parent.mkdir()
     evaluate.REPORT.write_text("old")
     with pytest.raises(StageError, match=r"all episodes of after are void"):
-        run(project)
+        run(short)
     assert evaluate.REPORT.read_text() == "old"
     assert not evaluate.EPISODES.exists()
 
@@ -122,12 +133,12 @@ class DyingAlone:
 @pytest.mark.parametrize("left", [0, 2])
 def test_an_outage_among_the_lone_episodes_costs_the_latency_alone(
     left: int,
-    project: Params,
+    short: Params,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(evaluate, "play_model", DyingAlone(left))
-    run(project)
+    run(short)
     told = json.loads(evaluate.REPORT.read_text())
     assert told["after"]["f1_greedy"] > 0.9
     latency = told["after"]["latency"]["one_at_a_time"]
