@@ -203,12 +203,12 @@ def suites(bounds: Bounds) -> dict[str, list[gxe.Expectation]]:
 
 
 def run_checks(tables: Mapping[str, pd.DataFrame], bounds: Bounds, site: Path) -> list[Check]:
-    """Run every expectation and build the Data Docs page.
+    """Run every expectation and build the Data Docs pages, without an index.
 
     Args:
         tables: tables `problems`, `spans` and `shares`, with the columns that `suites` names.
         bounds: limits from the settings.
-        site: folder for the page (index.html).
+        site: folder for the pages.
 
     Returns:
         One check per expectation, in order.
@@ -244,7 +244,8 @@ def run_checks(tables: Mapping[str, pd.DataFrame], bounds: Bounds, site: Path) -
             },
         )
         checks += [_check(table, result.to_json_dict()) for result in results.results]
-    context.build_data_docs()
+    # Without names, the context's own temporary site is built too; the caller writes the index.
+    context.build_data_docs(site_names=["local"], build_index=False)
     return checks
 
 

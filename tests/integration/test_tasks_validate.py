@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,10 +31,19 @@ TEST = [problem.problem_id for problem in PROBLEMS if problem.split == "test"]
 """Ids in the order of the rows."""
 
 
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A working folder in which the stage prepare has run; tests change copies of it."""
+    folder = tmp_path_factory.mktemp("prepared")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        prepare.run(PARAMS, Recorder())  # type: ignore[arg-type]
+    return folder
+
+
 @pytest.fixture
-def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    prepare.run(PARAMS, Recorder())  # type: ignore[arg-type]
+def data(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(shutil.copytree(prepared, tmp_path / "data"))
     return prepare.PROBLEMS
 
 
@@ -106,11 +116,10 @@ ROWS: dict[str, tuple[Callable[[Any], None], str]] = {
 
 
 @pytest.fixture(scope="module")
-def wounded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def wounded(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The report on data in which every case has a row of its own, of a collection of its own."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(tmp_path_factory.mktemp("wounded"))
-        prepare.run(PARAMS, Recorder())  # type: ignore[arg-type]
+        patch.chdir(shutil.copytree(prepared, tmp_path_factory.mktemp("wounded") / "data"))
 
         def break_rows(frame: pd.DataFrame) -> None:
             for number, (change, _) in enumerate(ROWS.values()):
@@ -155,38 +164,54 @@ def test_the_message_names_rows_and_how_to_mend_them_and_stays_short(
     assert wounded["success"] is False
 
 
-FILES: dict[str, tuple[Callable[[pd.DataFrame], pd.DataFrame], str, str]] = {
-    "a column too many": (lambda f: f.assign(score=1), "columns of the files", "score"),
+FILES: dict[str, tuple[str, Callable[[pd.DataFrame], pd.DataFrame], str, str]] = {
+    "a difficulty that is rare": (
+        "train",
+        lambda f: f[(f.difficulty != "hard") | (f.index % 8 == 0)],
+        "least share",
+        "train/hard,",
+    ),
+    "a tier that is missing": (
+        "validation",
+        lambda f: f[f.tier != "wide_net"],
+        "least share",
+        "validation/hard/wide_net",
+    ),
+    "too few rows": ("test", lambda f: f.iloc[:10], "validate.min_rows", "test"),
+    "a column too many": ("test", lambda f: f.assign(score=1), "columns of the files", "score"),
     "a column too few": (
+        "test",
         lambda f: f.drop(columns="question"),
         "`question` is present",
         TEST[0],
     ),
-    "a row twice": (lambda f: pd.concat([f, f.iloc[:1]]), "occurs twice", TEST[0]),
-    "too few rows": (lambda f: f.iloc[:10], "validate.min_rows", "test"),
-    "a difficulty that is rare": (
-        lambda f: f[(f.difficulty != "hard") | (f.index % 8 == 0)],
-        "least share",
-        "test/hard",
-    ),
-    "a tier that is missing": (lambda f: f[f.tier != "wide_net"], "least share", "wide_net"),
+    "a row twice": ("test", lambda f: pd.concat([f, f.iloc[:1]]), "occurs twice", TEST[0]),
 }
+"""For each case a file and what is done to it, the check that fails, and what it must name."""
+
+
+@pytest.fixture(scope="module")
+def complaints(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Lines of the message on files with every case, of which one gold is too short besides."""
+    strict = PARAMS.rewards.model_copy(update={"min_span_chars": 27})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(shutil.copytree(prepared, tmp_path_factory.mktemp("files") / "data"))
+        for split, change, _, _ in FILES.values():
+            rewrite(split, change)
+        with pytest.raises(StageError) as stopped:
+            run(PARAMS.model_copy(update={"rewards": strict}))
+    return str(stopped.value).splitlines()
 
 
 @pytest.mark.parametrize("case", FILES)
-def test_a_file_that_is_wrong_as_a_whole_stops_the_chain(data: Path, case: str) -> None:
-    change, said, named = FILES[case]
-    rewrite("test", change)
-    with pytest.raises(StageError) as stopped:
-        run()
-    assert said in str(stopped.value)
-    assert named in str(stopped.value)
+def test_a_file_that_is_wrong_as_a_whole_stops_the_chain(complaints: list[str], case: str) -> None:
+    _, _, said, named = FILES[case]
+    (line,) = (line for line in complaints if said in line)
+    assert named in line
 
 
-def test_gold_too_short_to_be_found_is_named(data: Path) -> None:
-    strict = PARAMS.rewards.model_copy(update={"min_span_chars": 27})
-    with pytest.raises(StageError, match="min_span_chars"):
-        run(PARAMS.model_copy(update={"rewards": strict}))
+def test_gold_too_short_to_be_found_is_named(complaints: list[str]) -> None:
+    assert any("min_span_chars" in line for line in complaints)
 
 
 def test_a_missing_file_says_what_to_run(data: Path) -> None:
