@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -60,9 +61,16 @@ def episode(problem: str, score: float) -> Trajectory:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with every input of the stage."""
+def folder(inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with every input of the stage."""
     monkeypatch.chdir(tmp_path)
+    shutil.copytree(inputs, tmp_path / "reports")
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Reports of the earlier stages."""
     problems = [f"{level}-{i}" for level in ("easy", "hard") for i in range(4)]
     scores = {"before": 0.3, "after": 0.8}
     rows: dict[str, list[report.EpisodeRow]] = {"before": [], "after": []}
@@ -74,14 +82,24 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
                 rows[model].append(report.episode_row(played, model, mode, 0, 0.5))
             lines.append(report.transcript(played, model, "greedy"))
     told = report.compare_models(rows, {"before": [1.0], "after": [2.0]}, Bootstrap(200, 0))
-    reports = tmp_path / "reports"
-    reports.mkdir()
+    reports = tmp_path_factory.mktemp("inputs")
     train_table().to_parquet(reports / "train.parquet")
     (reports / "evaluation.json").write_text(json.dumps(told | {"reward_mode": "sampled"}))
     (reports / "baseline.json").write_text(json.dumps(BASELINE))
     text = "".join(json.dumps(line) + "\n" for line in lines)
     (reports / "transcripts.jsonl").write_text(text)
-    return tmp_path
+    return reports
+
+
+@pytest.fixture(scope="module")
+def drawn(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A working folder in which the stage has run; tests only read it."""
+    made = tmp_path_factory.mktemp("drawn")
+    shutil.copytree(inputs, made / "reports")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(made)
+        assert len(run().artifacts) == 5
+    return made
 
 
 def run() -> Recorder:
@@ -90,20 +108,17 @@ def run() -> Recorder:
     return recorder
 
 
-def test_the_stage_writes_four_figures_and_a_page(folder: Path) -> None:
-    recorder = run()
+def test_the_stage_writes_four_figures_and_a_page(drawn: Path) -> None:
     names = ["before_after", "components", "curriculum", "reward_curve"]
-    assert sorted(p.stem for p in (folder / "plots").iterdir()) == names
+    assert sorted(p.stem for p in (drawn / "plots").iterdir()) == names
     for name in names:
-        pixels = imread(folder / "plots" / f"{name}.png")
+        pixels = imread(drawn / "plots" / f"{name}.png")
         assert pixels.shape[1] >= 1000  # wide enough for the README
         assert pixels[..., :3].std() > 0.05  # and not blank
-    assert len(recorder.artifacts) == 5
 
 
-def test_equal_input_gives_equal_bytes(folder: Path) -> None:
-    run()
-    first = {p.name: p.read_bytes() for p in (folder / "plots").iterdir()}
+def test_equal_input_gives_equal_bytes(drawn: Path, folder: Path) -> None:
+    first = {p.name: p.read_bytes() for p in (drawn / "plots").iterdir()}
     run()
     assert first == {p.name: p.read_bytes() for p in (folder / "plots").iterdir()}
 
@@ -209,40 +224,56 @@ class Page(HTMLParser):
         self.references += [value or "" for name, value in attrs if name in ("src", "href")]
 
 
-def test_the_page_refers_to_nothing_outside_itself(folder: Path) -> None:
-    run()
-    page = Page((folder / "reports/index.html").read_text())
+def test_the_page_refers_to_nothing_outside_itself(drawn: Path) -> None:
+    page = Page((drawn / "reports/index.html").read_text())
     assert page.tags.count("img") == 4
     beside = {"problems.html"}  # a link, for readers on disk
     others = [ref for ref in page.references if ref not in beside]
     assert all(ref.startswith(("#", "data:image/png;base64,")) for ref in others)
 
 
-def test_what_a_model_wrote_cannot_become_markup(folder: Path) -> None:
-    run()
-    text = (folder / "reports/index.html").read_text()
+def test_what_a_model_wrote_cannot_become_markup(drawn: Path) -> None:
+    text = (drawn / "reports/index.html").read_text()
     assert HOSTILE not in text
     assert "&lt;script&gt;" in text
     assert "script" not in Page(text).tags
 
 
-def test_the_page_shows_the_first_problems_of_each_difficulty(folder: Path) -> None:
-    run()
-    text = (folder / "reports/index.html").read_text()
+def test_the_page_shows_the_first_problems_of_each_difficulty(drawn: Path) -> None:
+    text = (drawn / "reports/index.html").read_text()
     assert re.findall(r"<h3>(\S+)", text) == [
         f"{level}-{i}" for level in ("easy", "hard") for i in range(PARAMS.plots.transcripts)
     ]
     assert "chosen by this rule" in text
 
 
-def test_a_gain_that_may_be_chance_is_said_to_be(folder: Path) -> None:
-    run()
-    assert "may be chance" not in (folder / "reports/index.html").read_text()
-    told = json.loads((folder / "reports/evaluation.json").read_text())
+@pytest.fixture(scope="module")
+def doubtful(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The page on a gain that may be chance, voids, and an episode that was lost at once."""
+    reports = tmp_path_factory.mktemp("doubtful") / "reports"
+    shutil.copytree(inputs, reports)
+    told = json.loads((reports / "evaluation.json").read_text())
     told["reward"]["ci95"] = [-0.01, 0.2]
-    (folder / "reports/evaluation.json").write_text(json.dumps(told))
-    run()
-    assert "may be chance" in (folder / "reports/index.html").read_text()
+    (reports / "evaluation.json").write_text(json.dumps(told | with_voids(told)))
+    lines = [json.loads(line) for line in (reports / "transcripts.jsonl").read_text().splitlines()]
+    lines[0] |= {"frames": [], "void": "connection lost", "reward": None}
+    (reports / "transcripts.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(reports.parent)
+        run()
+    return re.sub(r"\s+", " ", (reports / "index.html").read_text())
+
+
+def with_voids(told: dict[str, Any]) -> dict[str, Any]:
+    """What voids change in the report on an evaluation."""
+    before = told["before"] | {"voids": {"the sandbox failed": 1}}
+    after = told["after"] | {"voids": {f"near {HOSTILE}": 5}}
+    return {"before": before, "after": after, "voids_as_zero": 5}
+
+
+def test_a_gain_that_may_be_chance_is_said_to_be(drawn: Path, doubtful: str) -> None:
+    assert "may be chance" not in (drawn / "reports/index.html").read_text()
+    assert "may be chance" in doubtful
 
 
 def test_frames_nest_under_their_parents() -> None:
@@ -252,28 +283,19 @@ def test_frames_nest_under_their_parents() -> None:
     assert (child["frame"], child["children"][0]["frame"]) == (1, 2)
 
 
-def test_voids_stand_in_the_page_by_cause(folder: Path) -> None:
-    path = folder / "reports/evaluation.json"
-    told = json.loads(path.read_text())
-    run()
-    assert "Void episodes" not in (folder / "reports/index.html").read_text()
-    quiet = (folder / "plots/before_after.png").read_bytes()
-    told["before"]["voids"] = {"the sandbox failed": 1}
-    told["after"]["voids"] = {f"near {HOSTILE}": 5}
-    told["voids_as_zero"] = 5
-    path.write_text(json.dumps(told))
-    run()
-    page = re.sub(r"\s+", " ", (folder / "reports/index.html").read_text())
-    assert "<td>Void episodes: the sandbox failed</td> <td>1</td> <td>0</td>" in page
-    assert "<td>Void episodes: near &lt;script&gt;" in page
-    assert "5 void episodes after GRPO count as 0" in page
-    assert (folder / "plots/before_after.png").read_bytes() != quiet
+def test_voids_stand_in_the_page_by_cause(drawn: Path, doubtful: str) -> None:
+    assert "Void episodes" not in (drawn / "reports/index.html").read_text()
+    assert "<td>Void episodes: the sandbox failed</td> <td>1</td> <td>0</td>" in doubtful
+    assert "<td>Void episodes: near &lt;script&gt;" in doubtful
+    assert "5 void episodes after GRPO count as 0" in doubtful
 
 
-def test_an_episode_lost_before_its_first_frame_is_told_as_void(folder: Path) -> None:
-    path = folder / "reports/transcripts.jsonl"
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    lines[0] |= {"frames": [], "void": "connection lost", "reward": None}
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    run()
-    assert "void: connection lost" in (folder / "reports/index.html").read_text()
+def test_voids_stand_in_the_figure(inputs: Path) -> None:
+    told = json.loads((inputs / "evaluation.json").read_text())
+    quiet, loud = (figures.before_after(told | more) for more in ({}, with_voids(told)))
+    assert quiet.get_suptitle() != loud.get_suptitle()
+    assert "void" in loud.get_suptitle()
+
+
+def test_an_episode_lost_before_its_first_frame_is_told_as_void(doubtful: str) -> None:
+    assert "void: connection lost" in doubtful
