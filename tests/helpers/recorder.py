@@ -6,14 +6,18 @@ from pathlib import Path
 
 
 class Recorder:
-    """Metrics by name, and artifacts that were there when they were logged."""
+    """Metrics and tags by name, and artifacts that were there when they were logged."""
 
     def __init__(self) -> None:
         self.metrics: dict[str, float] = {}
         self.artifacts: list[Path] = []
+        self.tags: dict[str, str] = {}
 
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         self.metrics |= metrics
+
+    def set_tags(self, tags: dict[str, str]) -> None:
+        self.tags |= tags
 
     def log_artifact(self, path: Path) -> None:
         assert path.exists()
