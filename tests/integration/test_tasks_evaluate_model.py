@@ -28,41 +28,48 @@ def params(
     )
 
 
+@pytest.fixture
+def short(params: Params) -> Params:
+    """The same with two problems of each difficulty, below the bound of the setting."""
+    evaluate = params.evaluate.model_copy(update={"episodes": 6})
+    return params.model_copy(update={"evaluate": evaluate})
+
+
 def play(params: Params, endpoint: FakeServer) -> Path:
     """Measure the model behind the endpoint."""
     return evaluate_model.measure_model(params, Recorder(), "some/model", endpoint.url)  # type: ignore[arg-type]
 
 
 def test_an_endpoint_plays_the_same_problems_and_its_cost_is_told(
-    served_folder: Path, params: Params
+    served_folder: Path, short: Params
 ) -> None:
     run = Recorder()
     with serving() as endpoint:
         endpoint.reply = lambda body: "```repl\nFINAL([])\n```"
-        path = evaluate_model.measure_model(params, run, "some/model", endpoint.url)  # type: ignore[arg-type]
+        path = evaluate_model.measure_model(short, run, "some/model", endpoint.url)  # type: ignore[arg-type]
     told = json.loads(path.read_text())
     assert path == evaluate_model.REPORTS / "some-model.json"
-    assert told["n"] == 20
-    # 20 greedy, 20 sampled, 2 alone, one turn each, and two first questions; the endpoint counts 10
+    assert told["n"] == 6
+    # 6 greedy, 6 sampled, 2 alone, one turn each, and two first questions; the endpoint counts 10
     # and 3 tokens a request.
-    assert told["cost"]["episodes"] == 42
-    assert told["cost"]["requests"] == 44
-    assert told["cost"]["total"] == pytest.approx(44 * 10 * 2.0 / 1e6)
-    assert run.metrics["result/tokens_per_episode"] == pytest.approx(13 * 44 / 42)
+    assert told["cost"]["episodes"] == 14
+    assert told["cost"]["requests"] == 16
+    assert told["cost"]["total"] == pytest.approx(16 * 10 * 2.0 / 1e6)
+    assert run.metrics["result/tokens_per_episode"] == pytest.approx(13 * 16 / 14)
     assert run.metrics["result/f1_greedy"] == 0.0
     assert run.metrics["result/latency_p50_s"] > 0
     assert run.artifacts == [path]
 
 
 def test_the_cost_is_shared_by_the_episodes_that_were_played(
-    served_folder: Path, params: Params
+    served_folder: Path, short: Params
 ) -> None:
-    many = params.evaluate.model_copy(update={"latency_episodes": 50})
+    many = short.evaluate.model_copy(update={"latency_episodes": 50})
     with serving() as endpoint:
         endpoint.reply = lambda body: "```repl\nFINAL([])\n```"
-        told = json.loads(play(params.model_copy(update={"evaluate": many}), endpoint).read_text())
-    # 20 greedy, 20 sampled, and no more than 20 problems that can be played alone.
-    assert told["cost"]["episodes"] == 60
+        told = json.loads(play(short.model_copy(update={"evaluate": many}), endpoint).read_text())
+    # 6 greedy, 6 sampled, and no more than 6 problems that can be played alone.
+    assert told["cost"]["episodes"] == 18
 
 
 def test_an_endpoint_that_is_wrong_is_one_error(served_folder: Path, params: Params) -> None:
@@ -132,14 +139,14 @@ def test_an_address_without_a_scheme_is_one_error(served_folder: Path, params: P
         evaluate_model.measure_model(params, Recorder(), "some/model", "localhost:8000/v1")  # type: ignore[arg-type]
 
 
-def test_episodes_in_flight_are_as_many_as_requests(served_folder: Path, params: Params) -> None:
-    few = params.evaluate_model.model_copy(update={"concurrency": 3})
+def test_episodes_in_flight_are_as_many_as_requests(served_folder: Path, short: Params) -> None:
+    few = short.evaluate_model.model_copy(update={"concurrency": 3})
     with serving() as endpoint:
         endpoint.reply = lambda body: "```repl\nx = 1\n```"
-        play(params.model_copy(update={"evaluate_model": few}), endpoint)
+        play(short.model_copy(update={"evaluate_model": few}), endpoint)
     roots = [body["messages"][1]["content"] for body in endpoint.bodies[2:]]
     # The first three episodes are over before a fourth one begins.
-    assert len(set(roots[: 3 * params.env.limits.max_turns])) == 3
+    assert len(set(roots[: 3 * short.env.limits.max_turns])) == 3
 
 
 def test_no_session_is_idle_for_too_long_while_the_endpoint_is_slow(

@@ -153,7 +153,7 @@ def stage(tmp_path, monkeypatch, server_url, server_params, server_problems):
     monkeypatch.setenv("RLM_ENV_URL", server_url)
     gate.DATA.parent.mkdir(parents=True)
     prepare.write_parquet(gate.DATA, rows)
-    small = server_params.gate.model_copy(update={"max_episodes": 20, "baseline_episodes": 20})
+    small = server_params.gate.model_copy(update={"max_episodes": 12, "baseline_episodes": 12})
     params = server_params.model_copy(update={"gate": small})
 
     def run(policy: Scripted) -> Notes:
@@ -173,7 +173,7 @@ def test_an_open_gate_writes_report_and_baseline(stage, server_problems):
     assert report["passed"]
     assert [level["episodes"] for level in report["levels"].values()] == [10, 10]
     assert list(baseline["levels"]) == ["easy", "medium", "hard"]
-    assert all(level["episodes"] == 20 for level in baseline["levels"].values())
+    assert all(level["episodes"] == 12 for level in baseline["levels"].values())
     assert baseline["reward_mean"] > 0.9
     assert notes.artifacts == ["gate.json", "baseline.json"]
     assert notes.metrics["baseline/hard_reward"] > 0.9
@@ -189,7 +189,7 @@ def test_a_refusing_gate_writes_its_report_and_raises_its_advice(stage):
     assert not report["passed"]
     assert report["advice"] == str(refused.value)
     assert "repl block" in report["advice"]
-    assert {level["episodes"] for level in report["levels"].values()} == {20}
+    assert {level["episodes"] for level in report["levels"].values()} == {12}
     assert not gate.BASELINE.exists()
 
 

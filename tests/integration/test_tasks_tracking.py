@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 import traceback
 from pathlib import Path
@@ -22,8 +23,8 @@ PARAMS = Params()
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return f"sqlite:///{tmp_path_factory.mktemp('mlflow') / 'mlflow.db'}"
+def store(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> str:
+    return f"sqlite:///{shutil.copy(empty_store, tmp_path_factory.mktemp('mlflow'))}"
 
 
 @pytest.fixture(autouse=True)
