@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from env import auth
@@ -89,6 +90,7 @@ def problems_of(params: Params, hub: Hub, space: str, data: Path | None) -> Spac
     return SpaceProblems("read from a private data set", variables, {auth.DATASET_TOKEN: token})
 
 
+@cache
 def mark(secret: str, space: str) -> str:
     """Mark in a Space's tree that shows a change of a secret, but not the secret: a slow hash."""
     return hashlib.scrypt(secret.encode(), salt=space.encode(), n=2**14, r=8, p=1).hex()[:16]

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,7 @@ QUICK = [
 ]
 
 
+@cache
 def settings(*overrides: str) -> Params:
     before = Path.cwd()
     os.chdir(ROOT)
