@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from agent.rollouts.trajectory import TurnRecord
+from agent.rollouts.trajectory import Trajectory, TurnRecord
 from env.models import Finish
+
+if TYPE_CHECKING:
+    from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 VOCAB = 32
 
 
 def tiny_model(seed: int = 0) -> LlamaForCausalLM:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=VOCAB,
         hidden_size=32,
         intermediate_size=48,
-        num_hidden_layers=2,
+        num_hidden_layers=1,
         num_attention_heads=2,
         num_key_value_heads=2,
         max_position_embeddings=128,
@@ -32,6 +37,7 @@ def tiny_model(seed: int = 0) -> LlamaForCausalLM:
 
 def tiny_tokenizer() -> PreTrainedTokenizerFast:
     from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
 
     words = {"<pad>": 0, "<eos>": 1, **{f"w{i}": i for i in range(2, VOCAB)}}
     return PreTrainedTokenizerFast(
@@ -41,24 +47,26 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-@torch.no_grad()
-def logprobs(model: torch.nn.Module, ids: list[int], last: int) -> list[float]:
-    """Log-probabilities of the last tokens."""
-    logits = model(input_ids=torch.tensor([ids])).logits[0, -last - 1 : -1]
-    found = torch.log_softmax(logits.float(), -1)
-    return found.gather(1, torch.tensor(ids[-last:])[:, None])[:, 0].tolist()
-
-
 def random_turn(
-    model: torch.nn.Module,
-    rng: np.random.Generator,
-    before: Sequence[TurnRecord],
-    prompt: list[int],
-    length: int,
-    finish: Finish = "stop",
+    rng: np.random.Generator, prompt: list[int], length: int, finish: Finish = "stop"
 ) -> TurnRecord:
-    """A turn of random tokens, with the model's log-probabilities of them."""
+    """A turn of random tokens, whose log-probabilities `note_logprobs` adds."""
     sampled = [int(token) for token in rng.integers(2, VOCAB, length)]
-    read = [t for record in before for t in record.prompt_ids + record.sampled_ids]
-    said = logprobs(model, read + prompt + sampled, length)
-    return TurnRecord("", "", finish, prompt_ids=prompt, sampled_ids=sampled, logprobs=said)
+    return TurnRecord("", "", finish, prompt_ids=prompt, sampled_ids=sampled)
+
+
+def note_logprobs(model: torch.nn.Module, trees: Sequence[Trajectory]) -> None:
+    """Give all turns the model's log-probabilities of their tokens, from one pass."""
+    frames = [frame for tree in trees for frame in tree.frames.values()]
+    texts = [[i for turn in f.turns for i in turn.prompt_ids + turn.sampled_ids] for f in frames]
+    # Padding on the right is seen by no token before it.
+    ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(text) for text in texts], batch_first=True)
+    with torch.no_grad():
+        logps = torch.log_softmax(model(input_ids=ids).logits[:, :-1].float(), -1)
+        rows = logps.gather(2, ids[:, 1:, None])[:, :, 0].tolist()
+    for frame, row in zip(frames, rows, strict=True):
+        at = -1  # the column before a token predicts it
+        for turn in frame.turns:
+            at += len(turn.prompt_ids)
+            turn.logprobs = row[at : at + len(turn.sampled_ids)]
+            at += len(turn.sampled_ids)

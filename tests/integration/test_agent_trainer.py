@@ -1,23 +1,28 @@
 """The trainer on a tiny model, with a rollout that samples little trees from the live weights."""
 
+from __future__ import annotations
+
 import ast
 import dataclasses
+import gc
 import inspect
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pytest
 import torch
-from helpers.tiny_trees import random_turn, tiny_model, tiny_tokenizer
-from transformers import TrainingArguments
-from trl import GRPOConfig
+from helpers.tiny_trees import note_logprobs, random_turn, tiny_model, tiny_tokenizer
 
 from agent.errors import CheckpointError, LogprobCheckError, RolloutError
 from agent.rollouts.trajectory import FrameRecord, Trajectory, TurnRecord
 from agent.settings import TrainSettings
 from agent.training import checkpoints
-from agent.training.trainer import TreeGRPOTrainer
-from agent.training.trl_config import learning_rate_factor, training_arguments
+
+if TYPE_CHECKING:
+    from agent.training.trainer import TreeGRPOTrainer
+
+pytestmark = pytest.mark.xdist_group("peft")  # so that one process imports it
 
 WANTED = 7
 """The token whose share among the sampled ones is the reward."""
@@ -43,12 +48,12 @@ SETTINGS = TrainSettings(
 )
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+@pytest.fixture(scope="module", autouse=True)
+def _imported(one_thread):
+    """The search for garbage with which each run begins leaves out what was imported."""
+    import agent.training.trainer  # noqa: F401
+
+    gc.freeze()
 
 
 def play_trees(model: torch.nn.Module, step: int) -> list[list[Trajectory]]:
@@ -56,45 +61,45 @@ def play_trees(model: torch.nn.Module, step: int) -> list[list[Trajectory]]:
 
     Any tokens will do, as long as the log-probabilities are the model's.
     """
-
     groups = []
     for problem in range(2):
         group = []
         for sample in range(4):
             rng = np.random.default_rng([step, problem, sample])
-            first = random_turn(model, rng, [], [2, 3, problem + 4], 4)
-            second = random_turn(model, rng, [first], [5, 6], 3)
+            first = random_turn(rng, [2, 3, problem + 4], 4)
+            second = random_turn(rng, [5, 6], 3)
             frames = {0: FrameRecord(0, None, 0, "rlm", [first, second], "final")}
             for child in range(1, 1 + sample % 3):
-                only = random_turn(model, rng, [], [8] * (2 + 3 * child), 2 + child)
+                only = random_turn(rng, [8] * (2 + 3 * child), 2 + child)
                 frames[child] = FrameRecord(child, 0, 1, "rlm", [only], "final")
             group.append(
                 Trajectory(f"p{problem}", "easy", frames=frames, reward=float(rng.random()))
             )
         groups.append(group)
+    note_logprobs(model, [tree for group in groups for tree in group])
     return groups
 
 
-@torch.no_grad()
 def play_wanted(model: torch.nn.Module, step: int) -> list[list[Trajectory]]:
     """Two groups of eight roots that really sample; the reward is the share of `WANTED`."""
     generator = torch.Generator().manual_seed(step)
     ids = torch.tensor([[2, 3]] * 16)
-    said = []
     for _ in range(6):
-        distribution = torch.log_softmax(model(input_ids=ids).logits[:, -1].float(), -1)
-        token = torch.multinomial(distribution.exp(), 1, generator=generator)
-        said.append(distribution.gather(1, token)[:, 0])
-        ids = torch.cat([ids, token], dim=1)
+        with torch.no_grad():
+            distribution = torch.softmax(model(input_ids=ids).logits[:, -1].float(), -1)
+        ids = torch.cat([ids, torch.multinomial(distribution, 1, generator=generator)], dim=1)
     trees = []
-    for row, logps in zip(ids[:, 2:].tolist(), torch.stack(said, 1).tolist(), strict=True):
-        turn = TurnRecord("", "", "stop", prompt_ids=[2, 3], sampled_ids=row, logprobs=logps)
+    for row in ids[:, 2:].tolist():
+        turn = TurnRecord("", "", "stop", prompt_ids=[2, 3], sampled_ids=row)
         frames = {0: FrameRecord(0, None, 0, "rlm", [turn], "final")}
         trees.append(Trajectory("p", "easy", frames=frames, reward=row.count(WANTED) / len(row)))
+    note_logprobs(model, trees)
     return [trees[:8], trees[8:]]
 
 
 def make_trainer(folder: Path, settings: TrainSettings = SETTINGS, rollout=play_trees, log=None):
+    from agent.training.trainer import TreeGRPOTrainer
+
     steps: list[tuple[int, dict[str, float]]] = [] if log is None else log
     return TreeGRPOTrainer(
         tiny_model(),
@@ -105,6 +110,34 @@ def make_trainer(folder: Path, settings: TrainSettings = SETTINGS, rollout=play_
         on_step=lambda step, logs: steps.append((step, logs)),
         state=lambda: {"fingerprint": {"a": 1}, "seen": [step for step, _ in steps]},
     )
+
+
+TOO_LARGE = 5e-5
+"""Error of the log-probabilities that `finished` told, below the limit of the check."""
+
+
+class Finished(NamedTuple):
+    folder: Path
+    trainer: TreeGRPOTrainer
+    log: list[tuple[int, dict[str, float]]]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Finished:
+    """A run that came to its end; its rollout told log-probabilities that were too large."""
+
+    def rollout(model, step):
+        groups = play_trees(model, step)
+        for turn in (
+            t for g in groups for tree in g for f in tree.frames.values() for t in f.turns
+        ):
+            turn.logprobs = [value + TOO_LARGE for value in turn.logprobs]
+        return groups
+
+    folder, log = tmp_path_factory.mktemp("run"), []
+    trainer = make_trainer(folder, rollout=rollout, log=log)
+    trainer.resume(None)
+    return Finished(folder, trainer, log)
 
 
 def trained_weights(trainer: TreeGRPOTrainer) -> dict[str, torch.Tensor]:
@@ -161,13 +194,12 @@ def test_gradient_is_that_of_the_weighted_loss_written_out(tmp_path):
     "changes",
     [
         {"method": "lora"},
-        {"method": "full"},
         {"method": "lora", "num_iterations": 2, "kl_beta": 0.1, "loss_type": "cispo"},
         {"method": "full", "num_iterations": 2, "kl_beta": 0.1, "loss_type": "dr_grpo"},
     ],
 )
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, changes):
-    changed = {"schedule": "linear", "max_step_kl": 1e-4, "inheritance": "none", **changes}
+    changed = {"schedule": "linear", "max_step_kl": 1e-3, "inheritance": "none", **changes}
     settings = SETTINGS.model_copy(update=changed)
     whole_log: list = []
     whole = make_trainer(tmp_path / "whole", settings, log=whole_log)
@@ -202,16 +234,6 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, changes):
                 assert mine[key] == other[key], key
 
 
-def test_a_run_killed_after_its_last_step_does_not_play_again(tmp_path):
-    trained = make_trainer(tmp_path)
-    trained.resume(None)
-    start = checkpoints.choose(tmp_path, {"a": 1})
-    again = make_trainer(tmp_path, rollout=lambda *_: pytest.fail("an episode was played"))
-    again.resume(start.checkpoint)
-    for name, value in trained_weights(trained).items():
-        assert torch.equal(trained_weights(again)[name], value), name
-
-
 def test_training_raises_the_reward(tmp_path):
     means = []
 
@@ -220,14 +242,14 @@ def test_training_raises_the_reward(tmp_path):
         means.append(np.mean([tree.reward for group in groups for tree in group]))
         return groups
 
-    changed = {"steps": 25, "save_every": 100, "group_size": 8, "max_step_kl": 1e9}
+    changed = {"steps": 12, "learning_rate": 0.03, "group_size": 8, "max_step_kl": 1e9}
     settings = SETTINGS.model_copy(update=changed)
     make_trainer(tmp_path, settings, rollout=rollout).resume(None)
     assert np.mean(means[-5:]) > np.mean(means[:5]) + 0.2
 
 
 def test_no_step_moves_the_policy_beyond_the_limit(tmp_path):
-    settings = SETTINGS.model_copy(update={"learning_rate": 0.3, "steps": 6})
+    settings = SETTINGS.model_copy(update={"learning_rate": 0.3})
     logs: dict[float, list[dict[str, float]]] = {}
     for limit in (1e-3, 1e9):
         log: list = []
@@ -274,11 +296,10 @@ def test_the_logprob_check_catches_another_temperature(tmp_path):
         make_trainer(tmp_path, settings).resume(None)
 
 
-def test_the_live_model_plays_with_the_trainers_log_probabilities(tmp_path):
-    log: list = []
-    make_trainer(tmp_path, log=log).resume(None)
-    assert [step for step, _ in log] == [1, 2, 3, 4]
-    assert all(0 < logs["train/logprob_mismatch_max"] < 1e-4 for _, logs in log)
+def test_the_live_model_plays_with_the_trainers_log_probabilities(finished):
+    assert [step for step, _ in finished.log] == [1, 2, 3, 4]
+    for _, logs in finished.log:
+        assert logs["train/logprob_mismatch_max"] == pytest.approx(TOO_LARGE, rel=0.1)
 
 
 def test_a_step_without_a_signal_changes_nothing(tmp_path):
@@ -334,21 +355,20 @@ def test_only_the_newest_checkpoints_are_kept(tmp_path):
     assert list(checkpoints.steps(tmp_path)) == [3, 4]
 
 
-def test_a_run_starts_clean_after_a_change_and_says_which(tmp_path):
-    make_trainer(tmp_path).resume(None)
-    start = checkpoints.choose(tmp_path, {"a": 2})
+def test_a_run_starts_clean_after_a_change_and_says_which(finished):
+    start = checkpoints.choose(finished.folder, {"a": 2})
     assert start.checkpoint is None
     assert start.reason == "a changed: starting clean"
 
 
-def test_a_run_that_had_come_to_its_end_writes_its_result_and_plays_nothing(tmp_path):
-    first = make_trainer(tmp_path)
-    first.resume(None)
-    start = checkpoints.choose(tmp_path, {"a": 1})
+def test_a_run_that_had_come_to_its_end_writes_its_result_and_plays_nothing(finished):
+    start = checkpoints.choose(finished.folder, {"a": 1})
     assert start.reason.startswith(f"resuming after step {SETTINGS.steps} from ")
-    again = make_trainer(tmp_path, rollout=lambda *_: pytest.fail("an episode was played"))
+    again = make_trainer(finished.folder, rollout=lambda *_: pytest.fail("an episode was played"))
     again.resume(start.checkpoint)
-    for one, other in zip(first.model.parameters(), again.model.parameters(), strict=True):
+    for one, other in zip(
+        finished.trainer.model.parameters(), again.model.parameters(), strict=True
+    ):
         assert torch.equal(one, other)
 
 
@@ -375,6 +395,8 @@ def test_a_full_disk_leaves_the_earlier_checkpoint(tmp_path, monkeypatch):
 
 
 def test_the_learning_rate_warms_up_from_above_zero_and_then_follows_its_schedule():
+    from agent.training.trl_config import learning_rate_factor
+
     def factors(schedule: str) -> list[float]:
         settings = TrainSettings(steps=10, warmup_steps=3, schedule=schedule)
         return [learning_rate_factor(step, settings) for step in range(10)]
@@ -386,6 +408,11 @@ def test_the_learning_rate_warms_up_from_above_zero_and_then_follows_its_schedul
 
 
 def test_every_option_of_trl_is_said():
+    from transformers import TrainingArguments
+    from trl import GRPOConfig
+
+    from agent.training.trl_config import training_arguments
+
     (returned,) = [
         node.value
         for node in ast.walk(ast.parse(inspect.getsource(training_arguments)))

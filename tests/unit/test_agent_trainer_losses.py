@@ -16,16 +16,24 @@ Without scaling the advantages are +0.3, -0.3, none, +0.3, -0.3.
     tree 4   0 root, 3 tokens                                 1               -0.3
 """
 
+from __future__ import annotations
+
+import gc
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 import torch
-from helpers.tiny_trees import random_turn, tiny_model, tiny_tokenizer
+from helpers.tiny_trees import note_logprobs, random_turn, tiny_model, tiny_tokenizer
 
 from agent.rollouts.trajectory import FrameRecord, Trajectory
 from agent.settings import TrainSettings
-from agent.training.trainer import TreeGRPOTrainer
+
+if TYPE_CHECKING:
+    from agent.training.trainer import TreeGRPOTrainer
+
+pytestmark = pytest.mark.xdist_group("peft")  # so that one process imports it
 
 SETTINGS = TrainSettings(
     steps=2,
@@ -60,38 +68,41 @@ def play(model: torch.nn.Module, step: int) -> list[list[Trajectory]]:
     rng = np.random.default_rng(step)
 
     def turn(*args, **kwargs):
-        return random_turn(model, rng, *args, **kwargs)
+        return random_turn(rng, *args, **kwargs)
 
     def deep(**outcome) -> Trajectory:
-        first = turn([], [2, 3, 4], 4)
         frames = {
-            0: FrameRecord(0, None, 0, "rlm", [first, turn([first], [5, 6], 3)], "final"),
-            1: FrameRecord(1, 0, 1, "rlm", [turn([], [7, 8], 3)], "final"),
-            2: FrameRecord(2, 0, 1, "llm", [turn([], [9], 2)], "final"),
-            3: FrameRecord(3, 0, 1, "rlm", [turn([], [10], 5, finish="length")], "truncated"),
-            4: FrameRecord(4, 1, 2, "rlm", [turn([], [11, 12, 13, 14], 2)], "final"),
+            0: FrameRecord(0, None, 0, "rlm", [turn([2, 3, 4], 4), turn([5, 6], 3)], "final"),
+            1: FrameRecord(1, 0, 1, "rlm", [turn([7, 8], 3)], "final"),
+            2: FrameRecord(2, 0, 1, "llm", [turn([9], 2)], "final"),
+            3: FrameRecord(3, 0, 1, "rlm", [turn([10], 5, finish="length")], "truncated"),
+            4: FrameRecord(4, 1, 2, "rlm", [turn([11, 12, 13, 14], 2)], "final"),
         }
         return Trajectory("p", "easy", frames=frames, **outcome)
 
     def root(length: int, reward: float) -> Trajectory:
-        frames = {0: FrameRecord(0, None, 0, "rlm", [turn([], [2, 3], length)], "final")}
+        frames = {0: FrameRecord(0, None, 0, "rlm", [turn([2, 3], length)], "final")}
         return Trajectory("p", "easy", frames=frames, reward=reward)
 
     group = [deep(reward=0.9), root(2, 0.3), deep(void="connection lost")]
     silent = root(4, 0.8)
-    silent.frames[1] = FrameRecord(1, 0, 1, "rlm", [turn([], [15] * 6, 3)], "max_turns")
-    return [group, [silent, root(3, 0.2)]]
+    silent.frames[1] = FrameRecord(1, 0, 1, "rlm", [turn([15] * 6, 3)], "max_turns")
+    groups = [group, [silent, root(3, 0.2)]]
+    note_logprobs(model, [tree for group in groups for tree in group])
+    return groups
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+@pytest.fixture(scope="module", autouse=True)
+def _imported(one_thread):
+    """The search for garbage with which each run begins leaves out what was imported."""
+    import agent.training.trainer  # noqa: F401
+
+    gc.freeze()
 
 
 def make_trainer(folder, **changes) -> TreeGRPOTrainer:
+    from agent.training.trainer import TreeGRPOTrainer
+
     return TreeGRPOTrainer(
         tiny_model(),
         tiny_tokenizer(),
@@ -118,15 +129,10 @@ def gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 def token_logps(model: torch.nn.Module, frame: FrameRecord) -> torch.Tensor:
     """Log-probabilities of all tokens the frame sampled, turn after turn."""
-    ids: list[int] = []
-    found = []
-    for turn in frame.turns:
-        at = len(ids) + len(turn.prompt_ids)
-        ids += turn.prompt_ids + turn.sampled_ids
-        logits = model(input_ids=torch.tensor([ids])).logits[0, at - 1 : -1]
-        targets = torch.tensor(turn.sampled_ids)[:, None]
-        found.append(torch.log_softmax(logits.float(), -1).gather(1, targets)[:, 0])
-    return torch.cat(found)
+    ids = [token for turn in frame.turns for token in turn.prompt_ids + turn.sampled_ids]
+    logps = torch.log_softmax(model(input_ids=torch.tensor([ids])).logits[0].float(), -1)
+    places = [m for t in frame.turns for m in [0] * len(t.prompt_ids) + [1] * len(t.sampled_ids)]
+    return torch.stack([logps[at - 1, ids[at]] for at, sampled in enumerate(places) if sampled])
 
 
 Logps = dict[tuple[int, int], torch.Tensor]
@@ -279,6 +285,8 @@ def test_an_update_does_not_depend_on_the_micro_batches(tmp_path, loss_type):
 
 
 def test_updates_on_one_rollout_play_once_and_count_as_one_step(tmp_path):
+    from agent.training.trainer import TreeGRPOTrainer
+
     played = []
 
     def rollout(model, step):
