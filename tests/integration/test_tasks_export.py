@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -241,7 +242,10 @@ def run(params: Params) -> Recorder:
     return recorder
 
 
-def test_the_stage_keeps_a_merge_that_a_fresh_process_approved(project: Params) -> None:
+def test_the_stage_keeps_a_merge_that_a_fresh_process_approved(
+    project: Params, monkeypatch: pytest.MonkeyPatch, warm: str
+) -> None:
+    monkeypatch.setattr(sys, "executable", warm)
     recorder = run(project)
     told = json.loads(export.REPORT.read_text())
     assert told["wrong"] == []
@@ -274,13 +278,14 @@ def test_a_bad_merge_fails_the_stage_and_leaves_no_model(
 
 
 def test_a_folder_that_cannot_be_loaded_fails_the_stage(
-    project: Params, monkeypatch: pytest.MonkeyPatch
+    project: Params, monkeypatch: pytest.MonkeyPatch, warm: str
 ) -> None:
     def torn(base: Path, adapter: Path | None, out: Path, **options: Any) -> None:
         merge(base, adapter, out, **options)
         weights = out / "model.safetensors"
         weights.write_bytes(weights.read_bytes()[:1000])
 
+    monkeypatch.setattr(sys, "executable", warm)
     monkeypatch.setattr(export, "merge", torn)
     with pytest.raises(StageError, match=r"could not be loaded and compared"):
         run(project)

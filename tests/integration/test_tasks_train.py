@@ -7,14 +7,12 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from contextlib import nullcontext
 from pathlib import Path
 
 import pandas as pd
 import pytest
-import torch
 
 from agent.nano.settings import ModelSettings, NanoSettings
 from agent.nano.warmstart import save, untaught
@@ -33,6 +31,10 @@ from tasks.reporting.training_log import TrainingLog
 from tasks.tracking import lineage, runs
 
 ROOT = Path(__file__).resolve().parents[2]
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.xdist_group("peft"),  # so that one process imports it
+]
 SHORT = {
     "steps": 3,
     "problems_per_step": 2,
@@ -46,14 +48,6 @@ SHORT = {
         "batch_frames": 8,
     },
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
@@ -149,12 +143,14 @@ def test_the_stage_writes_adapter_rows_and_episodes_and_once_more_the_same(proje
     assert list(pd.read_parquet("reports/train.parquet")["step"]) == [1]
 
 
-def test_a_killed_run_resumes_and_says_so(project, server_params):
+def test_a_killed_run_resumes_and_says_so(project, server_params, warm):
     params = with_train(server_params, steps=15, table_every=100)
     write_resolved(params)
-    command = [sys.executable, "-m", "flows.pipeline", "train"]
+    command = [warm, "-m", "flows.pipeline", "train"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as process:
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
         try:
             until = time.monotonic() + 120
             while not checkpoints.steps(train.CHECKPOINTS):
@@ -163,6 +159,7 @@ def test_a_killed_run_resumes_and_says_so(project, server_params):
                 time.sleep(0.02)
         finally:
             process.send_signal(signal.SIGKILL)
+            process.communicate()  # until all that held its output are gone
     reached = max(checkpoints.steps(train.CHECKPOINTS))
     assert reached < 15
     assert not train.RESULT["lora"].exists()
