@@ -17,6 +17,7 @@ from helpers.sandbox_attacks import (
     ATTACKS,
     CONTROL,
     LIMITS,
+    ORDINARY,
     ORDINARY_USER,
     SECRET,
     open_neighbour,
@@ -74,9 +75,17 @@ def _reports(lines: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 @elsewhere
-@pytest.mark.parametrize("name", ATTACKS)
+@pytest.mark.parametrize("name", ORDINARY)
 def test_an_ordinary_user_is_as_safe(as_an_ordinary_user: dict[str, Any], name: str) -> None:
     assert as_an_ordinary_user[name] == []
+
+
+@pytest.mark.nightly
+@elsewhere
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="becomes a user")
+def test_an_ordinary_user_is_as_safe_from_all() -> None:
+    reports = _reports(play_elsewhere("--all", user=ORDINARY_USER))
+    assert {name: reports[name] for name in ATTACKS} == dict.fromkeys(ATTACKS, [])
 
 
 @elsewhere
@@ -172,17 +181,18 @@ def test_a_final_survives_the_crash_after_it(host: SandboxHost) -> None:
     repl.close()
 
 
-def test_twenty_thousand_calls_by_many_cells(host: SandboxHost) -> None:
+@pytest.mark.parametrize("number", [4_000, pytest.param(20_000, marks=pytest.mark.nightly)])
+def test_thousands_of_calls_by_many_cells(host: SandboxHost, number: int) -> None:
     """Every cell runs to its end or ends for its CPU time."""
     repl = host.open("")
     calls = 0
     started = time.monotonic()
-    while calls < 20_000 and time.monotonic() - started < 60:
+    while calls < number and time.monotonic() - started < 60:
         event = repl.run("for i in range(500): assert llm_query(str(i)) == str(i)")
         while isinstance(event, SubCall):
             calls += 1
             event = repl.resume(event.prompts[0])
         assert event.error in (None, "cpu"), event.traceback
         assert not event.variables_lost
-    assert calls >= 20_000
+    assert calls >= number
     repl.close()

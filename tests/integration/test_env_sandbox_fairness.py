@@ -24,7 +24,7 @@ from env.server.sandbox.process import WorkerProcess
 from env.server.sandbox.usage import private, usage
 from env.settings import LimitSettings, SandboxSettings
 
-LIMITS = LimitSettings(cell_cpu_s=1.0, cell_wall_s=3.0, memory_mb=96)
+LIMITS = LimitSettings(cell_cpu_s=0.6, cell_wall_s=2.0, memory_mb=96)
 HOLD = "x = 'a' * 70_000_000"
 SLEEP = "import os\nos.read(3, 1)"
 POOL = ThreadPoolExecutor(16)
@@ -37,12 +37,19 @@ def box() -> Iterator[SandboxHost]:
     box.close()
 
 
-@pytest.fixture
-def small() -> Iterator[SandboxHost]:
-    """REPLs may hold 256 MB together."""
+@pytest.fixture(scope="module")
+def small_host() -> Iterator[SandboxHost]:
     small = SandboxHost(LIMITS, SandboxSettings(), memory_mb=512)
     yield small
     small.close()
+
+
+@pytest.fixture
+def small(small_host: SandboxHost) -> Iterator[SandboxHost]:
+    """REPLs may hold 256 MB together."""
+    yield small_host
+    for repl in list(small_host._repls):
+        repl.close()
 
 
 def error_of(event: CellDone | SubCall) -> str | None:
@@ -240,7 +247,7 @@ def stopped(pids: list[int], seconds: float, running: Future[CellDone | SubCall]
     return error_of(running.result())
 
 
-COMPUTE = "s = 0\nfor i in range(4_000_000): s += i"
+COMPUTE = "s = 0\nfor i in range(2_000_000): s += i"
 
 
 def test_a_worker_stopped_from_outside_is_no_mistake_of_the_policy(box: SandboxHost) -> None:
@@ -274,7 +281,7 @@ def test_a_machine_that_never_lets_a_cell_run_gives_no_error(
 
 
 def test_endless_loops_of_others_do_not_keep_a_short_cell_waiting(box: SandboxHost) -> None:
-    loops = [box.open("", session=f"greedy {n}") for n in range(8)]
+    loops = [box.open("", session=f"greedy {n}") for n in range(4)]
     honest = box.open("", session="honest")
     running = [POOL.submit(repl.run, "while True: pass") for repl in loops]
     time.sleep(0.2)
@@ -284,7 +291,7 @@ def test_endless_loops_of_others_do_not_keep_a_short_cell_waiting(box: SandboxHo
         assert error_of(honest.run("x = 1")) is None
         waits.append(time.monotonic() - started)
         time.sleep(0.01)
-    assert [error_of(loop.result()) for loop in running] == ["cpu"] * 8
+    assert [error_of(loop.result()) for loop in running] == ["cpu"] * 4
     assert sorted(waits)[len(waits) // 2] < 0.5
 
 
@@ -292,7 +299,7 @@ def test_cells_that_take_turns_keep_their_limits_and_variables(box: SandboxHost)
     repls = [box.open("", session=n) for n in range(6)]
     running = [POOL.submit(repl.run, COMPUTE) for repl in repls]
     assert [error_of(cell.result()) for cell in running] == [None] * 6
-    total = sum(range(4_000_000))
+    total = sum(range(2_000_000))
     assert all(repl.run("s").stdout == f"{total}\n" for repl in repls)  # type: ignore[union-attr]
 
 

@@ -26,11 +26,20 @@ LIMITS = LimitSettings(cell_cpu_s=1.0, cell_wall_s=30)
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.fixture(scope="module")
+def shared() -> Iterator[SandboxHost]:
+    shared = SandboxHost(LIMITS, SandboxSettings())
+    yield shared
+    shared.close()
+
+
 @pytest.fixture
-def box() -> Iterator[SandboxHost]:
-    box = SandboxHost(LIMITS, SandboxSettings())
-    yield box
-    box.close()
+def box(shared: SandboxHost) -> Iterator[SandboxHost]:
+    """The shared host with a living zygote and without REPLs."""
+    shared.open("").close()
+    yield shared
+    for repl in list(shared._repls):
+        repl.close()
 
 
 def out(event: CellDone | SubCall) -> str:
@@ -105,13 +114,13 @@ CRASHES = [
 
 @pytest.mark.parametrize(
     "cycles",
-    [60, pytest.param(1000, marks=[pytest.mark.nightly])],
+    [30, pytest.param(1000, marks=[pytest.mark.nightly])],
 )
 def test_nothing_is_left_after_many_crashes(
-    box: SandboxHost, cycles: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cycles: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    box.open("").close()
+    box = SandboxHost(LIMITS, SandboxSettings())
     gc.collect()  # sockets of earlier tests
     before = children(), descriptors()
     for turn in range(cycles):
@@ -129,7 +138,7 @@ def test_nothing_is_left_after_many_crashes(
 
 def test_killed_zygotes_leave_nothing(box: SandboxHost) -> None:
     before = len(children()), descriptors()
-    for _ in range(5):
+    for _ in range(3):
         repl = box.open("")
         pid = pid_of(repl)
         os.kill(box._zygote.pid, signal.SIGKILL)
@@ -143,7 +152,7 @@ def test_killed_zygotes_leave_nothing(box: SandboxHost) -> None:
     assert (len(children()), descriptors()) == before
 
 
-@pytest.mark.parametrize("closed", [(0, 1, 2), (0,), (1, 2)])
+@pytest.mark.parametrize("closed", [(0, 1, 2), (1, 2)])
 def test_a_server_without_standard_streams_starts(closed: tuple[int, ...], tmp_path: Path) -> None:
     """A process like one that a shell started with `<&- >&- 2>&-`."""
     code = f"""
@@ -256,14 +265,14 @@ def test_many_threads_use_many_repls_at_once(box: SandboxHost) -> None:
         return event.stdout
 
     with ThreadPoolExecutor(24) as pool:
-        assert list(pool.map(play, range(48))) == [f"{20 * n}\n" for n in range(48)]
+        assert list(pool.map(play, range(30))) == [f"{20 * n}\n" for n in range(30)]
 
 
 def test_waiting_for_a_slot_is_not_the_cells_time() -> None:
     box = SandboxHost(
-        LIMITS.model_copy(update={"cell_wall_s": 3.0}), SandboxSettings(running_cells=1)
+        LIMITS.model_copy(update={"cell_wall_s": 1.5}), SandboxSettings(running_cells=1)
     )
-    work = "s = 0\nfor i in range(3_000_000): s += i\nprint('ready')"
+    work = "s = 0\nfor i in range(1_500_000): s += i\nprint('ready')"
     with ThreadPoolExecutor(6) as pool:
         results = list(pool.map(lambda repl: repl.run(work), [box.open("") for _ in range(6)]))
     assert [result.stdout for result in results] == ["ready\n"] * 6
@@ -295,18 +304,20 @@ print(re)
 BY_ADDRESS = "print(hash(None), {(n, None) for n in range(50)}, {int, str, float, dict, None})"
 
 
-def outputs(code: str) -> set[str]:
-    """Outputs of a cell in three servers with different hash seeds, in two processes each."""
+@pytest.fixture(scope="module")
+def outputs() -> list[set[str]]:
+    """Outputs of both cells in two servers with different hash seeds, in two processes each."""
     server = f"""
 import sys
 from env.server.sandbox import Sandbox
 with Sandbox(context={{"p": "Kalvot is. The kalvot was.\\nMirbex"}}) as repl:
-    for code in ({code!r}, "import os; os._exit(1)", {code!r}):
+    cells = {SAME!r}, {BY_ADDRESS!r}
+    for code in (*cells, "import os; os._exit(1)", *cells):
         done = repl.run(code)
         sys.stdout.write(done.stdout + done.traceback + "\\0")
 """
-    found = set()
-    for seed in ("1", "2", "random"):
+    found: list[set[str]] = [set(), set()]
+    for seed in ("1", "random"):
         environment = {**os.environ, "PYTHONHASHSEED": seed}
         run = subprocess.run(
             [sys.executable, "-c", server],
@@ -316,22 +327,23 @@ with Sandbox(context={{"p": "Kalvot is. The kalvot was.\\nMirbex"}}) as repl:
             text=True,
             check=True,
         )
-        first, crashed, second = run.stdout.split("\0")[:3]
+        *first, crashed, same, by_address, _ = run.stdout.split("\0")
         assert not crashed
-        found |= {first, second}
+        found[0] |= {first[0], same}
+        found[1] |= {first[1], by_address}
     return found
 
 
-def test_outputs_are_the_same_in_every_process() -> None:
-    (output,) = outputs(SAME)
+def test_outputs_are_the_same_in_every_process(outputs: list[set[str]]) -> None:
+    (output,) = outputs[0]
     assert "NameError: name 're' is not defined" in output
 
 
-def test_sets_that_hold_none_and_types_have_the_same_order() -> None:
+def test_sets_that_hold_none_and_types_have_the_same_order(outputs: list[set[str]]) -> None:
     refused = "import ctypes, sys; sys.exit(ctypes.CDLL(None).personality(0x0040000) < 0)"
     if subprocess.run([sys.executable, "-c", refused], check=False).returncode:
         pytest.skip("this machine lets no process choose fixed addresses")
-    assert len(outputs(BY_ADDRESS)) == 1
+    assert len(outputs[1]) == 1
 
 
 def test_without_libseccomp_nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,11 +30,20 @@ LARGE = {f"p{n}": f"Kalvot scores {n} on Mirbex. " + "x" * 20_000 for n in range
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.fixture(scope="module")
+def shared() -> Iterator[SandboxHost]:
+    shared = SandboxHost(LIMITS, SandboxSettings(templates=2, templates_mb=1))
+    yield shared
+    shared.close()
+
+
 @pytest.fixture
-def box() -> Iterator[SandboxHost]:
-    box = SandboxHost(LIMITS, SandboxSettings(templates=2, templates_mb=1))
-    yield box
-    box.close()
+def box(shared: SandboxHost) -> Iterator[SandboxHost]:
+    """The shared host without REPLs and templates."""
+    yield shared
+    for repl in list(shared._repls):
+        repl.close()
+    shared._templates.close()
 
 
 def out(event: CellDone | SubCall) -> str:
@@ -162,7 +171,7 @@ def test_the_price_of_a_fork_does_not_grow_with_the_context() -> None:
         forker = parent_of(pid_of(first))
         first.close()
         costs = []
-        for _ in range(21):
+        for _ in range(11):
             before = cpu_s(forker)
             repl = box.open(context, name)
             costs.append(cpu_s(forker) - before + cpu_s(pid_of(repl)))
@@ -240,7 +249,7 @@ def test_threads_that_compete_for_two_templates_all_play(box: SandboxHost) -> No
         return found
 
     with ThreadPoolExecutor(12) as pool:
-        assert list(pool.map(play, range(60))) == [f"'n{n % 5}'\n" for n in range(60)]
+        assert list(pool.map(play, range(30))) == [f"'n{n % 5}'\n" for n in range(30)]
     assert len(box._templates._held) <= 2
 
 
@@ -278,7 +287,7 @@ def test_a_template_killed_in_the_middle_of_a_cell(box: SandboxHost) -> None:
 
 def test_a_template_that_is_just_dying_costs_a_new_episode_nothing(box: SandboxHost) -> None:
     template = parent_of(pid_of(box.open(LARGE, "a")))
-    for _ in range(10):
+    for _ in range(5):
         os.kill(template, signal.SIGKILL)  # nobody waits for its end
         repl = box.open(LARGE, "a")
         assert out(repl.run("len(context)")) == "10\n"
@@ -304,12 +313,12 @@ def test_a_killed_zygote_takes_its_templates_and_the_next_one_has_new_ones(
 def test_nothing_is_left_of_templates_and_their_crashes() -> None:
     before = below(os.getpid()), len(os.listdir("/proc/self/fd"))
     box = SandboxHost(LIMITS, SandboxSettings(templates=2))
-    for turn in range(40):
+    for turn in range(24):
         repl = box.open(LARGE, f"n{turn % 3}")
         repl.run(["1", "import os; os._exit(3)", "import os; os.write(3, b'x' * 99)"][turn % 3])
         if turn % 4:
             repl.close()
-    assert len(below(os.getpid()) - before[0]) <= 1 + 2 + 10
+    assert len(below(os.getpid()) - before[0]) <= 1 + 2 + 6
     box.close()
     assert (below(os.getpid()), len(os.listdir("/proc/self/fd"))) == before
 

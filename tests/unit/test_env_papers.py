@@ -31,7 +31,7 @@ from tasks.data.align import add_alternatives, fault
 
 PROFILE = resolve("papers")
 SETTINGS = PROFILE.prepare.synthetic.model_copy(
-    update={"collections": {"train": 4, "validation": 1, "test": 4}, "canaries": 0.4, "seed": 5}
+    update={"collections": {"train": 4, "test": 2}, "canaries": 0.4, "seed": 5}
 )
 REWARDS = RewardSettings(min_span_chars=25)
 
@@ -157,7 +157,7 @@ def test_a_reader_of_the_text_alone_finds_exactly_the_evidence() -> None:
 
 def test_keywords_fail_at_hard_and_carry_far_at_easy() -> None:
     by_level = defaultdict(list)
-    settings = PROFILE.prepare.synthetic.model_copy(update={"collections": {"test": 9}})
+    settings = PROFILE.prepare.synthetic.model_copy(update={"collections": {"test": 4}})
     for problem in generate(settings):
         by_level[problem.difficulty].append(keyword_f1(problem))
     means = {level: fmean(scores) for level, scores in by_level.items()}

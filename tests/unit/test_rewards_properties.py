@@ -23,7 +23,7 @@ from rewards.reading import papers_read
 from rewards.settings import RewardSettings
 from rewards.spans import frame_score, locate, span_f1
 
-EXAMPLES = settings(max_examples=100, deadline=None, derandomize=True)
+EXAMPLES = settings(max_examples=40, deadline=None, derandomize=True)
 
 
 @dataclass(frozen=True)
