@@ -165,15 +165,15 @@ def by_script(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(evaluate, "load_policy", load)
     # Real episodes take their time, and these two differ by far.
-    monkeypatch.setattr(promotion, "LEAST_PROBLEMS", 27)
-    monkeypatch.setattr(promotion, "LEAST_COLLECTIONS", 9)
+    monkeypatch.setattr(promotion, "LEAST_PROBLEMS", 9)
+    monkeypatch.setattr(promotion, "LEAST_COLLECTIONS", 3)
 
 
 def test_the_first_version_beats_the_base_on_two_fresh_sets(
     by_script: None, folder: Path, server_params: Params
 ) -> None:
     challenger("expert")
-    settings = server_params.promote.model_copy(update={"problems": 27})
+    settings = server_params.promote.model_copy(update={"problems": 9})
     params = server_params.model_copy(update={"promote": settings})
     with stage_run("promote", params) as run:
         report = json.loads(promote.run(params, run).read_text())
@@ -185,7 +185,7 @@ def test_the_first_version_beats_the_base_on_two_fresh_sets(
     assert report["opponent"]["kind"] == "base"
     assert len(report["sets"]) == 2
     for figures in report["sets"]:
-        assert figures["n"] >= 27
+        assert figures["n"] >= 9
         assert figures["primary_objective"]["interval"][0] > 0
         assert figures["reward"]["difference"] >= 0
     assert report["seed"] > 2**32
