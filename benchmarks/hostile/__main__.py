@@ -9,9 +9,9 @@ Where no group can be made, the memory of all processes is summed ten times a se
 kind of attacker has a phase, and the last phase has all of them. Attackers run in one process at
 nice 19. The exit code is 1 if a promise was broken.
 
-`--sessions` plays trees of nine living frames in all sessions at once. `--starve` plays endless
-loops, sleeps and reads of the channel beside eight busy processes. It also stops processes of the
-server for longer than a cell's limit.
+`--sessions` plays trees of nine living frames in all sessions at once. `--starve` plays honest
+trees beside endless loops of other sessions, and loops and sleeps beside busy processes. It also
+stops processes of the server for longer than a cell's limit. It ends within six minutes.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--hard", type=int, default=20_000, help="hard limit of descriptors")
     made.add_argument("--memory-mb", type=int, default=2048, help="memory limit of the server")
     made.add_argument("--starve", action="store_true", help="starve and stop the sandbox")
-    made.add_argument("--episodes", type=int, default=200, help="starved episodes")
+    made.add_argument("--episodes", type=int, default=200, help="honest episodes of --starve")
     return made
 
 
