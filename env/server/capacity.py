@@ -7,7 +7,13 @@ kept for connections that arrive: where descriptors run out, those without a req
 
 from __future__ import annotations
 
-from env.server.sandbox import TYPICAL_FRAMES, SandboxHost, hard_descriptors, most_workers
+from env.server.sandbox import (
+    TYPICAL_FRAMES,
+    SandboxHost,
+    hard_descriptors,
+    most_processes,
+    most_workers,
+)
 from env.server.tree import TEXT_BYTES
 from env.settings import EnvSettings
 
@@ -19,6 +25,7 @@ def sessions_that_fit(
     memory_budget_mb: float | None,
     typical_episode_mb: float | None,
     document_chars: int = 0,
+    processes: int | None = None,
 ) -> tuple[int, str]:
     """Number of sessions, at least 1, and the limit that decides it, in words.
 
@@ -29,11 +36,15 @@ def sessions_that_fit(
         memory_budget_mb: memory for all living REPLs; None if it has no limit.
         typical_episode_mb: memory of a typical episode; None if unknown.
         document_chars: `env.document_chars` where clients bring their own papers, else 0.
+        processes: limit of processes and threads; None without one.
     """
     fits = [(setting, "env.max_sessions")]
     workers = most_workers(descriptors, templates)
     if workers is not None:
         fits.append((workers // TYPICAL_FRAMES, f"its hard limit of {descriptors} open files"))
+    of_processes = most_workers(None, templates, processes)
+    if of_processes is not None:
+        fits.append((of_processes // TYPICAL_FRAMES, f"its limit of {processes} processes"))
     if memory_budget_mb is not None and typical_episode_mb is not None:
         of_memory = int(memory_budget_mb / typical_episode_mb)
         fits.append((of_memory, f"its budget of {memory_budget_mb:.0f} MB for REPLs"))
@@ -54,4 +65,5 @@ def capacity(settings: EnvSettings, host: SandboxHost) -> tuple[int, str]:
         host.budget_mb,
         host.typical_mb,
         settings.document_chars if settings.allow_documents else 0,
+        most_processes(),
     )

@@ -51,6 +51,12 @@ def test_workers_templates_and_threads_of_sessions_are_processes() -> None:
     assert most_workers(None, 16, None) is None
 
 
+def test_no_more_sessions_than_processes_allow() -> None:
+    count, reason = sessions_that_fit(256, None, 16, None, None, processes=1024)
+    assert count == (1024 - 64 - 16) // 10
+    assert reason == "its limit of 1024 processes"
+
+
 def test_workers_and_connections_of_all_sessions_have_descriptors() -> None:
     for hard in (64, 1024, 20_000):
         sessions = sessions_that_fit(1024, hard, 16, None, None)[0]
