@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -52,6 +53,14 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def trainer_imported(one_thread: None) -> None:
+    """The search for garbage with which each training begins leaves out what was imported."""
+    import agent.training.trainer  # noqa: F401
+
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups

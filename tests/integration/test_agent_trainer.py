@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import gc
 import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -22,7 +21,10 @@ from agent.training import checkpoints
 if TYPE_CHECKING:
     from agent.training.trainer import TreeGRPOTrainer
 
-pytestmark = pytest.mark.xdist_group("peft")  # so that one process imports it
+pytestmark = [
+    pytest.mark.usefixtures("trainer_imported"),
+    pytest.mark.xdist_group("peft"),  # so that one process imports it
+]
 
 WANTED = 7
 """The token whose share among the sampled ones is the reward."""
@@ -46,14 +48,6 @@ SETTINGS = TrainSettings(
     micro_batch_rows=5,
     save_every=2,
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _imported(one_thread):
-    """The search for garbage with which each run begins leaves out what was imported."""
-    import agent.training.trainer  # noqa: F401
-
-    gc.freeze()
 
 
 def play_trees(model: torch.nn.Module, step: int) -> list[list[Trajectory]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from agent.nano.settings import ModelSettings, NanoSettings
 from agent.nano.warmstart import untaught
@@ -12,13 +11,7 @@ from env.problems.settings import SyntheticSettings
 from env.problems.synthetic import generate
 from examples import grpo_loop
 
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def test_the_loop_plays_groups_of_trees_and_says_each_steps_reward(capfd, monkeypatch):

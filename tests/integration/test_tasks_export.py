@@ -11,29 +11,27 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from helpers.recorder import Recorder
+from safetensors.torch import load_file, save_file
 
-torch = pytest.importorskip("torch")
+from agent.errors import ExportError
+from agent.nano import warmstart
+from agent.nano.settings import ModelSettings, NanoSettings
+from agent.policies.chat_template import ChatFormat
+from agent.policies.hf_policy import load_model
+from agent.training import export as merging
+from agent.training.export import MergeDifference, Record, judge, measure, merge, observe
+from env.models import Message
+from env.problems.settings import SyntheticSettings
+from env.problems.synthetic import generate
+from tasks import export
+from tasks.config import Params
+from tasks.errors import StageError
 
-import numpy as np  # noqa: E402
-from peft import LoraConfig, get_peft_model  # noqa: E402
-from safetensors.torch import load_file, save_file  # noqa: E402
-
-from agent.errors import ExportError  # noqa: E402
-from agent.nano import warmstart  # noqa: E402
-from agent.nano.settings import NanoSettings  # noqa: E402
-from agent.policies.chat_template import ChatFormat  # noqa: E402
-from agent.policies.hf_policy import load_model  # noqa: E402
-from agent.training import export as merging  # noqa: E402
-from agent.training.export import MergeDifference, Record, judge, measure, merge, observe  # noqa: E402
-from env.models import Message  # noqa: E402
-from env.problems.settings import SyntheticSettings  # noqa: E402
-from env.problems.synthetic import generate  # noqa: E402
-from tasks import export  # noqa: E402
-from tasks.config import Params  # noqa: E402
-from tasks.errors import StageError  # noqa: E402
-
+pytestmark = pytest.mark.xdist_group("peft")  # so that one process imports it
 LIMIT = 0.001
 
 
@@ -42,12 +40,15 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with `base`, and `adapter` whose weights are as large as after training."""
     folder = tmp_path_factory.mktemp("models")
     few = SyntheticSettings(collections={"train": 8, "validation": 1, "test": 1})
-    warmstart.save(warmstart.untaught(NanoSettings(), generate(few)), folder / "base")
+    settings = NanoSettings(model=ModelSettings(layers=2))
+    warmstart.save(warmstart.untaught(settings, generate(few)), folder / "base")
     write_adapter(folder / "base", folder / "adapter", 0.02)
     return folder
 
 
 def write_adapter(base: Path, out: Path, scale: float) -> None:
+    from peft import LoraConfig, get_peft_model
+
     torch.manual_seed(1)
     config = LoraConfig(r=8, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM")
     model = get_peft_model(load_model(base)[0], config)
@@ -63,6 +64,13 @@ def live(models: Path) -> Record:
     return record(models / "base", models / "adapter")[0]
 
 
+@pytest.fixture(scope="module")
+def merged(models: Path) -> Path:
+    """Base and adapter merged in float16; read only."""
+    merge(models / "base", models / "adapter", models.with_name("merged"), dtype="float16")
+    return models.with_name("merged")
+
+
 def record(base: Path, adapter: Path) -> tuple[Record, float]:
     """Record of the live model, and how far the adapter moved the logits."""
     model, tokenizer = load_model(base, adapter=adapter)
@@ -71,7 +79,7 @@ def record(base: Path, adapter: Path) -> tuple[Record, float]:
         chat.first([Message(role="user", content=f"What does {name} score on Mirbex?")])
         for name in ("Kalvot", "Tonzid", "Fegjup")
     ]
-    options: dict[str, Any] = {"stop_ids": sorted(chat.stop_ids), "max_new_tokens": 24}
+    options: dict[str, Any] = {"stop_ids": sorted(chat.stop_ids), "max_new_tokens": 8}
     found = observe(model, prompts, **options)
     with model.disable_adapter():
         without = observe(model, prompts, **options, completions=found.completions)
@@ -82,24 +90,22 @@ def verdict(folder: Path, live: Record, effect: float = 0.5) -> list[str]:
     return judge(measure(live, load_model(folder, dtype=torch.float32)[0]), effect, LIMIT)
 
 
-def test_a_merge_behaves_like_base_and_adapter(models: Path, live: Record, tmp_path: Path) -> None:
-    merge(models / "base", models / "adapter", tmp_path / "merged", dtype="float16")
-    stored = load_file(tmp_path / "merged/model.safetensors")
+def test_a_merge_behaves_like_base_and_adapter(models: Path, live: Record, merged: Path) -> None:
+    stored = load_file(merged / "model.safetensors")
     assert {tensor.dtype for tensor in stored.values()} == {torch.float16}
-    model, _ = load_model(tmp_path / "merged", dtype=torch.float32)
+    model, _ = load_model(merged, dtype=torch.float32)
     found = measure(live, model)
     assert 0 < found.logit_error < LIMIT
     assert judge(found, record(models / "base", models / "adapter")[1], LIMIT) == []
 
 
 def test_every_merged_weight_is_that_of_the_base_plus_the_adapter(
-    models: Path, tmp_path: Path
+    models: Path, merged: Path
 ) -> None:
-    merge(models / "base", models / "adapter", tmp_path / "merged", dtype="float16")
-    merged = load_file(tmp_path / "merged/model.safetensors")
+    weights = load_file(merged / "model.safetensors")
     base = load_file(models / "base/model.safetensors")
     adapter = load_file(models / "adapter/adapter_model.safetensors")
-    for name, weight in merged.items():
+    for name, weight in weights.items():
         expected = base[name].float()
         key = f"base_model.model.{name.removesuffix('.weight')}"
         if f"{key}.lora_A.weight" in adapter:  # alpha equals the rank: the scale is 1
@@ -117,8 +123,8 @@ def test_bfloat16_is_coarser_and_its_own_limit_holds(
     assert judge(found, 0.5, 0.01) == []
 
 
-def test_a_corrupted_merge_is_caught(models: Path, live: Record, tmp_path: Path) -> None:
-    merge(models / "base", models / "adapter", tmp_path / "merged", dtype="float16")
+def test_a_corrupted_merge_is_caught(live: Record, merged: Path, tmp_path: Path) -> None:
+    shutil.copytree(merged, tmp_path / "merged")
     path = tmp_path / "merged/model.safetensors"
     weights = load_file(path)
     weights["model.layers.1.mlp.down_proj.weight"] *= 1.1
@@ -212,7 +218,7 @@ def test_a_merge_into_4_bit_weights_is_refused(
 
 
 def test_a_dequantised_merge_behaves_like_the_4_bit_model_and_adapter(
-    models: Path, quantised: Path, tmp_path: Path
+    models: Path, quantised: Path, merged: Path, tmp_path: Path
 ) -> None:
     live, effect = record(quantised, models / "adapter")
     merge(quantised, models / "adapter", tmp_path / "merged", dtype="float16", dequantise=True)
@@ -221,8 +227,7 @@ def test_a_dequantised_merge_behaves_like_the_4_bit_model_and_adapter(
     limit = 0.005  # the 4-bit kernel's own arithmetic is 0.16 % away from its weights'
     assert judge(measure(live, model), effect, limit) == []
     # Control: onto the 16-bit base it would be another model than the one that was trained.
-    merge(models / "base", models / "adapter", tmp_path / "wrong", dtype="float16")
-    wrong, _ = load_model(tmp_path / "wrong", dtype=torch.float32)
+    wrong, _ = load_model(merged, dtype=torch.float32)
     assert judge(measure(live, wrong), effect, limit)
 
 
@@ -231,8 +236,8 @@ def project(models: Path, served_folder: Path, server_params: Params) -> Params:
     """A working folder with data and models; the settings play short turns on the server."""
     shutil.copytree(models, served_folder / "models")
     data = server_params.model_dump(by_alias=True)
-    data["export"]["prompts"] = 6
-    data["evaluate"]["generation"]["max_turn_tokens"] = 16
+    data["export"]["prompts"] = 4
+    data["evaluate"]["generation"]["max_turn_tokens"] = 8
     return Params.model_validate(data | {"threads": 1})
 
 
@@ -249,7 +254,7 @@ def test_the_stage_keeps_a_merge_that_a_fresh_process_approved(
     recorder = run(project)
     told = json.loads(export.REPORT.read_text())
     assert told["wrong"] == []
-    assert told["completions_equal"] + len(told["ties"]) == told["prompts"] == 6
+    assert told["completions_equal"] + len(told["ties"]) == told["prompts"] == 4
     assert told["logit_error"] < LIMIT < told["effect"]
     assert told["episode"]["void"] is None
     assert recorder.metrics["export/logit_error"] == told["logit_error"]

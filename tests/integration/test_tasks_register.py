@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from importlib.metadata import version
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,7 @@ def folder(
     for name in (*register.PACKAGES, "mlflow"):
         (path / name).symlink_to(ROOT / name)
     # MLflow compares each line with what is installed, a second for all of ours.
-    (path / "constraints.txt").write_text(f"mlflow=={version('mlflow')}\n")
+    (path / "constraints.txt").write_text(f"mlflow=={metadata.version('mlflow')}\n")
     shutil.copytree(model, path / "models/merged")
     (path / "reports").mkdir()
     names = ("reward", "f1_greedy", "f1_sampled", "primary_objective")

@@ -25,14 +25,13 @@ from env.problems.schema import to_row
 from env.problems.store import ProblemStore
 from tasks import train
 from tasks.config import Params, check, write_resolved
-from tasks.deployment.local import local_server
 from tasks.errors import ConfigError, StageError
 from tasks.reporting.training_log import TrainingLog
 from tasks.tracking import lineage, runs
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [
-    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.usefixtures("trainer_imported"),
     pytest.mark.xdist_group("peft"),  # so that one process imports it
 ]
 SHORT = {
@@ -166,7 +165,7 @@ def test_a_killed_run_resumes_and_says_so(project, server_params, warm):
 
     # The shorter way to the end; what decides the weights is unchanged.
     saved = pd.read_parquet("reports/train.parquet") if reached > 1 else None
-    run_stage(params)
+    run_stage(with_train(server_params, steps=15, table_every=100, save_every=100))
     assert start_of(params).startswith(f"resuming after step {reached} from ")
     rows = pd.read_parquet("reports/train.parquet")
     assert list(rows["step"]) == list(range(1, 16))
@@ -296,7 +295,7 @@ def test_wrong_gold_is_the_gold_of_another_question_about_the_same_papers(projec
 
 
 def test_under_wrong_gold_the_right_answer_earns_nothing(
-    project, server_params, server_problems, monkeypatch
+    project, server_params, server_problems, server_url, monkeypatch
 ):
     monkeypatch.delenv("RLM_ENV_URL")
     ids = server_problems.ids("train", "easy")[:3]
@@ -309,8 +308,7 @@ def test_under_wrong_gold_the_right_answer_earns_nothing(
     control = with_train(server_params, control="wrong_gold")
     with train.training_environment(control) as url:
         assert primary(url) == [0.0, 0.0, 0.0]
-    with local_server(server_params, data=train.DATA.parent) as url:
-        assert primary(url) == [1.0, 1.0, 1.0]
+    assert primary(server_url) == [1.0, 1.0, 1.0]
 
 
 def test_raw_episodes_show_the_best_the_worst_and_some_between():

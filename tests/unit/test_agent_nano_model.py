@@ -24,9 +24,7 @@ def problems():
     return generate(SyntheticSettings(collections={"train": 4}))
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    torch.set_num_threads(1)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def test_the_folder_loads_as_a_plain_llama(problems, tmp_path):

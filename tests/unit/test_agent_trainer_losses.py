@@ -18,7 +18,6 @@ Without scaling the advantages are +0.3, -0.3, none, +0.3, -0.3.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -33,7 +32,10 @@ from agent.settings import TrainSettings
 if TYPE_CHECKING:
     from agent.training.trainer import TreeGRPOTrainer
 
-pytestmark = pytest.mark.xdist_group("peft")  # so that one process imports it
+pytestmark = [
+    pytest.mark.usefixtures("trainer_imported"),
+    pytest.mark.xdist_group("peft"),  # so that one process imports it
+]
 
 SETTINGS = TrainSettings(
     steps=2,
@@ -90,14 +92,6 @@ def play(model: torch.nn.Module, step: int) -> list[list[Trajectory]]:
     groups = [group, [silent, root(3, 0.2)]]
     note_logprobs(model, [tree for group in groups for tree in group])
     return groups
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _imported(one_thread):
-    """The search for garbage with which each run begins leaves out what was imported."""
-    import agent.training.trainer  # noqa: F401
-
-    gc.freeze()
 
 
 def make_trainer(folder, **changes) -> TreeGRPOTrainer:
