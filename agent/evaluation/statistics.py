@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
 
 @dataclass(frozen=True)
@@ -97,5 +96,7 @@ def wilson(successes: int, n: int, level: float = 0.95) -> Interval:
     """
     if n < 1:
         raise ValueError("a rate needs at least one trial")
+    from scipy import stats  # takes a second
+
     found = stats.binomtest(successes, n).proportion_ci(level, method="wilson")
     return Interval(successes / n, float(found.low), float(found.high), n, level)
