@@ -265,7 +265,7 @@ def doubtful(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def with_voids(told: dict[str, Any]) -> dict[str, Any]:
-    """What voids change in the report on an evaluation."""
+    """Entries of a report on an evaluation that voids change."""
     before = told["before"] | {"voids": {"the sandbox failed": 1}}
     after = told["after"] | {"voids": {f"near {HOSTILE}": 5}}
     return {"before": before, "after": after, "voids_as_zero": 5}
