@@ -2,8 +2,8 @@
 
 A void that the policy's code can bring about (`CLOCK_VOIDS`) is replaced once a problem. Each
 further one has the least reward of its group, so that it does not pay to void a poor episode.
-An episode whose connection is lost again in its replay has it too, unless an outage is the cause:
-valid episodes are played once more beside the replays, and an outage also loses some of these.
+An episode whose connection is lost again in its replay has it, too. Valid episodes are played once
+more beside these replays: if one of them is lost, it was an outage, and nobody is charged.
 
 The episodes of a step are a function of seed, step and results, so a resumed run needs no saved
 state. Neighbours: `group_sampling.py` chooses problems and seeds, `curriculum.py` levels;

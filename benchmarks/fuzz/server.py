@@ -320,12 +320,15 @@ async def _talk(app: Any, messages: list[str | bytes]) -> list[list[str]]:
     answers: list[list[str]] = [[]]  # before the first message: accepted
     waiting = iter(messages)
     begun = False
+    answered = asyncio.Event()
 
     async def receive() -> dict[str, Any]:
         nonlocal begun
         if not begun:
             begun = True
             return {"type": "websocket.connect"}
+        await asyncio.wait_for(answered.wait(), _INPUT_S)  # the server reads ahead
+        answered.clear()
         for message in waiting:
             answers.append([])
             kind = "bytes" if isinstance(message, bytes) else "text"
@@ -334,6 +337,7 @@ async def _talk(app: Any, messages: list[str | bytes]) -> list[list[str]]:
 
     async def send(message: dict[str, Any]) -> None:
         answers[-1].append(message.get("text") or message["type"])
+        answered.set()
 
     scope = {
         "type": "websocket",

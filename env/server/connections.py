@@ -34,8 +34,10 @@ _SPARE = 8
 server refuses it.
 """
 _UNSENT_BYTES, _UNSENT_MOST = 32 << 20, 128 << 20
-"""Limits of answers that clients have not read, of all connections together: beyond the first,
-those that read nothing are closed, beyond the second the largest."""
+"""Limits of answers that clients have not read, of all connections together.
+
+Beyond the first, those that read nothing are closed; beyond the second, the largest.
+"""
 _UNREAD_S = 10.0
 """Seconds without progress after which a client counts as one that reads nothing."""
 _FRAGMENTS, _MESSAGES = 10_000, 1_000

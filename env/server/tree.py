@@ -25,14 +25,7 @@ from env.models import (
     StopReason,
 )
 from env.server.deterministic import repeatable_cell
-from env.server.frame import (
-    Frame,
-    PendingCalls,
-    as_context,
-    context_chars,
-    held_bytes,
-    texts_of,
-)
+from env.server.frame import Frame, PendingCalls, as_context, context_chars, held_bytes, texts_of
 from env.server.sandbox import MAX_ANSWER, UNSET, CellDone, Repl, SandboxHost, SubCall
 from env.server.turn import parse
 from env.settings import EnvSettings
@@ -41,8 +34,10 @@ _CALLS_PER_FRAME = 32
 """Limit of an episode's sub-calls, as a multiple of `max_frames`. Refused ones count: they cost a
 cell nothing and the server a round trip. The frame with the most of them gets the blame."""
 TEXT_BYTES = 16 << 20
-"""Limit of the texts of one episode that the server keeps for its score: 31 contexts of 200,000
-characters that take two bytes each, and their answers."""
+"""Limit of the texts of one episode that the server keeps for its score.
+
+Contexts of 31 children need 12 MB: 200,000 characters each, of two bytes.
+"""
 STEP_S = 300.0
 """Seconds of one step, after which the episode ends: below the 600 s that a client waits."""
 _USED_UP = "the texts of this episode are used up"
