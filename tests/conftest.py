@@ -165,7 +165,7 @@ def start_prefect(home: Path) -> tuple[subprocess.Popen[bytes], str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    # What `prefect server start` starts, without that process.
+    # The process that `prefect server start` starts, without that command.
     command = [sys.executable, "-m", "uvicorn", "--factory", "prefect.server.api.server:create_app"]
     with (home / "server.log").open("wb") as log:
         server = subprocess.Popen(

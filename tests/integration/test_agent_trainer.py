@@ -107,7 +107,7 @@ def make_trainer(folder: Path, settings: TrainSettings = SETTINGS, rollout=play_
 
 
 TOO_LARGE = 5e-5
-"""Error of the log-probabilities that `finished` told, below the limit of the check."""
+"""Error of the log-probabilities that `finished` reports, below the limit of the check."""
 
 
 class Finished(NamedTuple):
@@ -118,7 +118,7 @@ class Finished(NamedTuple):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory) -> Finished:
-    """A run that came to its end; its rollout told log-probabilities that were too large."""
+    """A run that came to its end; its rollout reports log-probabilities that are too large."""
 
     def rollout(model, step):
         groups = play_trees(model, step)
