@@ -47,7 +47,7 @@ def receive(data: bytes, piece: int = 1 << 18) -> WireFrame | None:
 
 
 @given(JSON)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_any_json_value_arrives_whole(value: Any) -> None:
     assert receive(frame("final", 7, value)) == WireFrame("final", 7, value)
 
@@ -59,7 +59,7 @@ def test_pieces_make_a_frame(value: Any, piece: int) -> None:
 
 
 @given(st.binary(max_size=300))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_garbage_is_refused_or_waited_for(data: bytes) -> None:
     try:
         received = receive(data)
@@ -69,7 +69,7 @@ def test_garbage_is_refused_or_waited_for(data: bytes) -> None:
 
 
 @given(JSON | st.dictionaries(st.sampled_from("tnvbsd"), JSON))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_any_json_header_is_a_frame_or_refused(header: Any) -> None:
     try:
         body = json.dumps(header).encode()

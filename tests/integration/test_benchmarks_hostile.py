@@ -10,7 +10,7 @@ from pathlib import Path
 
 def test_a_phase_with_attackers_is_measured_beside_one_without(tmp_path: Path) -> None:
     written = tmp_path / "figures.json"
-    options = ["--seconds", "1", "--honest", "2", "--attackers", "1", "--only", "slots", "--json"]
+    options = ["--seconds", "0.4", "--honest", "2", "--attackers", "1", "--only", "slots", "--json"]
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.hostile", *options, str(written)],
         capture_output=True,

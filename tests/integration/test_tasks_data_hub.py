@@ -55,9 +55,10 @@ def jsonl(rows: list[dict[str, Any]]) -> bytes:
 
 DATA: dict[str, dict[str, bytes]] = {
     "org/good": {"data.jsonl": jsonl(ROWS), "README.md": b"---\nlicense: mit\n---\n"},
-    "org/gated": {"data.jsonl": jsonl(ROWS)},
-    "org/flaky": {"data.jsonl": jsonl(ROWS)},
-    "org/down": {"data.jsonl": jsonl(ROWS)},
+    **{
+        f"org/{name}": {"data.jsonl": jsonl(ROWS)}
+        for name in ("gated", "gated-opened", "flaky", "flaky-commit", "down", "down-commit")
+    },
     "org/columns": {"data.jsonl": b'{"question": "q", "docs": 1}\n'},
     "org/empty": {"README.md": b"---\nlicense: mit\n---\n"},
     "org/garbage": {"data.jsonl": b'{"question": \n\xff'},
@@ -65,30 +66,39 @@ DATA: dict[str, dict[str, bytes]] = {
 
 # HF_ENDPOINT is read when the client is imported: each process knows one Hub.
 CODE = """
-import json, sys, time
+import json, os, sys, time
 from env.errors import SourceError
 from tasks.data import hub
 from tasks.data.settings import HubSettings
 time.sleep = lambda seconds: None
-for case in json.load(sys.stdin):
+for function, settings, token in json.load(sys.stdin):
+    os.environ["HF_TOKEN"] = token
     try:
-        found = getattr(hub, sys.argv[1])(HubSettings(**case))
+        found = getattr(hub, function)(HubSettings(**settings))
         told = ["commit", found] if isinstance(found, str) else ["rows", found.num_rows]
     except SourceError as error:
         told = [type(error).__name__, str(error)]
     print("=>", json.dumps(told))
 """
-CASES: dict[str, dict[str, Any]] = {
-    "good": {"name": "org/good"},
-    "flaky": {"name": "org/flaky"},
-    "gated": {"name": "org/gated"},
-    "absent": {"name": "org/absent"},
-    "columns": {"name": "org/columns"},
-    "empty": {"name": "org/empty"},
-    "garbage": {"name": "org/garbage"},
-    "split": {"name": "org/good", "split": "test"},
-    "revision": {"name": "org/good", "revision": "v9"},
-    "down": {"name": "org/down"},
+
+
+def case(name: str, function: str = "load", token: str = "", **settings: str) -> list[Any]:
+    """Function of `tasks.data.hub`, its settings and the token of the environment."""
+    return [function, {"name": f"org/{name}", **settings}, token]
+
+
+CASES = {
+    **{name: case(name) for name in ("good", "flaky", "gated", "absent", "columns", "empty")},
+    **{name: case(name) for name in ("garbage", "down")},
+    "split": case("good", split="test"),
+    "revision": case("good", revision="v9"),
+    "commit of good": case("good", "commit"),
+    "commit of flaky": case("flaky-commit", "commit"),
+    "commit of absent": case("absent", "commit"),
+    "commit of revision": case("good", "commit", revision="v9"),
+    "commit of down": case("down-commit", "commit"),
+    "gated with token": case("gated-opened", token=TOKEN),
+    "absent with token": case("absent-with-token", token=TOKEN),
 }
 
 
@@ -98,12 +108,10 @@ class Told(NamedTuple):
     asked: list[tuple[str, str, str | None]]
 
 
-def ask(
-    url: str, home: Path, cases: dict[str, dict[str, Any]], function: str = "load", **env: str
-) -> Told:
-    """Result of `tasks.data.hub`'s function for each case, in a process of its own."""
+def ask(url: str, home: Path, cases: dict[str, list[Any]], **env: str) -> Told:
+    """Result of each case, in a process of its own."""
     done = subprocess.run(
-        [sys.executable, "-c", CODE, function],
+        [sys.executable, "-c", CODE],
         input=json.dumps(list(cases.values())),
         env={
             **{key: value for key, value in os.environ.items() if not key.startswith("HF_")},
@@ -124,9 +132,9 @@ def ask(
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
-    """Result of the client for each case, without a token."""
+    """Result of the client for each case."""
     with serve(DATA) as server:
-        server.failures["org/down"] = 10**9
+        server.failures |= {"org/down": 10**9, "org/down-commit": 10**9, "org/flaky-commit": 2}
         found = ask(server.url, tmp_path_factory.mktemp("hf"), CASES)
         yield found._replace(asked=server.asked)
 
@@ -166,20 +174,25 @@ def test_a_hub_that_fails_is_asked_a_few_times_and_no_more(told: Told) -> None:
     assert len(asked) == HubSettings().attempts
 
 
+def sent(told: Told, with_token: bool) -> set[str | None]:
+    """The authorizations sent for the data sets of the cases with a token, or for the others."""
+    names = [settings["name"] for _, settings, token in CASES.values() if token]
+    return {
+        authorization
+        for _, path, authorization in told.asked
+        if any(name in path for name in names) == with_token
+    }
+
+
 def test_without_a_token_none_is_sent(told: Told) -> None:
-    assert {authorization for _, _, authorization in told.asked} == {None}
+    assert sent(told, with_token=False) == {None}
 
 
-def test_the_token_of_the_environment_opens_a_gated_data_set_and_is_never_told(
-    tmp_path: Path,
-) -> None:
-    cases = {case: CASES[case] for case in ("gated", "absent")}
-    with serve(DATA) as server:
-        found = ask(server.url, tmp_path, cases, HF_TOKEN=TOKEN)
-        assert {authorization for _, _, authorization in server.asked} == {f"Bearer {TOKEN}"}
-    assert found.answers["gated"] == ["rows", len(ROWS)]
-    assert "HF_TOKEN, which is set" in found.answers["absent"][1]
-    assert TOKEN not in found.output
+def test_the_token_of_the_environment_opens_a_gated_data_set_and_is_never_told(told: Told) -> None:
+    assert sent(told, with_token=True) == {f"Bearer {TOKEN}"}
+    assert told.answers["gated with token"] == ["rows", len(ROWS)]
+    assert "HF_TOKEN, which is set" in told.answers["absent with token"][1]
+    assert TOKEN not in told.output
 
 
 @pytest.mark.parametrize(
@@ -188,27 +201,24 @@ def test_the_token_of_the_environment_opens_a_gated_data_set_and_is_never_told(
 def test_no_network_is_told_with_the_way_out(
     tmp_path: Path, environment: dict[str, str], word: str
 ) -> None:
-    answers = ask("http://127.0.0.1:9", tmp_path, {"good": CASES["good"]}, **environment).answers
+    cases = {name: CASES[name] for name in ("good", "commit of good")}
+    answers = ask("http://127.0.0.1:9", tmp_path, cases, **environment).answers
     kind, message = answers["good"]
     assert kind == "SourceUnreachable"
     assert word in message
     assert "local copy" in message
+    kind, message = answers["commit of good"]
+    assert kind == "SourceUnreachable"
+    assert environment or "ConnectError" in message
 
 
-def test_a_revision_stands_for_a_commit(tmp_path: Path) -> None:
-    cases = {case: CASES[case] for case in ("good", "flaky", "absent", "revision", "down")}
-    with serve(DATA) as server:
-        server.failures["org/down"] = 10**9
-        answers = ask(server.url, tmp_path, cases, function="commit").answers
-        assert {authorization for _, _, authorization in server.asked} == {None}
+def test_a_revision_stands_for_a_commit(told: Told) -> None:
+    answers = {name: told.answers[f"commit of {name}"] for name in ("good", "flaky", "absent")}
     assert answers["good"] == answers["flaky"] == ["commit", SHA]
-    assert answers["absent"][0] == answers["revision"][0] == "SourceError"
-    assert "prepare.hub.revision" in answers["revision"][1]
-    kind, message = answers["down"]
+    assert answers["absent"][0] == told.answers["commit of revision"][0] == "SourceError"
+    assert "prepare.hub.revision" in told.answers["commit of revision"][1]
+    kind, message = told.answers["commit of down"]
     assert (kind, "status 503" in message) == ("SourceUnreachable", True)
-    gone = ask("http://127.0.0.1:9", tmp_path, {"good": CASES["good"]}, function="commit").answers
-    assert gone["good"][0] == "SourceUnreachable"
-    assert "ConnectError" in gone["good"][1]
 
 
 # --- a local file or folder of the same form ---

@@ -117,38 +117,38 @@ def test_void_episodes_of_a_model_stop_the_stage_and_keep_the_old_report(
 
 
 class DyingAlone:
-    """Plays at most `left` episodes one at a time, then the environment is gone."""
+    """Plays `left` episodes of each model one at a time, then the environment is gone."""
 
-    def __init__(self, left: int) -> None:
-        self.left, self.play_model = left, evaluate.play_model
+    def __init__(self, *left: int) -> None:
+        self.left, self.play_model = list(left), evaluate.play_model
 
     def __call__(self, model: Any, url: str, specs: Any, *args: Any, **options: Any) -> Any:
         if options["sessions"] > 1:
             return self.play_model(model, url, specs, *args, **options)
-        if self.left:
-            self.play_model(model, url, specs[: self.left], *args, **options)
+        if left := self.left.pop(0):
+            self.play_model(model, url, specs[:left], *args, **options)
         raise EpisodeError("the environment plays no more")
 
 
-@pytest.mark.parametrize("left", [0, 2])
 def test_an_outage_among_the_lone_episodes_costs_the_latency_alone(
-    left: int,
-    short: Params,
+    project: Params,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(evaluate, "play_model", DyingAlone(left))
-    run(short)
+    monkeypatch.setattr(evaluate, "play_model", DyingAlone(0, 2))
+    once = project.evaluate.model_copy(update={"sampling_seeds": 1})
+    run(project.model_copy(update={"evaluate": once}))
     told = json.loads(evaluate.REPORT.read_text())
     assert told["after"]["f1_greedy"] > 0.9
-    latency = told["after"]["latency"]["one_at_a_time"]
-    assert latency["episodes"] == left
-    assert (latency["p50_s"] is None) == (left == 0)
-    assert ("result/latency_p50_s" in result_metrics(told["after"])) == (left > 0)
-    warnings = [text for text in caplog.messages if "after, one at a time" in text]
-    assert len(warnings) == 1
-    assert f"only {left} of 3 episodes count for the latency" in warnings[0]
-    assert "the environment plays no more" in warnings[0]
+    for model, left in (("before", 0), ("after", 2)):
+        latency = told[model]["latency"]["one_at_a_time"]
+        assert latency["episodes"] == left
+        assert (latency["p50_s"] is None) == (left == 0)
+        assert ("result/latency_p50_s" in result_metrics(told[model])) == (left > 0)
+        warnings = [text for text in caplog.messages if f"{model}, one at a time" in text]
+        assert len(warnings) == 1
+        assert f"only {left} of 3 episodes count for the latency" in warnings[0]
+        assert "the environment plays no more" in warnings[0]
 
 
 def test_lone_episodes_that_are_all_void_give_no_latency(

@@ -302,7 +302,7 @@ PLACES = [
 ]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     JSONISH,
     st.booleans(),
@@ -332,19 +332,19 @@ def test_every_value_is_finite_and_within_bounds(
     assert tuple(one.components) == COMPONENTS
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(PARTS, st.sampled_from([*GOLD, *PLACES]))
 def test_adding_a_whole_gold_span_never_lowers_primary(parts: list[Any], gold: Any) -> None:
     assert primary([*parts, gold]) >= primary(parts) - 1e-12
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(PARTS, st.sampled_from([*WRONG, "a sentence that occurs nowhere"]))
 def test_adding_a_wrong_span_never_raises_primary(parts: list[Any], wrong: str) -> None:
     assert primary([*parts, wrong]) <= primary(parts) + 1e-12
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(PARTS, st.randoms(use_true_random=False))
 def test_order_nesting_and_repetition_change_nothing(parts: list[Any], rng: Any) -> None:
     mixed = parts * 2
