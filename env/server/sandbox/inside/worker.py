@@ -138,7 +138,7 @@ class _Repl:
             "cut": self._output.cut,
             "error": "stopped" if self._stopped else error or None,
             "traceback": trace,
-            "new": new[:200],
+            "new": [name for name in new if len(name) <= 200][:200],
             "full": self._is_full(),
         }
         self._channel.send(frame("done", number, result))
