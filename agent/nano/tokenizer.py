@@ -78,7 +78,8 @@ def build_tokenizer(texts: Iterable[str], vocab: int) -> PreTrainedTokenizerFast
         padding_side="left",
     )
     fast.chat_template = CHAT_TEMPLATE
-    long = [n for n in names.NAMES if len(fast.encode(n, add_special_tokens=False)) != 2]
+    encoded = fast(list(names.NAMES), add_special_tokens=False)["input_ids"]
+    long = [name for name, ids in zip(names.NAMES, encoded, strict=True) if len(ids) != 2]
     if long:
         raise ValueError(
             f"{len(long)} names ({', '.join(long[:3])}...) do not have two tokens. "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from agent.nano.settings import ModelSettings, NanoSettings
@@ -9,12 +11,16 @@ from agent.nano.warmstart import untaught
 from agent.settings import GenerationSettings, TrainSettings
 from env.problems.settings import SyntheticSettings
 from env.problems.synthetic import generate
-from examples import grpo_loop
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.xdist_group("peft"),  # so that one process imports it
+]
 
 
 def test_the_loop_plays_groups_of_trees_and_says_each_steps_reward(capfd, monkeypatch):
+    from examples import grpo_loop
+
     problems = [p for p in generate(SyntheticSettings()) if p.split == "train"]
     base = untaught(NanoSettings(model=ModelSettings(hidden=64, layers=2, heads=2)), problems[:30])
     settings = TrainSettings(
@@ -45,5 +51,5 @@ def test_the_loop_plays_groups_of_trees_and_says_each_steps_reward(capfd, monkey
 
 
 def test_the_loop_fits_on_its_page():
-    with open(grpo_loop.__file__, encoding="utf-8") as page:
-        assert len(page.readlines()) <= 150
+    page = Path(__file__).parents[2] / "examples/grpo_loop.py"
+    assert len(page.read_text(encoding="utf-8").splitlines()) <= 150

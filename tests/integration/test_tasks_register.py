@@ -15,9 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import mlflow
 import pytest
-from mlflow.exceptions import MlflowException
 
 from agent.nano.warmstart import save, untaught
 from env.problems.store import ProblemStore
@@ -174,6 +172,8 @@ def test_a_version_keeps_the_settings_it_was_made_with(
 
 @pytest.fixture(scope="module")
 def loaded(folder: Path, first: dict[str, Any]) -> Any:
+    import mlflow
+
     return mlflow.pyfunc.load_model("models:/rlm/1")
 
 
@@ -224,12 +224,15 @@ def test_the_registered_model_says_its_inputs_outputs_and_an_example(loaded: Any
 def test_a_question_that_cannot_be_asked_is_one_clear_error(
     loaded: Any, asked: dict[str, Any], told: str
 ) -> None:
+    from mlflow.exceptions import MlflowException
+
     with pytest.raises(MlflowException, match=told):
         loaded.predict([asked])
 
 
 def test_an_environment_that_dies_is_told_and_started_anew(loaded: Any) -> None:
     import psutil
+    from mlflow.exceptions import MlflowException
 
     def servers() -> list[psutil.Process]:
         """Servers that this process started, the registered model's last."""
@@ -354,6 +357,8 @@ def test_an_artifact_that_is_gone_is_one_message(folder: Path) -> None:
 def test_a_registry_that_does_not_answer_is_one_message(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    import mlflow
+
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     try:
@@ -366,6 +371,8 @@ def test_a_registry_that_does_not_answer_is_one_message(
 def test_a_registry_that_is_no_database_is_one_message(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    import mlflow
+
     (tmp_path / "mlflow.db").write_bytes(bytes(range(256)) * 16)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     try:

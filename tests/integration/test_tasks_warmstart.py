@@ -18,6 +18,7 @@ SMALL = [
     "warmstart.nano.steps=12",
     "warmstart.nano.drill_steps=4",
     "warmstart.nano.probe_pairs=20",
+    "warmstart.nano.batch_tokens=1024",
 ]
 
 

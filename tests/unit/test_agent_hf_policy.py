@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-torch = pytest.importorskip("torch")
+from agent.errors import PolicyError
+from agent.policies.base import TurnReply, TurnRequest
+from agent.policies.chat_template import ChatFormat
+from agent.policies.hf_policy import TransformersPolicy, folded, load_model
+from agent.settings import GenerationSettings
+from env.models import Message
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers  # noqa: E402
-from transformers import (  # noqa: E402
-    LlamaConfig,
-    LlamaForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
-    PreTrainedTokenizerFast,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-)
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
-from agent.errors import PolicyError  # noqa: E402
-from agent.policies.base import TurnReply, TurnRequest  # noqa: E402
-from agent.policies.chat_template import ChatFormat  # noqa: E402
-from agent.policies.hf_policy import TransformersPolicy, folded, load_model  # noqa: E402
-from agent.policies.sampling import CacheShape  # noqa: E402
-from agent.settings import GenerationSettings  # noqa: E402
-from env.models import Message  # noqa: E402
+pytestmark = pytest.mark.xdist_group("peft")  # so that one process imports it
 
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n"
@@ -45,6 +39,8 @@ ENDLESS = TEMPLATE.replace("<|im_end|>", "")
 def byte_tokenizer(template: str = TEMPLATE) -> PreTrainedTokenizerFast:
     """Every byte a token, and two special ones."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    from transformers import PreTrainedTokenizerFast
+
     core = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     core.decoder = decoders.ByteLevel()
@@ -58,6 +54,15 @@ def byte_tokenizer(template: str = TEMPLATE) -> PreTrainedTokenizerFast:
 
 def tiny(kind: str = "llama") -> torch.nn.Module:
     """A random decoder; weights large enough that its distribution is not flat."""
+    from transformers import (
+        LlamaConfig,
+        LlamaForCausalLM,
+        MistralConfig,
+        MistralForCausalLM,
+        Qwen2Config,
+        Qwen2ForCausalLM,
+    )
+
     torch.manual_seed(3)
     sizes = {
         "vocab_size": 258,
@@ -258,6 +263,8 @@ def test_unusable_templates_are_refused(template, complaint):
 
 
 def test_a_cache_with_a_sliding_window_is_refused():
+    from agent.policies.sampling import CacheShape
+
     with pytest.raises(PolicyError, match="SlidingWindow"):
         CacheShape.of(tiny("mistral"))
 
@@ -284,7 +291,7 @@ def test_greedy_takes_the_largest_logit():
 
 
 def test_sampling_follows_the_model_s_distribution():
-    model, count = tiny(), 4000
+    model, count = tiny(), 2000
     policy = TransformersPolicy(
         model, byte_tokenizer(), settings(max_turn_tokens=8, batch_frames=1000)
     )

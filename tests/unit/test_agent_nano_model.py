@@ -5,7 +5,6 @@ from random import Random
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from agent.nano import drills
 from agent.nano.demonstrations import child_conversation
@@ -27,8 +26,14 @@ def problems():
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def test_the_folder_loads_as_a_plain_llama(problems, tmp_path):
-    base = untaught(NanoSettings(), problems)
+@pytest.fixture(scope="module")
+def base(problems):
+    return untaught(NanoSettings(), problems)
+
+
+def test_the_folder_loads_as_a_plain_llama(base, tmp_path):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
     save(base, tmp_path / "base")
     config = json.loads((tmp_path / "base" / "config.json").read_text())
     assert config["model_type"] == "llama"
@@ -43,9 +48,8 @@ def test_the_folder_loads_as_a_plain_llama(problems, tmp_path):
         assert torch.equal(model(ids).logits, base.model.eval()(ids).logits)
 
 
-def test_the_default_is_about_half_a_million_parameters(problems):
-    model = untaught(NanoSettings(), problems).model
-    assert 500_000 < sum(weight.numel() for weight in model.parameters()) < 640_000
+def test_the_default_is_about_half_a_million_parameters(base):
+    assert 500_000 < sum(weight.numel() for weight in base.model.parameters()) < 640_000
 
 
 def test_a_wired_model_learns_to_copy_within_a_few_steps(problems):
@@ -67,8 +71,7 @@ def test_heads_that_do_not_divide_the_width_are_refused():
         ModelSettings(hidden=128, heads=3)
 
 
-def test_an_untaught_model_fails_the_probe(problems):
-    base = untaught(NanoSettings(), problems)
+def test_an_untaught_model_fails_the_probe(base):
     result = probe(base.model, base.tokenizer, pairs=20, temperature=0.0, seed=0)
     assert min(result.root, result.child) < 0.3
 
@@ -95,7 +98,10 @@ def test_the_probe_wants_the_other_name():
 
 
 def test_the_same_seed_teaches_the_same_model(problems):
-    settings = NanoSettings(trees=100, steps=2, drill_steps=1, probe_pairs=20, batch_tokens=512)
+    small = ModelSettings(hidden=64, layers=2, heads=2, mlp=64)
+    settings = NanoSettings(
+        model=small, trees=100, steps=2, drill_steps=1, probe_pairs=20, batch_tokens=512
+    )
     one, again = (teach(settings, problems, lambda step, metrics: None) for _ in range(2))
     for left, right in zip(one.model.parameters(), again.model.parameters(), strict=True):
         assert torch.equal(left, right)

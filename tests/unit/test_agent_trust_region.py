@@ -1,14 +1,36 @@
 """The limit on a step's divergence: the estimate, the halving, and a trainer that it holds back."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 import pytest
 import torch
-from transformers import TrainerControl, TrainerState, TrainingArguments
 
-from agent.training.trust_region import MAX_HALVINGS, TrustRegion, step_kl
+if TYPE_CHECKING:
+    from agent.training.trust_region import TrustRegion
+
+
+pytestmark = pytest.mark.xdist_group("peft")  # the process that imports the trainer
+
+
+def region_of(
+    weight: torch.nn.Parameter, limit: float, measure: Callable[[], float], noted: dict[str, float]
+) -> tuple[TrustRegion, tuple[Any, ...]]:
+    """The callback for one weight, and what the Trainer hands to it."""
+    from transformers import TrainerControl, TrainerState, TrainingArguments
+
+    from agent.training.trust_region import TrustRegion
+
+    state = (TrainingArguments(output_dir="unused"), TrainerState(), TrainerControl())
+    return TrustRegion(limit, lambda: [weight], measure, noted.__setitem__), state
 
 
 def test_the_estimate_is_the_divergence_of_the_two_policies():
+    from agent.training.trust_region import step_kl
+
     rng = np.random.default_rng(0)
     before = rng.dirichlet(np.ones(9))
     after = 0.8 * before + 0.2 * rng.dirichlet(np.ones(9))
@@ -20,6 +42,8 @@ def test_the_estimate_is_the_divergence_of_the_two_policies():
 
 
 def test_a_policy_that_did_not_move_has_no_divergence_and_one_that_jumped_has():
+    from agent.training.trust_region import step_kl
+
     same = np.array([-1.0, -2.0])
     assert step_kl(same, same) == 0.0
     assert step_kl(np.zeros(0), np.zeros(0)) == 0.0
@@ -32,10 +56,7 @@ def step_of_one(limit: float, divergence_of) -> tuple[float, dict[str, float]]:
     """Move one weight from 1 to 3 under the limit; where it ends, and what was noted."""
     weight = torch.nn.Parameter(torch.ones(1))
     noted: dict[str, float] = {}
-    region = TrustRegion(
-        limit, lambda: [weight], lambda: divergence_of(weight.item() - 1), noted.__setitem__
-    )
-    state = (TrainingArguments(output_dir="unused"), TrainerState(), TrainerControl())
+    region, state = region_of(weight, limit, lambda: divergence_of(weight.item() - 1), noted)
     region.on_pre_optimizer_step(*state)
     with torch.no_grad():
         weight.fill_(3.0)
@@ -52,6 +73,8 @@ def test_a_step_beyond_the_limit_is_halved_until_it_is_within():
 
 
 def test_a_step_above_the_limit_after_all_halvings_is_undone_exactly():
+    from agent.training.trust_region import MAX_HALVINGS
+
     measured = []
 
     def divergence(moved: float) -> float:
@@ -70,13 +93,7 @@ def test_a_step_with_a_nan_divergence_is_undone():
 @pytest.mark.parametrize("ruined", [float("nan"), float("inf")])
 def test_weights_that_a_step_ruined_are_put_back(ruined):
     weight = torch.nn.Parameter(torch.ones(2))
-    region = TrustRegion(
-        1.0,
-        lambda: [weight],
-        lambda: float((weight - 1).abs().sum().item()),
-        lambda name, value: None,
-    )
-    state = (TrainingArguments(output_dir="unused"), TrainerState(), TrainerControl())
+    region, state = region_of(weight, 1.0, lambda: (weight - 1).abs().sum().item(), {})
     region.on_pre_optimizer_step(*state)
     with torch.no_grad():
         weight[0] = ruined
@@ -89,10 +106,7 @@ def test_the_step_after_a_non_finite_gradient_moves_the_weights(ruined, caplog):
     weight = torch.nn.Parameter(torch.ones(2))
     optimizer = torch.optim.AdamW([weight], lr=0.1, weight_decay=0.0)
     noted: dict[str, float] = {}
-    region = TrustRegion(
-        1.0, lambda: [weight], lambda: float((weight - 1).abs().sum().item()), noted.__setitem__
-    )
-    state = (TrainingArguments(output_dir="unused"), TrainerState(), TrainerControl())
+    region, state = region_of(weight, 1.0, lambda: (weight - 1).abs().sum().item(), noted)
 
     def step(*gradient: float) -> list[float]:
         weight.grad = torch.tensor(gradient)
