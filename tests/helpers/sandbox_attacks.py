@@ -163,7 +163,7 @@ def _attacks() -> dict[str, Attack]:
 
 ATTACKS = _attacks()
 _HOSTS = ("cpu", "memory", "output", "parser", "channel")
-"""Families that the host ends, under any user."""
+"""Families that the host ends for any user."""
 ORDINARY = [
     name
     for number, name in enumerate(ATTACKS)

@@ -131,13 +131,12 @@ class DyingAlone:
 
 
 def test_an_outage_among_the_lone_episodes_costs_the_latency_alone(
-    project: Params,
+    short: Params,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(evaluate, "play_model", DyingAlone(0, 2))
-    once = project.evaluate.model_copy(update={"sampling_seeds": 1})
-    run(project.model_copy(update={"evaluate": once}))
+    run(short)
     told = json.loads(evaluate.REPORT.read_text())
     assert told["after"]["f1_greedy"] > 0.9
     for model, left in (("before", 0), ("after", 2)):
