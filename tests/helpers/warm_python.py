@@ -7,6 +7,7 @@ its stages as users do.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import importlib
 import json
@@ -33,6 +34,7 @@ PACKAGES = (
     "websockets.asyncio.client",
 )
 """Slow imports of stages; nothing of the project, whose modules each stage imports itself."""
+PR_SET_PDEATHSIG = 1
 CLIENT = """#!{python} -ISE
 import json, os, socket, sys
 if sys.argv[1] not in ("-m", "-c"):
@@ -69,6 +71,8 @@ def warm_python(folder: Path) -> Iterator[Path]:
 
 def serve(address: str) -> list[str]:
     """Fork a process for each request; return its command line there, and never here."""
+    if sys.platform == "linux":  # end with a test session that is killed
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that answer
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(address)
