@@ -78,8 +78,9 @@ class Trajectory:
     @property
     def lost(self) -> bool:
         """Whether a turn of the policy was followed by a lost connection or a refusal."""
-        told = self.void is not None and self.void.startswith(("connection:", "refused:"))
-        return told and any(frame.turns for frame in self.frames.values())
+        cause = (self.void or "").partition(":")[0]
+        played = any(frame.turns for frame in self.frames.values())
+        return played and cause in ("connection", "refused")
 
     @property
     def sampled_tokens(self) -> int:
