@@ -20,6 +20,8 @@ from env.errors import ProblemError, SettingsError
 from env.problems.schema import COLUMNS, Problem
 from env.problems.settings import SyntheticSettings
 
+SEEDED = "synthetic, seed "
+"""Start of the source of generated problems; the seed follows."""
 _KEPT_CHARS = 16_000_000
 """Characters of parsed problems that are kept although no episode plays them."""
 
@@ -87,7 +89,7 @@ class ProblemStore:
         """Store of the synthetic problems of these settings."""
         from env.problems.synthetic import generate
 
-        return cls(generate(settings), f"synthetic, seed {settings.seed}")
+        return cls(generate(settings), f"{SEEDED}{settings.seed}")
 
     def of_splits(self, splits: Collection[str], with_difficulty: bool = True) -> ProblemStore:
         """Store of the problems of some splits, in which all others are unknown.

@@ -24,14 +24,14 @@ from env.auth import DATA, DATASET, DATASET_REVISION, DATASET_TOKEN, SEED, SETTI
 from env.errors import RefusedError, SettingsError
 from env.problems.schema import Problem
 from env.problems.settings import SyntheticSettings
-from env.problems.store import ProblemStore
+from env.problems.store import SEEDED, ProblemStore
 from env.server.sandbox import SandboxHost
 from env.server.scoring import ScoringTurns
 from env.settings import EnvSettings, Settings
 from rewards.settings import RewardSettings
 
-_SEEDED, _SECRET = "synthetic, seed ", "synthetic, secret seed"
-"""Sources of generated problems, the second where strangers must not generate them, too."""
+_SECRET = "synthetic, secret seed"
+"""Source of generated problems where strangers must not generate them, too."""
 DEFAULT_DATA = Path("data/problems")
 
 
@@ -192,7 +192,7 @@ class Service:
             # In other sources, the difficulty follows from the number of papers with gold.
             generated = settings.prepare.source == "synthetic"
             self._open = problems.of_splits(settings.env.splits, with_difficulty=generated)
-            if problems.source.startswith(_SEEDED):
+            if problems.source.startswith(SEEDED):
                 self._open.source = _SECRET
         self._host: SandboxHost | None = None
         self._lock = threading.Lock()
