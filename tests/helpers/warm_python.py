@@ -22,7 +22,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import ModuleType
 
 PACKAGES = (
     "great_expectations",
@@ -37,8 +36,6 @@ PACKAGES = (
 PR_SET_PDEATHSIG = 1
 CLIENT = """#!{python} -ISE
 import json, os, socket, sys
-if sys.argv[1] not in ("-m", "-c"):
-    os.execv({python!r}, [{python!r}, *sys.argv[1:]])
 asked = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 asked.connect({address!r})
 told = [sys.argv[1:], os.getcwd(), dict(os.environ)]
@@ -49,10 +46,10 @@ sys.exit(int(asked.recv(16) or 137))
 
 @contextmanager
 def warm_python(folder: Path) -> Iterator[Path]:
-    """The command: `python -m MODULE ARGUMENTS`, `python -c CODE ARGUMENTS`.
+    """The command: `python -m MODULE ARGUMENTS`.
 
     The first that asks waits until the packages are imported. Killed, the command takes what it
-    started along. Any other command line starts Python itself.
+    started along.
     """
     address = str(folder / "socket")
     server = subprocess.Popen([sys.executable, __file__, address], start_new_session=True)
@@ -108,18 +105,9 @@ def serve(address: str) -> list[str]:
     return list(arguments)
 
 
-def play(option: str, what: str, *rest: str) -> None:
-    """Do what Python does for `-m` and `-c`."""
+if __name__ == "__main__":
+    _, module, *rest = serve(sys.argv[1])
     if Path(sys.path[1], "sitecustomize.py").is_file():
         runpy.run_path(str(Path(sys.path[1], "sitecustomize.py")))
-    if option == "-m":
-        sys.argv = [what, *rest]
-        runpy.run_module(what, run_name="__main__", alter_sys=True)
-        return
-    sys.argv = ["-c", *rest]
-    sys.modules["__main__"] = ModuleType("__main__")
-    exec(compile(what, "<string>", "exec"), sys.modules["__main__"].__dict__)
-
-
-if __name__ == "__main__":
-    play(*serve(sys.argv[1]))
+    sys.argv = [module, *rest]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
