@@ -28,9 +28,21 @@ from tasks.config import Params, resolve
 from tasks.deployment.local import local_server
 from tasks.tracking import runs
 
+IDLE_SERVICES = (
+    "CANCELLATION_CLEANUP",
+    "CLEANUP_RECONCILER",
+    "FOREMAN",
+    "LATE_RUNS",
+    "PAUSE_EXPIRATIONS",
+    "REPOSSESSOR",
+)
+"""Services of a Prefect server that look for work every few seconds; no test gives them any."""
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """All processes of the session share one warm Python; it imports when it is first asked."""
+    # A search of all that is imported for garbage takes half a second: young objects are enough.
+    gc.set_threshold(*gc.get_threshold()[:2], 1000)
     if not hasattr(config, "workerinput"):
         stack = ExitStack()
         config.add_cleanup(stack.close)
@@ -175,6 +187,7 @@ def start_prefect(home: Path) -> tuple[subprocess.Popen[bytes], str]:
                 "PREFECT_HOME": str(home),
                 "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
                 "PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS": "1",
+                **{f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false" for name in IDLE_SERVICES},
             },
             cwd=home,
             stdout=log,

@@ -77,7 +77,9 @@ def test_a_failed_stage_ends_the_flow_with_its_own_words(
     assert "validate: " in ended["state"]["message"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.nightly), signal.SIGTERM]
+)
 def test_an_interrupt_stops_everything_and_says_how_to_go_on(
     prefect_url: str, project: Path, number: signal.Signals
 ) -> None:

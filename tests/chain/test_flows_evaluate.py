@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from flows import chain, evaluate, notifications
 from tasks.config import Params
 from tasks.tracking import runs
 from tasks.tracking.runs import StageRun
 
+pytestmark = pytest.mark.xdist_group("prefect")  # so that one process imports it
 ROOT = Path(__file__).parents[2]
 TOLD: dict[str, Any] = {
     "model": "rlm/1",
@@ -29,11 +29,13 @@ TOLD: dict[str, Any] = {
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mlflow_store: Path) -> Path:
     (tmp_path / "params.yaml").write_text((ROOT / "params.yaml").read_text())
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(notifications, "link_to", lambda *_: None)
+    monkeypatch.setattr("flows.notifications.link_to", lambda *_: None)
     return tmp_path
 
 
 def test_the_report_in_a_line(tmp_path: Path) -> None:
+    from flows import evaluate
+
     path = tmp_path / "report.json"
     path.write_text(json.dumps(TOLD))
     assert "F1 0.981 greedy, 0.854 sampled, reward 0.930, p50 0.200 s" in evaluate.headline(path)
@@ -41,6 +43,8 @@ def test_the_report_in_a_line(tmp_path: Path) -> None:
 
 
 def test_what_was_not_measured_is_said_and_no_error(tmp_path: Path) -> None:
+    from flows import evaluate
+
     path = tmp_path / "report.json"
     alone = {"one_at_a_time": {"p50_s": None, "p95_s": None}}
     path.write_text(json.dumps(TOLD | {"f1_sampled": None, "latency": alone, "cost": None}))
@@ -52,6 +56,8 @@ def test_what_was_not_measured_is_said_and_no_error(tmp_path: Path) -> None:
 def test_an_evaluation_that_is_killed_is_closed_by_the_next_run(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from flows import chain, evaluate
+
     marked: list[dict[str, Any]] = []
     kept: list[str] = []
 
@@ -77,6 +83,8 @@ def test_an_evaluation_that_is_killed_is_closed_by_the_next_run(
 def test_an_end_that_mlflow_did_not_hear_is_told_by_the_next_run(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from flows import chain, evaluate
+
     runs: list[StageRun] = []
 
     def play(params: Any, run: StageRun, model: str, base_url: str | None) -> Path:

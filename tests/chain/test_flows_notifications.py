@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -186,7 +185,7 @@ def test_each_promotion_is_told_once_whoever_was_killed(notified: Webhook, regis
 
 
 def test_the_stage_alone_tells_a_promotion_too(
-    prefect_url: str, notified: Webhook, registry: None
+    prefect_url: str, notified: Webhook, registry: None, warm: str
 ) -> None:
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
@@ -204,7 +203,7 @@ def test_the_stage_alone_tells_a_promotion_too(
     one_runs_own.unlink()
     write_resolved(Params.model_validate({"register": {"model_name": "alone"}}))
     done = subprocess.run(
-        [sys.executable, "-m", "flows.pipeline", "promote"],
+        [warm, "-m", "flows.pipeline", "promote"],
         env={**os.environ, "PYTHONPATH": str(ROOT), "PREFECT_API_URL": prefect_url},
         capture_output=True,
         text=True,

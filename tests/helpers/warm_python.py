@@ -102,6 +102,7 @@ def serve(address: str) -> list[str]:
     os.environ.update(environment)
     sys.path[:1] = [cwd, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
     sys.orig_argv = ["python", *arguments]
+    sys.executable = str(Path(address).with_name("python"))
     return list(arguments)
 
 

@@ -49,7 +49,7 @@ def _specs(problems: ProblemStore, level: str, count: int) -> list[EpisodeSpec]:
 def test_gold_earns_one_and_honest_play_beats_careless_beats_random(
     level: str, server_url: str, server_problems: ProblemStore
 ) -> None:
-    specs = _specs(server_problems, level, 12)
+    specs = _specs(server_problems, level, 6)
     problems = [server_problems.get(spec.problem_id) for spec in specs]
     means = {}
     for name, policy in {
