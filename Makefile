@@ -34,10 +34,10 @@ setup: .venv/.ready ## Install everything into .venv (fast when nothing changed)
 full: setup ## Run the whole chain: data, gate, training, export, evaluation, registry
 	$(BIN)/python -m flows.pipeline run $(ARGS)
 
-# Three processes keep two cores busy: tests wait a quarter of their time.
+# Four processes keep two cores busy: tests wait almost half of their time.
 # The tests of a file share a process, because they share expensive fixtures.
 # Without Python's caches, hundreds of processes would compile the project again.
-TEST := PYTHONDONTWRITEBYTECODE= OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder
+TEST := PYTHONDONTWRITEBYTECODE= OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n 4 --dist loadgroup --no-loadscope-reorder
 test-fast: setup ## Run the unit tests: no socket, no process, about a minute
 	$(TEST) tests/unit -m "not nightly and not gpu"
 

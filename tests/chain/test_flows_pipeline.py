@@ -25,7 +25,6 @@ from tasks.config import Params
 from tasks.errors import ConfigError, GateFailed
 from tasks.renamed import STAGES
 
-pytestmark = pytest.mark.xdist_group("prefect")
 ROOT = Path(__file__).parents[2]
 CODE = (
     "agent",
@@ -49,7 +48,7 @@ TINY = [
     "warmstart.nano.mixture.papers={'1': 0, '2': 1, '4': 0, '8': 0}",
     "warmstart.nano.mixture.prompt={both: 1, first: 0, second: 0}",
     "warmstart.nano.mixture.child={other: 1, none: 0, one: 0, whole: 0}",
-    "warmstart.nano.trees=400",
+    "warmstart.nano.trees=180",
     "warmstart.nano.batch_tokens=1024",
     "warmstart.nano.learning_rate=0.004",
     "warmstart.nano.drill_steps=40",
@@ -58,7 +57,10 @@ TINY = [
     "warmstart.nano.slips=0",
     "warmstart.nano.noise=0",
     "train.steps=1",
+    "evaluate.latency_episodes=1",
+    "evaluate.generation.batch_frames=256",  # `promote` plays few large batches
     "promote.problems=200",
+    "promote.bootstrap=1000",
 ]
 """Settings over profile `quick`: every stage does all that it does, in a minute together."""
 DVC = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
@@ -216,6 +218,8 @@ def _warm_stages(project: Path, warm: str) -> None:
     (project / "dvc.yaml").write_text(text.replace("cmd: python ", f"cmd: {warm} "))
 
 
+@pytest.mark.timeout(600)
+@pytest.mark.xdist_group("tiny chain")  # the longest test, with a Prefect server of its own
 @pytest.mark.usefixtures("_warm_stages")
 def test_the_tiny_chain_trains_proves_and_registers(
     prefect_url: str, project: Path, capfd: pytest.CaptureFixture[str]
