@@ -418,7 +418,7 @@ def _shown_answer(answer: JSONValue) -> JSONValue:
     """The answer, or the start of its JSON if that is large; the reward counts all of it."""
     text = json.dumps(answer, ensure_ascii=False)
     values = sum(map(text.count, ",[{"))
-    if values <= _ANSWER_VALUES and len(text.encode()) <= _ANSWER_BYTES:
+    if values <= _ANSWER_VALUES and len(text.encode("utf-8", "surrogatepass")) <= _ANSWER_BYTES:
         return answer
     # A character has at most four bytes, and an escape doubles at most.
     return cut(text, _ANSWER_BYTES // 8)

@@ -16,6 +16,7 @@ from env.server.environment import _ANSWER_BYTES, _shown_answer
         None,
         0.5,
         "",
+        "\udc80",
         ["Kalvot scores 12."] * 2000,
         [{"paper_id": "p", "start": 1, "end": 20}] * 2000,
     ],
