@@ -25,6 +25,8 @@ from tasks.config import Params
 from tasks.registry import champions, serving, versions
 from tasks.tracking import runs
 
+pytestmark = pytest.mark.xdist_group("registry")  # so that one process imports MLflow
+
 ROOT = Path(__file__).parents[2]
 PAPERS = ROOT / "examples/nano_papers"
 QUESTION = "How well does Pobgov do on Velnem?"

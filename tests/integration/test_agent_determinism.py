@@ -24,6 +24,8 @@ from env.problems.store import ProblemStore
 from tasks.config import Params
 from tasks.deployment.local import local_server
 
+pytestmark = pytest.mark.xdist_group("transformers")  # so that one process imports it
+
 CODE = [
     "print(sorted(context))",
     "papers = list(context.values()) if isinstance(context, dict) else [context]\n"

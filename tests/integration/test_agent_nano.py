@@ -13,6 +13,8 @@ from agent.policies.base import TurnReply
 from agent.rollouts.engine import play
 from agent.rollouts.specs import EpisodeSpec
 
+pytestmark = pytest.mark.xdist_group("transformers")  # so that one process imports it
+
 MIXTURE = MixtureSettings()
 
 

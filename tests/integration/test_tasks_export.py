@@ -31,7 +31,7 @@ from tasks import export
 from tasks.config import Params
 from tasks.errors import StageError
 
-pytestmark = pytest.mark.xdist_group("peft")  # so that one process imports it
+pytestmark = pytest.mark.xdist_group("transformers")  # so that one process imports it
 LIMIT = 0.001
 
 

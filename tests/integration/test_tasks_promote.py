@@ -31,6 +31,8 @@ from tasks.registry import champions, versions
 from tasks.tracking import runs
 from tasks.tracking.runs import stage_run
 
+pytestmark = pytest.mark.xdist_group("registry")  # so that one process imports MLflow
+
 SCRIPTS: dict[str, Callable[[], Policy]] = {
     "expert": scripted.expert,
     "silent": lambda: scripted.Scripted(lambda seen: scripted.block("FINAL([])")),

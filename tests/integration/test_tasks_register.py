@@ -26,6 +26,8 @@ from tasks.registry import versions
 from tasks.tracking import lineage, runs
 from tasks.tracking.runs import stage_run
 
+pytestmark = pytest.mark.xdist_group("registry")  # so that one process imports MLflow
+
 ROOT = Path(__file__).parents[2]
 
 

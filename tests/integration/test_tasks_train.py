@@ -32,7 +32,7 @@ from tasks.tracking import lineage, runs
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [
     pytest.mark.usefixtures("trainer_imported"),
-    pytest.mark.xdist_group("peft"),  # so that one process imports it
+    pytest.mark.xdist_group("transformers"),  # so that one process imports it
 ]
 SHORT = {
     "steps": 3,

@@ -11,6 +11,8 @@ from tasks import warmstart
 from tasks.config import resolve
 from tasks.errors import ConfigError
 
+pytestmark = pytest.mark.xdist_group("transformers")  # so that one process imports it
+
 SMALL = [
     "threads=1",
     "prepare.synthetic.collections={train: 3, validation: 1, test: 1}",

@@ -19,7 +19,7 @@ from env.models import Message
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-pytestmark = pytest.mark.xdist_group("peft")  # so that one process imports it
+pytestmark = pytest.mark.xdist_group("transformers")  # so that one process imports it
 
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n"

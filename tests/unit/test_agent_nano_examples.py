@@ -16,6 +16,8 @@ from agent.nano.warmstart import untaught, weighted_loss
 from env.problems.settings import SyntheticSettings
 from env.problems.synthetic import generate
 
+pytestmark = pytest.mark.xdist_group("transformers")  # so that one process imports it
+
 X, Y = "Kesrog", "Toxlim"
 
 

@@ -23,7 +23,10 @@ def problems():
     return generate(SyntheticSettings(collections={"train": 4}))
 
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.xdist_group("transformers"),  # so that one process imports it
+]
 
 
 @pytest.fixture(scope="module")

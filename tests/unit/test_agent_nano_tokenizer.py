@@ -10,6 +10,8 @@ from agent.nano.warmstart import untaught
 from env.problems import names, synthetic
 from env.problems.settings import SyntheticSettings
 
+pytestmark = pytest.mark.xdist_group("transformers")  # so that one process imports it
+
 MIXTURE = MixtureSettings()
 
 

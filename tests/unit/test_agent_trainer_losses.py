@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.usefixtures("trainer_imported"),
-    pytest.mark.xdist_group("peft"),  # so that one process imports it
+    pytest.mark.xdist_group("transformers"),  # so that one process imports it
 ]
 
 SETTINGS = TrainSettings(

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from agent.training.trust_region import TrustRegion
 
 
-pytestmark = pytest.mark.xdist_group("peft")  # the process that imports the trainer
+pytestmark = pytest.mark.xdist_group("transformers")  # so that one process imports it
 
 
 def region_of(
