@@ -181,7 +181,7 @@ def test_a_final_survives_the_crash_after_it(host: SandboxHost) -> None:
     repl.close()
 
 
-@pytest.mark.parametrize("number", [4_000, pytest.param(20_000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("number", [2_000, pytest.param(20_000, marks=pytest.mark.nightly)])
 def test_thousands_of_calls_by_many_cells(host: SandboxHost, number: int) -> None:
     """Every cell runs to its end or ends for its CPU time."""
     repl = host.open("")
