@@ -38,7 +38,7 @@ full: setup ## Run the whole chain: data, gate, training, export, evaluation, re
 # The tests of a file share a process, because they share expensive fixtures.
 # Without Python's caches, hundreds of processes would compile the project again.
 TEST := PYTHONDONTWRITEBYTECODE= OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n 4 --dist loadgroup --no-loadscope-reorder
-test-fast: setup ## Run the unit tests: no socket, no process, about a minute
+test-fast: setup ## Run the unit tests: no socket, no process, under a minute
 	$(TEST) tests/unit -m "not nightly and not gpu"
 
 test: setup ## Run all tests except the nightly ones and those that need a GPU
