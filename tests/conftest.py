@@ -150,7 +150,7 @@ def served_folder(
 def prefect_server(
     tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
 ) -> Iterator[str]:
-    """A Prefect server with its scheduler; tests that use it are of the xdist_group `prefect`."""
+    """A Prefect server with its scheduler, one for each process whose tests use it."""
     home = tmp_path_factory.mktemp("prefect")
     assert pytestconfig.cache is not None
     tables = pytestconfig.cache.mkdir("prefect") / f"{version('prefect')}.db"

@@ -62,7 +62,7 @@ TINY = [
     "promote.problems=200",
     "promote.bootstrap=1000",
 ]
-"""Settings over profile `quick`: every stage does all that it does, in a minute together."""
+"""Settings over profile `quick`: every stage does all that it does, in two minutes together."""
 DVC = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
 
 
