@@ -4,10 +4,11 @@
     python -m benchmarks.hostile --sessions 256 --hard 1024
     python -m benchmarks.hostile --starve [--episodes 200]
 
-Each phase starts its own server with a memory group of 2 GB and a soft limit of 1,024 descriptors.
-Where no group can be made, the memory of all processes is summed ten times a second instead. Each
-kind of attacker has a phase, and the last phase has all of them. Attackers run in one process at
-nice 19. The exit code is 1 if a promise was broken.
+Each phase starts its own server with a memory group and a soft limit of 1,024 descriptors. Where
+no group can be made, the memory of all processes is summed ten times a second instead. A server
+plays about 16 sessions for each GB, so the limit is 8 GB, and 20 GB for 256 sessions. Each kind of
+attacker has a phase, and the last phase has all of them. Attackers run in one process at nice 19.
+The exit code is 1 if a promise was broken.
 
 `--sessions` plays trees of nine living frames in all sessions at once. `--starve` plays honest
 trees beside endless loops of other sessions, and loops and sleeps beside busy processes. It also
@@ -32,6 +33,8 @@ from benchmarks.hostile.report import QUIET, PhaseRow, causes, figures, verdicts
 from benchmarks.hostile.server import FORK, WAYS, Limits, Sampler, child, serve
 
 ALL = "all"
+_PHASE_MB, _CROWD_MB = 8192, 20_480
+"""Default memory limits: for 128 sessions, honest ones and attackers, and for more than 256."""
 _ENOUGH = 1.1
 """Multiple of the memory before an attack at which waiting for it to return ends."""
 
@@ -113,7 +116,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--json", type=Path, help="write the figures to this file")
     made.add_argument("--sessions", type=int, help="sessions that play nine living frames at once")
     made.add_argument("--hard", type=int, default=20_000, help="hard limit of descriptors")
-    made.add_argument("--memory-mb", type=int, default=2048, help="memory limit of the server")
+    made.add_argument("--memory-mb", type=int, help="memory limit of the server")
     made.add_argument("--starve", action="store_true", help="starve and stop the sandbox")
     made.add_argument("--episodes", type=int, default=200, help="honest episodes of --starve")
     return made
@@ -123,7 +126,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, and print the tables."""
     options = parser().parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the server ends, too
-    limits = Limits(hard=options.hard, memory_mb=options.memory_mb)
+    memory_mb = options.memory_mb or (_CROWD_MB if options.sessions else _PHASE_MB)
+    limits = Limits(hard=options.hard, memory_mb=memory_mb)
     if options.starve:
         return starve.report(WAYS[options.start], limits, options.episodes)
     if options.sessions:
