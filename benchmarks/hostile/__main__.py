@@ -12,7 +12,7 @@ The exit code is 1 if a promise was broken.
 
 `--sessions` plays trees of nine living frames in all sessions at once. `--starve` plays honest
 trees beside endless loops of other sessions, and loops and sleeps beside busy processes. It also
-stops processes of the server for longer than a cell's limit. It ends within six minutes.
+stops processes of the server for longer than a cell's limit. It takes about two minutes.
 """
 
 from __future__ import annotations
@@ -119,6 +119,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--memory-mb", type=int, help="memory limit of the server")
     made.add_argument("--starve", action="store_true", help="starve and stop the sandbox")
     made.add_argument("--episodes", type=int, default=200, help="honest episodes of --starve")
+    made.add_argument("--cells", type=int, default=24, help="hostile cells of --starve")
     return made
 
 
@@ -129,7 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     memory_mb = options.memory_mb or (_CROWD_MB if options.sessions else _PHASE_MB)
     limits = Limits(hard=options.hard, memory_mb=memory_mb)
     if options.starve:
-        return starve.report(WAYS[options.start], limits, options.episodes)
+        return starve.report(WAYS[options.start], limits, options.episodes, options.cells)
     if options.sessions:
         return crowd.report(WAYS[options.start], limits, options.sessions)
     rows = []

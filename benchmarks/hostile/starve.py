@@ -3,7 +3,7 @@
 Honest trees play while endless loops of other sessions hold all slots: none may be void or read an
 error. Hostile cells play beside busy processes: an endless loop or a sleep is the policy's fault,
 so its observation must report an error. An honest cell whose process is stopped gets its result,
-or its episode is void. All drills together end within six minutes.
+or its episode is void. With the default numbers, all drills together end within six minutes.
 """
 
 from __future__ import annotations
@@ -39,9 +39,8 @@ HONEST = "n = 0\nfor i in range(10_000_000):\n    n += i\nprint('sum', n)"
 TREE = "honest tree"
 _LOAD = 8
 _AT_ONCE = 8
-_HOSTILE_EPISODES = 24
-_TREES_S, _HOSTILE_S = 150.0, 120.0
-"""Seconds after which episodes in flight are given up."""
+_TREES_S, _CELL_S = 150.0, 5.0
+"""Seconds after which honest episodes in flight are given up; the same for each hostile cell."""
 _WARM_S = 5.0
 """Seconds in which the endless loops come to hold all slots."""
 _LIMIT_S = 3.0
@@ -197,7 +196,7 @@ def _processes(server: Server) -> dict[str, list[int]]:
     }
 
 
-def report(way: Sequence[str], limits: Limits, episodes: int) -> int:
+def report(way: Sequence[str], limits: Limits, episodes: int, hostile_cells: int) -> int:
     """Play all drills, and print their tables; return 1 if a promise was broken or not shown."""
     with serve(way, limits) as server:
         with child(loops, server.url):
@@ -212,11 +211,11 @@ def report(way: Sequence[str], limits: Limits, episodes: int) -> int:
             batches(
                 list(HOSTILE),
                 lambda sort: one_cell(server.url, HOSTILE[sort]),
-                _HOSTILE_EPISODES,
-                _HOSTILE_S,
+                hostile_cells,
+                _CELL_S * hostile_cells,
             )
         )
-    kept &= _held(f"end beside {_LOAD} busy processes", hostile, _HOSTILE_EPISODES, "error")
+    kept &= _held(f"end beside {_LOAD} busy processes", hostile, hostile_cells, "error")
     drill = f"env.limits.cell_wall_s={_LIMIT_S:g}"
     with serve(way, limits, (SMALL, drill)) as server:
         rows: list[Sequence[object]] = []

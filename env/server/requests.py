@@ -23,6 +23,8 @@ _PATH_CHARS = 200
 """Limit of a path; OpenEnv's routes of tasks repeat a part of it."""
 _BODY_S = 10.0
 """Seconds for a whole body."""
+_WAIT_S = 2.0
+"""Seconds that a request without a body waits for its route; many clients begin at once."""
 _BODIES, _HANDLED = 16, 64
 """Requests whose body arrives, and requests that a route works on, at the same time.
 
@@ -46,11 +48,18 @@ class RequestLimits:
         app: application behind it.
         body_s: seconds for a whole body.
         handled: requests that routes work on at the same time.
+        wait_s: seconds that a request without a body waits beyond that number.
     """
 
-    def __init__(self, app: ASGIApp, body_s: float = _BODY_S, handled: int = _HANDLED) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        body_s: float = _BODY_S,
+        handled: int = _HANDLED,
+        wait_s: float = _WAIT_S,
+    ) -> None:
         self._app = app
-        self._body_s = body_s
+        self._body_s, self._wait_s = body_s, wait_s
         self._bodies = asyncio.Semaphore(_BODIES)
         self._handled = asyncio.Semaphore(handled)
 
@@ -74,7 +83,7 @@ class RequestLimits:
                 answer = _no_mcp(b"", headers)
         else:
             if not is_mcp:
-                await self._handle(scope, _replay(body, receive), send)
+                await self._handle(scope, _replay(body, receive), send, bool(body))
                 return
             answer = _no_mcp(body, {})
         await answer(scope, receive, send)
@@ -100,13 +109,17 @@ class RequestLimits:
             raise _Refused(413, f"a body has at most {limit} bytes")
         return body
 
-    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._handled.locked():
-            detail = {"detail": "too many requests at the same time; try again later"}
-            await JSONResponse(detail, 503, _CLOSE)(scope, receive, send)
-            return
+    async def _handle(self, scope: Scope, receive: Receive, send: Send, large: bool) -> None:
         async with AsyncExitStack() as place:
-            await place.enter_async_context(self._handled)
+            try:
+                if large and self._handled.locked():
+                    raise TimeoutError
+                async with asyncio.timeout(self._wait_s):
+                    await place.enter_async_context(self._handled)
+            except TimeoutError:
+                detail = {"detail": "too many requests at the same time; try again later"}
+                await JSONResponse(detail, 503, _CLOSE)(scope, receive, send)
+                return
 
             async def answer(message: Message) -> None:
                 await place.aclose()

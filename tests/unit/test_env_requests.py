@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from typing import Any
 
@@ -121,11 +122,17 @@ def test_mcp_answers_anything_with_an_error_of_json_rpc(
     assert "result" not in told
 
 
-def second_answer(app: ASGIApp) -> list[Message]:
-    """Messages to the second of two clients; there is one place, and the first reads nothing."""
+def second_answer(app: ASGIApp, body: bytes = b"", leaves_s: float = 9.0) -> list[Message]:
+    """Messages to the second of two clients; there is one place, and the first reads nothing.
+
+    Args:
+        app: application behind the limits.
+        body: body of the second request.
+        leaves_s: seconds after which the first client leaves.
+    """
 
     async def both() -> list[Message]:
-        limits = RequestLimits(app, handled=1)
+        limits = RequestLimits(app, handled=1, wait_s=0.05)
         sent: list[Message] = []
 
         async def send(message: Message) -> None:
@@ -135,21 +142,38 @@ def second_answer(app: ASGIApp) -> list[Message]:
             await asyncio.Event().wait()
 
         async def receive() -> Message:
-            raise AssertionError
+            return {"type": "http.request", "body": body, "more_body": False}
 
-        stuck = asyncio.create_task(limits(scope_of("/health", None), receive, unread))
+        async def stay() -> None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(leaves_s):
+                    await limits(scope_of("/health", None), receive, unread)
+
+        stuck = asyncio.create_task(stay())
         await asyncio.sleep(0)
-        await limits(scope_of("/health", None), receive, send)
+        await limits(scope_of("/health", len(body) or None), receive, send)
         stuck.cancel()
         return sent
 
     return asyncio.run(both())
 
 
-def test_requests_beyond_the_limit_are_refused_in_words() -> None:
-    start, body = second_answer(never)
+@pytest.mark.parametrize(("body", "leaves_s"), [(b"", 9.0), (b"{}", 0.01)])
+def test_requests_beyond_the_limit_are_refused_in_words(body: bytes, leaves_s: float) -> None:
+    start, text = second_answer(never, body, leaves_s)
     assert start["status"] == 503
-    assert "try again later" in body["body"].decode()
+    assert "try again later" in text["body"].decode()
+
+
+def test_a_request_without_a_body_waits_for_its_place() -> None:
+    async def once(scope: Scope, receive: Receive, send: Send) -> None:
+        if not started:
+            started.append(True)
+            await asyncio.Event().wait()
+        await echo(scope, receive, send)
+
+    started: list[bool] = []
+    assert second_answer(once, leaves_s=0.01)[0]["status"] == 200
 
 
 def test_an_answer_that_nobody_reads_keeps_no_place() -> None:
