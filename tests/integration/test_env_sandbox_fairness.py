@@ -303,6 +303,15 @@ def test_cells_that_take_turns_keep_their_limits_and_variables(box: SandboxHost)
     assert all(repl.run("s").stdout == f"{total}\n" for repl in repls)  # type: ignore[union-attr]
 
 
+def test_a_long_cell_runs_behind_the_server_and_short_cells(box: SandboxHost) -> None:
+    repl = box.open("")
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    repl.run("x = 1")
+    assert os.getpriority(os.PRIO_PROCESS, pid_of(repl)) == own
+    repl.run("import time\nwhile time.process_time() < 0.4: pass")
+    assert os.getpriority(os.PRIO_PROCESS, pid_of(repl)) == own + 5
+
+
 def test_a_worker_is_replaced_without_a_slot(
     box: SandboxHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -315,12 +324,6 @@ def test_a_worker_is_replaced_without_a_slot(
     for code in (SLEEP, "import os\nos._exit(3)", "import os\nos.write(3, b'junk' * 9)"):
         repl.run(code)
     assert free == [all_of_them] * 3
-
-
-def test_the_session_of_a_sleeper_waits_behind(box: SandboxHost) -> None:
-    session = object()
-    assert error_of(box.open("", session=session).run(SLEEP)) == "killed"
-    assert id(session) in box._shared.slots._deferred
 
 
 # --- descriptors

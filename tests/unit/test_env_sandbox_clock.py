@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from env.server.sandbox.clock import CellClock, Reading, has_schedstat
+from env.server.sandbox.clock import TICK_S, CellClock, Reading, has_schedstat
 
 START = Reading(0.0, None, "")
 
@@ -34,7 +34,7 @@ def test_a_stopped_cell_owns_nothing() -> None:
 
 
 def test_a_server_that_did_not_run_blames_nobody() -> None:
-    assert run((0.1, 0.0, 0.0, "S"), (30.1, 0.0, 0.0, "S")).own_s == pytest.approx(0.1)
+    assert run((0.1, 0.0, 0.0, "S"), (30.1, 0.0, 0.0, "S")).own_s == pytest.approx(TICK_S)
 
 
 def test_cpu_counts_even_while_the_server_did_not_run() -> None:

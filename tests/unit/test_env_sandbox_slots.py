@@ -1,67 +1,121 @@
-"""Slots for running cells: in turn, by lanes."""
+"""Slots for running cells are shared between sessions by time."""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
+from collections.abc import Callable
 
+from env.server.sandbox import slots as slots_module
 from env.server.sandbox.slots import Slots
 
 
-def order(slots: Slots, waiting: list[tuple[str, bool]]) -> list[str]:
-    """The order in which cells that queue in this order get the one slot."""
+class Clock:
+    """Seconds that only a cell's work moves."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def queued(slots: Slots, work: Callable[[], None]) -> threading.Thread:
+    """A thread that runs `work`, which waits for a slot."""
+    before = len(slots)
+    thread = threading.Thread(target=work)
+    thread.start()
+    while len(slots) == before:
+        time.sleep(0.001)
+    return thread
+
+
+def order(slots: Slots, clock: Clock, waiting: list[tuple[str, float]]) -> list[str]:
+    """The order in which cells get the one slot.
+
+    Args:
+        slots: one slot.
+        clock: its clock.
+        waiting: session of each cell that queues, and the seconds that it runs.
+    """
     got: list[str] = []
+    turn = slots.enter("holder")
 
-    def cell(session: str, background: bool) -> None:
-        slots.enter(session, background)
+    def cell(session: str, seconds: float) -> None:
+        turn = slots.enter(session)
         got.append(session)
-        slots.leave()
+        clock.seconds += seconds
+        slots.leave(turn)
 
-    slots.enter("holder")
-    threads = []
-    for session, background in waiting:
-        thread = threading.Thread(target=cell, args=(session, background))
-        before = len(slots)
-        thread.start()
-        while len(slots) == before:
-            time.sleep(0.001)
-        threads.append(thread)
-    slots.leave()
+    threads = [queued(slots, lambda of=of: cell(*of)) for of in waiting]
+    slots.leave(turn)
     for thread in threads:
         thread.join(timeout=5.0)
     return got
 
 
 def test_sessions_take_turns_however_many_cells_one_of_them_has() -> None:
-    waiting = [("a", False)] * 3 + [("b", False), ("c", False)]
-    assert order(Slots(1), waiting) == ["a", "b", "c", "a", "a"]
+    clock = Clock()
+    waiting = [("a", 1.0)] * 3 + [("b", 1.0), ("c", 1.0)]
+    assert order(Slots(1, clock), clock, waiting) == ["a", "b", "c", "a", "a"]
 
 
-def test_the_front_lane_comes_first_and_the_background_never_starves() -> None:
-    got = order(Slots(1), [("slow", True)] * 2 + [(f"{n}", False) for n in range(8)])
-    assert got[0] == "0"
-    assert "slow" in got[:4]
-    assert got.count("slow") == 2
+def test_a_session_waits_until_the_others_have_had_as_much_time() -> None:
+    clock = Clock()
+    waiting = [("long", 1.0), ("long", 1.0)] + [("short", 0.3)] * 6
+    got = order(Slots(1, clock), clock, waiting)
+    assert got == ["long", *["short"] * 4, "long", *["short"] * 2]
 
 
-def test_the_next_cell_of_a_session_that_slept_in_a_slot_waits_behind() -> None:
+def test_a_session_saves_nothing_while_it_is_away() -> None:
+    clock = Clock()
+    slots = Slots(1, clock)
+    order(slots, clock, [("busy", 5.0), ("busy", 5.0)])
+    waiting = [("away", 1.0)] * 3 + [("new", 1.0)] * 3
+    assert order(slots, clock, waiting) == ["away", "new"] * 3
+
+
+def test_a_cell_gives_way_to_sessions_that_are_behind_and_to_no_others() -> None:
+    clock = Clock()
+    slots = Slots(1, clock)
+    turn = slots.enter("long")
+    clock.seconds += 0.1
+    assert not slots.is_over(turn)  # nobody waits
+
+    ran: Counter[str] = Counter()
+
+    def short() -> None:
+        for _ in range(3):
+            turn = slots.enter("short")
+            clock.seconds += 0.3
+            ran["short"] += 1
+            slots.leave(turn)
+
+    thread = queued(slots, short)
+    assert slots.is_over(turn)
+    slots.give_way(turn)
+    assert ran["short"] == 1
+    assert not slots.is_over(turn)
+    clock.seconds += 0.3
+    assert slots.is_over(turn)
+    slots.leave(turn)
+    thread.join(timeout=5.0)
+
+
+def test_ever_new_sessions_leave_nothing_behind() -> None:
     slots = Slots(1)
-    slots.defer("asleep")
-    assert order(slots, [("asleep", False), ("b", False), ("asleep", False)]) == [
-        "b",
-        "asleep",
-        "asleep",
-    ]
+    for number in range(2 * slots_module._REMEMBERED):
+        slots.leave(slots.enter(f"session {number}"))
+    assert len(slots._spent) <= slots_module._REMEMBERED
 
 
 def test_free_slots_need_no_waiting_and_no_more_cells_run_than_there_are() -> None:
     slots = Slots(2)
+    first = slots.enter("a")
     slots.enter("a")
-    slots.enter("a", background=True)
-    assert not slots.wanted
     entered = threading.Event()
-    threading.Thread(target=lambda: (slots.enter("b"), entered.set())).start()
+    queued(slots, lambda: (slots.enter("b"), entered.set()))
     assert not entered.wait(0.05)
-    assert slots.wanted
-    slots.leave()
+    slots.leave(first)
     assert entered.wait(5.0)

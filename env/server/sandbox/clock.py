@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-TICK_S = 0.1
+TICK_S = 0.03
 """Seconds between two readings of a cell that runs."""
 _LATE_S = 0.4
 """A reading that is later than this after its tick means that the server did not run."""

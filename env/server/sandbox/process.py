@@ -16,6 +16,9 @@ from env.server.sandbox.memory import Holding
 from env.server.sandbox.spawner import Spawner
 from env.server.sandbox.wire import Inbox, WireFrame
 
+_LONG_NICE = 5
+"""Nice value of a long cell, above the server's: it still gets 2 s of CPU beside 8 busy loops."""
+
 
 class WorkerGoneError(Exception):
     """The channel is closed: the process is dead or dying."""
@@ -38,6 +41,7 @@ class WorkerProcess:
         self._poll.register(self._channel, select.POLLIN)
         self._guard = threading.Lock()
         self._reaped = False
+        self._lowered = False
         self._meter: usage.Meter | None = None
         self.reading_s = 0.0
         """Wall seconds that the host spent reading its messages."""
@@ -74,6 +78,15 @@ class WorkerProcess:
         """Kill it; the thread that uses it sees a closed channel."""
         with contextlib.suppress(SandboxError):
             self.signal(signal.SIGKILL)
+
+    def lower(self) -> None:
+        """Lower its priority for the rest of its life: server and short cells come first."""
+        with self._guard:
+            if not self._reaped and not self._lowered:
+                self._lowered = True
+                nice = os.getpriority(os.PRIO_PROCESS, 0) + _LONG_NICE
+                with contextlib.suppress(OSError):  # it is gone
+                    os.setpriority(os.PRIO_PROCESS, self.pid, nice)
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal.

@@ -29,7 +29,7 @@ from env.server.sandbox.results import (
     cell_done,
     sub_call,
 )
-from env.server.sandbox.slots import FRONT_CPU_S, Slots
+from env.server.sandbox.slots import Slots, Turn
 from env.server.sandbox.spawner import Spawner
 from env.server.sandbox.usage import MemoryUsage, usage
 from env.server.sandbox.wire import BadFrameError, JSONValue, characters, pack
@@ -44,6 +44,8 @@ _GIVE_UP_S = 60.0
 _NUDGE_S = 0.1
 """Seconds between two soft signals: a callback may swallow one."""
 _START_S = 30.0
+_LONG_CPU_S = 0.1
+"""CPU seconds after which a cell gets a lower priority."""
 
 
 @dataclass
@@ -54,7 +56,6 @@ class _Cell:
     cpu_start: float
     cpu_s: float = 0.0
     clock: CellClock = field(default_factory=CellClock)
-    background: bool = False
     reading_s: float = 0.0
     """Value of the worker's `reading_s` at the clock's last tick."""
     soft: CellError | None = None
@@ -193,27 +194,27 @@ class Repl:
         A worker that will be replaced gives the slot back first: cells of other sessions need not
         wait for a fork.
         """
-        self._slots.enter(self._session, cell.background)
+        turn = self._slots.enter(self._session)
         try:
             # No reading of the kernel's figures: a short cell ends before anybody needs them.
             cell.clock.resume(time.monotonic(), clock.Reading(worker.cpu_s(), None, ""))
             cell.reading_s = worker.reading_s
             worker.signal(signal.SIGCONT)
-            result = self._converse(worker, cell, message)
+            result = self._converse(worker, cell, message, turn)
             worker.signal(signal.SIGSTOP)
             return result
         except (BadFrameError, _HardLimitError, _StarvedError):
             worker.kill()
             raise
         finally:
-            self._slots.leave()
+            self._slots.leave(turn)
 
     def _converse(
-        self, worker: WorkerProcess, cell: _Cell, message: bytes
+        self, worker: WorkerProcess, cell: _Cell, message: bytes, turn: Turn
     ) -> tuple[CellDone | SubCall, bool]:
-        worker.send(message, lambda: self._budget(worker, cell, sending=True))
+        worker.send(message, lambda: self._budget(worker, cell, turn, sending=True))
         while True:
-            frame = worker.receive(lambda: self._budget(worker, cell))
+            frame = worker.receive(lambda: self._budget(worker, cell, turn))
             if frame.number != cell.number:
                 raise BadFrameError("a message of another cell")
             if frame.kind == "final":
@@ -235,17 +236,20 @@ class Repl:
             else:
                 raise BadFrameError("a message out of order")
 
-    def _budget(self, worker: WorkerProcess, cell: _Cell, sending: bool = False) -> float:
+    def _budget(
+        self, worker: WorkerProcess, cell: _Cell, turn: Turn, sending: bool = False
+    ) -> float:
         """Enforce the limits; return the seconds until the next check.
 
         Args:
             worker: the cell's worker.
             cell: the cell that runs.
+            turn: its use of a slot.
             sending: whether the worker must read now.
         """
         now = time.monotonic()
         if cell.clock.due(now):
-            self._tick(worker, cell, now, sending)
+            self._tick(worker, cell, turn, now, sending)
         cpu = worker.cpu_s() - cell.cpu_start
         cell.cpu_s = max(cell.cpu_s, cpu)
         own = cell.clock.own_s
@@ -266,8 +270,10 @@ class Repl:
         worker.signal(signal.SIGALRM)
         return _NUDGE_S
 
-    def _tick(self, worker: WorkerProcess, cell: _Cell, now: float, sending: bool) -> None:
-        """Look at a cell that runs for longer: its clock, its memory, its lane."""
+    def _tick(
+        self, worker: WorkerProcess, cell: _Cell, turn: Turn, now: float, sending: bool
+    ) -> None:
+        """Look at a cell that runs for longer: its clock, its memory, its slot."""
         memory = usage(worker.pid)
         reading = clock.read(worker.pid, worker.cpu_s(), memory.state if memory else "")
         # A blocked `write` does not count as sleep: the host drains it at once.
@@ -275,14 +281,13 @@ class Repl:
         cell.clock.tick(now, reading, worker.reading_s - cell.reading_s, idle)
         cell.reading_s = worker.reading_s
         if cell.clock.asleep:
-            self._slots.defer(self._session)
             raise BadFrameError("it reads the channel, and nobody owes it an answer")
         self._weigh(worker, memory)
-        cell.background = cell.background or reading.cpu_s - cell.cpu_start > FRONT_CPU_S
-        if cell.background and cell.clock.may_yield and self._slots.wanted:
+        if reading.cpu_s - cell.cpu_start > _LONG_CPU_S:
+            worker.lower()
+        if cell.clock.may_yield and self._slots.is_over(turn):
             worker.signal(signal.SIGSTOP)
-            self._slots.leave()
-            self._slots.enter(self._session, background=True)
+            self._slots.give_way(turn)
             cell.clock.resume(time.monotonic(), clock.read(worker.pid, worker.cpu_s()))
             worker.signal(signal.SIGCONT)
 

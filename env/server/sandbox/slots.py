@@ -1,46 +1,34 @@
-"""The right to run a cell: a bounded number of slots, dealt to sessions in turn.
+"""The right to run a cell: a bounded number of slots, shared between sessions by time.
 
-A cell begins in the front lane, where most cells end within milliseconds. A longer one moves to
-the background lane, and gives its slot back whenever another cell waits.
+A free slot goes to the waiting session that has held slots for the least time. A session that was
+away gets no more than the others for it. A long cell is measured now and then, and gives its slot
+back if another session is behind. So a session that computes or sleeps without end takes as much
+as each other session that waits.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict, deque
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
-FRONT_CPU_S = 0.1
-"""CPU seconds of a cell in the front lane."""
-_BACKGROUND_SHARE = 4
-"""Every so many grants, the background lane comes first, so that it never starves."""
-
-_DEFERRED = 4096
-"""Sessions that are remembered; one that has ended is forgotten with all others."""
+_REMEMBERED = 4096
+"""Sessions whose time is kept; one that has ended is forgotten with all others."""
 
 
-class _Waiter:
-    def __init__(self) -> None:
-        self.granted = threading.Event()
+@dataclass(eq=False)
+class Turn:
+    """A cell's use of a slot, or its wait for one.
 
+    Args:
+        session: who pays for it.
+    """
 
-class _Lane:
-    """Waiting cells by session; each grant takes the first of the next session."""
-
-    def __init__(self) -> None:
-        self._sessions: OrderedDict[object, deque[_Waiter]] = OrderedDict()
-
-    def __len__(self) -> int:
-        return sum(map(len, self._sessions.values()))
-
-    def add(self, session: object, waiter: _Waiter) -> None:
-        self._sessions.setdefault(session, deque()).append(waiter)
-
-    def take(self) -> _Waiter:
-        session, waiters = self._sessions.popitem(last=False)
-        waiter = waiters.popleft()
-        if waiters:
-            self._sessions[session] = waiters  # behind all others
-        return waiter
+    session: int
+    since: float = 0.0
+    """Time of its start or of its last payment."""
+    granted: threading.Event = field(default_factory=threading.Event)
 
 
 class Slots:
@@ -48,62 +36,71 @@ class Slots:
 
     Args:
         count: slots, at least 1.
+        now: seconds of a monotonic clock.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
         self._lock = threading.Lock()
         self._free = count
-        self._front = _Lane()
-        self._background = _Lane()
-        self._grants = 0
-        self._deferred: set[int] = set()
+        self._waiting: list[Turn] = []
+        self._spent: dict[int, float] = {}
+        """Seconds of each session, counted from a common level that rises."""
+        self._level = 0.0
+        """Seconds of the session that got the last slot: nobody who waits is further behind."""
 
-    def enter(self, session: object, background: bool = False) -> None:
-        """Wait for a slot.
+    def enter(self, session: object) -> Turn:
+        """Wait for a slot; `session` pays for it."""
+        turn = Turn(id(session))
+        self._wait(turn)
+        return turn
 
-        Args:
-            session: whose turn it is; sessions get slots in turn.
-            background: the lane.
-        """
+    def leave(self, turn: Turn) -> None:
+        """Give the slot back, and pay for it."""
         with self._lock:
-            if id(session) in self._deferred:
-                self._deferred.remove(id(session))
-                background = True
-            if self._free and not self._front and not self._background:
-                self._free -= 1
-                return
-            waiter = _Waiter()
-            (self._background if background else self._front).add(session, waiter)
-            self._grant()
-        waiter.granted.wait()
-
-    def defer(self, session: object) -> None:
-        """Put the session's next cell into the background lane: the last one held a slot asleep."""
-        with self._lock:
-            if len(self._deferred) >= _DEFERRED:
-                self._deferred.clear()
-            self._deferred.add(id(session))
-
-    def leave(self) -> None:
-        """Give the slot back."""
-        with self._lock:
+            self._pay(turn)
             self._free += 1
             self._grant()
+
+    def is_over(self, turn: Turn) -> bool:
+        """Pay for a slot that is in use; return whether a session that waits is further behind."""
+        with self._lock:
+            self._pay(turn)
+            mine = self._seconds(turn)
+            return any(self._seconds(waiting) < mine for waiting in self._waiting)
+
+    def give_way(self, turn: Turn) -> None:
+        """Give the slot back, and wait for one again."""
+        self.leave(turn)
+        self._wait(turn)
 
     def __len__(self) -> int:
         """Number of cells that wait for a slot."""
         with self._lock:
-            return len(self._front) + len(self._background)
+            return len(self._waiting)
 
-    @property
-    def wanted(self) -> bool:
-        """Whether a cell waits for a slot."""
-        return bool(self._front or self._background)
+    def _wait(self, turn: Turn) -> None:
+        turn.granted.clear()
+        with self._lock:
+            self._waiting.append(turn)
+            self._grant()
+        turn.granted.wait()
+        turn.since = self._now()
+
+    def _seconds(self, turn: Turn) -> float:
+        return max(self._level, self._spent.get(turn.session, 0.0))
+
+    def _pay(self, turn: Turn) -> None:
+        now = self._now()
+        if len(self._spent) >= _REMEMBERED:
+            self._spent.clear()
+        self._spent[turn.session] = self._seconds(turn) + now - turn.since
+        turn.since = now
 
     def _grant(self) -> None:
-        while self._free and (self._front or self._background):
-            self._grants += 1
-            turn = self._grants % _BACKGROUND_SHARE == 0
-            behind = self._background and (turn or not self._front)
+        while self._free and self._waiting:
+            turn = min(self._waiting, key=self._seconds)
+            self._waiting.remove(turn)
+            self._level = self._seconds(turn)
             self._free -= 1
-            (self._background if behind else self._front).take().granted.set()
+            turn.granted.set()
