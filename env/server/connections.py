@@ -8,6 +8,7 @@ hands it uvicorn's configuration. Under another server, only the checks of the a
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import logging
 import os
 import resource
@@ -46,6 +47,8 @@ _FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nContent-Length: 51\r\n"
     b"Connection: close\r\n\r\nthis server has no free descriptor; try again later"
 )
+_TRIM_S = 5.0
+"""Seconds after which memory that messages took goes back to the system."""
 _PATIENCE_S = {"ws_ping_interval": 30.0, "ws_ping_timeout": 300.0}
 """Least times of pings: a policy that uses every core may answer one late."""
 _OUT_OF_DESCRIPTORS = "socket.accept() out of system resource"
@@ -115,9 +118,13 @@ class Connections:
         """Close late connections, once a second, until cancelled."""
         self._loop = asyncio.get_running_loop()
         self._loop.set_exception_handler(self._on_error)
+        trimmed = self._now()
         while True:
             await asyncio.sleep(min(1.0, self._request_s / 2))
             self._tick()
+            if self._now() - trimmed > _TRIM_S:
+                trimmed = self._now()
+                _trim()
 
     def _tick(self) -> None:
         self._note()
@@ -188,6 +195,11 @@ class Connections:
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
+
+
+def _trim() -> None:
+    with suppress(AttributeError):  # a C library without it
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 class _Refusal(asyncio.Protocol):

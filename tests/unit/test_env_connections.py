@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -178,6 +179,26 @@ def test_a_connection_without_a_descriptor_reads_why(few: list[bool]) -> None:
     assert f"Content-Length: {len(words)}" in head.decode()
     assert b"try again later" in words
     assert transport.is_closing()
+
+
+def test_freed_memory_goes_back_to_the_system_from_time_to_time(
+    monkeypatch: pytest.MonkeyPatch, few: list[bool]
+) -> None:
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+    async def story() -> tuple[int, int]:
+        watch = asyncio.create_task(Server(request_s=0.1).connections.watch())
+        texts = [bytes(4_000) for _ in range(20_000)]
+        kept = texts.pop()  # freed memory below it stays in the process
+        del texts
+        before = resident()
+        await asyncio.sleep(0.3)
+        watch.cancel()
+        return before - resident(), len(kept)
+
+    monkeypatch.setattr(connections, "_TRIM_S", 0.0)
+    assert asyncio.run(story())[0] > 40 << 20
 
 
 def test_relieve_closes_the_older_half_from_another_thread(few: list[bool]) -> None:
