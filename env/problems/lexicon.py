@@ -1,0 +1,47 @@
+"""Benchmarks of the world `fields`, and the field of each: knowledge that no document states.
+
+A name is two three-letter syllables around an "a", such as "Toxalim". So no benchmark is a method,
+two names differ in at least two letters, and a syllable says nothing about the field. The order is
+fixed: a larger lexicon holds all names of a smaller one.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from env.problems.names import FIRST, SECOND
+
+FIELDS = ("audio", "code", "maths", "music", "speech", "text", "video", "vision")
+MOST = len(FIRST) * len(SECOND)
+"""Largest lexicon."""
+
+_UNTAUGHT_EVERY = 6
+
+
+def lexicon(size: int) -> dict[str, str]:
+    """Field of each benchmark; each field has the same number of names.
+
+    Args:
+        size: number of names, a multiple of 8.
+
+    Raises:
+        ValueError: `size` is not a multiple of 8, or there are not so many names.
+    """
+    if size % len(FIELDS) or not 0 < size <= MOST:
+        raise ValueError(f"a lexicon has 8 to {MOST} names, a multiple of 8, not {size}")
+    rng = Random("lexicon")
+    fields: list[str] = []
+    while len(fields) < size:
+        fields += rng.sample(FIELDS, len(FIELDS))
+    return {_name(number): field for number, field in enumerate(fields[:size])}
+
+
+def untaught(size: int) -> frozenset[str]:
+    """Names of `lexicon(size)` that the warm start never shows; a sixth of them."""
+    return frozenset(_name(number) for number in range(_UNTAUGHT_EVERY - 1, size, _UNTAUGHT_EVERY))
+
+
+def _name(number: int) -> str:
+    first = FIRST[number % len(FIRST)]
+    second = SECOND[(number + number // len(FIRST)) % len(SECOND)]
+    return f"{first.capitalize()}a{second}"

@@ -1,0 +1,50 @@
+"""The lexicon: names of one shape, evenly over the fields, the same in each process."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import combinations
+
+import pytest
+
+from env.problems import names
+from env.problems.lexicon import FIELDS, MOST, lexicon, untaught
+
+
+def test_names_are_distinct_and_no_methods() -> None:
+    every = lexicon(MOST)
+    assert len(every) == MOST
+    assert not set(every) & set(names.NAMES)
+    assert all(name.isalpha() and len(name) == 7 and name[3] == "a" for name in every)
+
+
+def test_no_typo_turns_a_name_into_another_one() -> None:
+    for one, other in combinations(lexicon(512), 2):
+        assert sum(a != b for a, b in zip(one, other, strict=True)) >= 2
+
+
+def test_fields_have_the_same_number_of_names_taught_or_not() -> None:
+    every = lexicon(512)
+    assert set(Counter(every.values()).values()) == {512 // len(FIELDS)}
+    held = Counter(every[name] for name in untaught(512))
+    assert 0.15 <= len(untaught(512)) / 512 <= 0.20
+    assert min(held[field] for field in FIELDS) >= 5
+
+
+def test_a_larger_lexicon_holds_a_smaller_one() -> None:
+    small, large = lexicon(256), lexicon(1024)
+    assert small.items() <= large.items()
+    assert untaught(256) == untaught(1024) & small.keys()
+
+
+def test_a_syllable_says_nothing_about_the_field() -> None:
+    by_first: dict[str, Counter[str]] = {}
+    for name, field in lexicon(1024).items():
+        by_first.setdefault(name[:3], Counter())[field] += 1
+    assert max(max(c.values()) / sum(c.values()) for c in by_first.values()) < 0.5
+
+
+@pytest.mark.parametrize("size", [0, 4, 100, MOST + 8])
+def test_a_size_that_cannot_be_had_is_refused(size: int) -> None:
+    with pytest.raises(ValueError, match="a multiple of 8"):
+        lexicon(size)
