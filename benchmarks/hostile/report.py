@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 QUIET = "none"
 """Name of the phase without attackers."""
 CPU_SHARE = 1 / 2
-"""Least honest episodes per CPU second of server and sandbox, as a share of the quiet phase."""
+"""Least honest episodes per CPU second of server and sandbox, as a share of the quiet phases."""
 WALL_SHARE = 1 / 3
 """The same per second of wall time."""
 LATENCY_S = 1.0
@@ -77,7 +77,7 @@ class PhaseRow:
 
 
 def promises(quiet: PhaseRow, row: PhaseRow) -> dict[str, bool]:
-    """Whether each promise held in a phase, compared with the phase without attackers."""
+    """Whether each promise held in a phase, compared with phases without attackers."""
     return {
         "the server lives": row.lived,
         "memory below its limit": row.lived and row.total_mb < row.limit_mb,
@@ -131,13 +131,23 @@ def _cells(row: PhaseRow) -> list[str]:
 
 def verdicts(rows: Sequence[PhaseRow]) -> tuple[str, bool]:
     """Table of the promises with the phases that broke them; whether all held."""
-    quiet = next(row for row in rows if row.attackers == QUIET)
-    kept = {row.attackers: promises(quiet, row) for row in rows}
+    quiet = _together([row for row in rows if row.attackers == QUIET])
+    kept = [(row.attackers, promises(quiet, row)) for row in rows]
     lines = []
-    for promise in kept[QUIET]:
-        broken = [name for name, held in kept.items() if not held[promise]]
+    for promise in kept[0][1]:
+        broken = [name for name, held in kept if not held[promise]]
         lines.append((promise, "**broken**: " + ", ".join(broken) if broken else "held"))
     return markdown(("promise", "result"), lines), all(line[1] == "held" for line in lines)
+
+
+def _together(rows: Sequence[PhaseRow]) -> PhaseRow:
+    """The same phase, played several times because the speed of a machine changes."""
+    return replace(
+        rows[0],
+        seconds=sum(row.seconds for row in rows),
+        episodes=sum(row.episodes for row in rows),
+        cpu_s=sum(row.cpu_s for row in rows),
+    )
 
 
 def causes(rows: Sequence[PhaseRow]) -> str:

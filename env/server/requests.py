@@ -1,4 +1,4 @@
-"""Limits of HTTP requests: size and time of a body, number of requests, and MCP.
+"""Limits of HTTP requests: size and time of a body, number and rate of requests, and MCP.
 
 A body is read whole, checked, and then handed on, so that no route waits for a slow client.
 `POST /mcp` is answered here: this environment has no MCP, and OpenEnv's route makes sessions.
@@ -30,6 +30,11 @@ _BODIES, _HANDLED = 16, 64
 
 A route has done its work when its answer begins: a client that reads nothing blocks no other.
 """
+_PER_S, _BURST, _PACED_S = 50.0, 64, 10.0
+"""POST requests a second, those that come at once before it holds, and seconds of a delay.
+
+Clients play over a WebSocket and need no POST. A flood of them waits here, at no cost.
+"""
 _CLOSE = {"connection": "close"}
 
 
@@ -49,6 +54,7 @@ class RequestLimits:
         body_s: seconds for a whole body.
         handled: requests that routes work on at the same time.
         wait_s: seconds that a request without a body waits beyond that number.
+        per_s: POST requests a second.
     """
 
     def __init__(
@@ -57,8 +63,11 @@ class RequestLimits:
         body_s: float = _BODY_S,
         handled: int = _HANDLED,
         wait_s: float = _WAIT_S,
+        per_s: float = _PER_S,
     ) -> None:
         self._app = app
+        self._interval_s = 1 / per_s
+        self._next_s = 0.0
         self._body_s, self._wait_s = body_s, wait_s
         self._bodies = asyncio.Semaphore(_BODIES)
         self._handled = asyncio.Semaphore(handled)
@@ -71,6 +80,8 @@ class RequestLimits:
         path = scope["path"].removeprefix(scope.get("root_path", ""))
         is_mcp = path == "/mcp" and scope["method"] == "POST"
         try:
+            if scope["method"] == "POST":
+                await self._pace()
             if len(path) > _PATH_CHARS:
                 raise _Refused(414, f"a path has at most {_PATH_CHARS} characters")
             body = await self._body(scope, receive, _MCP_BYTES if is_mcp else _BODY_BYTES)
@@ -87,6 +98,16 @@ class RequestLimits:
                 return
             answer = _no_mcp(body, {})
         await answer(scope, receive, send)
+
+    async def _pace(self) -> None:
+        now = asyncio.get_running_loop().time()
+        self._next_s = max(self._next_s, now - _BURST * self._interval_s)
+        late = self._next_s - now
+        if late > _PACED_S:
+            raise _Refused(503, "too many requests a second; try again later")
+        self._next_s += self._interval_s
+        if late > 0:
+            await asyncio.sleep(late)
 
     async def _body(self, scope: Scope, receive: Receive, limit: int) -> bytes:
         headers = dict(scope["headers"])

@@ -56,6 +56,13 @@ def test_a_phase_that_costs_little_keeps_every_promise() -> None:
     assert "broken" not in table
 
 
+def test_phases_are_compared_with_all_quiet_ones() -> None:
+    faster = dataclasses.replace(QUIET, episodes=300)  # 10 episodes a CPU second in the mean
+    slow = dataclasses.replace(KEPT, episodes=88, cpu_s=22.0)
+    assert report.verdicts([QUIET, slow])[1]
+    assert not report.verdicts([QUIET, slow, faster])[1]
+
+
 @pytest.mark.parametrize(
     ("change", "promise"),
     [

@@ -178,3 +178,31 @@ def test_a_request_without_a_body_waits_for_its_place() -> None:
 
 def test_an_answer_that_nobody_reads_keeps_no_place() -> None:
     assert second_answer(echo)[0]["status"] == 200
+
+
+def test_a_flood_of_posts_is_delayed_and_a_burst_is_not() -> None:
+    async def story() -> tuple[list[float], int]:
+        limits = RequestLimits(echo, per_s=100.0)
+        started = asyncio.get_running_loop().time()
+        took: list[float] = []
+        statuses: list[int] = []
+
+        async def receive() -> Message:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                took.append(asyncio.get_running_loop().time() - started)
+                statuses.append(message["status"])
+
+        each = [limits(scope_of("/health", None), receive, send) for _ in range(1100)]
+        waiting = asyncio.gather(*each)
+        await asyncio.sleep(0.3)
+        waiting.cancel()
+        return took, statuses.count(503)
+
+    took, refused = asyncio.run(story())
+    served = len(took) - refused
+    assert refused == pytest.approx(1100 - 64 - 1000, abs=5)  # those later than ten seconds
+    assert sorted(took)[60] < 0.2
+    assert 64 <= served < 64 + 50

@@ -44,7 +44,7 @@ _GIVE_UP_S = 60.0
 _NUDGE_S = 0.1
 """Seconds between two soft signals: a callback may swallow one."""
 _START_S = 30.0
-_LONG_CPU_S = 0.1
+_LONG_CPU_S = 0.03
 """CPU seconds after which a cell gets a lower priority."""
 
 
