@@ -110,7 +110,14 @@ class RLMEnv(EnvClient[RLMAction, RLMObservation, RLMState]):
         self._episode_socket: object | None = None
 
     async def _connect_async(self) -> EnvClient[RLMAction, RLMObservation, RLMState]:
-        await super()._connect_async()
+        try:
+            await super()._connect_async()
+        except ConnectionError as error:
+            response = getattr(error.__cause__, "response", None)
+            if body := getattr(response, "body", None):
+                words = body.decode(errors="replace")[:200]
+                raise ConnectionError(f"{self.base_url}: {words}") from None
+            raise
         try:
             await _check_server(str(self.base_url), self._connect_timeout)
         except (ConnectionError, RefusedError):

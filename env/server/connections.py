@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 _REQUEST_S = 10.0
 """Seconds that a connection may be open without a request."""
+_REFUSAL_S = 1.0
+"""Seconds for the first bytes of a connection that is refused."""
 _HANDSHAKE_S = 100.0
 """Seconds after which a connection never arrives: asyncio ends a TLS handshake sooner."""
 _WAITING = 2048
@@ -176,6 +178,8 @@ class Connections:
             if not _arrives(protocol):
                 del self._waiting[protocol]
                 if protocol in self._live and _waits(protocol):
+                    if getattr(protocol, "cycle", protocol) is None:
+                        protocol.transport.write(_FULL)  # its request may be on its way
                     protocol.transport.abort()
                     dropped += 1
         return dropped
@@ -203,13 +207,19 @@ def _trim() -> None:
 
 
 class _Refusal(asyncio.Protocol):
-    """A connection that there is no descriptor for."""
+    """A connection that there is no descriptor for: any request is answered with the reason."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Say so, whatever the client wants, and close it."""
+        """Wait for the request; after an answer that comes sooner, the kernel drops both."""
         assert isinstance(transport, asyncio.WriteTransport)
-        transport.write(_FULL)
-        transport.close()
+        self._transport = transport
+        asyncio.get_running_loop().call_later(_REFUSAL_S, transport.close)
+
+    def data_received(self, data: bytes) -> None:
+        """Answer the first part of the request."""
+        if not self._transport.is_closing():
+            self._transport.write(_FULL)
+            self._transport.close()
 
 
 class ServerLimits:

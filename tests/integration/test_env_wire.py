@@ -19,6 +19,7 @@ from env.client import RLMEnv, Sessions, check_wire
 from env.errors import EpisodeError, RefusedError
 from env.models import WIRE_VERSION, FrameTurn, RLMAction, RLMObservation
 from env.problems.store import ProblemStore
+from env.server.connections import _Refusal
 from env.settings import rules
 from tasks.config import Params
 from tasks.deployment.checks import metadata
@@ -466,6 +467,17 @@ def test_a_server_of_another_wire_version_is_refused_with_both_and_the_fix(old_s
         metadata(old_server)
     with pytest.raises(RefusedError, match=f"version 3, this client {WIRE_VERSION}"):
         check_wire("here", {"wire_version": 3})
+
+
+def test_a_client_shows_why_a_server_takes_no_connection() -> None:
+    async def story() -> None:
+        made = await asyncio.get_running_loop().create_server(_Refusal, "127.0.0.1", 0)
+        async with made:
+            port = made.sockets[0].getsockname()[1]
+            with pytest.raises(ConnectionError, match="has no free descriptor; try again later"):
+                await RLMEnv(f"http://127.0.0.1:{port}").connect()
+
+    asyncio.run(story())
 
 
 def test_metadata_names_the_enforced_layers(server_url: str, server_params: Params) -> None:

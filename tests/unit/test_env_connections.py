@@ -24,6 +24,10 @@ class Fake:
         self.live.add(self)
         self.closing = False
         self.unsent = 0
+        self.sent = b""
+
+    def write(self, data: bytes) -> None:
+        self.sent += data
 
     def abort(self) -> None:
         self.live.discard(self)
@@ -146,7 +150,11 @@ def test_the_oldest_make_room_when_descriptors_are_few(few: list[bool]) -> None:
         busy, *waiting = server.accepts(4)
         busy.cycle = SimpleNamespace(response_complete=False)
         few[0] = True
-        return server.live([busy, *waiting]), server.live([busy, *waiting, *server.accepts(2)])
+        before = server.live([busy, *waiting])
+        after = server.live([busy, *waiting, *server.accepts(2)])
+        told = [b"try again later" in protocol.sent for protocol in (busy, *waiting)]
+        assert told == [False, True, True, False]  # their requests may be on their way
+        return before, after
 
     before, after = asyncio.run(story())
     assert all(before)
@@ -170,7 +178,11 @@ def test_a_connection_without_a_descriptor_reads_why(few: list[bool]) -> None:
     async def story() -> Transport:
         few[0] = True
         transport = Transport()
-        Server().accepts()[0].connection_made(transport)
+        refusal = Server().accepts()[0]
+        refusal.connection_made(transport)
+        assert not transport.sent  # the kernel would drop it with the unread request
+        refusal.data_received(b"GET / HTTP/1.1\r\n")
+        refusal.data_received(b"\r\n")
         return transport
 
     transport = asyncio.run(story())
