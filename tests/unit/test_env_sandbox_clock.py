@@ -28,6 +28,13 @@ def test_waiting_for_a_processor_is_not_its_own_time() -> None:
     assert clock.wall_s == pytest.approx(0.3)
 
 
+def test_a_wait_that_goes_on_is_not_its_own_time() -> None:
+    """The kernel counts a wait when it is over: here one of two seconds, in the last reading."""
+    ticks = [(0.05 * n, 0.0, 0.0, "R") for n in range(1, 40)]
+    clock = run(*ticks, (2.05, 0.04, 2.0, "R"), (2.1, 0.05, 2.0, "S"))
+    assert clock.own_s == pytest.approx(0.04 + 0.05)
+
+
 def test_a_stopped_cell_owns_nothing() -> None:
     ticks = [(0.1 * n, 0.0, 0.0, "T") for n in range(1, 200)]
     assert run(*ticks).own_s == 0.0

@@ -24,7 +24,7 @@ class Clock:
 def queued(slots: Slots, work: Callable[[], None]) -> threading.Thread:
     """A thread that runs `work`, which waits for a slot."""
     before = len(slots)
-    thread = threading.Thread(target=work)
+    thread = threading.Thread(target=work, daemon=True)
     thread.start()
     while len(slots) == before:
         time.sleep(0.001)
@@ -76,6 +76,17 @@ def test_a_session_saves_nothing_while_it_is_away() -> None:
     assert order(slots, clock, waiting) == ["away", "new"] * 3
 
 
+def test_ever_new_sessions_do_not_starve_one_that_is_ahead() -> None:
+    clock = Clock()
+    slots = Slots(1, clock)
+    turn = slots.enter("honest")
+    clock.seconds += 0.3
+    slots.leave(turn)
+    waiting = [(f"new {n}", 0.03) for n in range(200)]
+    got = order(slots, clock, [*waiting[:20], ("honest", 0.3), *waiting[20:]])
+    assert "honest" in got[:150]
+
+
 def test_a_cell_gives_way_to_sessions_that_are_behind_and_to_no_others() -> None:
     clock = Clock()
     slots = Slots(1, clock)
@@ -93,6 +104,7 @@ def test_a_cell_gives_way_to_sessions_that_are_behind_and_to_no_others() -> None
             slots.leave(turn)
 
     thread = queued(slots, short)
+    clock.seconds += 0.03
     assert slots.is_over(turn)
     slots.give_way(turn)
     assert ran["short"] == 1
@@ -108,6 +120,7 @@ def test_ever_new_sessions_leave_nothing_behind() -> None:
     for number in range(2 * slots_module._REMEMBERED):
         slots.leave(slots.enter(f"session {number}"))
     assert len(slots._spent) <= slots_module._REMEMBERED
+    assert min(slots._spent.values()) > 0
 
 
 def test_free_slots_need_no_waiting_and_no_more_cells_run_than_there_are() -> None:

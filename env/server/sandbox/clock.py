@@ -90,7 +90,9 @@ class CellClock:
         self._computed = cpu >= _ASLEEP_CPU_S
         self._asleep = self._asleep + 1 if waiting and not self._computed else 0
         own = min(wall, TICK_S) if wall > TICK_S + _LATE_S else wall
-        if reading.state == "T" or reading.waited_s is None or last.waited_s is None:
+        # The kernel counts a wait for a processor when it is over. Until then, a worker that is
+        # ready to run (R) has its CPU time alone.
+        if reading.state in "RT" or reading.waited_s is None or last.waited_s is None:
             own = 0.0
         else:
             own -= reading.waited_s - last.waited_s

@@ -29,7 +29,7 @@ from env.server.sandbox.results import (
     cell_done,
     sub_call,
 )
-from env.server.sandbox.slots import Slots, Turn
+from env.server.sandbox.slots import Slots, SlotUse
 from env.server.sandbox.spawner import Spawner
 from env.server.sandbox.usage import MemoryUsage, usage
 from env.server.sandbox.wire import BadFrameError, JSONValue, characters, pack
@@ -210,7 +210,7 @@ class Repl:
             self._slots.leave(turn)
 
     def _converse(
-        self, worker: WorkerProcess, cell: _Cell, message: bytes, turn: Turn
+        self, worker: WorkerProcess, cell: _Cell, message: bytes, turn: SlotUse
     ) -> tuple[CellDone | SubCall, bool]:
         worker.send(message, lambda: self._budget(worker, cell, turn, sending=True))
         while True:
@@ -237,7 +237,7 @@ class Repl:
                 raise BadFrameError("a message out of order")
 
     def _budget(
-        self, worker: WorkerProcess, cell: _Cell, turn: Turn, sending: bool = False
+        self, worker: WorkerProcess, cell: _Cell, turn: SlotUse, sending: bool = False
     ) -> float:
         """Enforce the limits; return the seconds until the next check.
 
@@ -271,7 +271,7 @@ class Repl:
         return _NUDGE_S
 
     def _tick(
-        self, worker: WorkerProcess, cell: _Cell, turn: Turn, now: float, sending: bool
+        self, worker: WorkerProcess, cell: _Cell, turn: SlotUse, now: float, sending: bool
     ) -> None:
         """Look at a cell that runs for longer: its clock, its memory, its slot."""
         memory = usage(worker.pid)
