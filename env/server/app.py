@@ -24,7 +24,8 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from openenv.core.env_server import create_app
-from openenv.core.env_server.types import ConcurrencyConfig
+from openenv.core.env_server.types import ConcurrencyConfig, SchemaResponse
+from starlette.responses import Response
 
 from env.errors import SandboxError, SettingsError
 from env.models import RLMAction, RLMObservation, RLMState
@@ -85,12 +86,22 @@ def build() -> FastAPI:
     app.add_exception_handler(RequestValidationError, short_errors)
     app.router.on_startup.insert(0, start)
     app.router.on_shutdown.append(stop)
-    # OpenEnv's metadata would drop our fields; its MCP makes sessions that nothing limits.
+    # OpenEnv's metadata would drop our fields; its MCP makes sessions that nothing limits; its
+    # schemas are made again for each request, which takes 19 ms.
+    describe = next(r.endpoint for r in app.router.routes if getattr(r, "path", "") == "/schema")
     app.router.routes[:] = [
         route
         for route in app.router.routes
-        if getattr(route, "path", None) not in ("/metadata", "/mcp")
+        if getattr(route, "path", None) not in ("/metadata", "/mcp", "/schema")
     ]
+    schemas: list[str] = []
+
+    @app.get("/schema", tags=["Schema"], response_model=SchemaResponse)
+    async def schema() -> Response:
+        """JSON schemas of the messages."""
+        if not schemas:
+            schemas.append((await describe()).model_dump_json())
+        return Response(schemas[0], media_type="application/json")
 
     @app.get("/metadata", tags=["Environment Info"])
     def metadata() -> RLMMetadata:

@@ -28,9 +28,10 @@ _WAIT_S = 2.0
 _BODIES, _HANDLED = 16, 64
 """Requests whose body arrives, and requests that a route works on, at the same time.
 
-A route has done its work when its answer begins: a client that reads nothing blocks no other.
+One body more, and the one that has taken longest is given up. A route has done its work when its
+answer begins: a client that reads nothing blocks no other.
 """
-_PER_S, _BURST, _PACED_S = 50.0, 64, 10.0
+_PER_S, _BURST, _PACED_S = 50.0, 64, 2.0
 """POST requests a second, those that come at once before it holds, and seconds of a delay.
 
 Clients play over a WebSocket and need no POST. A flood of them waits here, at no cost.
@@ -69,7 +70,8 @@ class RequestLimits:
         self._interval_s = 1 / per_s
         self._next_s = 0.0
         self._body_s, self._wait_s = body_s, wait_s
-        self._bodies = asyncio.Semaphore(_BODIES)
+        self._bodies: list[asyncio.Timeout] = []
+        """Time limits of the bodies that arrive, the oldest first."""
         self._handled = asyncio.Semaphore(handled)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -114,18 +116,26 @@ class RequestLimits:
         length = headers.get(b"content-length", b"0")
         if length == b"0" and b"transfer-encoding" not in headers:
             return b""
-        if self._bodies.locked():
-            raise _Refused(503, "too many requests at the same time; try again later")
+        if len(self._bodies) >= _BODIES:
+            oldest = self._bodies.pop(0)
+            if not oldest.expired():
+                oldest.reschedule(0.0)
         body = b""
         try:
-            async with self._bodies, asyncio.timeout(self._body_s):
+            async with asyncio.timeout(self._body_s) as time_limit:
+                self._bodies.append(time_limit)
                 more, size = True, int(length)
                 while more and size <= limit:
                     message = await receive()
                     body += message.get("body", b"")
                     more, size = message.get("more_body", False), len(body)
         except TimeoutError:
-            raise _Refused(408, f"a body arrives within {self._body_s:g} s") from None
+            raise _Refused(
+                408, f"a body arrives within {self._body_s:g} s, sooner if many do"
+            ) from None
+        finally:
+            if time_limit in self._bodies:
+                self._bodies.remove(time_limit)
         if size > limit:
             raise _Refused(413, f"a body has at most {limit} bytes")
         return body
