@@ -17,5 +17,9 @@ class RolloutError(RuntimeError):
     """A step produced no valid episode, so the trainer has no data."""
 
 
+class RankError(RuntimeError):
+    """A process of the training failed, or the processes differ."""
+
+
 class CheckpointError(RuntimeError):
     """A checkpoint cannot be written, or the disk has no room for one."""

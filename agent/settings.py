@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from env.settings import Settings
 
@@ -108,6 +108,9 @@ class TrainSettings(Settings):
         1, ge=0, le=16, description="rounds that replace groups without a signal; 0 = off"
     )
     replace_voids: int = Field(2, ge=0, le=16, description="most replays of a void episode")
+    processes: int = Field(
+        1, ge=1, le=64, description="processes of this machine that share a step's groups"
+    )
     micro_batch_rows: int = Field(32, ge=1, description="rows of one forward and backward pass")
     gradient_checkpointing: bool = Field(False, description="recompute activations to save memory")
     save_every: int = Field(5, ge=1)
@@ -121,6 +124,15 @@ class TrainSettings(Settings):
         "none", description="negative controls that must not learn"
     )
     seed: int = Field(0, ge=0)
+
+    @model_validator(mode="after")
+    def _each_process_has_a_group(self) -> TrainSettings:
+        if self.processes > self.problems_per_step:
+            raise ValueError(
+                f"processes {self.processes} exceeds problems_per_step {self.problems_per_step} "
+                "(each process plays whole groups). Lower it."
+            )
+        return self
 
     @field_validator("loss_type", mode="before")
     @classmethod

@@ -10,12 +10,13 @@ from agent.errors import (
     ExportError,
     LogprobCheckError,
     PolicyError,
+    RankError,
     RolloutError,
 )
 from env.errors import EpisodeError, SettingsError
 
 EXPECTED: tuple[type[Exception], ...] = (
-    *(CheckpointError, ExportError, LogprobCheckError, PolicyError, RolloutError),
+    *(CheckpointError, ExportError, LogprobCheckError, PolicyError, RankError, RolloutError),
     *(EpisodeError, SettingsError),
 )
 """Errors of `agent` and `env` whose messages are written for the user."""

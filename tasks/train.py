@@ -2,9 +2,11 @@
 
 Writes models/adapter (models/policy with `train.method: full`), reports/train.parquet with a row
 per step, models/checkpoints, and some episodes of every `table_every`-th step in
-reports/raw_episodes.jsonl. A killed run resumes from the newest checkpoint, which has all state.
-The problems of a step depend only on the seed and the step's number. Checkpoints of other code,
-settings or data are renamed to models/checkpoints.<date>-<time>.
+reports/raw_episodes.jsonl. With `train.processes` above 1, this process has the environment and
+the MLflow run, and ranks train (`agent/training/ranks.py`, `train_rank.py`). A killed run resumes
+from the newest checkpoint, which has all state. The problems of a step depend only on the seed and
+the step's number. Checkpoints of other code, settings or data are renamed to
+models/checkpoints.<date>-<time>.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import math
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +32,7 @@ from tasks.reporting.progress import Steps
 
 if TYPE_CHECKING:
     from agent.rollouts.trajectory import Trajectory
+    from agent.training.checkpoints import Start
     from env.client import Sessions
     from tasks.tracking.runs import StageRun
 
@@ -37,6 +40,8 @@ BASE = Path("models/base")
 DATA = Path("data/problems/train.parquet")
 RESULT = {"lora": Path("models/adapter"), "full": Path("models/policy")}
 CHECKPOINTS = Path("models/checkpoints")
+JOB = "job.json"
+"""What the stage tells its ranks, in their folder."""
 BOOKKEEPING = {"save_every", "keep_checkpoints", "table_every", "report_to"}
 """Settings that may differ from those of a checkpoint."""
 ROOT = Path(__file__).resolve().parent.parent
@@ -52,32 +57,82 @@ def run(params: Params, run: StageRun) -> Path:
 
     Raises:
         ConfigError: the temperature is 0, or the data does not permit the control.
-        StageError: the base or the data is missing, the disk is full, the environment is lost, or
-            log-probabilities of trainer and rollout differ.
+        StageError: the base or the data is missing, the disk is full, the environment is lost,
+            log-probabilities of trainer and rollout differ, or a rank failed.
     """
-    import torch
-
-    from agent.policies.hf_policy import load_model
     from agent.training import checkpoints
-    from agent.training.trainer import TreeGRPOTrainer
-    from env.client import Sessions
 
     settings = params.train
     if settings.generation.temperature == 0:
         raise ConfigError("train.generation.temperature is 0 (all episodes are equal). Set 1.0.")
     problems = read_problems(DATA, settings.curriculum.levels)
     require(BASE, "warmstart")
-    torch.set_num_threads(params.threads)
     start = checkpoints.choose(CHECKPOINTS, marks := fingerprint(params))
-    progress = Steps("train", settings.steps)
-    result = RESULT[settings.method]
-    sessions_wanted = min(params.env.max_sessions, settings.problems_per_step * settings.group_size)
     kept = checkpoints.set_aside(CHECKPOINTS) if start.checkpoint is None else ""
     reason = f"{start.reason}. {kept}" if kept else start.reason
-    progress.say(reason)
+    Steps("train", settings.steps).say(reason)
     run.set_tags({"start": reason})
+    with training_environment(params) as url:
+        if settings.processes > 1:
+            learn_in_ranks(params, run, url, marks)
+        else:
+            learn(params, run, url, problems, start, marks)
+    return RESULT[settings.method]
+
+
+def learn_in_ranks(params: Params, run: StageRun, url: str, marks: dict[str, str]) -> None:
+    """Train in several processes, each of which runs `learn`.
+
+    Raises:
+        ConfigError: there are GPUs, but fewer than ranks.
+        RankError: a rank failed.
+    """
+    import torch
+
+    from agent.training import ranks
+    from tasks.tracking import lineage
+
+    processes, devices = params.train.processes, torch.cuda.device_count()
+    if 0 < devices < processes:
+        raise ConfigError(f"train.processes is {processes}, but GPUs are {devices}. Lower it.")
+    job = {
+        "params": params.model_dump(by_alias=True, mode="json"),
+        "marks": marks | {"settings": lineage.params_hash(params)},
+        "url": url,
+        "run": [run.run_id, run.experiment_id],
+    }
+    with tempfile.TemporaryDirectory(prefix="rlm-ranks-") as name:
+        (Path(name) / JOB).write_text(json.dumps(job), encoding="utf-8")
+        ranks.launch("tasks.train_rank", Path(name), processes, max(1, params.threads // processes))
+
+
+def learn(
+    params: Params,
+    run: StageRun,
+    url: str,
+    problems: dict[str, list[EpisodeSpec]],
+    start: Start,
+    marks: dict[str, str],
+) -> None:
+    """Train from a start to the last step; with several ranks, each calls it and rank 0 writes.
+
+    Raises:
+        CheckpointError, EpisodeError, LogprobCheckError, PolicyError, RolloutError: see `run`.
+    """
+    import torch
+
+    from agent.policies.hf_policy import load_model
+    from agent.training import checkpoints, ranks
+    from agent.training.trainer import TreeGRPOTrainer
+    from env.client import Sessions
+
+    settings = params.train
+    torch.set_num_threads(max(1, params.threads // ranks.count()))
+    progress = Steps("train", settings.steps)
+    shown = nullcontext() if ranks.index() else progress
+    sessions_wanted = min(params.env.max_sessions, settings.problems_per_step * settings.group_size)
     model, tokenizer = load_model(BASE)
-    with training_environment(params) as url, Sessions(url, sessions_wanted) as sessions, progress:
+    with Sessions(url, sessions_wanted) as sessions, shown:
         callbacks = TrainingCallbacks(params, run, problems, sessions, tokenizer, progress, marks)
         trainer = TreeGRPOTrainer(
             model,
@@ -92,10 +147,10 @@ def run(params: Params, run: StageRun) -> Path:
         checkpoints.require_space(CHECKPOINTS, size, settings.keep_checkpoints)
         callbacks.begin(start.state)
         trainer.resume(start.checkpoint)
-    with replacing(result) as temporary:
-        trainer.save_result(temporary)
-    callbacks.log.write()
-    return result
+    if ranks.index() == 0:
+        with replacing(RESULT[settings.method]) as temporary:
+            trainer.save_result(temporary)
+        callbacks.log.write()
 
 
 class TrainingCallbacks:
@@ -135,12 +190,16 @@ class TrainingCallbacks:
         """Groups of episodes of a step, played with the current weights."""
         from agent.policies.hf_policy import TransformersPolicy
         from agent.rollouts.engine import play
+        from agent.training import ranks
         from agent.training.groups import draw_groups
 
         self.started = time.monotonic()
         policy = TransformersPolicy(model, self.tokenizer, self.settings.generation)
+        flight = max(1, self.sessions.count // ranks.count())
         self.drawn = draw_groups(
-            lambda specs: play(policy, self.sessions, specs, sessions=self.sessions.count),
+            lambda specs: ranks.play_dealt(
+                lambda dealt: play(policy, self.sessions, dealt, sessions=flight), specs
+            ),
             step,
             self.curriculum,
             self.problems,
@@ -149,12 +208,15 @@ class TrainingCallbacks:
         return self.drawn.groups
 
     def on_step(self, step: int, logs: dict[str, float]) -> None:
-        """Update the curriculum, log figures and show progress after an optimizer step."""
+        """Update the curriculum; rank 0 logs figures and shows progress after an optimizer step."""
+        from agent.training import ranks
         from agent.training.metrics import draw_metrics, episode_metrics, trainer_metrics
 
         level, index = self.curriculum.level, self.curriculum.index
         played = self.drawn.episodes
         events = self.curriculum.update(step, played)
+        if ranks.index():
+            return
         metric = events[0].metric if events else self.curriculum.metric
         metrics = {
             **episode_metrics(played, self.success_at),

@@ -89,6 +89,8 @@ class MicroBatch:
     logprobs_B_T: NDArray[np.float32]
     weights_B: NDArray[np.float32]
     advantages_B: NDArray[np.float32]
+    places_B: NDArray[np.int64]
+    """Place of each row among the step's rows by length; -1 for blank rows."""
     context: int
     """Number of leading columns without a sampled token; at least 1."""
 
@@ -137,11 +139,21 @@ def loss_normaliser(rows: Sequence[LossRow], trees: int, settings: TrainSettings
     return float(sum(row.weight * row.tokens for row in rows))
 
 
-def micro_batches(rows: Sequence[LossRow], most_rows: int, pad_id: int) -> list[MicroBatch]:
-    """Cut the rows, sorted by length, into batches of at most `most_rows`; none is dropped."""
-    ordered = sorted(rows, key=lambda row: len(row.ids_T))
-    starts = range(0, len(ordered), most_rows)
-    return [_pad(ordered[start : start + most_rows], pad_id) for start in starts]
+def micro_batches(
+    rows: Sequence[LossRow], most_rows: int, pad_id: int, *, rank: int = 0, ranks: int = 1
+) -> list[MicroBatch]:
+    """Cut the rows, sorted by length, into batches of at most `most_rows`; none is dropped.
+
+    Rows of similar length are dealt to the ranks. All ranks get equally many batches of equally
+    many rows, because a batch has collective calls. Blank rows of weight 0 fill the last one.
+    """
+    ordered = list(enumerate(sorted(rows, key=lambda row: len(row.ids_T))))
+    batches = []
+    for start in range(0, len(ordered), most_rows * ranks):
+        part = ordered[start : start + most_rows * ranks]
+        part += [(-1, _BLANK)] * (-len(part) % ranks)
+        batches.append(_pad(part[rank::ranks], pad_id))
+    return batches
 
 
 def _tree_rows(
@@ -207,8 +219,21 @@ def _frame_row(tree: int, frame: FrameRecord, mask_truncated: bool) -> LossRow:
     )
 
 
-def _pad(rows: Sequence[LossRow], pad_id: int) -> MicroBatch:
-    """Pad rows on the right to the longest."""
+_BLANK = LossRow(
+    tree=-1,
+    frame=-1,
+    ids_T=np.zeros(2, dtype=np.int64),
+    env_mask_T=np.zeros(2, dtype=np.bool_),
+    logprobs_T=np.zeros(2, dtype=np.float32),
+    weight=0.0,
+    advantage=0.0,
+    fate="void",
+)
+
+
+def _pad(placed: Sequence[tuple[int, LossRow]], pad_id: int) -> MicroBatch:
+    """Pad rows, given with their places, on the right to the longest."""
+    rows = [row for _, row in placed]
     shape = (len(rows), max(len(row.ids_T) for row in rows))
     ids = np.full(shape, pad_id, dtype=np.int64)
     attention = np.zeros(shape, dtype=np.int64)
@@ -229,5 +254,6 @@ def _pad(rows: Sequence[LossRow], pad_id: int) -> MicroBatch:
         logprobs_B_T=logprobs,
         weights_B=np.asarray([row.weight for row in rows], dtype=np.float32),
         advantages_B=np.asarray([row.advantage for row in rows], dtype=np.float32),
+        places_B=np.asarray([place for place, _ in placed], dtype=np.int64),
         context=max(first, 1),
     )

@@ -21,6 +21,8 @@ Source: `GRPOTrainer` of TRL 1.15. Departures:
 - `tool_mask` contains env_mask x weight, so a weight multiplies the whole token loss, divergence
   included. The normaliser is that of the whole step (`batching.py`).
 - Checkpoints are renamed into place when they are complete.
+- With several ranks (`ranks.py`), each has all episodes and takes its share of the rows. DDP
+  averages the gradients of the last micro-batch, with those that the others have summed.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +50,7 @@ from trl.trainer.utils import add_fused_lm_head
 from agent.errors import RolloutError
 from agent.rollouts.trajectory import Trajectory
 from agent.settings import TrainSettings
-from agent.training import checkpoints, logprob_check
+from agent.training import checkpoints, logprob_check, ranks
 from agent.training.batching import MicroBatch, Rows, make_rows, micro_batches
 from agent.training.trl_config import learning_rate_factor, training_arguments
 from agent.training.trust_region import TrustRegion, step_kl
@@ -148,9 +151,12 @@ class TreeGRPOTrainer(GRPOTrainer):
         return model
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        """One item per update, its number from 0, so that a resume skips to the right one."""
+        """One item per update, its number from 0, so that a resume skips to the right one.
+
+        Accelerate does not prepare it, because every rank takes every update.
+        """
         updates = range(self._settings.steps * self._settings.num_iterations)
-        return self.accelerator.prepare(DataLoader(updates, batch_size=1, collate_fn=list))  # type: ignore[arg-type]
+        return DataLoader(updates, batch_size=1, collate_fn=list)  # type: ignore[arg-type]
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """Create the schedule of `learning_rate_factor`."""
@@ -170,12 +176,15 @@ class TreeGRPOTrainer(GRPOTrainer):
         model.train()
         self._compared = []
         loss = torch.zeros((), device=self.accelerator.device)
-        for batch in self._batches:
-            # Without gradients at all, not even momentum moves the weights.
-            with torch.set_grad_enabled(self._learns), self.compute_loss_context_manager():
-                part = self.compute_loss(model, batch)
-            if self._learns:
-                self.accelerator.backward(part)
+        for place, batch in enumerate(self._batches, 1):
+            # Ranks exchange gradients once, with the last micro-batch.
+            last = place == len(self._batches)
+            with nullcontext() if last else self.accelerator.no_sync(model):
+                # Without gradients at all, not even momentum moves the weights.
+                with torch.set_grad_enabled(self._learns), self.compute_loss_context_manager():
+                    part = self.compute_loss(model, batch)
+                if self._learns:
+                    self.accelerator.backward(part)
             loss += part.detach()
         if update == 0:
             self._check_logprobs(step + 1)
@@ -203,9 +212,10 @@ class TreeGRPOTrainer(GRPOTrainer):
         used = rows.rows if logprob_check.due(step, self._settings.logprob_check) else learning
         pad = int(self._tokenizer.pad_token_id)
         self._note("train/rows_forwarded", len(used))
+        size, share = self._settings.micro_batch_rows, (ranks.index(), ranks.count())
         batches = [
             self._tensors(batch, rows.normaliser)
-            for batch in micro_batches(used, self._settings.micro_batch_rows, pad)
+            for batch in micro_batches(used, size, pad, rank=share[0], ranks=share[1])
         ]
         if self.beta > 0:
             for batch in batches:
@@ -257,6 +267,7 @@ class TreeGRPOTrainer(GRPOTrainer):
             "advantages": batch.advantages_B,
             "sampling_per_token_logps": batch.logprobs_B_T[:, at:],
             "env_mask": batch.env_mask_B_T[:, at:],
+            "places": batch.places_B,
         }
         tensors = {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
         return tensors | {"num_items_in_batch": torch.tensor(normaliser, device=device)}
@@ -349,7 +360,8 @@ class TreeGRPOTrainer(GRPOTrainer):
         """Measure the mismatch of rollout and trainer; check it when due."""
         if not self._compared:
             return
-        rollout, trainer = (np.concatenate(side) for side in zip(*self._compared, strict=True))
+        compared = [pair for part in ranks.gather(self._compared) for pair in part]
+        rollout, trainer = (np.concatenate(side) for side in zip(*compared, strict=True))
         found = logprob_check.measure(rollout, trainer)
         self._note("train/logprob_mismatch_mean", found.mean)
         self._note("train/logprob_mismatch_max", found.max)
@@ -368,21 +380,22 @@ class TreeGRPOTrainer(GRPOTrainer):
     def _note_ratios(self) -> None:
         """Record the mean deviation of a later update's importance ratios from 1."""
         now = np.concatenate([np.zeros(0), *(trainer for _, trainer in self._compared)])
-        if now.size:
-            moved = np.expm1(now - self._old_logps(self._batches))
+        parts = ranks.gather(np.expm1(now - self._old_logps(self._batches)))
+        if (moved := np.concatenate(parts)).size:
             self._note("train/ratio_deviation", float(np.abs(moved).mean()))
 
     def _step_kl(self) -> float:
         """Divergence of the policy from the one that sampled, on a share of the step's rows."""
-        shares, place = [], 0
+        shares = []
         for batch in self._batches:
-            # Every third row of the step, independent of the cut into micro-batches.
-            rows = slice(-place % _KL_EVERY, None, _KL_EVERY)
-            place += len(batch["env_mask"])
-            shares.append({name: part[rows] for name, part in batch.items() if part.dim()})
-        shares = [share for share in shares if len(share["env_mask"])]
+            # Every third row of the step, however the rows are cut and dealt.
+            rows = batch["places"] % _KL_EVERY == 0
+            if rows.any():
+                shares.append({name: part[rows] for name, part in batch.items() if part.dim()})
         after = [self._logps_of(self.model, s)[s["env_mask"]].float().cpu().numpy() for s in shares]
-        return step_kl(self._old_logps(shares), np.concatenate([np.zeros(0), *after]))
+        # All ranks measure the same divergence, so they shorten the step alike.
+        parts = ranks.gather((self._old_logps(shares), np.concatenate([np.zeros(0), *after])))
+        return step_kl(*(np.concatenate(side) for side in zip(*parts, strict=True)))
 
     def _note(self, name: str, value: float) -> None:
         self._metrics["train"][name].append(float(value))
@@ -403,6 +416,9 @@ class TreeGRPOTrainer(GRPOTrainer):
 
     def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
         """Write the checkpoint under another name, the caller's state last, and rename it."""
+        if ranks.index():
+            self.store_flos()  # rank 0 waits for it when it saves
+            return
         folder = self._folder
         with checkpoints.writing(folder, self.state.global_step) as aside:
             self._saving = aside.parent

@@ -118,6 +118,9 @@ def training_arguments(settings: TrainSettings, output_dir: Path) -> GRPOConfig:
         save_only_model=False,
         load_best_model_at_end=False,
         push_to_hub=False,
+        # Several processes: every weight has a gradient, and no buffer changes.
+        ddp_find_unused_parameters=False,
+        ddp_broadcast_buffers=False,
     )
 
 

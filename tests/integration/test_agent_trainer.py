@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pytest
 import torch
-from helpers.tiny_trees import note_logprobs, random_turn, tiny_model, tiny_tokenizer
+from helpers.tiny_trees import (
+    SETTINGS,
+    make_trainer,
+    note_logprobs,
+    play_trees,
+    tiny_model,
+)
 
 from agent.errors import CheckpointError, LogprobCheckError, RolloutError
 from agent.rollouts.trajectory import FrameRecord, Trajectory, TurnRecord
@@ -38,41 +44,6 @@ CLOCKS = {
 }
 """Metrics that differ from run to run; `epoch` is the Trainer's measure of progress."""
 
-SETTINGS = TrainSettings(
-    steps=4,
-    problems_per_step=2,
-    group_size=4,
-    learning_rate=1e-2,
-    warmup_steps=0,
-    min_group_std=0.0,
-    micro_batch_rows=5,
-    save_every=2,
-)
-
-
-def play_trees(model: torch.nn.Module, step: int) -> list[list[Trajectory]]:
-    """Two groups of four trees: a root of two turns, and up to two children of unequal length.
-
-    Any tokens will do, as long as the log-probabilities are the model's.
-    """
-    groups = []
-    for problem in range(2):
-        group = []
-        for sample in range(4):
-            rng = np.random.default_rng([step, problem, sample])
-            first = random_turn(rng, [2, 3, problem + 4], 4)
-            second = random_turn(rng, [5, 6], 3)
-            frames = {0: FrameRecord(0, None, 0, "rlm", [first, second], "final")}
-            for child in range(1, 1 + sample % 3):
-                only = random_turn(rng, [8] * (2 + 3 * child), 2 + child)
-                frames[child] = FrameRecord(child, 0, 1, "rlm", [only], "final")
-            group.append(
-                Trajectory(f"p{problem}", "easy", frames=frames, reward=float(rng.random()))
-            )
-        groups.append(group)
-    note_logprobs(model, [tree for group in groups for tree in group])
-    return groups
-
 
 def play_wanted(model: torch.nn.Module, step: int) -> list[list[Trajectory]]:
     """Two groups of eight roots that really sample; the reward is the share of `WANTED`."""
@@ -89,21 +60,6 @@ def play_wanted(model: torch.nn.Module, step: int) -> list[list[Trajectory]]:
         trees.append(Trajectory("p", "easy", frames=frames, reward=row.count(WANTED) / len(row)))
     note_logprobs(model, trees)
     return [trees[:8], trees[8:]]
-
-
-def make_trainer(folder: Path, settings: TrainSettings = SETTINGS, rollout=play_trees, log=None):
-    from agent.training.trainer import TreeGRPOTrainer
-
-    steps: list[tuple[int, dict[str, float]]] = [] if log is None else log
-    return TreeGRPOTrainer(
-        tiny_model(),
-        tiny_tokenizer(),
-        settings,
-        output_dir=folder,
-        rollout=rollout,
-        on_step=lambda step, logs: steps.append((step, logs)),
-        state=lambda: {"fingerprint": {"a": 1}, "seen": [step for step, _ in steps]},
-    )
 
 
 TOO_LARGE = 5e-5

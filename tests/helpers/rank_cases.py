@@ -1,0 +1,64 @@
+"""Main module of ranks that train the tiny model on little trees, case by case."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+from agent.training import ranks
+
+JOB = "cases.json"
+STARTED = "started"
+"""File of the ids of the ranks' processes, one a line."""
+
+
+def train(folder: Path, name: str, case: dict[str, Any]) -> None:
+    """Train a case to its end; each rank saves its weights, rank 0 its figures."""
+    import torch
+
+    from helpers.tiny_trees import SETTINGS, make_trainer, play_trees
+
+    def rollout(model: Any, step: int) -> Any:
+        if step == case.get("fails_at") and ranks.index() == 1:
+            if case["how"] == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise ValueError("no more")
+        return play_trees(model, step)
+
+    settings = SETTINGS.model_validate(SETTINGS.model_dump() | case["settings"])
+    log: list[tuple[int, dict[str, float]]] = []
+    trainer = make_trainer(folder / name, settings, rollout=rollout, log=log)
+    trainer.resume(Path(case["start"]) if "start" in case else None)
+    weights = {n: p.detach() for n, p in trainer.live_model.named_parameters() if p.requires_grad}
+    torch.save(weights, folder / f"{name}.{ranks.index()}.pt")
+    if ranks.index() == 0:
+        (folder / f"{name}.json").write_text(json.dumps(log))
+
+
+def main() -> None:
+    """Train all cases, or compare what the ranks have."""
+    import torch
+
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    folder = Path(sys.argv[1])
+    cases = json.loads((folder / JOB).read_text())
+    with (folder / STARTED).open("a") as file:
+        file.write(f"{os.getpid()}\n")
+
+    def work() -> None:
+        marks = {"code": "a", "training data": f"b{ranks.index()}" if "differ" in cases else "b0"}
+        ranks.require_equal(marks, {"code": "a", "training data": "b0"})
+        for name, case in cases.items():
+            train(folder, name, case)
+
+    ranks.run_rank(work, folder, (RuntimeError,))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""Two processes that share a training, against one that trains alone."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from helpers import rank_cases
+from helpers.tiny_trees import SETTINGS, make_trainer
+
+from agent.errors import RankError
+from agent.training import ranks
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = [
+    pytest.mark.usefixtures("trainer_imported"),
+    pytest.mark.xdist_group("transformers"),  # so that one process imports it
+]
+TWICE = {"num_iterations": 2, "kl_beta": 0.1, "max_step_kl": 1e-4, "schedule": "linear"}
+CASES: dict[str, dict[str, Any]] = {
+    "lora": {"method": "lora", **TWICE},
+    "full": {"method": "full", "loss_type": "cispo", "micro_batch_rows": 1},
+}
+NIGHTLY: dict[str, dict[str, Any]] = {
+    "dr_grpo": {"method": "full", "loss_type": "dr_grpo"},
+    "dapo": {"method": "full", "loss_type": "dapo", **TWICE},
+    "lora cispo": {"method": "lora", "loss_type": "cispo", "num_iterations": 3},
+    "one batch": {"method": "full", "micro_batch_rows": 64, "scale_rewards": "group"},
+    "no scale": {"method": "lora", "scale_rewards": "none", "inheritance": "full"},
+    "roots only": {"method": "full", "inheritance": "none", "micro_batch_rows": 2},
+    "local": {"method": "lora", "inheritance": "local", "loss_type": "dr_grpo"},
+}
+
+
+def run_ranks(
+    monkeypatch: pytest.MonkeyPatch, python: str, folder: Path, cases: dict[str, Any]
+) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / rank_cases.JOB).write_text(json.dumps(cases))
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{ROOT / 'tests'}")
+    monkeypatch.setattr(sys, "executable", python)
+    ranks.launch("helpers.rank_cases", folder, processes=2, threads=1)
+
+
+def weights_of(folder: Path, name: str, rank: int) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = torch.load(folder / f"{name}.{rank}.pt")
+    return found
+
+
+def check_against_one(folder: Path, name: str, settings: dict[str, Any]) -> None:
+    log: list[tuple[int, dict[str, float]]] = []
+    changed = SETTINGS.model_validate(SETTINGS.model_dump() | settings)
+    alone = make_trainer(folder / f"{name} alone", changed, log=log)
+    start = {n: p.detach().clone() for n, p in alone.live_model.named_parameters()}
+    alone.resume(None)
+    one, other = (weights_of(folder, name, rank) for rank in (0, 1))
+    assert one
+    for weight, value in alone.live_model.named_parameters():
+        if value.requires_grad:
+            assert torch.equal(one[weight], other[weight]), weight
+            torch.testing.assert_close(one[weight], value, rtol=0, atol=1e-6)
+    assert max(float((one[n] - start[n]).abs().max()) for n in one) > 1e-3
+    shared = json.loads((folder / f"{name}.json").read_text())
+    for (step, mine), (other_step, theirs) in zip(shared, log, strict=True):
+        assert step == other_step
+        assert mine.keys() == theirs.keys()
+        for figure in ("loss", "grad_norm", "entropy", "train/step_kl", "train/step_scale"):
+            assert mine[figure] == pytest.approx(theirs[figure], rel=1e-3, abs=1e-6), figure
+        assert mine["train/rows"] == theirs["train/rows"]
+
+
+def test_two_ranks_train_like_one_and_resume_where_they_were(tmp_path, monkeypatch, warm):
+    folder = tmp_path / "two"
+    cases = {name: {"settings": settings} for name, settings in CASES.items()}
+    start = str(folder / "lora/checkpoint-4")
+    cases["resumed"] = {"settings": CASES["lora"], "start": start}
+    run_ranks(monkeypatch, warm, folder, cases)
+    for name, settings in CASES.items():
+        check_against_one(folder, name, settings)
+    whole, resumed = (weights_of(folder, name, 0) for name in ("lora", "resumed"))
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+    steps = [step for step, _ in json.loads((folder / "resumed.json").read_text())]
+    assert steps == [3, 4]
+    scales = [
+        figures["train/step_scale"] for _, figures in json.loads((folder / "lora.json").read_text())
+    ]
+    assert min(scales) < 1  # the trust region did bite
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", NIGHTLY)
+def test_two_ranks_train_like_one_in_other_configurations(tmp_path, monkeypatch, warm, name):
+    run_ranks(monkeypatch, warm, tmp_path / "two", {name: {"settings": NIGHTLY[name]}})
+    check_against_one(tmp_path / "two", name, NIGHTLY[name])
+
+
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        ({"fails_at": 2, "how": "raise"}, "rank 1: ValueError: no more"),
+        ({"fails_at": 2, "how": "kill"}, r"rank 1: ended (by SIGKILL|with code 137)"),
+    ],
+)
+def test_a_rank_that_fails_ends_all_and_is_named(tmp_path, monkeypatch, warm, case, message):
+    case = case | {"settings": {"method": "full"}}
+    with pytest.raises(RankError, match=message):
+        run_ranks(monkeypatch, warm, tmp_path, {"fails": case})
+    check_all_ended(tmp_path)
+
+
+def test_ranks_that_differ_are_refused_before_anything_is_played(tmp_path, monkeypatch, warm):
+    with pytest.raises(RankError, match="rank 1 differs from the stage in training data"):
+        run_ranks(monkeypatch, warm, tmp_path, {"differ": {"settings": {}}})
+    assert not (tmp_path / "differ").exists()
+    check_all_ended(tmp_path)
+
+
+def check_all_ended(folder: Path) -> None:
+    """No process of the ranks is left a moment after the launcher's end."""
+    pids = [int(line) for line in (folder / rank_cases.STARTED).read_text().split()]
+    assert len(pids) == 2
+    until = time.monotonic() + 5
+    while any(psutil.pid_exists(pid) for pid in pids):
+        assert time.monotonic() < until
+        time.sleep(0.02)
