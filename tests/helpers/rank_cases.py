@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from agent.training import ranks
 JOB = "cases.json"
 STARTED = "started"
 """File of the ids of the ranks' processes, one a line."""
+WAITING = "waiting"
+"""File that a rank makes before it waits."""
 
 
 def train(folder: Path, name: str, case: dict[str, Any]) -> None:
@@ -27,6 +30,9 @@ def train(folder: Path, name: str, case: dict[str, Any]) -> None:
         if step == case.get("fails_at") and ranks.index() == 1:
             if case["how"] == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
+            elif case["how"] == "wait":
+                (folder / WAITING).touch()
+                time.sleep(600)
             raise ValueError("no more")
         return play_trees(model, step)
 

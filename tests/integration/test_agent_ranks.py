@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -85,12 +89,9 @@ def test_two_ranks_train_like_one_and_resume_where_they_were(tmp_path, monkeypat
         check_against_one(folder, name, settings)
     whole, resumed = (weights_of(folder, name, 0) for name in ("lora", "resumed"))
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
-    steps = [step for step, _ in json.loads((folder / "resumed.json").read_text())]
-    assert steps == [3, 4]
-    scales = [
-        figures["train/step_scale"] for _, figures in json.loads((folder / "lora.json").read_text())
-    ]
-    assert min(scales) < 1  # the trust region did bite
+    logs = {name: json.loads((folder / f"{name}.json").read_text()) for name in cases}
+    assert [step for step, _ in logs["resumed"]] == [3, 4]
+    assert min(figures["train/step_scale"] for _, figures in logs["lora"]) < 1  # the limit did bite
 
 
 @pytest.mark.nightly
@@ -118,6 +119,45 @@ def test_ranks_that_differ_are_refused_before_anything_is_played(tmp_path, monke
     with pytest.raises(RankError, match="rank 1 differs from the stage in training data"):
         run_ranks(monkeypatch, warm, tmp_path, {"differ": {"settings": {}}})
     assert not (tmp_path / "differ").exists()
+    check_all_ended(tmp_path)
+
+
+WAITS = {"waits": {"settings": {"method": "full"}, "fails_at": 2, "how": "wait"}}
+
+
+def test_a_signal_to_the_stage_ends_all_ranks(tmp_path, monkeypatch, warm):
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def end_once_it_waits() -> None:
+        while not (tmp_path / rank_cases.WAITING).exists():
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        threading.Thread(target=end_once_it_waits, daemon=True).start()
+        with pytest.raises(KeyboardInterrupt):
+            run_ranks(monkeypatch, warm, tmp_path, WAITS)
+        assert signal.getsignal(signal.SIGTERM) is stop
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    check_all_ended(tmp_path)
+
+
+@pytest.mark.nightly
+def test_ranks_end_with_a_stage_that_is_killed(tmp_path, monkeypatch):
+    (tmp_path / rank_cases.JOB).write_text(json.dumps(WAITS))
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{ROOT / 'tests'}")
+    code = (
+        "from pathlib import Path; from agent.training import ranks; "
+        f"ranks.launch('helpers.rank_cases', Path({str(tmp_path)!r}), 2, 1)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code]) as stage:
+        while not (tmp_path / rank_cases.WAITING).exists():
+            assert stage.poll() is None
+            time.sleep(0.05)
+        stage.kill()
     check_all_ended(tmp_path)
 
 

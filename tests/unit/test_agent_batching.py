@@ -357,3 +357,22 @@ def test_the_normaliser_of_dr_grpo_is_independent_of_samples():
     longer[0][0].frames[0].turns.append(turn([1], [2] * 50))
     del longer[0][1].frames[1]
     assert make_rows(longer, settings, RNG).normaliser == 5 * limit
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_ranks_share_all_rows_in_equally_many_batches_of_equal_sizes(ranks):
+    rows = make_rows(by_hand(), SETTINGS, RNG).rows
+    dealt = [micro_batches(rows, 2, 0, rank=rank, ranks=ranks) for rank in range(ranks)]
+    sizes = [[len(batch.weights_B) for batch in batches] for batches in dealt]
+    assert sizes == [sizes[0]] * ranks
+    placed = [
+        (int(place), float(weight))
+        for batches in dealt
+        for batch in batches
+        for place, weight in zip(batch.places_B, batch.weights_B, strict=True)
+    ]
+    (alone,) = micro_batches(rows, len(rows), 0)
+    assert sorted(pair for pair in placed if pair[0] >= 0) == list(
+        enumerate(alone.weights_B.tolist())
+    )
+    assert all(weight == 0 for place, weight in placed if place < 0)

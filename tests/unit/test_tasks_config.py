@@ -269,3 +269,8 @@ def test_nonsense_numbers_are_refused(value: str) -> None:
     for key in ("train.steps", "train.learning_rate", "env.limits.cell_cpu_s"):
         with pytest.raises(ConfigError, match=re.escape(key)):
             config.resolve(overrides=[f"{key}={value}"])
+
+
+def test_more_processes_than_groups_are_refused():
+    with pytest.raises(ConfigError, match=r"train: .*processes 3 exceeds problems_per_step 2"):
+        config.resolve(overrides=["train.processes=3", "train.problems_per_step=2"])
