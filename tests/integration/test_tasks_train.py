@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from contextlib import nullcontext
 from pathlib import Path
@@ -140,6 +141,22 @@ def test_the_stage_writes_adapter_rows_and_episodes_and_once_more_the_same(proje
     assert list(checkpoints.steps(kept)) == [2, 3]
     assert list(checkpoints.steps(train.CHECKPOINTS)) == [1]
     assert list(pd.read_parquet("reports/train.parquet")["step"]) == [1]
+
+
+def test_two_processes_play_and_train_one_run(project, server_params, monkeypatch, warm):
+    monkeypatch.setattr(sys, "executable", warm)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    params = with_train(server_params, steps=2, processes=2)
+    assert run_stage(params) == train.RESULT["lora"]
+    assert (project / "models/adapter/adapter_model.safetensors").is_file()
+    assert list(checkpoints.steps(train.CHECKPOINTS)) == [1, 2]
+    rows = pd.read_parquet("reports/train.parquet")
+    assert list(rows["step"]) == [1, 2]
+    assert (rows["episode/void_rate"] == 0).all()
+    assert rows["train/logprob_mismatch_max"].between(0, 1e-4).all()
+    store = runs.client(runs.tracking_uri())
+    (run,) = store.search_runs([runs.experiment_id("rlm")], max_results=1)
+    assert {"reward/overall", "train/loss"} <= set(run.data.metrics)
 
 
 def test_a_killed_run_resumes_and_says_so(project, server_params, warm):
