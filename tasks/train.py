@@ -41,7 +41,7 @@ DATA = Path("data/problems/train.parquet")
 RESULT = {"lora": Path("models/adapter"), "full": Path("models/policy")}
 CHECKPOINTS = Path("models/checkpoints")
 JOB = "job.json"
-"""What the stage tells its ranks, in their folder."""
+"""File of the stage's settings and addresses, in the folder of the ranks."""
 BOOKKEEPING = {"save_every", "keep_checkpoints", "table_every", "report_to"}
 """Settings that may differ from those of a checkpoint."""
 ROOT = Path(__file__).resolve().parent.parent
@@ -57,8 +57,8 @@ def run(params: Params, run: StageRun) -> Path:
 
     Raises:
         ConfigError: the temperature is 0, or the data does not permit the control.
-        StageError: the base or the data is missing, the disk is full, the environment is lost,
-            log-probabilities of trainer and rollout differ, or a rank failed.
+        StageError: the base or the data is missing, the disk is full, a rank failed, the
+            environment is lost, or log-probabilities of trainer and rollout differ.
     """
     from agent.training import checkpoints
 

@@ -45,7 +45,7 @@ POLL_S = 0.1
 GRACE_S = 10
 """Seconds that ended ranks have before they are killed."""
 WAIT = timedelta(days=1)
-"""Longest wait for another rank. One that died is noticed at once, and one that plays is not."""
+"""Longest wait for another rank; the launcher notices at once if a rank has died."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 """Signals whose handlers torch's launcher replaces."""
 
@@ -204,7 +204,9 @@ def run_rank(work: Callable[[], None], folder: Path, expected: tuple[type[Except
         # A file and not a server of torch's, which would listen on all interfaces.
         dist.init_process_group(
             "nccl" if torch.cuda.is_available() else "gloo",
-            store=dist.FileStore(str(folder / "store"), ranks),
+            store=dist.FileStore(  # type: ignore[attr-defined]
+                str(folder / "store"), ranks
+            ),
             rank=rank,
             world_size=ranks,
             timeout=WAIT,

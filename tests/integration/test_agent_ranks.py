@@ -75,8 +75,8 @@ def check_against_one(folder: Path, name: str, settings: dict[str, Any]) -> None
     for (step, mine), (other_step, theirs) in zip(shared, log, strict=True):
         assert step == other_step
         assert mine.keys() == theirs.keys()
-        for figure in ("loss", "grad_norm", "entropy", "train/step_kl", "train/step_scale"):
-            assert mine[figure] == pytest.approx(theirs[figure], rel=1e-2, abs=1e-6), figure
+        for figure in ("loss", "grad_norm", "train/step_kl", "train/step_scale"):
+            assert mine[figure] == pytest.approx(theirs[figure], rel=1e-3, abs=1e-6), figure
         assert mine["train/rows"] == theirs["train/rows"]
 
 

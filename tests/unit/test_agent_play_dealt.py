@@ -11,7 +11,7 @@ SPECS = [EpisodeSpec(name, seed=seed) for name in "abc" for seed in range(2)]
 
 
 def deal(monkeypatch, play) -> list[list[Trajectory] | str]:
-    """What each of two ranks gets: its episodes, or the error's message."""
+    """Episodes that each of two ranks gets, or the message of its error."""
     sent: list = []
     outcome: list[list[Trajectory] | str] = []
     monkeypatch.setattr(ranks, "count", lambda: 2)
