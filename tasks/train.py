@@ -57,8 +57,8 @@ def run(params: Params, run: StageRun) -> Path:
 
     Raises:
         ConfigError: the temperature is 0, or the data does not permit the control.
-        StageError: the base or the data is missing, the disk is full, a rank failed, the
-            environment is lost, or log-probabilities of trainer and rollout differ.
+        StageError: base or data is missing, the disk is full, a rank failed, the environment is
+            lost, or log-probabilities of trainer and rollout differ.
     """
     from agent.training import checkpoints
 
