@@ -7,6 +7,7 @@ and learns everything else. The architecture is unchanged, so the saved folder l
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -35,14 +36,36 @@ _CLASS_REST = 2.0
 """The same for heads that compare classes."""
 _COPY = 0.1
 """Size of the output of a head in a later layer, added or subtracted."""
+_ANSWER = 0.5
+"""Share of its answer's embedding in a listed name's."""
+_NEAR = 2.5
+"""Strength of a look at the nearest listed name."""
+_NEAREST_TURN, _NEAR_TURN = 0.01, 0.2
+"""Radians per token, between which a head prefers the nearest of some twenty names."""
+_LISTED = 7.0
+"""Strength of the preference for listed names."""
+_PAGE = 0.2
+"""Size of the output of a head that copies the next name of a list."""
 _FAST_TURN = 0.03
 """Radians per token; pairs of dimensions that rotate faster depend on distance."""
 
 
 def build_model(
-    settings: ModelSettings, tokenizer: PreTrainedTokenizerFast, seed: int
+    settings: ModelSettings,
+    tokenizer: PreTrainedTokenizerFast,
+    seed: int,
+    lexicon: Mapping[str, str] | None = None,
 ) -> LlamaForCausalLM:
-    """An untrained, wired model for this tokenizer."""
+    """An untrained, wired model for this tokenizer.
+
+    Args:
+        settings: sizes.
+        tokenizer: tokenizer in which each name of `lexicon` is one token.
+        seed: seed of the weights.
+        lexicon: the answer that follows each name, which is wired into its embedding; "" for
+            names without one. With a lexicon, later layers find the next name of a list instead of
+            the other of two names.
+    """
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(seed)
@@ -66,7 +89,7 @@ def build_model(
     model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.generation_config.pad_token_id = tokenizer.pad_token_id
     with torch.no_grad():
-        _Wiring(model, settings, tokenizer).lay()
+        _Wiring(model, settings, tokenizer, lexicon or {}).lay()
     return model
 
 
@@ -81,31 +104,45 @@ class _Wiring:
     - token that opens a search keyword
     - token that opens a filter
     - start of a conversation
+    - name of the lexicon, if there is one
     """
 
     def __init__(
-        self, model: LlamaForCausalLM, settings: ModelSettings, tokenizer: PreTrainedTokenizerFast
+        self,
+        model: LlamaForCausalLM,
+        settings: ModelSettings,
+        tokenizer: PreTrainedTokenizerFast,
+        lexicon: Mapping[str, str],
     ) -> None:
         self.layers = [layer.self_attn for layer in model.model.layers]
         self.embedding = model.model.embed_tokens.weight  # [V, hidden]
         self.tokenizer = tokenizer
+        self.lexicon = lexicon
         self.heads, self.half = settings.heads, settings.hidden // 2
         self.size = settings.hidden // settings.heads
-        self.plain = self.half - _FLAGS
+        self.plain = self.half - _FLAGS - bool(lexicon)
         pairs = self.size // 2
         self.turns = settings.rope_theta ** (-torch.arange(pairs) / pairs)  # radians per token
         slow = [i for i in range(pairs) if self.turns[i] < _FAST_TURN]
         self.stable = slow + [i + pairs for i in slow]
         """Dimensions of a head that are independent of distance."""
-        self.first, self.opens, self.keyword, self.filter, self.start = range(self.plain, self.half)
+        flags = range(self.plain, self.half)
+        self.first, self.opens, self.keyword, self.filter, self.start = flags[:_FLAGS]
+        self.listed = flags[-1]
+        """Flag of the lexicon's names."""
 
     def lay(self) -> None:
         """Write every circuit into the weights."""
         self._embed()
         self._look_back(self.layers[0])
         self._induce(self.layers[1])
+        if self.lexicon:
+            self._look_up(self.layers[1])
         for attention in self.layers[2:]:
-            self._tell_apart(attention)
+            if self.lexicon:
+                self._turn_page(attention)
+            else:
+                self._tell_apart(attention)
 
     def _embed(self) -> None:
         """Write random tokens and their class flags into the first half."""
@@ -121,6 +158,13 @@ class _Wiring:
         }
         for flag, ids in members.items():
             self.embedding[ids, flag] = _FLAG
+        vocabulary = self.tokenizer.get_vocab()
+        for name, answer in self.lexicon.items():
+            row = self.embedding[vocabulary[name]]
+            row[self.listed] = _FLAG
+            if answer:
+                token = self.tokenizer.encode(answer, add_special_tokens=False)[0]
+                row[: self.plain] += _ANSWER * self.embedding[token, : self.plain]
 
     def _look_back(self, attention: LlamaAttention) -> None:
         """Make two heads attend to the previous position and copy its token to the second half."""
@@ -140,9 +184,13 @@ class _Wiring:
             _link(attention, rows.start, width, source, self.half + source, _TOKEN_STD)
 
     def _induce(self, attention: LlamaAttention) -> None:
-        """Make all heads but one copy the token after an earlier occurrence of the current one."""
-        step = self.plain // (self.heads - 1)
-        for head in range(self.heads - 1):
+        """Make all heads but one copy the token after an earlier occurrence of the current one.
+
+        With a lexicon, half of the heads do.
+        """
+        heads = self.heads // 2 if self.lexicon else self.heads - 1
+        step = self.plain // heads
+        for head in range(heads):
             first, start = head * self.size, head * step
             for n, dimension in enumerate(self.stable):
                 source = (start + n) % self.plain
@@ -171,6 +219,44 @@ class _Wiring:
             start = first % self.half
             width = min(self.size, self.plain - start)
             _link(attention, first, width, start, start, _COPY if adds else -_COPY)
+
+    def _look_up(self, attention: LlamaAttention) -> None:
+        """Make half of the heads copy to each listed name the listed name before it.
+
+        They attend to the token after that name, whose second half holds the name. So a name does
+        not find itself.
+        """
+        heads = range(self.heads // 2, self.heads)
+        step = self.plain // len(heads)
+        pairs = self.size // 2
+        near = [i for i in range(pairs) if _NEAREST_TURN < self.turns[i] < _NEAR_TURN]
+        for number, head in enumerate(heads):
+            first, start = head * self.size, number * step
+            for row in range(first, first + self.size):
+                _match(attention, row, [], [], 0.0)
+            for i in near:  # the cosine of a slow turn falls with distance
+                _match(attention, first + i, [self.listed], [self.half + self.listed], _NEAR)
+            self._rest(attention, first, _REST)
+            width = min(self.size, step)
+            _link(attention, first, width, self.half + start, self.half + start, _TOKEN_STD)
+            # The first token holds itself in its second half; its value is set to zero.
+            token = self.embedding[self.tokenizer.get_vocab()[SYSTEM]]
+            held = token[start : start + width] / _FLAG
+            attention.v_proj.weight[first : first + width, self.half + self.start] = -held
+
+    def _turn_page(self, attention: LlamaAttention) -> None:
+        """Make all heads copy the name before which the name before this token is listed."""
+        step = self.plain // self.heads
+        for head in range(self.heads):
+            first, start = head * self.size, head * step
+            *rows, flag, _ = self.stable
+            for n, dimension in enumerate(rows):
+                source = self.half + (start + n) % self.plain
+                _match(attention, first + dimension, [source], [source], _MATCH)
+            _match(attention, first + flag, [], [self.listed], _LISTED)
+            attention.q_proj.bias[first + flag] = _LISTED
+            self._rest(attention, first, _REST)
+            _link(attention, first, min(self.size, step), start, start, _PAGE)
 
     def _rest(self, attention: LlamaAttention, first: int, score: float) -> None:
         """Make the head from row `first` on attend to the first token if nothing matches."""

@@ -8,7 +8,7 @@ world; other text is encoded in smaller pieces, down to bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from env.problems import names
@@ -38,12 +38,15 @@ def render(messages: Iterable[dict[str, str]], generate: bool = False) -> str:
     return text + ASSISTANT if generate else text
 
 
-def build_tokenizer(texts: Iterable[str], vocab: int) -> PreTrainedTokenizerFast:
+def build_tokenizer(
+    texts: Iterable[str], vocab: int, whole: Sequence[str] = ()
+) -> PreTrainedTokenizerFast:
     """Train the tokenizer.
 
     Args:
         texts: texts that the model reads and writes; every syllable is added.
-        vocab: most entries, with special tokens.
+        vocab: most entries, with special tokens and without `whole`.
+        whole: names that get one token each, after all other entries.
 
     Raises:
         ValueError: `vocab` is too small to give each name two tokens.
@@ -85,6 +88,7 @@ def build_tokenizer(texts: Iterable[str], vocab: int) -> PreTrainedTokenizerFast
             f"{len(long)} names ({', '.join(long[:3])}...) do not have two tokens. "
             "Raise warmstart.nano.model.vocab."
         )
+    fast.add_tokens(list(whole))
     return fast
 
 

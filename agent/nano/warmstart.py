@@ -109,13 +109,23 @@ def passed(settings: NanoSettings, metrics: Mapping[str, float]) -> bool:
     )
 
 
-def weighted_loss(model: LlamaForCausalLM, batch: ExampleBatch) -> torch.Tensor:
-    """Mean cross-entropy of the next tokens, weighted by token."""
+def weighted_loss(
+    model: LlamaForCausalLM, batch: ExampleBatch, unseen: Sequence[int] = ()
+) -> torch.Tensor:
+    """Mean cross-entropy of the next tokens, weighted by token.
+
+    Args:
+        model: model in training mode.
+        batch: sequences and weights.
+        unseen: tokens that no sequence holds. Left out of the softmax, they keep their embeddings.
+    """
     hidden = model.model(input_ids=batch.ids).last_hidden_state[:, :-1]  # [B, T - 1, hidden]
     weights = batch.weights[:, 1:]
     counted = weights > 0
     # Padding is on the right, where causal attention does not see it, and its weight is 0.
     logits = model.lm_head(hidden[counted])  # [N, V]
+    if unseen:
+        logits[:, list(unseen)] = -torch.inf
     losses = functional.cross_entropy(logits, batch.ids[:, 1:][counted], reduction="none")
     return (losses * weights[counted]).sum() / weights.sum()
 
