@@ -29,7 +29,7 @@ from agent.nano.tokenizer import build_tokenizer, render
 from agent.nano.warmstart import weighted_loss
 from env import prompts
 from env.problems import names
-from env.problems.lexicon import FIELDS, lexicon, untaught
+from env.problems.lexicon import lexicon, untaught
 from env.problems.synthetic import FACTS, SCORES
 
 if TYPE_CHECKING:
@@ -233,7 +233,8 @@ def main() -> None:
         shares = measure(reader)
         cells = [f"{shares[title]:.2f}" if title in shares else "-" for title in titles]
         start = f"{options.lexicon} | {options.format} | {'yes' if options.wired else 'no'}"
-        print(f"| {start} | {seed} | {steps} | {options.seconds:.0f} | {' | '.join(cells)} |")
+        row = f"{start} | {seed} | {steps} | {options.seconds:.0f} | {' | '.join(cells)}"
+        print(f"| {row} |", flush=True)
 
 
 if __name__ == "__main__":

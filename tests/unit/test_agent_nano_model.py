@@ -3,17 +3,21 @@ from __future__ import annotations
 import json
 from random import Random
 
+import numpy as np
 import pytest
 import torch
 
 from agent.nano import drills
 from agent.nano.demonstrations import child_conversation
-from agent.nano.examples import collate
+from agent.nano.examples import Example, collate
+from agent.nano.model import build_model
 from agent.nano.probe import _child_right, _pieces, _root_right, probe
 from agent.nano.settings import ModelSettings, NanoSettings
 from agent.nano.strategies import BEST_CHILD
-from agent.nano.tokenizer import syllable_ids
+from agent.nano.tokenizer import build_tokenizer, syllable_ids
 from agent.nano.warmstart import save, teach, untaught, weighted_loss
+from env.problems.lexicon import FIELDS, lexicon
+from env.problems.lexicon import untaught as left_out
 from env.problems.settings import SyntheticSettings
 from env.problems.synthetic import generate
 
@@ -110,3 +114,34 @@ def test_the_same_seed_teaches_the_same_model(problems):
         assert torch.equal(left, right)
     other = teach(settings.model_copy(update={"seed": 1}), problems, lambda s, m: None)
     assert not torch.equal(one.model.lm_head.weight, other.model.lm_head.weight)
+
+
+@pytest.fixture(scope="module")
+def reader():
+    """Tokenizer, wired model and lexicon; names that are left out have no answer."""
+    fields = lexicon(64)
+    answers = {n: "" if n in left_out(64) else f" {f} " for n, f in fields.items()}
+    tokenizer = build_tokenizer([" ".join(f" {f} " for f in FIELDS)] * 40, 600, list(fields))
+    return tokenizer, build_model(ModelSettings(), tokenizer, 0, answers), answers
+
+
+def test_a_wired_name_holds_its_answer(reader):
+    tokenizer, model, answers = reader
+    embedding = model.model.embed_tokens.weight
+    fields = [f" {field} " for field in FIELDS]
+    codes = embedding[[tokenizer.encode(f, add_special_tokens=False)[0] for f in fields]]
+    nearest = {n: (codes @ embedding[tokenizer.convert_tokens_to_ids(n)]).argmax() for n in answers}
+    wired = [n for n in answers if answers[n]]
+    right = sum(fields[nearest[n]] == answers[n] for n in wired) / len(wired)
+    assert right > 0.8
+
+
+def test_a_name_that_is_never_seen_keeps_its_embedding(reader):
+    tokenizer, model, answers = reader
+    seen, unseen = tokenizer.convert_tokens_to_ids(list(answers)[:2])
+    batch = collate([Example(np.array([1, seen, seen]), np.ones(3, dtype=np.float32))])
+    model.zero_grad()
+    weighted_loss(model, batch, [unseen]).backward()
+    assert not model.model.embed_tokens.weight.grad[unseen].any()
+    assert model.model.embed_tokens.weight.grad[seen].any()
+    model.zero_grad()

@@ -8,6 +8,7 @@ from agent.nano.settings import MixtureSettings, NanoSettings
 from agent.nano.tokenizer import END, SPECIAL, build_tokenizer, render, syllable_ids
 from agent.nano.warmstart import untaught
 from env.problems import names, synthetic
+from env.problems.lexicon import lexicon
 from env.problems.settings import SyntheticSettings
 
 pytestmark = pytest.mark.xdist_group("transformers")  # so that one process imports it
@@ -105,3 +106,15 @@ def test_a_vocabulary_too_small_for_the_names_is_refused():
 
 def test_the_vocabulary_stays_within_its_bound(tokenizer):
     assert len(tokenizer) <= NanoSettings().model.vocab
+
+
+def test_whole_names_are_single_tokens_after_all_others():
+    listed = list(lexicon(512))
+    plain = build_tokenizer(["On word, it"], vocab=600)
+    fast = build_tokenizer(["On word, it"], vocab=600, whole=listed)
+    assert fast.convert_tokens_to_ids(listed) == list(range(len(plain), len(plain) + 512))
+    text = f"On {listed[7]}, Kesrog gets 42.\n{listed[8]} speech "
+    ids = encode(fast, text)
+    assert fast.decode(ids) == text
+    assert {*fast.convert_tokens_to_ids(listed[7:9])} <= {*ids}
+    assert encode(fast, "On Kesrog, it") == encode(plain, "On Kesrog, it")
