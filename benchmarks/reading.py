@@ -164,7 +164,9 @@ def train(reader: Reader, options: argparse.Namespace, settings: NanoSettings, s
         if done >= mark:
             mark = next(marks, 1.0)
             paused = time.process_time()
-            logger.info("%3.0f%%, step %d, loss %.3f: %s", 100 * done, step, loss, measure(reader))
+            logger.info(
+                "%3.0f%%, step %d, loss %.3f: %s", 100 * done, step, loss.item(), measure(reader)
+            )
             started += time.process_time() - paused
     return step
 
