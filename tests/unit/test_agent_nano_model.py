@@ -121,7 +121,7 @@ def reader():
     """Tokenizer, wired model and lexicon; names that are left out have no answer."""
     fields = lexicon(64)
     answers = {n: "" if n in left_out(64) else f" {f} " for n, f in fields.items()}
-    tokenizer = build_tokenizer([" ".join(f" {f} " for f in FIELDS)] * 40, 600, list(fields))
+    tokenizer = build_tokenizer(["".join(f" {f} " for f in FIELDS)] * 40, 600, list(fields))
     return tokenizer, build_model(ModelSettings(), tokenizer, 0, answers), answers
 
 
