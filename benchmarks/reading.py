@@ -1,8 +1,8 @@
 """Measure how well the nano model reads, by form of the answer: `python -m benchmarks.reading`.
 
-A call gives a reader some sentences such as "Kesrog reaches 42 on Toxalim." It answers with the
-field of each benchmark, in order (`fields`) or with each name repeated before its field
-(`repeat`). No sentence names the field: it is knowledge of the model. Training ends after
+A call holds sentences on one method and several benchmarks. A reader names the field of each
+benchmark: in order (`fields`), or with each name repeated before it (`repeat`).
+No sentence names the field: it is knowledge of the model. Training ends after
 `--seconds` of CPU. It starts with drills of names and their fields.
 
 An answer is exact if all of its tokens, the end included, are the most likely ones.
@@ -134,7 +134,8 @@ def train(reader: Reader, options: argparse.Namespace, settings: NanoSettings, s
     """Train for `options.seconds` of CPU; return the number of steps."""
     rng = Random(f"reading/{seed}")
     model = reader.model.train()
-    unseen = reader.tokenizer.convert_tokens_to_ids(reader.unseen)
+    vocabulary = reader.tokenizer.get_vocab()
+    unseen = [vocabulary[name] for name in reader.unseen]
     embedding = model.model.embed_tokens.weight
     others = [weight for weight in model.parameters() if weight is not embedding]
     optimizer = torch.optim.AdamW(
