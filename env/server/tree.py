@@ -25,8 +25,9 @@ from env.models import (
     StopReason,
 )
 from env.server.deterministic import repeatable_cell
-from env.server.frame import Frame, PendingCalls, as_context, context_chars, held_bytes, texts_of
+from env.server.frame import Frame, PendingCalls, as_context, held_bytes, texts_of
 from env.server.sandbox import MAX_ANSWER, UNSET, CellDone, Repl, SandboxHost, SubCall
+from env.server.subcalls import first_messages, limit_on
 from env.server.turn import parse
 from env.settings import EnvSettings
 
@@ -417,7 +418,7 @@ class Tree:
         )
         contexts = call.contexts or [None] * len(call.prompts)
         for slot, (prompt, given) in enumerate(zip(call.prompts, contexts, strict=False)):
-            refusal = self._limit_on(frame, call.fn, slot, prompt, given)
+            refusal = limit_on(self._limits, call, slot, frame.depth, len(self._frames))
             context = None if refusal else as_context(given)
             if given is not None and context is None and not refusal:
                 refusal = "a context is a string or a dict of strings"
@@ -426,41 +427,15 @@ class Tree:
             if refusal:
                 calls.values[slot] = f"error: {refusal}"
                 continue
+            messages = first_messages(self._settings, call, slot, context)
             self.shown.append(prompt)
             if call.fn.startswith("llm"):
-                messages = prompts.llm_messages(self._settings.prompt_style, prompt)
                 child = self._add(frame, "llm", None, messages)
             else:
                 self.shown.extend(texts_of(context))
-                messages = prompts.child_messages(
-                    self._settings.prompt_style,
-                    self._limits,
-                    self._settings.search_window,
-                    prompt,
-                    context,
-                )
                 child = self._add(frame, "rlm", context, messages)
             calls.waiting[child.number] = slot
         return calls
-
-    def _limit_on(
-        self, frame: Frame, fn: str, slot: int, prompt: str, given: JSONValue
-    ) -> str | None:
-        """Reason why a sub-call is refused; None if it is allowed."""
-        limits = self._limits
-        if fn.startswith("rlm") and frame.depth >= limits.max_depth:
-            return f"no sub-calls below depth {limits.max_depth}; answer from this part yourself"
-        if slot >= limits.max_children:
-            return f"at most {limits.max_children} sub-calls at once"
-        if len(self._frames) >= limits.max_frames:
-            return f"the {limits.max_frames} frames of this episode are used up"
-        if len(prompt) > limits.prompt_chars:
-            return (
-                f"the prompt is longer than {limits.prompt_chars} characters; hand text as context"
-            )
-        if context_chars(given) > limits.child_context_chars:
-            return f"the context is longer than {limits.child_context_chars} characters"
-        return None
 
     # --- ends
 
