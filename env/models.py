@@ -20,13 +20,14 @@ FrameKind = Literal["rlm", "llm"]
 FrameStatus = Literal["ready", "waiting", "ended"]
 """`ready`: needs a turn of the policy. `waiting`: its cell is suspended in a sub-call."""
 
-StopReason = Literal["final", "max_turns", "truncated", "timeout", "budget", "error"]
-"""Why a frame ended. Only `final` comes with an answer."""
+StopReason = Literal["final", "max_turns", "truncated", "timeout", "budget", "overspent", "error"]
+"""Why a frame ended. Only `final` comes with an answer. `overspent`: the tree took more tokens than
+`env.limits.tree_tokens`."""
 
 Finish = Literal["stop", "length", "error"]
 """How the policy's completion ended. `error`: the policy failed, and the episode is void."""
 
-WIRE_VERSION = 2
+WIRE_VERSION = 3
 """Increased by each change that an older client or server would misread; `/metadata` names it."""
 
 BUSY = "the machine was too busy to run a cell"
@@ -62,6 +63,9 @@ class FrameTurn(_Wire):
     frame: int = Field(ge=0)
     text: str
     finish: Finish = "stop"
+    tokens: int = Field(0, ge=0)
+    """Tokens that the frame read and wrote since its last turn, by the client's own tokenizer. The
+    server counts more if its own count is larger."""
 
 
 class FrameView(_Wire):
@@ -90,6 +94,8 @@ class Counters(_Wire):
     """Cells stopped by a CPU or wall limit."""
     format_errors: int = 0
     """Turns without exactly one block."""
+    tokens: int = 0
+    """Tokens that all frames read and wrote, each once, as the server counts them."""
     env_s: float = 0.0
     """Seconds that the environment worked on this episode, without the policy's time."""
 

@@ -90,38 +90,71 @@ You have at most {max_turns} turns.""",
 
 _LLM = {"compact": "Answer.", "full": "Answer the request directly and briefly."}
 
+_BUDGET = """
+
+All agents together have one budget of tokens for everything that they read and write: prompts, \
+printed output and replies. Beyond it, the work ends without an answer. budget_left() returns the \
+number of tokens that are left. A sub-call that needs more costs nothing and returns a text that \
+starts with "error: "."""
+"""Addition to the `full` prompts of a tree with a budget."""
+
 NO_BLOCK = "error: no repl block; write ```repl, then code, then ``` on a line of its own"
 EMPTY_OUTPUT = "(no output)"
 LOST = "error: all variables are gone"
 
 
-def _system(table: dict[str, str], style: PromptStyle, limits: LimitSettings, window: int) -> str:
-    return table[style].format(window=window, **limits.model_dump())
+def _system(
+    table: dict[str, str], style: PromptStyle, limits: LimitSettings, window: int, budget: bool
+) -> str:
+    text = table[style].format(window=window, **limits.model_dump())
+    return text + _BUDGET if budget and style == "full" else text
 
 
 def root_messages(
-    style: PromptStyle, limits: LimitSettings, window: int, question: str, papers: int, hint: bool
+    style: PromptStyle,
+    limits: LimitSettings,
+    window: int,
+    question: str,
+    papers: int,
+    hint: bool,
+    budget: int | None = None,
 ) -> list[Message]:
-    """First messages of the root."""
+    """First messages of the root; `budget` is that of its tree in tokens."""
     lines = [defuse(question), f"context: {papers} papers"]
     if hint:
         lines.append("hint: use both names")
+    if budget is not None:
+        lines.append(f"budget: {budget} tokens")
     return [
-        Message(role="system", content=_system(_ROOT, style, limits, window)),
+        Message(role="system", content=_system(_ROOT, style, limits, window, budget is not None)),
         Message(role="user", content="\n".join(lines)),
     ]
 
 
 def child_messages(
-    style: PromptStyle, limits: LimitSettings, window: int, prompt: str, context: JSONValue
+    style: PromptStyle,
+    limits: LimitSettings,
+    window: int,
+    prompt: str,
+    context: JSONValue,
+    budget: bool = False,
 ) -> list[Message]:
-    """First messages of a child frame with a REPL; `context` is the value it was given."""
+    """First messages of a child frame with a REPL.
+
+    Args:
+        style: prompt style.
+        limits: limits that a `full` prompt names.
+        window: default window of `search`.
+        prompt: words of the parent.
+        context: the value it was given.
+        budget: whether its tree has a budget in tokens.
+    """
     if isinstance(context, dict):
         kind = f"{len(context)} papers"
     else:
         kind = "none" if context is None else "str"
     return [
-        Message(role="system", content=_system(_CHILD, style, limits, window)),
+        Message(role="system", content=_system(_CHILD, style, limits, window, budget)),
         Message(role="user", content=f"{defuse(prompt)}\ncontext: {kind}"),
     ]
 

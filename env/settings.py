@@ -32,6 +32,12 @@ class LimitSettings(Settings):
     child_context_chars: int = Field(200_000, ge=100, description="characters of a child's context")
     prompt_chars: int = Field(8_000, ge=20, description="characters of a sub-call's prompt")
     episode_s: float = Field(60.0, gt=0, description="CPU seconds of all cells of one episode")
+    tree_tokens: int | None = Field(
+        None,
+        ge=1,
+        description="tokens that all frames of one episode may read and write together, each "
+        "counted once; null: no budget",
+    )
 
 
 class SandboxSettings(Settings):

@@ -149,7 +149,8 @@ class _Rounds:
             spec = self.specs[self.next]
             trajectory = Trajectory(spec.problem_id, spec.difficulty, spec.collection_id, spec.tier)
             episode = _Episode(self.next, slot, spec, trajectory, time.monotonic())
-            episode.waiting = self.sessions.reset(slot, problem_id=spec.problem_id)
+            budget = {} if spec.tree_tokens is None else {"tree_tokens": spec.tree_tokens}
+            episode.waiting = self.sessions.reset(slot, problem_id=spec.problem_id, **budget)
             self.active.append(episode)
             self.next += 1
 
@@ -248,7 +249,12 @@ class _Rounds:
                 seconds=time.monotonic() - started,
             )
             episode.trajectory.frames[frame].turns.append(record)
-            episode.turns[frame] = FrameTurn(frame=frame, text=reply.text, finish=reply.finish)
+            episode.turns[frame] = FrameTurn(
+                frame=frame,
+                text=reply.text,
+                finish=reply.finish,
+                tokens=len(reply.prompt_ids) + len(reply.sampled_ids),
+            )
             if len(episode.turns) == len(episode.requests):
                 self._send(episode)
 

@@ -20,6 +20,8 @@ class EpisodeSpec:
     difficulty: str = ""
     collection_id: str = ""
     tier: str | None = None
+    tree_tokens: int | None = None
+    """Budget of its tree in tokens; None for the environment's own."""
 
 
 def read_specs(path: Path) -> list[EpisodeSpec]:

@@ -22,7 +22,8 @@ CUT = frozenset({"budget", "error", None})
 
 `timeout` is not included, because the policy's own code spends the environment's seconds. Neither
 is `truncated`. `mask_truncated` already excludes the turn that reached the token limit, whose many
-tokens would outweigh all others. The turns that led to it stay in the loss.
+tokens would outweigh all others. The turns that led to it stay in the loss. `overspent` is not
+included either: the tree's own tokens ended it, and its frames are to learn to spend less.
 """
 
 

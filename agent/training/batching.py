@@ -170,7 +170,9 @@ def _tree_rows(
     for number, frame in sorted(trajectory.frames.items()):
         if not sampled_anything(frame):
             continue
-        row = _frame_row(index, frame, settings.mask_truncated)
+        # A turn that overspent the budget stays in the loss, even one that a token limit cut.
+        masked = settings.mask_truncated and frame.stop_reason != "overspent"
+        row = _frame_row(index, frame, masked)
         if void or frame.stop_reason in CUT or not row.tokens:
             row = replace(row, fate="void" if void else "cut")
         else:

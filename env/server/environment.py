@@ -138,27 +138,39 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
         difficulty: str | None = None,
         question: str | None = None,
         papers: JSONValue = None,
+        tree_tokens: int | None = None,
         owner_key: str | None = None,
         **unknown: Any,
     ) -> RLMObservation:
         """Start an episode with a named problem, one chosen by the seed, or the client's papers.
 
-        `owner_key` opens every split, with exact figures, where `env.splits` is set.
+        `tree_tokens` is the budget of this episode, at most `env.limits.tree_tokens`. `owner_key`
+        opens every split, with exact figures, where `env.splits` is set.
         """
         try:
             if self._closed:
                 return RLMObservation(done=True, refused=SESSION_ENDED)
             if unknown:
                 raise RefusedError(
-                    "reset takes problem_id, or split, difficulty and seed, or question and papers"
+                    "reset takes problem_id, or split, difficulty and seed, or question and "
+                    "papers; and tree_tokens"
                 )
             _check_episode_id(episode_id)
             if not isinstance(owner_key, str | None):
                 raise RefusedError("owner_key must be a string")
             service = self._service()
             problems = service.problems_for(owner_key)
+            _check_budget(tree_tokens, service.settings.env.limits.tree_tokens)
             tree, problem, card = self._start(
-                service, problems, seed, problem_id, split, difficulty, question, papers
+                service,
+                problems,
+                seed,
+                problem_id,
+                split,
+                difficulty,
+                question,
+                papers,
+                tree_tokens,
             )
         except RefusedError as error:
             return self._refuse(str(error))
@@ -285,6 +297,7 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
         difficulty: JSONValue,
         question: JSONValue,
         papers: JSONValue,
+        tree_tokens: int | None,
     ) -> tuple[Tree, Problem | None, ProblemCard]:
         for name, value in (
             ("problem_id", problem_id),
@@ -298,7 +311,9 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
             raise RefusedError("seed must be a whole number")
         if question is not None or papers is not None:
             texts = _own_papers(service, question, papers)
-            tree = Tree(service.settings.env, service.host, question, texts)
+            tree = Tree(
+                service.settings.env, service.host, question, texts, tree_tokens=tree_tokens
+            )
             return tree, None, ProblemCard(papers=len(texts), **dict.fromkeys(_CARD, "own"))
         problem = _choose(problems, seed, problem_id, split, difficulty)
         tree = Tree(
@@ -308,6 +323,7 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
             {paper.paper_id: paper.text for paper in problem.papers},
             hint=service.hint(problem),
             shared_as=problem.problem_id,
+            tree_tokens=tree_tokens,
         )
         card = ProblemCard(
             papers=len(problem.papers), **{name: getattr(problem, name) for name in _CARD}
@@ -412,6 +428,16 @@ def _check_episode_id(value: JSONValue) -> None:
         return
     if not isinstance(value, str) or len(value) > _ID_CHARS or not value.isprintable():
         raise RefusedError(f"episode_id must be a printable text, at most {_ID_CHARS} characters")
+
+
+def _check_budget(wanted: JSONValue, limit: int | None) -> None:
+    """Raise RefusedError unless a client may have this budget: it may only lower the limit."""
+    if wanted is None:
+        return
+    if type(wanted) is not int or wanted < 1:
+        raise RefusedError("tree_tokens must be a whole number, at least 1")
+    if limit is not None and wanted > limit:
+        raise RefusedError(f"tree_tokens is above env.limits.tree_tokens: at most {limit} here")
 
 
 def _shown_answer(answer: JSONValue) -> JSONValue:

@@ -39,12 +39,20 @@ def limit_on(
 
 
 def first_messages(
-    settings: EnvSettings, call: SubCall, slot: int, context: JSONValue
+    settings: EnvSettings, call: SubCall, slot: int, context: JSONValue, budget: bool
 ) -> list[Message]:
-    """First messages of the child of a sub-call; `context` is the value that it is given."""
+    """First messages of the child of a sub-call.
+
+    Args:
+        settings: prompt style and limits.
+        call: the sub-calls of one cell.
+        slot: index of the sub-call in it.
+        context: value that the child is given.
+        budget: whether the tree has a budget in tokens.
+    """
     prompt = call.prompts[slot]
     if call.fn.startswith("llm"):
         return prompts.llm_messages(settings.prompt_style, prompt)
     return prompts.child_messages(
-        settings.prompt_style, settings.limits, settings.search_window, prompt, context
+        settings.prompt_style, settings.limits, settings.search_window, prompt, context, budget
     )

@@ -24,6 +24,7 @@ from env.models import (
     Message,
     StopReason,
 )
+from env.server.budget import TokenBudget, needed
 from env.server.deterministic import repeatable_cell
 from env.server.frame import Frame, PendingCalls, as_context, held_bytes, texts_of
 from env.server.sandbox import MAX_ANSWER, UNSET, CellDone, Repl, SandboxHost, SubCall
@@ -54,7 +55,10 @@ class Tree:
         papers: paper_id -> text, the root's `context`.
         hint: whether the question comes with a hint.
         shared_as: name under which other episodes use the same papers.
+        tree_tokens: budget of this tree in tokens; None for `env.limits.tree_tokens`.
 
+    Raises:
+        RefusedError: the budget is too small for one turn.
     Raises (every method that plays):
         SandboxError: the sandbox failed; the caller voids the episode.
     """
@@ -67,6 +71,7 @@ class Tree:
         papers: Mapping[str, str],
         hint: bool = False,
         shared_as: str | None = None,
+        tree_tokens: int | None = None,
     ) -> None:
         self._settings = settings
         self._limits = settings.limits
@@ -87,9 +92,22 @@ class Tree:
         """Bytes of texts that were kept so far."""
         self._frames: list[Frame] = []
         self._ended: list[Frame] = []
+        limit = self._limits.tree_tokens if tree_tokens is None else tree_tokens
+        self._budget = TokenBudget(limit)
         first = prompts.root_messages(
-            settings.prompt_style, self._limits, settings.search_window, question, len(papers), hint
+            settings.prompt_style,
+            self._limits,
+            settings.search_window,
+            question,
+            len(papers),
+            hint,
+            limit,
         )
+        if self._budget.lacks(first):
+            raise RefusedError(
+                f"a budget of {limit} tokens is too small for one turn: this question needs "
+                f"{needed(first)}. Raise env.limits.tree_tokens, or the tree_tokens of reset"
+            )
         self._add(None, "rlm", self.papers, first)
 
     # --- views of the tree
@@ -115,6 +133,7 @@ class Tree:
         return Counters(
             frames=len(self._frames),
             max_depth=max(frame.depth for frame in self._frames),
+            tokens=self._budget.spent,
             env_s=round(self._env_s, 6),
             **self._counts,
         )
@@ -209,6 +228,9 @@ class Tree:
     def _turn(self, frame: Frame, turn: FrameTurn) -> None:
         frame.turns += 1
         self._counts["turns"] += 1
+        self._budget.write(turn)
+        if self._overspent():
+            return
         if frame.kind == "llm":
             # The parent gets the text even if it was cut.
             text = turn.text[: self._answer_chars(frame)]
@@ -257,6 +279,7 @@ class Tree:
         """
         assert frame.repl is not None
         self._running = frame.repl
+        frame.repl.tokens_left = self._budget.left
         if self._stopped:  # after the line above: `stop` sees the REPL, or this sees `stop`
             raise SandboxError("the session was closed")
         return frame.repl
@@ -337,6 +360,12 @@ class Tree:
             self._end_all("budget", frame)
         return True
 
+    def _overspent(self) -> bool:
+        """Whether the budget in tokens is exceeded; then the episode ends, and it is scored."""
+        if self._budget.overspent:
+            self._end_all("overspent")
+        return self._budget.overspent
+
     def _repeatable(self, frame: Frame, cell: CellDone) -> CellDone | None:
         """The cell as the setting `deterministic` wants it; None if that voids the episode."""
         if not self._settings.deterministic:
@@ -384,8 +413,12 @@ class Tree:
         if not self._hold(text):
             self._end_all("budget", culprit=frame)
             return
+        message = Message(role="user", content=text)
+        self._budget.read(frame.number, [message])
+        if self._overspent():
+            return
         self.shown.append(text)
-        frame.unsent.append(Message(role="user", content=text))
+        frame.unsent.append(message)
         frame.status = "ready"
 
     def _fail(self, frame: Frame, malformed: bool = False) -> None:
@@ -409,6 +442,7 @@ class Tree:
             unsent=messages,
         )
         self._frames.append(frame)
+        self._budget.read(frame.number, messages)
         return frame
 
     def _open_children(self, frame: Frame, call: SubCall) -> PendingCalls:
@@ -417,17 +451,19 @@ class Tree:
             batched=call.fn.endswith("_batched"), values=[None] * len(call.prompts), waiting={}
         )
         contexts = call.contexts or [None] * len(call.prompts)
+        told = self._budget.left is not None
         for slot, (prompt, given) in enumerate(zip(call.prompts, contexts, strict=False)):
             refusal = limit_on(self._limits, call, slot, frame.depth, len(self._frames))
             context = None if refusal else as_context(given)
             if given is not None and context is None and not refusal:
                 refusal = "a context is a string or a dict of strings"
+            messages = [] if refusal else first_messages(self._settings, call, slot, context, told)
+            refusal = refusal or self._budget.lacks(messages)
             if not refusal and not self._hold(prompt, context):
                 refusal = _USED_UP
             if refusal:
                 calls.values[slot] = f"error: {refusal}"
                 continue
-            messages = first_messages(self._settings, call, slot, context)
             self.shown.append(prompt)
             if call.fn.startswith("llm"):
                 child = self._add(frame, "llm", None, messages)

@@ -465,8 +465,8 @@ def test_a_server_of_another_wire_version_is_refused_with_both_and_the_fix(old_s
         sessions.reset(0, seed=0).result()
     with pytest.raises(ConfigError, match=f"^{says}"):
         metadata(old_server)
-    with pytest.raises(RefusedError, match=f"version 3, this client {WIRE_VERSION}"):
-        check_wire("here", {"wire_version": 3})
+    with pytest.raises(RefusedError, match=f"version 4, this client {WIRE_VERSION}"):
+        check_wire("here", {"wire_version": 4})
 
 
 def test_a_client_shows_why_a_server_takes_no_connection() -> None:
@@ -484,7 +484,7 @@ def test_metadata_names_the_enforced_layers(server_url: str, server_params: Para
     with urllib.request.urlopen(f"{server_url}/metadata") as response:
         about = json.load(response)
     assert about["name"] == "rlm"
-    assert about["wire_version"] == WIRE_VERSION == 2
+    assert about["wire_version"] == WIRE_VERSION == 3
     assert "seccomp" in about["sandbox_layers"]
     assert about["rules"] == rules(server_params.env, server_params.rewards)
 

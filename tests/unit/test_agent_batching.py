@@ -184,6 +184,29 @@ def test_a_root_that_was_cut_is_out_of_the_loss(stop):
     assert rows[1, 0].advantage == pytest.approx(0.4)
 
 
+@pytest.mark.parametrize("finish", ["stop", "length"])
+def test_an_overspent_tree_keeps_its_blame_and_its_children_are_never_praised(finish):
+    def overspent(reward: float) -> Trajectory:
+        tree = small_tree(reward, child_stop="overspent")
+        tree.frames[0].stop_reason = "overspent"
+        for played in tree.frames.values():
+            played.turns[-1].finish = finish
+        return tree
+
+    made = make_rows([[overspent(0.0), overspent(0.1), small_tree(0.8)]], SETTINGS, RNG)
+    rows = found(made.rows)
+    for number, tokens in ((0, 1), (1, 2)):
+        assert rows[0, number].fate == "trained"
+        assert rows[0, number].tokens == tokens  # `mask_truncated` is on
+        assert rows[0, number].advantage == pytest.approx(-0.3)
+        assert rows[0, number].has_gradient
+    assert made.normaliser == 3 * 3
+    (better,) = make_rows([[overspent(0.8), small_tree(0.0)]], SETTINGS, RNG).rows[:1]
+    assert better.advantage == pytest.approx(0.4)
+    rows = found(make_rows([[overspent(0.8), small_tree(0.0)]], SETTINGS, RNG).rows)
+    assert rows[0, 1].advantage == 0.0
+
+
 def test_scales_of_the_advantages():
     rewards = [[1.0, 0.0], [0.6, 0.4]]
 

@@ -210,6 +210,34 @@ def test_loss_and_gradient_are_those_written_out(tmp_path, loss_type, kl_beta, m
     assert len(metrics["train/ratio_deviation"]) == 1
 
 
+def test_an_overspent_tree_has_a_gradient_though_a_token_limit_cut_its_turn(tmp_path):
+    def stopped(reason: str) -> float:
+        def rollout(model, step):
+            rng = np.random.default_rng(step)
+            turns = [random_turn(rng, [2, 3], 4, "length"), random_turn(rng, [2, 3], 4)]
+            trees = [
+                Trajectory("p", "easy", frames={0: FrameRecord(0, None, 0, "rlm", [turn], end)})
+                for turn, end in zip(turns, (reason, "final"), strict=True)
+            ]
+            note_logprobs(model, trees)
+            for tree, reward in zip(trees, (0.0, 0.8), strict=True):
+                tree.reward = reward
+            return [trees]
+
+        trainer = make_trainer(tmp_path / reason, method="full", mask_truncated=True)
+        trainer._rollout = lambda model, step: _without_praise(rollout(model, step))
+        trainer.live_model.zero_grad()
+        trainer.training_step(trainer.live_model, [0])
+        return sum(value.abs().sum().item() for value in gradients(trainer.live_model).values())
+
+    def _without_praise(groups):
+        groups[0][1].frames[0].stop_reason = "budget"  # leaves the loss, not the group
+        return groups
+
+    assert stopped("overspent") > 1e-3
+    assert stopped("truncated") == 0.0  # masked
+
+
 @pytest.mark.parametrize("method", ["full", "lora"])
 def test_the_divergence_is_0_at_the_start_for_roots_and_children(tmp_path, method):
     trainer = make_trainer(tmp_path, kl_beta=0.5, method=method, micro_batch_rows=4)

@@ -79,6 +79,19 @@ def test_full_style_says_every_name_and_limit() -> None:
     assert not any(f"{{{name}" in system for name in LimitSettings.model_fields)
 
 
+def test_only_a_tree_with_a_budget_is_told_of_one() -> None:
+    for style in ("compact", "full"):
+        root = prompts.root_messages(style, LIMITS, 7, "Why?", 5, True, 4000)
+        child = prompts.child_messages(style, LIMITS, 7, "Why?", "a text", budget=True)
+        plain = prompts.root_messages(style, LIMITS, 7, "Why?", 5, True)
+        assert root[1].content == plain[1].content + "\nbudget: 4000 tokens"
+        assert "budget" not in "".join(message.content for message in plain)
+        for messages in (root, child):
+            assert ("budget_left()" in messages[0].content) == (style == "full")
+    compact = prompts.child_messages("compact", LIMITS, 0, "Why?", "a text")
+    assert compact == prompts.child_messages("compact", LIMITS, 0, "Why?", "a text", budget=True)
+
+
 def test_the_worked_examples_are_python_with_the_functions_of_the_repl() -> None:
     root = prompts.root_messages("full", LIMITS, 7, "Why?", 5, False)[0].content
     child = prompts.child_messages("full", LIMITS, 7, "Why?", "a text")[0].content

@@ -116,6 +116,8 @@ class Repl:
         self._needed = shared.needed
         self._session = self if session is None else session
         self._answer_chars = answer_chars
+        self.tokens_left: int | None = None
+        """Value of `budget_left()` from the next `run` or `resume` on; None for no budget."""
         self._lock = threading.Lock()
         self._closed = False
         self._pending = False
@@ -135,7 +137,7 @@ class Repl:
             if self._pending:
                 raise SandboxError("run() while a sub-call waits for resume().")
             self._number += 1
-            message = pack(("exec", self._number, code))
+            message = pack(("exec", self._number, code, self.tokens_left))
             self._cell = _Cell(self._number, worker.cpu_s())
             return self._go_on(worker, self._cell, message)
 
@@ -149,7 +151,7 @@ class Repl:
             worker = self._living()
             if self._cell is None or not self._pending:
                 raise SandboxError("resume() without a pending sub-call.")
-            message = pack(("return", self._cell.number, value))
+            message = pack(("return", self._cell.number, value, self.tokens_left))
             return self._go_on(worker, self._cell, message)
 
     def close(self) -> None:

@@ -56,9 +56,9 @@ def main(config: dict[str, Any]) -> None:
     )
     channel.send(frame("ready", 0, config["layers"] + layers))
     while message := channel.receive():
-        kind, number, code = message
+        kind, number, code, tokens_left = message
         if kind == "exec":
-            repl.run(number, code)
+            repl.run(number, code, tokens_left)
 
 
 class _Repl:
@@ -68,6 +68,7 @@ class _Repl:
         self._channel = channel
         self._ballast = _reserve(_BALLAST)
         self._number = 0
+        self._tokens_left: int | None = None
         self._inside = False
         self._on_wire = False
         self._stop_wanted = False
@@ -95,6 +96,7 @@ class _Repl:
             "FINAL": calls.FINAL,
             "FINAL_VAR": calls.FINAL_VAR,
             "SHOW_VARS": self._show_vars,
+            "budget_left": self._budget_left,
         }
         self._variables.update(self._reserved)
         self._hidden = set(self._variables)
@@ -112,9 +114,10 @@ class _Repl:
         self._thresholds = gc.get_threshold()
         signal.signal(signal.SIGALRM, self._soft_limit)
 
-    def run(self, number: int, code: str) -> None:
+    def run(self, number: int, code: str, tokens_left: int | None) -> None:
         """Run one cell and send its result."""
         self._number = number
+        self._tokens_left = tokens_left
         self._stop_wanted = self._stopped = False
         self._output.clear()
         before = set(self._variables)
@@ -201,8 +204,9 @@ class _Repl:
         with self._wire():
             self._channel.send(data)
             message = self._channel.receive()
-        if len(message) != 3:
+        if len(message) != 4:
             os._exit(BROKEN)
+        self._tokens_left = message[3]
         return message[2]
 
     def _finish(self, value: Any) -> None:
@@ -244,6 +248,10 @@ class _Repl:
             if name not in self._hidden and not name.startswith("_")
         }
         return f"Available variables: {shown}" if shown else "No variables created yet."
+
+    def _budget_left(self) -> float:
+        """Tokens that are left to all agents together; infinite without a budget."""
+        return float("inf") if self._tokens_left is None else self._tokens_left
 
 
 def _reserve(size: int) -> mmap.mmap:

@@ -1,0 +1,132 @@
+"""Cheats against the budget of a tree in tokens, on real sandboxes; none gains anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from env.models import FrameTurn
+from env.server.sandbox import SandboxHost
+from env.server.tree import Tree
+from env.settings import EnvSettings, LimitSettings, SandboxSettings
+
+TEXT = "".join(f"Sentence {number:03} of the only paper.\n" for number in range(100))
+Start = Callable[..., Tree]
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[SandboxHost]:
+    opened = SandboxHost(LimitSettings(observation_chars=10_000), SandboxSettings())
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def start(host: SandboxHost) -> Iterator[Start]:
+    trees: list[Tree] = []
+
+    def begin(tokens: int | None, **limits: Any) -> Tree:
+        limits = {"observation_chars": 10_000, "max_frames": 64, "max_children": 64, **limits}
+        settings = EnvSettings(limits=LimitSettings(tree_tokens=tokens, **limits))
+        trees.append(Tree(settings, host, "Which?", {"p1": TEXT}))
+        return trees[-1]
+
+    yield begin
+    for tree in trees:
+        tree.close()
+
+
+def code(tree: Tree, cell: str, *frames: int, tokens: int = 0) -> None:
+    tree.views()
+    text = f"```repl\n{cell}\n```"
+    tree.play([FrameTurn(frame=frame, text=text, tokens=tokens) for frame in frames or (0,)])
+
+
+def stops(tree: Tree) -> set[str | None]:
+    return {state.stop_reason for state in tree.states()}
+
+
+def test_a_client_that_claims_too_few_tokens_pays_the_servers_count(start: Start) -> None:
+    spent = []
+    for claimed in (0, 1, 20):
+        tree = start(None)
+        code(tree, "print(context['p1'][:2000])", tokens=claimed)
+        code(tree, "print(1)", tokens=claimed)
+        spent.append(tree.counters.tokens)
+    assert len(set(spent)) == 1
+    assert spent[0] > 500
+    honest = start(None)
+    code(honest, "print(context['p1'][:2000])", tokens=1000)
+    assert honest.counters.tokens > 1000
+
+
+def test_reading_through_many_children_costs_more_than_reading_oneself(start: Start) -> None:
+    alone = start(None)
+    code(alone, "print(context['p1'])")
+    for ask, reader in (
+        ("llm_query_batched(parts)", "read"),
+        ("rlm_query_batched(['read'] * len(parts), parts)", "```repl\nprint(context)\n```"),
+    ):
+        split = start(None)
+        cut = "t = context['p1']\nparts = [t[n:n + 400] for n in range(0, 4000, 400)]"
+        code(split, f"{cut}\n{ask}")
+        split.views()
+        split.play([FrameTurn(frame=n, text=reader) for n in range(1, 11)])
+        assert split.counters.tokens > alone.counters.tokens
+
+
+def test_handing_text_on_costs_nothing_until_somebody_reads_it(start: Start) -> None:
+    """Else a budget would forbid what recursion is for; the process reward knows what was read."""
+    tree = start(None)
+    before = tree.counters.tokens
+    code(tree, "r = rlm_query('count', context['p1'])\nprint(len(r))")
+    code(tree, "FINAL(context * 10)", 1)
+    assert tree.counters.tokens < before + 70
+
+
+def test_output_that_nobody_reads_is_neither_paid_nor_counts_as_read(start: Start) -> None:
+    tree = start(400)
+    code(tree, "print(context['p1'])\nFINAL('x')")
+    assert stops(tree) == {"final"}
+    assert tree.counters.tokens < 100
+    assert TEXT[:400] not in "".join(tree.shown)
+    # Output for a turn that the policy never takes is paid at once, and not shown.
+    over = start(400)
+    code(over, "print(context['p1'])")
+    assert stops(over) == {"overspent"}
+    assert TEXT[:400] not in "".join(over.shown)
+
+
+def test_refused_sub_calls_in_a_loop_cost_no_tokens_and_end(start: Start) -> None:
+    tree = start(400, max_frames=8)
+    before = tree.counters.tokens
+    code(tree, "said = {llm_query('x' * 2000) for _ in range(100)}\nprint(len(said), *said)")
+    assert tree.counters.frames == 1
+    assert tree.counters.sub_calls == 100
+    assert tree.counters.tokens < before + 60
+    code(tree, "while True: llm_query('x' * 2000)")
+    assert stops(tree) == {"timeout"}  # the blame is the frame's: neither void nor cut
+    assert tree.void is None
+
+
+def test_one_long_last_turn_is_not_played(start: Start) -> None:
+    tree = start(400)
+    thoughts = "".join(f"# thought {number}\n" for number in range(200))
+    code(tree, f"{thoughts}FINAL('x')")
+    assert stops(tree) == {"overspent"}
+    assert not tree.answered
+    assert tree.answer is None
+
+
+def test_code_that_replaces_budget_left_changes_nothing_on_the_server(start: Start) -> None:
+    tree = start(400)
+    code(
+        tree,
+        "budget_left.__self__._tokens_left = 10**9\nbudget_left = lambda: 10**9\n"
+        "print(llm_query('x' * 2000)[:5])",
+    )
+    assert tree.counters.frames == 1
+    code(tree, "FINAL(budget_left() < 400)")
+    assert tree.answer is True
