@@ -217,7 +217,7 @@ def test_an_overspent_tree_has_a_gradient_though_a_token_limit_cut_its_turn(tmp_
             turns = [random_turn(rng, [2, 3], 4, "length"), random_turn(rng, [2, 3], 4)]
             trees = [
                 Trajectory("p", "easy", frames={0: FrameRecord(0, None, 0, "rlm", [turn], end)})
-                for turn, end in zip(turns, (reason, "final"), strict=True)
+                for turn, end in zip(turns, (reason, "budget"), strict=True)  # `budget`: no loss
             ]
             note_logprobs(model, trees)
             for tree, reward in zip(trees, (0.0, 0.8), strict=True):
@@ -225,14 +225,10 @@ def test_an_overspent_tree_has_a_gradient_though_a_token_limit_cut_its_turn(tmp_
             return [trees]
 
         trainer = make_trainer(tmp_path / reason, method="full", mask_truncated=True)
-        trainer._rollout = lambda model, step: _without_praise(rollout(model, step))
+        trainer._rollout = rollout
         trainer.live_model.zero_grad()
         trainer.training_step(trainer.live_model, [0])
         return sum(value.abs().sum().item() for value in gradients(trainer.live_model).values())
-
-    def _without_praise(groups):
-        groups[0][1].frames[0].stop_reason = "budget"  # leaves the loss, not the group
-        return groups
 
     assert stopped("overspent") > 1e-3
     assert stopped("truncated") == 0.0  # masked
