@@ -66,6 +66,12 @@ class AuditSettings(Settings):
 
     problems: int = Field(50, ge=1, description="problems per difficulty")
     min_oracle: float = Field(0.9, ge=0, le=1, description="minimum reward of known gold")
+    max_search: float = Field(
+        0.35,
+        ge=0,
+        le=1,
+        description="maximum F1 of a search for method and field (world fields without labels)",
+    )
     sessions: int = Field(32, ge=1, description="concurrent episodes")
     samples: int = Field(2, ge=0, description="problems per difficulty on the page")
     seed: int = Field(0, ge=0)
@@ -278,8 +284,9 @@ class Params(Settings):
                 raise ValueError(f"train.curriculum.levels: {level!r} is not in {levels}")
         if self.train.curriculum.target not in self.train.curriculum.levels:
             raise ValueError("train.curriculum.target must be one of train.curriculum.levels")
-        if self.prepare.source != "synthetic":
-            return self  # other sources reject rows with too many gold papers
+        if self.prepare.source != "synthetic" or self.prepare.synthetic.world == "fields":
+            # Other sources reject rows with too many gold papers; readers of `fields` take turns.
+            return self
         most = max(level.max_gold for level in self.prepare.synthetic.levels.values())
         if self.env.limits.max_children < most:
             raise ValueError(

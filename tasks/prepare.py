@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from env.errors import SourceError, SourceUnreachable
-from env.problems.schema import COLUMNS, Problem, Split, to_row
+from env.problems.schema import CANDIDATES, COLUMNS, Problem, Split, to_row
 from env.problems.synthetic import generate
 from tasks.config import Params
 from tasks.data import files, hub
@@ -159,7 +159,8 @@ def write_parquet(path: Path, rows: Sequence[dict[str, str]]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    schema = pa.schema([(name, pa.string()) for name in COLUMNS])
+    columns = (*COLUMNS, CANDIDATES) if any(CANDIDATES in row for row in rows) else COLUMNS
+    schema = pa.schema([(name, pa.string()) for name in columns])
     pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), path, compression="zstd")
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 from pydantic import ValidationError
 
+from env.problems import fields
 from env.problems.schema import Problem, from_row, tier_of
 from tasks.config import Params
 from tasks.data.splits import leaks
@@ -50,6 +51,7 @@ def run(params: Params, run: StageRun) -> Path:
         min_span_chars=params.rewards.min_span_chars,
         max_text_chars=params.validate_.max_text_chars,
         min_rows=params.validate_.min_rows,
+        candidates=_in_fields(params),
     )
     with replacing(DOCS) as site:
         site.mkdir()
@@ -83,6 +85,10 @@ def read_splits(folder: Path) -> dict[str, pd.DataFrame]:
                 f"{path} is not readable as Parquet ({error}). Run the stage prepare again."
             ) from None
     return files
+
+
+def _in_fields(params: Params) -> bool:
+    return params.prepare.source == "synthetic" and params.prepare.synthetic.world == "fields"
 
 
 def _parse(row: Mapping[str, Any]) -> tuple[Problem | None, str | None]:
@@ -134,6 +140,16 @@ def tabulate(files: Mapping[str, pd.DataFrame], params: Params) -> dict[str, pd.
         max(len(paper.text) for paper in problem.papers) if problem else None
         for problem, _ in parsed
     ]
+    settings = params.prepare.synthetic
+    problems["world_fault"] = pd.Series(
+        [
+            fields.fault(problem, settings.lexicon, settings.labels)
+            if problem and _in_fields(params)
+            else None
+            for problem, _ in parsed
+        ],
+        dtype=object,
+    )
     return {"problems": problems, "spans": span_table(whole), "shares": share_table(files, params)}
 
 
@@ -156,10 +172,11 @@ def span_table(problems: Sequence[Problem]) -> pd.DataFrame:
 def share_table(files: Mapping[str, pd.DataFrame], params: Params) -> pd.DataFrame:
     """Shares of difficulties in a split, and of tiers in a difficulty, with their minimum.
 
-    Only the settings of the synthetic source determine the tiers of a difficulty.
+    Only the settings of the synthetic source determine the tiers of a difficulty. In the world
+    `fields` chance spreads the gold, so that tiers have no minimum.
     """
-    synthetic = params.prepare.source == "synthetic"
-    levels = params.prepare.synthetic.levels if synthetic else {}
+    tiered = params.prepare.source == "synthetic" and not _in_fields(params)
+    levels = params.prepare.synthetic.levels if tiered else {}
     bounds = params.validate_
     rows: list[tuple[str, str, int, float, float]] = []
     for split, frame in files.items():

@@ -1,4 +1,4 @@
-"""Invented names of the synthetic world: two three-letter syllables, such as "Kalvot".
+"""Invented names of the synthetic worlds: two three-letter syllables, such as "Kalvot".
 
 The inventory is fixed, so that a tokenizer built for it fits every data set. Two syllables of one
 position differ in at least two letters, so that no typo turns a name into another one. Syllables
@@ -44,6 +44,18 @@ RESERVED = _names(reserved=True)
 
 NAMES = COMMON + RESERVED
 """All 1,600 names."""
+
+TITLE = "A study of {z}."
+FACTS = (
+    "{x} scores {n} on {y}.",
+    "{x} reaches {n} on {y}.",
+    "On {y}, {x} gets {n}.",
+    "{x} gets {n} points on {y}.",
+    "On {y}, {x} comes to {n}.",
+    "A score of {n} is what {x} has on {y}.",
+)
+"""The score is at neither end of a long sentence: the rest alone would be nearly all of it."""
+SCORES = range(10, 100)
 
 
 def choose(rng: Random, count: int, reserved: float) -> list[str]:

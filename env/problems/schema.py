@@ -59,6 +59,8 @@ class Problem(Settings):
     question: str = Field(min_length=1)
     papers: tuple[Paper, ...] = Field(min_length=1)
     evidence: tuple[Fact, ...] = Field(min_length=1)
+    candidates: tuple[Span, ...] = ()
+    """Sentences among which only a reader can choose; empty where the source knows none."""
 
     @property
     def gold_papers(self) -> set[str]:
@@ -77,14 +79,19 @@ COLUMNS = (
     "evidence",
 )
 """Columns of a stored row; the last two are JSON text, the others plain strings."""
+CANDIDATES = "candidates"
+"""Another column of JSON text, only in rows whose problem has candidates."""
+
+_JSON = ("papers", "evidence", CANDIDATES)
 
 
 def to_row(problem: Problem) -> dict[str, str]:
-    """Stored row of a problem: one string for each of `COLUMNS`."""
+    """Stored row of a problem: one string for each of `COLUMNS`, and one for its candidates."""
     row = problem.model_dump(mode="json", exclude_defaults=True)
-    for name in ("papers", "evidence"):
-        row[name] = json.dumps(row[name], ensure_ascii=False)
-    return {name: row[name] for name in COLUMNS}
+    for name in _JSON:
+        if name in row:
+            row[name] = json.dumps(row[name], ensure_ascii=False)
+    return {name: row[name] for name in (*COLUMNS, CANDIDATES) if name in row}
 
 
 def from_row(row: Mapping[str, Any]) -> Problem:
@@ -97,9 +104,10 @@ def from_row(row: Mapping[str, Any]) -> Problem:
     missing = [name for name in COLUMNS if not isinstance(row.get(name), str)]
     if missing:
         raise ValueError(f"no text in {missing}")
-    data = {name: row[name] for name in COLUMNS}
-    for name in ("papers", "evidence"):
-        data[name] = json.loads(data[name])
+    data = {n: row[n] for n in (*COLUMNS, CANDIDATES) if isinstance(row.get(n), str)}
+    for name in _JSON:
+        if name in data:
+            data[name] = json.loads(data[name])
     return Problem.model_validate(data)
 
 

@@ -6,6 +6,8 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from env.problems.lexicon import FIELDS
+from env.problems.lexicon import MOST as MOST_BENCHMARKS
 from env.problems.schema import Split
 from env.settings import Settings
 
@@ -20,13 +22,23 @@ MIN_PAPERS = 6
 MAX_QUESTIONS = 4
 """Papers and questions of a collection of the world `papers`."""
 
+HITS = 3
+"""Sentences of a method that a question asks for, in each paper of the world `fields`."""
+MAX_NEAR = 16
+"""Most gold papers and near misses of a question in the other worlds."""
+
+
+def gold_sentences(papers: int) -> int:
+    """Gold sentences of a question of the world `fields`: an eighth of the method's sentences."""
+    return max(1, round(HITS * papers / len(FIELDS)))
+
 
 class LevelSettings(Settings):
     """One difficulty."""
 
     papers: int = Field(ge=2, le=64, description="papers of one collection")
-    max_gold: int = Field(ge=1, le=16, description="most gold papers of one question")
-    distractors: int = Field(ge=0, le=16, description="near misses written for each question")
+    max_gold: int = Field(ge=1, le=64, description="most gold papers of one question")
+    distractors: int = Field(ge=0, le=256, description="near misses written for each question")
     hint: bool = Field(False, description="the question carries a hint (easy; world names)")
     indirect: float = Field(
         0.0,
@@ -42,11 +54,19 @@ class LevelSettings(Settings):
         return self
 
 
+def fields_level(papers: int) -> LevelSettings:
+    """Level of the world `fields` with this number of papers."""
+    gold = gold_sentences(papers)
+    return LevelSettings(papers=papers, max_gold=gold, distractors=HITS * papers - gold)
+
+
 class SyntheticSettings(Settings):
     """Generated problems: the small world of the nano profile, or one of whole papers."""
 
-    world: Literal["names", "papers"] = Field(
-        "names", description="one-line sentences for nano, or papers for real models"
+    world: Literal["names", "papers", "fields"] = Field(
+        "names",
+        description="one-line sentences for nano that code can read (names) or not (fields), "
+        "or papers for real models",
     )
     collections: dict[Split, int] = Field(
         {"train": 400, "validation": 40, "test": 100},
@@ -70,17 +90,67 @@ class SyntheticSettings(Settings):
         le=1,
         description="share of collections with a paper that orders its reader about",
     )
+    lexicon: int = Field(
+        512,
+        ge=len(FIELDS),
+        le=MOST_BENCHMARKS,
+        multiple_of=len(FIELDS),
+        description="benchmarks that have a field (world fields)",
+    )
+    labels: bool = Field(
+        False,
+        description="print the field beside each benchmark, so that code can read it "
+        "(world fields, as a control)",
+    )
     seed: int = Field(0, ge=0)
 
     @model_validator(mode="after")
     def _fits_its_world(self) -> SyntheticSettings:
-        if self.world == "names":
-            if self.canaries or any(level.indirect for level in self.levels.values()):
-                raise ValueError("canaries and indirect are of the world `papers`; leave them at 0")
+        if self.world != "papers" and (
+            self.canaries or any(level.indirect for level in self.levels.values())
+        ):
+            raise ValueError("canaries and indirect are of the world `papers`; leave them at 0")
+        if self.world != "fields" and self.labels:
+            raise ValueError("labels is of the world `fields`; leave it false")
+        for name, level in self.levels.items():
+            if self.world != "names" and level.hint:
+                raise ValueError(f"level {name!r}: hint speaks of the world `names`; set it false")
+            if self.world != "fields" and max(level.max_gold, level.distractors) > MAX_NEAR:
+                raise ValueError(
+                    f"level {name!r}: more than {MAX_NEAR} max_gold or distractors are of the "
+                    "world `fields`; ask for fewer"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _fits_the_world_fields(self) -> SyntheticSettings:
+        if self.world != "fields":
+            return self
+        if self.held_out != 1:
+            raise ValueError(
+                f"held_out {self.held_out:g}: the test split of the world `fields` shares no "
+                "method with the others; set it to 1"
+            )
+        for name, level in self.levels.items():
+            right = fields_level(level.papers)
+            if level != right:
+                raise ValueError(
+                    f"level {name!r}: {level.papers} papers of the world `fields` have "
+                    f"{HITS * level.papers} sentences of a method; set max_gold {right.max_gold} "
+                    f"and distractors {right.distractors}"
+                )
+            if HITS * level.papers > self.lexicon:
+                raise ValueError(
+                    f"level {name!r}: a method has {HITS * level.papers} sentences, each with "
+                    f"another benchmark; raise lexicon {self.lexicon} or lower papers"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _fits_the_world_papers(self) -> SyntheticSettings:
+        if self.world != "papers":
             return self
         for name, level in self.levels.items():
-            if level.hint:
-                raise ValueError(f"level {name!r}: hint speaks of the world `names`; set it false")
             least = max(MIN_PAPERS, level.max_gold + 2)
             if level.papers < least:
                 raise ValueError(

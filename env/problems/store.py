@@ -1,7 +1,6 @@
 """Store of the server's problems, read from a folder of Parquet files or generated.
 
-The columns are `schema.COLUMNS`; papers and evidence are JSON text, parsed when a problem is
-played.
+The columns are those of `schema.py`; their JSON text is parsed when a problem is played.
 """
 
 from __future__ import annotations
@@ -14,10 +13,8 @@ from threading import Lock
 from typing import Any
 from weakref import WeakValueDictionary
 
-from pydantic import ValidationError
-
 from env.errors import ProblemError, SettingsError
-from env.problems.schema import COLUMNS, Problem
+from env.problems.schema import CANDIDATES, COLUMNS, Problem, from_row
 from env.problems.settings import SyntheticSettings
 
 SEEDED = "synthetic, seed "
@@ -28,10 +25,8 @@ _KEPT_CHARS = 16_000_000
 
 def _parse(row: Mapping[str, Any]) -> Problem:
     try:
-        return Problem.model_validate(
-            {**row, "papers": json.loads(row["papers"]), "evidence": json.loads(row["evidence"])}
-        )
-    except (ValidationError, json.JSONDecodeError) as error:
+        return from_row(row)
+    except ValueError as error:
         # The row's values may be gold: the message must not contain them.
         raise ProblemError(
             f"problem {row.get('problem_id')!r}: the row does not fit the schema "
@@ -81,7 +76,7 @@ class ProblemStore:
             raise SettingsError(f"{data_dir}: no Parquet files. Run the stage `prepare`.")
         rows: list[Mapping[str, Any]] = []
         for path in files:
-            rows += read_columns(path, COLUMNS)
+            rows += read_columns(path, COLUMNS, optional=[CANDIDATES])
         return cls(rows, str(data_dir))
 
     @classmethod
@@ -182,8 +177,10 @@ def _gold_papers(row: Mapping[str, Any] | Problem) -> int:
     return len({span["paper_id"] for fact in facts for span in fact["spans"]})
 
 
-def read_columns(path: Path, columns: Sequence[str]) -> list[dict[str, Any]]:
-    """Rows of a Parquet file of problems, with the given columns.
+def read_columns(
+    path: Path, columns: Sequence[str], optional: Sequence[str] = ()
+) -> list[dict[str, Any]]:
+    """Rows of a Parquet file of problems, with the given columns and the optional ones it has.
 
     Raises:
         SettingsError: the file, or a column of it, is missing.
@@ -192,10 +189,12 @@ def read_columns(path: Path, columns: Sequence[str]) -> list[dict[str, Any]]:
 
     if not path.is_file():
         raise SettingsError(f"{path} is missing. Run the stage `prepare`.")
-    missing = sorted(set(columns) - set(pq.read_schema(path).names))
+    there = pq.read_schema(path).names
+    missing = sorted(set(columns) - set(there))
     if missing:
         raise SettingsError(
             f"{path}: columns {missing} are missing (written by another version of this project). "
             "Run the stage `prepare` again."
         )
-    return list(pq.read_table(path, columns=list(columns)).to_pylist())
+    wanted = [*columns, *(name for name in optional if name in there)]
+    return list(pq.read_table(path, columns=wanted).to_pylist())

@@ -1,4 +1,4 @@
-"""Synthetic problems of the world `names`; `papers/` generates the world `papers`.
+"""Synthetic problems of the world `names`; `fields.py` and `papers/` generate the others.
 
 In `names`, papers have a few sentences that state the score of model X on data set Y.
 
@@ -16,7 +16,10 @@ from itertools import cycle
 from random import Random
 from typing import get_args
 
-from env.problems import names, papers
+from env.problems import fields, names, papers
+from env.problems.names import FACTS as FACTS
+from env.problems.names import SCORES as SCORES
+from env.problems.names import TITLE
 from env.problems.schema import Fact, Paper, Problem, Span, Split, make_collection
 from env.problems.settings import (
     FILLER_NAMES,
@@ -25,16 +28,6 @@ from env.problems.settings import (
     SyntheticSettings,
 )
 
-TITLE = "A study of {z}."
-FACTS = (
-    "{x} scores {n} on {y}.",
-    "{x} reaches {n} on {y}.",
-    "On {y}, {x} gets {n}.",
-    "{x} gets {n} points on {y}.",
-    "On {y}, {x} comes to {n}.",
-    "A score of {n} is what {x} has on {y}.",
-)
-"""The score is at neither end of a long sentence: the rest alone would be nearly all of it."""
 QUESTIONS = (
     "What does {x} score on {y}?",
     "How well does {x} do on {y}?",
@@ -45,7 +38,6 @@ QUESTIONS = (
     "Which score does {x} reach on {y}?",
     "For {y}, how well does {x} do?",
 )
-SCORES = range(10, 100)
 
 _NEAR_MISSES = ("both", "model", "data", "model_in_gold", "data_in_gold")
 """Kinds of distractors in the order of use; `both` makes two."""
@@ -174,6 +166,13 @@ def _write_collection(
     return make_collection(settings.seed, split, difficulty, number, papers, asked_for)
 
 
+_WRITERS = {
+    "names": _write_collection,
+    "papers": papers.write_collection,
+    "fields": fields.write_collection,
+}
+
+
 def generate(settings: SyntheticSettings) -> list[Problem]:
     """Problems of all splits and levels, in a fixed order.
 
@@ -183,10 +182,9 @@ def generate(settings: SyntheticSettings) -> list[Problem]:
     Returns:
         `collections[split] x questions_per_collection` problems for each split and level. Each gold
         span is a whole sentence or table row. In the world `names` a sentence contains both names
-        of a question exactly if it is gold for it; `env/problems/papers/` documents the other
-        world.
+        of a question exactly if it is gold for it; `fields.py` and `papers/` document the others.
     """
-    write_collection = papers.write_collection if settings.world == "papers" else _write_collection
+    write_collection = _WRITERS[settings.world]
     return [
         problem
         for split in get_args(Split)

@@ -27,7 +27,7 @@ from great_expectations.expectations.metrics.map_metric_provider import (
 )
 from great_expectations.expectations.row_conditions import Column
 
-from env.problems.schema import COLUMNS, Tier
+from env.problems.schema import CANDIDATES, COLUMNS, Tier
 
 NAMED_ROWS = 20
 """Most rows that a failed check names; a list of all would embed the data in the page."""
@@ -40,6 +40,7 @@ DERIVED = (
     "papers_elsewhere",
     "questions_elsewhere",
     "longest_paper_chars",
+    "world_fault",
 )
 """Columns that `tasks/validate.py` adds to those of the files."""
 
@@ -55,6 +56,8 @@ class Bounds:
     min_span_chars: int
     max_text_chars: int
     min_rows: int
+    candidates: bool = False
+    """Whether each row has the column `candidates`."""
 
 
 @dataclass(frozen=True)
@@ -113,18 +116,23 @@ def _constant(column: str, value: int, description: str) -> gxe.Expectation:
 
 def suites(bounds: Bounds) -> dict[str, list[gxe.Expectation]]:
     """Expectations on each table, each with a description."""
+    columns = (*COLUMNS, CANDIDATES) if bounds.candidates else COLUMNS
     problems: list[gxe.Expectation] = [
         gxe.ExpectTableColumnsToMatchSet(
-            column_set=[*COLUMNS, *DERIVED],
+            column_set=[*columns, *DERIVED],
             exact_match=True,
             description="The columns of the files are those of the schema.",
         ),
         *(
             gxe.ExpectColumnValuesToNotBeNull(column=name, description=f"`{name}` is present.")
-            for name in COLUMNS
+            for name in columns
         ),
         gxe.ExpectColumnValuesToBeNull(
             column="fault", description="A row is a problem by the schema; nothing is malformed."
+        ),
+        gxe.ExpectColumnValuesToBeNull(
+            column="world_fault",
+            description="In the world `fields`, the lexicon alone decides what is gold.",
         ),
         gxe.ExpectColumnValuesToBeUnique(
             column="problem_id", description="No `problem_id` occurs twice, in all files."
