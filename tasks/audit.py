@@ -3,7 +3,8 @@
 Three policies without a model play the same problems of each difficulty over the wire. They
 are the oracle, which knows gold, plain keyword search, and random code. If the oracle earns less
 than `audit.min_oracle`, no policy can earn the reward: gold is wrong, limits are too tight, or
-papers do not fit. The chain then stops before it trains a model on them.
+papers do not fit. The chain then stops before it trains a model on them. It also stops where a
+search for method and field solves problems of the world `fields` that claim to print no field.
 
 Writes reports/audit.json and reports/problems.html, a page that shows the data.
 """
@@ -17,9 +18,11 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from agent.evaluation.statistics import choose_problems
+from agent.policies import baselines
 from agent.policies.scripted import keyword, oracle, random_code
 from agent.rollouts.trajectory import Trajectory
 from env.problems.schema import Problem
+from env.problems.settings import SyntheticSettings
 from env.problems.store import ProblemStore
 from rewards.combine import COMPONENTS
 from tasks.config import AuditSettings, Params
@@ -46,7 +49,7 @@ def run(params: Params, run: StageRun) -> Path:
 
     Raises:
         StageError: the data is missing, all episodes of a policy are void, or the oracle earns too
-            little.
+            little, or a search alone answers questions that need a reader.
     """
     from tasks.deployment.environment import environment
 
@@ -69,7 +72,33 @@ def run(params: Params, run: StageRun) -> Path:
     )
     if report["unsolved"]:
         raise StageError(complaint(report, params.audit))
+    if params.prepare.source == "synthetic":
+        check_reading(problems, params.prepare.synthetic, params.audit.max_search)
     return REPORT
+
+
+def check_reading(
+    problems: Sequence[Problem], settings: SyntheticSettings, max_search: float
+) -> None:
+    """Check that no search answers the problems of the world `fields` without labels.
+
+    Raises:
+        StageError: at a level, the mean F1 of a search for method and field is above `max_search`.
+    """
+    if settings.world != "fields" or settings.labels:
+        return
+    for level in settings.levels:
+        found = [
+            baselines.f1(problem, baselines.method_and_field(problem))
+            for problem in problems
+            if problem.difficulty == level
+        ]
+        if found and fmean(found) > max_search:
+            raise StageError(
+                f"a search for method and field reaches F1 {fmean(found):.2f} at {level}, above "
+                f"audit.max_search {max_search:g}, although prepare.synthetic.labels is false: "
+                "the papers print the fields. Run the stage prepare again."
+            )
 
 
 def choose(folder: Path, settings: AuditSettings) -> list[Problem]:

@@ -1,0 +1,322 @@
+"""The world `fields`: only the lexicon tells gold from the method's other sentences."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from functools import cache
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from agent.policies import baselines
+from env.models import ProblemCard
+from env.problems import fields
+from env.problems.lexicon import FIELDS, lexicon
+from env.problems.names import NAMES, RESERVED
+from env.problems.schema import CANDIDATES, COLUMNS, Problem, Span, from_row, to_row
+from env.problems.settings import LevelSettings, SyntheticSettings, fields_level
+from env.problems.store import ProblemStore
+from env.problems.synthetic import generate
+from tasks import audit, validate
+from tasks.config import Params, check, resolve
+from tasks.errors import ConfigError, StageError
+from tasks.prepare import write_parquet
+
+
+def world(
+    papers: int = 8, collections: int = 4, split: str = "test", **changes: Any
+) -> list[Problem]:
+    made = {"world": "fields", "collections": {split: collections}, "questions_per_collection": 1}
+    levels = {"some": fields_level(papers)}
+    return generate(SyntheticSettings.model_validate({**made, "levels": levels, **changes}))
+
+
+@cache
+def many() -> tuple[Problem, ...]:
+    return tuple(world(collections=250, split="train"))
+
+
+def gold_of(problem: Problem) -> list[Span]:
+    return [span for fact in problem.evidence for span in fact.spans]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    papers=st.integers(2, 48),
+    questions=st.integers(1, 7),
+    split=st.sampled_from(["train", "validation", "test"]),
+    seed=st.integers(0, 10**6),
+    labels=st.booleans(),
+)
+def test_every_paper_has_three_candidates_and_an_eighth_of_them_is_gold(
+    papers: int, questions: int, split: str, seed: int, labels: bool
+) -> None:
+    made = world(
+        papers, 1, split, questions_per_collection=questions, seed=seed, labels=labels, lexicon=512
+    )
+    assert len({problem.question for problem in made}) == len(made) == questions
+    known = lexicon(512)
+    for problem in made:
+        method, field = fields.read_question(problem.question)
+        hits = [
+            (paper.paper_id, line)
+            for paper in problem.papers
+            for line in paper.text.split("\n")
+            if method in line
+        ]
+        assert [(span.paper_id, span.text) for span in problem.candidates] == hits
+        assert set(Counter(paper_id for paper_id, _ in hits).values()) == {3}
+        assert len({paper_id for paper_id, _ in hits}) == papers
+        names = [name for _, line in hits for name in known if name in line]
+        assert len(set(names)) == len(hits), "a method has a benchmark once"
+        right = [hit for hit, name in zip(hits, names, strict=True) if known[name] == field]
+        assert [(span.paper_id, span.text) for span in gold_of(problem)] == right
+        assert len(right) == max(1, round(3 * papers / 8))
+        texts = {paper.paper_id: paper.text for paper in problem.papers}
+        for span in problem.candidates:
+            assert texts[span.paper_id][span.start : span.end] == span.text
+        for text in texts.values():
+            assert 1 <= len(text.split("\n")) - 1 - 3 * questions <= fields.MOST_OTHERS
+        assert fields.fault(problem, 512, labels) is None
+
+
+# --- nothing but the lexicon tells gold
+
+
+def correlations(problems: tuple[Problem, ...]) -> list[float]:
+    """|r| of each surface feature and gold, over all candidates."""
+    table = np.concatenate([baselines.surface(problem) for problem in problems])
+    gold = [span in gold_of(problem) for problem in problems for span in problem.candidates]
+    return [abs(np.corrcoef(column, gold)[0, 1]) for column in table.T if np.ptp(column)]
+
+
+def test_neither_score_nor_wording_nor_place_tells_gold() -> None:
+    count = sum(len(problem.candidates) for problem in many())
+    assert max(correlations(many())) < 4 / count**0.5
+
+
+def test_gold_at_the_start_of_its_paper_would_be_seen() -> None:
+    def moved(problem: Problem) -> Problem:
+        lines = {paper.paper_id: paper.text.split("\n") for paper in problem.papers}
+        for span in gold_of(problem):
+            lines[span.paper_id].sort(key=lambda line: line != span.text)
+        papers = tuple(
+            paper.model_copy(update={"text": "\n".join(lines[paper.paper_id])})
+            for paper in problem.papers
+        )
+        method, _ = fields.read_question(problem.question)
+        hits = fields.sentences_with(method, papers)
+        texts = {span.text for span in gold_of(problem)}
+        facts = tuple(
+            fact.model_copy(update={"spans": (span,)})
+            for fact, span in zip(
+                problem.evidence, (s for s in hits if s.text in texts), strict=True
+            )
+        )
+        return problem.model_copy(update={"papers": papers, "evidence": facts, "candidates": hits})
+
+    assert max(correlations(tuple(map(moved, many())))) > 0.2
+
+
+def test_wordings_and_scores_are_as_frequent_in_gold_as_elsewhere() -> None:
+    def shares(values: list[int]) -> dict[int, float]:
+        return {value: count / len(values) for value, count in Counter(values).items()}
+
+    table = np.concatenate([baselines.surface(problem) for problem in many()])
+    gold = np.array([s in gold_of(p) for p in many() for s in p.candidates])
+    for column in (table[:, 0], table[:, 2]):  # wording, last digit of the score
+        here, there = shares(list(column[gold])), shares(list(column[~gold]))
+        assert all(abs(here[value] - there[value]) < 0.06 for value in there)
+
+
+def test_gold_falls_into_papers_by_chance() -> None:
+    # Three of 24 places, three a paper: all in different papers in 8*7*6*27 of 24*23*22 cases.
+    apart = sum(len(problem.gold_papers) == 3 for problem in many()) / len(many())
+    assert apart == pytest.approx(8 * 7 * 6 * 27 / (24 * 23 * 22), abs=0.1)
+
+
+def test_the_word_of_a_field_is_in_no_paper_without_labels() -> None:
+    for problem in many():
+        for paper in problem.papers:
+            assert not set(FIELDS) & set(re.findall(r"\w+", paper.text))
+
+
+# --- splits
+
+
+def test_splits_share_no_method() -> None:
+    assert sum(map(len, fields.METHODS.values())) == len(NAMES)
+    for one, other in combinations(fields.METHODS.values(), 2):
+        assert not set(one) & set(other)
+    assert set(fields.METHODS["test"]) == set(RESERVED)
+    used = {
+        split: {
+            name
+            for problem in world(split=split)
+            for paper in problem.papers
+            for name in NAMES
+            if name in paper.text
+        }
+        for split in fields.METHODS
+    }
+    assert all(used[split] <= set(names) for split, names in fields.METHODS.items())
+
+
+def test_every_wording_of_a_question_occurs_and_is_read() -> None:
+    for form in fields.QUESTIONS:
+        assert fields.read_question(form.format(x="Kesrog", f="speech")) == ("Kesrog", "speech")
+        pattern = re.compile(re.escape(form).replace(r"\{x\}", r"\w+").replace(r"\{f\}", r"\w+"))
+        assert any(pattern.fullmatch(problem.question) for problem in many())
+
+
+# --- what is wrong is told
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "How well does Kesrog do on smell?",
+        "How well does Kesrog do on speech and text?",
+        "How well do Kesrog and Dabpug do on speech?",
+        "How well does it do on speech?",
+    ],
+)
+def test_a_question_about_anything_but_one_method_and_one_field_is_refused(question: str) -> None:
+    with pytest.raises(ValueError, match="name one method, and one field of audio, code"):
+        fields.read_question(question)
+
+
+@pytest.mark.parametrize("sentence", ["Kesrog reaches 42 on Toxlim.", "On Zuxazuk, Zuxazor gets"])
+def test_a_benchmark_that_the_lexicon_does_not_know_is_refused(sentence: str) -> None:
+    with pytest.raises(ValueError, match=r"one of the 8 of the lexicon .prepare\.synthetic\.lex"):
+        fields.field_of(sentence, 8)
+
+
+def less_gold(problem: Problem) -> Problem:
+    return problem.model_copy(update={"evidence": problem.evidence[1:]})
+
+
+def fewer_candidates(problem: Problem) -> Problem:
+    return problem.model_copy(update={"candidates": problem.candidates[1:]})
+
+
+def of_training(problem: Problem) -> Problem:
+    return problem.model_copy(update={"split": "train"})
+
+
+FAULTS: dict[str, tuple[Callable[[Problem], Problem], str]] = {
+    "less gold": (less_gold, "the evidence is not what the lexicon says"),
+    "fewer candidates": (fewer_candidates, "the candidates are not 3 sentences"),
+    "a method of test in train": (of_training, "a method of another split than train"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_problem_of_another_kind_is_told_by_its_fault(name: str) -> None:
+    change, told = FAULTS[name]
+    assert told in str(fields.fault(change(world()[0]), 512, labels=False))
+
+
+def test_data_of_another_lexicon_or_with_other_labels_is_told() -> None:
+    assert "prepare.synthetic.lexicon" in str(fields.fault(world()[0], 64, labels=False))
+    assert "not printed, unlike" in str(fields.fault(world()[0], 512, labels=True))
+    printed = world(labels=True)[0]
+    assert "are printed, unlike prepare.synthetic.labels" in str(
+        fields.fault(printed, 512, labels=False)
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"lexicon": 100}, r"lexicon: .* multiple of 8"),
+        ({"lexicon": 1608}, r"lexicon: .* 1600"),
+        ({"lexicon": 16}, "each with another benchmark; raise lexicon 16"),
+        ({"held_out": 0.5}, "held_out 0.5: .* shares no method"),
+        ({"levels": {"easy": {"papers": 4}}}, "4 papers .* 12 sentences .* set max_gold 2 and"),
+        ({"levels": {"easy": {"hint": True}}}, "hint speaks of the world `names`"),
+        ({"canaries": 0.5}, "canaries and indirect are of the world `papers`"),
+        ({"world": "names", "labels": True}, "labels is of the world `fields`"),
+        ({"world": "names"}, "more than 16 max_gold or distractors"),
+    ],
+)
+def test_a_wrong_setting_is_refused_with_its_path(changes: dict[str, Any], told: str) -> None:
+    level = {"papers": 8, "max_gold": 3, "distractors": 21}
+    given = {"world": "fields", "levels": {"easy": level, "medium": level, "hard": level}}
+    levels = {
+        name: {**level, **changes.get("levels", {}).get(name, {})} for name in given["levels"]
+    }
+    synthetic = {**given, **changes, "levels": levels}
+    with pytest.raises(ConfigError, match=rf"prepare\.synthetic.*{told}"):
+        check({"prepare": {"synthetic": synthetic}}, "test")
+
+
+def test_the_other_worlds_keep_their_bounds() -> None:
+    wide = LevelSettings(papers=64, max_gold=24, distractors=168)
+    assert fields_level(64) == wide
+    for name in ("names", "papers"):
+        with pytest.raises(ValidationError, match="world `fields`; ask for fewer"):
+            SyntheticSettings.model_validate({"world": name, "levels": {"wide": wide}})
+
+
+# --- candidates stay on the server and in the data
+
+
+def test_rows_hold_candidates_only_where_a_problem_has_them(tmp_path: Path) -> None:
+    plain = generate(SyntheticSettings(collections={"test": 1}))
+    rows = [to_row(problem) for problem in (*plain, *world())]
+    assert tuple(rows[0]) == COLUMNS
+    assert tuple(rows[-1]) == (*COLUMNS, CANDIDATES)
+    assert [from_row(row) for row in rows] == [*plain, *world()]
+    write_parquet(tmp_path / "plain.parquet", rows[:1])
+    write_parquet(tmp_path / "rest.parquet", rows[1:])
+    assert tuple(pd.read_parquet(tmp_path / "plain.parquet").columns) == COLUMNS
+    store = ProblemStore.load(tmp_path)
+    assert [store.get(problem.problem_id) for problem in (*plain, *world())] == [*plain, *world()]
+
+
+def test_a_client_is_told_of_no_candidate() -> None:
+    assert CANDIDATES not in ProblemCard.model_fields
+
+
+# --- stages
+
+
+@pytest.fixture
+def params() -> Params:
+    return resolve("fields", ["prepare.synthetic.collections={train: 2, validation: 2, test: 2}"])
+
+
+def test_the_profile_trains_on_4_8_and_16_papers(params: Params) -> None:
+    levels = params.prepare.synthetic.levels
+    assert [levels[name].papers for name in ("easy", "medium", "hard")] == [4, 8, 16]
+
+
+def test_validate_names_the_rows_that_are_not_of_this_world(params: Params) -> None:
+    made = generate(params.prepare.synthetic)
+    frames = {
+        split: pd.DataFrame([to_row(p) for p in made if p.split == split])
+        for split in fields.METHODS
+    }
+    assert validate.tabulate(frames, params)["problems"]["world_fault"].isna().all()
+    frames["test"].loc[0, "question"] = "How well does Kesrog do on speech and text?"
+    faults = validate.tabulate(frames, params)["problems"]["world_fault"]
+    assert faults.notna().sum() == 1
+
+
+def test_audit_refuses_printed_fields_in_a_run_that_claims_to_be_without(params: Params) -> None:
+    plain = params.prepare.synthetic
+    told = plain.model_copy(update={"labels": True})
+    audit.check_reading(generate(plain), plain, 0.35)
+    audit.check_reading(generate(told), told, 0.35)
+    with pytest.raises(StageError, match=r"F1 1\.00 at easy, above audit\.max_search 0\.35"):
+        audit.check_reading(generate(told), plain, 0.35)
