@@ -1,9 +1,9 @@
 """Measure a profile's synthetic problems: `python -m benchmarks.problems [--samples | --play N]`.
 
 Without an option it prints the time to generate and write them, and their content hash, computed
-twice in this process and once in another. `--samples` prints three problems of the world `papers`
-as Markdown for docs/problems.md. `--play N` plays N test problems of each level on a real server
-with the oracle, the expert and keyword search.
+twice in this process and once in another. `--samples` prints problems of the worlds `papers` or
+`fields` as Markdown for docs/problem_samples.md. `--play N` plays N test problems of each level on
+a real server with the oracle, the expert and keyword search.
 """
 
 from __future__ import annotations
@@ -15,14 +15,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count
 from pathlib import Path
 from statistics import fmean, median
 
-from agent.policies.scripted import expert, keyword, oracle
+from agent.policies.fields_expert import fields_expert
+from agent.policies.scripted import Scripted, expert, keyword, oracle
 from benchmarks.arena import arena
 from benchmarks.exploits.papers_expert import papers_expert
+from env.problems import fields
 from env.problems.papers import plan_collection, write_collection
 from env.problems.papers.asked import Asked
 from env.problems.schema import Paper, Problem, Span, to_row
@@ -33,6 +36,12 @@ from tasks.prepare import content_hash, write_parquet
 
 SHOWN = {"easy": "score", "medium": "training", "hard": "score"}
 """Kind of question that `--samples` shows for each level."""
+
+EXPERTS: dict[str, Callable[[], Scripted]] = {
+    "names": partial(expert, "full"),
+    "papers": papers_expert,
+    "fields": fields_expert,
+}
 
 WHY = {
     "score": "another split, release, metric, method or variant, or an experiment not made",
@@ -81,10 +90,9 @@ def play_all(params: Params, wanted: int) -> None:
     with arena(params, wanted) as ring:
         heads = " | ".join(f"{level}: total | F1 | process" for level in ring.levels)
         print(f"| policy | {heads} |\n|{'---|' * (1 + 3 * len(ring.levels))}")
-        in_papers = params.prepare.synthetic.world == "papers"
         for name, policy in (
             ("oracle", oracle(ring.problems)),
-            ("expert", papers_expert() if in_papers else expert("full")),
+            ("expert", EXPERTS[params.prepare.synthetic.world]()),
             ("keyword search", keyword()),
         ):
             episodes = ring.play(name, policy)
@@ -148,17 +156,35 @@ def print_samples(settings: SyntheticSettings) -> None:
                 break
 
 
+def fields_sample(settings: SyntheticSettings) -> Iterator[str]:
+    """The first test problem of the first level as Markdown, all text included."""
+    level = next(iter(settings.levels))
+    problem = fields.write_collection(settings, "test", level, 0)[0]
+    gold = {fact.spans[0].text for fact in problem.evidence}
+    yield f"### fields, {level}: `{problem.problem_id}`, {problem.tier}\n"
+    yield f"> {problem.question}\n"
+    for paper in problem.papers:
+        yield f"- {paper.paper_id}: {paper.title}"
+        for line in paper.text.split("\n")[1:]:
+            yield f"  - **{line}**" if line in gold else f"  - {line}"
+    candidates = [span.text for span in problem.candidates]
+    yield f"\nFields of the {len(candidates)} candidates, which only the lexicon knows:"
+    yield ", ".join(fields.field_of(text, settings.lexicon) for text in candidates) + "."
+
+
 def main() -> None:
     """Run the chosen measurement."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--profile", default="papers")
-    parser.add_argument("--samples", action="store_true", help="three problems as Markdown")
+    parser.add_argument("--samples", action="store_true", help="problems as Markdown")
     parser.add_argument("--play", type=int, metavar="N", help="problems of each level to play")
     parser.add_argument("--hash", action="store_true", help="only the content hash")
     options = parser.parse_args()
     params = resolve(options.profile, ["threads=1"])
     if options.hash:
         print(hashed(generate(params.prepare.synthetic)))
+    elif options.samples and params.prepare.synthetic.world == "fields":
+        print("\n".join(fields_sample(params.prepare.synthetic)))
     elif options.samples:
         print_samples(params.prepare.synthetic)
     elif options.play:

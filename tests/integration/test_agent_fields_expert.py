@@ -1,0 +1,70 @@
+"""The expert of the world `fields` on a real server: its readers answer everything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from agent.policies.fields_expert import fields_expert
+from agent.rollouts.engine import play
+from agent.rollouts.specs import EpisodeSpec
+from env.client import Sessions
+from env.problems.schema import Problem
+from env.problems.settings import fields_level
+from env.problems.store import ProblemStore
+from tasks.config import Params, resolve
+from tasks.deployment.local import local_server
+
+SIZES = (2, 16, 48)
+
+
+@pytest.fixture(scope="module")
+def params() -> Params:
+    params = resolve("fields", ["threads=1"])
+    synthetic = params.prepare.synthetic.model_copy(
+        update={
+            "levels": {f"papers_{size}": fields_level(size) for size in SIZES},
+            "collections": {"test": 1},
+            "questions_per_collection": 1,
+        }
+    )
+    prepare = params.prepare.model_copy(update={"synthetic": synthetic})
+    return params.model_copy(update={"prepare": prepare})
+
+
+@pytest.fixture(scope="module")
+def problems(params: Params) -> list[Problem]:
+    store = ProblemStore.generate(params.prepare.synthetic)
+    return [store.get(problem_id) for problem_id in store.ids("test")]
+
+
+@pytest.fixture(scope="module")
+def sessions(params: Params) -> Iterator[Sessions]:
+    with local_server(params, data=None) as url, Sessions(url, 3) as sessions:
+        yield sessions
+
+
+@pytest.mark.parametrize("ask", ["llm_query", "rlm_query"])
+def test_readers_of_four_sentences_find_all_gold(
+    sessions: Sessions, problems: list[Problem], ask: str
+) -> None:
+    specs = [EpisodeSpec(problem.problem_id, seed=0) for problem in problems]
+    episodes = play(fields_expert(ask=ask), sessions, specs, sessions=3)  # type: ignore[arg-type]
+    assert [episode.void for episode in episodes] == [None] * len(SIZES)
+    for problem, episode in zip(problems, episodes, strict=True):
+        assert episode.metrics is not None
+        assert (episode.metrics.f1, episode.metrics.exact_match) == (1.0, True)
+        readers = -(-len(problem.candidates) // 4)
+        assert len(episode.frames) == 1 + readers
+
+
+def test_a_reader_that_knows_another_lexicon_finds_less(
+    sessions: Sessions, problems: list[Problem]
+) -> None:
+    specs = [EpisodeSpec(problem.problem_id, seed=0) for problem in problems]
+    blind = fields_expert(size=4)
+    inner = blind._script
+    blind._script = lambda seen: "text" if seen.request.kind == "llm" else inner(seen)
+    episodes = play(blind, sessions, specs, sessions=3)
+    assert all(e.metrics is not None and e.metrics.f1 < 0.5 for e in episodes)
