@@ -48,8 +48,8 @@ def run(params: Params, run: StageRun) -> Path:
     """Play the three policies and write page and report; returns the report's path.
 
     Raises:
-        StageError: the data is missing, all episodes of a policy are void, or the oracle earns too
-            little, or a search alone answers questions that need a reader.
+        StageError: the data is missing, all episodes of a policy are void, the oracle earns too
+            little, or a search reads what needs a reader.
     """
     from tasks.deployment.environment import environment
 

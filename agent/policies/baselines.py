@@ -86,8 +86,8 @@ def majority_field(training: Sequence[Problem]) -> Line:
 def surface(problem: Problem) -> np.ndarray:
     """Features of the method's sentences [sentences, features] without the benchmarks' letters.
 
-    They are wording, score, lengths and places of sentence and paper, the number of sentences with
-    the same benchmark, and field and length of the question.
+    They are wording, score, lengths and places of sentence and paper. The rest are the number of
+    sentences with the same benchmark, and field and length of the question.
     """
     method, field = read_question(problem.question)
     hits = sentences_with(method, problem.papers)

@@ -1,7 +1,7 @@
 """Expert for the world `fields`, without a model; its readers hold the lexicon.
 
-The root finds the sentences of the method, hands some of them to each reader, and keeps those
-whose field a reader names as the question's. It sees only what a client sees.
+The root finds the sentences of the method and hands some of them to each reader. It keeps those
+of the field that the question names. It sees only what a client sees.
 """
 
 from __future__ import annotations

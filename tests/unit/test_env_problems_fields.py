@@ -178,7 +178,7 @@ def test_every_wording_of_a_question_occurs_and_is_read() -> None:
         assert any(pattern.fullmatch(problem.question) for problem in many())
 
 
-# --- what is wrong is told
+# --- what is wrong is refused
 
 
 @pytest.mark.parametrize(
@@ -315,8 +315,8 @@ def test_validate_names_the_rows_that_are_not_of_this_world(params: Params) -> N
 
 def test_audit_refuses_printed_fields_in_a_run_that_claims_to_be_without(params: Params) -> None:
     plain = params.prepare.synthetic
-    told = plain.model_copy(update={"labels": True})
+    labelled = plain.model_copy(update={"labels": True})
     audit.check_reading(generate(plain), plain, 0.35)
-    audit.check_reading(generate(told), told, 0.35)
+    audit.check_reading(generate(labelled), labelled, 0.35)
     with pytest.raises(StageError, match=r"F1 1\.00 at easy, above audit\.max_search 0\.35"):
-        audit.check_reading(generate(told), plain, 0.35)
+        audit.check_reading(generate(labelled), plain, 0.35)
