@@ -15,7 +15,7 @@ from helpers.recorder import Recorder
 
 from env.problems.synthetic import generate
 from tasks import prepare, validate
-from tasks.config import Params, check
+from tasks.config import Params, check, resolve
 from tasks.errors import StageError
 
 PARAMS = check(
@@ -254,3 +254,18 @@ def test_own_problems_need_no_tier_that_only_the_generator_promises(
     )
     prepare.run(params, Recorder())  # type: ignore[arg-type]
     assert run(params).metrics["data/failed_checks"] == 0
+
+
+def test_a_row_of_the_world_fields_without_candidates_is_named_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    params = resolve("fields", ["prepare.synthetic.collections={train: 4, validation: 4, test: 4}"])
+    monkeypatch.chdir(tmp_path)
+    prepare.run(params, Recorder())  # type: ignore[arg-type]
+    rewrite("test", lambda frame: frame.assign(candidates=[None, *frame["candidates"][1:]]))
+    with pytest.raises(StageError, match=r"2 of \d+ checks failed") as caught:
+        run(params)
+    assert "`candidates` is present" in str(caught.value)
+    assert "the candidates are not 3 sentences" in str(caught.value)
+    report = json.loads(validate.REPORT.read_text())
+    assert {c["unexpected"] for c in report["checks"] if not c["success"]} == {1}
