@@ -82,6 +82,11 @@ def check(params: Params) -> None:
             f"prepare.source is {params.prepare.source!r}, but nano reads only synthetic problems. "
             "Set prepare.source=synthetic, or warmstart.kind=none for an untrained base."
         )
+    if params.prepare.synthetic.world == "fields":
+        raise ConfigError(
+            "prepare.synthetic.world is 'fields', which the warm start does not teach yet. "
+            "Run the stages up to audit only, or set names."
+        )
     if params.env.prompt_style != "compact":
         raise ConfigError(
             f"env.prompt_style is {params.env.prompt_style!r}, but nano requires compact prompts. "
