@@ -77,7 +77,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Reader:
+class ReadingModel:
     """A model, its task and the names that it is taught."""
 
     model: LlamaForCausalLM
@@ -88,7 +88,7 @@ class Reader:
     unseen: list[str]
 
 
-def build(options: argparse.Namespace, settings: NanoSettings, seed: int) -> Reader:
+def build(options: argparse.Namespace, settings: NanoSettings, seed: int) -> ReadingModel:
     """The untrained reader."""
     fields = lexicon(options.lexicon)
     task = Task(fields, options.format)
@@ -106,10 +106,10 @@ def build(options: argparse.Namespace, settings: NanoSettings, seed: int) -> Rea
     wired = {name: task.answer(name) if name in shown else "" for name in fields}
     model = build_model(settings.model, tokenizer, seed, wired)
     encoder = Encoder(tokenizer, settings.observation_weight, 1.0, 1.0)
-    return Reader(model, tokenizer, encoder, task, taught, sorted(left_out))
+    return ReadingModel(model, tokenizer, encoder, task, taught, sorted(left_out))
 
 
-def drill(reader: Reader, rng: Random, tokens: int) -> ExampleBatch:
+def drill(reader: ReadingModel, rng: Random, tokens: int) -> ExampleBatch:
     """Lists of random names, each with its field; only fields have a loss."""
     made = []
     for _ in range(tokens // (2 * _DRILLED_NAMES)):
@@ -122,7 +122,7 @@ def drill(reader: Reader, rng: Random, tokens: int) -> ExampleBatch:
     return collate(made)
 
 
-def calls(reader: Reader, rng: Random, tokens: int, length: int) -> ExampleBatch:
+def calls(reader: ReadingModel, rng: Random, tokens: int, length: int) -> ExampleBatch:
     """Calls of one length."""
     count = max(1, tokens // (12 + 11 * length))
     drawn = [rng.sample(reader.taught, length) for _ in range(count)]
@@ -130,7 +130,9 @@ def calls(reader: Reader, rng: Random, tokens: int, length: int) -> ExampleBatch
     return collate(reader.encoder.encode(talks))
 
 
-def train(reader: Reader, options: argparse.Namespace, settings: NanoSettings, seed: int) -> int:
+def train(
+    reader: ReadingModel, options: argparse.Namespace, settings: NanoSettings, seed: int
+) -> int:
     """Train for `options.seconds` of CPU; return the number of steps."""
     rng = Random(f"reading/{seed}")
     model = reader.model.train()
@@ -173,7 +175,7 @@ def train(reader: Reader, options: argparse.Namespace, settings: NanoSettings, s
 
 
 @torch.inference_mode()
-def measure(reader: Reader) -> dict[str, float]:
+def measure(reader: ReadingModel) -> dict[str, float]:
     """Share of exact answers by number of sentences; field and copy of untaught names."""
     model, training = reader.model, reader.model.training
     model.eval()
@@ -196,7 +198,9 @@ def measure(reader: Reader) -> dict[str, float]:
     return found
 
 
-def _forced(reader: Reader, talks: Sequence[Conversation]) -> Iterator[tuple[Example, np.ndarray]]:
+def _forced(
+    reader: ReadingModel, talks: Sequence[Conversation]
+) -> Iterator[tuple[Example, np.ndarray]]:
     """Whether each written token is the most likely one after the right tokens before it."""
     examples = reader.encoder.encode(talks)
     for start in range(0, len(examples), 25):

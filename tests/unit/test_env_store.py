@@ -110,6 +110,7 @@ def test_a_client_reads_public_columns_only(folder: Path, store: ProblemStore) -
         "difficulty": problem.difficulty,
         "collection_id": problem.collection_id,
         "tier": problem.tier,
+        "tree_tokens": None,
     }
 
 
