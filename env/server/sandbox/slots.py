@@ -2,8 +2,8 @@
 
 A free slot goes to the waiting session that has held slots for the least time. The time of each is
 counted from a level, which rises as it would for a session that got its share of all slots. A
-session that was away, or is new, gets no more for it. One that is ahead waits for its share and no
-longer. A long cell is measured now and then, and gives its slot back if another is behind.
+session that was away, or is new, gets no more for it. A session that is ahead waits for its share
+and no longer. A long cell is measured now and then, and gives its slot back if another is behind.
 """
 
 from __future__ import annotations
