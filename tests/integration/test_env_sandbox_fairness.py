@@ -233,10 +233,8 @@ def test_a_sleeper_that_takes_turns_with_a_loop_ends_as_well(
 def test_an_endless_loop_is_never_starved(
     box: SandboxHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(repl_module, "_GIVE_UP_S", 0.9)
-    repl = box.open("")
-    # A machine without a free core may hold up one of them for so long.
-    assert "cpu" in [error_of(repl.run("while True: pass")) for _ in range(3)]
+    monkeypatch.setattr(repl_module, "_GIVE_UP_S", 20.0)  # beside tests in other processes
+    assert error_of(box.open("").run("while True: pass")) == "cpu"
 
 
 def stopped(pids: list[int], seconds: float, running: Future[CellDone | SubCall]) -> str | None:
