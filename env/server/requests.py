@@ -31,7 +31,7 @@ _BODIES, _HANDLED = 16, 64
 One body more, and the one that has taken longest is given up. A route has done its work when its
 answer begins: a client that reads nothing blocks no other.
 """
-_PER_S, _BURST, _PACED_S = 50.0, 64, 2.0
+_PER_S, _BURST, _PACED_S = 20.0, 64, 2.0
 """POST requests a second, those that come at once before it holds, and seconds of a delay.
 
 Clients play over a WebSocket and need no POST. A flood of them waits here, at no cost.

@@ -309,7 +309,7 @@ def test_a_long_cell_runs_behind_the_server_and_short_cells(box: SandboxHost) ->
     repl.run("x = 1")
     assert os.getpriority(os.PRIO_PROCESS, pid_of(repl)) == own
     repl.run("import time\nwhile time.process_time() < 0.4: pass")
-    assert os.getpriority(os.PRIO_PROCESS, pid_of(repl)) == own + 7
+    assert os.getpriority(os.PRIO_PROCESS, pid_of(repl)) == own + 5
 
 
 def test_a_worker_is_replaced_without_a_slot(

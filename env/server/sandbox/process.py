@@ -16,7 +16,7 @@ from env.server.sandbox.memory import Holding
 from env.server.sandbox.spawner import Spawner
 from env.server.sandbox.wire import Inbox, WireFrame
 
-_LONG_NICE = 7
+_LONG_NICE = 5
 """Nice value of a long cell, above the server's: it still gets 2 s of CPU beside 8 busy loops."""
 
 
