@@ -21,9 +21,9 @@ from itertools import count
 from pathlib import Path
 from statistics import fmean, median
 
-from agent.policies.fields_expert import fields_expert
 from agent.policies.scripted import Scripted, expert, keyword, oracle
 from benchmarks.arena import arena
+from benchmarks.exploits.fields_expert import fields_expert
 from benchmarks.exploits.papers_expert import papers_expert
 from env.problems import fields
 from env.problems.papers import plan_collection, write_collection

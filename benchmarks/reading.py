@@ -26,11 +26,11 @@ from agent.nano.examples import Encoder, Example, ExampleBatch, collate
 from agent.nano.model import build_model
 from agent.nano.settings import NanoSettings
 from agent.nano.tokenizer import build_tokenizer, render
-from agent.nano.warmstart import weighted_loss
+from agent.nano.warmstart import make_optimizer, update, weighted_loss
 from env import prompts
 from env.problems import names
 from env.problems.lexicon import lexicon, untaught
-from env.problems.synthetic import FACTS, SCORES
+from env.problems.names import FACTS, SCORES
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
@@ -138,13 +138,7 @@ def train(
     model = reader.model.train()
     vocabulary = reader.tokenizer.get_vocab()
     unseen = [vocabulary[name] for name in reader.unseen]
-    embedding = model.model.embed_tokens.weight
-    others = [weight for weight in model.parameters() if weight is not embedding]
-    optimizer = torch.optim.AdamW(
-        [{"params": [embedding], "share": options.embedding_rate}, {"params": others, "share": 1}],
-        betas=(0.9, 0.98),
-        weight_decay=0.01,
-    )
+    optimizer = make_optimizer(model, options.embedding_rate)
     started = time.process_time()
     marks: Iterator[float] = iter(options.report)
     mark = next(marks, 1.0)
@@ -152,18 +146,13 @@ def train(
     while (done := (time.process_time() - started) / options.seconds) < 1.0:
         step += 1
         rate = options.learning_rate * min(1.0, step / settings.warmup_steps) * (1 - 0.9 * done)
-        for group in optimizer.param_groups:
-            group["lr"] = group["share"] * rate
         if done < options.drills or step % settings.drill_every == 0:
             batch = drill(reader, rng, settings.batch_tokens)
         else:
             longest = 1 + int((done - options.drills) / options.growth * (len(LENGTHS) - 1))
             batch = calls(reader, rng, settings.batch_tokens, rng.choice(LENGTHS[: longest + 1]))
         loss = weighted_loss(model, batch, unseen)
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+        update(model, optimizer, loss, rate)
         if done >= mark:
             mark = next(marks, 1.0)
             paused = time.process_time()

@@ -103,7 +103,7 @@ def learn_in_ranks(params: Params, run: StageRun, url: str, marks: dict[str, str
     }
     with tempfile.TemporaryDirectory(prefix="rlm-ranks-") as name:
         (Path(name) / JOB).write_text(json.dumps(job), encoding="utf-8")
-        ranks.launch("tasks.train_rank", Path(name), processes, max(1, params.threads // processes))
+        ranks.launch("tasks.train_rank", Path(name), processes, threads_of_rank(params))
 
 
 def learn(
@@ -127,7 +127,7 @@ def learn(
     from env.client import Sessions
 
     settings = params.train
-    torch.set_num_threads(max(1, params.threads // ranks.count()))
+    torch.set_num_threads(threads_of_rank(params))
     progress = Steps("train", settings.steps)
     shown = nullcontext() if ranks.index() else progress
     sessions_wanted = min(params.env.max_sessions, settings.problems_per_step * settings.group_size)
@@ -151,6 +151,11 @@ def learn(
         with replacing(RESULT[settings.method]) as temporary:
             trainer.save_result(temporary)
         callbacks.log.write()
+
+
+def threads_of_rank(params: Params) -> int:
+    """Threads of each process of the training."""
+    return max(1, params.threads // params.train.processes)
 
 
 class TrainingCallbacks:

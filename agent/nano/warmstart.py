@@ -72,21 +72,12 @@ def teach(settings: NanoSettings, problems: Sequence[Problem], on_step: OnNanoSt
     trees = list(demonstrate(problems, settings.trees, settings.mixture, settings.seed))
     rng = Random(f"warmstart/{settings.seed}")
     feed = _feed(settings, tokenizer, trees, rng)
-    embedding = model.model.embed_tokens.weight
-    others = [weight for weight in model.parameters() if weight is not embedding]
-    share = settings.embedding_rate
-    weights = [{"params": [embedding], "share": share}, {"params": others, "share": 1.0}]
-    optimizer = torch.optim.AdamW(weights, betas=(0.9, 0.98), weight_decay=0.01)
+    optimizer = make_optimizer(model, settings.embedding_rate)
     model.train()
     metrics = {"warmstart/demonstration_f1": sum(tree.f1 for tree in trees) / len(trees)}
     for step in range(1, settings.steps + 1):
-        for group in optimizer.param_groups:
-            group["lr"] = group["share"] * settings.learning_rate * _rate(settings, step)
         loss = weighted_loss(model, next(feed))
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+        update(model, optimizer, loss, settings.learning_rate * _rate(settings, step))
         metrics["warmstart/loss"] = loss.item()
         probed = step % settings.probe_every == 0 or step == settings.steps
         if probed:
@@ -128,6 +119,33 @@ def weighted_loss(
         logits[:, list(unseen)] = -torch.inf
     losses = functional.cross_entropy(logits, batch.ids[:, 1:][counted], reduction="none")
     return (losses * weights[counted]).sum() / weights.sum()
+
+
+def make_optimizer(model: LlamaForCausalLM, embedding_rate: float) -> torch.optim.AdamW:
+    """AdamW in which the embedding has a share of the learning rate."""
+    embedding = model.model.embed_tokens.weight
+    others = [weight for weight in model.parameters() if weight is not embedding]
+    weights = [{"params": [embedding], "share": embedding_rate}, {"params": others, "share": 1.0}]
+    return torch.optim.AdamW(weights, betas=(0.9, 0.98), weight_decay=0.01)
+
+
+def update(
+    model: LlamaForCausalLM, optimizer: torch.optim.AdamW, loss: torch.Tensor, rate: float
+) -> None:
+    """One step with clipped gradients.
+
+    Args:
+        model: model in training mode.
+        optimizer: that of `make_optimizer`.
+        loss: scalar loss of the model.
+        rate: learning rate of this step.
+    """
+    for group in optimizer.param_groups:
+        group["lr"] = group["share"] * rate
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
 
 
 def save(taught: Taught, folder: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from agent.policies.scripted import KEYWORD
-from env.problems.fields import field_of, read_question, sentences_with
+from env.problems.fields import BENCHMARK, field_of, read_question, sentences_with
 from env.problems.lexicon import FIELDS
 from env.problems.names import FACTS
 from env.problems.schema import Problem, Span
@@ -97,7 +97,7 @@ def surface(problem: Problem) -> np.ndarray:
     for number, span in enumerate(hits):
         words = _words(span.text)
         score = next(int(word) for word in words if word.isdigit())
-        benchmark = next(word for word in words if len(word) == 7 and word[0].isupper())
+        [benchmark] = BENCHMARK.findall(span.text)
         wording = span.text.replace(method, "{x}").replace(benchmark, "{y}")
         wording = wording.replace(str(score), "{n}")
         text = lines[span.paper_id]

@@ -212,10 +212,10 @@ class TreeGRPOTrainer(GRPOTrainer):
         used = rows.rows if logprob_check.due(step, self._settings.logprob_check) else learning
         pad = int(self._tokenizer.pad_token_id)
         self._note("train/rows_forwarded", len(used))
-        size, share = self._settings.micro_batch_rows, (ranks.index(), ranks.count())
+        size = self._settings.micro_batch_rows
         batches = [
             self._tensors(batch, rows.normaliser)
-            for batch in micro_batches(used, size, pad, rank=share[0], ranks=share[1])
+            for batch in micro_batches(used, size, pad, rank=ranks.index(), ranks=ranks.count())
         ]
         if self.beta > 0:
             for batch in batches:

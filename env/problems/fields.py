@@ -19,7 +19,7 @@ from random import Random
 
 from env.problems.lexicon import FIELDS, lexicon
 from env.problems.names import COMMON, FACTS, NAMES, RESERVED, SCORES, TITLE
-from env.problems.schema import Fact, Paper, Problem, Span, Split, make_collection
+from env.problems.schema import Fact, Paper, Problem, Span, Split, make_collection, make_paper
 from env.problems.settings import FILLER_NAMES, HITS, SyntheticSettings, gold_sentences
 
 QUESTIONS = (
@@ -45,7 +45,8 @@ METHODS: Mapping[Split, tuple[str, ...]] = {
 
 _EVERY_METHOD = frozenset(NAMES)
 _WORD = re.compile(r"\w+")
-_BENCHMARK = re.compile(r"\b[A-Z][a-z]{2}a[a-z]{3}\b")
+BENCHMARK = re.compile(r"\b[A-Z][a-z]{2}a[a-z]{3}\b")
+"""Name of a benchmark, in the lexicon or not."""
 
 field_of_benchmark = cache(lexicon)
 """Field of each benchmark of a lexicon of this size; never change it."""
@@ -78,7 +79,7 @@ def field_of(sentence: str, size: int) -> str:
     Raises:
         ValueError: the sentence names no benchmark of the lexicon, or several.
     """
-    found = _BENCHMARK.findall(sentence)
+    found = BENCHMARK.findall(sentence)
     known = field_of_benchmark(size)
     if len(found) != 1 or found[0] not in known:
         raise ValueError(
@@ -185,13 +186,5 @@ def _write_papers(
             rng.choice(FACTS).format(x=method, y=printed[benchmark], n=rng.choice(SCORES))
             for method, benchmark in shuffled
         ]
-        title = TITLE.format(z=rng.choice(others))
-        papers.append(
-            Paper(
-                paper_id=f"p{number}",
-                title=title,
-                abstract=written[0],
-                text="\n".join([title, *written]),
-            )
-        )
+        papers.append(make_paper(number, TITLE.format(z=rng.choice(others)), written))
     return papers

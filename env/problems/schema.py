@@ -120,6 +120,12 @@ def tier_of(gold_papers: int) -> Tier:
     return "mid_range" if gold_papers <= 4 else "wide_net"
 
 
+def make_paper(number: int, title: str, sentences: Sequence[str]) -> Paper:
+    """Generated paper of a title and sentences, one a line; the first sentence is the abstract."""
+    text = "\n".join([title, *sentences])
+    return Paper(paper_id=f"p{number}", title=title, abstract=sentences[0], text=text)
+
+
 def make_collection(
     seed: int,
     split: Split,

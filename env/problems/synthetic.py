@@ -17,10 +17,8 @@ from random import Random
 from typing import get_args
 
 from env.problems import fields, names, papers
-from env.problems.names import FACTS as FACTS
-from env.problems.names import SCORES as SCORES
-from env.problems.names import TITLE
-from env.problems.schema import Fact, Paper, Problem, Span, Split, make_collection
+from env.problems.names import FACTS, SCORES, TITLE
+from env.problems.schema import Fact, Paper, Problem, Span, Split, make_collection, make_paper
 from env.problems.settings import (
     FILLER_NAMES,
     MAX_SENTENCES,
@@ -114,15 +112,7 @@ def _write_papers(draft: _Draft) -> tuple[Paper, ...]:
             x, y = draft.rng.sample(draft.fillers, 2)
             lines.append(draft.sentence(x, y))
         draft.rng.shuffle(lines)
-        title = TITLE.format(z=draft.filler())
-        papers.append(
-            Paper(
-                paper_id=f"p{i + 1}",
-                title=title,
-                abstract=lines[0],
-                text="\n".join([title, *lines]),
-            )
-        )
+        papers.append(make_paper(i + 1, TITLE.format(z=draft.filler()), lines))
     return tuple(papers)
 
 

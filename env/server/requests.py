@@ -143,9 +143,7 @@ class RequestLimits:
     async def _handle(self, scope: Scope, receive: Receive, send: Send, large: bool) -> None:
         async with AsyncExitStack() as place:
             try:
-                if large and self._handled.locked():
-                    raise TimeoutError
-                async with asyncio.timeout(self._wait_s):
+                async with asyncio.timeout(0 if large else self._wait_s):
                     await place.enter_async_context(self._handled)
             except TimeoutError:
                 detail = {"detail": "too many requests at the same time; try again later"}

@@ -40,7 +40,7 @@ def test_every_name_is_two_tokens_and_they_differ(tokenizer):
 def test_a_name_has_the_same_tokens_everywhere(tokenizer, name):
     other = names.NAMES[5]
     pair = encode(tokenizer, name)
-    forms = (*synthetic.QUESTIONS, *synthetic.FACTS, "Find results of {x} for {y}, how far?")
+    forms = (*synthetic.QUESTIONS, *names.FACTS, "Find results of {x} for {y}, how far?")
     places = [form.format(x=name, y=other, n=42) for form in forms]
     places += [form.format(x=other, y=name, n=42) for form in forms]
     places += [

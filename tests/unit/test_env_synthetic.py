@@ -11,14 +11,10 @@ from functools import cache
 import pytest
 from pydantic import ValidationError
 
-from env.problems.names import COMMON, FIRST, NAMES, RESERVED, SECOND
+from env.problems.names import COMMON, FACTS, FIRST, NAMES, RESERVED, SECOND
 from env.problems.schema import COLUMNS, Problem, from_row, tier_of, to_row
 from env.problems.settings import MAX_SENTENCES, MIN_SENTENCES, LevelSettings, SyntheticSettings
-from env.problems.synthetic import (
-    FACTS,
-    QUESTIONS,
-    generate,
-)
+from env.problems.synthetic import QUESTIONS, generate
 
 SETTINGS = SyntheticSettings(collections={"train": 24, "validation": 6, "test": 12}, seed=3)
 

@@ -56,6 +56,8 @@ class _Cell:
     cpu_start: float
     cpu_s: float = 0.0
     clock: CellClock = field(default_factory=CellClock)
+    turn: SlotUse = field(init=False)
+    """Its use of a slot, set each time that it enters one."""
     reading_s: float = 0.0
     """Value of the worker's `reading_s` at the clock's last tick."""
     soft: CellError | None = None
@@ -196,27 +198,27 @@ class Repl:
         A worker that will be replaced gives the slot back first: cells of other sessions need not
         wait for a fork.
         """
-        turn = self._slots.enter(self._session)
+        cell.turn = self._slots.enter(self._session)
         try:
             # No reading of the kernel's figures: a short cell ends before anybody needs them.
             cell.clock.resume(time.monotonic(), clock.Reading(worker.cpu_s(), None, ""))
             cell.reading_s = worker.reading_s
             worker.signal(signal.SIGCONT)
-            result = self._converse(worker, cell, message, turn)
+            result = self._converse(worker, cell, message)
             worker.signal(signal.SIGSTOP)
             return result
         except (BadFrameError, _HardLimitError, _StarvedError):
             worker.kill()
             raise
         finally:
-            self._slots.leave(turn)
+            self._slots.leave(cell.turn)
 
     def _converse(
-        self, worker: WorkerProcess, cell: _Cell, message: bytes, turn: SlotUse
+        self, worker: WorkerProcess, cell: _Cell, message: bytes
     ) -> tuple[CellDone | SubCall, bool]:
-        worker.send(message, lambda: self._budget(worker, cell, turn, sending=True))
+        worker.send(message, lambda: self._budget(worker, cell, sending=True))
         while True:
-            frame = worker.receive(lambda: self._budget(worker, cell, turn))
+            frame = worker.receive(lambda: self._budget(worker, cell))
             if frame.number != cell.number:
                 raise BadFrameError("a message of another cell")
             if frame.kind == "final":
@@ -238,20 +240,17 @@ class Repl:
             else:
                 raise BadFrameError("a message out of order")
 
-    def _budget(
-        self, worker: WorkerProcess, cell: _Cell, turn: SlotUse, sending: bool = False
-    ) -> float:
+    def _budget(self, worker: WorkerProcess, cell: _Cell, sending: bool = False) -> float:
         """Enforce the limits; return the seconds until the next check.
 
         Args:
             worker: the cell's worker.
             cell: the cell that runs.
-            turn: its use of a slot.
             sending: whether the worker must read now.
         """
         now = time.monotonic()
         if cell.clock.due(now):
-            self._tick(worker, cell, turn, now, sending)
+            self._tick(worker, cell, now, sending)
         cpu = worker.cpu_s() - cell.cpu_start
         cell.cpu_s = max(cell.cpu_s, cpu)
         own = cell.clock.own_s
@@ -272,9 +271,7 @@ class Repl:
         worker.signal(signal.SIGALRM)
         return _NUDGE_S
 
-    def _tick(
-        self, worker: WorkerProcess, cell: _Cell, turn: SlotUse, now: float, sending: bool
-    ) -> None:
+    def _tick(self, worker: WorkerProcess, cell: _Cell, now: float, sending: bool) -> None:
         """Look at a cell that runs for longer: its clock, its memory, its slot."""
         memory = usage(worker.pid)
         reading = clock.read(worker.pid, worker.cpu_s(), memory.state if memory else "")
@@ -287,9 +284,9 @@ class Repl:
         self._weigh(worker, memory)
         if reading.cpu_s - cell.cpu_start > _LONG_CPU_S:
             worker.lower()
-        if cell.clock.may_yield and self._slots.is_over(turn):
+        if cell.clock.may_yield and self._slots.is_over(cell.turn):
             worker.signal(signal.SIGSTOP)
-            self._slots.give_way(turn)
+            self._slots.give_way(cell.turn)
             cell.clock.resume(time.monotonic(), clock.read(worker.pid, worker.cpu_s()))
             worker.signal(signal.SIGCONT)
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from agent.policies.fields_expert import fields_expert
 from agent.rollouts.engine import play
 from agent.rollouts.specs import EpisodeSpec
+from benchmarks.exploits.fields_expert import fields_expert
 from env.client import Sessions
 from env.problems.schema import Problem
 from env.problems.settings import fields_level
