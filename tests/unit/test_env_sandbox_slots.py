@@ -132,3 +132,36 @@ def test_free_slots_need_no_waiting_and_no_more_cells_run_than_there_are() -> No
     assert not entered.wait(0.05)
     slots.leave(first)
     assert entered.wait(5.0)
+
+
+def test_long_cells_have_half_of_the_slots_while_short_cells_come() -> None:
+    clock = Clock()
+    slots = Slots(2, clock)
+    first, short = slots.enter("first"), slots.enter("short")
+    assert not slots.is_over(first)
+    second = queued(slots, lambda: slots.enter("second", is_long=True))
+    slots.leave(short)
+    assert len(slots) == 1
+    slots.leave(slots.enter("short"))
+    clock.seconds += 1.0
+    assert not slots.is_over(first)  # no short cell has come for a while
+    second.join(timeout=5.0)
+    assert len(slots) == 0
+
+
+def test_one_of_two_long_cells_makes_room_for_a_short_one_that_is_ahead() -> None:
+    clock = Clock()
+    slots = Slots(2, clock)
+    turn = slots.enter("short")
+    clock.seconds += 5.0
+    slots.leave(turn)
+    first, second = slots.enter("first"), slots.enter("second")
+    clock.seconds += 1.0
+    assert not slots.is_over(first)
+    assert not slots.is_over(second)
+    short = queued(slots, lambda: slots.leave(slots.enter("short")))
+    assert slots.is_over(second)
+    slots.leave(second)
+    short.join(timeout=5.0)
+    assert len(slots) == 0
+    assert not slots.is_over(first)

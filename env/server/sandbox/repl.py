@@ -198,7 +198,7 @@ class Repl:
         A worker that will be replaced gives the slot back first: cells of other sessions need not
         wait for a fork.
         """
-        cell.turn = self._slots.enter(self._session)
+        cell.turn = self._slots.enter(self._session, cell.cpu_s > _LONG_CPU_S)
         try:
             # No reading of the kernel's figures: a short cell ends before anybody needs them.
             cell.clock.resume(time.monotonic(), clock.Reading(worker.cpu_s(), None, ""))
@@ -282,9 +282,10 @@ class Repl:
         if cell.clock.asleep:
             raise BadFrameError("it reads the channel, and nobody owes it an answer")
         self._weigh(worker, memory)
-        if reading.cpu_s - cell.cpu_start > _LONG_CPU_S:
+        is_long = reading.cpu_s - cell.cpu_start > _LONG_CPU_S
+        if is_long:
             worker.lower()
-        if cell.clock.may_yield and self._slots.is_over(cell.turn):
+        if cell.clock.may_yield and self._slots.is_over(cell.turn, is_long):
             worker.signal(signal.SIGSTOP)
             self._slots.give_way(cell.turn)
             cell.clock.resume(time.monotonic(), clock.read(worker.pid, worker.cpu_s()))

@@ -4,6 +4,7 @@ A free slot goes to the waiting session that has held slots for the least time. 
 counted from a level, which rises as it would for a session that got its share of all slots. A
 session that was away, or is new, gets no more for it. A session that is ahead waits for its share
 and no longer. A long cell is measured now and then, and gives its slot back if another is behind.
+While short cells come, long ones have half of the slots at most.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+_RECENT_S = 0.1
+"""Seconds after the last short cell in which long ones have half of the slots."""
 _REMEMBERED = 4096
 """Sessions after which those that are not above the level are forgotten."""
 
@@ -26,6 +29,8 @@ class SlotUse:
     """
 
     session: int
+    is_long: bool = False
+    """Whether its cell has computed for so long that it may only have some of the slots."""
     level: float = 0.0
     """The common level when it began to wait."""
     since: float = 0.0
@@ -49,10 +54,13 @@ class Slots:
         self._spent: dict[int, float] = {}
         """Seconds of each session that is above the level."""
         self._level = 0.0
+        self._long = 0
+        """Slots that long cells hold."""
+        self._last_short = -_RECENT_S
 
-    def enter(self, session: object) -> SlotUse:
+    def enter(self, session: object, is_long: bool = False) -> SlotUse:
         """Wait for a slot; `session` pays for it."""
-        turn = SlotUse(id(session))
+        turn = SlotUse(id(session), is_long)
         self._wait(turn)
         return turn
 
@@ -61,13 +69,24 @@ class Slots:
         with self._lock:
             self._pay(turn)
             self._free += 1
+            self._long -= turn.is_long
             self._grant()
 
-    def is_over(self, turn: SlotUse) -> bool:
-        """Pay for a slot that is in use; return whether a session that waits is further behind."""
+    def is_over(self, turn: SlotUse, is_long: bool = True) -> bool:
+        """Pay for a slot that is in use; return whether the cell must give it back now.
+
+        Args:
+            turn: the use of the slot.
+            is_long: whether its cell is long by now.
+        """
         with self._lock:
             self._pay(turn)
+            self._long += is_long and not turn.is_long
+            turn.is_long |= is_long
+            self._grant()
             mine = self._seconds(turn)
+            if turn.is_long and self._long > self._most_long():
+                return True
             return any(self._seconds(waiting) < mine for waiting in self._waiting)
 
     def give_way(self, turn: SlotUse) -> None:
@@ -84,6 +103,8 @@ class Slots:
         turn.granted.clear()
         with self._lock:
             turn.level = self._level
+            if not turn.is_long:
+                self._last_short = self._now()
             self._waiting.append(turn)
             self._grant()
         turn.granted.wait()
@@ -101,9 +122,18 @@ class Slots:
         if len(self._spent) >= _REMEMBERED:
             self._spent = {who: s for who, s in self._spent.items() if s > self._level}
 
+    def _most_long(self) -> int:
+        recent = self._now() - self._last_short < _RECENT_S
+        return max(1, self._count // 2) if recent else self._count
+
     def _grant(self) -> None:
-        while self._free and self._waiting:
-            turn = min(self._waiting, key=self._seconds)
+        while self._free:
+            full = self._long >= self._most_long()
+            waiting = [turn for turn in self._waiting if not (full and turn.is_long)]
+            if not waiting:
+                return
+            turn = min(waiting, key=self._seconds)
             self._waiting.remove(turn)
             self._free -= 1
+            self._long += turn.is_long
             turn.granted.set()
