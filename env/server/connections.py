@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import gc
 import logging
 import os
 import resource
@@ -51,6 +52,9 @@ _FULL = (
 )
 _TRIM_S = 5.0
 """Seconds after which memory that messages took goes back to the system."""
+_ARENAS = 2
+"""Heaps of the C library; with one a thread, freed memory would lie in all of them."""
+_M_ARENA_MAX = -8
 _PATIENCE_S = {"ws_ping_interval": 30.0, "ws_ping_timeout": 300.0}
 """Least times of pings: a policy that uses every core may answer one late."""
 _OUT_OF_DESCRIPTORS = "socket.accept() out of system resource"
@@ -120,6 +124,9 @@ class Connections:
         """Close late connections, once a second, until cancelled."""
         self._loop = asyncio.get_running_loop()
         self._loop.set_exception_handler(self._on_error)
+        with suppress(AttributeError):  # a C library without it
+            ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _ARENAS)
+        gc.freeze()  # no collection looks at what the start has loaded
         trimmed = self._now()
         while True:
             await asyncio.sleep(min(1.0, self._request_s / 2))
@@ -202,6 +209,7 @@ class Connections:
 
 
 def _trim() -> None:
+    gc.collect()
     with suppress(AttributeError):  # a C library without it
         ctypes.CDLL(None).malloc_trim(0)
 
