@@ -7,8 +7,9 @@
 Each phase starts its own server with a memory group and a soft limit of 1,024 descriptors. Where
 no group can be made, the memory of all processes is summed ten times a second instead. A server
 plays about 16 sessions for each GB, so the limit is 8 GB, and 20 GB for 256 sessions. Each kind of
-attacker has a phase, and one phase has all of them. They are compared with phases without attackers
-at both ends. Attackers run in one process at nice 19. The exit code is 1 if a promise was broken.
+attacker has a phase, and one phase has all of them. Each is compared with the phases without
+attackers before and after it. Attackers run in one process at nice 19. The exit code is 1 if a
+promise was broken.
 
 `--sessions` plays trees of nine living frames in all sessions at once. `--starve` plays honest
 trees beside endless loops of other sessions, and loops and sleeps beside busy processes. It also
@@ -134,7 +135,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.sessions:
         return crowd.report(WAYS[options.start], limits, options.sessions)
     rows = []
-    for kind in [QUIET, *(options.only or [*attackers.KINDS, ALL]), QUIET]:
+    kinds = options.only or [*attackers.KINDS, ALL]
+    for kind in [QUIET, *(name for kind in kinds for name in (kind, QUIET))]:
         rows.append(phase(options.start, limits, kind, options))
         print(f"{kind}: {rows[-1].per_s:.1f} episodes/s", file=sys.stderr, flush=True)
     print(figures(rows))

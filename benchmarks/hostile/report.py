@@ -15,7 +15,7 @@ WALL_SHARE = 1 / 3
 LATENCY_S = 1.0
 """Longest median of the cell `x = 1`."""
 BACK = 1.25
-"""Largest memory after an attack, as a multiple of the memory before it."""
+"""Largest memory after an attack, as a multiple of that after the same time without one."""
 LOG_BYTES = 1_000_000
 GAP_S = 2.0
 """Longest wait of other clients during a single attack."""
@@ -77,7 +77,7 @@ class PhaseRow:
 
 
 def promises(quiet: PhaseRow, row: PhaseRow) -> dict[str, bool]:
-    """Whether each promise held in a phase, compared with phases without attackers."""
+    """Whether each promise held in a phase, compared with the quiet phases beside it."""
     return {
         "the server lives": row.lived,
         "memory below its limit": row.lived and row.total_mb < row.limit_mb,
@@ -91,7 +91,7 @@ def promises(quiet: PhaseRow, row: PhaseRow) -> dict[str, bool]:
         "no honest session refused": not row.refused,
         "no honest episode harmed": not row.harmed,
         f"`x = 1` below {LATENCY_S:g} s in the median": row.median_s < LATENCY_S,
-        "memory back": row.lived and row.after_mb <= BACK * row.before_mb,
+        "memory back": row.lived and row.after_mb <= BACK * quiet.after_mb,
         "log below 1 MB": row.log_bytes < LOG_BYTES,
     }
 
@@ -131,8 +131,7 @@ def _cells(row: PhaseRow) -> list[str]:
 
 def verdicts(rows: Sequence[PhaseRow]) -> tuple[str, bool]:
     """Table of the promises with the phases that broke them; whether all held."""
-    quiet = _together([row for row in rows if row.attackers == QUIET])
-    kept = [(row.attackers, promises(quiet, row)) for row in rows]
+    kept = [(row.attackers, promises(_beside(rows, at), row)) for at, row in enumerate(rows)]
     lines = []
     for promise in kept[0][1]:
         broken = [name for name, held in kept if not held[promise]]
@@ -140,13 +139,15 @@ def verdicts(rows: Sequence[PhaseRow]) -> tuple[str, bool]:
     return markdown(("promise", "result"), lines), all(line[1] == "held" for line in lines)
 
 
-def _together(rows: Sequence[PhaseRow]) -> PhaseRow:
-    """The same phase, played several times because the speed of a machine changes."""
+def _beside(rows: Sequence[PhaseRow], at: int) -> PhaseRow:
+    """The quiet phases next to this one together, because the speed of a machine changes."""
+    quiet = [row for row in rows[max(0, at - 1) : at + 2] if row.attackers == QUIET]
     return replace(
-        rows[0],
-        seconds=sum(row.seconds for row in rows),
-        episodes=sum(row.episodes for row in rows),
-        cpu_s=sum(row.cpu_s for row in rows),
+        quiet[0],
+        seconds=sum(row.seconds for row in quiet),
+        episodes=sum(row.episodes for row in quiet),
+        cpu_s=sum(row.cpu_s for row in quiet),
+        after_mb=statistics.fmean(row.after_mb for row in quiet),
     )
 
 

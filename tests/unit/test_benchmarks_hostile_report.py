@@ -56,11 +56,13 @@ def test_a_phase_that_costs_little_keeps_every_promise() -> None:
     assert "broken" not in table
 
 
-def test_phases_are_compared_with_all_quiet_ones() -> None:
-    faster = dataclasses.replace(QUIET, episodes=300)  # 10 episodes a CPU second in the mean
+def test_a_phase_is_compared_with_the_quiet_ones_beside_it() -> None:
+    faster = dataclasses.replace(QUIET, episodes=300)  # 10 episodes a CPU second with the other
     slow = dataclasses.replace(KEPT, episodes=88, cpu_s=22.0)
+    quick = dataclasses.replace(KEPT, episodes=220, cpu_s=22.0)
     assert report.verdicts([QUIET, slow])[1]
     assert not report.verdicts([QUIET, slow, faster])[1]
+    assert report.verdicts([QUIET, slow, QUIET, quick, faster])[1]
 
 
 @pytest.mark.parametrize(
