@@ -136,7 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return crowd.report(WAYS[options.start], limits, options.sessions)
     rows = []
     kinds = options.only or [*attackers.KINDS, ALL]
-    for kind in [QUIET, *(name for kind in kinds for name in (kind, QUIET))]:
+    for kind in [QUIET, *(name for attack in kinds for name in (attack, QUIET))]:
         rows.append(phase(options.start, limits, kind, options))
         print(f"{kind}: {rows[-1].per_s:.1f} episodes/s", file=sys.stderr, flush=True)
     print(figures(rows))
