@@ -34,6 +34,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from agent.nano.naming import NamingLessons
 from agent.nano.settings import NanoSettings
 from agent.nano.warmstart import teach
 from agent.policies.hf_policy import TransformersPolicy, load_model
@@ -110,7 +111,7 @@ def teach_base(problems: Sequence[Problem]) -> tuple[Any, Any]:
     """
     print("teaching a base model: 200 supervised steps")
     settings = NanoSettings(trees=1000, steps=200, drill_steps=60, batch_tokens=1024)
-    taught = teach(settings, problems, lambda step, metrics: None)
+    taught = teach(settings, NamingLessons(settings, problems), lambda step, metrics: None)
     return taught.model, taught.tokenizer
 
 

@@ -24,6 +24,7 @@ from tasks.registry import warm_start
 from tasks.reporting.progress import Steps
 
 if TYPE_CHECKING:
+    from agent.nano.warmstart import Lessons
     from tasks.tracking.runs import StageRun
 
 BASE = Path("models/base")
@@ -45,16 +46,14 @@ def run(params: Params, run: StageRun) -> Path:
         return warm_start.write_base(params, run, BASE)
     import torch
 
-    from agent.nano.warmstart import save, teach, untaught
+    from agent.nano.warmstart import build, save, teach
 
     settings = params.warmstart.nano
     check(params)
     torch.set_num_threads(params.threads)
-    problems = [p for p in generate(params.prepare.synthetic) if p.split == "train"]
-    if not problems:
-        raise ConfigError("prepare.synthetic.collections.train gives no problems. Set 1 or more.")
+    lessons = _lessons(params)
     if params.warmstart.kind == "none":
-        taught = untaught(settings, problems)
+        taught = build(settings, lessons)
     else:
         with Steps("warmstart", settings.steps, line_every=_SAY_EVERY) as progress:
 
@@ -63,7 +62,7 @@ def run(params: Params, run: StageRun) -> Path:
                 if step % _LOG_EVERY == 0:
                     run.log_metrics(metrics, step=step)
 
-            taught = teach(settings, problems, on_step)
+            taught = teach(settings, lessons, on_step)
         run.log_metrics(taught.metrics, step=int(taught.metrics["warmstart/steps"]))
         _judge(settings, taught.metrics)
     with replacing(BASE) as folder:
@@ -82,11 +81,6 @@ def check(params: Params) -> None:
             f"prepare.source is {params.prepare.source!r}, but nano reads only synthetic problems. "
             "Set prepare.source=synthetic, or warmstart.kind=none for an untrained base."
         )
-    if params.prepare.synthetic.world == "fields":
-        raise ConfigError(
-            "prepare.synthetic.world is 'fields', which the warm start does not teach yet. "
-            "Run the stages up to audit only, or set names."
-        )
     if params.env.prompt_style != "compact":
         raise ConfigError(
             f"env.prompt_style is {params.env.prompt_style!r}, but nano requires compact prompts. "
@@ -99,6 +93,20 @@ def check(params: Params) -> None:
             "env.limits: demonstrations start children in their second turn. "
             "Set max_depth to at least 1 and max_turns to at least 2."
         )
+
+
+def _lessons(params: Params) -> Lessons:
+    """What the base learns: the synthetic world of `prepare`."""
+    from agent.nano.naming import NamingLessons
+    from agent.nano.reading import ReadingLessons
+
+    settings, world = params.warmstart.nano, params.prepare.synthetic
+    if world.world == "fields":
+        return ReadingLessons(settings, world.lexicon)
+    problems = [p for p in generate(world) if p.split == "train"]
+    if not problems:
+        raise ConfigError("prepare.synthetic.collections.train gives no problems. Set 1 or more.")
+    return NamingLessons(settings, problems)
 
 
 def _judge(settings: NanoSettings, metrics: Mapping[str, float]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -16,6 +17,19 @@ Prompted = Literal["both", "first", "second"]
 
 Keep = Literal["other", "none", "one", "whole"]
 """Lines that a child keeps: hits with the other name, all hits, the first hit, its whole part."""
+
+
+PlanKind = Literal["readers", "children", "pages", "unread"]
+"""How a root has its sentences read: by readers, by children with readers, by itself, or not."""
+
+Size = Literal["1", "2", "4", "8", "24"]
+"""Sentences of a reader's call, or of a page."""
+
+Most = Literal["8", "16", "all"]
+"""Most sentences that are looked at."""
+
+Kept = Literal["field", "all", "first"]
+"""Sentences of an answer: those of the field, all, or the first."""
 
 
 class ModelSettings(Settings):
@@ -34,6 +48,14 @@ class ModelSettings(Settings):
         if self.hidden % self.heads or (self.hidden // self.heads) % 2:
             raise ValueError(f"hidden {self.hidden} must be an even multiple of heads {self.heads}")
         return self
+
+
+def check_shares(settings: Settings, fields: Sequence[str]) -> None:
+    """Raise ValueError unless the shares of each field are at least 0 and sum to 1."""
+    for name in fields:
+        shares = getattr(settings, name)
+        if abs(sum(shares.values()) - 1) > 1e-6 or min(shares.values()) < 0:
+            raise ValueError(f"{name}: the shares {shares} must be at least 0 and sum to 1")
 
 
 class MixtureSettings(Settings):
@@ -61,10 +83,31 @@ class MixtureSettings(Settings):
 
     @model_validator(mode="after")
     def _shares(self) -> MixtureSettings:
-        for name in ("papers", "prompt", "child"):
-            shares = getattr(self, name)
-            if abs(sum(shares.values()) - 1) > 1e-6 or min(shares.values()) < 0:
-                raise ValueError(f"{name}: the shares {shares} must be at least 0 and sum to 1")
+        check_shares(self, ("papers", "prompt", "child"))
+        return self
+
+
+class ReadingMixture(Settings):
+    """Probabilities of the decisions in a demonstration of the world `fields`."""
+
+    plan: dict[PlanKind, float] = Field(
+        {"readers": 0.5, "children": 0.12, "pages": 0.23, "unread": 0.15},
+        description="shares of the ways to read",
+    )
+    size: dict[Size, float] = Field(
+        {"1": 0.15, "2": 0.15, "4": 0.3, "8": 0.25, "24": 0.15},
+        description="shares of the sentences of a call or page",
+    )
+    most: dict[Most, float] = Field(
+        {"8": 0.25, "16": 0.2, "all": 0.55}, description="shares of the sentences looked at"
+    )
+    keep: dict[Kept, float] = Field(
+        {"field": 0.7, "all": 0.2, "first": 0.1}, description="shares of the sentences kept"
+    )
+
+    @model_validator(mode="after")
+    def _shares(self) -> ReadingMixture:
+        check_shares(self, ("plan", "size", "most", "keep"))
         return self
 
 
@@ -73,6 +116,7 @@ class NanoSettings(Settings):
 
     model: ModelSettings = ModelSettings()
     mixture: MixtureSettings = MixtureSettings()
+    reading: ReadingMixture = ReadingMixture()
     trees: int = Field(6000, ge=100, description="demonstration trees")
     steps: int = Field(1000, ge=1, description="most optimizer steps")
     min_steps: int = Field(600, ge=1, description="steps before the probe can end the warm start")

@@ -80,9 +80,3 @@ def test_settings_that_the_demonstrations_do_not_know_are_refused(place, overrid
     with pytest.raises(ConfigError, match=word):
         warmstart.run(resolve(overrides=[*SMALL, override]), Recorder())
     assert not place.exists()
-
-
-def test_a_world_that_is_not_taught_yet_is_refused(place):
-    with pytest.raises(ConfigError, match="world is 'fields'"):
-        warmstart.run(resolve("fields"), Recorder())
-    assert not place.exists()

@@ -11,6 +11,7 @@ from agent.nano import drills
 from agent.nano.demonstrations import child_conversation
 from agent.nano.examples import Example, collate
 from agent.nano.model import build_model
+from agent.nano.naming import NamingLessons
 from agent.nano.probe import _child_right, _pieces, _root_right, probe
 from agent.nano.settings import ModelSettings, NanoSettings
 from agent.nano.strategies import BEST_CHILD
@@ -109,10 +110,12 @@ def test_the_same_seed_teaches_the_same_model(problems):
     settings = NanoSettings(
         model=small, trees=100, steps=2, drill_steps=1, probe_pairs=20, batch_tokens=512
     )
-    one, again = (teach(settings, problems, lambda step, metrics: None) for _ in range(2))
+    lessons = NamingLessons(settings, problems)
+    one, again = (teach(settings, lessons, lambda step, metrics: None) for _ in range(2))
     for left, right in zip(one.model.parameters(), again.model.parameters(), strict=True):
         assert torch.equal(left, right)
-    other = teach(settings.model_copy(update={"seed": 1}), problems, lambda s, m: None)
+    settings = settings.model_copy(update={"seed": 1})
+    other = teach(settings, NamingLessons(settings, problems), lambda s, m: None)
     assert not torch.equal(one.model.lm_head.weight, other.model.lm_head.weight)
 
 

@@ -1,0 +1,137 @@
+"""The real environment plays demonstrations of the world `fields` as they were made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from random import Random
+
+import pytest
+
+from agent.nano.demonstrations import Conversation
+from agent.nano.reading import BEST, ReadingPlan, ReadingTalks
+from agent.policies.base import TurnReply, TurnRequest
+from agent.rollouts.engine import play
+from agent.rollouts.specs import EpisodeSpec
+from agent.rollouts.trajectory import Trajectory
+from env.client import Sessions
+from env.problems.fields import BENCHMARK, read_question
+from env.problems.schema import Problem
+from env.problems.settings import fields_level
+from env.problems.store import ProblemStore
+from tasks.config import Params, resolve
+from tasks.deployment.local import local_server
+
+pytestmark = pytest.mark.xdist_group("transformers")  # so that one process imports it
+
+
+class ProblemTalks(ReadingTalks):
+    """Roots that read the sentences of one problem."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(512)
+        self.problem = problem
+
+    def sentences(self, rng: Random, method: str, count: int) -> list[tuple[str, str]]:
+        texts = [span.text for span in self.problem.candidates[:count]]
+        return [(BENCHMARK.findall(text)[0], text) for text in texts]
+
+
+class PlannedPolicy:
+    """Writes a root's conversation; its readers are right, and remembers what the root reads."""
+
+    def __init__(self, talks: ReadingTalks, root: Conversation, child: Conversation) -> None:
+        self.talks, self.child = talks, child
+        self.written = [m["content"] for m in root if m["role"] == "assistant"]
+        self.read: Conversation = []
+
+    def act(self, requests: Sequence[TurnRequest]) -> list[TurnReply]:
+        return [TurnReply(text=self.turn(request)) for request in requests]
+
+    def turn(self, request: TurnRequest) -> str:
+        if request.kind == "llm":
+            return self.talks.answer(BENCHMARK.findall(request.messages[-1].content))
+        if request.key[1]:
+            assert [m.model_dump() for m in request.messages] == self.child[:2]
+            return self.child[2]["content"]
+        self.read += [m.model_dump() for m in request.messages]
+        text = self.written.pop(0)
+        self.read.append({"role": "assistant", "content": text})
+        return text
+
+    def release(self, keys: Sequence[object]) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def params() -> Params:
+    params = resolve("fields", ["threads=1", "prepare.synthetic.collections={test: 1}"])
+    levels = {f"papers_{size}": fields_level(size) for size in (4, 16)}
+    synthetic = params.prepare.synthetic.model_copy(update={"levels": levels})
+    prepare = params.prepare.model_copy(update={"synthetic": synthetic})
+    return params.model_copy(update={"prepare": prepare})
+
+
+@pytest.fixture(scope="module")
+def problems(params: Params) -> list[Problem]:
+    store = ProblemStore.generate(params.prepare.synthetic)
+    return [store.get(store.ids("test", level)[0]) for level in params.prepare.synthetic.levels]
+
+
+@pytest.fixture(scope="module")
+def sessions(params: Params) -> Iterator[Sessions]:
+    with local_server(params, data=None) as url, Sessions(url, 1) as sessions:
+        yield sessions
+
+
+def played(
+    sessions: Sessions, problem: Problem, plan: ReadingPlan
+) -> tuple[Trajectory, PlannedPolicy, Conversation]:
+    talks = ProblemTalks(problem)
+    method, field = read_question(problem.question)
+    root = talks.root(Random(0), plan, method, field, len(problem.papers))
+    root[1]["content"] = root[1]["content"].replace(
+        root[1]["content"].partition("\n")[0], problem.question
+    )
+    policy = PlannedPolicy(talks, list(root), talks.child(method, field, plan.keep))
+    [episode] = play(policy, sessions, [EpisodeSpec(problem.problem_id, seed=0)], sessions=1)
+    return episode, policy, root
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        BEST,
+        ReadingPlan("readers", 1, None, "field"),
+        ReadingPlan("readers", 24, None, "field"),
+        ReadingPlan("children", 1, None, "field"),
+        ReadingPlan("pages", 8, None, "field"),
+        ReadingPlan("pages", 24, None, "field"),
+    ],
+)
+def test_each_way_to_read_everything_finds_all_gold(
+    sessions: Sessions, problems: list[Problem], plan: ReadingPlan
+) -> None:
+    for problem in problems:
+        episode, policy, root = played(sessions, problem, plan)
+        assert episode.metrics is not None
+        assert episode.metrics.exact_match, plan
+        assert policy.read == root
+        assert episode.counters.errors == 0
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        ReadingPlan("unread", 4, None, "field"),
+        ReadingPlan("readers", 4, 8, "field"),
+        ReadingPlan("readers", 4, None, "all"),
+        ReadingPlan("pages", 4, 16, "first"),
+    ],
+)
+def test_each_poor_decision_costs(
+    sessions: Sessions, problems: list[Problem], plan: ReadingPlan
+) -> None:
+    episode, policy, root = played(sessions, problems[1], plan)
+    assert episode.metrics is not None
+    assert episode.metrics.f1 < 0.6
+    assert policy.read == root
