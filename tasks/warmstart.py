@@ -96,7 +96,7 @@ def check(params: Params) -> None:
 
 
 def _lessons(params: Params) -> Lessons:
-    """What the base learns: the synthetic world of `prepare`."""
+    """Lessons in the synthetic world of `prepare`."""
     from agent.nano.naming import NamingLessons
     from agent.nano.reading import ReadingLessons
 

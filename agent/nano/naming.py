@@ -1,4 +1,4 @@
-"""What the base learns of the world `names`: copying drills, and the mixture of demonstrations."""
+"""Lessons of the world `names`: copying drills, and the mixture of demonstrations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the base learns of the world `fields`: plans of trees, answers of readers, names by field.
+"""Lessons of the world `fields`: plans of trees, answers of readers, names with their fields.
 
 A root searches its method and counts the sentences. Then it calls readers, calls children that
 call readers, prints pages and reads them itself, or answers without reading. A reader repeats the
@@ -69,9 +69,10 @@ BEST = ReadingPlan("readers", 4, None, "field")
 def draw_plan(rng: Random, mixture: ReadingMixture) -> ReadingPlan:
     """Draw a root's decisions."""
     most = pick(rng, mixture.most)
+    kind = pick(rng, mixture.plan)
     return ReadingPlan(
-        kind=pick(rng, mixture.plan),
-        size=int(pick(rng, mixture.size)),
+        kind=kind,
+        size=int(pick(rng, mixture.page if kind == "pages" else mixture.size)),
         most=None if most == "all" else int(most),
         keep=pick(rng, mixture.keep),
     )
@@ -119,10 +120,10 @@ class ReadingTalks:
         """Conversation of a root."""
         question = rng.choice(QUESTIONS).format(x=method, f=field)
         opening = prompts.root_messages("compact", _LIMITS, 0, question, papers, False)
-        search = f'h = search(context, "{method}")\ns = [t for i in h for t in h[i]]\nprint(len(s))'
+        search = f's = sum(search(context, "{method}").values(), [])\nprint(len(s))'
         count = HITS * papers
         talk = [m.model_dump() for m in opening]
-        talk += [_written(block(search)), _printed(str(count), ["h", "s"])]
+        talk += [_written(block(search)), _printed(str(count), ["s"])]
         first = "" if plan.most is None else f"s = s[:{plan.most}]\n"
         if plan.kind == "unread":
             keep = "all" if plan.keep == "field" else plan.keep
@@ -146,20 +147,17 @@ class ReadingTalks:
 
 _ASK_READERS = """\
 p = ["\\n".join(s[k:k+{size}]) for k in range(0, len(s), {size})]
-r = " ".join(t for k in range(0, len(p), 8) for t in llm_query_batched(p[k:k+8])).split()
+r = " ".join(llm_query_batched(p)).split()
 """
 _ASK_CHILDREN = """\
-c = [context[i] for i in h]
-q = ["{method} on {field}"] * len(c)
-FINAL([rlm_query_batched(q[k:k+8], c[k:k+8]) for k in range(0, len(c), 8)])"""
+p = list(context.values())
+FINAL(rlm_query_batched(["{method} on {field}"] * len(p), p))"""
 
 
 def _ending(keep: Kept, field: str) -> str:
     """Code that answers with some of the sentences `s`, by the readers' words `r`."""
-    if keep == "field":
-        fitting = f'g = [n for n, f in zip(r, r[1:]) if f == "{field}"]'
-        return f"{fitting}\nFINAL([t for t in s if any(n in t for n in g)])"
-    return {"all": "FINAL(s)", "first": "FINAL(s[:1])"}[keep]
+    fitting = f'FINAL([t for t in s for n, f in zip(r, r[1:]) if f == "{field}" and n in t])'
+    return {"field": fitting, "all": "FINAL(s)", "first": "FINAL(s[:1])"}[keep]
 
 
 def _written(text: str) -> dict[str, str]:

@@ -22,7 +22,7 @@ Keep = Literal["other", "none", "one", "whole"]
 PlanKind = Literal["readers", "children", "pages", "unread"]
 """How a root has its sentences read: by readers, by children with readers, by itself, or not."""
 
-Size = Literal["1", "2", "4", "8", "24"]
+Size = Literal["1", "2", "4", "8", "12", "24"]
 """Sentences of a reader's call, or of a page."""
 
 Most = Literal["8", "16", "all"]
@@ -91,12 +91,15 @@ class ReadingMixture(Settings):
     """Probabilities of the decisions in a demonstration of the world `fields`."""
 
     plan: dict[PlanKind, float] = Field(
-        {"readers": 0.5, "children": 0.12, "pages": 0.23, "unread": 0.15},
+        {"readers": 0.5, "children": 0.15, "pages": 0.2, "unread": 0.15},
         description="shares of the ways to read",
     )
     size: dict[Size, float] = Field(
-        {"1": 0.15, "2": 0.15, "4": 0.3, "8": 0.25, "24": 0.15},
-        description="shares of the sentences of a call or page",
+        {"1": 0.15, "2": 0.15, "4": 0.35, "8": 0.25, "24": 0.1},
+        description="shares of the sentences of a call",
+    )
+    page: dict[Size, float] = Field(
+        {"8": 0.2, "12": 0.5, "24": 0.3}, description="shares of the sentences of a page"
     )
     most: dict[Most, float] = Field(
         {"8": 0.25, "16": 0.2, "all": 0.55}, description="shares of the sentences looked at"
@@ -107,7 +110,7 @@ class ReadingMixture(Settings):
 
     @model_validator(mode="after")
     def _shares(self) -> ReadingMixture:
-        check_shares(self, ("plan", "size", "most", "keep"))
+        check_shares(self, ("plan", "size", "page", "most", "keep"))
         return self
 
 

@@ -43,7 +43,7 @@ class Taught:
 
 
 class Lessons(Protocol):
-    """What a warm start teaches: the texts of one world."""
+    """Texts that a warm start teaches, of one world."""
 
     @property
     def whole(self) -> Mapping[str, str]:
