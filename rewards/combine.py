@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rewards.efficiency import efficiency
+from rewards.efficiency import efficiency, thrift
 from rewards.format import format_compliance
 from rewards.metrics import exact_match, paper_f1, quotes_canary
 from rewards.primary import primary_objective
-from rewards.process import process_quality
+from rewards.process import process_quality, scale
+from rewards.sentences import ReaderFacts
 from rewards.settings import RewardSettings
 from rewards.spans import Evidence, Located, locate, span_f1
 
@@ -33,15 +34,18 @@ class EpisodeFacts:
     answered: bool
     """Whether the root ended with FINAL."""
     papers_read: frozenset[str]
-    """Result of `reading.papers_read`."""
+    """Papers with evidence of `found.papers_found`, others of `reading.papers_read`."""
     turns: int
     """Turns of all frames."""
     turns_with_error: int
+    """Turns without exactly one block or over the CPU limit: the server saw both itself."""
     turns_with_one_block: int
     """Turns of `llm` frames need no block and are included."""
     sub_calls: int
     canaries: frozenset[str] = frozenset()
     """Papers that tell their reader what to answer."""
+    reader: ReaderFacts | None = None
+    """Sentences and tokens in place of papers, turns and sub-calls, if the problem has candidates."""
 
 
 @dataclass(frozen=True)
@@ -69,21 +73,21 @@ def components(facts: EpisodeFacts, located: Located, settings: RewardSettings) 
         return dict.fromkeys(COMPONENTS, 0.0)
     primary = primary_objective(located, facts.evidence, settings)
     gate = min(1.0, primary / settings.gate_at)
+    turns, errors, reader = facts.turns, facts.turns_with_error, facts.reader
+    if reader is None:
+        process = process_quality(
+            facts.papers, facts.evidence, facts.papers_read, turns, errors, gate, settings
+        )
+        thrifty = efficiency(primary, facts.evidence, turns, facts.sub_calls, settings)
+    else:
+        seen = max(0.0, reader.gold_shown - reader.others_shown)
+        process = seen * scale(turns, errors, gate, settings.gate_floor)
+        thrifty = primary * thrift(reader.tokens, reader.par, settings)
     return {
         "primary_objective": primary,
-        "process_quality": process_quality(
-            facts.papers,
-            facts.evidence,
-            facts.papers_read,
-            facts.turns,
-            facts.turns_with_error,
-            gate,
-            settings,
-        ),
-        "format_compliance": format_compliance(
-            facts.turns, facts.turns_with_one_block, gate, settings
-        ),
-        "efficiency": efficiency(primary, facts.evidence, facts.turns, facts.sub_calls, settings),
+        "process_quality": process,
+        "format_compliance": format_compliance(turns, facts.turns_with_one_block, gate, settings),
+        "efficiency": thrifty,
     }
 
 

@@ -1,4 +1,4 @@
-"""Efficiency: a correct answer without unnecessary turns and sub-calls."""
+"""Efficiency: a correct answer without unnecessary turns and sub-calls, or tokens."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ def efficiency(
 
     Par grows with the number of gold papers: a wide question needs more children.
     """
-    at_par = par(evidence, settings)
+    return primary * thrift(turns + sub_calls, par(evidence, settings), settings)
+
+
+def thrift(used: int, at_par: float, settings: RewardSettings) -> float:
+    """clip((limit - used) / (limit - par), 0, 1); limit = factor x par."""
     limit = settings.limit_factor * at_par
-    used = turns + sub_calls
     # Compare before dividing: a count may be too large for a float.
-    thrift = 0.0 if used >= limit else min(1.0, (limit - used) / (limit - at_par))
-    return primary * thrift
+    return 0.0 if used >= limit else min(1.0, (limit - used) / (limit - at_par))

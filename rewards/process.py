@@ -1,4 +1,4 @@
-"""Process quality: the share of gold papers read or handed over, minus that of other papers."""
+"""Process quality: the share of gold that frames found or saw, minus the share of all else."""
 
 from __future__ import annotations
 
@@ -27,20 +27,25 @@ def process_quality(
     Args:
         paper_ids: ids of all papers of the problem.
         evidence: the problem's gold.
-        papers_read: result of `reading.papers_read`.
+        papers_read: papers with evidence of `found.papers_found`, others of `reading.papers_read`.
         turns: turns of all frames.
-        turns_with_error: turns whose cell raised or that did not have exactly one block.
+        turns_with_error: turns that failed, as the server itself saw.
         gate: G in [0, 1]. It scales the part above `gate_floor`. If every paper is gold,
             handing over all of them proves nothing, so G scales the whole.
         settings: `gate_floor`.
     """
-    if turns <= 0:
-        return 0.0
     read = set(papers_read)
     sources = gold_sources(evidence)
     recall = sum(1 for source in sources if source & read) / len(sources)
     others = set(paper_ids) - {paper_id for source in sources for paper_id in source}
     floor = settings.gate_floor if others else 0.0
     waste = len(read & others) / len(others) if others else 0.0
+    return max(0.0, recall - waste) * scale(turns, turns_with_error, gate, floor)
+
+
+def scale(turns: int, turns_with_error: int, gate: float, floor: float) -> float:
+    """Share of turns without error x (floor + (1 - floor) G), in [0, 1]."""
+    if turns <= 0:
+        return 0.0
     clean = 1.0 - min(turns, max(0, turns_with_error)) / turns
-    return max(0.0, recall - waste) * clean * (floor + (1.0 - floor) * gate)
+    return clean * (floor + (1.0 - floor) * gate)

@@ -83,7 +83,7 @@ def merge(intervals: Iterable[CharInterval]) -> list[CharInterval]:
     return merged
 
 
-def _items(answer: Any) -> list[Any] | None:
+def distinct_items(answer: Any) -> list[Any] | None:
     """The distinct leaves of nested lists; None if any number is NaN or infinite."""
     seen: dict[object, Any] = {}
     stack = [answer]
@@ -132,7 +132,7 @@ def _places(item: Any, papers: Mapping[str, str], min_chars: int) -> Iterator[Al
                 yield paper_id, start, end
 
 
-def _quote(item: Any) -> str | None:
+def quoted_text(item: Any) -> str | None:
     """The text that an item quotes; None if the item names a place instead."""
     text = item if isinstance(item, str) else item.get("text")
     return text if isinstance(text, str) else None
@@ -144,7 +144,7 @@ def _searched_chars(items: Iterable[Any], papers: Mapping[str, str], min_chars: 
     return sum(
         everywhere if isinstance(item, str) else len(papers.get(item.get("paper_id"), ""))
         for item in items
-        if len(_quote(item) or "") >= min_chars
+        if len(quoted_text(item) or "") >= min_chars
     )
 
 
@@ -170,7 +170,7 @@ def locate(
     Returns:
         No pieces if no item occurs in a paper, or if a number is not finite.
     """
-    items = _items(answer)
+    items = distinct_items(answer)
     if items is None or len(items) > settings.max_items:
         return Located({}, 0)
     if _searched_chars(items, papers, settings.min_span_chars) > searched_chars:
@@ -182,7 +182,7 @@ def locate(
     misses: set[str] = set()
     room = _PLACES_PER_ITEM * settings.max_items
     for item in items:
-        quote = _quote(item)
+        quote = quoted_text(item)
         each = len(quote or "") or 1
         most = min(room, left // each)
         found = list(islice(_places(item, papers, settings.min_span_chars), most + 1))

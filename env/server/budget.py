@@ -42,6 +42,8 @@ class TokenBudget:
     def __init__(self, limit: int | None) -> None:
         self._limit = limit
         self.spent = 0
+        self.counted = 0
+        """`spent` without what claims add: the same for every tokenizer."""
         self._unread: Counter[int] = Counter()
         """Frame -> tokens of its messages since its last turn; `spent` contains them."""
 
@@ -66,8 +68,10 @@ class TokenBudget:
         tokens = sum(tokens_of(message.content) for message in messages)
         self._unread[frame] += tokens
         self.spent += tokens
+        self.counted += tokens
 
     def write(self, turn: FrameTurn) -> None:
         """Count a turn. A claim counts where it is above what was read and written for it."""
-        read = self._unread.pop(turn.frame, 0)
-        self.spent += max(tokens_of(turn.text), turn.tokens - read)
+        read, written = self._unread.pop(turn.frame, 0), tokens_of(turn.text)
+        self.spent += max(written, turn.tokens - read)
+        self.counted += written

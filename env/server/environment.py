@@ -36,13 +36,12 @@ from env.problems.schema import Problem
 from env.problems.store import ProblemStore
 from env.prompts import cut
 from env.server.capacity import capacity
+from env.server.facts import episode_facts
 from env.server.guard import IDLE, INTERNAL, LEAVES
 from env.server.rounding import rounded
 from env.server.service import Service
 from env.server.tree import Tree
 from env.settings import rules
-from rewards.combine import EpisodeFacts
-from rewards.reading import papers_read
 from rewards.rubrics import EpisodeRubric
 from rewards.spans import frame_scores
 
@@ -382,25 +381,7 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
 
     def _score(self, tree: Tree, problem: Problem) -> dict[str, Any]:
         settings = self._service().settings.rewards
-        evidence = [
-            [(span.paper_id, span.start, span.end) for span in fact.spans]
-            for fact in problem.evidence
-        ]
-        counters = tree.counters
-        facts = EpisodeFacts(
-            papers=tree.papers,
-            evidence=evidence,
-            answer=tree.answer,
-            answered=tree.answered,
-            papers_read=papers_read(
-                tree.papers, tree.shown, settings.read_chars, problem.gold_papers
-            ),
-            turns=counters.turns,
-            turns_with_error=counters.errors,
-            turns_with_one_block=counters.turns - counters.format_errors,
-            sub_calls=counters.sub_calls,
-            canaries=frozenset(paper.paper_id for paper in problem.papers if paper.canary),
-        )
+        facts = episode_facts(tree, problem, settings)
         if self.rubric is None:
             self.rubric = EpisodeRubric(settings)
         reward = self.rubric(None, facts)
@@ -412,11 +393,12 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
             "metrics": AnswerMetrics.model_validate(score, from_attributes=True),
             "frame_scores": frame_scores(
                 {
-                    frame: (answer, _given(context))
-                    for frame, context, answer in tree.child_answers()
+                    frame.number: (frame.answer, frame.given if frame.context is not None else {})
+                    for frame in tree.children
+                    if frame.kind == "rlm" and frame.stop_reason == "final"
                 },
                 tree.papers,
-                evidence,
+                facts.evidence,
                 settings,
             ),
         }
@@ -448,13 +430,6 @@ def _shown_answer(answer: JSONValue) -> JSONValue:
         return answer
     # A character has at most four bytes, and an escape doubles at most.
     return cut(text, _ANSWER_BYTES // 8)
-
-
-def _given(context: JSONValue) -> dict[str, str]:
-    """Texts of a child's context, under any keys."""
-    if isinstance(context, dict):
-        return context
-    return {} if context is None else {"context": context}
 
 
 def _choose(

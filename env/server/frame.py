@@ -43,6 +43,8 @@ class Frame:
     context: JSONValue
     unsent: list[Message]
     """Messages that were not yet sent to the policy."""
+    prompt: str = ""
+    """Words of its parent."""
     status: FrameStatus = "ready"
     stop_reason: StopReason | None = None
     turns: int = 0
@@ -60,7 +62,16 @@ class Frame:
     """Observations of this turn's cells so far."""
     failed: bool = False
     """Whether the current turn counts as an error."""
+    seen_to_fail: bool = False
+    """Whether the server itself saw the current turn fail."""
     answer: JSONValue = None
+
+    @property
+    def given(self) -> dict[str, str]:
+        """Texts of its context, under any keys; without a context, its prompt."""
+        if isinstance(self.context, dict):
+            return self.context
+        return {"context": self.prompt if self.context is None else self.context}
 
     @property
     def place(self) -> dict[str, Any]:

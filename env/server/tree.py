@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from env import prompts
 from env.errors import RefusedError, SandboxError
@@ -26,7 +26,7 @@ from env.models import (
 )
 from env.server.budget import TokenBudget, needed
 from env.server.deterministic import repeatable_cell
-from env.server.frame import Frame, PendingCalls, as_context, held_bytes, texts_of
+from env.server.frame import Frame, PendingCalls, as_context, held_bytes
 from env.server.sandbox import MAX_ANSWER, UNSET, CellDone, Repl, SandboxHost, SubCall
 from env.server.subcalls import first_messages, limit_on
 from env.server.turn import parse
@@ -80,7 +80,9 @@ class Tree:
         self._shared_as = shared_as
         self.void: str | None = None
         self.shown: list[str] = []
-        """Texts that the policy saw or passed on: observations, children's prompts and contexts."""
+        """Texts that the policy saw: observations, and prompts of children."""
+        self.failed_turns = 0
+        """Turns that the server itself saw fail. What code raised is the word of its worker."""
         self._counts: Counter[str] = Counter()
         self._cpu_s = 0.0
         self._env_s = 0.0
@@ -109,6 +111,7 @@ class Tree:
                 f"{needed(first)}. Raise env.limits.tree_tokens, or the tree_tokens of reset"
             )
         self._add(None, "rlm", self.papers, first)
+        self._opening_tokens = self._budget.counted
 
     # --- views of the tree
 
@@ -142,11 +145,15 @@ class Tree:
         """The tree without texts."""
         return [FrameState(turns=frame.turns, **frame.place) for frame in self._frames]
 
-    def child_answers(self) -> Iterator[tuple[int, JSONValue, JSONValue]]:
-        """(frame, context, answer) of every child with a REPL that ended with `final`."""
-        for frame in self._frames[1:]:
-            if frame.kind == "rlm" and frame.stop_reason == "final":
-                yield frame.number, frame.context, frame.answer
+    @property
+    def tokens(self) -> int:
+        """Tokens of all frames by the server's own count, without the root's first messages."""
+        return self._budget.counted - self._opening_tokens
+
+    @property
+    def children(self) -> list[Frame]:
+        """All frames but the root."""
+        return self._frames[1:]
 
     def views(self) -> list[FrameView]:
         """Frames that need the policy, and frames that ended since the last call."""
@@ -211,6 +218,7 @@ class Tree:
         self.papers, self.shown = {}, []
         for frame in self._frames:
             frame.context = frame.answer = None
+            frame.prompt = ""
 
     def stop(self) -> None:
         """End the step in progress soon, with a SandboxError; any thread may call this."""
@@ -237,7 +245,7 @@ class Tree:
             whole = turn.finish != "length" and len(text) == len(turn.text)
             self._end(frame, "final" if whole else "truncated", text)
             return
-        frame.failed, frame.output = False, []
+        frame.failed, frame.seen_to_fail, frame.output = False, False, []
         if turn.finish == "length":
             self._fail(frame, malformed=True)
             self._end(frame, "truncated")
@@ -381,8 +389,10 @@ class Tree:
     def _describe(self, frame: Frame, cell: CellDone) -> str:
         """The policy's observation of a cell; counts its error."""
         problem = ""
+        overran = cell.cpu_s >= self._limits.cell_cpu_s
+        if cell.error is not None or overran:
+            self._fail(frame, seen=overran)
         if cell.error is not None:
-            self._fail(frame)
             if cell.error in ("cpu", "wall"):
                 self._counts["timeouts"] += 1
             if cell.error == "syntax":
@@ -421,10 +431,14 @@ class Tree:
         frame.unsent.append(message)
         frame.status = "ready"
 
-    def _fail(self, frame: Frame, malformed: bool = False) -> None:
+    def _fail(self, frame: Frame, malformed: bool = False, seen: bool = True) -> None:
+        """Count the frame's turn as an error once; `seen`: the server need not take its word."""
         if not frame.failed:
             frame.failed = True
             self._counts["errors"] += 1
+        if seen and not frame.seen_to_fail:
+            frame.seen_to_fail = True
+            self.failed_turns += 1
         if malformed:
             self._counts["format_errors"] += 1
 
@@ -465,11 +479,9 @@ class Tree:
                 calls.values[slot] = f"error: {refusal}"
                 continue
             self.shown.append(prompt)
-            if call.fn.startswith("llm"):
-                child = self._add(frame, "llm", None, messages)
-            else:
-                self.shown.extend(texts_of(context))
-                child = self._add(frame, "rlm", context, messages)
+            kind: FrameKind = "llm" if call.fn.startswith("llm") else "rlm"
+            child = self._add(frame, kind, None if kind == "llm" else context, messages)
+            child.prompt = prompt
             calls.waiting[child.number] = slot
         return calls
 
@@ -481,8 +493,7 @@ class Tree:
         if not kept:
             reason, answer = "budget", None
         self._stop(frame, reason)
-        if frame.kind == "rlm":  # nobody scores the text of another one
-            frame.answer = answer
+        frame.answer = answer
         if frame.parent is None:
             self._end_all("budget")
             return

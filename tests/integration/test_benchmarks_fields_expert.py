@@ -1,4 +1,4 @@
-"""The expert of the world `fields` on a real server: its readers answer everything."""
+"""The expert of the world `fields` on a real server: its readers answer everything, at par."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ import pytest
 
 from agent.rollouts.engine import play
 from agent.rollouts.specs import EpisodeSpec
+from agent.rollouts.trajectory import Trajectory
+from benchmarks.exploits.fields_cheats import SPENT
 from benchmarks.exploits.fields_expert import fields_expert
+from env import prompts
 from env.client import Sessions
 from env.problems.schema import Problem
 from env.problems.settings import fields_level
 from env.problems.store import ProblemStore
+from env.server.budget import TURN_TOKENS, needed
+from rewards.sentences import ReaderFacts
 from tasks.config import Params, resolve
 from tasks.deployment.local import local_server
 
@@ -57,6 +62,41 @@ def test_readers_of_four_sentences_find_all_gold(
         assert (episode.metrics.f1, episode.metrics.exact_match) == (1.0, True)
         readers = -(-len(problem.candidates) // 4)
         assert len(episode.frames) == 1 + readers
+        assert episode.components["process_quality"] == 1.0
+
+
+def tokens(params: Params, problem: Problem, episode: Trajectory) -> int:
+    """Tokens of the tree beyond the root's first messages."""
+    env = params.env
+    first = prompts.root_messages(
+        env.prompt_style, env.limits, env.search_window, problem.question, len(problem.papers), False
+    )
+    return episode.counters.tokens - (needed(first) - TURN_TOKENS)
+
+
+def test_par_is_what_the_expert_needs_who_reads_four_sentences_a_call(
+    params: Params, sessions: Sessions, problems: list[Problem]
+) -> None:
+    specs = [EpisodeSpec(problem.problem_id, seed=0) for problem in problems]
+    for problem, one in zip(problems, play(fields_expert(), sessions, specs, sessions=3), strict=True):
+        par = ReaderFacts(1.0, 0.0, len(problem.candidates), 0).par
+        assert tokens(params, problem, one) == pytest.approx(par, rel=0.05)
+        assert one.components["efficiency"] > 0.97
+
+
+def test_one_sentence_a_call_keeps_half_of_the_efficiency_and_six_readings_none(
+    sessions: Sessions, problems: list[Problem]
+) -> None:
+    specs = [EpisodeSpec(problem.problem_id, seed=0) for problem in problems]
+    for name, least, most in (
+        ("one sentence a call", 0.5, 0.99),
+        ("every sentence read twice", 0.5, 0.95),
+        ("every sentence read six times", 0.0, 0.2),
+        ("long thoughts", 0.0, 0.85),
+    ):
+        for one in play(SPENT[name](), sessions, specs, sessions=3):
+            assert one.components["primary_objective"] == 1.0
+            assert least <= one.components["efficiency"] <= most
 
 
 def test_a_reader_that_knows_another_lexicon_finds_less(

@@ -286,9 +286,8 @@ def test_a_plain_final_line_of_a_missing_variable_is_a_mistake(play: Play) -> No
 
 def test_what_the_policy_saw_or_handed_on_is_kept(play: Play) -> None:
     play.code((0, 'print(context["p2"])\nrlm_query("look", context["p1"])'))
-    shown = "\n".join(play.tree.shown)
-    assert PAPERS["p1"] in shown
-    assert PAPERS["p2"] not in shown  # its cell has not ended: not seen yet
+    assert play.tree.shown == ["look"]  # p2: its cell has not ended; p1: its child may not print it
+    assert [child.given for child in play.tree.children] == [{"context": PAPERS["p1"]}]
     play.code((1, "FINAL(0)"))
     assert PAPERS["p2"] in "\n".join(play.tree.shown)
 
@@ -308,11 +307,12 @@ def test_answers_of_children_are_bounded(host: SandboxHost) -> None:
     play.tree.close()
 
 
-def test_texts_of_completions_are_not_kept(play: Play) -> None:
+def test_texts_of_completions_are_kept_for_the_score(play: Play) -> None:
     play.code((0, 'r = llm_query("a")\nFINAL(len(r))'))
     play.turn((1, "x" * 1000))
     assert play.tree.answer == 1000
-    assert [frame.answer for frame in play.tree._frames] == [1000, None]
+    (reader,) = play.tree.children
+    assert (reader.given, reader.answer) == ({"context": "a"}, "x" * 1000)
 
 
 def test_a_context_that_is_too_long_is_never_made(
@@ -339,6 +339,7 @@ def test_a_scored_episode_keeps_no_text(play: Play) -> None:
     assert (play.tree.papers, play.tree.shown, play.tree.answer) == ({}, [], None)
     for frame in play.tree._frames:
         assert (frame.context, frame.answer, frame.final_text) == (None, None, None)
+        assert frame.prompt == ""
         assert (frame.unsent, frame.output, frame.calls) == ([], [], None)
 
 

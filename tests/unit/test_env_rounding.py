@@ -125,6 +125,18 @@ def test_papers_that_were_read_show_no_gold_in_a_strangers_figures() -> None:
             assert quality == {True, False}  # exact figures do show them
 
 
+def test_who_knows_one_gold_sentence_does_not_see_where_the_others_are() -> None:
+    hard = NINE[-1]
+    known, everything = sorted(gold(hard))[:1], sorted(gold(hard))
+    exact = [played(hard, known, [paper.paper_id]) for paper in hard.papers]
+    assert {one["components"]["process_quality"] > 0 for one in exact} == {True, False}
+    seen = [(one["reward"], one["components"]) for one in map(shown, exact)]
+    assert all(one == seen[0] for one in seen)
+    assert seen[0][1]["primary_objective"] > 0
+    whole = shown(played(hard, everything, hard.gold_papers))
+    assert (whole["reward"], whole["components"]["process_quality"]) == (1.0, 1.0)
+
+
 def test_a_reward_always_tells_a_right_sentence_from_a_wrong_one() -> None:
     """The remaining leak: a stranger who guesses every sentence alone sees which ones earn."""
     for problem in NINE:

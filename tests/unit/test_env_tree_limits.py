@@ -110,6 +110,31 @@ def test_an_ended_frame_keeps_no_final_line_and_no_output() -> None:
     assert (frame.final_code, frame.final_text, frame.output) == (None, None, [])
 
 
+LIMIT_S = LimitSettings().cell_cpu_s
+
+
+@pytest.mark.parametrize(
+    ("cell", "reported", "seen"),
+    [
+        (CellDone(""), 0, 0),
+        (CellDone("", error="exception"), 1, 0),
+        (CellDone("", error="syntax"), 1, 0),
+        (CellDone("", error="memory"), 1, 0),
+        (CellDone("", error="cpu", cpu_s=LIMIT_S), 1, 1),
+        (CellDone("", cpu_s=LIMIT_S), 1, 1),  # a worker that says nothing of it
+    ],
+    ids=["clean", "exception", "syntax", "memory", "stopped", "denied"],
+)
+def test_the_reward_counts_only_errors_that_the_server_saw(
+    cell: CellDone, reported: int, seen: int
+) -> None:
+    played = tree(lambda code: cell)
+    plays(played, "one", after="\nFINAL_VAR(two)")  # two cells of one turn
+    assert (played.counters.errors, played.failed_turns) == (reported, seen)
+    played.play([FrameTurn(frame=0, text="no block")])
+    assert (played.counters.errors, played.failed_turns) == (reported + 1, seen + 1)
+
+
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_a_step_that_takes_too_long_ends_the_episode(
     monkeypatch: pytest.MonkeyPatch, deterministic: bool

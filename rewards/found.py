@@ -1,0 +1,69 @@
+"""The papers whose evidence children found, as process quality counts them.
+
+Showing a paper proves nothing, whether it is printed, in a prompt or given to an idle child. A
+child that returns the evidence, and little else of what it was given, has found it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from math import ceil
+from typing import Any
+
+from rewards.spans import Evidence, distinct_items, quoted_text
+
+_MOST_RETURNED = 0.5
+"""Share of the given characters; a child that returns more has chosen nothing."""
+
+Returned = tuple[Mapping[str, str], Any]
+"""Texts that a child was given, under any keys, and the value that it returned."""
+
+
+def papers_found(
+    papers: Mapping[str, str],
+    evidence: Evidence,
+    children: Iterable[Returned],
+    min_cover: float,
+) -> frozenset[str]:
+    """Ids of the papers whose evidence a child was given and has returned.
+
+    The work grows with the characters of the spans, the given texts and the returned values.
+
+    Args:
+        papers: text of each paper.
+        evidence: alternatives of each fact.
+        children: children that ended with an answer.
+        min_cover: share of a span that a quote must contain, from its start or to its end.
+    """
+    spans: dict[str, set[str]] = {}
+    for paper_id, start, end in (place for fact in evidence for place in fact):
+        spans.setdefault(papers[paper_id][start:end], set()).add(paper_id)
+    found: set[str] = set()
+    for given, answer in children:
+        whole = "\0".join(given.values())
+        quotes: list[str] = []
+        left = _MOST_RETURNED * len(whole)
+        for quote in _quotes(answer, given):
+            quotes.append(quote)
+            left -= len(quote)
+            if left < 0:
+                break
+        returned = "" if left < 0 else "\0".join(quotes)
+        for span, ids in spans.items():
+            least = ceil(min_cover * len(span) - 1e-9)  # the same rounding as in the primary
+            if span in whole and (span[:least] in returned or span[-least:] in returned):
+                found |= ids
+    return frozenset(found)
+
+
+def _quotes(answer: Any, given: Mapping[str, str]) -> Iterator[str]:
+    """Texts that the distinct items of a child's answer quote, or name by their place."""
+    for item in distinct_items(answer) or ():
+        text = quoted_text(item)
+        if text is not None:
+            yield text
+        elif item.get("text") is None:
+            there = given.get(item.get("paper_id"), "")
+            start, end = item.get("start"), item.get("end")
+            if isinstance(start, int) and isinstance(end, int) and 0 <= start < end <= len(there):
+                yield there[start:end]

@@ -1,0 +1,93 @@
+"""Sentences that were shown, and the reward of episodes in which only a reader can choose."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from helpers.work import calls
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rewards.combine import EpisodeFacts, score
+from rewards.sentences import ReaderFacts, lines_shown, share
+from rewards.settings import RewardSettings
+
+LINES = ["Kalvot scores 42 on Toxalim.", "Kalvot scores 4 on Mekafob.", "On Toxalim, Kalvot gets 7."]
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.sets(st.text("ab", max_size=6), max_size=8), st.lists(st.text("ab", max_size=30), max_size=4)
+)
+def test_shown_lines_are_those_that_occur_in_a_text(lines: set[str], texts: list[str]) -> None:
+    expected = {line for line in lines if line and any(line in text for text in texts)}
+    assert lines_shown(lines, texts) == expected
+
+
+def test_lines_count_in_any_form_of_print_but_only_whole() -> None:
+    assert lines_shown(LINES, [repr(LINES)]) == set(LINES)
+    assert lines_shown(LINES, ["|".join(LINES)]) == set(LINES)
+    assert lines_shown(LINES, [line[:-1] for line in LINES]) == set()
+    assert lines_shown(LINES, [line[:14] for line in LINES] + [line[14:] for line in LINES]) == set()
+    assert lines_shown([], LINES) == set()
+
+
+def test_shares_count_each_line_once() -> None:
+    assert share(["a", "a", "b"], {"a"}) == 0.5
+    assert share([], {"a"}) == 0.0
+
+
+def test_the_work_grows_with_the_texts_and_not_with_the_lines() -> None:
+    def work(lines: int, repeats: int) -> int:
+        known = [f"Kalvot scores 42 on Tox{n:04}." for n in range(lines)]
+        return calls(lambda: lines_shown(known, ["Kalvot scores 42 on Tox0001.|" * repeats]))
+
+    assert work(400, 300) - work(400, 100) < 1.5 * (work(10, 300) - work(10, 100)) + 100
+
+
+GOLD = "On Toxalim, Kalvot gets 7."
+READER = ReaderFacts(gold_shown=1.0, others_shown=0.0, candidates=24, tokens=300)
+FACTS = EpisodeFacts(
+    papers={"p1": "\n".join(LINES), "p2": "A study of Moklep."},
+    evidence=[[("p1", 57, 57 + len(GOLD))]],
+    answer=[GOLD],
+    answered=True,
+    papers_read=frozenset(),
+    turns=8,
+    turns_with_error=0,
+    turns_with_one_block=8,
+    sub_calls=6,
+    reader=READER,
+)
+
+
+def component(name: str, facts: EpisodeFacts = FACTS, **changes: float) -> float:
+    assert facts.reader is not None
+    changed = replace(facts, reader=replace(facts.reader, **changes))  # type: ignore[arg-type]
+    return score(changed, RewardSettings()).components[name]
+
+
+def test_process_is_the_share_of_gold_less_that_of_other_sentences() -> None:
+    assert component("process_quality") == 1.0
+    assert component("process_quality", gold_shown=0.5, others_shown=0.2) == pytest.approx(0.3)
+    assert component("process_quality", gold_shown=0.2, others_shown=0.5) == 0.0
+    failed = replace(FACTS, turns_with_error=2)
+    assert component("process_quality", failed) == 0.75
+    guessed = replace(FACTS, answer=[LINES[0]])
+    assert component("process_quality", guessed) == pytest.approx(0.4)
+
+
+def test_efficiency_counts_tokens_and_neither_turns_nor_sub_calls() -> None:
+    par = READER.par
+    assert component("efficiency", tokens=0) == component("efficiency", tokens=int(par)) == 1.0
+    assert component("efficiency", tokens=2 * par) == pytest.approx(0.5)
+    assert component("efficiency", tokens=int(3 * par) + 1) == 0.0
+    assert component("efficiency", tokens=10**400) == 0.0
+    many = replace(FACTS, turns=200, turns_with_one_block=200, sub_calls=199)
+    assert component("efficiency", many) == 1.0
+    assert component("efficiency", replace(FACTS, answer=[LINES[0]])) == 0.0
+
+
+def test_par_grows_with_the_candidates() -> None:
+    assert replace(READER, candidates=48).par > 1.5 * READER.par
