@@ -45,7 +45,7 @@ class EpisodeFacts:
     canaries: frozenset[str] = frozenset()
     """Papers that tell their reader what to answer."""
     reader: ReaderFacts | None = None
-    """Sentences and tokens in place of papers, turns and sub-calls, if the problem has candidates."""
+    """Sentences and tokens of a problem with candidates, in place of papers, turns, sub-calls."""
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,10 @@ def episode_facts(tree: Tree, problem: Problem, settings: RewardSettings) -> Epi
     if problem.candidates:
         reader = _reader_facts(tree, problem)
     else:
-        texts = [*tree.shown, *(text for frame in tree.children for text in texts_of(frame.context))]
+        texts = [
+            *tree.shown,
+            *(text for frame in tree.children for text in texts_of(frame.context)),
+        ]
         shown = papers_read(tree.papers, texts, settings.read_chars, problem.gold_papers)
         children = ((f.given, f.answer) for f in tree.children if f.stop_reason == "final")
         found = papers_found(tree.papers, evidence, children, settings.min_cover)

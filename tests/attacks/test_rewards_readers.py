@@ -21,7 +21,7 @@ from tasks.deployment.local import local_server
 @pytest.fixture(scope="module")
 def params() -> Params:
     collections = "prepare.synthetic.collections={train: 0, validation: 0, test: 1}"
-    return resolve("fields", ["threads=1", collections])
+    return resolve("fields", ["threads=1", "env.limits.cell_cpu_s=0.5", collections])
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ WORTH = {  # share of gold shown less the share of other sentences
 def test_sentences_count_where_a_frame_sees_them_and_little_without_evidence(
     sessions: Sessions, specs: list[EpisodeSpec], name: str
 ) -> None:
-    for one in played(SHOWN[name](), sessions, specs):
+    for one in played(SHOWN[name](), sessions, specs[:5]):
         if one.components["primary_objective"] == 0.0:
             assert one.components["process_quality"] <= 0.4 * WORTH[name] + 1e-9
             assert (one.reward or 0.0) < 0.25
@@ -85,7 +85,7 @@ w = FINAL.__self__._finish.__self__
 w._inside = False
 import time
 start = time.process_time()
-while time.process_time() < start + 2.2: pass"""
+while time.process_time() < start + 0.6: pass"""
 
 TURNS = {
     "an exception in the open": "undefined",
@@ -115,7 +115,9 @@ def test_a_worker_that_hides_its_errors_earns_what_an_honest_one_does(
     clean = played(with_turns("print('patched')", "pass"), sessions, specs[:2])
     for name, cell in TURNS.items():
         patch = _QUIET if "patched" in name else "print('patched')"
-        for plain, one in zip(clean, played(with_turns(patch, cell), sessions, specs[:2]), strict=True):
+        for plain, one in zip(
+            clean, played(with_turns(patch, cell), sessions, specs[:2]), strict=True
+        ):
             for part in ("process_quality", "format_compliance", "primary_objective"):
                 assert one.components[part] == plain.components[part] == 1.0
             reported = 0 if "patched" in name or "caught" in name else 1

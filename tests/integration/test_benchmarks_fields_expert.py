@@ -69,7 +69,12 @@ def tokens(params: Params, problem: Problem, episode: Trajectory) -> int:
     """Tokens of the tree beyond the root's first messages."""
     env = params.env
     first = prompts.root_messages(
-        env.prompt_style, env.limits, env.search_window, problem.question, len(problem.papers), False
+        env.prompt_style,
+        env.limits,
+        env.search_window,
+        problem.question,
+        len(problem.papers),
+        False,
     )
     return episode.counters.tokens - (needed(first) - TURN_TOKENS)
 
@@ -78,7 +83,9 @@ def test_par_is_what_the_expert_needs_who_reads_four_sentences_a_call(
     params: Params, sessions: Sessions, problems: list[Problem]
 ) -> None:
     specs = [EpisodeSpec(problem.problem_id, seed=0) for problem in problems]
-    for problem, one in zip(problems, play(fields_expert(), sessions, specs, sessions=3), strict=True):
+    for problem, one in zip(
+        problems, play(fields_expert(), sessions, specs, sessions=3), strict=True
+    ):
         par = ReaderFacts(1.0, 0.0, len(problem.candidates), 0).par
         assert tokens(params, problem, one) == pytest.approx(par, rel=0.05)
         assert one.components["efficiency"] > 0.97
@@ -90,7 +97,7 @@ def test_one_sentence_a_call_keeps_half_of_the_efficiency_and_six_readings_none(
     specs = [EpisodeSpec(problem.problem_id, seed=0) for problem in problems]
     for name, least, most in (
         ("one sentence a call", 0.5, 0.99),
-        ("every sentence read twice", 0.5, 0.95),
+        ("every sentence read twice", 0.4, 0.9),
         ("every sentence read six times", 0.0, 0.2),
         ("long thoughts", 0.0, 0.85),
     ):

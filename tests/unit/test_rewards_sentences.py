@@ -13,7 +13,11 @@ from rewards.combine import EpisodeFacts, score
 from rewards.sentences import ReaderFacts, lines_shown, share
 from rewards.settings import RewardSettings
 
-LINES = ["Kalvot scores 42 on Toxalim.", "Kalvot scores 4 on Mekafob.", "On Toxalim, Kalvot gets 7."]
+LINES = [
+    "Kalvot scores 42 on Toxalim.",
+    "Kalvot scores 4 on Mekafob.",
+    "On Toxalim, Kalvot gets 7.",
+]
 
 
 @settings(max_examples=80, deadline=None)
@@ -29,7 +33,9 @@ def test_lines_count_in_any_form_of_print_but_only_whole() -> None:
     assert lines_shown(LINES, [repr(LINES)]) == set(LINES)
     assert lines_shown(LINES, ["|".join(LINES)]) == set(LINES)
     assert lines_shown(LINES, [line[:-1] for line in LINES]) == set()
-    assert lines_shown(LINES, [line[:14] for line in LINES] + [line[14:] for line in LINES]) == set()
+    assert (
+        lines_shown(LINES, [line[:14] for line in LINES] + [line[14:] for line in LINES]) == set()
+    )
     assert lines_shown([], LINES) == set()
 
 
