@@ -81,7 +81,8 @@ def components(facts: EpisodeFacts, located: Located, settings: RewardSettings) 
         thrifty = efficiency(primary, facts.evidence, turns, facts.sub_calls, settings)
     else:
         seen = max(0.0, reader.gold_shown - reader.others_shown)
-        process = seen * scale(turns, errors, gate, settings.gate_floor)
+        # Code finds the candidates: showing them proves nothing without an answer.
+        process = seen * scale(turns, errors, gate, floor=0.0)
         thrifty = primary * thrift(reader.tokens, reader.par, settings)
     return {
         "primary_objective": primary,

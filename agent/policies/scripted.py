@@ -126,29 +126,36 @@ def _filter(x: str, y: str) -> str:
 def oracle(problems: Iterable[Problem], children: int = 8) -> Scripted:
     """Give each gold paper to a child, which quotes its gold.
 
+    The prompts contain the gold of problems with candidates, whose reward counts what frames see.
+
     Args:
         problems: the problems to play, with their gold.
         children: most sub-calls of a call.
     """
     gold: dict[str, Mapping[str, list[str]]] = {}
+    prompts: dict[str, Mapping[str, str]] = {}
     for problem in problems:
         by_paper: dict[str, list[str]] = {}
         for fact in problem.evidence:
             by_paper.setdefault(fact.spans[0].paper_id, []).append(fact.spans[0].text)
         gold[problem.problem_id] = by_paper
+        prompts[problem.problem_id] = {
+            paper_id: "\n".join([f"Quote {paper_id}", *(texts if problem.candidates else ())])
+            for paper_id, texts in by_paper.items()
+        }
 
     def script(seen: Seen) -> str:
         assert seen.request.problem is not None
         by_paper = gold[seen.request.problem.problem_id]
         if seen.request.depth:
-            return block(f"FINAL({by_paper[seen.task.removeprefix('Quote ')]!r})")
+            paper_id = seen.task.partition("\n")[0].removeprefix("Quote ")
+            return block(f"FINAL({by_paper[paper_id]!r})")
         return block(
-            f"p = {list(by_paper)!r}\n"
+            f"p = {prompts[seen.request.problem.problem_id]!r}\n"
             "r = []\n"
             f"for k in range(0, len(p), {children}):\n"
-            f"    some = p[k:k + {children}]\n"
-            "    prompts = ['Quote ' + i for i in some]\n"
-            "    r += rlm_query_batched(prompts, [context[i] for i in some])\n"
+            f"    some = list(p)[k:k + {children}]\n"
+            "    r += rlm_query_batched([p[i] for i in some], [context[i] for i in some])\n"
             "FINAL([{'paper_id': i, 'text': t} for i, ts in zip(p, r) for t in ts])"
         )
 

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from agent.policies.scripted import Scripted, Seen, block
+from agent.policies.scripted import Scripted, Seen, block, oracle
 from agent.rollouts.engine import play
 from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import Trajectory
-from benchmarks.exploits.fields_cheats import SHOWN
+from benchmarks.exploits.fields_cheats import SHOWN, showing
 from benchmarks.exploits.fields_expert import fields_expert
 from env.client import Sessions
+from env.problems.schema import Problem
 from env.problems.store import ProblemStore
 from tasks.config import Params, resolve
 from tasks.deployment.local import local_server
@@ -31,9 +32,15 @@ def sessions(params: Params) -> Iterator[Sessions]:
 
 
 @pytest.fixture(scope="module")
-def specs(params: Params) -> list[EpisodeSpec]:
-    ids = ProblemStore.generate(params.prepare.synthetic).ids("test")
-    return [EpisodeSpec(name, seed=7919 * n) for n, name in enumerate(ids)]
+def problems(params: Params) -> list[Problem]:
+    """Three of each level, the easy ones first."""
+    store = ProblemStore.generate(params.prepare.synthetic)
+    return [store.get(name) for level in store.difficulties() for name in store.ids("test", level)]
+
+
+@pytest.fixture(scope="module")
+def specs(problems: list[Problem]) -> list[EpisodeSpec]:
+    return [EpisodeSpec(problem.problem_id, seed=7919 * n) for n, problem in enumerate(problems)]
 
 
 def played(policy: Scripted, sessions: Sessions, specs: list[EpisodeSpec]) -> list[Trajectory]:
@@ -46,28 +53,30 @@ def test_the_expert_earns_nearly_all(sessions: Sessions, specs: list[EpisodeSpec
     assert min(e.reward or 0.0 for e in played(fields_expert(), sessions, specs)) > 0.95
 
 
-WORTH = {  # share of gold shown less the share of other sentences
-    "nothing": 0.0,
-    "candidates to readers": 1.0,
-    "candidates printed": 1.0,
-    "all lines to readers": 0.0,
-    "papers to readers": 0.0,
-    "candidates in disguise": 0.0,
-    "candidates without their ends": 0.0,
-    "candidates to an idle child": 0.0,
-}
-
-
 @pytest.mark.parametrize("name", SHOWN)
-def test_sentences_count_where_a_frame_sees_them_and_little_without_evidence(
+def test_showing_sentences_earns_nothing_without_evidence(
     sessions: Sessions, specs: list[EpisodeSpec], name: str
 ) -> None:
     for one in played(SHOWN[name](), sessions, specs[:5]):
-        if one.components["primary_objective"] == 0.0:
-            assert one.components["process_quality"] <= 0.4 * WORTH[name] + 1e-9
-            assert (one.reward or 0.0) < 0.25
-        if name == "candidates to readers" and one.components["primary_objective"] == 0.0:
-            assert one.components["process_quality"] == pytest.approx(0.4)
+        if one.components["primary_objective"] == 0.0:  # no lucky guess
+            assert one.components["process_quality"] == 0.0
+            assert one.reward == pytest.approx(0.08)
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_with_evidence_sentences_count_where_a_frame_sees_them_whole(
+    sessions: Sessions, specs: list[EpisodeSpec], problems: list[Problem], name: str
+) -> None:
+    pays = name in ("candidates to readers", "candidates printed")
+    for one in played(showing(name, problems), sessions, specs[:4]):
+        assert one.components["primary_objective"] == 1.0
+        assert one.components["process_quality"] == (1.0 if pays else 0.0)
+
+
+def test_the_oracle_earns_all(
+    sessions: Sessions, specs: list[EpisodeSpec], problems: list[Problem]
+) -> None:
+    assert min(e.reward or 0.0 for e in played(oracle(problems), sessions, specs)) > 0.99
 
 
 # --- what a worker reports
