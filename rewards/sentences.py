@@ -18,7 +18,7 @@ class ReaderFacts:
     gold_shown: float
     """Share of the sentences with evidence that a frame was shown."""
     others_shown: float
-    """Share of the sentences that are no candidates that a frame was shown."""
+    """Share of all other sentences but the candidates that a frame was shown."""
     candidates: int
     """Sentences among which only a reader can choose."""
     tokens: int

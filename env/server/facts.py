@@ -21,7 +21,7 @@ def evidence_of(problem: Problem) -> Evidence:
 
 
 def episode_facts(tree: Tree, problem: Problem, settings: RewardSettings) -> EpisodeFacts:
-    """What the server received and counted in a tree that has ended.
+    """Facts that the server received and counted, of a tree that has ended.
 
     A paper without evidence is read if it was shown to a frame or given to a child. One with
     evidence is read if a child returned the evidence.
