@@ -47,16 +47,22 @@ class Encoder:
         observation: weight of tokens that the policy reads.
         written: weight of tokens that the policy writes.
         name: weight of names that the policy writes.
+        words: other tokens with the weight of names.
     """
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerFast, observation: float, written: float, name: float
+        self,
+        tokenizer: PreTrainedTokenizerFast,
+        observation: float,
+        written: float,
+        name: float,
+        words: Sequence[int] = (),
     ) -> None:
         self._tokenizer = tokenizer
         self._observation, self._written, self._name = observation, written, name
         first, second = syllable_ids(tokenizer)
-        self._is_syllable = np.zeros(len(tokenizer), dtype=bool)
-        self._is_syllable[[*first, *second]] = True
+        self._is_name = np.zeros(len(tokenizer), dtype=bool)
+        self._is_name[[*first, *second, *words]] = True
         self._assistant = tokenizer.get_vocab()[ASSISTANT]
         self._end = tokenizer.get_vocab()[END]
 
@@ -83,7 +89,7 @@ class Encoder:
             here = ends == number
             in_message[here] = opened[here] > opened[here][0]
         weights = np.where(in_message, self._written, self._observation)
-        weights = np.where(in_message & self._is_syllable[ids], self._name, weights)
+        weights = np.where(in_message & self._is_name[ids], self._name, weights)
         weights[ends == slip] = 0.0
         weights[0] = 0.0
         return Example(ids, weights.astype(np.float32))

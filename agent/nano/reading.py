@@ -23,7 +23,7 @@ from agent.nano.examples import Encoder, Example, ExampleBatch, batches, collate
 from agent.nano.settings import Kept, NanoSettings, PlanKind, ReadingMixture
 from agent.nano.slips import with_slip
 from agent.nano.strategies import block, pick
-from agent.nano.tokenizer import render, syllable_ids
+from agent.nano.tokenizer import render
 from env import prompts
 from env.problems import names
 from env.problems.fields import QUESTIONS
@@ -44,6 +44,8 @@ _POOL = 200
 """Trees that are batched together."""
 _DRILLED = 24
 """Names of a drill."""
+_ROOT_TOKENS = 170
+"""About the tokens of a root's conversation."""
 _CORPUS = 400
 _READERS = 0.5
 """Share of the batches with readers' answers, after the drills."""
@@ -203,15 +205,14 @@ class ReadingLessons:
         """Endless batches: drills and trees, then readers of ever more sentences as well."""
         settings = self._settings
         rng = Random(f"reading/{settings.seed}")
-        encoder = Encoder(tokenizer, settings.observation_weight, 1.0, settings.name_weight)
-        trees = self._roots(encoder, rng)
+        observation, name = settings.observation_weight, settings.name_weight
+        encoder = Encoder(tokenizer, observation, 1.0, name, _fields(tokenizer))
+        trees, drills = self._roots(encoder, rng), self._drills(tokenizer, rng)
         step = 0
         while True:
             step += 1
-            if step <= settings.drill_steps:
-                yield next(trees) if step % 2 else self._drill(tokenizer, rng)
-            elif step % settings.drill_every == 0:
-                yield self._drill(tokenizer, rng)
+            if step <= settings.drill_steps or step % settings.drill_every == 0:
+                yield next(drills)
             elif rng.random() < _READERS:
                 done = (step - settings.drill_steps) / (settings.min_steps - settings.drill_steps)
                 longest = 1 + int(min(1.0, 2 * done) * (len(_LENGTHS) - 1))
@@ -224,16 +225,14 @@ class ReadingLessons:
     ) -> Iterator[tuple[str, float]]:
         """Share of trees and readers whose names and fields are right; see `warmstart.Lessons`."""
         rng = Random("probe")
-        first, second = syllable_ids(tokenizer)
-        words = {i for i in range(len(tokenizer)) if tokenizer.decode([i]) in FIELDS}
-        bound = torch.zeros(len(tokenizer), dtype=torch.bool)
-        bound[[*first, *second, *words]] = True
         count = self._settings.probe_pairs
         methods = [rng.choice(names.RESERVED) for _ in range(count)]
         roots = [self._talks.root(rng, BEST, m, rng.choice(FIELDS), 8) for m in methods]
         readers = [self._talks.reader(rng, method, _PROBED) for method in methods]
-        for kind, talks, chosen in (("root", roots, bound), ("child", readers, None)):
-            greedy, sampled = _right(model, Encoder(tokenizer, 0.0, 1.0, 1.0).encode(talks), chosen)
+        words = _fields(tokenizer)
+        for kind, talks, written in (("root", roots, 0.0), ("child", readers, 1.0)):
+            encoder = Encoder(tokenizer, 0.0, written, 1.0, words)
+            greedy, sampled = _right(model, encoder.encode(talks))
             yield f"{kind}_greedy", greedy
             yield f"{kind}_sampled", sampled
 
@@ -268,30 +267,42 @@ class ReadingLessons:
         methods = [rng.choice(names.COMMON) for _ in range(count)]
         return collate(encoder.encode([self._talks.reader(rng, m, length) for m in methods]))
 
-    def _drill(self, tokenizer: PreTrainedTokenizerFast, rng: Random) -> ExampleBatch:
-        """Lists of random names, each with its field; only fields have a loss."""
-        made = []
-        for _ in range(self._settings.batch_tokens // (2 * _DRILLED)):
-            text = self._talks.answer(rng.sample(self._talks.taught, _DRILLED))
-            ids = np.asarray(tokenizer.encode(text, add_special_tokens=False))
-            weights = np.zeros(len(ids), dtype=np.float32)
-            weights[1::2] = 1.0
-            made.append(Example(ids, weights))
-        return collate(made)
+    def _drills(self, tokenizer: PreTrainedTokenizerFast, rng: Random) -> Iterator[ExampleBatch]:
+        """Endless drills: names with their fields, then roots with a loss on names and fields."""
+        tokens = self._settings.batch_tokens
+        encoder = Encoder(tokenizer, 0.0, 0.0, 1.0, _fields(tokenizer))
+        while True:
+            yield collate([self._listed(tokenizer, rng) for _ in range(tokens // (2 * _DRILLED))])
+            methods = [rng.choice(names.COMMON) for _ in range(tokens // _ROOT_TOKENS)]
+            roots = [
+                self._talks.root(rng, BEST, method, rng.choice(FIELDS), rng.choice(_PAPERS))
+                for method in methods
+            ]
+            yield collate(encoder.encode(roots))
+
+    def _listed(self, tokenizer: PreTrainedTokenizerFast, rng: Random) -> Example:
+        """Random names, each with its field; only fields have a loss."""
+        text = self._talks.answer(rng.sample(self._talks.taught, _DRILLED))
+        ids = np.asarray(tokenizer.encode(text, add_special_tokens=False))
+        weights = np.zeros(len(ids), dtype=np.float32)
+        weights[1::2] = 1.0
+        return Example(ids, weights)
+
+
+def _fields(tokenizer: PreTrainedTokenizerFast) -> list[int]:
+    """Tokens of the fields, as code writes them."""
+    return [i for i in range(len(tokenizer)) if tokenizer.decode([i]) in FIELDS]
 
 
 @torch.inference_mode()
-def _right(
-    model: LlamaForCausalLM, examples: Sequence[Example], bound: torch.Tensor | None
-) -> tuple[float, float]:
-    """Share of examples whose written tokens are right, greedy and at temperature 1.
+def _right(model: LlamaForCausalLM, examples: Sequence[Example]) -> tuple[float, float]:
+    """Share of examples whose tokens with a weight are right, greedy and at temperature 1.
 
     Each token is predicted after the right ones before it, so the second is an expectation.
 
     Args:
         model: model in either mode, which is restored.
-        examples: conversations in which only written tokens have a weight.
-        bound: tokens that count, [V]; None for all.
+        examples: conversations.
     """
     training = model.training
     model.eval()
@@ -301,7 +312,6 @@ def _right(
         logs = model(input_ids=batch.ids).logits[:, :-1].log_softmax(-1)  # [B, T - 1, V]
         target = batch.ids[:, 1:]
         counts = batch.weights[:, 1:] > 0
-        counts &= True if bound is None else bound[target]
         best = (logs.argmax(-1) == target) | ~counts
         greedy += float(best.all(-1).sum())
         chosen = logs.gather(-1, target[..., None])[..., 0]
