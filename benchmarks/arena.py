@@ -44,7 +44,7 @@ class Arena:
 def arena(params: Params, per_level: int) -> Iterator[Arena]:
     """Start a server with these settings, and choose `per_level` test problems of each level."""
     store = ProblemStore.generate(params.prepare.synthetic)
-    levels = list(params.prepare.synthetic.levels)
+    levels = params.prepare.synthetic.levels_of("test")
     problems = [store.get(i) for level in levels for i in store.ids("test", level)[:per_level]]
     with local_server(params, data=None) as url, Sessions(url, SESSIONS) as sessions:
         yield Arena(levels, problems, sessions)

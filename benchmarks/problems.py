@@ -145,7 +145,7 @@ def print_samples(settings: SyntheticSettings) -> None:
     Raises:
         KeyError: the profile has a level without a kind.
     """
-    for level in settings.levels:
+    for level in settings.levels_of("test"):
         for number in count():
             _, asked = plan_collection(settings, "test", level, number)
             fits = [len(q.papers) > 1 and q.kind == SHOWN[level] for q in asked]

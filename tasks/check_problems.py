@@ -61,7 +61,9 @@ def too_few(params: Params, found: Found) -> Iterator[str]:
         if rows < bounds.min_rows:
             lacks.append(f"rows {rows} (validate.min_rows {bounds.min_rows})")
         least = bounds.difficulty_share * rows
-        if few := [f"{x} {levels[x]}" for x in params.prepare.levels if levels[x] < least]:
+        if few := [
+            f"{x} {levels[x]}" for x in params.prepare.levels_of(split) if levels[x] < least
+        ]:
             share = f"validate.difficulty_share {bounds.difficulty_share:g}"
             lacks.append(f"{', '.join(few)} ({share})")
         if lacks:

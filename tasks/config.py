@@ -17,7 +17,7 @@ from pydantic_core import ErrorDetails
 
 from agent.nano.settings import NanoSettings
 from agent.settings import LEAST_PROBLEMS, GenerationSettings, TrainSettings
-from env.problems.schema import Level
+from env.problems.schema import Level, Split
 from env.problems.settings import SyntheticSettings
 from env.settings import EnvSettings, Settings
 from rewards.settings import RewardSettings
@@ -48,6 +48,12 @@ class PrepareSettings(Settings):
         if self.source == "synthetic":
             return sorted(self.synthetic.levels)
         return sorted(get_args(Level))
+
+    def levels_of(self, split: Split) -> list[str]:
+        """Difficulties that a split must have, sorted."""
+        if self.source == "synthetic":
+            return sorted(self.synthetic.levels_of(split))
+        return self.levels
 
 
 class ValidateSettings(Settings):
@@ -278,7 +284,7 @@ class Params(Settings):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Params:
-        levels = self.prepare.levels
+        levels = self.prepare.levels_of("train")
         for level in self.train.curriculum.levels:
             if level not in levels:
                 raise ValueError(f"train.curriculum.levels: {level!r} is not in {levels}")

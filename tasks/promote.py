@@ -258,7 +258,7 @@ def pool(params: Params, seed: int) -> Iterator[Pool]:
     from tasks.prepare import accept, write_parquet
 
     settings = params.prepare.synthetic
-    level = len(settings.levels) * settings.questions_per_collection
+    level = len(settings.levels_of("test")) * settings.questions_per_collection
     # One spare collection per set, because a few problems are rejected.
     collections = 2 * (-(-params.promote.problems // level) + 1)
     counts = dict.fromkeys(settings.collections, 0) | {"test": collections}

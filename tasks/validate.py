@@ -179,10 +179,11 @@ def share_table(files: Mapping[str, pd.DataFrame], params: Params) -> pd.DataFra
     levels = params.prepare.synthetic.levels if tiered else {}
     bounds = params.validate_
     rows: list[tuple[str, str, int, float, float]] = []
-    for split, frame in files.items():
+    for split in SPLITS:
+        frame = files[split]
         counts = Counter(zip(frame.get("difficulty", []), frame.get("tier", []), strict=True))
         rows.append((split, "split", len(frame), 1.0, 0.0))
-        for difficulty in params.prepare.levels:
+        for difficulty in params.prepare.levels_of(split):
             name = f"{split}/{difficulty}"
             of_level = sum(n for (level, _), n in counts.items() if level == difficulty)
             share = of_level / max(1, len(frame))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import Field, model_validator
 
@@ -46,6 +46,9 @@ class LevelSettings(Settings):
         le=1,
         description="share of gold and questions in other words, by alias (world papers)",
     )
+    splits: list[Split] = Field(
+        list(get_args(Split)), min_length=1, description="splits that have problems of this level"
+    )
 
     @model_validator(mode="after")
     def _gold_fits(self) -> LevelSettings:
@@ -77,6 +80,7 @@ class SyntheticSettings(Settings):
         "easy": LevelSettings(papers=5, max_gold=2, distractors=4, hint=True),
         "medium": LevelSettings(papers=8, max_gold=4, distractors=6),
         "hard": LevelSettings(papers=12, max_gold=6, distractors=8),
+        "double": LevelSettings(papers=24, max_gold=6, distractors=16, splits=["validation"]),
     }
     held_out: float = Field(
         1.0, ge=0, le=1, description="share of the test split's names that no other split holds"
@@ -103,6 +107,10 @@ class SyntheticSettings(Settings):
         "(world fields, as a control)",
     )
     seed: int = Field(0, ge=0)
+
+    def levels_of(self, split: Split) -> list[str]:
+        """Names of the levels that have problems in a split, in the order of the settings."""
+        return [name for name, level in self.levels.items() if split in level.splits]
 
     @model_validator(mode="after")
     def _fits_its_world(self) -> SyntheticSettings:

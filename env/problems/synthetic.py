@@ -178,7 +178,7 @@ def generate(settings: SyntheticSettings) -> list[Problem]:
     return [
         problem
         for split in get_args(Split)
-        for difficulty in settings.levels
+        for difficulty in settings.levels_of(split)
         for number in range(settings.collections.get(split, 0))
         for problem in write_collection(settings, split, difficulty, number)
     ]

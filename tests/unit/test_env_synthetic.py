@@ -73,7 +73,7 @@ def test_more_collections_leave_the_earlier_ones_as_they_were() -> None:
 
 def test_thousands_of_problems_take_seconds() -> None:
     started = time.process_time()
-    assert len(generate(SyntheticSettings())) == 4860
+    assert len(generate(SyntheticSettings())) == 4980
     assert time.process_time() - started < 5
 
 
@@ -166,19 +166,26 @@ def test_questions_of_a_collection_share_their_papers_and_ask_different_things()
 
 
 def test_numbers_of_gold_papers_spread_evenly_so_that_all_tiers_occur() -> None:
-    for difficulty, level in SETTINGS.levels.items():
+    for difficulty in SETTINGS.levels_of("train"):
         counts = Counter(
             len(p.gold_papers) for p in world() if p.difficulty == difficulty and p.split == "train"
         )
-        assert set(counts) == set(range(1, level.max_gold + 1))
+        assert set(counts) == set(range(1, SETTINGS.levels[difficulty].max_gold + 1))
         assert max(counts.values()) - min(counts.values()) <= 1
     tiers = {d: {p.tier for p in world() if p.difficulty == d} for d in SETTINGS.levels}
     assert {name: len(found) for name, found in tiers.items()} == {
         "easy": 2,
         "medium": 3,
         "hard": 4,
+        "double": 4,
     }
     assert all(problem.tier == tier_of(len(problem.gold_papers)) for problem in world())
+
+
+def test_a_level_is_in_its_splits_alone() -> None:
+    assert SETTINGS.levels["double"].papers == 2 * SETTINGS.levels["hard"].papers
+    assert {p.split for p in world() if p.difficulty == "double"} == {"validation"}
+    assert {p.split for p in world() if p.difficulty == "hard"} == {"train", "validation", "test"}
 
 
 def _used(problems: list[Problem], test: bool) -> set[str]:

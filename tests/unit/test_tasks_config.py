@@ -65,6 +65,8 @@ def test_each_profile_resolves(profile: str) -> None:
         ("rewards.weights.efficiency=0.9", "the four weights must sum to 1"),
         ("prepare.synthetic.levels.easy.papers=1", "prepare.synthetic.levels.easy.papers: "),
         ("env.limits.max_children=2", "env.limits.max_children 2 is below the 6 gold papers"),
+        ("train.curriculum.levels=[easy, double]", "train.curriculum.levels: 'double' is not in"),
+        ("prepare.synthetic.levels.easy.splits=[]", "prepare.synthetic.levels.easy.splits: "),
         ("train.curriculum.target=harder", "train.curriculum.target must be one of"),
         ("train.steps", "Write section.key=value."),
         ("train.steps=[", "the value is not valid YAML"),
