@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 import numpy as np
@@ -49,6 +49,8 @@ class Drawn:
     """Void episodes replaced by valid ones."""
     charged_voids: int = 0
     """Void episodes that have the least reward of their group."""
+    flat_groups: list[list[Trajectory]] = field(default_factory=list)
+    """Groups of the step's own problems without a signal, exchanged ones included."""
     resampled_groups: int = 0
     """Groups exchanged for one with a signal."""
     extra_episodes: int = 0
@@ -74,6 +76,7 @@ def draw_groups(
     groups = _grouped(play([spec for group in specs for spec in group]), specs)
     drawn = Drawn(groups=groups, episodes=[tree for group in groups for tree in group])
     _replace_voids(play, step, specs, drawn, settings)
+    drawn.flat_groups = [group for group in groups if not _has_signal(group, settings)]
 
     # Exchange groups without a signal for groups of other problems that have one.
     taken = {group[0].problem_id for group in specs}

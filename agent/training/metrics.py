@@ -40,7 +40,6 @@ def episode_metrics(trajectories: Sequence[Trajectory], success_at: float) -> di
     found = {"episode/void_rate": 1 - len(valid) / len(trajectories)}
     if not valid:
         return found
-    primary = [t.components.get("primary_objective", 0.0) for t in valid]
     return found | {
         "reward/overall": fmean(t.reward or 0.0 for t in valid),
         **{
@@ -49,9 +48,7 @@ def episode_metrics(trajectories: Sequence[Trajectory], success_at: float) -> di
         },
         "episode/f1": fmean(t.metrics.f1 if t.metrics else 0.0 for t in valid),
         "episode/exact_match": fmean(bool(t.metrics and t.metrics.exact_match) for t in valid),
-        "episode/success_rate": fmean(
-            t.answered and value >= success_at for t, value in zip(valid, primary, strict=True)
-        ),
+        "episode/success_rate": fmean(_succeeded(t, success_at) for t in valid),
         "episode/truncated_rate": fmean(t.root.stop_reason == "truncated" for t in valid),
         "episode/timeout_rate": fmean(t.counters.timeouts > 0 for t in valid),
         "episode/turns": fmean(t.counters.turns for t in valid),
@@ -72,11 +69,30 @@ def trainer_metrics(logs: Mapping[str, float | None]) -> dict[str, float]:
     }
 
 
-def draw_metrics(drawn: Drawn) -> dict[str, float]:
-    """Counts of episodes played beyond a step's own, by purpose."""
+def draw_metrics(drawn: Drawn, success_at: float) -> dict[str, float]:
+    """Counts of episodes played beyond a step's own, and of groups without a signal.
+
+    Groups are too hard if no valid episode succeeded, and too easy if all did. They are the step's
+    own, so that those exchanged count too: with groups of equal rewards in between, they are
+    `train/zero_variance_groups` + `train/resampled_groups`.
+
+    Args:
+        drawn: the step's episodes.
+        success_at: least primary_objective of a successful episode.
+    """
+    outcomes = [
+        {_succeeded(t, success_at) for t in group if t.void is None} for group in drawn.flat_groups
+    ]
     return {
+        "train/too_hard_groups": float(outcomes.count({False})),
+        "train/too_easy_groups": float(outcomes.count({True})),
         "episode/replaced_voids": float(drawn.replaced_voids),
         "episode/charged_voids": float(drawn.charged_voids),
         "train/resampled_groups": float(drawn.resampled_groups),
         "train/extra_episodes": float(drawn.extra_episodes),
     }
+
+
+def _succeeded(trajectory: Trajectory, success_at: float) -> bool:
+    primary = trajectory.components.get("primary_objective", 0.0)
+    return trajectory.answered and primary >= success_at

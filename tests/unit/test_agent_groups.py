@@ -12,6 +12,7 @@ from agent.settings import CurriculumSettings, TrainSettings
 from agent.training.batching import make_rows
 from agent.training.curriculum import Curriculum
 from agent.training.groups import Drawn, draw_groups
+from agent.training.metrics import draw_metrics
 from env.errors import EpisodeError
 from env.models import BUSY, CALLED, CLOCK_VOIDS, NEAR
 
@@ -85,6 +86,25 @@ def test_flat_groups_are_exchanged_for_others_and_still_reported():
     # The figures of the step are those of its own problems: the exchanged were chosen for spread.
     assert {tree.problem_id.split("/")[0] for tree in drawn.episodes} == own
     assert len(drawn.episodes) == 16
+
+
+def test_groups_without_a_signal_are_split_by_whether_their_episodes_succeed():
+    rewards = {0: [0.1, 0.1, 0.1, 0.1], 1: [0.9, 0.9, 0.9, 0.9], 2: [0.5, 0.49, 0.5, 0.49]}
+
+    def reward(spec: EpisodeSpec) -> float:
+        if spec not in env.calls[0]:
+            return by_seed(spec)
+        group, sample = divmod(env.calls[0].index(spec), 4)
+        return rewards[group][sample] if group in rewards else by_seed(spec)
+
+    env = Env(reward, void=lambda spec, call: spec == env.calls[0][0])
+    drawn = draw(env, SETTINGS.model_copy(update={"replace_voids": 0}))
+    found = draw_metrics(drawn, success_at=0.5)
+    # A void is neither; the third group is too even to learn from, but some of it succeeds.
+    assert (found["train/too_hard_groups"], found["train/too_easy_groups"]) == (1, 1)
+    rows = make_rows(drawn.groups, SETTINGS, np.random.default_rng(0))
+    assert drawn.resampled_groups == 3
+    assert len(drawn.flat_groups) == rows.flat_groups + drawn.resampled_groups == 3
 
 
 def test_the_rounds_are_bounded_and_a_group_that_stays_flat_stays():
