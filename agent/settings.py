@@ -116,6 +116,12 @@ class TrainSettings(Settings):
     save_every: int = Field(5, ge=1)
     keep_checkpoints: int = Field(2, ge=1)
     table_every: int = Field(10, ge=1, description="steps between tables of raw episodes")
+    evaluate_every: int = Field(
+        10, ge=0, description="steps between held-out evaluations; 0: never"
+    )
+    evaluate_problems: int = Field(
+        12, ge=1, le=10_000, description="validation problems of each level in an evaluation"
+    )
     generation: GenerationSettings = GenerationSettings()
     curriculum: CurriculumSettings = CurriculumSettings()
     logprob_check: LogprobCheckSettings = LogprobCheckSettings()

@@ -44,7 +44,9 @@ def run(params: Params, run: StageRun) -> Path:
     transcripts = read_values(TRANSCRIPTS, "evaluate", lines=True)
     smooth = params.plots.smooth
     drawn = {
-        "reward_curve": figures.reward_curve(train, baseline, smooth),
+        "reward_curve": figures.reward_curve(
+            train, baseline, smooth, params.train.curriculum.levels
+        ),
         "before_after": figures.before_after(evaluation),
         "components": figures.components(train, baseline, params.rewards.weights, smooth),
         "curriculum": figures.curriculum(train, params.train.curriculum),

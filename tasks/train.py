@@ -2,7 +2,8 @@
 
 Writes models/adapter (models/policy with `train.method: full`), reports/train.parquet with a row
 per step, models/checkpoints, and some episodes of every `table_every`-th step in
-reports/raw_episodes.jsonl. With `train.processes` above 1, this process has the environment and
+reports/raw_episodes.jsonl. Every `evaluate_every`-th row has figures of a few validation problems,
+which are never trained on. With `train.processes` above 1, this process has the environment and
 the MLflow run, and ranks train (`agent/training/ranks.py`, `train_rank.py`). A killed run resumes
 from the newest checkpoint, which has all state. The problems of a step depend only on the seed and
 the step's number. Checkpoints of other code, settings or data are renamed to
@@ -15,6 +16,7 @@ import hashlib
 import json
 import logging
 import math
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -24,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from agent.evaluation.held_out import choose_held_out, held_out_metrics
 from agent.rollouts.specs import EpisodeSpec, read_specs
 from tasks.config import Params, read_yaml
 from tasks.errors import ConfigError, StageError, as_stage_error
@@ -32,17 +35,22 @@ from tasks.reporting.progress import Steps
 
 if TYPE_CHECKING:
     from agent.rollouts.trajectory import Trajectory
+    from agent.settings import TrainSettings
     from agent.training.checkpoints import Start
     from env.client import Sessions
     from tasks.tracking.runs import StageRun
 
 BASE = Path("models/base")
 DATA = Path("data/problems/train.parquet")
+HELD_OUT = Path("data/problems/validation.parquet")
 RESULT = {"lora": Path("models/adapter"), "full": Path("models/policy")}
 CHECKPOINTS = Path("models/checkpoints")
 JOB = "job.json"
 """File of the stage's settings and addresses, in the folder of the ranks."""
-BOOKKEEPING = {"save_every", "keep_checkpoints", "table_every", "report_to"}
+BOOKKEEPING = {
+    *("save_every", "keep_checkpoints", "table_every", "report_to"),
+    *("evaluate_every", "evaluate_problems"),
+}
 """Settings that may differ from those of a checkpoint."""
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("agent", "env", "rewards", "tasks")
@@ -66,6 +74,7 @@ def run(params: Params, run: StageRun) -> Path:
     if settings.generation.temperature == 0:
         raise ConfigError("train.generation.temperature is 0 (all episodes are equal). Set 1.0.")
     problems = read_problems(DATA, settings.curriculum.levels)
+    read_held_out(problems, settings)  # refuses one that is trained on
     require(BASE, "warmstart")
     start = checkpoints.choose(CHECKPOINTS, marks := fingerprint(params))
     kept = checkpoints.set_aside(CHECKPOINTS) if start.checkpoint is None else ""
@@ -171,6 +180,7 @@ class TrainingCallbacks:
         progress: Steps,
         marks: dict[str, str],
     ) -> None:
+        from agent.training import ranks
         from agent.training.curriculum import Curriculum
         from agent.training.groups import Drawn
         from tasks.reporting.training_log import TrainingLog
@@ -178,6 +188,9 @@ class TrainingCallbacks:
         self.settings = params.train
         self.success_at = params.rewards.success_at
         self.run, self.problems, self.sessions = run, problems, sessions
+        self.held_out = read_held_out(problems, self.settings)
+        self.flight = max(1, sessions.count // ranks.count())
+        self.model: Any = None
         self.tokenizer, self.progress, self.marks = tokenizer, progress, marks
         self.curriculum = Curriculum(self.settings.curriculum)
         self.log = TrainingLog(run, params.tracking.traces)
@@ -199,11 +212,11 @@ class TrainingCallbacks:
         from agent.training.groups import draw_groups
 
         self.started = time.monotonic()
+        self.model = model
         policy = TransformersPolicy(model, self.tokenizer, self.settings.generation)
-        flight = max(1, self.sessions.count // ranks.count())
         self.drawn = draw_groups(
             lambda specs: ranks.play_dealt(
-                lambda dealt: play(policy, self.sessions, dealt, sessions=flight), specs
+                lambda dealt: play(policy, self.sessions, dealt, sessions=self.flight), specs
             ),
             step,
             self.curriculum,
@@ -226,12 +239,14 @@ class TrainingCallbacks:
         metrics = {
             **episode_metrics(played, self.success_at),
             **trainer_metrics(logs),
-            **draw_metrics(self.drawn),
+            **draw_metrics(self.drawn, self.success_at),
             "curriculum/level": float(index),
             "train/step_seconds": time.monotonic() - self.started,
         }
         if metric is not None:
             metrics["curriculum/metric"] = metric
+        if self.held_out and step % self.settings.evaluate_every == 0:
+            metrics |= self.evaluate(step)
         self.log.add_step(step, metrics, level=level, event=events[0].kind if events else "")
         if step % self.settings.table_every == 0 or step == 1:
             self.log.add_episodes(step, played)
@@ -244,6 +259,24 @@ class TrainingCallbacks:
                 f"({self.settings.curriculum.metric} {event.metric:.3f})"
             )
             self.run.set_tags({f"curriculum_{event.kind}_{step}": f"{event.source}>{event.target}"})
+
+    def evaluate(self, step: int) -> dict[str, float]:
+        """Figures of the held-out problems, played greedily with the present weights.
+
+        The training stays as it is: nothing reaches the loss, the curriculum or a random number.
+        Other ranks go on, and wait for this one where they next exchange something.
+        """
+        from agent.policies.hf_policy import TransformersPolicy
+        from agent.rollouts.engine import play
+
+        started = time.monotonic()
+        greedy = self.settings.generation.model_copy(update={"temperature": 0.0})
+        policy = TransformersPolicy(self.model, self.tokenizer, greedy)
+        played = play(policy, self.sessions, self.held_out, sessions=self.flight)
+        found = held_out_metrics(played, self.settings.curriculum.levels, self.success_at)
+        reward = found.get("eval/reward", math.nan)
+        self.progress.say(f"step {step}: held-out reward {reward:.3f} ({len(played)} episodes)")
+        return found | {"eval/step_seconds": time.monotonic() - started}
 
     def save(self) -> dict[str, Any]:
         """Write the reports; returns the state that a checkpoint stores to resume."""
@@ -304,6 +337,27 @@ def read_problems(path: Path, levels: Sequence[str]) -> dict[str, list[EpisodeSp
     return problems
 
 
+def read_held_out(
+    problems: dict[str, list[EpisodeSpec]], settings: TrainSettings
+) -> list[EpisodeSpec]:
+    """Validation problems of the evaluations during training; empty if they are off.
+
+    Raises:
+        SettingsError: the data is missing.
+        StageError: it shares papers with the training problems.
+    """
+    if not settings.evaluate_every:
+        return []
+    specs = read_specs(HELD_OUT)
+    trained = {spec.collection_id for of_level in problems.values() for spec in of_level}
+    if shared := sorted(trained & {spec.collection_id for spec in specs}):
+        raise StageError(
+            f"train.evaluate_every: {HELD_OUT} and {DATA} share {len(shared)} collections (first: "
+            f"{shared[0]}). Run the stage prepare again, or set it to 0."
+        )
+    return choose_held_out(specs, settings.evaluate_problems, settings.seed)
+
+
 @contextmanager
 def training_environment(params: Params) -> Iterator[str]:
     """URL of the environment; the control `wrong_gold` gets one with exchanged gold."""
@@ -317,6 +371,8 @@ def training_environment(params: Params) -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="rlm-control-") as folder:
         swapped = with_wrong_gold(pd.read_parquet(DATA))
         swapped.to_parquet(Path(folder) / DATA.name, index=False)
+        if params.train.evaluate_every:  # with its right gold
+            shutil.copy(HELD_OUT, folder)
         logger.warning("control wrong_gold: gold of another problem scores each problem")
         with local_server(params, data=Path(folder)) as url:
             yield url

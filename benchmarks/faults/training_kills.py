@@ -46,6 +46,8 @@ SMALL = [
     "train.group_size=4",
     "train.save_every=1",
     "train.table_every=12",
+    "train.evaluate_every=3",
+    "train.evaluate_problems=1",
     "train.warmup_steps=2",
     "train.logprob_check.every=5",
 ]
@@ -177,10 +179,10 @@ def _project(folder: Path, base: Path, overrides: list[str]) -> Path:
         params = resolve(overrides=overrides)
     (folder / RESOLVED).write_text(yaml.safe_dump(params.model_dump(by_alias=True, mode="json")))
     store = ProblemStore.generate(params.prepare.synthetic)
-    levels = params.prepare.synthetic.levels
-    rows = [to_row(store.get(name)) for level in levels for name in store.ids("train", level)]
     (folder / train.DATA).parent.mkdir(parents=True)
-    pd.DataFrame(rows).to_parquet(folder / train.DATA, index=False)
+    for path in (train.DATA, train.HELD_OUT):
+        rows = [to_row(store.get(name)) for name in store.ids(path.stem)]
+        pd.DataFrame(rows).to_parquet(folder / path, index=False)
     return folder
 
 

@@ -26,6 +26,7 @@ from tasks.errors import StageError
 from tasks.reporting import figures, html
 
 PARAMS = Params()
+LEVELS = PARAMS.train.curriculum.levels
 
 
 def level_of(reward: float) -> dict[str, Any]:
@@ -141,7 +142,7 @@ def test_a_broken_input_is_refused(folder: Path) -> None:
 
 
 def test_the_reward_curve_has_the_axes_lines_and_baseline_it_promises() -> None:
-    figure = figures.reward_curve(train_table(), BASELINE, smooth=3)
+    figure = figures.reward_curve(train_table(), BASELINE, 3, LEVELS)
     (axes,) = figure.axes
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("Training Step", "Reward")
     lines = {line.get_label(): line for line in axes.get_lines()}
@@ -153,15 +154,32 @@ def test_the_reward_curve_has_the_axes_lines_and_baseline_it_promises() -> None:
     assert {text.get_text() for text in axes.texts} == {"easy", "medium", "0.40", "0.20"}
 
 
+def test_held_out_points_have_intervals_and_only_where_they_were_measured() -> None:
+    table = train_table()
+    for part, value in (("", 0.5), ("easy_", 0.7), ("double_", 0.3)):
+        table.loc[[4, 9], f"eval/{part}reward"] = value
+        table.loc[[4, 9], f"eval/{part}reward_ci95_low"] = value - 0.1
+        table.loc[[4, 9], f"eval/{part}reward_ci95_high"] = value + 0.2
+        table.loc[[4, 9], f"eval/{part}episodes"] = 12
+    (axes,) = figures.reward_curve(table, BASELINE, 3, LEVELS).axes
+    bars = {bar.get_label(): bar for bar in axes.containers}
+    assert set(bars) == {"held-out reward, greedy (n = 12)", "held-out, double (n = 12)"}
+    points, _, (interval,) = bars["held-out reward, greedy (n = 12)"].lines
+    assert points.get_xydata().tolist() == [[5, 0.5], [10, 0.5]]
+    assert interval.get_segments()[0] == pytest.approx(np.array([[5, 0.4], [5, 0.7]]))
+    (axes,) = figures.reward_curve(train_table(), BASELINE, 3, LEVELS).axes
+    assert not axes.containers
+
+
 def test_a_level_without_a_baseline_of_its_own_shows_the_overall_one() -> None:
     table = train_table().assign(level="hard")
-    (axes,) = figures.reward_curve(table, BASELINE, smooth=3).axes
+    (axes,) = figures.reward_curve(table, BASELINE, 3, LEVELS).axes
     lines = {line.get_label(): line for line in axes.get_lines()}
     assert lines["before GRPO"].get_ydata()[0] == 0.31
 
 
 def test_the_moving_average_looks_back_only() -> None:
-    figure = figures.reward_curve(train_table(), BASELINE, smooth=3)
+    figure = figures.reward_curve(train_table(), BASELINE, 3, LEVELS)
     lines = {line.get_label(): line for line in figure.axes[0].get_lines()}
     smoothed = lines["trained reward"].get_ydata()
     assert smoothed[0] == pytest.approx(0.05)

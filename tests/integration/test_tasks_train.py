@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 
 from agent.nano.settings import ModelSettings, NanoSettings
 from agent.nano.warmstart import save, untaught
@@ -41,6 +42,7 @@ SHORT = {
     "group_size": 2,
     "save_every": 1,
     "table_every": 2,
+    "evaluate_every": 0,
     "generation": {
         "temperature": 1.0,
         "max_turn_tokens": 12,
@@ -66,12 +68,9 @@ def project(tmp_path, monkeypatch, base, server_url, server_problems, mlflow_sto
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RLM_ENV_URL", server_url)
     (tmp_path / "data/problems").mkdir(parents=True)
-    rows = [
-        to_row(server_problems.get(problem_id))
-        for level in ("easy", "medium", "hard")
-        for problem_id in server_problems.ids("train", level)
-    ]
-    pd.DataFrame(rows).to_parquet(train.DATA)
+    for split, path in (("train", train.DATA), ("validation", train.HELD_OUT)):
+        rows = [to_row(server_problems.get(name)) for name in server_problems.ids(split)]
+        pd.DataFrame(rows).to_parquet(path)
     (tmp_path / "models").mkdir()
     (tmp_path / train.BASE).symlink_to(base)
     return tmp_path
@@ -113,6 +112,7 @@ def test_the_stage_writes_adapter_rows_and_episodes_and_once_more_the_same(proje
         *("train/loss", "train/grad_norm", "train/zero_variance_groups", "train/rows"),
         *("train/rows_cut", "train/tokens_per_second", "curriculum/metric", "curriculum/level"),
         *("train/resampled_groups", "train/extra_episodes"),
+        *("train/too_hard_groups", "train/too_easy_groups"),
     ):
         assert rows[column].notna().all(), column
     assert rows["train/logprob_mismatch_max"][:2].between(0, 1e-4).all()
@@ -146,17 +146,91 @@ def test_the_stage_writes_adapter_rows_and_episodes_and_once_more_the_same(proje
 def test_two_processes_play_and_train_one_run(project, server_params, monkeypatch, warm):
     monkeypatch.setattr(sys, "executable", warm)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    params = with_train(server_params, steps=2, processes=2)
+    params = with_train(server_params, steps=2, processes=2, evaluate_every=1, evaluate_problems=1)
     assert run_stage(params) == train.RESULT["lora"]
     assert (project / "models/adapter/adapter_model.safetensors").is_file()
     assert list(checkpoints.steps(train.CHECKPOINTS)) == [1, 2]
     rows = pd.read_parquet("reports/train.parquet")
     assert list(rows["step"]) == [1, 2]
     assert (rows["episode/void_rate"] == 0).all()
+    assert list(rows["eval/episodes"]) == [3, 3]
     assert rows["train/logprob_mismatch_max"].between(0, 1e-4).all()
     store = runs.client(runs.tracking_uri())
     (run,) = store.search_runs([runs.experiment_id("rlm")], max_results=1)
     assert {"reward/overall", "train/loss"} <= set(run.data.metrics)
+
+
+@pytest.fixture
+def rewarded(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Levels of the episodes of each call; rewards depend on the tokens, so that they differ."""
+    calls: list[list[str]] = []
+
+    def play_rewarded(policy, where, specs, **kwargs) -> list[Trajectory]:
+        calls.append([spec.difficulty for spec in specs])
+        played = play(policy, where, specs, **kwargs)
+        for tree in played:
+            tokens = [
+                i for frame in tree.frames.values() for t in frame.turns for i in t.sampled_ids
+            ]
+            tree.reward = tree.components["primary_objective"] = sum(tokens) % 97 / 97
+        return played
+
+    monkeypatch.setattr("agent.rollouts.engine.play", play_rewarded)
+    return calls
+
+
+def test_held_out_evaluations_change_nothing_of_the_training(project, server_params, rewarded):
+    results = []
+    for every in (0, 1):
+        shutil.rmtree(train.CHECKPOINTS, ignore_errors=True)
+        # The turns of an untaught model are cut off; masked, nothing would be learnt.
+        changes = {"evaluate_every": every, "evaluate_problems": 2, "mask_truncated": False}
+        params = with_train(server_params, steps=2, **changes)
+        run_stage(params)
+        rows = pd.read_parquet("reports/train.parquet")
+        saved = train.CHECKPOINTS / "checkpoint-2"
+        optimizer = torch.load(saved / "optimizer.pt", weights_only=True)["state"]
+        random = torch.load(saved / "rng_state.pth", weights_only=False)["cpu"]
+        weights = (train.RESULT["lora"] / "adapter_model.safetensors").read_bytes()
+        results.append((rows, weights, optimizer, random))
+    (without, *before), (evaluated, *after) = results
+    assert before[0] == after[0]
+    torch.testing.assert_close(before[1:], after[1:], rtol=0, atol=0)
+    assert (without["train/grad_norm"] > 0).all()  # it learnt, so a difference would show
+
+    added = set(evaluated.columns) - set(without.columns)
+    assert added == {name for name in evaluated if name.startswith("eval/")}
+    check_same_rows(evaluated[without.columns], without)
+    assert evaluated["eval/reward"].notna().all()
+    assert list(evaluated["eval/episodes"]) == [6] * 2
+    assert list(evaluated["eval/double_episodes"]) == [2] * 2
+    held_out = ["easy"] * 2 + ["medium"] * 2 + ["hard"] * 2 + ["double"] * 2
+    assert rewarded.count(held_out) == 2
+
+    # Killed after its first checkpoint, it evaluates the second step only, with the same figures.
+    shutil.rmtree(train.CHECKPOINTS / "checkpoint-2")
+    del rewarded[:]
+    run_stage(params)
+    assert rewarded.count(held_out) == 1
+    check_same_rows(pd.read_parquet("reports/train.parquet"), evaluated)
+
+
+def check_same_rows(found: pd.DataFrame, wanted: pd.DataFrame) -> None:
+    clocks = [name for name in wanted if name.endswith(("_seconds", "_per_second"))]
+    pd.testing.assert_frame_equal(found.drop(columns=clocks), wanted.drop(columns=clocks))
+
+
+def test_held_out_problems_that_are_trained_on_are_refused(project, server_params, monkeypatch):
+    monkeypatch.setattr(train, "learn", lambda *_: pytest.fail("something was taught"))
+    pd.read_parquet(train.DATA).to_parquet(train.HELD_OUT)
+    params = with_train(server_params, evaluate_every=1)
+    with pytest.raises(
+        StageError, match=r"train\.evaluate_every: .*validation\.parquet and .*share"
+    ):
+        run_stage(params)
+    train.HELD_OUT.unlink()
+    with pytest.raises(StageError, match=r"validation\.parquet is missing"):
+        run_stage(params)
 
 
 def test_a_killed_run_resumes_and_says_so(project, server_params, warm):
@@ -202,7 +276,8 @@ def test_changed_settings_or_base_start_clean_and_bookkeeping_does_not(project, 
         return checkpoints.choose(train.CHECKPOINTS, train.fingerprint(changed)).reason
 
     assert reason(params).startswith("resuming after step 2")
-    assert reason(with_train(server_params, save_every=2)).startswith("resuming after step 2")
+    for name in ("save_every", "evaluate_every", "evaluate_problems"):
+        assert reason(with_train(server_params, **{name: 2})).startswith("resuming after step 2")
     faster = with_train(server_params, learning_rate=0.5)
     assert reason(faster) == "settings of train changed: starting clean"
     rewards = params.rewards.model_copy(update={"success_at": 0.9})

@@ -133,7 +133,7 @@ def test_a_fact_has_alternatives_in_one_paper_and_in_another_one() -> None:
 
 
 def test_no_near_miss_is_gold_of_any_question_of_its_collection() -> None:
-    collections = [("test", level, n) for level in SETTINGS.levels for n in range(4)]
+    collections = [("test", level, n) for level in SETTINGS.levels_of("train") for n in range(4)]
     for split, level, number in collections:
         problems = write_collection(SETTINGS, split, level, number)
         gold = {s.text for p in problems for fact in p.evidence for s in fact.spans}
@@ -170,7 +170,7 @@ def test_each_kind_of_difficulty_occurs() -> None:
     gold = [s.text for p in world() for fact in p.evidence for s in fact.spans]
     kinds = {
         question.kind
-        for level in SETTINGS.levels
+        for level in SETTINGS.levels_of("train")
         for number in range(4)
         for question in plan_collection(SETTINGS, "train", level, number)[1]
     }
@@ -185,7 +185,7 @@ def test_each_kind_of_difficulty_occurs() -> None:
 
 def test_papers_contradict_each_other_about_one_score() -> None:
     found = 0
-    for level in SETTINGS.levels:
+    for level in SETTINGS.levels_of("train"):
         for number in range(4):
             for question in plan_collection(SETTINGS, "train", level, number)[1]:
                 if question.kind == "score" and len(question.keys) > 1:
@@ -218,7 +218,7 @@ def test_at_hard_an_abbreviation_is_introduced_by_its_own_paper() -> None:
 
 
 def test_all_tiers_have_even_shares_at_each_level() -> None:
-    for level in SETTINGS.levels:
+    for level in SETTINGS.levels_of("train"):
         tiers = Counter(p.tier for p in world() if p.difficulty == level and p.split == "train")
         assert len(tiers) == 4
         assert max(tiers.values()) - min(tiers.values()) <= 1

@@ -296,9 +296,13 @@ def params() -> Params:
     return resolve("fields", ["prepare.synthetic.collections={train: 2, validation: 2, test: 2}"])
 
 
-def test_the_profile_trains_on_4_8_and_16_papers(params: Params) -> None:
-    levels = params.prepare.synthetic.levels
-    assert [levels[name].papers for name in ("easy", "medium", "hard")] == [4, 8, 16]
+def test_the_profile_trains_on_4_8_and_16_papers_and_is_evaluated_on_32_too(
+    params: Params,
+) -> None:
+    synthetic = params.prepare.synthetic
+    for split, papers in {"train": [4, 8, 16], "validation": [4, 8, 16, 32]}.items():
+        names = synthetic.levels_of(split)
+        assert [synthetic.levels[name].papers for name in names] == papers
 
 
 def test_validate_names_the_rows_that_are_not_of_this_world(params: Params) -> None:

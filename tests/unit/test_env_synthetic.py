@@ -182,8 +182,10 @@ def test_numbers_of_gold_papers_spread_evenly_so_that_all_tiers_occur() -> None:
     assert all(problem.tier == tier_of(len(problem.gold_papers)) for problem in world())
 
 
-def test_a_level_is_in_its_splits_alone() -> None:
-    assert SETTINGS.levels["double"].papers == 2 * SETTINGS.levels["hard"].papers
+def test_a_level_is_in_its_splits_alone_and_leaves_the_others_as_they_were() -> None:
+    levels = {name: level for name, level in SETTINGS.levels.items() if name != "double"}
+    without = generate(SETTINGS.model_copy(update={"levels": levels}))
+    assert [p for p in world() if p.difficulty != "double"] == without
     assert {p.split for p in world() if p.difficulty == "double"} == {"validation"}
     assert {p.split for p in world() if p.difficulty == "hard"} == {"train", "validation", "test"}
 
