@@ -47,7 +47,7 @@ _DRILLED = 24
 _ROOT_TOKENS = 170
 """About the tokens of a root's conversation."""
 _CORPUS = 400
-_READERS = 0.5
+_READERS = 0.35
 """Share of the batches with readers' answers, after the drills."""
 _PROBED = 4
 """Sentences of the readers that are probed."""
