@@ -23,7 +23,7 @@ class LimitSettings(Settings):
 
     max_depth: int = Field(2, ge=0, le=8, description="deepest frame with a REPL; the root is 0")
     max_frames: int = Field(32, ge=1, le=512, description="frames of one episode, root included")
-    max_children: int = Field(8, ge=1, le=64, description="frames opened by one call")
+    max_children: int = Field(8, ge=1, le=256, description="frames opened by one call")
     max_turns: int = Field(4, ge=1, le=64, description="turns of one frame")
     cell_cpu_s: float = Field(2.0, gt=0, le=300, description="CPU seconds of one cell")
     cell_wall_s: float = Field(10.0, gt=0, le=600, description="own seconds of one cell, backstop")
