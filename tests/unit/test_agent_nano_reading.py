@@ -43,7 +43,9 @@ def test_decisions_follow_their_shares() -> None:
     for kind, share in mixture.plan.items():
         assert kinds[kind] / len(plans) == pytest.approx(share, abs=0.03)
     best = sum(plan.kind == "readers" and plan.most is None for plan in plans)
-    assert best / len(plans) == pytest.approx(0.5 * 0.55, abs=0.03)
+    assert best / len(plans) == pytest.approx(
+        mixture.plan["readers"] * mixture.most["all"], abs=0.03
+    )
 
 
 def test_shares_that_do_not_sum_to_1_are_refused() -> None:
