@@ -64,9 +64,10 @@ class PlannedPolicy:
 
 @pytest.fixture(scope="module")
 def params() -> Params:
-    params = resolve("fields", ["threads=1", "prepare.synthetic.collections={test: 1}"])
+    params = resolve("fields", ["threads=1"])
     levels = {f"papers_{size}": fields_level(size) for size in (4, 16, 48)}
-    synthetic = params.prepare.synthetic.model_copy(update={"levels": levels})
+    smaller = {"levels": levels, "collections": {"test": 1}}
+    synthetic = params.prepare.synthetic.model_copy(update=smaller)
     prepare = params.prepare.model_copy(update={"synthetic": synthetic})
     return params.model_copy(update={"prepare": prepare})
 

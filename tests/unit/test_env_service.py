@@ -89,7 +89,7 @@ def test_without_the_key_no_difficulty_tells_the_number_of_gold_papers() -> None
         assert {seen.get(name).difficulty for name in seen.ids()} == {""}
         assert RLMEnvironment(of_files).reset(difficulty="easy").refused
         assert of_files().problems_for(KEY).difficulties() == STORE.difficulties()
-    assert service().problems_for().difficulties() == STORE.difficulties()
+    assert service().problems_for().difficulties() == STORE.difficulties("train")
 
 
 def refusal(environment: RLMEnvironment, **arguments: Any) -> str:
