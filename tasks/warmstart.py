@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 BASE = Path("models/base")
 _LOG_EVERY = 10
 _SAY_EVERY = 100
+_LEAST_LEXICON = 64
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +81,12 @@ def check(params: Params) -> None:
         raise ConfigError(
             f"prepare.source is {params.prepare.source!r}, but nano reads only synthetic problems. "
             "Set prepare.source=synthetic, or warmstart.kind=none for an untrained base."
+        )
+    world = params.prepare.synthetic
+    if world.world == "fields" and world.lexicon < _LEAST_LEXICON:
+        raise ConfigError(
+            f"prepare.synthetic.lexicon is {world.lexicon}, but demonstrations show 48 different "
+            f"names that are taught. Set {_LEAST_LEXICON} or more."
         )
     if params.env.prompt_style != "compact":
         raise ConfigError(

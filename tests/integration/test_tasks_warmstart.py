@@ -80,3 +80,12 @@ def test_settings_that_the_demonstrations_do_not_know_are_refused(place, overrid
     with pytest.raises(ConfigError, match=word):
         warmstart.run(resolve(overrides=[*SMALL, override]), Recorder())
     assert not place.exists()
+
+
+def test_a_lexicon_without_enough_taught_names_is_refused(place):
+    params = resolve("fields")  # a world of few papers has room for a small lexicon
+    synthetic = params.prepare.synthetic.model_copy(update={"lexicon": 56})
+    prepare = params.prepare.model_copy(update={"synthetic": synthetic})
+    with pytest.raises(ConfigError, match="lexicon is 56"):
+        warmstart.run(params.model_copy(update={"prepare": prepare}), Recorder())
+    assert not place.exists()
