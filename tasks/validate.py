@@ -157,7 +157,7 @@ def span_table(problems: Sequence[Problem]) -> pd.DataFrame:
     """A row per gold span: its name, its text, and the text of the paper at its place."""
     rows = []
     for problem in problems:
-        texts = {paper.paper_id: paper.text for paper in problem.papers}
+        texts = problem.texts
         canaries = {paper.paper_id for paper in problem.papers if paper.canary}
         for fact in problem.evidence:
             for span in fact.spans:

@@ -27,9 +27,8 @@ Line = Callable[[Problem], Any]
 
 def f1(problem: Problem, answer: Any) -> float:
     """Plain character F1 of an answer, in [0, 1]."""
-    papers = {paper.paper_id: paper.text for paper in problem.papers}
-    evidence = [[(s.paper_id, s.start, s.end) for s in fact.spans] for fact in problem.evidence]
-    return span_f1(locate(answer, papers, RewardSettings()).retrieved, evidence).f1
+    found = locate(answer, problem.texts, RewardSettings())
+    return span_f1(found.retrieved, problem.places).f1
 
 
 def _answer(spans: Sequence[Span]) -> list[dict[str, Any]]:
@@ -39,8 +38,8 @@ def _answer(spans: Sequence[Span]) -> list[dict[str, Any]]:
 def keyword_search(problem: Problem) -> Any:
     """The sentences that match the question's words best, eight at most."""
     answers: list[Any] = []
-    context = {paper.paper_id: paper.text for paper in problem.papers}
-    exec(KEYWORD, {"context": context, "question": problem.question, "FINAL": answers.append})
+    scope = {"context": problem.texts, "question": problem.question, "FINAL": answers.append}
+    exec(KEYWORD, scope)
     return answers[0]
 
 

@@ -63,6 +63,16 @@ class Problem(Settings):
     """Sentences among which only a reader can choose; empty where the source knows none."""
 
     @property
+    def texts(self) -> dict[str, str]:
+        """Text of each paper by its id."""
+        return {paper.paper_id: paper.text for paper in self.papers}
+
+    @property
+    def places(self) -> list[list[tuple[str, int, int]]]:
+        """Alternatives (paper_id, start, end) of each fact."""
+        return [[(s.paper_id, s.start, s.end) for s in fact.spans] for fact in self.evidence]
+
+    @property
     def gold_papers(self) -> set[str]:
         """Ids of the papers with evidence."""
         return {span.paper_id for fact in self.evidence for span in fact.spans}

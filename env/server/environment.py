@@ -319,7 +319,7 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
             service.settings.env,
             service.host,
             problem.question,
-            {paper.paper_id: paper.text for paper in problem.papers},
+            problem.texts,
             hint=service.hint(problem),
             shared_as=problem.problem_id,
             tree_tokens=tree_tokens,

@@ -10,14 +10,6 @@ from rewards.found import papers_found
 from rewards.reading import papers_read
 from rewards.sentences import ReaderFacts, lines_shown, share
 from rewards.settings import RewardSettings
-from rewards.spans import Evidence
-
-
-def evidence_of(problem: Problem) -> Evidence:
-    """Alternatives (paper_id, start, end) of each fact."""
-    return [
-        [(span.paper_id, span.start, span.end) for span in fact.spans] for fact in problem.evidence
-    ]
 
 
 def episode_facts(tree: Tree, problem: Problem, settings: RewardSettings) -> EpisodeFacts:
@@ -26,7 +18,7 @@ def episode_facts(tree: Tree, problem: Problem, settings: RewardSettings) -> Epi
     A paper without evidence is read if it was shown to a frame or given to a child. One with
     evidence is read if a child returned the evidence.
     """
-    evidence, counters = evidence_of(problem), tree.counters
+    evidence, counters = problem.places, tree.counters
     reader, read = None, frozenset[str]()
     if problem.candidates:
         reader = _reader_facts(tree, problem)

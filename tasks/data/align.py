@@ -263,7 +263,7 @@ def fault(problem: Problem, min_span_chars: int) -> str | None:
         problem: any problem.
         min_span_chars: least characters of a span; answers' shorter spans are ignored.
     """
-    texts = {paper.paper_id: paper.text for paper in problem.papers}
+    texts = problem.texts
     if len(texts) < len(problem.papers):
         return "two papers have the same paper_id"
     for fact in problem.evidence:
