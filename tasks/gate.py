@@ -213,9 +213,7 @@ def summarise(
         level: {
             "episodes": len(episodes),
             "void": len(baseline[level]) - len(episodes),
-            "success_rate": fmean(
-                episode.answered and primary(episode) >= success_at for episode in episodes
-            ),
+            "success_rate": fmean(episode.succeeded(success_at) for episode in episodes),
             **means(episodes),
         }
         for level, episodes in valid.items()

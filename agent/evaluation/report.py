@@ -53,14 +53,13 @@ def episode_row(
         **{name: trajectory.components.get(name) for name in COMPONENTS},
         **(metrics.model_dump() if metrics else dict.fromkeys(METRICS)),
     }
-    primary = trajectory.components.get("primary_objective", 0.0)
     return {
         "model": model,
         "mode": mode,
         "pass": pass_,
         **_fields(trajectory, *_LABELS),
         **(scores if played else dict.fromkeys(SCORES)),
-        "success": bool(trajectory.answered and primary >= at) if played else None,
+        "success": trajectory.succeeded(at) if played else None,
         "stop_reason": trajectory.root.stop_reason if trajectory.frames else None,
         **_fields(counters, "turns", "sub_calls", "frames", "max_depth"),
         **_fields(counters, "errors", "timeouts", "format_errors"),

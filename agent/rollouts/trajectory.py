@@ -96,6 +96,10 @@ class Trajectory:
         """Whether the root gave a final answer."""
         return self.void is None and bool(self.frames) and self.root.stop_reason == "final"
 
+    def succeeded(self, least: float) -> bool:
+        """Whether the root answered with a primary objective of at least `least`."""
+        return self.answered and self.components.get("primary_objective", 0.0) >= least
+
 
 def kept_answer(answer: JSONValue) -> JSONValue:
     """The answer, or the first `ANSWER_CHARS` characters of its JSON if it is longer.

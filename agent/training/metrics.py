@@ -48,7 +48,7 @@ def episode_metrics(trajectories: Sequence[Trajectory], success_at: float) -> di
         },
         "episode/f1": fmean(t.metrics.f1 if t.metrics else 0.0 for t in valid),
         "episode/exact_match": fmean(bool(t.metrics and t.metrics.exact_match) for t in valid),
-        "episode/success_rate": fmean(_succeeded(t, success_at) for t in valid),
+        "episode/success_rate": fmean(t.succeeded(success_at) for t in valid),
         "episode/truncated_rate": fmean(t.root.stop_reason == "truncated" for t in valid),
         "episode/timeout_rate": fmean(t.counters.timeouts > 0 for t in valid),
         "episode/turns": fmean(t.counters.turns for t in valid),
@@ -81,7 +81,7 @@ def draw_metrics(drawn: Drawn, success_at: float) -> dict[str, float]:
         success_at: least primary_objective of a successful episode.
     """
     outcomes = [
-        {_succeeded(t, success_at) for t in group if t.void is None} for group in drawn.flat_groups
+        {t.succeeded(success_at) for t in group if t.void is None} for group in drawn.flat_groups
     ]
     return {
         "train/too_hard_groups": float(outcomes.count({False})),
@@ -91,8 +91,3 @@ def draw_metrics(drawn: Drawn, success_at: float) -> dict[str, float]:
         "train/resampled_groups": float(drawn.resampled_groups),
         "train/extra_episodes": float(drawn.extra_episodes),
     }
-
-
-def _succeeded(trajectory: Trajectory, success_at: float) -> bool:
-    primary = trajectory.components.get("primary_objective", 0.0)
-    return trajectory.answered and primary >= success_at
