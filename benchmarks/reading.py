@@ -24,25 +24,28 @@ import torch
 from agent.nano.demonstrations import Conversation
 from agent.nano.examples import Encoder, Example, ExampleBatch, collate
 from agent.nano.model import build_model
+from agent.nano.reading import (
+    DRILLED,
+    LENGTHS,
+    calls_in,
+    drill_lists,
+    reader_talk,
+    sentences_on,
+)
 from agent.nano.settings import NanoSettings
 from agent.nano.tokenizer import build_tokenizer, render
 from agent.nano.warmstart import make_optimizer, update, weighted_loss
-from env import prompts
 from env.problems import names
 from env.problems.lexicon import lexicon, untaught
-from env.problems.names import FACTS, SCORES
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 logger = logging.getLogger(__name__)
 
-LENGTHS = (1, 2, 4, 8, 16, 24)
-"""Sentences of a call."""
 MEASURED = (1, 4, 8, 16, 24)
 CALLS = 100
 """Calls measured of each length."""
-_DRILLED_NAMES = 24
 _CORPUS = 400
 
 
@@ -57,15 +60,8 @@ class Task:
 
     def call(self, rng: Random, benchmarks: Sequence[str], methods: Sequence[str]) -> Conversation:
         """Call with a sentence for each benchmark, all on one method, and its right answer."""
-        method = rng.choice(methods)
-        lines = [
-            rng.choice(FACTS).format(x=method, y=name, n=rng.choice(SCORES)) for name in benchmarks
-        ]
-        opening = prompts.llm_messages("compact", "\n".join(lines))
-        return [
-            *(message.model_dump() for message in opening),
-            {"role": "assistant", "content": "".join(map(self.item, benchmarks))},
-        ]
+        sentences = sentences_on(rng, rng.choice(methods), benchmarks)
+        return reader_talk(sentences, "".join(map(self.item, benchmarks)))
 
     def item(self, name: str) -> str:
         """Part of the answer for one sentence."""
@@ -111,21 +107,17 @@ def build(options: argparse.Namespace, settings: NanoSettings, seed: int) -> Rea
 
 def drill(reader: ReadingModel, rng: Random, tokens: int) -> ExampleBatch:
     """Lists of random names, each with its field; only fields have a loss."""
-    made = []
-    for _ in range(tokens // (2 * _DRILLED_NAMES)):
-        drawn = rng.sample(reader.taught, _DRILLED_NAMES)
-        text = "".join(name + reader.task.answer(name) for name in drawn)
-        ids = np.asarray(reader.tokenizer.encode(text, add_special_tokens=False))
-        weights = np.zeros(len(ids), dtype=np.float32)
-        weights[1::2] = 1.0
-        made.append(Example(ids, weights))
-    return collate(made)
+
+    def listed() -> str:
+        drawn = rng.sample(reader.taught, DRILLED)
+        return "".join(name + reader.task.answer(name) for name in drawn)
+
+    return drill_lists(reader.tokenizer, listed, tokens)
 
 
 def calls(reader: ReadingModel, rng: Random, tokens: int, length: int) -> ExampleBatch:
     """Calls of one length."""
-    count = max(1, tokens // (12 + 11 * length))
-    drawn = [rng.sample(reader.taught, length) for _ in range(count)]
+    drawn = [rng.sample(reader.taught, length) for _ in range(calls_in(tokens, length))]
     talks = [reader.task.call(rng, benchmarks, names.COMMON) for benchmarks in drawn]
     return collate(reader.encoder.encode(talks))
 

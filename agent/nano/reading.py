@@ -10,7 +10,7 @@ Sentences are written here and not taken from problems: they hold only names tha
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
@@ -37,12 +37,14 @@ if TYPE_CHECKING:
 
 _LIMITS = LimitSettings()
 """Placeholder: compact prompts name no limit, and the observations here are never cut."""
-_LENGTHS = (1, 2, 4, 8, 16, 24)
+LENGTHS = (1, 2, 4, 8, 16, 24)
 """Sentences of a reader, from the first lesson to the last."""
 _PAPERS = (4, 8, 16)
+MOST_SENTENCES = HITS * max(_PAPERS)
+"""Sentences of a demonstration, each with another name."""
 _POOL = 200
 """Trees that are batched together."""
-_DRILLED = 24
+DRILLED = 24
 """Names of a drill."""
 _ROOT_TOKENS = 170
 """About the tokens of a root's conversation."""
@@ -51,6 +53,14 @@ _READERS = 0.35
 """Share of the batches with readers' answers, after the drills."""
 _PROBED = 4
 """Sentences of the readers that are probed."""
+
+_ASK_READERS = """\
+p = ["\\n".join(s[k:k+{size}]) for k in range(0, len(s), {size})]
+r = " ".join(llm_query_batched(p)).split()
+"""
+_ASK_CHILDREN = """\
+p = list(context.values())
+FINAL(rlm_query_batched(["{method} on {field}"] * len(p), p))"""
 
 
 @dataclass(frozen=True)
@@ -80,6 +90,41 @@ def draw_plan(rng: Random, mixture: ReadingMixture) -> ReadingPlan:
     )
 
 
+def sentences_on(rng: Random, method: str, benchmarks: Sequence[str]) -> list[str]:
+    """A sentence on each benchmark, with a random wording and score."""
+    return [rng.choice(FACTS).format(x=method, y=name, n=rng.choice(SCORES)) for name in benchmarks]
+
+
+def reader_talk(sentences: Sequence[str], answer: str) -> Conversation:
+    """Conversation of a reader of these sentences."""
+    opening = prompts.llm_messages("compact", "\n".join(sentences))
+    return [*(m.model_dump() for m in opening), _written(answer)]
+
+
+def calls_in(tokens: int, length: int) -> int:
+    """Readers of `length` sentences in a batch of about so many tokens."""
+    return max(1, tokens // (12 + 11 * length))
+
+
+def drill_lists(
+    tokenizer: PreTrainedTokenizerFast, listed: Callable[[], str], tokens: int
+) -> ExampleBatch:
+    """Lists of names, each with its field; only fields have a loss.
+
+    Args:
+        tokenizer: tokenizer in which names and fields are one token each.
+        listed: text of a list of `DRILLED` names.
+        tokens: tokens of the batch.
+    """
+    made = []
+    for _ in range(tokens // (2 * DRILLED)):
+        ids = np.asarray(tokenizer.encode(listed(), add_special_tokens=False))
+        weights = np.zeros(len(ids), dtype=np.float32)
+        weights[1::2] = 1.0
+        made.append(Example(ids, weights))
+    return collate(made)
+
+
 class ReadingTalks:
     """Conversations about sentences with the taught names of a lexicon.
 
@@ -97,17 +142,13 @@ class ReadingTalks:
 
     def sentences(self, rng: Random, method: str, count: int) -> list[tuple[str, str]]:
         """Benchmarks and sentences about a method."""
-        return [
-            (name, rng.choice(FACTS).format(x=method, y=name, n=rng.choice(SCORES)))
-            for name in rng.sample(self.taught, count)
-        ]
+        benchmarks = rng.sample(self.taught, count)
+        return list(zip(benchmarks, sentences_on(rng, method, benchmarks), strict=True))
 
     def reader(self, rng: Random, method: str, count: int) -> Conversation:
         """Conversation of a reader of `count` sentences."""
         hits = self.sentences(rng, method, count)
-        opening = prompts.llm_messages("compact", "\n".join(text for _, text in hits))
-        answer = self.answer([name for name, _ in hits])
-        return [*(m.model_dump() for m in opening), _written(answer)]
+        return reader_talk([text for _, text in hits], self.answer([name for name, _ in hits]))
 
     def child(self, method: str, field: str, keep: Kept) -> Conversation:
         """Conversation of a child that has one paper read."""
@@ -145,15 +186,6 @@ class ReadingTalks:
             talk += [_written(block(code + shown)), _printed(f"{text} {left}", [] if at else ["r"])]
             code = f'r += "{self.answer([name for name, _ in page])}".split()\n'
         return [*talk, _written(block(code + _ending(plan.keep, field)))]
-
-
-_ASK_READERS = """\
-p = ["\\n".join(s[k:k+{size}]) for k in range(0, len(s), {size})]
-r = " ".join(llm_query_batched(p)).split()
-"""
-_ASK_CHILDREN = """\
-p = list(context.values())
-FINAL(rlm_query_batched(["{method} on {field}"] * len(p), p))"""
 
 
 def _ending(keep: Kept, field: str) -> str:
@@ -215,8 +247,8 @@ class ReadingLessons:
                 yield next(drills)
             elif rng.random() < _READERS:
                 done = (step - settings.drill_steps) / (settings.min_steps - settings.drill_steps)
-                longest = 1 + int(min(1.0, 2 * done) * (len(_LENGTHS) - 1))
-                yield self._readers(encoder, rng, rng.choice(_LENGTHS[: longest + 1]))
+                longest = 1 + int(min(1.0, 2 * done) * (len(LENGTHS) - 1))
+                yield self._readers(encoder, rng, rng.choice(LENGTHS[: longest + 1]))
             else:
                 yield next(trees)
 
@@ -263,7 +295,7 @@ class ReadingLessons:
             yield from batches(examples, settings.batch_tokens, rng)
 
     def _readers(self, encoder: Encoder, rng: Random, length: int) -> ExampleBatch:
-        count = max(1, self._settings.batch_tokens // (12 + 11 * length))
+        count = calls_in(self._settings.batch_tokens, length)
         methods = [rng.choice(names.COMMON) for _ in range(count)]
         return collate(encoder.encode([self._talks.reader(rng, m, length) for m in methods]))
 
@@ -271,8 +303,12 @@ class ReadingLessons:
         """Endless drills: names with their fields, then roots with a loss on names and fields."""
         tokens = self._settings.batch_tokens
         encoder = Encoder(tokenizer, 0.0, 0.0, 1.0, _fields(tokenizer))
+
+        def listed() -> str:
+            return self._talks.answer(rng.sample(self._talks.taught, DRILLED))
+
         while True:
-            yield collate([self._listed(tokenizer, rng) for _ in range(tokens // (2 * _DRILLED))])
+            yield drill_lists(tokenizer, listed, tokens)
             methods = [rng.choice(names.COMMON) for _ in range(tokens // _ROOT_TOKENS)]
             roots = [
                 self._talks.root(rng, BEST, method, rng.choice(FIELDS), rng.choice(_PAPERS))
@@ -280,18 +316,10 @@ class ReadingLessons:
             ]
             yield collate(encoder.encode(roots))
 
-    def _listed(self, tokenizer: PreTrainedTokenizerFast, rng: Random) -> Example:
-        """Random names, each with its field; only fields have a loss."""
-        text = self._talks.answer(rng.sample(self._talks.taught, _DRILLED))
-        ids = np.asarray(tokenizer.encode(text, add_special_tokens=False))
-        weights = np.zeros(len(ids), dtype=np.float32)
-        weights[1::2] = 1.0
-        return Example(ids, weights)
-
 
 def _fields(tokenizer: PreTrainedTokenizerFast) -> list[int]:
     """Tokens of the fields, as code writes them."""
-    return [i for i in range(len(tokenizer)) if tokenizer.decode([i]) in FIELDS]
+    return [tokenizer.encode(field, add_special_tokens=False)[0] for field in FIELDS]
 
 
 @torch.inference_mode()
