@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent.nano.settings import NanoSettings
+from env.problems.lexicon import untaught
 from env.problems.synthetic import generate
 from tasks.config import Params
 from tasks.errors import ConfigError
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 BASE = Path("models/base")
 _LOG_EVERY = 10
 _SAY_EVERY = 100
-_LEAST_LEXICON = 64
 
 logger = logging.getLogger(__name__)
 
@@ -82,12 +82,6 @@ def check(params: Params) -> None:
             f"prepare.source is {params.prepare.source!r}, but nano reads only synthetic problems. "
             "Set prepare.source=synthetic, or warmstart.kind=none for an untrained base."
         )
-    world = params.prepare.synthetic
-    if world.world == "fields" and world.lexicon < _LEAST_LEXICON:
-        raise ConfigError(
-            f"prepare.synthetic.lexicon is {world.lexicon}, but demonstrations show 48 different "
-            f"names that are taught. Set {_LEAST_LEXICON} or more."
-        )
     if params.env.prompt_style != "compact":
         raise ConfigError(
             f"env.prompt_style is {params.env.prompt_style!r}, but nano requires compact prompts. "
@@ -103,12 +97,22 @@ def check(params: Params) -> None:
 
 
 def _lessons(params: Params) -> Lessons:
-    """Lessons in the synthetic world of `prepare`."""
+    """Lessons in the synthetic world of `prepare`.
+
+    Raises:
+        ConfigError: the lexicon is too small, or there are no training problems.
+    """
     from agent.nano.naming import NamingLessons
-    from agent.nano.reading import ReadingLessons
+    from agent.nano.reading import MOST_SENTENCES, ReadingLessons
 
     settings, world = params.warmstart.nano, params.prepare.synthetic
     if world.world == "fields":
+        taught = world.lexicon - len(untaught(world.lexicon))
+        if taught < MOST_SENTENCES:
+            raise ConfigError(
+                f"prepare.synthetic.lexicon is {world.lexicon}, of which {taught} names are "
+                f"taught, but demonstrations show {MOST_SENTENCES} different ones. Raise it."
+            )
         return ReadingLessons(settings, world.lexicon)
     problems = [p for p in generate(world) if p.split == "train"]
     if not problems:
