@@ -111,7 +111,9 @@ class TrainSettings(Settings):
     processes: int = Field(
         1, ge=1, le=64, description="processes of this machine that share a step's groups"
     )
-    micro_batch_rows: int = Field(32, ge=1, description="rows of one forward and backward pass")
+    micro_batch_tokens: int = Field(
+        2048, ge=1, description="tokens of one forward and backward pass, padding included"
+    )
     gradient_checkpointing: bool = Field(False, description="recompute activations to save memory")
     save_every: int = Field(5, ge=1)
     keep_checkpoints: int = Field(2, ge=1)

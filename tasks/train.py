@@ -49,7 +49,7 @@ JOB = "job.json"
 """File of the stage's settings and addresses, in the folder of the ranks."""
 BOOKKEEPING = {
     *("save_every", "keep_checkpoints", "table_every", "report_to"),
-    *("evaluate_every", "evaluate_problems"),
+    *("evaluate_every", "evaluate_problems", "micro_batch_tokens"),
 }
 """Settings that may differ from those of a checkpoint."""
 ROOT = Path(__file__).resolve().parent.parent

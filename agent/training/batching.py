@@ -140,20 +140,25 @@ def loss_normaliser(rows: Sequence[LossRow], trees: int, settings: TrainSettings
 
 
 def micro_batches(
-    rows: Sequence[LossRow], most_rows: int, pad_id: int, *, rank: int = 0, ranks: int = 1
+    rows: Sequence[LossRow], most_tokens: int, pad_id: int, *, rank: int = 0, ranks: int = 1
 ) -> list[MicroBatch]:
-    """Cut the rows, sorted by length, into batches of at most `most_rows`; none is dropped.
+    """Cut the rows, sorted by length, into batches of `most_tokens`; none is dropped.
 
+    Padding counts as tokens. A longer row is a batch of its own.
     Rows of similar length are dealt to the ranks. All ranks get equally many batches of equally
     many rows, because a batch has collective calls. Blank rows of weight 0 fill the last one.
     """
     ordered = list(enumerate(sorted(rows, key=lambda row: len(row.ids_T))))
     batches = []
-    for start in range(0, len(ordered), most_rows * ranks):
-        part = ordered[start : start + most_rows * ranks]
-        part += [(-1, _BLANK)] * (-len(part) % ranks)
-        batches.append(_pad(part[rank::ranks], pad_id))
-    return batches
+    start = 0
+    for end, (_, row) in enumerate(ordered[1:], 1):
+        if -(-(end + 1 - start) // ranks) * len(row.ids_T) > most_tokens and end - start >= ranks:
+            batches.append(ordered[start:end])
+            start = end
+    if ordered:
+        batches.append(ordered[start:])
+    filled = [part + [(-1, _BLANK)] * (-len(part) % ranks) for part in batches]
+    return [_pad(part[rank::ranks], pad_id) for part in filled]
 
 
 def _tree_rows(

@@ -5,7 +5,7 @@ checks log-probabilities, `checkpoints.py` finds and prunes checkpoints. The cal
 episodes and the logging (`tasks/train.py`). A step:
 
 1. Play the groups with the live weights.
-2. Make rows, and cut them by length into micro-batches of at most `micro_batch_rows`.
+2. Make rows, and cut them by length into micro-batches of at most `micro_batch_tokens`.
 3. Repeat `num_iterations` times: sum the gradients of all micro-batches, take an optimizer step,
    and shorten it if it moved the policy too far (`trust_region.py`). The Trainer calls one such
    update a step.
@@ -212,7 +212,7 @@ class TreeGRPOTrainer(GRPOTrainer):
         used = rows.rows if logprob_check.due(step, self._settings.logprob_check) else learning
         pad = int(self._tokenizer.pad_token_id)
         self._note("train/rows_forwarded", len(used))
-        size = self._settings.micro_batch_rows
+        size = self._settings.micro_batch_tokens
         batches = [
             self._tensors(batch, rows.normaliser)
             for batch in micro_batches(used, size, pad, rank=ranks.index(), ranks=ranks.count())

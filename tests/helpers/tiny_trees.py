@@ -24,7 +24,7 @@ SETTINGS = TrainSettings(
     learning_rate=1e-2,
     warmup_steps=0,
     min_group_std=0.0,
-    micro_batch_rows=5,
+    micro_batch_tokens=40,
     save_every=2,
 )
 

@@ -29,16 +29,16 @@ pytestmark = [
 TWICE = {"num_iterations": 2, "kl_beta": 0.1, "max_step_kl": 1e-4, "schedule": "linear"}
 CASES: dict[str, dict[str, Any]] = {
     "lora": {"method": "lora", **TWICE},
-    "full": {"method": "full", "loss_type": "cispo", "micro_batch_rows": 1},
+    "full": {"method": "full", "loss_type": "cispo", "micro_batch_tokens": 1},
 }
 NIGHTLY: dict[str, dict[str, Any]] = {
     "dr_grpo": {"method": "full", "loss_type": "dr_grpo"},
     "dapo": {"method": "full", "loss_type": "dapo", **TWICE},
     "lora cispo": {"method": "lora", "loss_type": "cispo", "num_iterations": 3},
-    "one batch": {"method": "full", "micro_batch_rows": 64, "scale_rewards": "group"},
+    "one batch": {"method": "full", "micro_batch_tokens": 1000, "scale_rewards": "group"},
     # Adam divides by small gradients, whose last digits grow with the rate.
     "no scale": {"scale_rewards": "none", "inheritance": "full", "learning_rate": 5e-3},
-    "roots only": {"method": "full", "inheritance": "none", "micro_batch_rows": 2},
+    "roots only": {"method": "full", "inheritance": "none", "micro_batch_tokens": 20},
     "local": {"method": "lora", "inheritance": "local", "loss_type": "dr_grpo"},
 }
 

@@ -106,8 +106,8 @@ def gradient(trainer: TreeGRPOTrainer) -> dict[str, torch.Tensor]:
 
 def test_gradient_does_not_depend_on_the_micro_batches(tmp_path):
     gradients = []
-    for rows in (64, 5, 1):
-        settings = SETTINGS.model_copy(update={"micro_batch_rows": rows, "method": "full"})
+    for tokens in (1000, 40, 1):
+        settings = SETTINGS.model_copy(update={"micro_batch_tokens": tokens, "method": "full"})
         gradients.append(gradient(make_trainer(tmp_path, settings)))
     whole, *split = gradients
     assert max(float(g.abs().max()) for g in whole.values()) > 1e-3

@@ -255,10 +255,13 @@ def test_shuffled_advantages_are_the_same_numbers_elsewhere():
     assert plain != control
 
 
-def test_micro_batches_hold_every_row_once_and_rows_of_like_length():
+def test_micro_batches_hold_every_row_once_and_at_most_the_tokens_asked_for():
     rows = make_rows(by_hand(), SETTINGS, RNG).rows
-    batches = micro_batches(rows, most_rows=4, pad_id=99)
-    assert [len(batch.ids_B_T) for batch in batches] == [4, 4, 4, 4, 2]
+    batches = micro_batches(rows, most_tokens=14, pad_id=99)
+    assert [batch.ids_B_T.shape for batch in batches] == [
+        *[(4, 2), (4, 3), (4, 3), (2, 3)],
+        *[(2, 5), (1, 8), (1, 8)],
+    ]
     lengths = [int(n) for batch in batches for n in batch.attention_B_T.sum(1)]
     assert lengths == sorted(len(row.ids_T) for row in rows)
     total = sum(float((b.env_mask_B_T.sum(1) * b.weights_B).sum()) for b in batches)
@@ -267,7 +270,7 @@ def test_micro_batches_hold_every_row_once_and_rows_of_like_length():
 
 def test_padding_is_on_the_right_and_the_context_holds_no_sampled_token():
     rows = found(make_rows(by_hand(), SETTINGS, RNG).rows)
-    (batch,) = micro_batches([rows[0, 0], rows[0, 2]], most_rows=8, pad_id=99)
+    (batch,) = micro_batches([rows[0, 0], rows[0, 2]], most_tokens=16, pad_id=99)
     assert batch.ids_B_T.tolist() == [[12, 13, 14, *[99] * 5], [1, 2, 3, 4, 5, 6, 7, 8]]
     assert batch.attention_B_T.tolist() == [[1, 1, 1, 0, 0, 0, 0, 0], [1] * 8]
     assert batch.context == 2
@@ -385,7 +388,7 @@ def test_the_normaliser_of_dr_grpo_is_independent_of_samples():
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_ranks_share_all_rows_in_equally_many_batches_of_equal_sizes(ranks):
     rows = make_rows(by_hand(), SETTINGS, RNG).rows
-    dealt = [micro_batches(rows, 2, 0, rank=rank, ranks=ranks) for rank in range(ranks)]
+    dealt = [micro_batches(rows, 10, 0, rank=rank, ranks=ranks) for rank in range(ranks)]
     sizes = [[len(batch.weights_B) for batch in batches] for batches in dealt]
     assert sizes == [sizes[0]] * ranks
     placed = [
@@ -394,7 +397,7 @@ def test_ranks_share_all_rows_in_equally_many_batches_of_equal_sizes(ranks):
         for batch in batches
         for place, weight in zip(batch.places_B, batch.weights_B, strict=True)
     ]
-    (alone,) = micro_batches(rows, len(rows), 0)
+    (alone,) = micro_batches(rows, 1000, 0)
     assert sorted(pair for pair in placed if pair[0] >= 0) == list(
         enumerate(alone.weights_B.tolist())
     )
