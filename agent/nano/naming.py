@@ -34,6 +34,7 @@ class NamingLessons:
     """
 
     whole: Mapping[str, str] = {}
+    unseen = ()
 
     def __init__(self, settings: NanoSettings, problems: Sequence[Problem]) -> None:
         self._settings = settings

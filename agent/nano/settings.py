@@ -19,11 +19,14 @@ Keep = Literal["other", "none", "one", "whole"]
 """Lines that a child keeps: hits with the other name, all hits, the first hit, its whole part."""
 
 
-PlanKind = Literal["readers", "children", "pages", "unread"]
-"""How a root has its sentences read: by readers, by children with readers, by itself, or not."""
+PlanKind = Literal["readers", "children", "pages", "names", "recite", "unread"]
+"""Reader of the sentences: readers, children with readers, the root in pages or by names alone.
 
-Size = Literal["1", "2", "4", "8", "12", "24"]
-"""Sentences of a reader's call, or of a page."""
+With `recite` the root writes names of the field from memory, with `unread` it guesses.
+"""
+
+Size = Literal["1", "2", "4", "8", "12", "24", "144"]
+"""Sentences of a reader's call, or of a page; the last is more than an observation shows."""
 
 Most = Literal["8", "16", "all"]
 """Most sentences that are looked at."""
@@ -91,7 +94,14 @@ class ReadingMixture(Settings):
     """Probabilities of the decisions in a demonstration of the world `fields`."""
 
     plan: dict[PlanKind, float] = Field(
-        {"readers": 0.5, "children": 0.15, "pages": 0.2, "unread": 0.15},
+        {
+            "readers": 0.5,
+            "children": 0.15,
+            "pages": 0.15,
+            "names": 0.05,
+            "recite": 0.03,
+            "unread": 0.12,
+        },
         description="shares of the ways to read",
     )
     size: dict[Size, float] = Field(

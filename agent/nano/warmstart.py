@@ -47,10 +47,11 @@ class Lessons(Protocol):
 
     @property
     def whole(self) -> Mapping[str, str]:
-        """Names with a token of their own, and the answer that follows each; "" for untaught ones.
+        """Names with a token of their own, and the answer that follows each; "" without one."""
 
-        No text holds untaught names.
-        """
+    @property
+    def unseen(self) -> Sequence[str]:
+        """Names of `whole` that no text holds."""
 
     @property
     def metrics(self) -> Mapping[str, float]:
@@ -94,7 +95,7 @@ def teach(settings: NanoSettings, lessons: Lessons, on_step: OnNanoStep) -> Taug
     feed = lessons.feed(tokenizer)
     optimizer = make_optimizer(model, settings.embedding_rate)
     vocabulary = tokenizer.get_vocab()
-    unseen = [vocabulary[name] for name, answer in lessons.whole.items() if not answer]
+    unseen = [vocabulary[name] for name in lessons.unseen]
     model.train()
     metrics = dict(lessons.metrics)
     for step in range(1, settings.steps + 1):

@@ -41,6 +41,11 @@ def untaught(size: int) -> frozenset[str]:
     return frozenset(_name(number) for number in range(_UNTAUGHT_EVERY - 1, size, _UNTAUGHT_EVERY))
 
 
+def strangers(size: int) -> tuple[str, ...]:
+    """Names of no field, which `lexicon(size)` does not hold: as many as are untaught, or fewer."""
+    return tuple(_name(number) for number in range(size, min(size + len(untaught(size)), MOST)))
+
+
 def _name(number: int) -> str:
     first = FIRST[number % len(FIRST)]
     second = SECOND[(number + number // len(FIRST)) % len(SECOND)]

@@ -8,13 +8,14 @@ from random import Random
 import pytest
 
 from agent.nano.demonstrations import Conversation
-from agent.nano.reading import BEST, ReadingPlan, ReadingTalks
+from agent.nano.plans import BEST, ReadingPlan, ReadingTalks
 from agent.policies.base import TurnReply, TurnRequest
 from agent.rollouts.engine import play
 from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import Trajectory
 from env.client import Sessions
 from env.problems.fields import BENCHMARK, read_question
+from env.problems.lexicon import untaught
 from env.problems.schema import Problem
 from env.problems.settings import fields_level
 from env.problems.store import ProblemStore
@@ -49,7 +50,7 @@ class PlannedPolicy:
 
     def turn(self, request: TurnRequest) -> str:
         if request.kind == "llm":
-            return self.talks.answer(BENCHMARK.findall(request.messages[-1].content))
+            return self.talks.answer(Random(0), BENCHMARK.findall(request.messages[-1].content))
         if request.key[1]:
             assert [m.model_dump() for m in request.messages] == self.child[:2]
             return self.child[2]["content"]
@@ -110,6 +111,7 @@ def played(
         ReadingPlan("children", 1, None, "field"),
         ReadingPlan("pages", 8, None, "field"),
         ReadingPlan("pages", 24, None, "field"),
+        ReadingPlan("names", 1, None, "field"),
     ],
 )
 def test_each_way_to_read_everything_finds_all_gold(
@@ -131,6 +133,7 @@ def test_each_way_to_read_everything_finds_all_gold(
         ReadingPlan("readers", 4, 8, "field"),
         ReadingPlan("readers", 4, None, "all"),
         ReadingPlan("pages", 4, 16, "first"),
+        ReadingPlan("names", 1, 8, "field"),
     ],
 )
 def test_each_poor_decision_costs(
@@ -140,3 +143,24 @@ def test_each_poor_decision_costs(
     assert episode.metrics is not None
     assert episode.metrics.f1 < 0.6
     assert policy.read == root
+
+
+def test_a_root_answers_with_the_sentences_that_an_observation_shows(
+    sessions: Sessions, problems: list[Problem]
+) -> None:
+    episode, policy, root = played(sessions, problems[1], ReadingPlan("pages", 144, None, "field"))
+    assert "characters cut]" in root[5]["content"]
+    assert policy.read == root
+    assert episode.metrics is not None
+    assert 0 < episode.metrics.recall < 1 == episode.metrics.precision
+
+
+def test_names_from_memory_find_all_gold_but_what_is_never_taught(
+    sessions: Sessions, problems: list[Problem]
+) -> None:
+    episode, _, root = played(sessions, problems[1], ReadingPlan("recite", 1, None, "field"))
+    gold = {span.text for fact in problems[1].evidence for span in fact.spans}
+    left_out = {text for text in gold if BENCHMARK.findall(text)[0] in untaught(512)}
+    assert isinstance(episode.answer, list)
+    assert set(episode.answer) == gold - left_out
+    assert root[-1]["content"].count(" ") > 50

@@ -9,12 +9,13 @@ from random import Random
 import pytest
 from pydantic import ValidationError
 
-from agent.nano.reading import BEST, ReadingLessons, ReadingPlan, ReadingTalks, draw_plan
+from agent.nano.plans import BEST, ReadingPlan, ReadingTalks, draw_plan
+from agent.nano.reading import ReadingLessons
 from agent.nano.settings import ModelSettings, NanoSettings, ReadingMixture
 from agent.nano.tokenizer import render
 from agent.nano.warmstart import Taught, build, teach
 from env.problems.fields import BENCHMARK
-from env.problems.lexicon import FIELDS, lexicon, untaught
+from env.problems.lexicon import FIELDS, lexicon, strangers, untaught
 
 pytestmark = pytest.mark.xdist_group("transformers")  # so that one process imports it
 
@@ -72,7 +73,9 @@ def test_every_name_and_field_is_one_token_wherever_it_is(base: Taught) -> None:
 def test_untaught_names_are_in_no_text_and_their_embeddings_do_not_move(base: Taught) -> None:
     left_out = untaught(512)
     lessons = ReadingLessons(SETTINGS, 512)
-    assert {name for name, answer in lessons.whole.items() if not answer} == left_out
+    assert set(lessons.unseen) == left_out
+    unwired = {name for name, answer in lessons.whole.items() if not answer}
+    assert unwired == left_out | set(strangers(512))
     feed = lessons.feed(base.tokenizer)
     vocabulary = base.tokenizer.get_vocab()
     hidden = {vocabulary[name] for name in left_out}
@@ -111,3 +114,16 @@ def test_the_best_plan_asks_for_four_sentences_of_all() -> None:
     talk = TALKS.root(Random(3), BEST, "Kesrog", "speech", 4)
     assert "s[k:k+4]" in talk[-1]["content"]
     assert "s = s[" not in talk[-1]["content"]
+
+
+def test_strangers_are_shown_with_any_field() -> None:
+    talks = ReadingTalks(512, strangers(512))
+    seen: dict[str, set[str]] = {name: set() for name in strangers(512)}
+    rng = Random(4)
+    for _ in range(400):
+        words = talks.reader(rng, "Kesrog", 8)[-1]["content"].split()
+        for name, field in zip(words[::2], words[1::2], strict=True):
+            assert name in seen or field == lexicon(512)[name]
+            seen.get(name, set()).add(field)
+    assert len(seen) == len(untaught(512))
+    assert min(map(len, seen.values())) >= 2

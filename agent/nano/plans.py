@@ -1,0 +1,184 @@
+"""Demonstrations of the world `fields`: how a root has its sentences read, and what readers answer.
+
+A root searches its method and counts the sentences. Then it
+
+- calls readers,
+- calls children that call readers,
+- prints pages of sentences and reads them itself,
+- prints the names of the benchmarks alone and reads those,
+- writes names of the field from memory,
+- or answers without reading.
+
+A reader repeats the name of each benchmark and says its field, which is knowledge and not text.
+Decisions are drawn separately, so that good ones are frequent alone and rare together.
+
+Sentences are written here and not taken from problems: they hold no untaught name. Strangers are
+names of no lexicon, with another field each time. So an unknown name is answered with any field,
+and the reward can teach the right one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+from agent.nano.demonstrations import Conversation
+from agent.nano.settings import Kept, PlanKind, ReadingMixture
+from agent.nano.strategies import block, pick
+from env import prompts
+from env.problems.fields import QUESTIONS
+from env.problems.lexicon import FIELDS, lexicon, untaught
+from env.problems.names import FACTS, SCORES
+from env.problems.settings import HITS
+from env.settings import LimitSettings
+
+_LIMITS = LimitSettings()
+"""Compact prompts name no limit. `observation_chars` cuts what is printed."""
+
+_SEARCH = 's = sum(search(context, "{method}").values(), [])\nprint(len(s))'
+_READERS = """\
+p = ["\\n".join(s[k:k+{size}]) for k in range(0, len(s), {size})]
+r = " ".join(llm_query_batched(p)).split()
+"""
+_CHILDREN = """\
+p = list(context.values())
+FINAL(rlm_query_batched(["{method} on {field}"] * len(p), p))"""
+_PAGE = 'print("\\n".join(q[:{size}]), len(q[{size}:]))\nq = q[{size}:]'
+_NAMES = 'print(*sorted({w.strip(".,") for t in s for w in t.split() if w[3:4] == "a"}))'
+
+
+@dataclass(frozen=True)
+class ReadingPlan:
+    """Decisions of a root."""
+
+    kind: PlanKind
+    size: int
+    """Sentences of a reader's call, or of a page."""
+    most: int | None
+    """Most sentences that are looked at; None for all."""
+    keep: Kept
+
+
+BEST = ReadingPlan("readers", 4, None, "field")
+
+
+def draw_plan(rng: Random, mixture: ReadingMixture) -> ReadingPlan:
+    """Draw a root's decisions."""
+    most = pick(rng, mixture.most)
+    kind = pick(rng, mixture.plan)
+    return ReadingPlan(
+        kind=kind,
+        size=int(pick(rng, mixture.page if kind == "pages" else mixture.size)),
+        most=None if most == "all" else int(most),
+        keep=pick(rng, mixture.keep),
+    )
+
+
+def sentences_on(rng: Random, method: str, benchmarks: Sequence[str]) -> list[str]:
+    """A sentence on each benchmark, with a random wording and score."""
+    return [rng.choice(FACTS).format(x=method, y=name, n=rng.choice(SCORES)) for name in benchmarks]
+
+
+def reader_talk(sentences: Sequence[str], answer: str) -> Conversation:
+    """Conversation of a reader of these sentences."""
+    opening = prompts.llm_messages("compact", "\n".join(sentences))
+    return [*(m.model_dump() for m in opening), _written(answer)]
+
+
+class ReadingTalks:
+    """Conversations about sentences with the taught names of a lexicon.
+
+    Args:
+        size: names of the lexicon.
+        others: names of no lexicon, which are shown as often.
+    """
+
+    def __init__(self, size: int, others: Sequence[str] = ()) -> None:
+        self.fields = lexicon(size)
+        self.taught = sorted(set(self.fields) - untaught(size))
+        self.shown = [*self.taught, *others]
+
+    def answer(self, rng: Random, benchmarks: Sequence[str]) -> str:
+        """Right answer of a reader; a stranger has any field."""
+        known = (self.fields.get(name) or rng.choice(FIELDS) for name in benchmarks)
+        return "".join(f"{name} {field} " for name, field in zip(benchmarks, known, strict=True))
+
+    def sentences(self, rng: Random, method: str, count: int) -> list[tuple[str, str]]:
+        """Benchmarks and sentences about a method."""
+        benchmarks = rng.sample(self.shown, count)
+        return list(zip(benchmarks, sentences_on(rng, method, benchmarks), strict=True))
+
+    def reader(self, rng: Random, method: str, count: int) -> Conversation:
+        """Conversation of a reader of `count` sentences."""
+        hits = self.sentences(rng, method, count)
+        return reader_talk([text for _, text in hits], self.answer(rng, [name for name, _ in hits]))
+
+    def child(self, method: str, field: str, keep: Kept) -> Conversation:
+        """Conversation of a child that has one paper read."""
+        opening = prompts.child_messages("compact", _LIMITS, 0, f"{method} on {field}", "")
+        asked = 'r = llm_query("\\n".join(s)).split()\n' if keep == "field" else ""
+        code = f's = search(context, "{method}")\n{asked}{_ending(keep, field)}'
+        return [*(m.model_dump() for m in opening), _written(block(code))]
+
+    def root(
+        self, rng: Random, plan: ReadingPlan, method: str, field: str, papers: int
+    ) -> Conversation:
+        """Conversation of a root."""
+        question = rng.choice(QUESTIONS).format(x=method, f=field)
+        opening = prompts.root_messages("compact", _LIMITS, 0, question, papers, False)
+        count = HITS * papers
+        talk = [
+            *(m.model_dump() for m in opening),
+            _written(block(_SEARCH.format(method=method))),
+            _printed(str(count), ["s"]),
+        ]
+        first = "" if plan.most is None else f"s = s[:{plan.most}]\n"
+        if plan.kind == "unread":
+            guess = f'FINAL([t for t in s if "{field}" in t])'
+            ending = guess if plan.keep == "field" else _ending(plan.keep, field)
+            return [*talk, _written(block(ending))]
+        if plan.kind == "children":
+            return [*talk, _written(block(_CHILDREN.format(method=method, field=field)))]
+        ending = _ending(plan.keep, field)
+        if plan.kind == "readers":
+            return [*talk, _written(block(first + _READERS.format(size=plan.size) + ending))]
+        if plan.kind == "recite":
+            listed = " ".join(name for name in self.taught if self.fields[name] == field)
+            code = f'FINAL([t for t in s for n in "{listed}".split() if n in t])'
+            return [*talk, _written(block(code))]
+        hits = self.sentences(rng, method, min(count, plan.most or count))
+        if plan.kind == "names":
+            printed = sorted(name for name, _ in hits)
+            talk += [_written(block(first + _NAMES)), _printed(" ".join(printed), [])]
+            code = f'r = "{self.answer(rng, printed)}".split()\n'
+            return [*talk, _written(block(code + ending))]
+        code, new = f"{first}q, r = s, []\n", ["q", "r"]
+        for at in range(0, len(hits), plan.size):
+            page, left = hits[at : at + plan.size], max(0, len(hits) - at - plan.size)
+            text = "\n".join(sentence for _, sentence in page)
+            whole = text[: _LIMITS.observation_chars]
+            page = [(name, sentence) for name, sentence in page if sentence in whole]
+            talk += [
+                _written(block(code + _PAGE.format(size=plan.size))),
+                _printed(f"{text} {left}", new),
+            ]
+            code, new = f'r += "{self.answer(rng, [name for name, _ in page])}".split()\n', []
+        return [*talk, _written(block(code + ending))]
+
+
+def _ending(keep: Kept, field: str) -> str:
+    """Code that answers with some of the sentences `s`, by the readers' words `r`."""
+    fitting = f'FINAL([t for t in s for n, f in zip(r, r[1:]) if f == "{field}" and n in t])'
+    return {"field": fitting, "all": "FINAL(s)", "first": "FINAL(s[:1])"}[keep]
+
+
+def _written(text: str) -> dict[str, str]:
+    return {"role": "assistant", "content": text}
+
+
+def _printed(text: str, new: Sequence[str]) -> dict[str, str]:
+    limit = _LIMITS.observation_chars
+    shown, cut = text[:limit], max(0, len(text) + 1 - limit)
+    message = prompts.cell_message(f"{shown}\n" if not cut else shown, cut, new, "", _LIMITS)
+    return {"role": "user", "content": message}
