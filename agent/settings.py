@@ -28,6 +28,9 @@ class GenerationSettings(Settings):
     max_turn_tokens: int = Field(96, ge=8, le=8192, description="new tokens of one turn")
     max_frame_tokens: int = Field(512, ge=64, description="tokens of one frame's conversation")
     batch_frames: int = Field(64, ge=1, le=4096, description="frames decoded together")
+    forget_turns: bool = Field(
+        False, description="a turn reads the frame's first and newest messages, not those between"
+    )
 
 
 class LoraSettings(Settings):

@@ -17,6 +17,7 @@ from agent.errors import PolicyError
 from agent.policies.base import FrameKey, TurnReply, TurnRequest
 from agent.policies.chat_template import ChatFormat
 from agent.settings import GenerationSettings
+from env.models import Message
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -117,6 +118,8 @@ class _Frame:
     cached: int = 0
     full: bool = False
     """Whether the frame has no room for another turn."""
+    opening: Sequence[Message] = ()
+    """First messages, kept if turns are forgotten."""
 
 
 class TransformersPolicy:
@@ -187,8 +190,8 @@ class TransformersPolicy:
                 for start in range(0, len(rows), size):
                     part = rows[start : start + size]
                     for row in sample(self.model, self._shape, part, self._stop_ids, temperature):
-                        key = requests[row.place].key
-                        yield row.place, self._reply(key, prompts[row.place], row)
+                        request, prompt = requests[row.place], prompts[row.place]
+                        yield row.place, self._reply(request, prompt, row)
         finally:
             self.model.train(training)
         self._bound_caches()
@@ -198,8 +201,12 @@ class TransformersPolicy:
         from agent.policies.sampling import SampledTurn
 
         if request.first:
-            frame = self._frames[request.key] = _Frame()
+            frame = self._frames[request.key] = _Frame(opening=request.messages)
             prompt = self.chat.first(request.messages)
+        elif request.key in self._frames and self.settings.forget_turns:
+            opening = self._frames[request.key].opening
+            frame = self._frames[request.key] = _Frame(opening=opening)
+            prompt = self.chat.first(joined(opening, request.messages))
         elif request.key in self._frames:
             frame = self._frames[request.key]
             ended = bool(frame.ids) and frame.ids[-1] == self.chat.end_of_turn
@@ -223,9 +230,9 @@ class TransformersPolicy:
         )
         return prompt, row
 
-    def _reply(self, key: FrameKey, prompt: list[int], row: SampledTurn) -> TurnReply:
+    def _reply(self, request: TurnRequest, prompt: list[int], row: SampledTurn) -> TurnReply:
         """Store a sampled row in its frame and return the reply."""
-        frame = self._frames[key]
+        frame = self._frames[request.key]
         frame.ids += row.sampled
         frame.past, frame.cached = row.past, row.cached
         return TurnReply(
@@ -234,6 +241,7 @@ class TransformersPolicy:
             prompt_ids=prompt,
             sampled_ids=row.sampled,
             logprobs=row.logprobs,
+            anew=self.settings.forget_turns and not request.first,
         )
 
     def release(self, keys: Iterable[FrameKey]) -> None:
@@ -248,6 +256,13 @@ class TransformersPolicy:
                 return
             kept -= frame.cached
             frame.past, frame.cached = None, 0
+
+
+def joined(opening: Sequence[Message], newest: Sequence[Message]) -> list[Message]:
+    """First messages of a frame whose last one also has the newest messages."""
+    *before, last = opening
+    text = "\n\n".join(message.content for message in (last, *newest))
+    return [*before, Message(role=last.role, content=text)]
 
 
 def _stop_ids(model: Any) -> frozenset[int]:

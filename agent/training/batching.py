@@ -1,8 +1,8 @@
-"""Conversion of groups of trajectories to rows for the loss, one row per frame.
+"""Conversion of groups of trajectories to rows for the loss, one row per conversation.
 
-Pure numpy. A row has a frame's conversation as token ids, a mask of the sampled tokens, the
-frame's weight and the advantage of its root. Weights and advantages come from `advantages.py`; a
-child without an answer gets min(advantage, 0).
+Pure numpy. A frame is one conversation, or one for each turn that forgot the earlier ones. A row
+has its token ids, a mask of the sampled tokens, the frame's weight and the advantage of its root.
+Weights and advantages come from `advantages.py`; a child without an answer gets min(advantage, 0).
 
 The weight multiplies a row's whole token loss. The step's summed loss is divided once, by
 `Rows.normaliser`, which depends on all rows. So the cut into micro-batches has no effect.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Literal
 
 import numpy as np
@@ -37,7 +37,7 @@ Fate = Literal["trained", "void", "cut"]
 
 @dataclass(frozen=True)
 class LossRow:
-    """A frame as the loss sees it. T: tokens of its conversation."""
+    """A conversation of a frame as the loss sees it. T: its tokens."""
 
     tree: int
     """Index of the episode in the step, over all groups."""
@@ -177,21 +177,27 @@ def _tree_rows(
             continue
         # A turn that overspent the budget stays in the loss, even one that a token limit cut.
         masked = settings.mask_truncated and frame.stop_reason != "overspent"
-        row = _frame_row(index, frame, masked)
-        if void or frame.stop_reason in CUT or not row.tokens:
-            row = replace(row, fate="void" if void else "cut")
-        else:
-            row = replace(row, weight=weights[number])
         inherited = advantage + own.get(number, 0.0)
         # A child without an answer is never rewarded for the answers of others.
         if frame.parent is not None and frame.stop_reason != "final":
             inherited = min(inherited, 0.0)
-        rows.append(replace(row, advantage=inherited))
+        for turns in _conversations(frame):
+            row = replace(_row(index, frame, turns, masked), advantage=inherited)
+            if void or frame.stop_reason in CUT or not row.tokens:
+                rows.append(replace(row, fate="void" if void else "cut"))
+            else:
+                rows.append(replace(row, weight=weights[number]))
     return rows
 
 
-def _frame_row(tree: int, frame: FrameRecord, mask_truncated: bool) -> LossRow:
-    """Concatenate the tokens of a frame's turns; `mask_truncated` masks truncated turns.
+def _conversations(frame: FrameRecord) -> list[range]:
+    """Numbers of the turns of each conversation of a frame."""
+    starts = [n for n, turn in enumerate(frame.turns) if n == 0 or turn.anew]
+    return [range(a, b) for a, b in pairwise([*starts, len(frame.turns)])]
+
+
+def _row(tree: int, frame: FrameRecord, turns: range, mask_truncated: bool) -> LossRow:
+    """Concatenate the tokens of these turns of a frame; `mask_truncated` masks truncated turns.
 
     Raises:
         ValueError: the numbers of tokens and log-probabilities differ, or a first turn has no
@@ -200,7 +206,8 @@ def _frame_row(tree: int, frame: FrameRecord, mask_truncated: bool) -> LossRow:
     ids: list[int] = []
     mask: list[bool] = []
     logprobs: list[float] = []
-    for number, turn in enumerate(frame.turns):
+    for number in turns:
+        turn = frame.turns[number]
         where = f"episode {tree}, frame {frame.frame}, turn {number}"
         if len(turn.sampled_ids) != len(turn.logprobs):
             raise ValueError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -195,6 +196,17 @@ def test_only_new_tokens_are_read_on_a_follow_up():
     reply = policy.act([request(0, 1, "more")])[0]
     hook.remove()
     assert max(widths) <= len(reply.prompt_ids) + 1
+
+
+def test_a_turn_that_forgets_reads_the_first_and_the_newest_messages():
+    policy = TransformersPolicy(tiny(), byte_tokenizer(), settings(forget_turns=True))
+    asked = [request(0, turn, text) for turn, text in enumerate(["question", "one", "two"])]
+    first, second, third = (policy.act([one])[0] for one in asked)
+    assert [reply.anew for reply in (first, second, third)] == [False, True, True]
+    alone = [request(1, 0, "question\n\ntwo")]
+    (fresh,) = policy.act([replace(one, seed=asked[2].seed) for one in alone])
+    assert third.prompt_ids == fresh.prompt_ids
+    assert third.sampled_ids == fresh.sampled_ids
 
 
 def test_ids_of_a_conversation_are_the_template_rendered_whole():
