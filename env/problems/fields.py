@@ -6,7 +6,7 @@ lexicon alone says which benchmark belongs to which field, and no paper does.
 Each paper has three sentences of an asked method, its candidates, and some of other methods. The
 candidates of the field are gold. They are drawn, written and placed as all others are: each with
 a benchmark that the method has nowhere else, in a random paper. Splits share no method, but they
-share the lexicon, since it is knowledge and not text.
+share the lexicon, since it is knowledge and not text. A twentieth of it is in no training problem.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from random import Random
 
-from env.problems.lexicon import FIELDS, lexicon
+from env.problems.lexicon import FIELDS, lexicon, trained_names, untrained
 from env.problems.names import COMMON, FACTS, NAMES, RESERVED, SCORES, TITLE
 from env.problems.schema import Fact, Paper, Problem, Span, Split, make_collection, make_paper
 from env.problems.settings import FILLER_NAMES, HITS, SyntheticSettings, gold_sentences
@@ -50,6 +50,7 @@ BENCHMARK = re.compile(r"\b[A-Z][a-z]{2}a[a-z]{3}\b")
 
 field_of_benchmark = cache(lexicon)
 """Field of each benchmark of a lexicon of this size; never change it."""
+_untrained = cache(untrained)
 
 
 def read_question(question: str) -> tuple[str, str]:
@@ -117,6 +118,9 @@ def fault(problem: Problem, size: int, labels: bool) -> str | None:
         return str(error)
     if method not in METHODS[problem.split]:
         return f"{method} is a method of another split than {problem.split}"
+    hidden = _untrained(size) if problem.split == "train" else ()
+    if named := sorted(name for name in hidden if any(name in p.text for p in problem.papers)):
+        return f"{named[0]} is a benchmark of no training problem"
     hits = Counter(span.paper_id for span in problem.candidates)
     if problem.candidates != sentences_with(method, problem.papers) or any(
         hits[paper.paper_id] != HITS for paper in problem.papers
@@ -142,6 +146,8 @@ def write_collection(
     rng = Random(f"{settings.seed}/fields/{split}/{difficulty}/{number}")
     level = settings.levels[difficulty]
     known = field_of_benchmark(settings.lexicon)
+    if split == "train":
+        known = trained_names(settings.lexicon)
     asked = settings.questions_per_collection
     chosen = rng.sample(METHODS[split], asked + FILLER_NAMES)
     topics = [(method, rng.choice(FIELDS)) for method in chosen[:asked]]

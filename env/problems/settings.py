@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Literal, get_args
 
 from pydantic import Field, model_validator
 
-from env.problems.lexicon import FIELDS
+from env.problems.lexicon import FIELDS, trained_names
 from env.problems.lexicon import MOST as MOST_BENCHMARKS
 from env.problems.schema import Split
 from env.settings import Settings
@@ -139,6 +140,8 @@ class SyntheticSettings(Settings):
                 f"held_out {self.held_out:g}: the test split of the world `fields` shares no "
                 "method with the others; set it to 1"
             )
+        counts = Counter(trained_names(self.lexicon).values())  # by field
+        fewest, most = min(counts.values()), max(counts.values())
         for name, level in self.levels.items():
             right = fields_level(level.papers)
             if (level.max_gold, level.distractors) != (right.max_gold, right.distractors):
@@ -147,7 +150,7 @@ class SyntheticSettings(Settings):
                     f"{HITS * level.papers} sentences of a method; set max_gold {right.max_gold} "
                     f"and distractors {right.distractors}"
                 )
-            if HITS * level.papers > self.lexicon:
+            if right.max_gold > fewest or right.distractors > counts.total() - most:
                 raise ValueError(
                     f"level {name!r}: a method has {HITS * level.papers} sentences, each with "
                     f"another benchmark; raise lexicon {self.lexicon} or lower papers"

@@ -20,7 +20,8 @@ from pydantic import ValidationError
 from agent.policies import baselines
 from env.models import ProblemCard
 from env.problems import fields
-from env.problems.lexicon import FIELDS, lexicon
+from env.problems.fields import BENCHMARK
+from env.problems.lexicon import FIELDS, lexicon, untrained
 from env.problems.names import NAMES, RESERVED
 from env.problems.schema import CANDIDATES, COLUMNS, Problem, Span, from_row, to_row
 from env.problems.settings import LevelSettings, SyntheticSettings, fields_level
@@ -324,3 +325,23 @@ def test_audit_refuses_printed_fields_in_a_run_that_claims_to_be_without(params:
     audit.check_reading(generate(labelled), labelled, 0.35)
     with pytest.raises(StageError, match=r"F1 1\.00 at easy, above audit\.max_search 0\.35"):
         audit.check_reading(generate(labelled), plain, 0.35)
+
+
+def test_no_training_problem_names_a_benchmark_that_is_kept_from_it() -> None:
+    hidden = untrained(512)
+    shown = {name for p in many() for paper in p.papers for name in BENCHMARK.findall(paper.text)}
+    assert len(shown) > 450
+    assert not shown & hidden
+    held_out = {
+        n for p in world(collections=60) for s in p.candidates for n in BENCHMARK.findall(s.text)
+    }
+    assert len(held_out & hidden) > 20
+
+    problem = many()[0]
+    name = BENCHMARK.findall(problem.papers[0].text)[0]
+    other = next(one for one in sorted(hidden))
+    papers = tuple(
+        p.model_copy(update={"text": p.text.replace(name, other)}) for p in problem.papers
+    )
+    found = fields.fault(problem.model_copy(update={"papers": papers}), 512, labels=False)
+    assert found == f"{other} is a benchmark of no training problem"

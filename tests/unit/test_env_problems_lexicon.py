@@ -8,7 +8,7 @@ from itertools import combinations
 import pytest
 
 from env.problems import names
-from env.problems.lexicon import FIELDS, MOST, lexicon, untaught
+from env.problems.lexicon import FIELDS, MOST, lexicon, trained_names, untaught, untrained
 
 
 def test_names_are_distinct_and_no_methods() -> None:
@@ -48,3 +48,10 @@ def test_a_syllable_says_nothing_about_the_field() -> None:
 def test_a_size_that_cannot_be_had_is_refused(size: int) -> None:
     with pytest.raises(ValueError, match="a multiple of 8"):
         lexicon(size)
+
+
+def test_training_problems_hold_most_untaught_names_but_not_all() -> None:
+    hidden, left_out = untrained(512), untaught(512)
+    assert hidden < left_out
+    assert 20 <= len(hidden) < len(left_out) / 2
+    assert trained_names(512) == {n: f for n, f in lexicon(512).items() if n not in hidden}
