@@ -13,8 +13,8 @@ A reader repeats the name of each benchmark and says its field, which is knowled
 Decisions are drawn separately, so that good ones are frequent alone and rare together.
 
 Sentences are written here and not taken from problems: they hold no untaught name. Strangers are
-names of no lexicon, with another field each time. So an unknown name is answered with any field,
-and the reward can teach the right one.
+names of no lexicon. A reader says that it does not know them, or guesses any field. So the base
+guesses untaught names half of the time, and the reward can teach it not to.
 """
 
 from __future__ import annotations
@@ -36,6 +36,10 @@ from env.settings import LimitSettings
 _LIMITS = LimitSettings()
 """Compact prompts name no limit. `observation_chars` cuts what is printed."""
 
+UNKNOWN = "unknown"
+"""Word of a reader for a field that it does not know."""
+_HONEST = 0.5
+"""Share of the strangers that are answered with this word."""
 _SEARCH = 's = sum(search(context, "{method}").values(), [])\nprint(len(s))'
 _READERS = """\
 p = ["\\n".join(s[k:k+{size}]) for k in range(0, len(s), {size})]
@@ -100,9 +104,9 @@ class ReadingTalks:
         self.shown = [*self.taught, *others]
 
     def answer(self, rng: Random, benchmarks: Sequence[str]) -> str:
-        """Right answer of a reader; a stranger has any field."""
-        known = (self.fields.get(name) or rng.choice(FIELDS) for name in benchmarks)
-        return "".join(f"{name} {field} " for name, field in zip(benchmarks, known, strict=True))
+        """Answer of a reader: right where it knows the name."""
+        fields = (self.fields.get(name) or _guess(rng) for name in benchmarks)
+        return "".join(f"{name} {field} " for name, field in zip(benchmarks, fields, strict=True))
 
     def sentences(self, rng: Random, method: str, count: int) -> list[tuple[str, str]]:
         """Benchmarks and sentences about a method."""
@@ -165,6 +169,11 @@ class ReadingTalks:
             ]
             code, new = f'r += "{self.answer(rng, [name for name, _ in page])}".split()\n', []
         return [*talk, _written(block(code + ending))]
+
+
+def _guess(rng: Random) -> str:
+    """Answer about a stranger."""
+    return UNKNOWN if rng.random() < _HONEST else rng.choice(FIELDS)
 
 
 def _ending(keep: Kept, field: str) -> str:

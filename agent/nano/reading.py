@@ -11,7 +11,7 @@ import torch
 
 from agent.nano.demonstrations import Conversation
 from agent.nano.examples import Encoder, Example, ExampleBatch, batches, collate, noisy
-from agent.nano.plans import BEST, ReadingTalks, draw_plan
+from agent.nano.plans import BEST, UNKNOWN, ReadingTalks, draw_plan
 from agent.nano.settings import NanoSettings
 from agent.nano.slips import with_slip
 from agent.nano.strategies import pick
@@ -95,7 +95,7 @@ class ReadingLessons:
                 for name in self.whole:
                     text = text.replace(name, "")
                 yield text
-        for field in FIELDS:  # a field is one token wherever it is
+        for field in (*FIELDS, UNKNOWN):  # one token wherever it is
             yield from [field, f" {field}", f"{field} ", f" {field} "] * 20
 
     def feed(self, tokenizer: PreTrainedTokenizerFast) -> Iterator[ExampleBatch]:

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 from pydantic import ValidationError
 
-from agent.nano.plans import BEST, ReadingPlan, ReadingTalks, draw_plan
+from agent.nano.plans import BEST, UNKNOWN, ReadingPlan, ReadingTalks, draw_plan
 from agent.nano.reading import ReadingLessons
 from agent.nano.settings import ModelSettings, NanoSettings, ReadingMixture
 from agent.nano.tokenizer import render
@@ -116,14 +116,17 @@ def test_the_best_plan_asks_for_four_sentences_of_all() -> None:
     assert "s = s[" not in talk[-1]["content"]
 
 
-def test_strangers_are_shown_with_any_field() -> None:
+def test_readers_say_that_they_do_not_know_a_stranger_or_guess() -> None:
     talks = ReadingTalks(512, strangers(512))
-    seen: dict[str, set[str]] = {name: set() for name in strangers(512)}
+    seen: dict[str, Counter[str]] = {name: Counter() for name in strangers(512)}
     rng = Random(4)
-    for _ in range(400):
+    for _ in range(1200):
         words = talks.reader(rng, "Kesrog", 8)[-1]["content"].split()
         for name, field in zip(words[::2], words[1::2], strict=True):
             assert name in seen or field == lexicon(512)[name]
-            seen.get(name, set()).add(field)
+            seen.get(name, Counter())[field] += 1
     assert len(seen) == len(untaught(512))
+    total = sum(seen.values(), Counter())
+    assert set(total) == {*FIELDS, UNKNOWN}
+    assert 0.4 < total[UNKNOWN] / total.total() < 0.6
     assert min(map(len, seen.values())) >= 2
