@@ -27,6 +27,7 @@ from agent.nano.demonstrations import Conversation
 from agent.nano.settings import Kept, PlanKind, ReadingMixture
 from agent.nano.strategies import block, pick
 from env import prompts
+from env.models import Message
 from env.problems.fields import QUESTIONS
 from env.problems.lexicon import FIELDS, lexicon, untaught
 from env.problems.names import FACTS, SCORES
@@ -40,6 +41,8 @@ UNKNOWN = "unknown"
 """Word of a reader for a field that it does not know."""
 _HONEST = 0.5
 """Share of the strangers that are answered with this word."""
+_BUDGETS = (300, 6000)
+"""Tokens of the budgets that questions name; no root here uses them up."""
 _SEARCH = 's = sum(search(context, "{method}").values(), [])\nprint(len(s))'
 _READERS = """\
 p = ["\\n".join(s[k:k+{size}]) for k in range(0, len(s), {size})]
@@ -62,6 +65,8 @@ class ReadingPlan:
     most: int | None
     """Most sentences that are looked at; None for all."""
     keep: Kept
+    budget: int | None = None
+    """Tokens of the tree, as the question names them."""
 
 
 BEST = ReadingPlan("readers", 4, None, "field")
@@ -76,12 +81,23 @@ def draw_plan(rng: Random, mixture: ReadingMixture) -> ReadingPlan:
         size=int(pick(rng, mixture.page if kind == "pages" else mixture.size)),
         most=None if most == "all" else int(most),
         keep=pick(rng, mixture.keep),
+        budget=rng.randrange(*_BUDGETS) if rng.random() < mixture.budget else None,
     )
 
 
 def sentences_on(rng: Random, method: str, benchmarks: Sequence[str]) -> list[str]:
     """A sentence on each benchmark, with a random wording and score."""
     return [rng.choice(FACTS).format(x=method, y=name, n=rng.choice(SCORES)) for name in benchmarks]
+
+
+def forgetful(talk: Conversation) -> list[Conversation]:
+    """Each turn of a root's conversation, without the turns before it."""
+    opening = [Message.model_validate(message) for message in talk[:2]]
+    newest = [[], *([Message.model_validate(message)] for message in talk[3::2])]
+    return [
+        [*(m.model_dump() for m in prompts.joined(opening, messages)), turn]
+        for messages, turn in zip(newest, talk[2::2], strict=True)
+    ]
 
 
 def reader_talk(sentences: Sequence[str], answer: str) -> Conversation:
@@ -130,7 +146,9 @@ class ReadingTalks:
     ) -> Conversation:
         """Conversation of a root."""
         question = rng.choice(QUESTIONS).format(x=method, f=field)
-        opening = prompts.root_messages("compact", _LIMITS, 0, question, papers, False)
+        opening = prompts.root_messages(
+            "compact", _LIMITS, 0, question, papers, False, budget=plan.budget
+        )
         count = HITS * papers
         talk = [
             *(m.model_dump() for m in opening),

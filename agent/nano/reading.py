@@ -11,7 +11,7 @@ import torch
 
 from agent.nano.demonstrations import Conversation
 from agent.nano.examples import Encoder, Example, ExampleBatch, batches, collate, noisy
-from agent.nano.plans import BEST, UNKNOWN, ReadingTalks, draw_plan
+from agent.nano.plans import BEST, UNKNOWN, ReadingTalks, draw_plan, forgetful
 from agent.nano.settings import NanoSettings
 from agent.nano.slips import with_slip
 from agent.nano.strategies import pick
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 LENGTHS = (1, 2, 4, 8, 16, 24)
 """Sentences of a reader, from the first lesson to the last."""
 _PAPERS = (4, 8, 16)
+_MANY, _USUAL = (32, 48), 512
+"""Further numbers of papers of a model with more positions than this."""
 MOST_SENTENCES = HITS * max(_PAPERS)
 """Sentences of a demonstration, each with another name."""
 _POOL = 200
@@ -77,6 +79,7 @@ class ReadingLessons:
         self._settings = settings
         self._talks = ReadingTalks(size, strangers(size))
         self._known = ReadingTalks(size)
+        self._papers = (*_PAPERS, *(_MANY if settings.model.context > _USUAL else ()))
         fields, taught = self._talks.fields, self._talks.taught
         self.whole = dict.fromkeys([*fields, *strangers(size)], "")
         self.whole |= {name: f" {fields[name]} " for name in taught}
@@ -139,7 +142,11 @@ class ReadingLessons:
         for _ in range(count):
             method, field = rng.choice(names.COMMON), rng.choice(FIELDS)
             plan = draw_plan(rng, mixture)
-            yield self._talks.root(rng, plan, method, field, rng.choice(_PAPERS))
+            root = self._talks.root(rng, plan, method, field, rng.choice(self._papers))
+            if plan.kind == "pages" and rng.random() < mixture.forgetful:
+                yield from forgetful(root)
+            else:
+                yield root
             if plan.kind == "children":
                 yield self._talks.child(method, field, pick(rng, mixture.keep))
 

@@ -118,6 +118,11 @@ class ReadingMixture(Settings):
         {"field": 0.7, "all": 0.2, "first": 0.1}, description="shares of the sentences kept"
     )
 
+    forgetful: float = Field(
+        0.3, ge=0, le=1, description="pages whose turns do not show the earlier ones"
+    )
+    budget: float = Field(0.2, ge=0, le=1, description="questions that name a budget of tokens")
+
     @model_validator(mode="after")
     def _shares(self) -> ReadingMixture:
         check_shares(self, ("plan", "size", "page", "most", "keep"))

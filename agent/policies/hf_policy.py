@@ -17,6 +17,7 @@ from agent.errors import PolicyError
 from agent.policies.base import FrameKey, TurnReply, TurnRequest
 from agent.policies.chat_template import ChatFormat
 from agent.settings import GenerationSettings
+from env import prompts
 from env.models import Message
 
 if TYPE_CHECKING:
@@ -206,7 +207,7 @@ class TransformersPolicy:
         elif request.key in self._frames and self.settings.forget_turns:
             opening = self._frames[request.key].opening
             frame = self._frames[request.key] = _Frame(opening=opening)
-            prompt = self.chat.first(joined(opening, request.messages))
+            prompt = self.chat.first(prompts.joined(opening, request.messages))
         elif request.key in self._frames:
             frame = self._frames[request.key]
             ended = bool(frame.ids) and frame.ids[-1] == self.chat.end_of_turn
@@ -256,13 +257,6 @@ class TransformersPolicy:
                 return
             kept -= frame.cached
             frame.past, frame.cached = None, 0
-
-
-def joined(opening: Sequence[Message], newest: Sequence[Message]) -> list[Message]:
-    """First messages of a frame whose last one also has the newest messages."""
-    *before, last = opening
-    text = "\n\n".join(message.content for message in (last, *newest))
-    return [*before, Message(role=last.role, content=text)]
 
 
 def _stop_ids(model: Any) -> frozenset[int]:
