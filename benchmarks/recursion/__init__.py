@@ -1,0 +1,1 @@
+"""Comparison of a recursive policy with agents without children."""

@@ -1,0 +1,252 @@
+"""Compare a recursive policy with agents without children: `python -m benchmarks.recursion`.
+
+Every arm (`arms.py`) is trained from one base, with the same data and the same number of episodes.
+The first seed is trained at two learning rates; the better one on validation problems is the arm's.
+As a ceiling, bases that show the arm's best plan alone answer too. Then all answer test problems
+over 2 to 48 papers, and readers are asked for each kind of name. In the control, fields are
+printed, and the arms are trained once more.
+
+Each result is appended to results.jsonl in the work folder at once, and what is there is not done
+again. Draws the figure, and prints the tables for docs/experiments.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from benchmarks.ablation import SOURCE, run_stages, score, train
+from benchmarks.fields import PAPERS
+from benchmarks.recursion import figure, measure
+from benchmarks.recursion.arms import ARMS, CONTROLLED
+from tasks.config import Params, resolve
+from tasks.train import BASE, RESULT
+
+RATES = (2e-3, 4e-3)
+BUDGETS = (0.25, 0.5, 1.0, 2.0, 4.0)
+"""Tokens of a tree, as multiples of the expert's."""
+BUDGETED = 16
+"""Papers of the problems with a budget."""
+CONTROL = "prepare.synthetic.labels=true"
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the comparison works."""
+
+    work: Path
+    steps: int
+    problems: int
+    validation: int
+
+    @property
+    def results(self) -> Path:
+        """File of the results, one a line."""
+        return self.work / "results.jsonl"
+
+    def known(self) -> list[Row]:
+        """Results so far."""
+        if not self.results.exists():
+            return []
+        return [json.loads(line) for line in self.results.read_text().splitlines()]
+
+    def has(self, **key: Any) -> Row | None:
+        """The result with these values, if it is known."""
+        for row in self.known():
+            if all(row[name] == value for name, value in key.items()):
+                return row
+        return None
+
+    def add(self, row: Row) -> None:
+        """Append a result."""
+        with self.results.open("a") as stream:
+            stream.write(json.dumps(row) + "\n")
+        print(f"{time.strftime('%H:%M')} {figure.summary(row)}", file=sys.stderr, flush=True)
+
+
+def base(place: Place, name: str, seed: int, sets: Sequence[str]) -> Path:
+    """Folder with data and a base of these settings; made if it is missing.
+
+    Args:
+        place: where to work.
+        name: of the base.
+        seed: seed of its weights and lessons.
+        sets: settings of the base.
+    """
+    root = _root(place, name, seed)
+    if not (root / BASE).is_dir():
+        run_stages(root, [*sets, f"warmstart.nano.seed={seed}"], ["prepare", "warmstart"])
+    return root
+
+
+def controlled(place: Place, shared: Path, seed: int) -> Path:
+    """Folder with a base's weights and data with printed fields; made if it is missing."""
+    root = _root(place, f"{shared.name}-control", seed)
+    if not (root / BASE).is_dir():
+        run_stages(root, [CONTROL], ["prepare"])
+        shutil.copytree(shared / BASE, root / BASE)
+    return root
+
+
+def _root(place: Place, name: str, seed: int) -> Path:
+    root = place.work / f"seed-{seed}" / name
+    root.mkdir(parents=True, exist_ok=True)
+    for linked in ("params.yaml", "profiles"):
+        if not (root / linked).exists():
+            (root / linked).symlink_to(SOURCE / linked)
+    return root
+
+
+def trained(place: Place, arm: str, seed: int, rate: float, control: bool) -> None:
+    """Train an arm and measure it, unless its result is known."""
+    key: Row = {
+        "what": "control" if control else "trained",
+        "arm": arm,
+        "seed": seed,
+        "rate": rate,
+        "steps": place.steps,
+    }
+    if place.has(**key):
+        return
+    chosen = ARMS[arm]
+    data = [CONTROL] if control else []
+    root = base(place, "large" if chosen.base else "shared", seed, chosen.base)
+    root = controlled(place, root, seed) if control else root
+    folder = root.parent / f"{_slug(arm)}-{root.name}-{rate:g}"
+    sets = [*chosen.base, *data, *chosen.sets, f"train.learning_rate={rate}"]
+    sets += [f"train.seed={seed}", f"train.steps={place.steps}", "train.evaluate_every=0"]
+    before = _cpu_s()
+    params = train(folder, root, sets)
+    steps = pd.read_parquet("reports/train.parquet")
+    policy = measure.load(BASE, RESULT["lora"], params)
+    place.add(
+        key
+        | {
+            "cpu_s": round(_cpu_s() - before),
+            "sampled_tokens": int(steps["train/sampled_tokens"].sum()),
+            "validation": score(params, "validation", place.validation),
+            "answers": measure.answers(params, policy, place.problems),
+            "readers": measure.readers(
+                policy.model, policy.chat.tokenizer, params.prepare.synthetic.lexicon
+            ),
+        }
+    )
+
+
+def demonstrated(place: Place, arm: str, plan: str, seed: int) -> None:
+    """Measure a base that shows one plan alone, unless its result is known."""
+    key: Row = {"what": "demonstrated", "arm": arm, "plan": plan, "seed": seed}
+    if place.has(**key):
+        return
+    sets = ARMS[arm].experts[plan]
+    root = base(place, f"expert-{_slug(arm)}-{_slug(plan)}", seed, sets)
+    params = _entered(root, [*sets, *ARMS[arm].sets])
+    policy = measure.load(BASE, None, params)
+    place.add(key | {"answers": measure.answers(params, policy, place.problems)})
+
+
+def before(place: Place, seed: int) -> None:
+    """Measure the shared base, unless its result is known."""
+    key: Row = {"what": "base", "arm": "recursive", "seed": seed}
+    if place.has(**key):
+        return
+    params = _entered(base(place, "shared", seed, ()), [])
+    policy = measure.load(BASE, None, params)
+    lexicon = params.prepare.synthetic.lexicon
+    place.add(
+        key
+        | {
+            "answers": measure.answers(params, policy, place.problems),
+            "readers": measure.readers(policy.model, policy.chat.tokenizer, lexicon),
+        }
+    )
+
+
+def budgeted(place: Place, seed: int, rate: float) -> None:
+    """Measure the recursive arm under budgets, unless the results are known."""
+    for budget in BUDGETS:
+        key: Row = {"what": "budget", "arm": "recursive", "seed": seed, "budget": budget}
+        if place.has(**key):
+            continue
+        params = _entered(place.work / f"seed-{seed}" / f"recursive-shared-{rate:g}", [])
+        policy = measure.load(BASE, RESULT["lora"], params)
+        found = measure.answers(params, policy, place.problems, (BUDGETED,), budget)
+        place.add(key | {"answers": found})
+
+
+def best_rate(place: Place, arm: str, seed: int) -> float:
+    """Rate of the best sampled F1 on validation problems, among those that were tried."""
+    tried = [
+        row
+        for row in place.known()
+        if (row["what"], row["arm"], row.get("seed")) == ("trained", arm, seed)
+    ]
+    return float(max(tried, key=lambda row: float(row["validation"]["sampled"]))["rate"])
+
+
+def compare(place: Place, seeds: Sequence[int], arms: Sequence[str]) -> None:
+    """Do everything, one piece at a time."""
+    first = seeds[0]
+    for seed in seeds:
+        before(place, seed)
+        for arm in arms:
+            for rate in RATES if seed == first else [best_rate(place, arm, first)]:
+                trained(place, arm, seed, rate, control=False)
+        budgeted(place, seed, best_rate(place, "recursive", first))
+        for arm in arms:
+            for plan in ARMS[arm].experts:
+                demonstrated(place, arm, plan, seed)
+        for arm in [arm for arm in CONTROLLED if arm in arms]:
+            trained(place, arm, seed, best_rate(place, arm, first), control=True)
+
+
+def _slug(name: str) -> str:
+    return name.replace(" ", "-").replace(",", "")
+
+
+def _entered(root: Path, sets: Sequence[str]) -> Params:
+    os.chdir(root)
+    return resolve(overrides=sets)
+
+
+def _cpu_s() -> float:
+    """CPU seconds of the stages that were run so far."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def main() -> None:
+    """Do what is missing, draw the figure, print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--work", type=Path, default=Path("runs/recursion"))
+    parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
+    parser.add_argument("--arms", nargs="*", default=list(ARMS), choices=list(ARMS))
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--problems", type=int, default=200, help="test problems of each size")
+    parser.add_argument("--validation", type=int, default=120, help="validation problems")
+    parser.add_argument("--draw", action="store_true", help="draw what is known, and do nothing")
+    options = parser.parse_args()
+    place = Place(options.work.resolve(), options.steps, options.problems, options.validation)
+    place.work.mkdir(parents=True, exist_ok=True)
+    if not options.draw:
+        compare(place, options.seeds, options.arms)
+    known = place.known()
+    figure.draw(known, PAPERS).savefig(place.work / "recursion.png", dpi=120)
+    print(figure.tables(known, PAPERS))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""Arms of the comparison: what a policy may do, and the demonstrations of its best plan.
+
+Arms share the data, the base and the number of episodes. They differ in the limits of the
+environment, and in what one conversation may hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from agent.nano.settings import ReadingMixture
+
+WINDOW = 8192
+"""Tokens of the conversation of the arm with a large window."""
+_STAGES = ("gate", "train", "evaluate")
+_ALONE = ["env.limits.max_frames=1", "env.limits.max_turns=64"]
+
+
+@dataclass(frozen=True)
+class Arm:
+    """What a policy may do."""
+
+    sets: tuple[str, ...]
+    """Settings of the environment and of the sampling, `section.key=value`."""
+    experts: Mapping[str, tuple[str, ...]]
+    """Settings of bases that show one plan alone, by the plan's name."""
+    base: tuple[str, ...] = ()
+    """Settings of a base of its own; empty for the shared one."""
+
+
+def _sampled(*settings: str) -> list[str]:
+    return [f"{stage}.generation.{setting}" for stage in _STAGES for setting in settings]
+
+
+def _expert(kind: str, *more: str) -> tuple[str, ...]:
+    """Demonstrations of one plan that looks at all sentences and keeps those of the field."""
+    mixture = ReadingMixture()
+    wanted = {"plan": kind, "most": "all", "keep": "field"} | dict(m.split("=") for m in more)
+    shares = [
+        f"{name}.{key}={float(key == choice)}"
+        for name, choice in wanted.items()
+        for key in getattr(mixture, name)
+    ]
+    return tuple(f"warmstart.nano.reading.{share}" for share in [*shares, "budget=0.0"])
+
+
+_LONG_TURNS = _sampled("max_turn_tokens=320")
+_LARGE = (f"warmstart.nano.model.context={WINDOW}", "warmstart.nano.batch_tokens=8192")
+
+ARMS: dict[str, Arm] = {
+    "recursive": Arm(
+        (), {"readers": _expert("readers", "size=4"), "children": _expert("children")}
+    ),
+    "readers only": Arm(("env.limits.max_depth=0",), {}),
+    "stuffed": Arm(
+        ("env.limits.max_frames=1", "env.limits.max_turns=3", *_LONG_TURNS),
+        {"all at once": (*_expert("pages", "page=144"), "warmstart.nano.reading.forgetful=0.0")},
+    ),
+    "alone": Arm(
+        (*_ALONE, *_LONG_TURNS),
+        {
+            "pages": (*_expert("pages", "page=12"), "warmstart.nano.reading.forgetful=0.0"),
+            "names": _expert("names"),
+            "recite": _expert("recite"),
+        },
+    ),
+    "alone, forgetful": Arm(
+        (*_ALONE, *_LONG_TURNS, *_sampled("forget_turns=true")),
+        {"pages": (*_expert("pages", "page=12"), "warmstart.nano.reading.forgetful=1.0")},
+    ),
+    "alone, window 8,192": Arm(
+        (*_ALONE, *_LONG_TURNS, *_sampled(f"max_frame_tokens={WINDOW}")),
+        {
+            "pages": (
+                *_expert("pages", "page=24"),
+                "warmstart.nano.reading.forgetful=0.0",
+                *_LARGE,
+            )
+        },
+        base=_LARGE,
+    ),
+}
+"""Every arm by its name in the figure. A tree has depth 2 in the first and 1 in the second."""
+
+WITHOUT = ("stuffed", "alone", "alone, forgetful")
+"""Arms of one agent with the window of the recursive one."""
+CONTROLLED = ("recursive", "alone", "alone, forgetful")
+"""Arms that are trained once more with printed fields."""

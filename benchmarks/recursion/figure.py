@@ -1,0 +1,224 @@
+"""Figure and tables of the comparison, from its results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from agent.evaluation.statistics import Bootstrap, Interval
+from benchmarks.recursion.arms import WITHOUT
+from env.problems.settings import HITS
+from tasks.reporting.figures import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, figure_style
+
+Row = Mapping[str, Any]
+STYLES = {
+    "recursive": (BLUE, "o", "-"),
+    "readers only": (BLUE, "D", ":"),
+    "stuffed": (ORANGE, "s", "--"),
+    "alone": (GREEN, "^", "--"),
+    "alone, forgetful": (PURPLE, "v", "-."),
+    "alone, window 8,192": (GREY, "x", "-."),
+}
+BOOTSTRAP = Bootstrap(resamples=10_000, seed=0)
+
+
+def chosen(rows: Sequence[Row], what: str = "trained") -> dict[tuple[str, int], Row]:
+    """Result of each arm and seed at the arm's rate: the best on validation."""
+    found: dict[tuple[str, int], Row] = {}
+    for row in rows:
+        if row["what"] != what:
+            continue
+        key = (row["arm"], row["seed"])
+        if key not in found or _sampled(row) > _sampled(found[key]):
+            found[key] = row
+    return found
+
+
+def at(row: Row, papers: int) -> list[Row]:
+    """Answers of a result to problems with so many papers."""
+    return [answer for answer in row["answers"] if answer["papers"] == papers]
+
+
+def mean_f1(row: Row, papers: int) -> Interval:
+    """Mean F1 with its interval over collections."""
+    rows = at(row, papers)
+    return BOOTSTRAP.mean([one["f1"] for one in rows], [one["collection"] for one in rows])
+
+
+def difference(one: Row, other: Row, papers: int) -> Interval:
+    """Difference of F1 on the problems that both answered."""
+    theirs = {answer["collection"]: answer["f1"] for answer in at(other, papers)}
+    pairs = [(a["collection"], a["f1"]) for a in at(one, papers) if a["collection"] in theirs]
+    return BOOTSTRAP.mean([f1 - theirs[name] for name, f1 in pairs], [name for name, _ in pairs])
+
+
+def draw(rows: Sequence[Row], sizes: Sequence[int]) -> Figure:
+    """Plot F1 against the number of papers: a thin line for each seed, a thick one for the mean."""
+    found = chosen(rows)
+    with figure_style():
+        figure = Figure(figsize=(9.6, 5.6))
+        axes: Axes = figure.subplots()
+        for arm, (colour, marker, line) in STYLES.items():
+            seeds = [row for (name, _), row in sorted(found.items()) if name == arm]
+            if not seeds:
+                continue
+            curves = np.array([[mean_f1(row, size).mean for size in sizes] for row in seeds])
+            for curve in curves:
+                axes.plot(sizes, curve, color=colour, linestyle=line, linewidth=0.8, alpha=0.5)
+            axes.plot(
+                sizes, curves.mean(axis=0), color=colour, linestyle=line, marker=marker, label=arm
+            )
+        axes.axvspan(min(sizes), 16, color=INK, alpha=0.04)
+        axes.text(15.6, 0.02, "trained up to here", ha="right", fontsize=9, color=INK)
+        axes.set(
+            xlabel="Papers of a problem",
+            ylabel="F1 of the greedy answer",
+            ylim=(0, 1),
+            xticks=sizes,
+        )
+        above = axes.secondary_xaxis("top", functions=(_hits, _papers))
+        above.set(xlabel="Sentences that may answer", xticks=[HITS * size for size in sizes])
+        axes.set_title("One policy that calls itself, and the same policy alone")
+        axes.legend(fontsize=9, ncols=2)
+    return figure
+
+
+def _hits(papers: Any) -> Any:
+    return np.asarray(papers) * HITS
+
+
+def _papers(hits: Any) -> Any:
+    return np.asarray(hits) / HITS
+
+
+def summary(row: Row) -> str:
+    """One line about a result, for the progress."""
+    name = ", ".join(
+        f"{key} {row[key]}"
+        for key in ("what", "arm", "plan", "seed", "rate", "budget")
+        if key in row
+    )
+    sizes = sorted({answer["papers"] for answer in row["answers"]})
+    scores = " ".join(f"{size}: {fmean(a['f1'] for a in at(row, size)):.2f}" for size in sizes)
+    return f"{name}: {scores}"
+
+
+def tables(rows: Sequence[Row], sizes: Sequence[int]) -> str:
+    """All tables as Markdown."""
+    found = chosen(rows)
+    parts = [
+        _scores("Trained arms", found.values(), sizes),
+        _scores("Bases", [row for row in rows if row["what"] == "base"], sizes),
+        _scores("One plan alone", [row for row in rows if row["what"] == "demonstrated"], sizes),
+        _scores("Printed fields", chosen(rows, "control").values(), sizes),
+        _differences(found, sizes),
+        _costs(found.values(), sizes),
+        _budgets(rows),
+        _readers(rows),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _scores(title: str, rows: Any, sizes: Sequence[int]) -> str:
+    rows = list(rows)
+    if not rows:
+        return ""
+    lines = [
+        f"**{title}**: F1 by papers",
+        f"| arm | seed | {' | '.join(map(str, sizes))} |",
+        "|---" * (2 + len(sizes)) + "|",
+    ]
+    for row in rows:
+        name = f"{row['arm']}: {row['plan']}" if "plan" in row else row["arm"]
+        cells = (_cell(mean_f1(row, size)) for size in sizes)
+        lines.append(f"| {name} | {row['seed']} | {' | '.join(cells)} |")
+    return _joined(lines)
+
+
+def _differences(found: Mapping[tuple[str, int], Row], sizes: Sequence[int]) -> str:
+    lines = [
+        "**Recursive minus the best arm of one agent with the same window**, paired by problem",
+        f"| seed | {' | '.join(map(str, sizes))} |",
+        "|---" * (1 + len(sizes)) + "|",
+    ]
+    for (arm, seed), row in sorted(found.items()):
+        others = [found[other, seed] for other in WITHOUT if (other, seed) in found]
+        if arm != "recursive" or not others:
+            continue
+        cells = []
+        for size in sizes:
+            best = max(others, key=lambda other: mean_f1(other, size).mean)
+            cells.append(f"{_cell(difference(row, best, size))} {best['arm']}")
+        lines.append(f"| {seed} | {' | '.join(cells)} |")
+    return _joined(lines) if len(lines) > 3 else ""
+
+
+def _costs(rows: Any, sizes: Sequence[int]) -> str:
+    lines = [
+        "**Costs**: training, then the largest problems: tokens of the tree at 25, 50, 75 and "
+        "95 %, those of the root, turns of the root one after the other, sentences seen",
+        "| arm | seed | rate | CPU s | sampled tokens | tree | root | turns | seen |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        largest = at(row, max(sizes))
+        tree = [one["root_tokens"] + one["child_tokens"] for one in largest]
+        shares = " / ".join(f"{np.quantile(tree, q):,.0f}" for q in (0.25, 0.5, 0.75, 0.95))
+        root = np.median([one["root_tokens"] for one in largest])
+        turns = np.median([one["turns"] for one in largest])
+        seen = fmean(one["covered"] for one in largest)
+        lines.append(
+            f"| {row['arm']} | {row['seed']} | {row['rate']:g} | {row['cpu_s']:,} | "
+            f"{row['sampled_tokens']:,} | {shares} | {root:,.0f} | {turns:.0f} | {seen:.2f} |"
+        )
+    return _joined(lines) if len(lines) > 3 else ""
+
+
+def _budgets(rows: Sequence[Row]) -> str:
+    found = [row for row in rows if row["what"] == "budget"]
+    lines = [
+        "**Budget** as a multiple of the expert's tokens",
+        "| seed | budget | F1 | sentences seen |",
+    ]
+    lines.append("|---|---|---|---|")
+    for row in found:
+        size = row["answers"][0]["papers"]
+        seen = fmean(one["covered"] for one in row["answers"])
+        lines.append(
+            f"| {row['seed']} | {row['budget']:g} | {_cell(mean_f1(row, size))} | {seen:.2f} |"
+        )
+    return _joined(lines) if found else ""
+
+
+def _readers(rows: Sequence[Row]) -> str:
+    found = [row for row in rows if "readers" in row and row["what"] != "control"]
+    lines = [
+        '**Readers**: probability of the right field / of "unknown", by kind of name',
+        "| policy | seed | taught | in training problems only | in neither |",
+        "|---|---|---|---|---|",
+    ]
+    for row in found:
+        kinds = row["readers"].values()
+        cells = " | ".join(f"{one['right']:.2f} / {one['unknown']:.2f}" for one in kinds)
+        rate = f" at {row['rate']:g}" if "rate" in row else ""
+        name = "base" if row["what"] == "base" else f"{row['arm']}{rate}"
+        lines.append(f"| {name} | {row['seed']} | {cells} |")
+    return _joined(lines) if found else ""
+
+
+def _joined(lines: Sequence[str]) -> str:
+    title, *table = lines
+    return f"{title}:\n\n" + "\n".join(table)
+
+
+def _cell(found: Interval) -> str:
+    return f"{found.mean:.2f} [{found.low:.2f}, {found.high:.2f}]"
+
+
+def _sampled(row: Row) -> float:
+    return float(row["validation"]["sampled"]) if "validation" in row else 0.0

@@ -1,0 +1,73 @@
+"""The comparison of arms: their settings, and the figures of its tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from benchmarks.recursion import figure
+from benchmarks.recursion.arms import ARMS, CONTROLLED, WITHOUT
+from tasks.config import resolve
+
+SIZES = (4, 8)
+
+
+def row(arm: str, scores: dict[int, list[float]], **more: Any) -> dict[str, Any]:
+    answers = [
+        {
+            "papers": papers,
+            "collection": f"c{number}",
+            "f1": f1,
+            "covered": 0.5,
+            "root_tokens": 100,
+            "child_tokens": 50,
+            "turns": 2,
+        }
+        for papers, values in scores.items()
+        for number, f1 in enumerate(values)
+    ]
+    costs = {"cpu_s": 1, "sampled_tokens": 1000, "rate": 0.002, "seed": 0}
+    valid = {"validation": {"sampled": 0.5}}
+    return {"what": "trained", "arm": arm, "answers": answers, **costs, **valid, **more}
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_the_settings_of_each_arm_and_of_its_experts_are_valid(arm: str) -> None:
+    chosen = ARMS[arm]
+    params = resolve(overrides=[*chosen.base, *chosen.sets])
+    alone = params.env.limits.max_frames == 1
+    assert alone == (arm not in ("recursive", "readers only"))
+    for sets in chosen.experts.values():
+        mixture = resolve(overrides=list(sets)).warmstart.nano.reading
+        assert sorted(mixture.plan.values())[-2:] == [0.0, 1.0]
+        assert mixture.keep["field"] == mixture.most["all"] == 1.0
+    assert {*CONTROLLED, *WITHOUT} <= set(ARMS)
+
+
+def test_the_rate_with_the_better_validation_score_is_the_arm_s() -> None:
+    poor = row("alone", {4: [0.9]}, rate=0.002, validation={"sampled": 0.4})
+    good = row("alone", {4: [0.1]}, rate=0.004, validation={"sampled": 0.6})
+    assert figure.chosen([poor, good]) == {("alone", 0): good}
+
+
+def test_differences_are_paired_by_problem_and_against_the_best_arm_of_each_size() -> None:
+    recursive = row("recursive", {4: [0.9, 0.5, 0.7], 8: [0.8, 0.8, 0.8]})
+    recursive["answers"].pop(0)  # a void episode
+    stuffed = row("stuffed", {4: [0.1, 0.4, 0.3], 8: [0.2, 0.2, 0.2]})
+    alone = row("alone", {4: [0.0, 0.0, 0.0], 8: [0.5, 0.6, 0.7]})
+    found = figure.difference(recursive, stuffed, 4)
+    assert found.mean == pytest.approx((0.1 + 0.4) / 2)
+    assert found.n == 2
+    told = figure.tables([recursive, stuffed, alone], SIZES)
+    [line] = [line for line in told.splitlines() if line.startswith("| 0 | 0.25")]
+    assert "0.25 [0.10, 0.40] stuffed" in line
+    assert "0.20 [0.10, 0.30] alone" in line
+
+
+def test_the_figure_has_a_line_for_each_seed_and_a_mean_for_each_arm() -> None:
+    rows = [row(arm, {4: [0.5, 0.6], 8: [0.4]}, seed=n) for arm in WITHOUT for n in (0, 1)]
+    (axes,) = figure.draw(rows, SIZES).axes
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert labels == [arm for arm in figure.STYLES if arm in WITHOUT]
+    assert len(axes.lines) == len(WITHOUT) * 3
