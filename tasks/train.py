@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from agent.evaluation.held_out import choose_held_out, held_out_metrics
+from agent.evaluation.readers import reader_metrics
 from agent.rollouts.specs import EpisodeSpec, read_specs
 from tasks.config import Params, read_yaml
 from tasks.errors import ConfigError, StageError, as_stage_error
@@ -187,6 +188,7 @@ class TrainingCallbacks:
 
         self.settings = params.train
         self.success_at = params.rewards.success_at
+        self.lexicon = params.prepare.synthetic.lexicon
         self.run, self.problems, self.sessions = run, problems, sessions
         self.held_out = read_held_out(problems, self.settings)
         self.flight = max(1, sessions.count // ranks.count())
@@ -240,6 +242,7 @@ class TrainingCallbacks:
             **episode_metrics(played, self.success_at),
             **trainer_metrics(logs),
             **draw_metrics(self.drawn, self.success_at),
+            **reader_metrics(played, self.lexicon),
             "curriculum/level": float(index),
             "train/step_seconds": time.monotonic() - self.started,
         }

@@ -44,10 +44,10 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where the comparison works."""
+class RecursionWork:
+    """Where the work works."""
 
-    work: Path
+    folder: Path
     steps: int
     problems: int
     validation: int
@@ -55,7 +55,7 @@ class Place:
     @property
     def results(self) -> Path:
         """File of the results, one a line."""
-        return self.work / "results.jsonl"
+        return self.folder / "results.jsonl"
 
     def known(self) -> list[Row]:
         """Results so far."""
@@ -77,32 +77,32 @@ class Place:
         print(f"{time.strftime('%H:%M')} {figure.summary(row)}", file=sys.stderr, flush=True)
 
 
-def base(place: Place, name: str, seed: int, sets: Sequence[str]) -> Path:
+def base(work: RecursionWork, name: str, seed: int, sets: Sequence[str]) -> Path:
     """Folder with data and a base of these settings; made if it is missing.
 
     Args:
-        place: where to work.
+        work: where to work.
         name: of the base.
         seed: seed of its weights and lessons.
         sets: settings of the base.
     """
-    root = _root(place, name, seed)
+    root = _root(work, name, seed)
     if not (root / BASE).is_dir():
         run_stages(root, [*sets, f"warmstart.nano.seed={seed}"], ["prepare", "warmstart"])
     return root
 
 
-def controlled(place: Place, shared: Path, seed: int) -> Path:
+def controlled(work: RecursionWork, shared: Path, seed: int) -> Path:
     """Folder with a base's weights and data with printed fields; made if it is missing."""
-    root = _root(place, f"{shared.name}-control", seed)
+    root = _root(work, f"{shared.name}-control", seed)
     if not (root / BASE).is_dir():
         run_stages(root, [CONTROL], ["prepare"])
         shutil.copytree(shared / BASE, root / BASE)
     return root
 
 
-def _root(place: Place, name: str, seed: int) -> Path:
-    root = place.work / f"seed-{seed}" / name
+def _root(work: RecursionWork, name: str, seed: int) -> Path:
+    root = work.folder / f"seed-{seed}" / name
     root.mkdir(parents=True, exist_ok=True)
     for linked in ("params.yaml", "profiles"):
         if not (root / linked).exists():
@@ -110,35 +110,35 @@ def _root(place: Place, name: str, seed: int) -> Path:
     return root
 
 
-def trained(place: Place, arm: str, seed: int, rate: float, control: bool) -> None:
+def trained(work: RecursionWork, arm: str, seed: int, rate: float, control: bool) -> None:
     """Train an arm and measure it, unless its result is known."""
     key: Row = {
         "what": "control" if control else "trained",
         "arm": arm,
         "seed": seed,
         "rate": rate,
-        "steps": place.steps,
+        "steps": work.steps,
     }
-    if place.has(**key):
+    if work.has(**key):
         return
     chosen = ARMS[arm]
     data = [CONTROL] if control else []
-    root = base(place, "large" if chosen.base else "shared", seed, chosen.base)
-    root = controlled(place, root, seed) if control else root
+    root = base(work, "large" if chosen.base else "shared", seed, chosen.base)
+    root = controlled(work, root, seed) if control else root
     folder = root.parent / f"{_slug(arm)}-{root.name}-{rate:g}"
     sets = [*chosen.base, *data, *chosen.sets, f"train.learning_rate={rate}"]
-    sets += [f"train.seed={seed}", f"train.steps={place.steps}", "train.evaluate_every=0"]
+    sets += [f"train.seed={seed}", f"train.steps={work.steps}", "train.evaluate_every=0"]
     before = _cpu_s()
     params = train(folder, root, sets)
     steps = pd.read_parquet("reports/train.parquet")
     policy = measure.load(BASE, RESULT["lora"], params)
-    place.add(
+    work.add(
         key
         | {
             "cpu_s": round(_cpu_s() - before),
             "sampled_tokens": int(steps["train/sampled_tokens"].sum()),
-            "validation": score(params, "validation", place.validation),
-            "answers": measure.answers(params, policy, place.problems),
+            "validation": score(params, "validation", work.validation),
+            "answers": measure.answers(params, policy, work.problems),
             "readers": measure.readers(
                 policy.model, policy.chat.tokenizer, params.prepare.synthetic.lexicon
             ),
@@ -146,71 +146,71 @@ def trained(place: Place, arm: str, seed: int, rate: float, control: bool) -> No
     )
 
 
-def demonstrated(place: Place, arm: str, plan: str, seed: int) -> None:
+def demonstrated(work: RecursionWork, arm: str, plan: str, seed: int) -> None:
     """Measure a base that shows one plan alone, unless its result is known."""
     key: Row = {"what": "demonstrated", "arm": arm, "plan": plan, "seed": seed}
-    if place.has(**key):
+    if work.has(**key):
         return
     sets = ARMS[arm].experts[plan]
-    root = base(place, f"expert-{_slug(arm)}-{_slug(plan)}", seed, sets)
+    root = base(work, f"expert-{_slug(arm)}-{_slug(plan)}", seed, sets)
     params = _entered(root, [*sets, *ARMS[arm].sets])
     policy = measure.load(BASE, None, params)
-    place.add(key | {"answers": measure.answers(params, policy, place.problems)})
+    work.add(key | {"answers": measure.answers(params, policy, work.problems)})
 
 
-def before(place: Place, seed: int) -> None:
+def before(work: RecursionWork, seed: int) -> None:
     """Measure the shared base, unless its result is known."""
     key: Row = {"what": "base", "arm": "recursive", "seed": seed}
-    if place.has(**key):
+    if work.has(**key):
         return
-    params = _entered(base(place, "shared", seed, ()), [])
+    params = _entered(base(work, "shared", seed, ()), [])
     policy = measure.load(BASE, None, params)
     lexicon = params.prepare.synthetic.lexicon
-    place.add(
+    work.add(
         key
         | {
-            "answers": measure.answers(params, policy, place.problems),
+            "answers": measure.answers(params, policy, work.problems),
             "readers": measure.readers(policy.model, policy.chat.tokenizer, lexicon),
         }
     )
 
 
-def budgeted(place: Place, seed: int, rate: float) -> None:
+def budgeted(work: RecursionWork, seed: int, rate: float) -> None:
     """Measure the recursive arm under budgets, unless the results are known."""
     for budget in BUDGETS:
         key: Row = {"what": "budget", "arm": "recursive", "seed": seed, "budget": budget}
-        if place.has(**key):
+        if work.has(**key):
             continue
-        params = _entered(place.work / f"seed-{seed}" / f"recursive-shared-{rate:g}", [])
+        params = _entered(work.folder / f"seed-{seed}" / f"recursive-shared-{rate:g}", [])
         policy = measure.load(BASE, RESULT["lora"], params)
-        found = measure.answers(params, policy, place.problems, (BUDGETED,), budget)
-        place.add(key | {"answers": found})
+        found = measure.answers(params, policy, work.problems, (BUDGETED,), budget)
+        work.add(key | {"answers": found})
 
 
-def best_rate(place: Place, arm: str, seed: int) -> float:
+def best_rate(work: RecursionWork, arm: str, seed: int) -> float:
     """Rate of the best sampled F1 on validation problems, among those that were tried."""
     tried = [
         row
-        for row in place.known()
+        for row in work.known()
         if (row["what"], row["arm"], row.get("seed")) == ("trained", arm, seed)
     ]
     return float(max(tried, key=lambda row: float(row["validation"]["sampled"]))["rate"])
 
 
-def compare(place: Place, seeds: Sequence[int], arms: Sequence[str]) -> None:
+def compare(work: RecursionWork, seeds: Sequence[int], arms: Sequence[str]) -> None:
     """Do everything, one piece at a time."""
     first = seeds[0]
     for seed in seeds:
-        before(place, seed)
+        before(work, seed)
         for arm in arms:
-            for rate in RATES if seed == first else [best_rate(place, arm, first)]:
-                trained(place, arm, seed, rate, control=False)
-        budgeted(place, seed, best_rate(place, "recursive", first))
+            for rate in RATES if seed == first else [best_rate(work, arm, first)]:
+                trained(work, arm, seed, rate, control=False)
+        budgeted(work, seed, best_rate(work, "recursive", first))
         for arm in arms:
             for plan in ARMS[arm].experts:
-                demonstrated(place, arm, plan, seed)
+                demonstrated(work, arm, plan, seed)
         for arm in [arm for arm in CONTROLLED if arm in arms]:
-            trained(place, arm, seed, best_rate(place, arm, first), control=True)
+            trained(work, arm, seed, best_rate(work, arm, first), control=True)
 
 
 def _slug(name: str) -> str:
@@ -239,12 +239,14 @@ def main() -> None:
     parser.add_argument("--validation", type=int, default=120, help="validation problems")
     parser.add_argument("--draw", action="store_true", help="draw what is known, and do nothing")
     options = parser.parse_args()
-    place = Place(options.work.resolve(), options.steps, options.problems, options.validation)
-    place.work.mkdir(parents=True, exist_ok=True)
+    work = RecursionWork(
+        options.work.resolve(), options.steps, options.problems, options.validation
+    )
+    work.folder.mkdir(parents=True, exist_ok=True)
     if not options.draw:
-        compare(place, options.seeds, options.arms)
-    known = place.known()
-    figure.draw(known, PAPERS).savefig(place.work / "recursion.png", dpi=120)
+        compare(work, options.seeds, options.arms)
+    known = work.known()
+    figure.draw(known, PAPERS).savefig(work.folder / "recursion.png", dpi=120)
     print(figure.tables(known, PAPERS))
 
 

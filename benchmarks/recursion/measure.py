@@ -34,7 +34,7 @@ TIMES = 4
 
 
 @dataclass(frozen=True)
-class Answer:
+class MeasuredAnswer:
     """One problem's greedy answer."""
 
     papers: int
@@ -107,14 +107,14 @@ def _budget(problem: Problem, multiple: float | None) -> int | None:
     return max(120, round(multiple * expert))  # the first turn must fit
 
 
-def _answer(size: int, problem: Problem, episode: Trajectory) -> Answer:
+def _answer(size: int, problem: Problem, episode: Trajectory) -> MeasuredAnswer:
     sizes = {
         frame.frame: sum(len(turn.prompt_ids) + len(turn.sampled_ids) for turn in frame.turns)
         for frame in episode.frames.values()
     }
     texts = [turn.observation for frame in episode.frames.values() for turn in frame.turns]
     lines = {span.text for span in problem.candidates}
-    return Answer(
+    return MeasuredAnswer(
         papers=size,
         collection=problem.collection_id,
         f1=episode.metrics.f1 if episode.metrics else 0.0,
