@@ -45,7 +45,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class RecursionWork:
-    """Where the work works."""
+    """Folder and sizes of the comparison."""
 
     folder: Path
     steps: int
@@ -66,7 +66,7 @@ class RecursionWork:
     def has(self, **key: Any) -> Row | None:
         """The result with these values, if it is known."""
         for row in self.known():
-            if all(row[name] == value for name, value in key.items()):
+            if all(row.get(name) == value for name, value in key.items()):
                 return row
         return None
 
@@ -81,7 +81,7 @@ def base(work: RecursionWork, name: str, seed: int, sets: Sequence[str]) -> Path
     """Folder with data and a base of these settings; made if it is missing.
 
     Args:
-        work: where to work.
+        work: folder of the comparison.
         name: of the base.
         seed: seed of its weights and lessons.
         sets: settings of the base.
@@ -198,7 +198,7 @@ def best_rate(work: RecursionWork, arm: str, seed: int) -> float:
 
 
 def compare(work: RecursionWork, seeds: Sequence[int], arms: Sequence[str]) -> None:
-    """Do everything, one piece at a time."""
+    """Do what is missing, one result at a time."""
     first = seeds[0]
     for seed in seeds:
         before(work, seed)
