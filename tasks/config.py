@@ -169,6 +169,9 @@ class EvaluateSettings(Settings):
     bootstrap: int = Field(10_000, ge=100, description="bootstrap resamples")
     sampling_seeds: int = Field(1, ge=1, description="sampled episodes per problem")
     latency_episodes: int = Field(20, ge=1, description="episodes played alone, for latency")
+    other_episodes: int = Field(
+        60, ge=1, description="episodes of each level that the training does not play"
+    )
     transcripts: int = Field(6, ge=1, description="episodes kept per difficulty and model")
     generation: GenerationSettings = GenerationSettings()
     seed: int = Field(0, ge=0)

@@ -5,6 +5,9 @@ every problem greedily and sampled at `evaluate.generation.temperature`. The hea
 the sampled one, as in training and in the baseline; F1 is reported for both modes.
 `agent/evaluation/report.py` computes the figures.
 
+Levels of validation problems that the training does not play, such as larger collections, are
+played by `after` alone. They are in `sizes` of the report, beside lines of code without training.
+
 Writes reports/evaluation.json, reports/episodes.parquet (a row per episode) and
 reports/transcripts.jsonl (complete episodes of a fixed sample).
 """
@@ -23,11 +26,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from agent.errors import PolicyError
+from agent.evaluation.held_out import choose_held_out
 from agent.evaluation.report import EpisodeRow, Mode, compare_models, episode_row, transcript
+from agent.evaluation.sizes import by_papers
 from agent.evaluation.statistics import Bootstrap, choose_problems
 from agent.rollouts.specs import EpisodeSpec, read_specs
 from agent.settings import GenerationSettings
 from env.errors import EpisodeError
+from env.problems.store import ProblemStore
 from tasks.config import EvaluateSettings, Params
 from tasks.errors import StageError, as_stage_error
 from tasks.io import replacing, require, write_json, write_text
@@ -39,6 +45,7 @@ if TYPE_CHECKING:
     from tasks.tracking.runs import StageRun
 
 TEST = Path("data/problems/test.parquet")
+OTHERS = Path("data/problems/validation.parquet")
 MODELS = {"before": Path("models/base"), "after": Path("models/merged")}
 REPORT = Path("reports/evaluation.json")
 EPISODES = Path("reports/episodes.parquet")
@@ -65,6 +72,7 @@ def run(params: Params, run: StageRun) -> Path:
     require(MODELS["before"], "warmstart")
     require(MODELS["after"], "export")
     specs = choose(TEST, settings.episodes, settings.seed)
+    others = of_other_levels(params)
     torch.set_num_threads(params.threads)
     sessions = min(len(specs), params.env.max_sessions, settings.generation.batch_frames)
 
@@ -74,6 +82,7 @@ def run(params: Params, run: StageRun) -> Path:
         for name, path in MODELS.items():
             played[name] = play_modes(path, url, specs, settings, sessions=sessions, label=name)
             alone[name] = seconds_of(play_alone(path, url, specs, settings, label=name))
+        larger = play_greedily("after, other levels", url, others, settings, sessions=sessions)
     rows = {
         name: [
             episode_row(episode, name, mode, number, params.rewards.success_at)
@@ -83,6 +92,11 @@ def run(params: Params, run: StageRun) -> Path:
         for name, modes in played.items()
     }
     report = compare(rows, alone, settings)
+    report["sizes"] = by_papers(
+        [*played["after"]["greedy", 0], *larger],
+        ProblemStore.load(TEST.parent),
+        Bootstrap(settings.bootstrap, settings.seed),
+    )
     kept = chosen(played, settings.transcripts)
     sample = [transcript(episode, name, "greedy") for name, episode in kept]
     traces.log_episodes(run, chosen(played, params.tracking.traces))
@@ -117,6 +131,31 @@ def choose(path: Path, count: int, seed: int) -> list[EpisodeSpec]:
         replace(specs[problem_id], seed=seed * 1_000_003 + index)
         for index, (_, problem_id) in enumerate(chosen)
     ]
+
+
+def of_other_levels(params: Params) -> list[EpisodeSpec]:
+    """Validation problems of the levels that the training does not play; empty without any."""
+    if not OTHERS.exists():
+        return []
+    specs = [
+        spec for spec in read_specs(OTHERS) if spec.difficulty not in params.train.curriculum.levels
+    ]
+    return choose_held_out(specs, params.evaluate.other_episodes, params.evaluate.seed)
+
+
+def play_greedily(
+    label: str,
+    url: str,
+    specs: Sequence[EpisodeSpec],
+    settings: EvaluateSettings,
+    *,
+    sessions: int,
+) -> list[Trajectory]:
+    """Greedy episodes of the trained model; none without specs."""
+    if not specs:
+        return []
+    greedy = settings.generation.model_copy(update={"temperature": 0.0})
+    return play_model(MODELS["after"], url, specs, greedy, sessions=sessions, label=label)
 
 
 def load_policy(model: Model, generation: GenerationSettings) -> Policy:

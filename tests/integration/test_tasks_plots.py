@@ -85,7 +85,9 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     told = report.compare_models(rows, {"before": [1.0], "after": [2.0]}, Bootstrap(200, 0))
     reports = tmp_path_factory.mktemp("inputs")
     train_table().to_parquet(reports / "train.parquet")
-    (reports / "evaluation.json").write_text(json.dumps(told | {"reward_mode": "sampled"}))
+    sizes = [{"papers": 32, "n": 60, "f1": [0.91, 0.88, 0.94], "lines": {"a line": 0.222}}]
+    told |= {"reward_mode": "sampled", "sizes": sizes}
+    (reports / "evaluation.json").write_text(json.dumps(told))
     (reports / "baseline.json").write_text(json.dumps(BASELINE))
     text = "".join(json.dumps(line) + "\n" for line in lines)
     (reports / "transcripts.jsonl").write_text(text)
@@ -116,6 +118,14 @@ def test_the_stage_writes_four_figures_and_a_page(drawn: Path) -> None:
         pixels = imread(drawn / "plots" / f"{name}.png")
         assert pixels.shape[1] >= 1000  # wide enough for the README
         assert pixels[..., :3].std() > 0.05  # and not blank
+
+
+def test_the_page_shows_the_model_beside_lines_of_code_by_papers(drawn: Path) -> None:
+    page = (drawn / "reports/index.html").read_text()
+    assert "<th>a line</th>" in page
+    assert "<td>32</td><td>60</td>" in page
+    assert "0.910 [0.88, 0.94]" in page
+    assert "<td>0.222</td>" in page
 
 
 def test_equal_input_gives_equal_bytes(drawn: Path, folder: Path) -> None:
