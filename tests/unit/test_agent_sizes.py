@@ -36,4 +36,4 @@ def test_each_number_of_papers_has_the_model_s_mean_and_that_of_each_line():
     assert many["f1"][0] == pytest.approx(1 / 3)
     for row in (few, many):
         assert row["lines"]["every sentence of the method"] == pytest.approx(0.25, abs=0.06)
-        assert 0.1 < row["lines"]["keyword search, eight sentences"] < 0.4
+        assert 0 < row["lines"]["keyword search, eight sentences"] < 0.4
