@@ -105,7 +105,7 @@ def train(
 
 
 def teach_base() -> tuple[Any, Any]:
-    """Build a model of 0.57 million parameters and teach it by mediocre demonstrations.
+    """Build a model of 0.66 million parameters and teach it by mediocre demonstrations.
 
     GRPO reinforces what a model sometimes does right, so the base must know all moves.
     """

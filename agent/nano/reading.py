@@ -15,6 +15,7 @@ from agent.nano.settings import NanoSettings
 from agent.nano.slips import with_slip
 from agent.nano.tokenizer import Conversation, render
 from env.problems import names
+from env.problems.fields import BENCHMARK
 from env.problems.lexicon import FIELDS, strangers, untaught
 from env.problems.settings import HITS
 
@@ -96,10 +97,7 @@ class ReadingLessons:
                 *self._trees(rng, 1),
                 self._talks.reader(rng, rng.choice(names.COMMON), 4),
             ]:
-                text = render(talk)
-                for name in self.whole:
-                    text = text.replace(name, "")
-                yield text
+                yield BENCHMARK.sub("", render(talk))
         for field in (*FIELDS, UNKNOWN):  # one token wherever it is
             yield from [field, f" {field}", f"{field} ", f" {field} "] * 20
 

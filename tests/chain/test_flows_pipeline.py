@@ -42,13 +42,11 @@ UNTAUGHT = ["warmstart.kind=none", "gate.episodes=2", "gate.max_episodes=4"]
 TINY = [
     "prepare.synthetic.collections={train: 12, validation: 4, test: 8}",
     "audit.problems=6",
-    # A small model, and one strategy for all roots and one for all children: it learns in seconds.
+    # A small model, and one plan for all roots: it learns in seconds.
     "warmstart.nano.model={hidden: 64, layers: 2, heads: 2, mlp: 128}",
-    "warmstart.nano.mixture={keyword_first: 1, filter_papers: 0, merge_all: 1, final_var: 0}",
-    "warmstart.nano.mixture.papers={'1': 0, '2': 1, '4': 0, '8': 0}",
-    "warmstart.nano.mixture.prompt={both: 1, first: 0, second: 0}",
-    "warmstart.nano.mixture.child={other: 1, none: 0, one: 0, whole: 0}",
-    "warmstart.nano.trees=180",
+    "warmstart.nano.reading.plan={readers: 0, children: 1, pages: 0, names: 0}",
+    "warmstart.nano.reading.plan={recite: 0, unread: 0}",
+    "warmstart.nano.reading.keep={field: 0, all: 0, first: 1}",
     "warmstart.nano.batch_tokens=1024",
     "warmstart.nano.learning_rate=0.004",
     "warmstart.nano.drill_steps=40",

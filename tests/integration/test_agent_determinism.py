@@ -69,15 +69,13 @@ def url(params: Params) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def model(server_problems: ProblemStore) -> Any:
+def model() -> Any:
     import torch
-
-    from agent.nano.warmstart import untaught
+    from helpers.untaught import untaught
 
     torch.set_num_threads(1)
-    problems = [server_problems.get(i) for i in server_problems.ids("train", "easy")]
     settings = NanoSettings(model=ModelSettings(hidden=64, layers=2, heads=2, mlp=64))
-    return untaught(settings, problems)
+    return untaught(settings)
 
 
 def episodes(

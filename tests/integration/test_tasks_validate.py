@@ -259,7 +259,7 @@ def test_own_problems_need_no_tier_that_only_the_generator_promises(
 def test_a_row_of_the_world_fields_without_candidates_is_named_and_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    params = resolve("fields", ["prepare.synthetic.collections={train: 4, validation: 4, test: 4}"])
+    params = resolve(overrides=["prepare.synthetic.collections={train: 4, validation: 4, test: 4}"])
     monkeypatch.chdir(tmp_path)
     prepare.run(params, Recorder())  # type: ignore[arg-type]
     rewrite("test", lambda frame: frame.assign(candidates=[None, *frame["candidates"][1:]]))
