@@ -42,10 +42,12 @@ UNTAUGHT = ["warmstart.kind=none", "gate.episodes=2", "gate.max_episodes=4"]
 TINY = [
     "prepare.synthetic.collections={train: 12, validation: 4, test: 8}",
     "audit.problems=6",
-    # A small model, and one plan for all roots: it learns in seconds.
+    # A small model, and one plan for all roots: it learns in seconds. One answer in eight is gold.
     "warmstart.nano.model={hidden: 64, layers: 2, heads: 2, mlp: 128}",
-    "warmstart.nano.reading.plan={readers: 0, children: 1, pages: 0, names: 0}",
+    "warmstart.nano.reading.plan={readers: 1, children: 0, pages: 0, names: 0}",
     "warmstart.nano.reading.plan={recite: 0, unread: 0}",
+    "warmstart.nano.reading.size={'1': 0, '2': 0, '4': 0, '8': 1, '24': 0}",
+    "warmstart.nano.reading.most={'8': 1, '16': 0, all: 0}",
     "warmstart.nano.reading.keep={field: 0, all: 0, first: 1}",
     "warmstart.nano.batch_tokens=1024",
     "warmstart.nano.learning_rate=0.004",
