@@ -57,6 +57,7 @@ TINY = [
     "warmstart.nano.slips=0",
     "warmstart.nano.noise=0",
     "train.steps=1",
+    "train.processes=1",
     "evaluate.latency_episodes=1",
     "evaluate.generation.batch_frames=256",  # `promote` plays few large batches
     "promote.problems=200",
