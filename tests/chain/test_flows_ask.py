@@ -119,7 +119,7 @@ def test_a_person_gets_a_table_with_files_and_places(folder: Path) -> None:
     assert "p7-jirmub.txt" in told
     assert "19-50" in told
     assert "On Sevazam, Jedkuf comes to 46." in told
-    code, told, _ = asked("--docs", str(PAPERS), "Report Kalvot on speech.", "--model", "mine")
+    code, told, _ = asked("--docs", str(PAPERS), "Report Zuxzuk on speech.", "--model", "mine")
     assert code == 0
     assert "found no evidence in these documents" in told
 
