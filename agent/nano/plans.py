@@ -157,9 +157,7 @@ class ReadingTalks:
     ) -> Conversation:
         """Conversation of a root."""
         question = rng.choice(QUESTIONS).format(x=method, f=field)
-        opening = prompts.root_messages(
-            "compact", _LIMITS, 0, question, papers, budget=plan.budget
-        )
+        opening = prompts.root_messages("compact", _LIMITS, 0, question, papers, budget=plan.budget)
         count = HITS * papers
         talk = [
             *(m.model_dump() for m in opening),
