@@ -67,7 +67,7 @@ def drill_lists(
 
 
 class ReadingLessons:
-    """What a warm start teaches.
+    """Lessons of a warm start.
 
     Args:
         settings: mixture, drills and weights.
