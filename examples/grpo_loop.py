@@ -111,8 +111,7 @@ def teach_base() -> tuple[Any, Any]:
     """
     print("teaching a base model: 300 supervised steps")
     settings = NanoSettings(steps=300, min_steps=300)
-    lessons = ReadingLessons(settings, SyntheticSettings().lexicon)
-    taught = teach(settings, lessons, lambda step, metrics: None)
+    taught = teach(settings, ReadingLessons(settings, size=512), lambda step, metrics: None)
     return taught.model, taught.tokenizer
 
 

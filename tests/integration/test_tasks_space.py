@@ -564,7 +564,7 @@ def test_a_private_space_is_pushed_started_and_played(
         # An ordinary user in a container: no user of its own for the sandbox, all else holds.
         assert report["sandbox"] == [layer for layer in answers_layers(params) if layer != "uid"]
         with environment(params) as url:
-            trees = play(fields_expert(), url, specs(params), sessions=2)
+            trees = play(fields_expert(ask="rlm_query"), url, specs(params), sessions=2)
             assert all(tree.void is None and len(tree.frames) > 1 for tree in trees)
             assert all((tree.reward or 0) > 0.9 for tree in trees)
             key = os.environ[auth.OWNER_KEY]
