@@ -82,8 +82,8 @@ def test_settings_that_the_demonstrations_do_not_know_are_refused(place, overrid
 
 def test_a_lexicon_without_enough_taught_names_is_refused(place):
     params = resolve()  # a world of few papers has room for a small lexicon
-    synthetic = params.prepare.synthetic.model_copy(update={"lexicon": 56})
+    synthetic = params.prepare.synthetic.model_copy(update={"lexicon": 48})
     prepare = params.prepare.model_copy(update={"synthetic": synthetic})
-    with pytest.raises(ConfigError, match="lexicon is 56"):
+    with pytest.raises(ConfigError, match="lexicon is 48"):
         warmstart.run(params.model_copy(update={"prepare": prepare}), Recorder())
     assert not place.exists()
