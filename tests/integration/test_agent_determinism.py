@@ -123,6 +123,6 @@ def test_neither_load_nor_the_order_of_batching_changes_an_episode(
     np.testing.assert_allclose(logprobs(busy), logprobs(quiet[:4]), rtol=0, atol=1e-5)
     # It was put to the test: cells ran out of time, and trees were more than their roots.
     assert sum(tree.counters.timeouts for tree in quiet) > 2
-    assert sum(len(tree.frames) for tree in quiet) >= 16
+    assert sum(len(tree.frames) for tree in quiet) > len(quiet)
     other = episodes(model, url, [replace(spec, seed=spec.seed + 99) for spec in specs[:2]], 2, 64)
     assert [without_clocks(tree) for tree in other] != [without_clocks(tree) for tree in quiet[:2]]
