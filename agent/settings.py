@@ -79,7 +79,7 @@ class TrainSettings(Settings):
 
     method: Literal["lora", "full"] = "lora"
     lora: LoraSettings = LoraSettings()
-    steps: int = Field(60, ge=1)
+    steps: int = Field(30, ge=1)
     problems_per_step: int = Field(8, ge=1, description="groups per step")
     group_size: int = Field(8, ge=2, description="episodes of one problem")
     learning_rate: float = Field(2e-3, gt=0)
@@ -112,7 +112,7 @@ class TrainSettings(Settings):
     )
     replace_voids: int = Field(2, ge=0, le=16, description="most replays of a void episode")
     processes: int = Field(
-        1, ge=1, le=64, description="processes of this machine that share a step's groups"
+        2, ge=1, le=64, description="processes of this machine that share a step's groups"
     )
     micro_batch_tokens: int = Field(
         2048, ge=1, description="tokens of one forward and backward pass, padding included"

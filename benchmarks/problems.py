@@ -16,12 +16,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from itertools import count
 from pathlib import Path
 from statistics import fmean, median
 
-from agent.policies.scripted import Scripted, expert, keyword, oracle
+from agent.policies.scripted import Scripted, keyword, oracle
 from benchmarks.arena import arena
 from benchmarks.exploits.fields_expert import fields_expert
 from benchmarks.exploits.papers_expert import papers_expert
@@ -38,7 +37,6 @@ SHOWN = {"easy": "score", "medium": "training", "hard": "score"}
 """Kind of question that `--samples` shows for each level."""
 
 EXPERTS: dict[str, Callable[[], Scripted]] = {
-    "names": partial(expert, "full"),
     "papers": papers_expert,
     "fields": fields_expert,
 }

@@ -21,13 +21,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from agent.nano.demonstrations import Conversation
 from agent.nano.examples import Encoder, Example, ExampleBatch, collate
 from agent.nano.model import build_model
 from agent.nano.plans import reader_talk, sentences_on
 from agent.nano.reading import DRILLED, LENGTHS, calls_in, drill_lists
 from agent.nano.settings import NanoSettings
-from agent.nano.tokenizer import build_tokenizer, render
+from agent.nano.tokenizer import Conversation, build_tokenizer, render
 from agent.nano.warmstart import make_optimizer, update, weighted_loss
 from env.problems import names
 from env.problems.lexicon import lexicon, untaught

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from agent.policies.hf_policy import TransformersPolicy, load_model
-from agent.policies.scripted import expert
 from agent.rollouts.engine import play
 from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import Trajectory
 from agent.settings import TrainSettings
 from agent.training.metrics import trainer_metrics
 from benchmarks import taught
+from benchmarks.exploits.fields_expert import fields_expert
 from env.client import Sessions
 from env.models import RLMAction
 from env.problems.store import ProblemStore
@@ -55,7 +55,7 @@ def environment(url: str, ids: Sequence[str], repeats: int) -> None:
         for count in SESSIONS:
             specs = groups(ids, max(64, count))
             started = time.monotonic()
-            played = play(expert(), url, specs, sessions=count)
+            played = play(fields_expert(), url, specs, sessions=count)
             seconds[count].append((time.monotonic() - started) / len(specs))
             frames[count] = sum(len(trajectory.frames) for trajectory in played) / len(specs)
             if lost := sum(trajectory.void is not None for trajectory in played):

@@ -116,13 +116,10 @@ def root_messages(
     window: int,
     question: str,
     papers: int,
-    hint: bool,
     budget: int | None = None,
 ) -> list[Message]:
     """First messages of the root; `budget` is that of its tree in tokens."""
     lines = [defuse(question), f"context: {papers} papers"]
-    if hint:
-        lines.append("hint: use both names")
     if budget is not None:
         lines.append(f"budget: {budget} tokens")
     return [

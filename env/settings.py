@@ -22,16 +22,16 @@ class LimitSettings(Settings):
     """Limits of a tree. An exceeded limit is an observation, never an exception."""
 
     max_depth: int = Field(2, ge=0, le=8, description="deepest frame with a REPL; the root is 0")
-    max_frames: int = Field(32, ge=1, le=512, description="frames of one episode, root included")
-    max_children: int = Field(8, ge=1, le=256, description="frames opened by one call")
-    max_turns: int = Field(4, ge=1, le=64, description="turns of one frame")
+    max_frames: int = Field(256, ge=1, le=512, description="frames of one episode, root included")
+    max_children: int = Field(144, ge=1, le=256, description="frames opened by one call")
+    max_turns: int = Field(8, ge=1, le=64, description="turns of one frame")
     cell_cpu_s: float = Field(2.0, gt=0, le=300, description="CPU seconds of one cell")
     cell_wall_s: float = Field(10.0, gt=0, le=600, description="own seconds of one cell, backstop")
     memory_mb: int = Field(96, ge=32, le=4096, description="MB above a bare interpreter")
     observation_chars: int = Field(1200, ge=100, le=100_000, description="characters of one stdout")
     child_context_chars: int = Field(200_000, ge=100, description="characters of a child's context")
     prompt_chars: int = Field(8_000, ge=20, description="characters of a sub-call's prompt")
-    episode_s: float = Field(60.0, gt=0, description="CPU seconds of all cells of one episode")
+    episode_s: float = Field(120.0, gt=0, description="CPU seconds of all cells of one episode")
     tree_tokens: int | None = Field(
         None,
         ge=1,

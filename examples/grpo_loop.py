@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from agent.nano.naming import NamingLessons
+from agent.nano.reading import ReadingLessons
 from agent.nano.settings import NanoSettings
 from agent.nano.warmstart import teach
 from agent.policies.hf_policy import TransformersPolicy, load_model
@@ -59,7 +59,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)  # a model this small gains nothing from more
     problems = [p for p in generate(SyntheticSettings()) if p.split == "train"]
-    model, tokenizer = load_model(options.base) if options.base else teach_base(problems)
+    model, tokenizer = load_model(options.base) if options.base else teach_base()
     settings = TrainSettings(
         steps=options.steps,
         problems_per_step=8,
@@ -104,14 +104,14 @@ def train(
     return rewards
 
 
-def teach_base(problems: Sequence[Problem]) -> tuple[Any, Any]:
-    """Build a model of 0.57 million parameters and teach it by mediocre demonstrations.
+def teach_base() -> tuple[Any, Any]:
+    """Build a model of 0.66 million parameters and teach it by mediocre demonstrations.
 
     GRPO reinforces what a model sometimes does right, so the base must know all moves.
     """
-    print("teaching a base model: 200 supervised steps")
-    settings = NanoSettings(trees=1000, steps=200, drill_steps=60, batch_tokens=1024)
-    taught = teach(settings, NamingLessons(settings, problems), lambda step, metrics: None)
+    print("teaching a base model: 300 supervised steps")
+    settings = NanoSettings(steps=300, min_steps=300)
+    taught = teach(settings, ReadingLessons(settings, size=512), lambda step, metrics: None)
     return taught.model, taught.tokenizer
 
 

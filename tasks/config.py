@@ -257,7 +257,7 @@ class Params(Settings):
 
     profile: str = "nano"
     threads: int = Field(
-        1, ge=1, le=256, description="CPU threads of torch; leave a core for the environment"
+        2, ge=1, le=256, description="CPU threads of torch; leave a core for the environment"
     )
     env: EnvSettings = EnvSettings()
     rewards: RewardSettings = RewardSettings()
@@ -293,7 +293,7 @@ class Params(Settings):
                 raise ValueError(f"train.curriculum.levels: {level!r} is not in {levels}")
         if self.train.curriculum.target not in self.train.curriculum.levels:
             raise ValueError("train.curriculum.target must be one of train.curriculum.levels")
-        if self.prepare.source != "synthetic" or self.prepare.synthetic.world == "fields":
+        if self.prepare.source != "synthetic" or self.prepare.synthetic.world != "papers":
             # Other sources reject rows with too many gold papers; readers of `fields` take turns.
             return self
         most = max(level.max_gold for level in self.prepare.synthetic.levels.values())

@@ -19,7 +19,13 @@ REMOVED = {
     "env.sandbox.backend": "seccomp is the only sandbox",
     "evaluate.judge": "only gold scores answers",
     "prepare.synthetic.held_out_templates": "all splits use the same wordings",
+    "prepare.synthetic.levels.double.hint": "no question has a hint",
+    "prepare.synthetic.levels.easy.hint": "no question has a hint",
+    "prepare.synthetic.levels.hard.hint": "no question has a hint",
+    "prepare.synthetic.levels.medium.hint": "no question has a hint",
+    "warmstart.nano.mixture": "warmstart.nano.reading has the shares of demonstrations",
     "warmstart.nano.reworded": "all questions use the wordings of their world",
+    "warmstart.nano.trees": "demonstrations are written while they are taught",
 }
 """Old dotted key to the reason for its removal."""
 

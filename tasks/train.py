@@ -295,7 +295,6 @@ def fingerprint(params: Params) -> dict[str, str]:
     """Hashes by name; a checkpoint can be continued if all are equal."""
     from tasks.tracking.lineage import files_hash, folder_hash
 
-    levels = params.prepare.synthetic.levels  # hints are in prompts only, not in a file
     settings = {
         "train": params.train.model_dump(mode="json", exclude=BOOKKEEPING),
         "env": params.env.model_dump(mode="json"),
@@ -308,7 +307,6 @@ def fingerprint(params: Params) -> dict[str, str]:
         },
         "base model": folder_hash(BASE),
         "training data": _digest(DATA.read_bytes()),
-        "hints": ",".join(name for name, level in levels.items() if level.hint),
         "code": files_hash(code_files(), ROOT),
     }
 

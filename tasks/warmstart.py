@@ -1,9 +1,9 @@
 """Stage `warmstart`: build the base model and train it on demonstrations.
 
-The demonstrations play training problems generated from `prepare.synthetic`, because nano knows
-only this world, whatever problems it is trained on later. An interrupted stage starts again;
-models/base is never incomplete. With `warmstart.kind: champion` no model is trained:
-`tasks/registry/warm_start.py` copies a registered one.
+Demonstrations are of the world `fields`, with the lexicon of `prepare.synthetic`, whatever problems
+nano is trained on later. An interrupted stage starts again; models/base is never incomplete. With
+`warmstart.kind: champion` no model is trained: `tasks/registry/warm_start.py` copies a registered
+one.
 
 Writes models/base: a folder that transformers loads as a Llama with its tokenizer.
 """
@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 from agent.nano.settings import NanoSettings
 from env.problems.lexicon import untaught
-from env.problems.synthetic import generate
 from tasks.config import Params
 from tasks.errors import ConfigError
 from tasks.io import replacing
@@ -25,7 +24,7 @@ from tasks.registry import warm_start
 from tasks.reporting.progress import Steps
 
 if TYPE_CHECKING:
-    from agent.nano.warmstart import Lessons
+    from agent.nano.reading import ReadingLessons
     from tasks.tracking.runs import StageRun
 
 BASE = Path("models/base")
@@ -39,8 +38,7 @@ def run(params: Params, run: StageRun) -> Path:
     """Write the base model; returns its folder.
 
     Raises:
-        ConfigError: the demonstrations do not support the prompts or limits, or training problems
-            are missing.
+        ConfigError: the demonstrations do not support the prompts, limits or lexicon.
         StageError: the champion is missing or cannot be read.
     """
     if params.warmstart.kind == "champion":
@@ -96,28 +94,22 @@ def check(params: Params) -> None:
         )
 
 
-def _lessons(params: Params) -> Lessons:
-    """Lessons in the synthetic world of `prepare`.
+def _lessons(params: Params) -> ReadingLessons:
+    """Lessons with the lexicon of `prepare`.
 
     Raises:
-        ConfigError: the lexicon is too small, or there are no training problems.
+        ConfigError: the lexicon is too small.
     """
-    from agent.nano.naming import NamingLessons
     from agent.nano.reading import MOST_SENTENCES, ReadingLessons
 
-    settings, world = params.warmstart.nano, params.prepare.synthetic
-    if world.world == "fields":
-        taught = world.lexicon - len(untaught(world.lexicon))
-        if taught < MOST_SENTENCES:
-            raise ConfigError(
-                f"prepare.synthetic.lexicon is {world.lexicon}, of which {taught} names are "
-                f"taught, but demonstrations show {MOST_SENTENCES} different ones. Raise it."
-            )
-        return ReadingLessons(settings, world.lexicon)
-    problems = [p for p in generate(world) if p.split == "train"]
-    if not problems:
-        raise ConfigError("prepare.synthetic.collections.train gives no problems. Set 1 or more.")
-    return NamingLessons(settings, problems)
+    size = params.prepare.synthetic.lexicon
+    taught = size - len(untaught(size))
+    if taught < MOST_SENTENCES:
+        raise ConfigError(
+            f"prepare.synthetic.lexicon is {size}, of which {taught} names are taught, but "
+            f"demonstrations show {MOST_SENTENCES} different ones. Raise it."
+        )
+    return ReadingLessons(params.warmstart.nano, size)
 
 
 def _judge(settings: NanoSettings, metrics: Mapping[str, float]) -> None:
@@ -131,7 +123,7 @@ def _judge(settings: NanoSettings, metrics: Mapping[str, float]) -> None:
             if "/probe_" in name
         )
         logger.warning(
-            "warmstart: names are copied less well than required, %g greedy and %g sampled (%s). "
+            "warmstart: sentences are read less well than required, %g greedy and %g sampled (%s). "
             "Raise warmstart.nano.steps.",
             *(settings.probe_greedy, settings.probe_sampled, found),
         )

@@ -90,6 +90,7 @@ def server_params() -> Params:
     return resolve(
         overrides=[
             "threads=1",  # stages set it for the whole process; two on busy cores spin
+            "train.processes=1",
             "prepare.synthetic.collections={train: 8, validation: 2, test: 8}",
             "env.allow_documents=true",
         ]

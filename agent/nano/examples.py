@@ -1,7 +1,7 @@
 """Conversations as token ids with a loss weight for each token, and batches of them.
 
-Neighbours: `demonstrations.py` and `drills.py` make the conversations, `warmstart.py` trains on
-the batches.
+Neighbours: `plans.py` and `reading.py` make the conversations, `warmstart.py` trains on the
+batches.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from agent.nano.demonstrations import Conversation
-from agent.nano.tokenizer import ASSISTANT, END, render, syllable_ids
+from agent.nano.tokenizer import ASSISTANT, END, Conversation, render, syllable_ids
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

@@ -1,8 +1,8 @@
-"""The nano model: a small Llama whose heads are wired to copy names and to distinguish two.
+"""The nano model: a small Llama whose heads are wired to copy names and to follow a list of them.
 
-Within minutes of training, a fresh transformer cannot copy an unseen name. Writing the other of two
-names takes far longer. So the initial weights contain circuits for both; training sharpens them
-and learns everything else. The architecture is unchanged, so the saved folder loads as any Llama.
+Within minutes of training, a fresh transformer cannot copy an unseen name. So the initial weights
+contain circuits for it, and embeddings hold a lexicon; training sharpens them and learns everything
+else. The architecture is unchanged, so the saved folder loads as any Llama.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from agent.nano.settings import ModelSettings
-from agent.nano.tokenizer import SYSTEM, syllable_ids
+from agent.nano.tokenizer import SYSTEM
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
@@ -23,19 +23,12 @@ _TOKEN_STD = 0.11
 """Deviation of a token's embedding, which gives its half of the stream a norm of about 1."""
 _FLAG = 0.3
 """Size of a class flag in an embedding."""
-_FLAGS = 5
+_FLAGS = 2
 """Dimensions of class flags, at the end of the token's half."""
 _MATCH = 2.2
 """Strength of the comparison of two tokens in a wired head."""
-_CLASS_MATCH = 1.5
-"""The same for class flags in `_CLASS_ROWS` dimensions; weak, so that two names share a head."""
-_CLASS_ROWS = 4
 _REST = 3.0
 """Score of the conversation's first token, which a head without a match attends to."""
-_CLASS_REST = 2.0
-"""The same for heads that compare classes."""
-_COPY = 0.1
-"""Size of the output of a head in a later layer, added or subtracted."""
 _ANSWER = 0.5
 """Share of its answer's embedding in a listed name's."""
 _NEAR = 2.5
@@ -54,7 +47,7 @@ def build_model(
     settings: ModelSettings,
     tokenizer: PreTrainedTokenizerFast,
     seed: int,
-    lexicon: Mapping[str, str] | None = None,
+    lexicon: Mapping[str, str],
 ) -> LlamaForCausalLM:
     """An untrained, wired model for this tokenizer.
 
@@ -63,8 +56,7 @@ def build_model(
         tokenizer: tokenizer in which each name of `lexicon` is one token.
         seed: seed of the weights.
         lexicon: the answer that follows each name, which is wired into its embedding; "" for
-            names without one. With a lexicon, later layers find the next name of a list instead of
-            the other of two names.
+            names without one.
     """
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -89,7 +81,7 @@ def build_model(
     model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.generation_config.pad_token_id = tokenizer.pad_token_id
     with torch.no_grad():
-        _Wiring(model, settings, tokenizer, lexicon or {}).lay()
+        _Wiring(model, settings, tokenizer, lexicon).lay()
     return model
 
 
@@ -97,14 +89,7 @@ class _Wiring:
     """The circuits, layer by layer.
 
     The first half of the stream has the token and its class flags. Layer 0 copies those of the
-    token before it to the second half. Class flags:
-
-    - first syllable of a name
-    - token that opens a name
-    - token that opens a search keyword
-    - token that opens a filter
-    - start of a conversation
-    - name of the lexicon, if there is one
+    token before it to the second half. Class flags: start of a conversation, name of the lexicon.
     """
 
     def __init__(
@@ -120,45 +105,29 @@ class _Wiring:
         self.lexicon = lexicon
         self.heads, self.half = settings.heads, settings.hidden // 2
         self.size = settings.hidden // settings.heads
-        self.plain = self.half - _FLAGS - bool(lexicon)
+        self.plain = self.half - _FLAGS
         pairs = self.size // 2
         self.turns = settings.rope_theta ** (-torch.arange(pairs) / pairs)  # radians per token
         slow = [i for i in range(pairs) if self.turns[i] < _FAST_TURN]
         self.stable = slow + [i + pairs for i in slow]
         """Dimensions of a head that are independent of distance."""
-        flags = range(self.plain, self.half)
-        self.first, self.opens, self.keyword, self.filter, self.start = flags[:_FLAGS]
-        self.listed = flags[-1]
-        """Flag of the lexicon's names."""
+        self.start, self.listed = range(self.plain, self.half)
 
     def lay(self) -> None:
         """Write every circuit into the weights."""
         self._embed()
         self._look_back(self.layers[0])
         self._induce(self.layers[1])
-        if self.lexicon:
-            self._look_up(self.layers[1])
+        self._look_up(self.layers[1])
         for attention in self.layers[2:]:
-            if self.lexicon:
-                self._turn_page(attention)
-            else:
-                self._tell_apart(attention)
+            self._turn_page(attention)
 
     def _embed(self) -> None:
         """Write random tokens and their class flags into the first half."""
         self.embedding.normal_(0.0, 0.01)
         self.embedding[:, : self.plain].normal_(0.0, _TOKEN_STD)
-        texts = [str(self.tokenizer.decode([i])) for i in range(len(self.tokenizer))]
-        members = {
-            self.first: syllable_ids(self.tokenizer)[0],
-            self.opens: [i for i, text in enumerate(texts) if text.endswith('"')],
-            self.keyword: [i for i, text in enumerate(texts) if text == ', "'],
-            self.filter: [i for i, text in enumerate(texts) if text == '"'],
-            self.start: [self.tokenizer.get_vocab()[SYSTEM]],
-        }
-        for flag, ids in members.items():
-            self.embedding[ids, flag] = _FLAG
         vocabulary = self.tokenizer.get_vocab()
+        self.embedding[vocabulary[SYSTEM], self.start] = _FLAG
         for name, answer in self.lexicon.items():
             row = self.embedding[vocabulary[name]]
             row[self.listed] = _FLAG
@@ -184,11 +153,8 @@ class _Wiring:
             _link(attention, rows.start, width, source, self.half + source, _TOKEN_STD)
 
     def _induce(self, attention: LlamaAttention) -> None:
-        """Make all heads but one copy the token after an earlier occurrence of the current one.
-
-        With a lexicon, half of the heads do.
-        """
-        heads = self.heads // 2 if self.lexicon else self.heads - 1
+        """Make half of the heads copy the token after an earlier occurrence of the current one."""
+        heads = self.heads // 2
         step = self.plain // heads
         for head in range(heads):
             first, start = head * self.size, head * step
@@ -197,28 +163,6 @@ class _Wiring:
                 _match(attention, first + dimension, [source], [self.half + source], _MATCH)
             self._rest(attention, first, _REST)
             _link(attention, first, min(self.size, step), start, start, _TOKEN_STD)
-
-    def _tell_apart(self, attention: LlamaAttention) -> None:
-        """Where a name opens, add earlier names; where a filter opens, subtract the keyword.
-
-        The first half of the heads adds its input, the second half subtracts it. Both names of the
-        question minus the searched one leave the other name.
-        """
-        for head in range(self.heads):
-            adds = head < self.heads // 2
-            if adds:
-                query, key = [self.opens], [self.first]
-            else:
-                query, key = [self.filter], [self.half + self.keyword]
-            first = head * self.size
-            for row in (first + dimension for dimension in self.stable[:_CLASS_ROWS]):
-                _match(attention, row, query, key, _CLASS_MATCH)
-                if adds:  # ignore names that follow an opening token
-                    attention.k_proj.weight[row, self.half + self.opens] = -_CLASS_MATCH
-            self._rest(attention, first, _CLASS_REST)
-            start = first % self.half
-            width = min(self.size, self.plain - start)
-            _link(attention, first, width, start, start, _COPY if adds else -_COPY)
 
     def _look_up(self, attention: LlamaAttention) -> None:
         """Make half of the heads copy to each listed name the listed name before it.

@@ -1,4 +1,4 @@
-"""Demonstrations of the world `fields`: how a root has its sentences read, and what readers answer.
+"""Demonstrations: how a root has its sentences read, and what readers answer.
 
 A root searches its method and counts the sentences. Then it
 
@@ -19,13 +19,13 @@ guesses untaught names half of the time, and the reward can teach it not to.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import TypeVar
 
-from agent.nano.demonstrations import Conversation
 from agent.nano.settings import Kept, PlanKind, ReadingMixture
-from agent.nano.strategies import block, pick
+from agent.nano.tokenizer import Conversation
 from env import prompts
 from env.models import Message
 from env.problems.fields import QUESTIONS
@@ -34,6 +34,7 @@ from env.problems.names import FACTS, SCORES
 from env.problems.settings import HITS
 from env.settings import LimitSettings
 
+_T = TypeVar("_T")
 _LIMITS = LimitSettings()
 """Compact prompts name no limit. `observation_chars` cuts what is printed."""
 
@@ -53,6 +54,16 @@ p = list(context.values())
 FINAL(rlm_query_batched(["{method} on {field}"] * len(p), p))"""
 _PAGE = 'print("\\n".join(q[:{size}]), len(q[{size}:]))\nq = q[{size}:]'
 _NAMES = 'print(*sorted({w.strip(".,") for t in s for w in t.split() if w[3:4] == "a"}))'
+
+
+def block(code: str) -> str:
+    """A turn with this code."""
+    return f"```repl\n{code}\n```"
+
+
+def pick(rng: Random, shares: Mapping[_T, float]) -> _T:
+    """Draw a key by its share."""
+    return rng.choices(list(shares), weights=list(shares.values()))[0]
 
 
 @dataclass(frozen=True)
@@ -146,9 +157,7 @@ class ReadingTalks:
     ) -> Conversation:
         """Conversation of a root."""
         question = rng.choice(QUESTIONS).format(x=method, f=field)
-        opening = prompts.root_messages(
-            "compact", _LIMITS, 0, question, papers, False, budget=plan.budget
-        )
+        opening = prompts.root_messages("compact", _LIMITS, 0, question, papers, budget=plan.budget)
         count = HITS * papers
         talk = [
             *(m.model_dump() for m in opening),

@@ -1,4 +1,4 @@
-"""Lessons of the world `fields`: drills of names, trees (`plans.py`), then answers of readers."""
+"""Lessons of the warm start: drills of names, trees (`plans.py`), then answers of readers."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from agent.nano.demonstrations import Conversation
 from agent.nano.examples import Encoder, Example, ExampleBatch, batches, collate, noisy
-from agent.nano.plans import BEST, UNKNOWN, ReadingTalks, draw_plan, forgetful
+from agent.nano.plans import BEST, UNKNOWN, ReadingTalks, draw_plan, forgetful, pick
 from agent.nano.settings import NanoSettings
 from agent.nano.slips import with_slip
-from agent.nano.strategies import pick
-from agent.nano.tokenizer import render
+from agent.nano.tokenizer import Conversation, render
 from env.problems import names
+from env.problems.fields import BENCHMARK
 from env.problems.lexicon import FIELDS, strangers, untaught
 from env.problems.settings import HITS
 
@@ -68,12 +67,17 @@ def drill_lists(
 
 
 class ReadingLessons:
-    """Lessons of the world `fields`: see `warmstart.Lessons`.
+    """Lessons of a warm start.
 
     Args:
         settings: mixture, drills and weights.
         size: names of the lexicon.
     """
+
+    whole: Mapping[str, str]
+    """Names with a token of their own, and the answer that follows each; "" without one."""
+    unseen: Sequence[str]
+    """Names of `whole` that no text holds."""
 
     def __init__(self, settings: NanoSettings, size: int) -> None:
         self._settings = settings
@@ -81,10 +85,9 @@ class ReadingLessons:
         self._known = ReadingTalks(size)
         self._papers = (*_PAPERS, *(_MANY if settings.model.context > _USUAL else ()))
         fields, taught = self._talks.fields, self._talks.taught
-        self.whole = dict.fromkeys([*fields, *strangers(size)], "")
-        self.whole |= {name: f" {fields[name]} " for name in taught}
+        answers = {name: f" {fields[name]} " for name in taught}
+        self.whole = dict.fromkeys([*fields, *strangers(size)], "") | answers
         self.unseen = sorted(untaught(size))
-        self.metrics: Mapping[str, float] = {}
 
     def corpus(self) -> Iterator[str]:
         """Texts without the names of the lexicon, which are whole tokens."""
@@ -94,10 +97,7 @@ class ReadingLessons:
                 *self._trees(rng, 1),
                 self._talks.reader(rng, rng.choice(names.COMMON), 4),
             ]:
-                text = render(talk)
-                for name in self.whole:
-                    text = text.replace(name, "")
-                yield text
+                yield BENCHMARK.sub("", render(talk))
         for field in (*FIELDS, UNKNOWN):  # one token wherever it is
             yield from [field, f" {field}", f"{field} ", f" {field} "] * 20
 
@@ -123,7 +123,7 @@ class ReadingLessons:
     def probe(
         self, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast
     ) -> Iterator[tuple[str, float]]:
-        """Share of trees and readers whose names and fields are right; see `warmstart.Lessons`."""
+        """Shares of trees and readers whose names and fields are right: `root_greedy` and so on."""
         rng = Random("probe")
         count = self._settings.probe_pairs
         methods = [rng.choice(names.RESERVED) for _ in range(count)]

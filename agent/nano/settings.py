@@ -9,16 +9,6 @@ from pydantic import Field, model_validator
 
 from env.settings import Settings
 
-Count = Literal["1", "2", "4", "8"]
-"""Most papers that a root gives to children; a string, as a key of YAML or JSON."""
-
-Prompted = Literal["both", "first", "second"]
-"""Names of the question in a child's prompt."""
-
-Keep = Literal["other", "none", "one", "whole"]
-"""Lines that a child keeps: hits with the other name, all hits, the first hit, its whole part."""
-
-
 PlanKind = Literal["readers", "children", "pages", "names", "recite", "unread"]
 """Reader of the sentences: readers, children with readers, the root in pages or by names alone.
 
@@ -26,7 +16,10 @@ With `recite` the root writes names of the field from memory, with `unread` it g
 """
 
 Size = Literal["1", "2", "4", "8", "12", "24", "144"]
-"""Sentences of a reader's call, or of a page; the last is more than an observation shows."""
+"""Sentences of a reader's call, or of a page; the last is more than an observation shows.
+
+A string, as a key of YAML or JSON.
+"""
 
 Most = Literal["8", "16", "all"]
 """Most sentences that are looked at."""
@@ -43,7 +36,7 @@ class ModelSettings(Settings):
     heads: int = Field(4, ge=2, le=32)
     mlp: int = Field(256, ge=32)
     rope_theta: float = Field(1e6, gt=0, description="large: most of a head ignores distance")
-    vocab: int = Field(600, ge=400, le=8192, description="most entries of the tokenizer")
+    vocab: int = Field(720, ge=400, le=8192, description="most entries of the tokenizer")
     context: int = Field(512, ge=64, description="most positions")
 
     @model_validator(mode="after")
@@ -61,37 +54,12 @@ def check_shares(settings: Settings, fields: Sequence[str]) -> None:
             raise ValueError(f"{name}: the shares {shares} must be at least 0 and sum to 1")
 
 
-class MixtureSettings(Settings):
+class ReadingMixture(Settings):
     """Probabilities of the decisions in a demonstration. Decisions are independent.
 
     All good choices together are rare, so the base model is mediocre. Each good choice alone is
     frequent, so that sampling finds it.
     """
-
-    keyword_first: float = Field(0.85, ge=0, le=1, description="search the question's first name")
-    filter_papers: float = Field(0.4, ge=0, le=1, description="keep papers with the other name")
-    papers: dict[Count, float] = Field(
-        {"1": 0.3, "2": 0.35, "4": 0.1, "8": 0.25}, description="shares of the most papers"
-    )
-    prompt: dict[Prompted, float] = Field(
-        {"both": 0.4, "first": 0.45, "second": 0.15}, description="shares of the names in prompts"
-    )
-    merge_all: float = Field(0.45, ge=0, le=1, description="answer with all children's sentences")
-    final_var: float = Field(0.3, ge=0, le=1, description="end by FINAL_VAR instead of FINAL")
-    alone: float = Field(0.0, ge=0, le=1, description="answer without children, by own code")
-    child: dict[Keep, float] = Field(
-        {"other": 0.35, "none": 0.4, "one": 0.15, "whole": 0.1},
-        description="shares of the lines that a child with both names keeps",
-    )
-
-    @model_validator(mode="after")
-    def _shares(self) -> MixtureSettings:
-        check_shares(self, ("papers", "prompt", "child"))
-        return self
-
-
-class ReadingMixture(Settings):
-    """Probabilities of the decisions in a demonstration of the world `fields`."""
 
     plan: dict[PlanKind, float] = Field(
         {
@@ -133,25 +101,23 @@ class NanoSettings(Settings):
     """Warm start of the nano base before GRPO."""
 
     model: ModelSettings = ModelSettings()
-    mixture: MixtureSettings = MixtureSettings()
     reading: ReadingMixture = ReadingMixture()
-    trees: int = Field(6000, ge=100, description="demonstration trees")
-    steps: int = Field(1000, ge=1, description="most optimizer steps")
-    min_steps: int = Field(600, ge=1, description="steps before the probe can end the warm start")
+    steps: int = Field(900, ge=1, description="most optimizer steps")
+    min_steps: int = Field(700, ge=1, description="steps before the probe can end the warm start")
     warmup_steps: int = Field(40, ge=0)
-    drill_steps: int = Field(90, ge=0, description="steps of copying drills at the start")
-    drill_every: int = Field(12, ge=1, description="later, one drill batch in this many")
+    drill_steps: int = Field(60, ge=0, description="steps of drills at the start")
+    drill_every: int = Field(6, ge=1, description="later, one drill batch in this many")
     batch_tokens: int = Field(2048, ge=128)
     learning_rate: float = Field(1.5e-3, gt=0)
     embedding_rate: float = Field(
         0.2, gt=0, description="share of the rate for embeddings, whose wiring is easily undone"
     )
     observation_weight: float = Field(0.1, ge=0)
-    name_weight: float = Field(3.0, ge=0, description="loss weight of copied names")
+    name_weight: float = Field(3.0, ge=0, description="loss weight of names and fields")
     slips: float = Field(0.15, ge=0, le=1, description="conversations with a broken turn")
     noise: float = Field(0.01, ge=0, le=0.5, description="written tokens replaced at random")
-    probe_greedy: float = Field(0.97, ge=0, le=1, description="binding probe, greedy")
-    probe_sampled: float = Field(0.95, ge=0, le=1, description="binding probe at T = 1")
+    probe_greedy: float = Field(0.97, ge=0, le=1, description="right trees and readers, greedy")
+    probe_sampled: float = Field(0.93, ge=0, le=1, description="the same at T = 1")
     probe_every: int = Field(100, ge=1, description="steps between probes")
-    probe_pairs: int = Field(200, ge=20, description="pairs of unseen names in a probe")
+    probe_pairs: int = Field(200, ge=20, description="trees and readers of a probe")
     seed: int = Field(0, ge=0)

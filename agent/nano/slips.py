@@ -13,8 +13,8 @@ import re
 import warnings
 from random import Random
 
-from agent.nano.demonstrations import Conversation
-from agent.nano.strategies import block
+from agent.nano.plans import block
+from agent.nano.tokenizer import Conversation
 from env import prompts
 from env.problems import names
 

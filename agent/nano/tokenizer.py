@@ -16,6 +16,9 @@ from env.problems import names
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
+Conversation = list[dict[str, str]]
+"""Messages, each with `role` and `content`."""
+
 PAD, SYSTEM, USER, ASSISTANT, END = "<|pad|>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>"
 SPECIAL = (PAD, SYSTEM, USER, ASSISTANT, END)
 

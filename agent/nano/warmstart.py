@@ -1,7 +1,7 @@
-"""Warm start: supervised training of the nano base on a world's lessons, until it binds names.
+"""Warm start: supervised training of the nano base on lessons, until it reads.
 
-A world's lessons start with drills. Then they are demonstrations with a drill from time to time.
-Their probe ends the warm start, not a timer. The seed determines the result. A warm start is
+Lessons start with drills. Then they are demonstrations with a drill from time to time. Their probe
+ends the warm start, not a timer. The seed determines the result. A warm start is
 short, so an interrupted one starts again from the beginning.
 """
 
@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch.nn import functional
 
 from agent.nano.examples import ExampleBatch
 from agent.nano.model import build_model
-from agent.nano.naming import NamingLessons
+from agent.nano.reading import ReadingLessons
 from agent.nano.settings import NanoSettings
 from agent.nano.tokenizer import build_tokenizer
-from env.problems.schema import Problem
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
@@ -42,46 +41,14 @@ class Taught:
     metrics: dict[str, float]
 
 
-class Lessons(Protocol):
-    """Texts that a warm start teaches, of one world."""
-
-    @property
-    def whole(self) -> Mapping[str, str]:
-        """Names with a token of their own, and the answer that follows each; "" without one."""
-
-    @property
-    def unseen(self) -> Sequence[str]:
-        """Names of `whole` that no text holds."""
-
-    @property
-    def metrics(self) -> Mapping[str, float]:
-        """Figures of the demonstrations."""
-
-    def corpus(self) -> Iterable[str]:
-        """Texts that train the tokenizer."""
-
-    def feed(self, tokenizer: PreTrainedTokenizerFast) -> Iterator[ExampleBatch]:
-        """Endless batches."""
-
-    def probe(
-        self, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast
-    ) -> Iterable[tuple[str, float]]:
-        """Shares of right roots and children: `root_greedy`, `root_sampled`, and so on."""
-
-
-def build(settings: NanoSettings, lessons: Lessons) -> Taught:
+def build(settings: NanoSettings, lessons: ReadingLessons) -> Taught:
     """The wired model before any training."""
     tokenizer = build_tokenizer(lessons.corpus(), settings.model.vocab, list(lessons.whole))
     model = build_model(settings.model, tokenizer, settings.seed, lessons.whole)
     return Taught(model, tokenizer, {})
 
 
-def untaught(settings: NanoSettings, problems: Sequence[Problem]) -> Taught:
-    """The wired model of the world `names` before any training."""
-    return build(settings, NamingLessons(settings, problems))
-
-
-def teach(settings: NanoSettings, lessons: Lessons, on_step: OnNanoStep) -> Taught:
+def teach(settings: NanoSettings, lessons: ReadingLessons, on_step: OnNanoStep) -> Taught:
     """Build the model and train it.
 
     Args:
@@ -97,7 +64,7 @@ def teach(settings: NanoSettings, lessons: Lessons, on_step: OnNanoStep) -> Taug
     vocabulary = tokenizer.get_vocab()
     unseen = [vocabulary[name] for name in lessons.unseen]
     model.train()
-    metrics = dict(lessons.metrics)
+    metrics: dict[str, float] = {}
     for step in range(1, settings.steps + 1):
         loss = weighted_loss(model, next(feed), unseen)
         update(model, optimizer, loss, settings.learning_rate * _rate(settings, step))

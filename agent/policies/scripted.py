@@ -1,13 +1,11 @@
 """Policies without a model, for tests and measurements of the environment.
 
-`oracle` gets the problems with their gold. `expert` sees only what a client sees and plays the
-strategy that nano should learn. `careless` is honest but sloppy, `keyword` searches for words, and
-`random_code` plays at random. Cheats are in `benchmarks/exploits/small_world.py`.
+`oracle` gets the problems with their gold. `keyword` searches for words, and `random_code` plays at
+random. Experts and cheats are in `benchmarks/exploits`.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -15,10 +13,6 @@ from random import Random
 from agent.policies.base import FrameKey, TurnReply, TurnRequest
 from env.models import Message
 from env.problems.schema import Problem
-from env.settings import PromptStyle
-
-_NAME = re.compile(r"\b[A-Z][aeiou][a-z]{2}[aeiou][a-z]\b")
-"""A name of the synthetic world: two syllables of consonant, vowel, consonant."""
 
 
 @dataclass(frozen=True)
@@ -73,56 +67,6 @@ def block(code: str) -> str:
     return f"```repl\n{code}\n```"
 
 
-def names_in(text: str) -> tuple[str, str]:
-    """First and last name of a synthetic question or prompt; words if it contains no name."""
-    found = _NAME.findall(text) or re.findall(r"\w+", text) or [text]
-    return found[0], found[-1]
-
-
-def expert(style: PromptStyle = "compact") -> Scripted:
-    """Search one name, give the papers with both names to children, and merge their answers."""
-
-    def compact(seen: Seen) -> str:
-        x, y = names_in(seen.task)
-        if seen.request.depth:
-            return _filter(x, y)
-        if seen.turn == 0:
-            return block(f'h = search(context, "{x}")\nprint(len(h))')
-        return block(
-            f'p = [i for i in h if "{y}" in context[i]][:8]\n'
-            f'r = rlm_query_batched(["{x} on {y}"] * len(p), [context[i] for i in p])\n'
-            "FINAL(r)"
-        )
-
-    def full(seen: Seen) -> str:
-        x, y = names_in(seen.task)
-        if seen.request.depth:
-            return "I filter the sentences with both names.\n\n" + block(
-                f"hits = search(context, {x!r}, window=0)\n"
-                f"FINAL([sentence for sentence in hits if {y!r} in sentence])"
-            )
-        if seen.turn == 0:
-            return f"First I look for {x}.\n\n" + block(
-                f"hits = search(context, {x!r})\n"
-                f"papers = [i for i in hits if {y!r} in context[i]]\n"
-                "print(len(hits), len(papers))"
-            )
-        return "A child reads each paper that names both.\n\n" + block(
-            "answer = []\n"
-            "for start in range(0, len(papers), 8):\n"
-            "    part = papers[start:start + 8]\n"
-            f"    prompts = ['Find every sentence about {x} on {y}'] * len(part)\n"
-            "    answer += rlm_query_batched(prompts, [context[i] for i in part])\n"
-            "FINAL_VAR('answer')"
-        )
-
-    return Scripted(compact if style == "compact" else full)
-
-
-def _filter(x: str, y: str) -> str:
-    return block(f's = search(context, "{x}")\nFINAL([x for x in s if "{y}" in x])')
-
-
 def oracle(problems: Iterable[Problem], children: int = 8) -> Scripted:
     """Give each gold paper to a child, which quotes its gold.
 
@@ -157,26 +101,6 @@ def oracle(problems: Iterable[Problem], children: int = 8) -> Scripted:
             f"    some = list(p)[k:k + {children}]\n"
             "    r += rlm_query_batched([p[i] for i in some], [context[i] for i in some])\n"
             "FINAL([{'paper_id': i, 'text': t} for i, ts in zip(p, r) for t in ts])"
-        )
-
-    return Scripted(script)
-
-
-def careless() -> Scripted:
-    """Honest but sloppy: a turn without code, papers with one name, six papers at most."""
-
-    def script(seen: Seen) -> str:
-        x, y = names_in(seen.task)
-        if seen.request.depth:
-            return _filter(x, y)
-        if seen.turn == 0:
-            return "I will search for both names and then ask for the sentences."
-        if seen.turn == 1:
-            return block(f'h = search(context, "{x}")\nprint(h)')
-        return block(
-            "p = list(h)[:6]\n"
-            f'r = rlm_query_batched(["{x} on {y}"] * len(p), [context[i] for i in p])\n'
-            "FINAL(r)"
         )
 
     return Scripted(script)

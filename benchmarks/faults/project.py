@@ -35,6 +35,7 @@ TINY = [
     "gate.episodes=4",
     "gate.baseline_episodes=20",
     "train.steps=2",
+    "train.processes=1",
     "train.problems_per_step=4",
     "train.group_size=4",
     "train.save_every=1",

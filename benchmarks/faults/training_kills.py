@@ -42,6 +42,7 @@ SMALL = [
     "env.deterministic=true",
     "prepare.synthetic.collections={train: 24, validation: 2, test: 2}",
     "train.steps=40",
+    "train.processes=1",
     "train.problems_per_step=2",
     "train.group_size=4",
     "train.save_every=1",

@@ -8,10 +8,11 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from agent.policies.scripted import block, names_in
+from agent.policies.scripted import block
 from env.client import RLMEnv
 from env.errors import EpisodeError, RefusedError
 from env.models import FrameTurn, RLMAction, RLMObservation
+from env.problems.fields import read_question
 
 FRAMES = 9
 PATIENCE_S = 30.0
@@ -96,7 +97,7 @@ async def tree(client: RLMEnv, seen: RLMObservation, hold: Hold | None = None) -
         for view in seen.frames:
             if view.status == "ready":
                 if view.frame not in names:
-                    names[view.frame] = names_in(view.messages[-1].content.partition("\n")[0])
+                    names[view.frame] = read_question(view.messages[-1].content)
                 code = _code(view.depth, turns[view.frame], slow, *names[view.frame])
                 action.append(FrameTurn(frame=view.frame, text=block(code)))
                 turns[view.frame] += 1

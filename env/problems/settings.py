@@ -12,10 +12,6 @@ from env.problems.lexicon import MOST as MOST_BENCHMARKS
 from env.problems.schema import Split
 from env.settings import Settings
 
-MIN_SENTENCES = 4
-MAX_SENTENCES = 7
-"""Sentences of a synthetic paper, without its title."""
-
 FILLER_NAMES = 16
 """Number of names of a collection that no question asks for."""
 
@@ -26,7 +22,7 @@ MAX_QUESTIONS = 4
 HITS = 3
 """Sentences of a method that a question asks for, in each paper of the world `fields`."""
 MAX_NEAR = 16
-"""Most gold papers and near misses of a question in the other worlds."""
+"""Most gold papers and near misses of a question in the world `papers`."""
 
 
 def gold_sentences(papers: int) -> int:
@@ -40,7 +36,6 @@ class LevelSettings(Settings):
     papers: int = Field(ge=2, le=64, description="papers of one collection")
     max_gold: int = Field(ge=1, le=64, description="most gold papers of one question")
     distractors: int = Field(ge=0, le=256, description="near misses written for each question")
-    hint: bool = Field(False, description="the question carries a hint (easy; world names)")
     indirect: float = Field(
         0.0,
         ge=0,
@@ -67,21 +62,19 @@ def fields_level(papers: int) -> LevelSettings:
 class SyntheticSettings(Settings):
     """Generated problems: the small world of the nano profile, or one of whole papers."""
 
-    world: Literal["names", "papers", "fields"] = Field(
-        "names",
-        description="one-line sentences for nano that code can read (names) or not (fields), "
-        "or papers for real models",
+    world: Literal["fields", "papers"] = Field(
+        "fields", description="one-line sentences for nano, or papers for real models"
     )
     collections: dict[Split, int] = Field(
         {"train": 400, "validation": 40, "test": 100},
         description="collections per split and difficulty",
     )
-    questions_per_collection: int = Field(3, ge=1, le=MAX_SENTENCES, description="sharing papers")
+    questions_per_collection: int = Field(3, ge=1, le=7, description="sharing papers")
     levels: dict[str, LevelSettings] = {
-        "easy": LevelSettings(papers=5, max_gold=2, distractors=4, hint=True),
-        "medium": LevelSettings(papers=8, max_gold=4, distractors=6),
-        "hard": LevelSettings(papers=12, max_gold=6, distractors=8),
-        "double": LevelSettings(papers=24, max_gold=6, distractors=16, splits=["validation"]),
+        "easy": fields_level(4),
+        "medium": fields_level(8),
+        "hard": fields_level(16),
+        "double": fields_level(32).model_copy(update={"splits": ["validation"]}),
     }
     held_out: float = Field(
         1.0, ge=0, le=1, description="share of the test split's names that no other split holds"
@@ -122,8 +115,6 @@ class SyntheticSettings(Settings):
         if self.world != "fields" and self.labels:
             raise ValueError("labels is of the world `fields`; leave it false")
         for name, level in self.levels.items():
-            if self.world != "names" and level.hint:
-                raise ValueError(f"level {name!r}: hint speaks of the world `names`; set it false")
             if self.world != "fields" and max(level.max_gold, level.distractors) > MAX_NEAR:
                 raise ValueError(
                     f"level {name!r}: more than {MAX_NEAR} max_gold or distractors are of the "
@@ -173,18 +164,4 @@ class SyntheticSettings(Settings):
                 f"questions_per_collection {self.questions_per_collection}: the world "
                 f"`papers` allows {MAX_QUESTIONS}"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _sentences_fit(self) -> SyntheticSettings:
-        if self.world != "names":
-            return self
-        for name, level in self.levels.items():
-            needed = self.questions_per_collection * (level.max_gold + level.distractors)
-            room = level.papers * MAX_SENTENCES
-            if needed > room:
-                raise ValueError(
-                    f"level {name!r}: {self.questions_per_collection} questions need up to "
-                    f"{needed} sentences, {level.papers} papers hold {room}; ask less or add papers"
-                )
         return self

@@ -320,7 +320,6 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
             service.host,
             problem.question,
             problem.texts,
-            hint=service.hint(problem),
             shared_as=problem.problem_id,
             tree_tokens=tree_tokens,
         )

@@ -22,7 +22,6 @@ from pydantic import SecretStr, ValidationError
 from env import auth
 from env.auth import DATA, DATASET, DATASET_REVISION, DATASET_TOKEN, SEED, SETTINGS
 from env.errors import RefusedError, SettingsError
-from env.problems.schema import Problem
 from env.problems.settings import SyntheticSettings
 from env.problems.store import SEEDED, ProblemStore
 from env.server.sandbox import SandboxHost
@@ -234,12 +233,6 @@ class Service:
         if key is None or not hmac.compare_digest(_bytes(key), _bytes(owner_key)):
             raise RefusedError("owner_key is wrong")
         return self.problems
-
-    def hint(self, problem: Problem) -> bool:
-        """Whether the problem's level gives a hint."""
-        prepare = self.settings.prepare
-        level = prepare.synthetic.levels.get(problem.difficulty)
-        return prepare.source == "synthetic" and level is not None and level.hint
 
     def close(self) -> None:
         """End the sandbox host and all its processes."""

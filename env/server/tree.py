@@ -53,7 +53,6 @@ class Tree:
         repls: host that opens a REPL at a frame's first cell.
         question: question for the root.
         papers: paper_id -> text, the root's `context`.
-        hint: whether the question comes with a hint.
         shared_as: name under which other episodes use the same papers.
         tree_tokens: budget of this tree in tokens; None for `env.limits.tree_tokens`.
 
@@ -69,7 +68,6 @@ class Tree:
         repls: SandboxHost,
         question: str,
         papers: Mapping[str, str],
-        hint: bool = False,
         shared_as: str | None = None,
         tree_tokens: int | None = None,
     ) -> None:
@@ -102,7 +100,6 @@ class Tree:
             settings.search_window,
             question,
             len(papers),
-            hint,
             limit,
         )
         if self._budget.lacks(first):

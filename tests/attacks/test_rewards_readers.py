@@ -22,7 +22,7 @@ from tasks.deployment.local import local_server
 @pytest.fixture(scope="module")
 def params() -> Params:
     collections = "prepare.synthetic.collections={train: 0, validation: 0, test: 1}"
-    return resolve("fields", ["threads=1", "env.limits.cell_cpu_s=0.5", collections])
+    return resolve(overrides=["threads=1", "env.limits.cell_cpu_s=0.5", collections])
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,8 @@ from typer.testing import CliRunner
 from agent.policies import scripted
 from agent.policies.base import Policy
 from agent.settings import GenerationSettings
+from benchmarks.exploits.fields_expert import fields_expert
+from env.problems.fields import field_of
 from env.problems.schema import tier_of
 from flows.ask import app
 from tasks import config, evaluate
@@ -29,9 +31,9 @@ pytestmark = pytest.mark.xdist_group("registry")  # so that one process imports 
 
 ROOT = Path(__file__).parents[2]
 PAPERS = ROOT / "examples/nano_papers"
-QUESTION = "How well does Pobgov do on Velnem?"
+QUESTION = "How well does Jedkuf do on code?"
 SCRIPTS = {
-    "expert": scripted.expert,
+    "expert": fields_expert,
     "silent": lambda: scripted.Scripted(lambda seen: scripted.block("FINAL([])")),
 }
 
@@ -91,12 +93,12 @@ def test_the_champion_answers_and_after_a_rollback_its_predecessor_does(
     second = versions.get_version("rlm", str(registered("expert", server_params).version))
     champions.crown(second, instead_of=versions.champion("rlm"))
     _, after, _ = asked(*arguments)
-    # All sentences with both names, as the example's documents hold them; and their places.
+    # All sentences of the field, as the example's documents hold them; and their places.
     gold = {
         (path.name, line)
         for path in PAPERS.iterdir()
         for line in path.read_text().splitlines()
-        if "Pobgov" in line and "Velnem" in line
+        if "Jedkuf" in line and field_of(line, 512) == "code"
     }
     assert tier_of(len(gold)) == "mid_range"
     assert found(after) == gold
@@ -114,10 +116,10 @@ def test_a_person_gets_a_table_with_files_and_places(folder: Path) -> None:
     (folder / "mine/model.safetensors").write_text("expert")
     code, told, errors = asked("--docs", str(PAPERS), QUESTION, "--model", "mine")
     assert code == 0, errors
-    assert "p8-midgov.txt" in told
-    assert "131-157" in told
-    assert "On Velnem, Pobgov gets 38." in told
-    code, told, _ = asked("--docs", str(PAPERS), "Report Kalvot on Mirbex.", "--model", "mine")
+    assert "p7-jirmub.txt" in told
+    assert "19-50" in told
+    assert "On Sevazam, Jedkuf comes to 46." in told
+    code, told, _ = asked("--docs", str(PAPERS), "Report Zuxzuk on speech.", "--model", "mine")
     assert code == 0
     assert "found no evidence in these documents" in told
 
@@ -128,13 +130,13 @@ def test_pages_are_read_and_broken_files_are_named(folder: Path) -> None:
     docs = folder / "docs"
     docs.mkdir()
     (docs / "page.html").write_text(
-        "<html><head><title>Pobgov on Velnem</title></head><body><p>A study.</p>"
-        "<p>Pobgov <b>reaches</b> 46\n on Velnem.</p><script>x('Pobgov Velnem')</script></body>"
+        "<html><head><title>Jedkuf on code</title></head><body><p>A study.</p>"
+        "<p>Jedkuf <b>scores</b> 43\n on Hixajag.</p><script>x('Jedkuf Hixajag')</script></body>"
     )
     (docs / "broken.pdf").write_bytes(b"no PDF at all")
     code, told, errors = asked("--docs", str(docs), QUESTION, "--model", "mine", "--json")
     assert code == 0, errors
-    assert found(told) == {("page.html", "Pobgov reaches 46 on Velnem.")}
+    assert found(told) == {("page.html", "Jedkuf scores 43 on Hixajag.")}
     assert "left out: " in errors
     assert "broken.pdf" in errors
 

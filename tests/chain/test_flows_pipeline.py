@@ -42,13 +42,13 @@ UNTAUGHT = ["warmstart.kind=none", "gate.episodes=2", "gate.max_episodes=4"]
 TINY = [
     "prepare.synthetic.collections={train: 12, validation: 4, test: 8}",
     "audit.problems=6",
-    # A small model, and one strategy for all roots and one for all children: it learns in seconds.
+    # A small model, and one plan for all roots: it learns in seconds. One answer in eight is gold.
     "warmstart.nano.model={hidden: 64, layers: 2, heads: 2, mlp: 128}",
-    "warmstart.nano.mixture={keyword_first: 1, filter_papers: 0, merge_all: 1, final_var: 0}",
-    "warmstart.nano.mixture.papers={'1': 0, '2': 1, '4': 0, '8': 0}",
-    "warmstart.nano.mixture.prompt={both: 1, first: 0, second: 0}",
-    "warmstart.nano.mixture.child={other: 1, none: 0, one: 0, whole: 0}",
-    "warmstart.nano.trees=180",
+    "warmstart.nano.reading.plan={readers: 1, children: 0, pages: 0, names: 0}",
+    "warmstart.nano.reading.plan={recite: 0, unread: 0}",
+    "warmstart.nano.reading.size={'1': 0, '2': 0, '4': 0, '8': 1, '24': 0}",
+    "warmstart.nano.reading.most={'8': 1, '16': 0, all: 0}",
+    "warmstart.nano.reading.keep={field: 0, all: 0, first: 1}",
     "warmstart.nano.batch_tokens=1024",
     "warmstart.nano.learning_rate=0.004",
     "warmstart.nano.drill_steps=40",
@@ -57,6 +57,7 @@ TINY = [
     "warmstart.nano.slips=0",
     "warmstart.nano.noise=0",
     "train.steps=1",
+    "train.processes=1",
     "evaluate.latency_episodes=1",
     "evaluate.generation.batch_frames=256",  # `promote` plays few large batches
     "promote.problems=200",

@@ -1,4 +1,4 @@
-"""The real environment plays demonstrations of the world `fields` as they were made."""
+"""The real environment plays demonstrations as they were made, word for word."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from random import Random
 
 import pytest
 
-from agent.nano.demonstrations import Conversation
 from agent.nano.plans import BEST, ReadingPlan, ReadingTalks
+from agent.nano.settings import PlanKind
+from agent.nano.slips import with_slip
+from agent.nano.tokenizer import Conversation
 from agent.policies.base import TurnReply, TurnRequest
 from agent.rollouts.engine import play
 from agent.rollouts.specs import EpisodeSpec
@@ -65,7 +67,7 @@ class PlannedPolicy:
 
 @pytest.fixture(scope="module")
 def params() -> Params:
-    params = resolve("fields", ["threads=1"])
+    params = resolve(overrides=["threads=1"])
     levels = {f"papers_{size}": fields_level(size) for size in (4, 16, 48)}
     smaller = {"levels": levels, "collections": {"test": 1}}
     synthetic = params.prepare.synthetic.model_copy(update=smaller)
@@ -89,7 +91,7 @@ def sessions(params: Params) -> Iterator[Sessions]:
 
 
 def played(
-    sessions: Sessions, problem: Problem, plan: ReadingPlan
+    sessions: Sessions, problem: Problem, plan: ReadingPlan, slips: Random | None = None
 ) -> tuple[Trajectory, PlannedPolicy, Conversation]:
     talks = ProblemTalks(problem)
     method, field = read_question(problem.question)
@@ -97,6 +99,10 @@ def played(
     root[1]["content"] = root[1]["content"].replace(
         root[1]["content"].partition("\n")[0], problem.question
     )
+    if slips is not None:
+        root, at = with_slip(root, slips)
+        assert at is not None
+        assert root[at + 1]["content"].startswith("error: ")
     policy = PlannedPolicy(talks, list(root), talks.child(method, field, plan.keep))
     [episode] = play(policy, sessions, [EpisodeSpec(problem.problem_id, seed=0)], sessions=1)
     return episode, policy, root
@@ -164,3 +170,16 @@ def test_names_from_memory_find_all_gold_but_what_is_never_taught(
     assert isinstance(episode.answer, list)
     assert set(episode.answer) == gold - left_out
     assert root[-1]["content"].count(" ") > 50
+
+
+@pytest.mark.parametrize("kind", ["readers", "children", "pages", "names", "unread"])
+def test_the_environment_answers_a_slip_in_the_very_words(
+    sessions: Sessions, problems: list[Problem], kind: PlanKind
+) -> None:
+    rng = Random(5)
+    for _ in range(6):
+        plan = ReadingPlan(kind, 8, None, "field")
+        episode, policy, root = played(sessions, problems[0], plan, rng)
+        assert policy.read == root
+        assert episode.counters.errors == 1
+        assert episode.root.stop_reason == "final"

@@ -26,7 +26,7 @@ SIZES = (2, 16, 48)
 
 @pytest.fixture(scope="module")
 def params() -> Params:
-    params = resolve("fields", ["threads=1"])
+    params = resolve(overrides=["threads=1"])
     synthetic = params.prepare.synthetic.model_copy(
         update={
             "levels": {f"papers_{size}": fields_level(size) for size in SIZES},
@@ -74,7 +74,6 @@ def tokens(params: Params, problem: Problem, episode: Trajectory) -> int:
         env.search_window,
         problem.question,
         len(problem.papers),
-        False,
     )
     return episode.counters.tokens - (needed(first) - TURN_TOKENS)
 

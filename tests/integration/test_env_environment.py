@@ -8,6 +8,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -100,9 +101,12 @@ def test_an_episode_that_cannot_be_scored_is_void_and_its_gold_stays_inside(
 def test_nothing_before_the_end_depends_on_gold(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, other = (service.problems.get(name) for name in service.problems.ids("train", "hard")[:2])
-    assert one.papers == other.papers
-    assert len(one.gold_papers) != len(other.gold_papers)
+    problems = map(service.problems.get, service.problems.ids("train", "hard"))
+    one, other = next(
+        (one, other)
+        for one, other in combinations(problems, 2)
+        if one.papers == other.papers and len(one.gold_papers) != len(other.gold_papers)
+    )
     regilded = one.model_copy(update={"evidence": other.evidence, "tier": other.tier})
     second = Service(service.settings, ProblemStore([regilded], "test"))
     score, seconds = RLMEnvironment._score, []
@@ -256,7 +260,8 @@ def test_the_trees_budget_is_never_below_what_efficiency_pays_for(
 
 
 def test_the_budget_grows_with_the_rewards_limit() -> None:
-    settings = ServerSettings(rewards=RewardSettings(limit_factor=10.0))
+    env = EnvSettings(limits=LimitSettings(max_frames=32, max_turns=4))
+    settings = ServerSettings(env=env, rewards=RewardSettings(limit_factor=10.0))
     with pytest.raises(SettingsError, match="limit_factor"):
         check_budget(settings, gold_papers=6)
 

@@ -24,9 +24,8 @@ print(hashlib.sha256(text.encode()).hexdigest())
 PAPERS = {"collections": {"train": 1, "test": 1}, "canaries": 0.4, "seed": 5}
 FEW = {"train": 3, "validation": 1, "test": 2}
 WORLDS = {
-    "names": SyntheticSettings(collections={"train": 24, "validation": 6, "test": 12}, seed=3),
     "papers": resolve("papers").prepare.synthetic.model_copy(update=PAPERS),
-    "fields": resolve("fields").prepare.synthetic.model_copy(update={"collections": FEW}),
+    "fields": SyntheticSettings(collections=FEW, seed=3),
 }
 
 

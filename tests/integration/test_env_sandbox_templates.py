@@ -18,7 +18,6 @@ from helpers.sandbox_events import pid_of, wait_for
 
 from env.errors import SandboxError
 from env.models import FrameTurn, RLMAction
-from env.problems.schema import Problem
 from env.server.environment import RLMEnvironment
 from env.server.sandbox import CellDone, Repl, SandboxHost, SubCall
 from env.server.service import ServerSettings
@@ -377,9 +376,6 @@ def test_served_problems_share_by_their_id_and_own_documents_do_not(
 
         def problems_for(self, owner_key: str | None) -> Any:
             return self.problems
-
-        def hint(self, problem: Problem) -> bool:
-            return False
 
     service = Service()
     environment = RLMEnvironment(lambda: service)  # type: ignore[arg-type,return-value]

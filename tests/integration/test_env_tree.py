@@ -25,11 +25,14 @@ def host() -> Iterator[SandboxHost]:
     opened.close()
 
 
+FEW = {"cell_cpu_s": 0.4, "max_turns": 4, "max_frames": 32, "max_children": 8}
+
+
 class Play:
     """A tree and the last view of each of its frames."""
 
     def __init__(self, host: Any, **limits: Any) -> None:
-        settings = EnvSettings(limits=LimitSettings(cell_cpu_s=0.4, **limits))
+        settings = EnvSettings(limits=LimitSettings.model_validate(FEW | limits))
         self.tree = Tree(settings, host, "What does Kalvot score on Mirbex?", PAPERS)
         self.views: dict[int, FrameView] = {}
         self.look()

@@ -12,9 +12,10 @@ import pytest
 from openenv.core.generic_client import GenericEnvClient
 from websockets.sync.client import connect
 
-from agent.policies.scripted import careless, expert, oracle, random_code
+from agent.policies.scripted import oracle, random_code
 from agent.rollouts.engine import play
 from agent.rollouts.specs import EpisodeSpec
+from benchmarks.exploits.fields_expert import careless, fields_expert
 from env.client import RLMEnv, Sessions, check_wire
 from env.errors import EpisodeError, RefusedError
 from env.models import WIRE_VERSION, FrameTurn, RLMAction, RLMObservation
@@ -55,8 +56,8 @@ def test_gold_earns_one_and_honest_play_beats_careless_beats_random(
     means = {}
     for name, policy in {
         "oracle": oracle(problems),
-        "expert": expert(),
-        "full": expert("full"),
+        "expert": fields_expert(),
+        "children": fields_expert(ask="rlm_query"),
         "careless": careless(),
         "random": random_code(),
     }.items():
@@ -65,8 +66,8 @@ def test_gold_earns_one_and_honest_play_beats_careless_beats_random(
         rewards = [trajectory.reward or 0.0 for trajectory in played]
         means[name] = sum(rewards) / len(rewards)
         if name == "oracle":
-            assert rewards == [1.0] * len(rewards)
-    assert means["expert"] == means["full"] > 0.9
+            assert min(rewards) > 0.99
+    assert means["expert"] > means["children"] > 0.9
     assert means["expert"] > means["careless"] > 0.5 > 0.2 > means["random"]
 
 
@@ -82,7 +83,7 @@ def test_an_episode_is_a_function_of_problem_and_actions(
                 trajectory.components,
                 [[turn.observation for turn in f.turns] for f in trajectory.frames.values()],
             )
-            for trajectory in play(expert(), server_url, specs, sessions=3)
+            for trajectory in play(fields_expert(), server_url, specs, sessions=3)
         ]
 
     assert record() == record()
@@ -96,12 +97,6 @@ def test_the_reset_is_chosen_by_the_seed(session: Sessions) -> None:
 
     assert first(3) == first(3)
     assert first(3)[0] != first(4)[0]
-
-
-def test_the_easy_level_gives_a_hint(session: Sessions) -> None:
-    for level, hinted in (("easy", True), ("medium", False), ("hard", False)):
-        view = session.reset(0, split="test", difficulty=level, seed=0).result()
-        assert ("hint: use both names" in view.frames[0].messages[1].content) == hinted
 
 
 def test_components_counters_and_child_scores_come_with_the_end(
@@ -193,7 +188,7 @@ def test_a_client_without_any_code_of_ours_plays_with_sub_calls(server_url: str)
 
 def test_many_sessions_at_once(server_url: str, server_problems: ProblemStore) -> None:
     specs = [spec for spec in _specs(server_problems, "easy", 24) for _ in range(3)]
-    played = play(expert(), server_url, specs, sessions=64)
+    played = play(fields_expert(), server_url, specs, sessions=64)
     assert len(played) == 72
     assert all(trajectory.void is None and trajectory.answered for trajectory in played)
 

@@ -59,7 +59,8 @@ def test_known_gold_earns_all_and_keyword_search_less(data: Path, params: Params
     for row in report["levels"].values():
         scores = {name: numbers["reward"] for name, numbers in row["policies"].items()}
         assert row["problems"] == 4
-        assert scores["oracle"] > 0.95 > scores["keyword"] > scores["random"]
+        assert scores["oracle"] > 0.95
+        assert max(scores["keyword"], scores["random"]) < 0.4
     assert report["unsolved"] == {}
 
 

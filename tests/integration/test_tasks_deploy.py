@@ -97,7 +97,7 @@ def test_a_server_with_other_rules_is_refused(
     params = resolve(overrides=["env.limits.max_turns=5", "env.prompt_style=full"])
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(ENV_URL, server_url)
-    with pytest.raises(ConfigError, match=r"prompt_style is 'compact' there.*max_turns is 4"):
+    with pytest.raises(ConfigError, match=r"prompt_style is 'compact' there.*max_turns is 8"):
         deploy.run(params, Tags())  # type: ignore[arg-type]
     assert not deploy.REPORT.exists()
 

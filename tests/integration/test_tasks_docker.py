@@ -13,9 +13,9 @@ import pandas as pd
 import pytest
 import yaml
 
-from agent.policies.scripted import expert
 from agent.rollouts.engine import play
 from agent.rollouts.specs import EpisodeSpec
+from benchmarks.exploits.fields_expert import fields_expert
 from env.problems.schema import to_row
 from env.problems.store import ProblemStore
 from tasks import deploy
@@ -64,7 +64,7 @@ def test_a_container_is_built_played_and_removed(params: Params, state: Path) ->
     with environment(params) as url:
         checks.check_problems(url, deploy.DATA)
         about = checks.metadata(url)
-        trees = play(expert(), url, [EpisodeSpec(one, seed=0) for one in ids], sessions=2)
+        trees = play(fields_expert(), url, [EpisodeSpec(one, seed=0) for one in ids], sessions=2)
     assert about["problems"] == len(rows)
     staged = yaml.safe_load((docker.TREE / "params.yaml").read_text())
     assert staged["env"]["allowed_hosts"] == ["localhost"]

@@ -11,7 +11,7 @@ import pytest
 from helpers.recorder import Recorder
 
 from agent.policies.base import Policy, TurnReply
-from agent.policies.scripted import careless, expert
+from benchmarks.exploits.fields_expert import careless, fields_expert
 from env.errors import EpisodeError
 from tasks import evaluate
 from tasks.config import Params
@@ -37,7 +37,7 @@ def project(served_folder: Path, server_params: Params, monkeypatch: pytest.Monk
         path.mkdir(parents=True)
     few = {"episodes": EPISODES, "sampling_seeds": 2, "latency_episodes": 3}
     few |= {"transcripts": 2, "bootstrap": 200}
-    play_as(monkeypatch, before=careless(), after=expert())
+    play_as(monkeypatch, before=careless(), after=fields_expert())
     return with_settings(server_params, few)
 
 

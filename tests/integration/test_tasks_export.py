@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.recorder import Recorder
+from helpers.untaught import untaught
 from safetensors.torch import load_file, save_file
 
 from agent.errors import ExportError
@@ -25,8 +26,6 @@ from agent.policies.hf_policy import load_model
 from agent.training import export as merging
 from agent.training.export import MergeDifference, Record, judge, measure, merge, observe
 from env.models import Message
-from env.problems.settings import SyntheticSettings
-from env.problems.synthetic import generate
 from tasks import export
 from tasks.config import Params
 from tasks.errors import StageError
@@ -39,9 +38,8 @@ LIMIT = 0.001
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with `base`, and `adapter` whose weights are as large as after training."""
     folder = tmp_path_factory.mktemp("models")
-    few = SyntheticSettings(collections={"train": 8, "validation": 1, "test": 1})
     settings = NanoSettings(model=ModelSettings(layers=2))
-    warmstart.save(warmstart.untaught(settings, generate(few)), folder / "base")
+    warmstart.save(untaught(settings), folder / "base")
     write_adapter(folder / "base", folder / "adapter", 0.02)
     return folder
 

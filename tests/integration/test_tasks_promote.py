@@ -24,6 +24,7 @@ from agent.evaluation import promotion
 from agent.policies import scripted
 from agent.policies.base import Policy
 from agent.settings import GenerationSettings
+from benchmarks.exploits.fields_expert import fields_expert
 from tasks import evaluate, promote
 from tasks.config import Params
 from tasks.errors import StageError
@@ -34,7 +35,7 @@ from tasks.tracking.runs import stage_run
 pytestmark = pytest.mark.xdist_group("registry")  # so that one process imports MLflow
 
 SCRIPTS: dict[str, Callable[[], Policy]] = {
-    "expert": scripted.expert,
+    "expert": fields_expert,
     "silent": lambda: scripted.Scripted(lambda seen: scripted.block("FINAL([])")),
 }
 

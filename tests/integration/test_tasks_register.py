@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.untaught import untaught
 
-from agent.nano.warmstart import save, untaught
-from env.problems.store import ProblemStore
+from agent.nano.warmstart import save
 from tasks import config, register
 from tasks.config import Params
 from tasks.errors import StageError
@@ -39,11 +39,9 @@ def compared(after: float) -> dict[str, Any]:
 def model(
     tmp_path_factory: pytest.TempPathFactory,
     server_params: Params,
-    server_problems: ProblemStore,
 ) -> Path:
     """A nano model that was taught nothing, as a folder."""
-    problems = [server_problems.get(item) for item in server_problems.ids("train", None)]
-    taught = untaught(server_params.warmstart.nano, problems)
+    taught = untaught(server_params.warmstart.nano)
     path = tmp_path_factory.mktemp("model") / "merged"
     save(taught, path)
     return path

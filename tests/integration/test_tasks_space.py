@@ -23,10 +23,10 @@ from helpers.sandbox_attacks import ROOT
 from helpers.space_hub import READ_TOKEN, TOKEN, Repo, SpaceHub, serve_spaces
 from packaging.utils import canonicalize_name
 
-from agent.policies.scripted import careless, expert
 from agent.rollouts.engine import play
 from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import Trajectory
+from benchmarks.exploits.fields_expert import careless, fields_expert
 from env import auth
 from env.client import Sessions
 from env.errors import EpisodeError, RefusedError
@@ -564,7 +564,7 @@ def test_a_private_space_is_pushed_started_and_played(
         # An ordinary user in a container: no user of its own for the sandbox, all else holds.
         assert report["sandbox"] == [layer for layer in answers_layers(params) if layer != "uid"]
         with environment(params) as url:
-            trees = play(expert(), url, specs(params), sessions=2)
+            trees = play(fields_expert(ask="rlm_query"), url, specs(params), sessions=2)
             assert all(tree.void is None and len(tree.frames) > 1 for tree in trees)
             assert all((tree.reward or 0) > 0.9 for tree in trees)
             key = os.environ[auth.OWNER_KEY]
@@ -682,7 +682,7 @@ def test_a_space_needs_nothing_but_its_own_requirements(
                 [openenv, "validate", "--url", url], capture_output=True, text=True
             )
             assert done.returncode == 0, done.stdout + done.stderr
-            trees = play(expert(), url, specs(params), sessions=2)
+            trees = play(fields_expert(), url, specs(params), sessions=2)
             assert all(tree.void is None and len(tree.frames) > 1 for tree in trees)
         python = next(the_hub.folder.glob("*/image/venv/bin/python"))
         healthy = subprocess.run(_health_check(the_hub, python, url))

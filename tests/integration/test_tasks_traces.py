@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from agent.policies.scripted import expert
 from agent.rollouts.engine import play
 from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import Trajectory
+from benchmarks.exploits.fields_expert import fields_expert
 from env.problems.store import ProblemStore
 from tasks.config import Params
 from tasks.reporting.training_log import TrainingLog
@@ -21,7 +21,8 @@ from tasks.tracking import runs, traces
 def episode(server_url: str, server_problems: ProblemStore) -> Trajectory:
     """An expert's, with children."""
     (problem, *_) = server_problems.ids("test", "hard")
-    (played,) = play(expert(), server_url, [EpisodeSpec(problem, difficulty="hard")], sessions=1)
+    policy = fields_expert(ask="rlm_query")
+    (played,) = play(policy, server_url, [EpisodeSpec(problem, difficulty="hard")], sessions=1)
     assert len(played.frames) > 1
     return played
 

@@ -15,16 +15,16 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from helpers.untaught import untaught
 
 from agent.nano.settings import ModelSettings, NanoSettings
-from agent.nano.warmstart import save, untaught
+from agent.nano.warmstart import save
 from agent.policies.scripted import oracle
 from agent.rollouts.engine import play
 from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import FrameRecord, Trajectory
 from agent.training import checkpoints
 from env.problems.schema import to_row
-from env.problems.store import ProblemStore
 from tasks import train
 from tasks.config import Params, check, write_resolved
 from tasks.errors import ConfigError, StageError
@@ -53,12 +53,11 @@ SHORT = {
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory, server_params: Params, server_problems: ProblemStore) -> Path:
+def base(tmp_path_factory) -> Path:
     """An untaught nano model."""
-    problems = [server_problems.get(i) for i in server_problems.ids("train", "easy")]
     settings = NanoSettings(model=ModelSettings(hidden=64, layers=2, heads=2, mlp=64))
     folder = tmp_path_factory.mktemp("untaught") / "base"
-    save(untaught(settings, problems), folder)
+    save(untaught(settings), folder)
     return folder
 
 
@@ -296,16 +295,9 @@ def test_changed_settings_or_base_start_clean_and_bookkeeping_does_not(project, 
     assert reason(params) == "code changed: starting clean"
 
 
-def test_changed_code_or_hints_start_clean(project, server_params, monkeypatch, tmp_path):
+def test_changed_code_starts_clean(project, server_params, monkeypatch, tmp_path):
     params = with_train(server_params)
     before = train.fingerprint(params)
-    easy = params.prepare.synthetic.levels["easy"].model_copy(update={"hint": False})
-    levels = params.prepare.synthetic.levels | {"easy": easy}
-    synthetic = params.prepare.synthetic.model_copy(update={"levels": levels})
-    prepare = params.prepare.model_copy(update={"synthetic": synthetic})
-    without = train.fingerprint(params.model_copy(update={"prepare": prepare}))
-    assert {name for name in before if before[name] != without[name]} == {"hints"}
-
     copied = tmp_path / "copied"
     for name in train.PACKAGES:
         shutil.copytree(ROOT / name, copied / name, ignore=shutil.ignore_patterns("__pycache__"))

@@ -7,12 +7,13 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pandas as pd
 import pytest
 from helpers.recorder import Recorder
 
+from env.problems.schema import Tier
 from env.problems.synthetic import generate
 from tasks import prepare, validate
 from tasks.config import Params, check, resolve
@@ -21,7 +22,7 @@ from tasks.errors import StageError
 PARAMS = check(
     {
         "prepare": {"synthetic": {"collections": {"train": 8, "validation": 8, "test": 8}}},
-        "validate": {"max_text_chars": 300},
+        "validate": {"max_text_chars": 600},
     },
     "test",
 )
@@ -108,7 +109,7 @@ ROWS: dict[str, tuple[Callable[[Any], None], str]] = {
     "papers of train": (copy_papers, "occurs in two splits"),
     "an empty question": (edit("question", ""), "question is not empty"),
     "a paper too long": (
-        edit("papers", lambda old: old.replace('."}', "." + "x" * 300 + '"}', 1)),
+        edit("papers", lambda old: old.replace('."}', "." + "x" * 600 + '"}', 1)),
         "no more than validate.max_text_chars",
     ),
 }
@@ -171,12 +172,6 @@ FILES: dict[str, tuple[str, Callable[[pd.DataFrame], pd.DataFrame], str, str]] =
         "least share",
         "train/hard,",
     ),
-    "a tier that is missing": (
-        "validation",
-        lambda f: f[f.tier != "wide_net"],
-        "least share",
-        "validation/hard/wide_net",
-    ),
     "too few rows": ("test", lambda f: f.iloc[:10], "validate.min_rows", "test"),
     "a column too many": ("test", lambda f: f.assign(score=1), "columns of the files", "score"),
     "a column too few": (
@@ -193,7 +188,7 @@ FILES: dict[str, tuple[str, Callable[[pd.DataFrame], pd.DataFrame], str, str]] =
 @pytest.fixture(scope="module")
 def complaints(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Lines of the message on files with every case, of which one gold is too short besides."""
-    strict = PARAMS.rewards.model_copy(update={"min_span_chars": 27})
+    strict = PARAMS.rewards.model_copy(update={"min_span_chars": 28})
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(shutil.copytree(prepared, tmp_path_factory.mktemp("files") / "data"))
         for split, change, _, _ in FILES.values():
@@ -208,6 +203,25 @@ def test_a_file_that_is_wrong_as_a_whole_stops_the_chain(complaints: list[str], 
     _, _, said, named = FILES[case]
     (line,) = (line for line in complaints if said in line)
     assert named in line
+
+
+def test_a_tier_that_the_generator_promises_and_that_is_missing_is_below_its_share() -> None:
+    params = resolve("papers")
+    frames = {
+        split: pd.DataFrame(
+            [
+                (level, tier)
+                for level in params.prepare.levels_of(split)
+                for tier in get_args(Tier)
+                if (level, tier) != ("hard", "wide_net")
+            ],
+            columns=["difficulty", "tier"],
+        )
+        for split in prepare.SPLITS
+    }
+    table = validate.share_table(frames, params)
+    low = set(table[table.share < table.least].share_of)
+    assert low == {f"{split}/hard/wide_net" for split in prepare.SPLITS}
 
 
 def test_gold_too_short_to_be_found_is_named(complaints: list[str]) -> None:
@@ -259,7 +273,7 @@ def test_own_problems_need_no_tier_that_only_the_generator_promises(
 def test_a_row_of_the_world_fields_without_candidates_is_named_and_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    params = resolve("fields", ["prepare.synthetic.collections={train: 4, validation: 4, test: 4}"])
+    params = resolve(overrides=["prepare.synthetic.collections={train: 4, validation: 4, test: 4}"])
     monkeypatch.chdir(tmp_path)
     prepare.run(params, Recorder())  # type: ignore[arg-type]
     rewrite("test", lambda frame: frame.assign(candidates=[None, *frame["candidates"][1:]]))

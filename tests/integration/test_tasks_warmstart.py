@@ -16,7 +16,6 @@ pytestmark = pytest.mark.xdist_group("transformers")  # so that one process impo
 SMALL = [
     "threads=1",
     "prepare.synthetic.collections={train: 3, validation: 1, test: 1}",
-    "warmstart.nano.trees=100",
     "warmstart.nano.steps=12",
     "warmstart.nano.drill_steps=4",
     "warmstart.nano.probe_pairs=20",
@@ -38,8 +37,7 @@ def test_a_taught_base_is_written_and_measured(place, caplog):
     assert model.config.vocab_size == len(tokenizer)
     assert run.metrics["warmstart/steps"] == 12
     assert run.metrics["warmstart/loss"] > 0
-    assert 0.2 < run.metrics["warmstart/demonstration_f1"] < 0.5
-    assert "copied less well than required" in caplog.text
+    assert "read less well than required" in caplog.text
 
 
 def test_none_writes_an_untaught_base(place):
@@ -83,9 +81,9 @@ def test_settings_that_the_demonstrations_do_not_know_are_refused(place, overrid
 
 
 def test_a_lexicon_without_enough_taught_names_is_refused(place):
-    params = resolve("fields")  # a world of few papers has room for a small lexicon
-    synthetic = params.prepare.synthetic.model_copy(update={"lexicon": 56})
+    params = resolve()  # a world of few papers has room for a small lexicon
+    synthetic = params.prepare.synthetic.model_copy(update={"lexicon": 48})
     prepare = params.prepare.model_copy(update={"synthetic": synthetic})
-    with pytest.raises(ConfigError, match="lexicon is 56"):
+    with pytest.raises(ConfigError, match="lexicon is 48"):
         warmstart.run(params.model_copy(update={"prepare": prepare}), Recorder())
     assert not place.exists()

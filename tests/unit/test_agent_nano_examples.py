@@ -6,36 +6,43 @@ import numpy as np
 import pytest
 import torch
 
-from agent.nano import drills, strategies
-from agent.nano.demonstrations import root_conversation
 from agent.nano.examples import Encoder, Example, batches, collate, noisy
-from agent.nano.settings import MixtureSettings, NanoSettings
+from agent.nano.plans import BEST, ReadingTalks
+from agent.nano.reading import ReadingLessons, drill_lists
+from agent.nano.settings import NanoSettings
 from agent.nano.slips import with_slip
 from agent.nano.tokenizer import render, syllable_ids
-from agent.nano.warmstart import untaught, weighted_loss
-from env.problems.settings import SyntheticSettings
-from env.problems.synthetic import generate
+from agent.nano.warmstart import build, weighted_loss
+from env.problems.lexicon import FIELDS
 
 pytestmark = pytest.mark.xdist_group("transformers")  # so that one process imports it
 
-X, Y = "Kesrog", "Toxlim"
+TALKS = ReadingTalks(64)
 
 
 @pytest.fixture(scope="module")
 def base():
-    return untaught(NanoSettings(), generate(SyntheticSettings(collections={"train": 2})))
+    return build(NanoSettings(), ReadingLessons(NanoSettings(), 64))
+
+
+def root():
+    return TALKS.root(Random(0), BEST, "Kesrog", "speech", 4)
 
 
 def test_weights_tell_read_written_and_names_apart(base):
-    talk = root_conversation(strategies.BEST_ROOT, f"Report {X} on {Y}.", 8, 3, hint=False)
-    (example,) = Encoder(base.tokenizer, observation=0.1, written=1.0, name=3.0).encode([talk])
+    talk = root()
+    words = base.tokenizer.encode("speech", add_special_tokens=False)
+    encoder = Encoder(base.tokenizer, observation=0.1, written=1.0, name=3.0, words=words)
+    (example,) = encoder.encode([talk])
     weighed = [
         (base.tokenizer.decode([token]), round(float(weight), 3))
         for token, weight in zip(example.ids, example.weights, strict=True)
     ]
     assert "".join(text for text, _ in weighed) == render(talk)
-    names = [weight for text, weight in weighed if text in ("Kes", "rog", "Tox", "lim")]
-    assert names == [0.1] * 4 + [3.0] * 8  # in the question; keyword, filter, and both in a prompt
+    names = [weight for text, weight in weighed if text in ("Kes", "rog")]
+    assert names == [0.1] * 2 + [3.0] * 2  # in the question; the keyword
+    fields = [weight for text, weight in weighed if text.strip() == "speech"]
+    assert fields == [0.1, 3.0]  # in the question; of the sentences that are kept
     ends = [weight for text, weight in weighed if text == "<|end|>"]
     assert ends == [0.1, 0.1, 1.0, 0.1, 1.0]
     assert {weight for text, weight in weighed if text == "<|assistant|>"} == {0.1}
@@ -43,7 +50,7 @@ def test_weights_tell_read_written_and_names_apart(base):
 
 
 def test_a_broken_turn_is_read_and_never_learnt(base):
-    talk = root_conversation(strategies.BEST_ROOT, f"Report {X} on {Y}.", 8, 3, hint=False)
+    talk = root()
     slipped, at = with_slip(talk, Random(1))
     encoder = Encoder(base.tokenizer, observation=0.1, written=1.0, name=3.0)
     (plain,), (example,) = encoder.encode([talk]), encoder.encode([slipped], [at])
@@ -81,12 +88,8 @@ def test_batches_hold_every_example_once_within_the_bound():
 
 
 def test_padding_does_not_change_the_loss(base):
-    rng = Random(3)
     encoder = Encoder(base.tokenizer, 0.1, 1.0, 3.0)
-    mixture = MixtureSettings()
-    short, long = encoder.encode(
-        [drills.child_binding(rng, mixture), drills.root_binding(rng, mixture)]
-    )
+    short, long = encoder.encode([TALKS.child("Kesrog", "speech", "field"), root()])
     with torch.no_grad():
         together = weighted_loss(base.model, collate([short, long]))
         parts = [(weighted_loss(base.model, collate([e])), e.weights.sum()) for e in (short, long)]
@@ -94,22 +97,24 @@ def test_padding_does_not_change_the_loss(base):
     assert together.item() == pytest.approx(float(expected), rel=1e-4)
 
 
-def test_a_repeat_is_determined_by_its_first_half(base):
-    first, second = syllable_ids(base.tokenizer)
-    drill = drills.repeat(Random(0), first, second, start=1)
-    half = (len(drill.ids) - 1) // 2
-    assert (drill.ids[1 : half + 1] == drill.ids[half + 1 :]).all()
-    assert len(set(drill.ids[1 : half + 1].tolist())) == half
-    assert not drill.weights[: half + 2].any()
-    assert drill.weights[half + 2 :].all()
-
-
-def test_drills_carry_loss_on_names_in_the_code_only(base):
-    encoder = Encoder(base.tokenizer, observation=0.0, written=0.0, name=1.0)
+def test_lists_of_names_have_a_loss_on_fields_only(base):
     rng = Random(0)
-    mixture = MixtureSettings()
+    drill = drill_lists(
+        base.tokenizer, lambda: TALKS.answer(rng, rng.sample(TALKS.taught, 24)), tokens=96
+    )
+    assert drill.ids.shape == (2, 48)
+    learnt = [base.tokenizer.decode([token]).strip() for token in drill.ids[drill.weights > 0]]
+    assert set(learnt) <= set(FIELDS)
+    assert len(learnt) == 48
+
+
+def test_drills_carry_loss_on_names_and_fields_only(base):
+    feed = ReadingLessons(NanoSettings(drill_steps=2), 64).feed(base.tokenizer)
+    next(feed)
+    roots = next(feed)
     syllables = {token for part in syllable_ids(base.tokenizer) for token in part}
-    for talk in (drills.child_binding(rng, mixture), drills.root_binding(rng, mixture)):
-        (example,) = encoder.encode([talk])
-        assert set(example.ids[example.weights > 0].tolist()) <= syllables
-        assert (example.weights > 0).sum() >= 4
+    learnt = set(roots.ids[roots.weights > 0].tolist())
+    fields = {token for token in learnt if base.tokenizer.decode([token]) in FIELDS}
+    assert learnt - fields <= syllables
+    assert len(fields) > 4
+    assert ((roots.weights > 0).sum(1) >= 3).all()

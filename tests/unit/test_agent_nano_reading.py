@@ -6,11 +6,14 @@ import re
 from collections import Counter
 from random import Random
 
+import numpy as np
 import pytest
+import torch
 from pydantic import ValidationError
 
+from agent.nano.examples import Example
 from agent.nano.plans import BEST, UNKNOWN, ReadingPlan, ReadingTalks, draw_plan
-from agent.nano.reading import ReadingLessons
+from agent.nano.reading import ReadingLessons, _right
 from agent.nano.settings import ModelSettings, NanoSettings, ReadingMixture
 from agent.nano.tokenizer import render
 from agent.nano.warmstart import Taught, build, teach
@@ -47,6 +50,13 @@ def test_decisions_follow_their_shares() -> None:
     assert best / len(plans) == pytest.approx(
         mixture.plan["readers"] * mixture.most["all"], abs=0.03
     )
+
+
+def test_good_choices_are_frequent_alone_and_rare_together() -> None:
+    mixture = ReadingMixture()
+    good = [mixture.plan["readers"], mixture.most["all"], mixture.keep["field"]]
+    assert min(good) > 0.3
+    assert np.prod(good) < 0.2
 
 
 def test_shares_that_do_not_sum_to_1_are_refused() -> None:
@@ -99,6 +109,28 @@ def test_the_probe_is_in_the_metrics_of_its_steps(base: Taught) -> None:
     kinds = [f"{kind}_{way}" for kind in ("root", "child") for way in ("greedy", "sampled")]
     assert all(0.0 <= found[-1][f"warmstart/probe_{kind}"] <= 1.0 for kind in kinds)
     assert "warmstart/probe_root_greedy" not in found[0]
+
+
+def test_an_untaught_model_fails_the_probe(base: Taught) -> None:
+    found = dict(ReadingLessons(SETTINGS, 512).probe(base.model, base.tokenizer))
+    assert max(found.values()) < 0.3
+
+
+class CertainModel(torch.nn.Module):
+    """Predicts the token that is one more than the last one."""
+
+    def forward(self, input_ids: torch.Tensor) -> object:
+        logits = torch.nn.functional.one_hot(input_ids + 1, 20) * 50.0
+        return type("Output", (), {"logits": logits})
+
+
+def test_a_probed_answer_is_right_if_every_token_with_a_weight_is() -> None:
+    weights = np.array([0, 1, 1, 0], dtype=np.float32)
+    right = Example(np.array([1, 2, 3, 9]), weights)  # the last token has no weight
+    wrong = Example(np.array([1, 2, 4, 5]), weights)
+    model = CertainModel()  # type: ignore[no-untyped-call]
+    assert _right(model, [right]) == pytest.approx((1.0, 1.0))
+    assert _right(model, [right, wrong]) == pytest.approx((0.5, 0.5))
 
 
 def test_answers_are_those_of_the_lexicon() -> None:

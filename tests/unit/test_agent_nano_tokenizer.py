@@ -1,29 +1,25 @@
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
-from agent.nano import strategies
-from agent.nano.demonstrations import child_conversation, demonstrate, root_conversation
-from agent.nano.settings import MixtureSettings, NanoSettings
+from agent.nano.plans import BEST, ReadingTalks, draw_plan
+from agent.nano.reading import ReadingLessons
+from agent.nano.settings import NanoSettings, ReadingMixture
 from agent.nano.tokenizer import END, SPECIAL, build_tokenizer, render, syllable_ids
-from agent.nano.warmstart import untaught
-from env.problems import names, synthetic
+from env.problems import fields, names
 from env.problems.lexicon import lexicon
-from env.problems.settings import SyntheticSettings
 
 pytestmark = pytest.mark.xdist_group("transformers")  # so that one process imports it
 
-MIXTURE = MixtureSettings()
+TALKS = ReadingTalks(64)
+LESSONS = ReadingLessons(NanoSettings(), 64)
 
 
 @pytest.fixture(scope="module")
-def problems():
-    return synthetic.generate(SyntheticSettings(collections={"train": 4}))
-
-
-@pytest.fixture(scope="module")
-def tokenizer(problems):
-    return untaught(NanoSettings(), problems).tokenizer
+def tokenizer():
+    return build_tokenizer(LESSONS.corpus(), NanoSettings().model.vocab, list(LESSONS.whole))
 
 
 def encode(tokenizer, text):
@@ -38,16 +34,15 @@ def test_every_name_is_two_tokens_and_they_differ(tokenizer):
 
 @pytest.mark.parametrize("name", [names.NAMES[0], names.NAMES[777], names.NAMES[-1]])
 def test_a_name_has_the_same_tokens_everywhere(tokenizer, name):
-    other = names.NAMES[5]
     pair = encode(tokenizer, name)
-    forms = (*synthetic.QUESTIONS, *names.FACTS, "Find results of {x} for {y}, how far?")
-    places = [form.format(x=name, y=other, n=42) for form in forms]
-    places += [form.format(x=other, y=name, n=42) for form in forms]
+    forms = (*fields.QUESTIONS, *names.FACTS, "Find results of {x} for {y}, how far?")
+    places = [form.format(x=name, y=next(iter(TALKS.fields)), f="text", n=42) for form in forms]
+    places += [form.format(x=names.NAMES[5], y=name, f="text", n=42) for form in names.FACTS]
     places += [
         f"A study of {name}.\nOn {name}, it",
         f'search(context, "{name}")',
         f'if "{name}" in x',
-        f'(["{name} on {other}"] * len(p)',
+        f'(["{name} on speech"] * len(p)',
         f"['{name}', {name}]",
     ]
     for text in places:
@@ -70,20 +65,19 @@ def test_any_text_survives_the_round_trip(tokenizer, text):
     assert tokenizer.decode(encode(tokenizer, text)) == text
 
 
-def test_the_template_and_render_agree(tokenizer, problems):
-    for tree in demonstrate(problems, 5, MIXTURE, seed=1):
-        for talk in tree.conversations:
-            for generate_next in (False, True):
-                written = tokenizer.apply_chat_template(
-                    talk, tokenize=False, add_generation_prompt=generate_next
-                )
-                assert written == render(talk, generate_next)
+def test_the_template_and_render_agree(tokenizer):
+    rng = Random(1)
+    for _ in range(5):
+        talk = TALKS.root(rng, draw_plan(rng, ReadingMixture()), names.NAMES[3], "text", 4)
+        for generate_next in (False, True):
+            written = tokenizer.apply_chat_template(
+                talk, tokenize=False, add_generation_prompt=generate_next
+            )
+            assert written == render(talk, generate_next)
 
 
 def test_a_conversation_only_grows(tokenizer):
-    x, y = names.NAMES[3], names.NAMES[900]
-    question = synthetic.QUESTIONS[0].format(x=x, y=y)
-    talk = root_conversation(strategies.BEST_ROOT, question, papers=8, hits=3, hint=True)
+    talk = TALKS.root(Random(2), BEST, names.NAMES[3], "text", 4)
     whole = encode(tokenizer, render(talk))
     for count in range(2, len(talk) + 1):
         ids = encode(tokenizer, render(talk[:count]))
@@ -93,7 +87,7 @@ def test_a_conversation_only_grows(tokenizer):
 
 
 def test_a_turn_ends_with_the_end_token(tokenizer):
-    talk = child_conversation(strategies.BEST_CHILD, (names.NAMES[1], names.NAMES[2]))
+    talk = TALKS.child(names.NAMES[1], "text", "field")
     assert tokenizer.eos_token == END
     assert encode(tokenizer, render(talk))[-1] == tokenizer.eos_token_id
     assert [tokenizer.convert_tokens_to_ids(t) for t in SPECIAL] == list(range(len(SPECIAL)))
@@ -105,7 +99,7 @@ def test_a_vocabulary_too_small_for_the_names_is_refused():
 
 
 def test_the_vocabulary_stays_within_its_bound(tokenizer):
-    assert len(tokenizer) <= NanoSettings().model.vocab
+    assert len(tokenizer) <= NanoSettings().model.vocab + len(LESSONS.whole)
 
 
 def test_whole_names_are_single_tokens_after_all_others():

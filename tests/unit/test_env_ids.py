@@ -28,9 +28,9 @@ def world(split: Literal["train", "test"], collections: int) -> list[Problem]:
 
 
 def numbered(problem: Problem, number: int) -> Problem:
-    """The problem under a speaking id: level, number of its collection, number of its question."""
-    collection = f"test-{problem.difficulty}-{number // 3 % 100:04x}"
-    ids = {"problem_id": f"{collection}-{number % 3}", "collection_id": collection}
+    """The problem under a speaking id, whose remainder by 12 is the number of gold papers."""
+    collection = f"test-{problem.difficulty}-{12 * number + len(problem.gold_papers):04x}"
+    ids = {"problem_id": f"{collection}-0", "collection_id": collection}
     return problem.model_copy(update=ids)
 
 
@@ -102,7 +102,7 @@ def test_nothing_that_a_client_sees_at_reset_predicts_the_number_of_gold_papers(
 
 def test_speaking_ids_would_predict_it() -> None:
     share, _ = predicted([numbered(problem, n) for n, problem in enumerate(world("test", 100))])
-    assert share == 1.0
+    assert share > 0.99  # a count that one half lacks cannot be learnt
 
 
 def test_an_id_depends_on_the_seed_and_on_nothing_else() -> None:

@@ -325,7 +325,7 @@ def _level(papers: int) -> LevelSettings:
     ("change", "told"),
     [
         ({"canaries": 0.1}, "of the world `papers`"),
-        ({"world": "papers"}, "speaks of the world `names`"),
+        ({"world": "papers"}, "more than 16 max_gold or distractors"),
         ({"world": "papers", "levels": {"easy": _level(5)}}, "allow at least 6"),
         (
             {"world": "papers", "questions_per_collection": 7, "levels": {"easy": _level(7)}},

@@ -36,7 +36,7 @@ from tasks.prepare import write_parquet
 def world(
     papers: int = 8, collections: int = 4, split: str = "test", **changes: Any
 ) -> list[Problem]:
-    made = {"world": "fields", "collections": {split: collections}, "questions_per_collection": 1}
+    made = {"collections": {split: collections}, "questions_per_collection": 1}
     levels = {"some": fields_level(papers)}
     return generate(SyntheticSettings.model_validate({**made, "levels": levels, **changes}))
 
@@ -244,15 +244,15 @@ def test_data_of_another_lexicon_or_with_other_labels_is_told() -> None:
         ({"lexicon": 16}, "each with another benchmark; raise lexicon 16"),
         ({"held_out": 0.5}, "held_out 0.5: .* shares no method"),
         ({"levels": {"easy": {"papers": 4}}}, "4 papers .* 12 sentences .* set max_gold 2 and"),
-        ({"levels": {"easy": {"hint": True}}}, "hint speaks of the world `names`"),
         ({"canaries": 0.5}, "canaries and indirect are of the world `papers`"),
-        ({"world": "names", "labels": True}, "labels is of the world `fields`"),
-        ({"world": "names"}, "more than 16 max_gold or distractors"),
+        ({"world": "papers", "labels": True}, "labels is of the world `fields`"),
+        ({"world": "papers"}, "more than 16 max_gold or distractors"),
+        ({"world": "names"}, "Input should be 'fields' or 'papers'"),
     ],
 )
 def test_a_wrong_setting_is_refused_with_its_path(changes: dict[str, Any], told: str) -> None:
     level = {"papers": 8, "max_gold": 3, "distractors": 21}
-    given = {"world": "fields", "levels": {"easy": level, "medium": level, "hard": level}}
+    given = {"levels": {"easy": level, "medium": level, "hard": level}}
     levels = {
         name: {**level, **changes.get("levels", {}).get(name, {})} for name in given["levels"]
     }
@@ -261,19 +261,19 @@ def test_a_wrong_setting_is_refused_with_its_path(changes: dict[str, Any], told:
         check({"prepare": {"synthetic": synthetic}}, "test")
 
 
-def test_the_other_worlds_keep_their_bounds() -> None:
+def test_the_world_papers_keeps_its_bounds() -> None:
     wide = LevelSettings(papers=64, max_gold=24, distractors=168)
     assert fields_level(64) == wide
-    for name in ("names", "papers"):
-        with pytest.raises(ValidationError, match="world `fields`; ask for fewer"):
-            SyntheticSettings.model_validate({"world": name, "levels": {"wide": wide}})
+    with pytest.raises(ValidationError, match="world `fields`; ask for fewer"):
+        SyntheticSettings.model_validate({"world": "papers", "levels": {"wide": wide}})
 
 
 # --- candidates stay on the server and in the data
 
 
 def test_rows_hold_candidates_only_where_a_problem_has_them(tmp_path: Path) -> None:
-    plain = generate(SyntheticSettings(collections={"test": 1}))
+    made = generate(SyntheticSettings(collections={"test": 1}))
+    plain = [problem.model_copy(update={"candidates": ()}) for problem in made]
     rows = [to_row(problem) for problem in (*plain, *world())]
     assert tuple(rows[0]) == COLUMNS
     assert tuple(rows[-1]) == (*COLUMNS, CANDIDATES)
@@ -294,10 +294,10 @@ def test_a_client_is_told_of_no_candidate() -> None:
 
 @pytest.fixture
 def params() -> Params:
-    return resolve("fields", ["prepare.synthetic.collections={train: 2, validation: 2, test: 2}"])
+    return resolve(overrides=["prepare.synthetic.collections={train: 2, validation: 2, test: 2}"])
 
 
-def test_the_profile_trains_on_4_8_and_16_papers_and_is_evaluated_on_32_too(
+def test_the_default_trains_on_4_8_and_16_papers_and_is_evaluated_on_32_too(
     params: Params,
 ) -> None:
     synthetic = params.prepare.synthetic

@@ -25,10 +25,10 @@ def _texts(messages: list[prompts.Message]) -> list[tuple[str, str]]:
 
 
 def test_compact_root() -> None:
-    messages = prompts.root_messages("compact", LIMITS, 0, "Report Kalvot on Mirbex.", 5, True)
+    messages = prompts.root_messages("compact", LIMITS, 0, "Report Kalvot on Mirbex.", 5)
     assert _texts(messages) == [
         ("system", "Find every sentence that answers. Write one repl block."),
-        ("user", "Report Kalvot on Mirbex.\ncontext: 5 papers\nhint: use both names"),
+        ("user", "Report Kalvot on Mirbex.\ncontext: 5 papers"),
     ]
 
 
@@ -56,7 +56,7 @@ def test_compact_llm() -> None:
 
 
 def test_full_style_says_every_name_and_limit() -> None:
-    system = prompts.root_messages("full", LIMITS, 7, "Why?", 5, False)[0].content
+    system = prompts.root_messages("full", LIMITS, 7, "Why?", 5)[0].content
     for name in (
         "search(",
         "list_papers(",
@@ -81,9 +81,9 @@ def test_full_style_says_every_name_and_limit() -> None:
 
 def test_only_a_tree_with_a_budget_is_told_of_one() -> None:
     for style in ("compact", "full"):
-        root = prompts.root_messages(style, LIMITS, 7, "Why?", 5, True, 4000)
+        root = prompts.root_messages(style, LIMITS, 7, "Why?", 5, 4000)
         child = prompts.child_messages(style, LIMITS, 7, "Why?", "a text", budget=True)
-        plain = prompts.root_messages(style, LIMITS, 7, "Why?", 5, True)
+        plain = prompts.root_messages(style, LIMITS, 7, "Why?", 5)
         assert root[1].content == plain[1].content + "\nbudget: 4000 tokens"
         assert "budget" not in "".join(message.content for message in plain)
         for messages in (root, child):
@@ -93,7 +93,7 @@ def test_only_a_tree_with_a_budget_is_told_of_one() -> None:
 
 
 def test_the_worked_examples_are_python_with_the_functions_of_the_repl() -> None:
-    root = prompts.root_messages("full", LIMITS, 7, "Why?", 5, False)[0].content
+    root = prompts.root_messages("full", LIMITS, 7, "Why?", 5)[0].content
     child = prompts.child_messages("full", LIMITS, 7, "Why?", "a text")[0].content
     blocks = re.findall(r"^```repl\n(.*?)^```$", root + child, re.MULTILINE | re.DOTALL)
     assert len(blocks) == 3

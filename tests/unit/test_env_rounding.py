@@ -7,14 +7,18 @@ from typing import Any
 
 from env.models import AnswerMetrics
 from env.problems.schema import Problem
-from env.problems.settings import SyntheticSettings
+from env.problems.settings import SyntheticSettings, fields_level
 from env.problems.store import ProblemStore
 from env.server.rounding import _two_digits, rounded
 from rewards.combine import EpisodeFacts, score
 from rewards.settings import RewardSettings
 
 STORE = ProblemStore.generate(
-    SyntheticSettings(collections={"train": 3, "validation": 1, "test": 2}, seed=9)
+    SyntheticSettings(
+        collections={"train": 3, "validation": 1, "test": 2},
+        levels={"easy": fields_level(2), "medium": fields_level(4), "hard": fields_level(8)},
+        seed=9,
+    )
 )
 REWARDS = RewardSettings()
 

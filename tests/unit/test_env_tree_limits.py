@@ -82,7 +82,7 @@ def test_the_texts_of_an_episode_are_bounded_and_used_up_is_said() -> None:
             )
         return CellDone("", final=large(next(numbers)))
 
-    played = tree(script, max_turns=16)
+    played = tree(script, max_turns=16, max_frames=32)
     for _ in range(4):
         plays(played, "ask")
         while len(played.states()) > 1 and played.states()[0].status == "waiting":

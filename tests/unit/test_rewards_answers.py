@@ -16,7 +16,7 @@ from env.problems.synthetic import generate
 from rewards.combine import COMPONENTS, EpisodeFacts, Score, score
 from tasks.config import Params, resolve
 
-WORLDS = {"names": resolve("nano"), "papers": resolve("papers")}
+WORLDS = {"fields": resolve(), "papers": resolve("papers")}
 LOOKALIKES = str.maketrans("aeo", "\u0430\u0435\u043e")
 
 
@@ -114,7 +114,7 @@ def wrong_answers(problem: Problem) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize("name", wrong_answers(PROBLEMS["names"][0]))
+@pytest.mark.parametrize("name", wrong_answers(PROBLEMS["fields"][0]))
 def test_an_answer_in_a_wrong_form_earns_nothing(world: str, name: str) -> None:
     for problem in PROBLEMS[world]:
         one = earned(problem, wrong_answers(problem)[name], WORLDS[world])

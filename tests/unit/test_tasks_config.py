@@ -64,7 +64,8 @@ def test_each_profile_resolves(profile: str) -> None:
         ("train=3", "train: "),
         ("rewards.weights.efficiency=0.9", "the four weights must sum to 1"),
         ("prepare.synthetic.levels.easy.papers=1", "prepare.synthetic.levels.easy.papers: "),
-        ("env.limits.max_children=2", "env.limits.max_children 2 is below the 6 gold papers"),
+        ("prepare.synthetic.levels.easy.hint=true", "hint: removed (no question has a hint)"),
+        ("warmstart.nano.mixture.alone=1", "warmstart.nano.mixture: removed (warmstart.nano.read"),
         ("train.curriculum.levels=[easy, double]", "train.curriculum.levels: 'double' is not in"),
         ("prepare.synthetic.levels.easy.splits=[]", "prepare.synthetic.levels.easy.splits: "),
         ("train.curriculum.target=harder", "train.curriculum.target must be one of"),
@@ -84,6 +85,11 @@ def test_a_wrong_setting_is_refused_with_its_path(override: str, told: str) -> N
     with pytest.raises(ConfigError) as caught:
         config.resolve(overrides=[override])
     assert told in str(caught.value)
+
+
+def test_fewer_children_than_gold_papers_are_refused_where_papers_are_given_to_children() -> None:
+    with pytest.raises(ConfigError, match=r"max_children 2 is below the 7 gold papers"):
+        config.resolve("papers", ["env.limits.max_children=2"])
 
 
 def test_all_wrong_settings_are_told_at_once() -> None:

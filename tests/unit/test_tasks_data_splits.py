@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from env.errors import SourceError
 from env.problems.schema import Fact, Paper, Problem, Span, Split
-from env.problems.settings import SyntheticSettings
+from env.problems.settings import SyntheticSettings, fields_level
 from env.problems.synthetic import generate
 from tasks.data.settings import SplitSettings
 from tasks.data.source import Candidate
@@ -160,12 +160,15 @@ def test_each_row_that_leaks_is_named_with_the_nearest_of_each_earlier_split() -
 
 
 def test_the_synthetic_world_does_not_leak() -> None:
-    world = generate(SyntheticSettings(collections={"train": 100, "validation": 20, "test": 30}))
+    world = generate(SyntheticSettings(collections={"train": 40, "validation": 10, "test": 15}))
     assert leaks(world, SETTINGS) == []
 
 
 def test_1500_problems_with_12_papers_are_proved_quickly() -> None:
-    world = [one for one in generate(SyntheticSettings()) if one.difficulty == "hard"][:1500]
+    settings = SyntheticSettings(
+        collections={"train": 400, "test": 100}, levels={"hard": fields_level(12)}
+    )
+    world = generate(settings)
     assert len(world) == 1500
     began = process_time()
     leaks(world, SETTINGS)

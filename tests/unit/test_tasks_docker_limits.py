@@ -16,8 +16,8 @@ def option(params: Params, name: str) -> str:
 @pytest.mark.parametrize(
     ("overrides", "least"),
     [
-        ([], 256 * 33),
-        (["env.max_sessions=8"], 8 * 33),
+        ([], 256 * 257),
+        (["env.max_sessions=8"], 8 * 257),
         (["env.max_sessions=8", "env.limits.max_frames=40"], 8 * 41),
     ],
 )

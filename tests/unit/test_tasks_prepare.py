@@ -12,7 +12,7 @@ import pytest
 from helpers.recorder import Recorder
 
 from env.errors import SourceUnreachable
-from env.problems.schema import COLUMNS, Fact, Problem, from_row
+from env.problems.schema import CANDIDATES, COLUMNS, Fact, Problem, from_row
 from env.problems.synthetic import generate
 from tasks import prepare
 from tasks.config import Params, check
@@ -39,7 +39,8 @@ def test_it_writes_a_file_per_split_that_gives_the_problems_back(place: Path) ->
         for row in pd.read_parquet(f"data/problems/{split}.parquet").to_dict("records")
     ]
     assert stored == generate(params.prepare.synthetic)
-    assert tuple(pd.read_parquet("data/problems/test.parquet").columns) == COLUMNS
+    columns = tuple(pd.read_parquet("data/problems/test.parquet").columns)
+    assert columns == (*COLUMNS, CANDIDATES)
     assert record.metrics["data/train_rows"] == 4 * 3 * 3
     assert record.artifacts == [Path("data/report.json")]
 
@@ -50,7 +51,9 @@ def test_the_report_counts_and_hashes_what_was_written(place: Path) -> None:
     train = report["splits"]["train"]
     assert (train["rows"], train["collections"]) == (36, 12)
     assert sum(train["difficulty_shares"].values()) == pytest.approx(1, abs=1e-3)
-    assert set(train["tier_shares"]["hard"]) == {"singleton", "focused", "mid_range", "wide_net"}
+    made = [p for p in generate(settings().prepare.synthetic) if p.split == "train"]
+    tiers = {p.tier for p in made if p.difficulty == "hard"}
+    assert set(train["tier_shares"]["hard"]) == tiers == {"mid_range", "wide_net"}
     assert report["rejected"] == 0
     assert len({split["content_sha256"] for split in report["splits"].values()}) == 3
 
