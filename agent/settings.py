@@ -79,13 +79,13 @@ class TrainSettings(Settings):
 
     method: Literal["lora", "full"] = "lora"
     lora: LoraSettings = LoraSettings()
-    steps: int = Field(30, ge=1)
+    steps: int = Field(24, ge=1)
     problems_per_step: int = Field(8, ge=1, description="groups per step")
     group_size: int = Field(8, ge=2, description="episodes of one problem")
-    learning_rate: float = Field(2e-3, gt=0)
-    warmup_steps: int = Field(10, ge=0)
+    learning_rate: float = Field(4e-3, gt=0)
+    warmup_steps: int = Field(5, ge=0)
     schedule: Literal["constant", "linear", "cosine"] = Field(
-        "constant", description="of the learning rate after the warm-up"
+        "linear", description="of the learning rate after the warm-up"
     )
     max_grad_norm: float = Field(0.1, gt=0)
     max_step_kl: float = Field(0.01, gt=0, description="nats per token; longer steps are halved")

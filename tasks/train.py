@@ -83,28 +83,35 @@ def run(params: Params, run: StageRun) -> Path:
     Steps("train", settings.steps).say(reason)
     run.set_tags({"start": reason})
     with training_environment(params) as url:
-        if settings.processes > 1:
-            learn_in_ranks(params, run, url, marks)
+        if (processes := processes_here(settings.processes)) > 1:
+            learn_in_ranks(params, run, url, marks, processes)
         else:
             learn(params, run, url, problems, start, marks)
     return RESULT[settings.method]
 
 
-def learn_in_ranks(params: Params, run: StageRun, url: str, marks: dict[str, str]) -> None:
+def processes_here(wanted: int) -> int:
+    """Processes of the training: the wanted number, or one for each GPU if they are fewer."""
+    import torch
+
+    devices = torch.cuda.device_count()
+    if 0 < devices < wanted:
+        logger.warning("train.processes is %d, but GPUs are %d: one each", wanted, devices)
+        return devices
+    return wanted
+
+
+def learn_in_ranks(
+    params: Params, run: StageRun, url: str, marks: dict[str, str], processes: int
+) -> None:
     """Train in several processes, each of which runs `learn`.
 
     Raises:
-        ConfigError: there are GPUs, but fewer than ranks.
         RankError: a rank failed.
     """
-    import torch
-
     from agent.training import ranks
     from tasks.tracking import lineage
 
-    processes, devices = params.train.processes, torch.cuda.device_count()
-    if 0 < devices < processes:
-        raise ConfigError(f"train.processes is {processes}, but GPUs are {devices}. Lower it.")
     job = {
         "params": params.model_dump(by_alias=True, mode="json"),
         "marks": marks | {"settings": lineage.params_hash(params)},

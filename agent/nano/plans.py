@@ -13,8 +13,7 @@ A reader repeats the name of each benchmark and says its field, which is knowled
 Decisions are drawn separately, so that good ones are frequent alone and rare together.
 
 Sentences are written here and not taken from problems: they hold no untaught name. Strangers are
-names of no lexicon. A reader says that it does not know them, or guesses any field. So the base
-guesses untaught names half of the time, and the reward can teach it not to.
+names of no lexicon. A reader says that it does not know them, or guesses any field.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _LIMITS = LimitSettings()
 
 UNKNOWN = "unknown"
 """Word of a reader for a field that it does not know."""
-_HONEST = 0.5
+_HONEST = 0.75
 """Share of the strangers that are answered with this word."""
 _BUDGETS = (300, 6000)
 """Tokens of the budgets that questions name; no root here uses them up."""

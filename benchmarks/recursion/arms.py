@@ -19,7 +19,7 @@ _ALONE = ["env.limits.max_frames=1", "env.limits.max_turns=64"]
 
 @dataclass(frozen=True)
 class Arm:
-    """What a policy may do."""
+    """Limits of a policy."""
 
     sets: tuple[str, ...]
     """Settings of the environment and of the sampling, `section.key=value`."""
@@ -40,7 +40,7 @@ def _expert(kind: str, *more: str) -> tuple[str, ...]:
     shares = [
         f"{name}.{key}={float(key == choice)}"
         for name, choice in wanted.items()
-        for key in getattr(mixture, name)
+        for key in sorted({*getattr(mixture, name), choice})
     ]
     return tuple(f"warmstart.nano.reading.{share}" for share in [*shares, "budget=0.0"])
 

@@ -160,9 +160,8 @@ def _differences(found: Mapping[tuple[str, int], Row], sizes: Sequence[int]) -> 
 
 def _costs(rows: Any, sizes: Sequence[int]) -> str:
     lines = [
-        "**Costs**: training, then the largest problems: tokens of the tree at 25, 50, 75 and "
-        "95 %, those of the root, turns of the root one after the other, sentences seen",
-        "| arm | seed | rate | CPU s | sampled tokens | tree | root | turns | seen |",
+        "**Costs** of the training, and of the largest problems (tree: 25, 50, 75 and 95 %)",
+        "| arm | seed | rate | CPU s | sampled tokens | tree tokens | root tokens | root turns | sentences seen |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:

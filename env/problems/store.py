@@ -160,7 +160,7 @@ class ProblemStore:
         return self.get(ids[seed % len(ids)])
 
     def most_gold_papers(self) -> int:
-        """Largest number of gold papers of a question."""
+        """Largest number of gold papers of a question without candidates; 0 without any."""
         return max(map(_gold_papers, self._rows.values()))
 
 
@@ -171,8 +171,11 @@ def _without_difficulty(row: Mapping[str, Any] | Problem) -> Mapping[str, Any] |
 
 
 def _gold_papers(row: Mapping[str, Any] | Problem) -> int:
+    """Gold papers of a question whose par depends on them; with candidates, par is of tokens."""
     if isinstance(row, Problem):
-        return len(row.gold_papers)
+        return 0 if row.candidates else len(row.gold_papers)
+    if isinstance(row.get(CANDIDATES), str) and json.loads(row[CANDIDATES]):
+        return 0
     facts = json.loads(row["evidence"])
     return len({span["paper_id"] for fact in facts for span in fact["spans"]})
 

@@ -145,9 +145,15 @@ def check_budget(settings: ServerSettings, gold_papers: int) -> None:
     Efficiency falls from par to `limit_factor x par` turns and sub-calls. A tree that ends
     earlier would punish thoroughness twice.
 
+    Args:
+        settings: limits and rewards.
+        gold_papers: most gold papers of a question; 0 if no par depends on them.
+
     Raises:
         SettingsError: the limits are too low for the question with the most gold papers.
     """
+    if not gold_papers:
+        return
     limits, rewards = settings.env.limits, settings.rewards
     par = rewards.par_base + rewards.par_per_paper * (gold_papers + 1)
     needed = rewards.limit_factor * par

@@ -18,7 +18,7 @@ FINAL([len(said), *(one for one in said if not one.startswith("error: "))])"""
 ALONE = [arm for arm in ARMS if arm not in ("recursive", "readers only")]
 
 
-@pytest.mark.parametrize("arm", ALONE[:1])
+@pytest.mark.parametrize("arm", ALONE[:2])
 def test_every_sub_call_of_a_single_agent_is_refused(arm: str) -> None:
     assert all("env.limits.max_frames=1" in ARMS[one].sets for one in ALONE)
     params, store = held_out(resolve(overrides=list(ARMS[arm].sets)), (2,), 1)

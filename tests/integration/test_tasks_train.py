@@ -413,3 +413,10 @@ def test_raw_episodes_show_the_best_the_worst_and_some_between():
     assert len(log.episodes) == 4
     log.add_episodes(6, played[-1:])
     assert len(log.episodes) == 4
+
+
+@pytest.mark.parametrize(("devices", "processes"), [(0, 2), (1, 1), (2, 2), (8, 2)])
+def test_fewer_gpus_than_processes_get_one_process_each(monkeypatch, caplog, devices, processes):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: devices)
+    assert train.processes_here(2) == processes
+    assert ("one each" in caplog.text) == (devices == 1)

@@ -38,8 +38,15 @@ def test_a_folder_holds_what_was_generated(store: ProblemStore, folder: Path) ->
     assert len(loaded) == len(store) > 0
     for problem_id in store.ids("test", "hard"):
         assert loaded.get(problem_id) == store.get(problem_id)
-    most = max(len(store.get(problem_id).gold_papers) for problem_id in store.ids())
-    assert loaded.most_gold_papers() == store.most_gold_papers() == most
+    assert loaded.most_gold_papers() == store.most_gold_papers() == 0  # par is of tokens
+
+
+def test_the_question_with_the_most_gold_papers_counts_if_its_par_does(store: ProblemStore) -> None:
+    problems = [store.get(i).model_copy(update={"candidates": ()}) for i in store.ids()]
+    rows = [to_row(problem) for problem in problems]
+    most = max(len(problem.gold_papers) for problem in problems)
+    for kept in (problems, rows):
+        assert ProblemStore(kept, "here").most_gold_papers() == most > 1
 
 
 def test_pick_is_a_function_of_the_seed(store: ProblemStore, folder: Path) -> None:
