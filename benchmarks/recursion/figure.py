@@ -161,7 +161,7 @@ def _differences(found: Mapping[tuple[str, int], Row], sizes: Sequence[int]) -> 
 def _costs(rows: Any, sizes: Sequence[int]) -> str:
     lines = [
         "**Costs** of the training, and of the largest problems (tree: 25, 50, 75 and 95 %)",
-        "| arm | seed | rate | CPU s | sampled tokens | tree tokens | root tokens | root turns | sentences seen |",
+        "| arm | seed | rate | CPU s | sampled | tree tokens | root tokens | root turns | seen |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
