@@ -79,7 +79,7 @@ class TrainSettings(Settings):
 
     method: Literal["lora", "full"] = "lora"
     lora: LoraSettings = LoraSettings()
-    steps: int = Field(24, ge=1)
+    steps: int = Field(28, ge=1)
     problems_per_step: int = Field(8, ge=1, description="groups per step")
     group_size: int = Field(8, ge=2, description="episodes of one problem")
     learning_rate: float = Field(4e-3, gt=0)

@@ -39,7 +39,7 @@ _LIMITS = LimitSettings()
 
 UNKNOWN = "unknown"
 """Word of a reader for a field that it does not know."""
-_HONEST = 0.75
+_HONEST = 0.6
 """Share of the strangers that are answered with this word."""
 _BUDGETS = (300, 6000)
 """Tokens of the budgets that questions name; no root here uses them up."""
