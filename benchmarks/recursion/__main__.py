@@ -205,7 +205,8 @@ def compare(work: RecursionWork, seeds: Sequence[int], arms: Sequence[str]) -> N
         for arm in arms:
             for rate in RATES if seed == first else [best_rate(work, arm, first)]:
                 trained(work, arm, seed, rate, control=False)
-        budgeted(work, seed, best_rate(work, "recursive", first))
+        if "recursive" in arms:
+            budgeted(work, seed, best_rate(work, "recursive", first))
         for arm in arms:
             for plan in ARMS[arm].experts:
                 demonstrated(work, arm, plan, seed)
