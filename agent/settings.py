@@ -32,6 +32,11 @@ class GenerationSettings(Settings):
         False, description="a turn reads the frame's first and newest messages, not those between"
     )
 
+    @property
+    def greedy(self) -> GenerationSettings:
+        """The same sampling at temperature 0."""
+        return self.model_copy(update={"temperature": 0.0})
+
 
 class LoraSettings(Settings):
     """The adapter that GRPO trains, on all linear layers.

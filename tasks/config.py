@@ -282,7 +282,7 @@ class Params(Settings):
     def serving(self) -> GenerationSettings:
         """Decoding of a served model and of promotion, as `promote.mode` says."""
         if self.promote.mode == "greedy":
-            return self.evaluate.generation.model_copy(update={"temperature": 0.0})
+            return self.evaluate.generation.greedy
         return self.evaluate.generation
 
     @model_validator(mode="after")

@@ -82,7 +82,12 @@ def run(params: Params, run: StageRun) -> Path:
         for name, path in MODELS.items():
             played[name] = play_modes(path, url, specs, settings, sessions=sessions, label=name)
             alone[name] = seconds_of(play_alone(path, url, specs, settings, label=name))
-        larger = play_greedily("after, other levels", url, others, settings, sessions=sessions)
+        greedy, label = settings.generation.greedy, "after, other levels"
+        larger = (
+            play_model(MODELS["after"], url, others, greedy, sessions=sessions, label=label)
+            if others
+            else []
+        )
     rows = {
         name: [
             episode_row(episode, name, mode, number, params.rewards.success_at)
@@ -143,21 +148,6 @@ def of_other_levels(params: Params) -> list[EpisodeSpec]:
     return choose_held_out(specs, params.evaluate.other_episodes, params.evaluate.seed)
 
 
-def play_greedily(
-    label: str,
-    url: str,
-    specs: Sequence[EpisodeSpec],
-    settings: EvaluateSettings,
-    *,
-    sessions: int,
-) -> list[Trajectory]:
-    """Greedy episodes of the trained model; none without specs."""
-    if not specs:
-        return []
-    greedy = settings.generation.model_copy(update={"temperature": 0.0})
-    return play_model(MODELS["after"], url, specs, greedy, sessions=sessions, label=label)
-
-
 def load_policy(model: Model, generation: GenerationSettings) -> Policy:
     """Policy of a model with the given decoding."""
     if not isinstance(model, Path):
@@ -207,8 +197,9 @@ def play_modes(
     label: str,
 ) -> dict[tuple[Mode, int], list[Trajectory]]:
     """Episodes by (mode, pass): one greedy pass, then `sampling_seeds` sampled ones."""
-    greedy = settings.generation.model_copy(update={"temperature": 0.0})
-    first = play_model(model, url, specs, greedy, sessions=sessions, label=f"{label}, greedy")
+    first = play_model(
+        model, url, specs, settings.generation.greedy, sessions=sessions, label=f"{label}, greedy"
+    )
     played: dict[tuple[Mode, int], list[Trajectory]] = {("greedy", 0): first}
     for number in range(settings.sampling_seeds):
         seeded = [replace(spec, seed=spec.seed + 7_919 * (number + 1)) for spec in specs]
@@ -229,7 +220,7 @@ def play_alone(
     """
     step = max(1, len(specs) // settings.latency_episodes)
     some = specs[::step][: settings.latency_episodes]
-    greedy = settings.generation.model_copy(update={"temperature": 0.0})
+    greedy = settings.generation.greedy
     label = f"{label}, one at a time"
     played: list[Trajectory] = []
     lost: str | None = None

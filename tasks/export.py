@@ -139,9 +139,9 @@ def gather_prompts(
 
     wanted = params.export.prompts
     specs = choose(TEST, wanted, params.export.seed)
-    greedy = params.evaluate.generation.model_copy(update={"temperature": 0.0})
     sessions = min(wanted, params.env.max_sessions)
-    episodes = play(TransformersPolicy(model, tokenizer, greedy), url, specs, sessions=sessions)
+    policy = TransformersPolicy(model, tokenizer, params.evaluate.generation.greedy)
+    episodes = play(policy, url, specs, sessions=sessions)
     frames = [frame for episode in episodes for frame in episode.frames.values() if frame.turns]
     roots = [frame.turns[0].prompt_ids for frame in frames if frame.parent is None]
     children = [frame.turns[0].prompt_ids for frame in frames if frame.parent is not None]

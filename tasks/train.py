@@ -280,8 +280,7 @@ class TrainingCallbacks:
         from agent.rollouts.engine import play
 
         started = time.monotonic()
-        greedy = self.settings.generation.model_copy(update={"temperature": 0.0})
-        policy = TransformersPolicy(self.model, self.tokenizer, greedy)
+        policy = TransformersPolicy(self.model, self.tokenizer, self.settings.generation.greedy)
         played = play(policy, self.sessions, self.held_out, sessions=self.flight)
         found = held_out_metrics(played, self.settings.curriculum.levels, self.success_at)
         reward = found.get("eval/reward", math.nan)

@@ -230,9 +230,9 @@ def play_one(
     from agent.rollouts.engine import play
     from agent.rollouts.specs import EpisodeSpec
 
-    greedy = generation.model_copy(update={"temperature": 0.0})
     spec = EpisodeSpec(problem_id=problem_id, seed=0)
-    (episode,) = play(TransformersPolicy(model, tokenizer, greedy), url, [spec], sessions=1)
+    policy = TransformersPolicy(model, tokenizer, generation.greedy)
+    (episode,) = play(policy, url, [spec], sessions=1)
     return {
         "problem_id": problem_id,
         "reward": episode.reward,
