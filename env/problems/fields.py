@@ -50,6 +50,7 @@ BENCHMARK = re.compile(r"\b[A-Z][a-z]{2}a[a-z]{3}\b")
 
 field_of_benchmark = cache(lexicon)
 """Field of each benchmark of a lexicon of this size; never change it."""
+_trained = cache(trained_names)
 _untrained = cache(untrained)
 
 
@@ -118,9 +119,10 @@ def fault(problem: Problem, size: int, labels: bool) -> str | None:
         return str(error)
     if method not in METHODS[problem.split]:
         return f"{method} is a method of another split than {problem.split}"
-    hidden = _untrained(size) if problem.split == "train" else ()
-    if named := sorted(name for name in hidden if any(name in p.text for p in problem.papers)):
-        return f"{named[0]} is a benchmark of no training problem"
+    hidden = _untrained(size) if problem.split == "train" else frozenset[str]()
+    texts = "\n".join(paper.text for paper in problem.papers)
+    if named := hidden.intersection(BENCHMARK.findall(texts)):
+        return f"{min(named)} is a benchmark of no training problem"
     hits = Counter(span.paper_id for span in problem.candidates)
     if problem.candidates != sentences_with(method, problem.papers) or any(
         hits[paper.paper_id] != HITS for paper in problem.papers
@@ -147,7 +149,7 @@ def write_collection(
     level = settings.levels[difficulty]
     known = field_of_benchmark(settings.lexicon)
     if split == "train":
-        known = trained_names(settings.lexicon)
+        known = _trained(settings.lexicon)
     asked = settings.questions_per_collection
     chosen = rng.sample(METHODS[split], asked + FILLER_NAMES)
     topics = [(method, rng.choice(FIELDS)) for method in chosen[:asked]]
