@@ -214,6 +214,6 @@ def _written(text: str) -> dict[str, str]:
 
 def _printed(text: str, new: Sequence[str]) -> dict[str, str]:
     limit = _LIMITS.observation_chars
-    shown, cut = text[:limit], max(0, len(text) + 1 - limit)
-    message = prompts.cell_message(f"{shown}\n" if not cut else shown, cut, new, "", _LIMITS)
+    cut = max(0, len(text) + 1 - limit)  # print adds a line break
+    message = prompts.cell_message(text[:limit], cut, new, "", _LIMITS)
     return {"role": "user", "content": message}

@@ -85,7 +85,6 @@ class ReadingMixture(Settings):
     keep: dict[Kept, float] = Field(
         {"field": 0.8, "all": 0.12, "first": 0.08}, description="shares of the sentences kept"
     )
-
     forgetful: float = Field(
         0.3, ge=0, le=1, description="pages whose turns do not show the earlier ones"
     )

@@ -1,8 +1,8 @@
 """Warm start: supervised training of the nano base on lessons, until it reads.
 
 Lessons start with drills. Then they are demonstrations with a drill from time to time. Their probe
-ends the warm start, not a timer. The seed determines the result. A warm start is
-short, so an interrupted one starts again from the beginning.
+ends the warm start, not a timer. The seed determines the result. A warm start is short, so an
+interrupted one starts again from the beginning.
 """
 
 from __future__ import annotations
