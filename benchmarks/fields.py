@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from agent.evaluation.statistics import Bootstrap
 from agent.policies import baselines
 from env.problems.schema import Problem
-from env.problems.settings import SyntheticSettings, fields_level
+from env.problems.settings import LevelSettings, SyntheticSettings, fields_level
 from env.problems.synthetic import generate
 
 PAPERS = (2, 4, 8, 16, 24, 32, 48)
@@ -20,16 +20,21 @@ TRAINED = (4, 8, 16)
 """Numbers of papers of training problems."""
 
 
+def levels(sizes: Sequence[int]) -> dict[str, LevelSettings]:
+    """A level `papers_N` for each number of papers."""
+    return {f"papers_{size}": fields_level(size) for size in sizes}
+
+
 def problems(
     split: str, sizes: Sequence[int], collections: int, questions: int, labels: bool, seed: int
 ) -> list[Problem]:
-    """Problems of one split, with a level `papers_N` for each number of papers."""
+    """Problems of one split, with the levels of `levels`."""
     settings = SyntheticSettings.model_validate(
         {
             "world": "fields",
             "collections": {split: collections},
             "questions_per_collection": questions,
-            "levels": {f"papers_{size}": fields_level(size) for size in sizes},
+            "levels": levels(sizes),
             "labels": labels,
             "seed": seed,
         }

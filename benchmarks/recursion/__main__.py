@@ -25,13 +25,15 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import torch
 
-from benchmarks.ablation import SOURCE, run_stages, score, train
+from agent.policies.hf_policy import TransformersPolicy, load_model
+from benchmarks.ablation import SOURCE, run_stages, score, train, trained_policy
 from benchmarks.fields import PAPERS
 from benchmarks.recursion import figure, measure
 from benchmarks.recursion.arms import ARMS, CONTROLLED
 from tasks.config import Params, resolve
-from tasks.train import BASE, RESULT
+from tasks.train import BASE
 
 RATES = (2e-3, 4e-3)
 BUDGETS = (0.25, 0.5, 1.0, 2.0, 4.0)
@@ -131,7 +133,7 @@ def trained(work: RecursionWork, arm: str, seed: int, rate: float, control: bool
     before = _cpu_s()
     params = train(folder, root, sets)
     steps = pd.read_parquet("reports/train.parquet")
-    policy = measure.load(BASE, RESULT["lora"], params)
+    policy = trained_policy(params, temperature=0.0)
     work.add(
         key
         | {
@@ -154,7 +156,7 @@ def demonstrated(work: RecursionWork, arm: str, plan: str, seed: int) -> None:
     sets = ARMS[arm].experts[plan]
     root = base(work, f"expert-{_slug(arm)}-{_slug(plan)}", seed, sets)
     params = _entered(root, [*sets, *ARMS[arm].sets])
-    policy = measure.load(BASE, None, params)
+    policy = _base_policy(params)
     work.add(key | {"answers": measure.answers(params, policy, work.problems)})
 
 
@@ -164,7 +166,7 @@ def before(work: RecursionWork, seed: int) -> None:
     if work.has(**key):
         return
     params = _entered(base(work, "shared", seed, ()), [])
-    policy = measure.load(BASE, None, params)
+    policy = _base_policy(params)
     lexicon = params.prepare.synthetic.lexicon
     work.add(
         key
@@ -182,19 +184,14 @@ def budgeted(work: RecursionWork, seed: int, rate: float) -> None:
         if work.has(**key):
             continue
         params = _entered(work.folder / f"seed-{seed}" / f"recursive-shared-{rate:g}", [])
-        policy = measure.load(BASE, RESULT["lora"], params)
+        policy = trained_policy(params, temperature=0.0)
         found = measure.answers(params, policy, work.problems, (BUDGETED,), budget)
         work.add(key | {"answers": found})
 
 
 def best_rate(work: RecursionWork, arm: str, seed: int) -> float:
-    """Rate of the best sampled F1 on validation problems, among those that were tried."""
-    tried = [
-        row
-        for row in work.known()
-        if (row["what"], row["arm"], row.get("seed")) == ("trained", arm, seed)
-    ]
-    return float(max(tried, key=lambda row: float(row["validation"]["sampled"]))["rate"])
+    """Rate of an arm, as `figure.chosen` chooses it."""
+    return float(figure.chosen(work.known())[arm, seed]["rate"])
 
 
 def compare(work: RecursionWork, seeds: Sequence[int], arms: Sequence[str]) -> None:
@@ -221,6 +218,11 @@ def _slug(name: str) -> str:
 def _entered(root: Path, sets: Sequence[str]) -> Params:
     os.chdir(root)
     return resolve(overrides=sets)
+
+
+def _base_policy(params: Params) -> TransformersPolicy:
+    torch.set_num_threads(params.threads)
+    return TransformersPolicy(*load_model(BASE), params.evaluate.generation.greedy)
 
 
 def _cpu_s() -> float:

@@ -13,7 +13,7 @@ from agent.nano.settings import ReadingMixture
 
 WINDOW = 8192
 """Tokens of the conversation of the arm with a large window."""
-_STAGES = ("gate", "train", "evaluate")
+_STAGES = ("train", "evaluate")
 _ALONE = ["env.limits.max_frames=1", "env.limits.max_turns=64"]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -16,11 +15,10 @@ from agent.policies.hf_policy import TransformersPolicy
 from agent.rollouts.engine import play
 from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import Trajectory
-from benchmarks.fields import PAPERS
-from env.problems.lexicon import lexicon, untaught, untrained
+from benchmarks.fields import PAPERS, levels
+from env.problems.lexicon import untaught, untrained
 from env.problems.names import RESERVED
 from env.problems.schema import Problem
-from env.problems.settings import fields_level
 from env.problems.store import ProblemStore
 from rewards.sentences import ReaderFacts, lines_shown, share
 from tasks.config import Params
@@ -56,7 +54,7 @@ def held_out(params: Params, sizes: Sequence[int], problems: int) -> tuple[Param
     """Settings and store of test problems: one question a collection, a level for each size."""
     world = params.prepare.synthetic.model_copy(
         update={
-            "levels": {f"papers_{size}": fields_level(size) for size in sizes},
+            "levels": levels(sizes),
             "questions_per_collection": 1,
             "collections": {"train": 0, "validation": 0, "test": problems},
         }
@@ -136,7 +134,7 @@ def readers(model: Any, tokenizer: Any, size: int) -> dict[str, dict[str, float]
         tokenizer: its tokenizer.
         size: names of the lexicon.
     """
-    known, rng = lexicon(size), Random("readers")
+    rng = Random("readers")
     talks = ReadingTalks(size)
     kinds = {
         "taught": rng.sample(talks.taught, len(untaught(size))),
@@ -153,7 +151,7 @@ def readers(model: Any, tokenizer: Any, size: int) -> dict[str, dict[str, float]
             place = rng.randrange(READ_TOGETHER)
             listed[place] = name
             sentences = sentences_on(rng, rng.choice(RESERVED), listed)
-            answer = "".join(f"{one} {known[one]} " for one in listed)
+            answer = talks.answer(rng, listed)  # right, since the lexicon holds all
             [example] = encoder.encode([reader_talk(sentences, answer)])
             at = [t for t, weight in enumerate(example.weights) if weight > 0][2 * place + 1]
             logits = model(input_ids=torch.from_numpy(example.ids)[None]).logits[0, at - 1]
@@ -165,12 +163,3 @@ def readers(model: Any, tokenizer: Any, size: int) -> dict[str, dict[str, float]
             "unknown": sum(unknowns) / len(unknowns),
         }
     return found
-
-
-def load(folder: Path, adapter: Path | None, params: Params) -> TransformersPolicy:
-    """Greedy policy of a model in a folder."""
-    from agent.policies.hf_policy import load_model
-
-    torch.set_num_threads(params.threads)
-    settings = params.evaluate.generation.model_copy(update={"temperature": 0.0})
-    return TransformersPolicy(*load_model(folder, adapter=adapter), settings)
