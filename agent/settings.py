@@ -84,7 +84,7 @@ class TrainSettings(Settings):
 
     method: Literal["lora", "full"] = "lora"
     lora: LoraSettings = LoraSettings()
-    steps: int = Field(28, ge=1)
+    steps: int = Field(24, ge=1)
     problems_per_step: int = Field(8, ge=1, description="groups per step")
     group_size: int = Field(8, ge=2, description="episodes of one problem")
     learning_rate: float = Field(4e-3, gt=0)
@@ -104,7 +104,7 @@ class TrainSettings(Settings):
     num_iterations: int = Field(1, ge=1, le=16, description="optimizer steps on one rollout")
     kl_beta: float = Field(0.0, ge=0, le=10, description="weight of the KL to the base, per token")
     inheritance: Literal["inverse_count", "full", "none", "local"] = "inverse_count"
-    mask_truncated: bool = Field(True, description="exclude turns cut by the token limit")
+    mask_truncated: bool = Field(False, description="exclude turns cut by the token limit")
     scale_rewards: Literal["batch", "group", "none"] = Field(
         "batch", description="scope of the standard deviation that advantages are divided by"
     )
