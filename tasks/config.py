@@ -147,8 +147,8 @@ class GateSettings(Settings):
 
     episodes: int = Field(10, ge=1, description="episodes per level")
     max_episodes: int = Field(60, ge=1, description="maximum per level while all are 0")
-    baseline_episodes: int = Field(64, ge=20, description="episodes per level of the baseline")
-    generation: GenerationSettings = GenerationSettings()
+    baseline_episodes: int = Field(32, ge=20, description="episodes per level of the baseline")
+    generation: GenerationSettings = GenerationSettings(batch_frames=256)
     seed: int = Field(0, ge=0)
 
 
@@ -173,7 +173,7 @@ class EvaluateSettings(Settings):
         60, ge=1, description="episodes of each level that the training does not play"
     )
     transcripts: int = Field(6, ge=1, description="episodes kept per difficulty and model")
-    generation: GenerationSettings = GenerationSettings()
+    generation: GenerationSettings = GenerationSettings(batch_frames=256)
     seed: int = Field(0, ge=0)
 
 

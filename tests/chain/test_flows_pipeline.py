@@ -59,7 +59,6 @@ TINY = [
     "train.steps=1",
     "train.processes=1",
     "evaluate.latency_episodes=1",
-    "evaluate.generation.batch_frames=256",  # `promote` plays few large batches
     "promote.problems=200",
     "promote.bootstrap=1000",
 ]

@@ -45,6 +45,7 @@ SETTINGS = TrainSettings(
     warmup_steps=0,
     scale_rewards="none",
     micro_batch_tokens=1000,
+    mask_truncated=True,
     num_iterations=2,
     max_step_kl=1e9,
     save_every=100,
