@@ -100,7 +100,7 @@ def run_stages(folder: Path, sets: Sequence[str], stages: Sequence[str]) -> None
         CalledProcessError: a stage failed; its output was printed.
     """
     command = [sys.executable, "-m", "flows.pipeline"]
-    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_WAIT_POLICY": "PASSIVE"}
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
     words = [word for text in sets for word in ("--set", text)]
     for stage in (["resolve", *words], *([name] for name in stages)):
         done = subprocess.run(

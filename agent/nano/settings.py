@@ -101,8 +101,8 @@ class NanoSettings(Settings):
 
     model: ModelSettings = ModelSettings()
     reading: ReadingMixture = ReadingMixture()
-    steps: int = Field(900, ge=1, description="most optimizer steps")
-    min_steps: int = Field(700, ge=1, description="steps before the probe can end the warm start")
+    steps: int = Field(800, ge=1, description="most optimizer steps")
+    min_steps: int = Field(600, ge=1, description="steps before the probe can end the warm start")
     warmup_steps: int = Field(40, ge=0)
     drill_steps: int = Field(60, ge=0, description="steps of drills at the start")
     drill_every: int = Field(6, ge=1, description="later, one drill batch in this many")

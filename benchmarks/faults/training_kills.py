@@ -194,7 +194,6 @@ def _training(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
         **os.environ,
         "PYTHONPATH": str(ROOT),
         "OMP_NUM_THREADS": "1",
-        "OMP_WAIT_POLICY": "PASSIVE",
         "MLFLOW_TRACKING_URI": f"sqlite:///{folder.resolve()}/mlflow.db",
     }
     environment.pop(auth.URL, None)
