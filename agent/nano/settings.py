@@ -80,7 +80,7 @@ class ReadingMixture(Settings):
         {"8": 0.2, "12": 0.5, "24": 0.3}, description="shares of the sentences of a page"
     )
     most: dict[Most, float] = Field(
-        {"8": 0.54, "16": 0.06, "all": 0.4}, description="shares of the sentences looked at"
+        {"8": 0.64, "16": 0.04, "all": 0.32}, description="shares of the sentences looked at"
     )
     keep: dict[Kept, float] = Field(
         {"field": 0.8, "all": 0.12, "first": 0.08}, description="shares of the sentences kept"

@@ -237,7 +237,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("runs/recursion"))
     parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
     parser.add_argument("--arms", nargs="*", default=list(ARMS), choices=list(ARMS))
-    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--steps", type=int, default=24)
     parser.add_argument("--problems", type=int, default=200, help="test problems of each size")
     parser.add_argument("--validation", type=int, default=120, help="validation problems")
     parser.add_argument("--draw", action="store_true", help="draw what is known, and do nothing")
