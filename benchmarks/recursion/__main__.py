@@ -33,6 +33,7 @@ from benchmarks.fields import PAPERS
 from benchmarks.recursion import figure, measure
 from benchmarks.recursion.arms import ARMS, CONTROLLED
 from tasks.config import Params, resolve
+from tasks.tracking.lineage import commit
 from tasks.train import BASE
 
 RATES = (2e-3, 4e-3)
@@ -53,6 +54,7 @@ class RecursionWork:
     steps: int
     problems: int
     validation: int
+    commit: str
 
     @property
     def results(self) -> Path:
@@ -73,7 +75,8 @@ class RecursionWork:
         return None
 
     def add(self, row: Row) -> None:
-        """Append a result."""
+        """Append a result, with its commit and date."""
+        row |= {"commit": self.commit, "date": time.strftime("%Y-%m-%d")}
         with self.results.open("a") as stream:
             stream.write(json.dumps(row) + "\n")
         print(f"{time.strftime('%H:%M')} {figure.summary(row)}", file=sys.stderr, flush=True)
@@ -243,7 +246,7 @@ def main() -> None:
     parser.add_argument("--draw", action="store_true", help="draw what is known, and do nothing")
     options = parser.parse_args()
     work = RecursionWork(
-        options.work.resolve(), options.steps, options.problems, options.validation
+        options.work.resolve(), options.steps, options.problems, options.validation, commit()
     )
     work.folder.mkdir(parents=True, exist_ok=True)
     if not options.draw:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -85,7 +85,13 @@ def draw(rows: Sequence[Row], sizes: Sequence[int]) -> Figure:
         above.set(xlabel="Sentences that may answer", xticks=[HITS * size for size in sizes])
         axes.set_title("One policy that calls itself, and the same policy alone")
         axes.legend(fontsize=9, ncols=2)
+        figure.text(0.99, 0.01, _origin(found.values()), ha="right", fontsize=8, color=GREY)
     return figure
+
+
+def _origin(rows: Collection[Row]) -> str:
+    commits = sorted({str(row["commit"])[:7] for row in rows})
+    return f"commit {', '.join(commits)}; {max(str(row['date']) for row in rows)}"
 
 
 def _hits(papers: Any) -> Any:

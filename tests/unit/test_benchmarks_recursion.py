@@ -29,7 +29,8 @@ def row(arm: str, scores: dict[int, list[float]], **more: Any) -> dict[str, Any]
     ]
     costs = {"cpu_s": 1, "sampled_tokens": 1000, "rate": 0.002, "seed": 0}
     valid = {"validation": {"sampled": 0.5}}
-    return {"what": "trained", "arm": arm, "answers": answers, **costs, **valid, **more}
+    made = {"commit": "b270d2e8c5", "date": "2026-11-20"}
+    return {"what": "trained", "arm": arm, "answers": answers, **costs, **valid, **made, **more}
 
 
 @pytest.mark.parametrize("arm", ARMS)
@@ -67,7 +68,10 @@ def test_differences_are_paired_by_problem_and_against_the_best_arm_of_each_size
 
 def test_the_figure_has_a_line_for_each_seed_and_a_mean_for_each_arm() -> None:
     rows = [row(arm, {4: [0.5, 0.6], 8: [0.4]}, seed=n) for arm in WITHOUT for n in (0, 1)]
-    (axes,) = figure.draw(rows, SIZES).axes
+    rows[0]["date"] = "2026-11-21"
+    drawn = figure.draw(rows, SIZES)
+    assert drawn.texts[0].get_text() == "commit b270d2e; 2026-11-21"
+    (axes,) = drawn.axes
     labels = [text.get_text() for text in axes.get_legend().get_texts()]
     assert labels == [arm for arm in figure.STYLES if arm in WITHOUT]
     assert len(axes.lines) == len(WITHOUT) * 3
