@@ -252,6 +252,8 @@ def main() -> None:
     if not options.draw:
         compare(work, options.seeds, options.arms)
     known = work.known()
+    if not known:
+        sys.exit(f"{work.results}: no results yet; leave out --draw")
     figure.draw(known, PAPERS).savefig(work.folder / "recursion.png", dpi=120)
     print(figure.tables(known, PAPERS))
 

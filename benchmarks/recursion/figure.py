@@ -91,7 +91,8 @@ def draw(rows: Sequence[Row], sizes: Sequence[int]) -> Figure:
 
 def _origin(rows: Collection[Row]) -> str:
     commits = sorted({str(row["commit"])[:7] for row in rows})
-    return f"commit {', '.join(commits)}; {max(str(row['date']) for row in rows)}"
+    dates = [str(row["date"]) for row in rows]
+    return f"commit {', '.join(commits)}; {max(dates, default='')}"
 
 
 def _hits(papers: Any) -> Any:
