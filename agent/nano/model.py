@@ -39,7 +39,7 @@ _LISTED = 7.0
 """Strength of the preference for listed names."""
 _PAGE = 0.2
 """Size of the output of a head that copies the next name of a list."""
-_SHARPNESS = 2.0
+_SHARPNESS = 2.5
 """Weight of the last norm. From 1 it rises too slowly for sure predictions with tied embeddings."""
 _FAST_TURN = 0.03
 """Radians per token; pairs of dimensions that rotate faster depend on distance."""
