@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -24,7 +27,17 @@ STYLES = {
     "alone, forgetful": (PURPLE, "v", "-."),
     "alone, window 8,192": (GREY, "x", "-."),
 }
+RESULTS = Path(__file__).with_name("results.jsonl.gz")
+"""Committed results."""
 BOOTSTRAP = Bootstrap(resamples=10_000, seed=0)
+
+
+def read_results(path: Path) -> list[Row]:
+    """Results in a file, one JSON object a line; empty if it does not exist."""
+    if not path.exists():
+        return []
+    with gzip.open(path, "rt") as stream:
+        return [json.loads(line) for line in stream]
 
 
 def chosen(rows: Sequence[Row], what: str = "trained") -> dict[tuple[str, int], Row]:
