@@ -33,7 +33,7 @@ from agent.policies.hf_policy import TransformersPolicy, load_model
 from benchmarks.ablation import SOURCE, run_stages, score, train, trained_policy
 from benchmarks.fields import PAPERS
 from benchmarks.recursion import figure, measure
-from benchmarks.recursion.arms import ARMS, CONTROLLED
+from benchmarks.recursion.arms import ARMS, BUDGETED, CONTROLLED
 from tasks.config import Params, resolve
 from tasks.tracking.lineage import commit
 from tasks.train import BASE
@@ -41,7 +41,7 @@ from tasks.train import BASE
 RATES = (2e-3, 4e-3)
 BUDGETS = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Tokens of a tree, as multiples of the expert's."""
-BUDGETED = 16
+BUDGET_PAPERS = 16
 """Papers of the problems with a budget."""
 CONTROL = "prepare.synthetic.labels=true"
 _CONTROL = "-control"
@@ -183,23 +183,21 @@ def before(work: RecursionWork, seed: int) -> None:
     )
 
 
-def budgeted(work: RecursionWork, seed: int, rate: float) -> None:
-    """Measure the recursive arm under budgets, unless the results are known."""
+def budgeted(work: RecursionWork, arm: str, seed: int, rate: float) -> None:
+    """Measure an arm under budgets, unless the results are known."""
     keys: list[Row] = [
-        {"what": "budget", "arm": "recursive", "seed": seed, "budget": budget} for budget in BUDGETS
+        {"what": "budget", "arm": arm, "seed": seed, "budget": budget} for budget in BUDGETS
     ]
     missing = [key for key in keys if not work.has(**key)]
     if not missing:
         return
-    root = _prepared(work, "recursive", seed, control=False)
-    folder = root.parent / f"recursive-{root.name}-{rate:g}"
-    if folder.is_dir():
-        params = _entered(folder, [])
-    else:
-        params = _train(work, root, "recursive", seed, rate)
+    root = _prepared(work, arm, seed, control=False)
+    folder = root.parent / f"{_slug(arm)}-{root.name}-{rate:g}"
+    known = folder.is_dir()
+    params = _entered(folder, []) if known else _train(work, root, arm, seed, rate)
     for key in missing:
         policy = trained_policy(params, temperature=0.0)
-        found = measure.answers(params, policy, work.problems, (BUDGETED,), key["budget"])
+        found = measure.answers(params, policy, work.problems, (BUDGET_PAPERS,), key["budget"])
         work.add(key | {"answers": found})
 
 
@@ -216,8 +214,8 @@ def compare(work: RecursionWork, seeds: Sequence[int], arms: Sequence[str]) -> N
         for arm in arms:
             for rate in RATES if seed == first else [best_rate(work, arm, first)]:
                 trained(work, arm, seed, rate, control=False)
-        if "recursive" in arms:
-            budgeted(work, seed, best_rate(work, "recursive", first))
+        for arm in [arm for arm in BUDGETED if arm in arms]:
+            budgeted(work, arm, seed, best_rate(work, arm, first))
         for arm in arms:
             for plan in ARMS[arm].experts:
                 demonstrated(work, arm, plan, seed)

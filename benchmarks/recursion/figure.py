@@ -202,15 +202,14 @@ def _budgets(rows: Sequence[Row]) -> str:
     found = [row for row in rows if row["what"] == "budget"]
     lines = [
         "**Budget** as a multiple of the expert's tokens",
-        "| seed | budget | F1 | sentences seen |",
+        "| arm | seed | budget | F1 | sentences seen |",
     ]
-    lines.append("|---|---|---|---|")
+    lines.append("|---|---|---|---|---|")
     for row in found:
         size = row["answers"][0]["papers"]
         seen = fmean(one["covered"] for one in row["answers"])
-        lines.append(
-            f"| {row['seed']} | {row['budget']:g} | {_cell(mean_f1(row, size))} | {seen:.2f} |"
-        )
+        cells = (row["arm"], row["seed"], f"{row['budget']:g}", _cell(mean_f1(row, size)))
+        lines.append(f"| {' | '.join(map(str, cells))} | {seen:.2f} |")
     return _joined(lines) if found else ""
 
 

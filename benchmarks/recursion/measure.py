@@ -15,12 +15,13 @@ from agent.policies.hf_policy import TransformersPolicy
 from agent.rollouts.engine import play
 from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import Trajectory
+from agent.training.group_sampling import LEAST_BUDGET
 from benchmarks.fields import PAPERS, levels
 from env.problems.lexicon import untaught, untrained
 from env.problems.names import RESERVED
 from env.problems.schema import Problem
 from env.problems.store import ProblemStore
-from rewards.sentences import ReaderFacts, lines_shown, share
+from rewards.sentences import expert_tokens, lines_shown, share
 from tasks.config import Params
 from tasks.deployment.local import local_server
 
@@ -101,8 +102,7 @@ def answers(
 def _budget(problem: Problem, multiple: float | None) -> int | None:
     if multiple is None:
         return None
-    expert = ReaderFacts(0, 0, len(problem.candidates), 0).par
-    return max(120, round(multiple * expert))  # the first turn must fit
+    return max(LEAST_BUDGET, round(multiple * expert_tokens(len(problem.candidates))))
 
 
 def _answer(size: int, problem: Problem, episode: Trajectory) -> MeasuredAnswer:
