@@ -39,6 +39,8 @@ from tasks.tracking.lineage import commit
 from tasks.train import BASE
 
 RATES = (2e-3, 4e-3)
+INHERITANCES = ("full", "none", "local")
+"""Values of `train.inheritance` besides the arms' own, `inverse_count`."""
 BUDGETS = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Tokens of a tree, as multiples of the expert's."""
 BUDGET_PAPERS = 16
@@ -130,11 +132,22 @@ def trained(work: RecursionWork, arm: str, seed: int, rate: float, control: bool
             "sampled_tokens": int(steps["train/sampled_tokens"].sum()),
             "validation": score(params, "validation", work.validation),
             "answers": measure.answers(params, policy, work.problems),
-            "readers": measure.readers(
-                policy.model, policy.chat.tokenizer, params.prepare.synthetic.lexicon
-            ),
+            "readers": _readers(params, policy),
         }
     )
+
+
+def inherited(work: RecursionWork, inheritance: str, seed: int, rate: float) -> None:
+    """Train the recursive arm with an inheritance and measure readers, unless it is known."""
+    key: Row = {"what": "inheritance", "arm": inheritance, "seed": seed, "rate": rate}
+    if work.has(**key):
+        return
+    root = _prepared(work, "recursive", seed, control=False)
+    folder = root.parent / f"inheritance-{inheritance}"
+    params = train(folder, root, [*_training(work, seed, rate), f"train.inheritance={inheritance}"])
+    policy = trained_policy(params, temperature=0.0)
+    scores = score(params, "validation", work.validation)
+    work.add(key | {"validation": scores, "readers": _readers(params, policy)})
 
 
 def _prepared(work: RecursionWork, arm: str, seed: int, control: bool) -> Path:
@@ -149,9 +162,18 @@ def _train(work: RecursionWork, root: Path, arm: str, seed: int, rate: float) ->
     chosen = ARMS[arm]
     folder = root.parent / f"{_slug(arm)}-{root.name}-{rate:g}"
     data = [CONTROL] if root.name.endswith(_CONTROL) else []
-    sets = [*chosen.base, *data, *chosen.sets, f"train.learning_rate={rate}"]
-    sets += [f"train.seed={seed}", f"train.steps={work.steps}", "train.evaluate_every=0"]
-    return train(folder, root, sets)
+    return train(folder, root, [*chosen.base, *data, *chosen.sets, *_training(work, seed, rate)])
+
+
+def _training(work: RecursionWork, seed: int, rate: float) -> list[str]:
+    """Settings of every training."""
+    settings = {"learning_rate": rate, "seed": seed, "steps": work.steps, "evaluate_every": 0}
+    return [f"train.{name}={value}" for name, value in settings.items()]
+
+
+def _readers(params: Params, policy: TransformersPolicy) -> dict[str, dict[str, float]]:
+    lexicon = params.prepare.synthetic.lexicon
+    return measure.readers(policy.model, policy.chat.tokenizer, lexicon)
 
 
 def demonstrated(work: RecursionWork, arm: str, plan: str, seed: int) -> None:
@@ -173,14 +195,8 @@ def before(work: RecursionWork, seed: int) -> None:
         return
     params = _entered(base(work, "shared", seed, ()), [])
     policy = _base_policy(params)
-    lexicon = params.prepare.synthetic.lexicon
-    work.add(
-        key
-        | {
-            "answers": measure.answers(params, policy, work.problems),
-            "readers": measure.readers(policy.model, policy.chat.tokenizer, lexicon),
-        }
-    )
+    found = measure.answers(params, policy, work.problems)
+    work.add(key | {"answers": found, "readers": _readers(params, policy)})
 
 
 def budgeted(work: RecursionWork, arm: str, seed: int, rate: float) -> None:
@@ -216,6 +232,8 @@ def compare(work: RecursionWork, seeds: Sequence[int], arms: Sequence[str]) -> N
                 trained(work, arm, seed, rate, control=False)
         for arm in [arm for arm in BUDGETED if arm in arms]:
             budgeted(work, arm, seed, best_rate(work, arm, first))
+        for inheritance in INHERITANCES if "recursive" in arms else ():
+            inherited(work, inheritance, seed, best_rate(work, "recursive", first))
         for arm in arms:
             for plan in ARMS[arm].experts:
                 demonstrated(work, arm, plan, seed)

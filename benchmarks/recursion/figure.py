@@ -123,7 +123,7 @@ def summary(row: Row) -> str:
         for key in ("what", "arm", "plan", "seed", "rate", "budget")
         if key in row
     )
-    sizes = sorted({answer["papers"] for answer in row["answers"]})
+    sizes = sorted({answer["papers"] for answer in row.get("answers", ())})
     scores = " ".join(f"{size}: {fmean(a['f1'] for a in at(row, size)):.2f}" for size in sizes)
     return f"{name}: {scores}"
 
@@ -224,7 +224,8 @@ def _readers(rows: Sequence[Row]) -> str:
         kinds = row["readers"].values()
         cells = " | ".join(f"{one['right']:.2f} / {one['unknown']:.2f}" for one in kinds)
         rate = f" at {row['rate']:g}" if "rate" in row else ""
-        name = "base" if row["what"] == "base" else f"{row['arm']}{rate}"
+        kind = f"inheritance {row['arm']}" if row["what"] == "inheritance" else row["arm"]
+        name = "base" if row["what"] == "base" else f"{kind}{rate}"
         lines.append(f"| {name} | {row['seed']} | {cells} |")
     return _joined(lines) if found else ""
 
