@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -19,6 +19,22 @@ LEAST_COLLECTIONS = 30
 Of two equal models, one wins a set with probability 0.005 on many collections, 0.016 on 16 and
 0.08 on 4.
 """
+
+
+TemplateArguments = dict[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")], bool | int | float | str]
+"""Arguments of a chat template, such as `{"enable_thinking": False}`."""
+
+
+class ModelSettings(Settings):
+    """The base model."""
+
+    template: str = Field(
+        "own",
+        min_length=1,
+        description="chat template; own: the tokenizer's, training: TRL's that keeps earlier "
+        "turns, else the path of a file",
+    )
+    template_kwargs: TemplateArguments = Field({}, description="fixed arguments of the template")
 
 
 class GenerationSettings(Settings):

@@ -16,7 +16,13 @@ from pydantic import Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from agent.nano.settings import NanoSettings
-from agent.settings import LEAST_PROBLEMS, GenerationSettings, TrainSettings
+from agent.settings import (
+    LEAST_PROBLEMS,
+    GenerationSettings,
+    ModelSettings,
+    TemplateArguments,
+    TrainSettings,
+)
 from env.problems.schema import Level, Split
 from env.problems.settings import SyntheticSettings
 from env.settings import EnvSettings, Settings
@@ -214,6 +220,12 @@ class EvaluateModelSettings(Settings):
     """Deployment `rlm/evaluate`: requests to an endpoint, and their prices."""
 
     concurrency: int = Field(16, ge=1, le=256, description="concurrent requests")
+    sampling: Literal["full", "openai"] = Field(
+        "full", description="fields of a request; openai: only temperature and top_p"
+    )
+    template_kwargs: TemplateArguments = Field(
+        {}, description="arguments of the server's chat template, sent as chat_template_kwargs"
+    )
     timeout_s: float = Field(120.0, gt=0, description="seconds per request")
     prompt_price: float = Field(0.0, ge=0, description="price of a million prompt tokens")
     completion_price: float = Field(0.0, ge=0, description="price of a million output tokens")
@@ -265,6 +277,7 @@ class Params(Settings):
     validate_: ValidateSettings = Field(ValidateSettings(), alias="validate")
     deploy: DeploySettings = DeploySettings()
     audit: AuditSettings = AuditSettings()
+    model: ModelSettings = ModelSettings()
     warmstart: WarmstartSettings = WarmstartSettings()
     gate: GateSettings = GateSettings()
     train: TrainSettings = TrainSettings()
@@ -427,6 +440,7 @@ def derive(params: Params) -> dict[str, str]:
     elif params.prepare.source == "hub":
         problems = params.prepare.hub.name
     return {
+        "template": _existing(params.model.template) or "agent/policies/baked_template.py",
         "trained": "models/adapter" if params.train.method == "lora" else "models/policy",
         "problems": _existing(problems) or "tasks/data/tables.py",
         "documents": _existing(documents) or "tasks/data/documents.py",

@@ -133,7 +133,6 @@ class TransformersPolicy:
         model: causal language model of transformers or PEFT whose cache is a `DynamicCache`.
         tokenizer: its tokenizer, with a chat template.
         settings: sampling.
-        template_kwargs: arguments of the chat template.
         cache_tokens: most tokens whose keys and values are kept between turns. The oldest frames
             beyond it read their conversation again.
 
@@ -147,12 +146,11 @@ class TransformersPolicy:
         tokenizer: Any,
         settings: GenerationSettings,
         *,
-        template_kwargs: dict[str, Any] | None = None,
         cache_tokens: int = 262_144,
     ) -> None:
         self.model = model
         self.settings = settings
-        self.chat = ChatFormat(tokenizer, template_kwargs)
+        self.chat = ChatFormat(tokenizer)
         self._cache_tokens = cache_tokens
         self._frames: dict[FrameKey, _Frame] = {}
         self._shape: CacheShape | None = None

@@ -210,6 +210,19 @@ def test_settings_of_an_earlier_version_are_translated(folder: Path) -> None:
 
 def test_what_dvc_derives_follows_the_settings(folder: Path) -> None:
     assert derived("train.method=full")["trained"] == "models/policy"
+    assert (ROOT / derived()["template"]).is_file()
+    (folder / "mine.jinja").touch()
+    assert derived("model.template=mine.jinja")["template"] == "mine.jinja"
+
+
+def test_arguments_of_a_chat_template_keep_their_types() -> None:
+    given = "model.template_kwargs={enable_thinking: false, date_string: 26 Jul 2024, n: 1}"
+    found = config.resolve(overrides=[given]).model.template_kwargs
+    assert found == {"enable_thinking": False, "date_string": "26 Jul 2024", "n": 1}
+    assert found["enable_thinking"] is False
+    for wrong in ("{a b: 1}", "{a: null}", "{a: [1]}", "{a: .nan}"):
+        with pytest.raises(ConfigError, match=r"model\.template_kwargs"):
+            config.resolve(overrides=[f"model.template_kwargs={wrong}"])
 
 
 def test_dvc_watches_the_users_files_while_they_are_the_source(folder: Path) -> None:
