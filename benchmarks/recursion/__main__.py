@@ -27,10 +27,9 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import torch
 
-from agent.policies.hf_policy import TransformersPolicy, load_model
-from benchmarks.ablation import SOURCE, run_stages, score, train, trained_policy
+from agent.policies.hf_policy import TransformersPolicy
+from benchmarks.ablation import SOURCE, run_stages, score, train
 from benchmarks.fields import PAPERS
 from benchmarks.recursion import figure, measure
 from benchmarks.recursion.arms import ARMS, BUDGETED, CONTROLLED
@@ -124,14 +123,14 @@ def trained(work: RecursionWork, arm: str, seed: int, rate: float, control: bool
     before = _cpu_s()
     params = _train(work, root, arm, seed, rate)
     steps = pd.read_parquet("reports/train.parquet")
-    policy = trained_policy(params, temperature=0.0)
+    policy = measure.trained_policy(params)
     work.add(
         key
         | {
             "cpu_s": round(_cpu_s() - before),
             "sampled_tokens": int(steps["train/sampled_tokens"].sum()),
             "validation": score(params, "validation", work.validation),
-            "answers": measure.answers(params, policy, work.problems),
+            "answers": measure.answers(params, measure.trained_policy, work.problems),
             "readers": _readers(params, policy),
         }
     )
@@ -145,7 +144,7 @@ def inherited(work: RecursionWork, inheritance: str, seed: int, rate: float) -> 
     root = _prepared(work, "recursive", seed, control=False)
     folder = root.parent / f"inheritance-{inheritance}"
     params = train(folder, root, [*_training(work, seed, rate), f"train.inheritance={inheritance}"])
-    policy = trained_policy(params, temperature=0.0)
+    policy = measure.trained_policy(params)
     scores = score(params, "validation", work.validation)
     work.add(key | {"validation": scores, "readers": _readers(params, policy)})
 
@@ -184,8 +183,7 @@ def demonstrated(work: RecursionWork, arm: str, plan: str, seed: int) -> None:
     sets = ARMS[arm].experts[plan]
     root = base(work, f"expert-{_slug(arm)}-{_slug(plan)}", seed, sets)
     params = _entered(root, [*sets, *ARMS[arm].sets])
-    policy = _base_policy(params)
-    work.add(key | {"answers": measure.answers(params, policy, work.problems)})
+    work.add(key | {"answers": measure.answers(params, measure.base_policy, work.problems)})
 
 
 def before(work: RecursionWork, seed: int) -> None:
@@ -194,9 +192,8 @@ def before(work: RecursionWork, seed: int) -> None:
     if work.has(**key):
         return
     params = _entered(base(work, "shared", seed, ()), [])
-    policy = _base_policy(params)
-    found = measure.answers(params, policy, work.problems)
-    work.add(key | {"answers": found, "readers": _readers(params, policy)})
+    found = measure.answers(params, measure.base_policy, work.problems)
+    work.add(key | {"answers": found, "readers": _readers(params, measure.base_policy(params))})
 
 
 def budgeted(work: RecursionWork, arm: str, seed: int, rate: float) -> None:
@@ -212,8 +209,9 @@ def budgeted(work: RecursionWork, arm: str, seed: int, rate: float) -> None:
     known = folder.is_dir()
     params = _entered(folder, []) if known else _train(work, root, arm, seed, rate)
     for key in missing:
-        policy = trained_policy(params, temperature=0.0)
-        found = measure.answers(params, policy, work.problems, (BUDGET_PAPERS,), key["budget"])
+        found = measure.answers(
+            params, measure.trained_policy, work.problems, (BUDGET_PAPERS,), key["budget"]
+        )
         work.add(key | {"answers": found})
 
 
@@ -248,11 +246,6 @@ def _slug(name: str) -> str:
 def _entered(root: Path, sets: Sequence[str]) -> Params:
     os.chdir(root)
     return resolve(overrides=sets)
-
-
-def _base_policy(params: Params) -> TransformersPolicy:
-    torch.set_num_threads(params.threads)
-    return TransformersPolicy(*load_model(BASE), params.evaluate.generation.greedy)
 
 
 def _cpu_s() -> float:
