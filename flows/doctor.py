@@ -28,7 +28,7 @@ FOR_OLD_DRIVERS = "cu126"
 
 @dataclass(frozen=True)
 class ProfileNeeds:
-    """Resources that a profile needs. Those of cards are estimates until measured on one."""
+    """Resources that a profile needs. Numbers for cards are estimates."""
 
     name: str
     memory_gb: float
