@@ -404,16 +404,23 @@ def resolve(profile: str = "nano", overrides: Sequence[str] = ()) -> Params:
     data = read_yaml(PARAMS)
     source = str(PARAMS)
     if profile != data.get("profile", "nano"):
-        path = PROFILES / f"{profile}.yaml"
-        if not path.exists():
-            known = sorted(p.stem for p in PROFILES.glob("*.yaml"))
-            raise ConfigError(f"{path} does not exist. Use a profile of {['nano', *known]}.")
-        data = merge(merge(data, read_yaml(path)), {"profile": profile})
-        source = f"{PARAMS} + {path}"
+        over = _read_profile(profile)
+        source += f" + {PROFILES / profile}.yaml"
+        if extended := over.pop("extends", None):
+            over = merge(_read_profile(str(extended)), over)
+        data = merge(merge(data, over), {"profile": profile})
     for text in overrides:
         data = merge(data, parse_override(text))
         source += f" + {text}"
     return check(data, source)
+
+
+def _read_profile(name: str) -> dict[str, Any]:
+    path = PROFILES / f"{name}.yaml"
+    if not path.exists():
+        known = sorted(p.stem for p in PROFILES.glob("*.yaml"))
+        raise ConfigError(f"{path} does not exist. Use a profile of {['nano', *known]}.")
+    return read_yaml(path)
 
 
 def write_resolved(params: Params) -> Path:

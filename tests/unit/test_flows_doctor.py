@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from helpers.cards import A100, H200, OLD_T4, T4
 
-from flows.doctor import WIDTH, best_profile, missing_parts, report
+from flows.doctor import PROFILES, WIDTH, best_profile, missing_parts, report
 from tasks.machine import GraphicsCard, Machine, parse_cards
 
+ROOT = Path(__file__).parents[2]
 GB = 2**30
 LAPTOP = Machine(
     system="Linux",
@@ -57,6 +59,12 @@ def test_a_machine_with_everything_installed_misses_nothing(text: str) -> None:
     machine = replace(READY, cards=parse_cards(text))
     assert fixes(machine) == {}
     assert report(machine)[-1] == f'Next: make full ARGS="--profile {best_profile(machine).name}"'
+
+
+def test_each_profile_of_a_card_has_a_file() -> None:
+    assert [
+        p.name for p in PROFILES if p.card_gb and not (ROOT / f"profiles/{p.name}.yaml").exists()
+    ] == []
 
 
 def test_without_a_card_nano_runs() -> None:
