@@ -158,8 +158,8 @@ def report(machine: Machine) -> list[str]:
         by_fix: dict[str, list[str]] = {}
         for part in missing:
             by_fix.setdefault(part.fix, []).append(part.what)
-        for fix, whats in by_fix.items():
-            for what in whats:
+        for fix, parts in by_fix.items():
+            for what in parts:
                 lines += textwrap.wrap(f"  - {what}", WIDTH, subsequent_indent="    ")
             lines.append(f"      {fix}")
     else:
