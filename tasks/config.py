@@ -16,7 +16,13 @@ from pydantic import Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from agent.nano.settings import NanoSettings
-from agent.settings import LEAST_PROBLEMS, GenerationSettings, TrainSettings
+from agent.settings import (
+    LEAST_PROBLEMS,
+    NANO,
+    GenerationSettings,
+    ModelSettings,
+    TrainSettings,
+)
 from env.problems.schema import Level, Split
 from env.problems.settings import SyntheticSettings
 from env.settings import EnvSettings, Settings
@@ -123,10 +129,10 @@ class DeploySettings(Settings):
 
 
 class WarmstartSettings(Settings):
-    """The base model."""
+    """The training of the base model."""
 
     kind: Literal["nano", "champion", "none"] = Field(
-        "nano", description="champion: the registered model; none: an untrained nano model"
+        "nano", description="champion: the registered model; none: model.source as it is"
     )
     version: str | None = Field(
         None,
@@ -265,6 +271,7 @@ class Params(Settings):
     validate_: ValidateSettings = Field(ValidateSettings(), alias="validate")
     deploy: DeploySettings = DeploySettings()
     audit: AuditSettings = AuditSettings()
+    model: ModelSettings = ModelSettings()
     warmstart: WarmstartSettings = WarmstartSettings()
     gate: GateSettings = GateSettings()
     train: TrainSettings = TrainSettings()
@@ -293,6 +300,7 @@ class Params(Settings):
                 raise ValueError(f"train.curriculum.levels: {level!r} is not in {levels}")
         if self.train.curriculum.target not in self.train.curriculum.levels:
             raise ValueError("train.curriculum.target must be one of train.curriculum.levels")
+        self._model_fits()
         if self.prepare.source != "synthetic" or self.prepare.synthetic.world != "papers":
             # Other sources reject rows with too many gold papers; readers of `fields` take turns.
             return self
@@ -303,6 +311,22 @@ class Params(Settings):
                 f"{most} gold papers a problem may need (prepare.synthetic.levels)"
             )
         return self
+
+    def _model_fits(self) -> None:
+        """Refuse a base model that the warm start or the training cannot use."""
+        if self.model.source != NANO and self.warmstart.kind == "nano":
+            raise ValueError(
+                f"warmstart.kind: nano is not {self.model.source}. Set none, or model.source=nano."
+            )
+        if self.model.quantisation == "none":
+            return
+        if self.train.method == "full":
+            raise ValueError(
+                "train.method: full cannot train 4-bit weights. Set lora, or "
+                "model.quantisation=none."
+            )
+        if self.model.source == NANO and self.warmstart.kind != "champion":
+            raise ValueError("model.quantisation: nano has no 4-bit weights. Set none.")
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -421,12 +445,13 @@ def derive(params: Params) -> dict[str, str]:
     DVC requires every dependency to exist. Where a source reads no file, the module that would
     read it takes its place, because `prepare` depends on it anyway.
     """
-    problems = documents = None
+    source, problems, documents = params.model.source, None, None
     if params.prepare.source == "files":
         problems, documents = params.prepare.files.path, params.prepare.files.documents
     elif params.prepare.source == "hub":
         problems = params.prepare.hub.name
     return {
+        "model": _existing(source if source != NANO else None) or "tasks/warmstart.py",
         "trained": "models/adapter" if params.train.method == "lora" else "models/policy",
         "problems": _existing(problems) or "tasks/data/tables.py",
         "documents": _existing(documents) or "tasks/data/documents.py",

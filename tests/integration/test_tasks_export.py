@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 
 from agent.errors import ExportError
 from agent.nano import warmstart
-from agent.nano.settings import ModelSettings, NanoSettings
+from agent.nano.settings import NanoModelSettings, NanoSettings
 from agent.policies.chat_template import ChatFormat
 from agent.policies.hf_policy import load_model
 from agent.training import export as merging
@@ -38,7 +38,7 @@ LIMIT = 0.001
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with `base`, and `adapter` whose weights are as large as after training."""
     folder = tmp_path_factory.mktemp("models")
-    settings = NanoSettings(model=ModelSettings(layers=2))
+    settings = NanoSettings(model=NanoModelSettings(layers=2))
     warmstart.save(untaught(settings), folder / "base")
     write_adapter(folder / "base", folder / "adapter", 0.02)
     return folder
