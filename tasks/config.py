@@ -162,9 +162,10 @@ class ExportSettings(Settings):
     """Merged 16-bit model and its checks."""
 
     dtype: Literal["float16", "bfloat16"] = "float16"
-    max_logit_error: float = Field(0.001, gt=0, description="relative error; 0.01 for bfloat16")
+    max_logit_error: float | None = Field(
+        None, gt=0, description="largest relative error; null: by the number format"
+    )
     prompts: int = Field(20, ge=1, description="prompts whose completions are compared")
-    dequantise: bool = Field(False, description="dequantise a 4-bit base first")
     seed: int = Field(0, ge=0)
 
 
