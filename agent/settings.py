@@ -11,6 +11,9 @@ from env.settings import Settings
 PER_ROW = frozenset({"grpo", "bnpo", "sapo", "vespo", "luspo"})
 """Losses of TRL that are wrong for rows of unequal weight or for steps in micro-batches."""
 
+NANO = "nano"
+"""Source of the model that this project builds itself (`agent/nano`)."""
+
 LEAST_PROBLEMS = 200
 """Least pairs of episodes of a promotion; with fewer, the interval proves nothing."""
 LEAST_COLLECTIONS = 30
@@ -23,18 +26,6 @@ Of two equal models, one wins a set with probability 0.005 on many collections, 
 
 TemplateArguments = dict[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")], bool | int | float | str]
 """Arguments of a chat template, such as `{"enable_thinking": False}`."""
-
-
-class ModelSettings(Settings):
-    """The base model."""
-
-    template: str = Field(
-        "own",
-        min_length=1,
-        description="chat template; own: the tokenizer's, training: TRL's that keeps earlier "
-        "turns, else the path of a file",
-    )
-    template_kwargs: TemplateArguments = Field({}, description="fixed arguments of the template")
 
 
 class GenerationSettings(Settings):
@@ -54,14 +45,38 @@ class GenerationSettings(Settings):
         return self.model_copy(update={"temperature": 0.0})
 
 
+class ModelSettings(Settings):
+    """The base model that `warmstart.kind: none` fetches; see `agent/policies/base_model.py`."""
+
+    source: str = Field(
+        NANO, min_length=1, description="nano, a model's name on the Hub, or a folder"
+    )
+    revision: str | None = Field(None, description="commit, tag or branch of the model on the Hub")
+    quantisation: Literal["none", "nf4"] = Field(
+        "none", description="of the base's weights: none keeps 16 bits, nf4 stores 4"
+    )
+    template: str = Field(
+        "own",
+        min_length=1,
+        description="chat template; own: the tokenizer's, training: TRL's that keeps earlier "
+        "turns, else the path of a file",
+    )
+    template_kwargs: TemplateArguments = Field({}, description="fixed arguments of the template")
+
+
 class LoraSettings(Settings):
-    """The adapter that GRPO trains, on all linear layers.
+    """The adapter that GRPO trains.
 
     It has no dropout, which would make the trainer's log-probabilities differ from the rollout's.
     """
 
     r: int = Field(16, ge=1, le=256)
     alpha: int = Field(16, ge=1)
+    targets: list[str] = Field(
+        ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
+        min_length=1,
+        description="names of the linear layers that get an adapter",
+    )
 
 
 class CurriculumSettings(Settings):

@@ -18,6 +18,7 @@ from pydantic_core import ErrorDetails
 from agent.nano.settings import NanoSettings
 from agent.settings import (
     LEAST_PROBLEMS,
+    NANO,
     GenerationSettings,
     ModelSettings,
     TemplateArguments,
@@ -129,10 +130,10 @@ class DeploySettings(Settings):
 
 
 class WarmstartSettings(Settings):
-    """The base model."""
+    """The training of the base model."""
 
     kind: Literal["nano", "champion", "none"] = Field(
-        "nano", description="champion: the registered model; none: an untrained nano model"
+        "nano", description="champion: the registered model; none: model.source as it is"
     )
     version: str | None = Field(
         None,
@@ -162,9 +163,10 @@ class ExportSettings(Settings):
     """Merged 16-bit model and its checks."""
 
     dtype: Literal["float16", "bfloat16"] = "float16"
-    max_logit_error: float = Field(0.001, gt=0, description="relative error; 0.01 for bfloat16")
+    max_logit_error: float | None = Field(
+        None, gt=0, description="largest relative error; null: by the number format"
+    )
     prompts: int = Field(20, ge=1, description="prompts whose completions are compared")
-    dequantise: bool = Field(False, description="dequantise a 4-bit base first")
     seed: int = Field(0, ge=0)
 
 
@@ -306,6 +308,7 @@ class Params(Settings):
                 raise ValueError(f"train.curriculum.levels: {level!r} is not in {levels}")
         if self.train.curriculum.target not in self.train.curriculum.levels:
             raise ValueError("train.curriculum.target must be one of train.curriculum.levels")
+        self._model_fits()
         if self.prepare.source != "synthetic" or self.prepare.synthetic.world != "papers":
             # Other sources reject rows with too many gold papers; readers of `fields` take turns.
             return self
@@ -316,6 +319,22 @@ class Params(Settings):
                 f"{most} gold papers a problem may need (prepare.synthetic.levels)"
             )
         return self
+
+    def _model_fits(self) -> None:
+        """Refuse a base model that the warm start or the training cannot use."""
+        if self.model.source != NANO and self.warmstart.kind == "nano":
+            raise ValueError(
+                f"warmstart.kind: nano is not {self.model.source}. Set none, or model.source=nano."
+            )
+        if self.model.quantisation == "none":
+            return
+        if self.train.method == "full":
+            raise ValueError(
+                "train.method: full cannot train 4-bit weights. Set lora, or "
+                "model.quantisation=none."
+            )
+        if self.model.source == NANO and self.warmstart.kind != "champion":
+            raise ValueError("model.quantisation: nano has no 4-bit weights. Set none.")
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -441,12 +460,13 @@ def derive(params: Params) -> dict[str, str]:
     DVC requires every dependency to exist. Where a source reads no file, the module that would
     read it takes its place, because `prepare` depends on it anyway.
     """
-    problems = documents = None
+    source, problems, documents = params.model.source, None, None
     if params.prepare.source == "files":
         problems, documents = params.prepare.files.path, params.prepare.files.documents
     elif params.prepare.source == "hub":
         problems = params.prepare.hub.name
     return {
+        "model": _existing(source if source != NANO else None) or "tasks/warmstart.py",
         "template": _existing(params.model.template) or "agent/policies/baked_template.py",
         "trained": "models/adapter" if params.train.method == "lora" else "models/policy",
         "problems": _existing(problems) or "tasks/data/tables.py",

@@ -17,7 +17,15 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent.training.export import MergeDifference, Record, judge, merge, observe, relative_errors
+from agent.training.export import (
+    MergeDifference,
+    Record,
+    error_limit,
+    judge,
+    observe,
+    relative_errors,
+)
+from agent.training.merge import merge
 from tasks.config import Params
 from tasks.errors import StageError, as_stage_error
 from tasks.io import replacing, require, write_json
@@ -38,8 +46,8 @@ def run(params: Params, run: StageRun) -> Path:
     """Merge the model and verify it; returns models/merged.
 
     Raises:
-        StageError: an input is missing, the base is quantised and `export.dequantise` is false, or
-            the merged model differs from the live one.
+        StageError: an input is missing, the base is quantised and has no twin, or the merged model
+            differs from the live one.
     """
     import torch
 
@@ -60,7 +68,7 @@ def run(params: Params, run: StageRun) -> Path:
                 f"the merge of {trained} into {BASE} differs from the live model: "
                 f"{'; '.join(report['wrong'])}. {MERGED} was not written; {REPORT} has the "
                 "figures. Check that the adapter belongs to this base, or set "
-                "export.dtype=bfloat16 and export.max_logit_error=0.01."
+                "export.dtype=bfloat16."
             )
     return MERGED
 
@@ -74,20 +82,22 @@ def export(params: Params, trained: Path, out: Path, url: str) -> dict[str, Any]
     settings = params.export
     adapter = trained if params.train.method == "lora" else None
     base = BASE if adapter else trained
-    merge(base, adapter, out, dtype=settings.dtype, dequantise=settings.dequantise)
+    merge(base, adapter, out, dtype=settings.dtype)
     live, effect, problem = record_live(params, trained, url)
+    limit = settings.max_logit_error or error_limit(settings.dtype, live.dtype)
     measured = check(out, live, params, url=url, problem=problem)
     return {
         "base": str(BASE),
         "trained": str(trained),
         "dtype": settings.dtype,
+        "arithmetic": live.dtype,
         "megabytes": sum(f.stat().st_size for f in out.rglob("*") if f.is_file()) / 1e6,
         "prompts": len(live.prompts),
         "tokens_compared": sum(len(completion) for completion in live.completions),
         "effect": effect,
-        "limit": settings.max_logit_error,
+        "limit": limit,
         **vars(measured),
-        "wrong": judge(measured, effect, settings.max_logit_error),
+        "wrong": judge(measured, effect, limit),
     }
 
 
@@ -97,29 +107,21 @@ def record_live(params: Params, trained: Path, url: str) -> tuple[Record, float,
     Returns:
         The record; the relative change of the logits by training; the id of a problem to play.
     """
-    import torch
-
     from agent.policies.chat_template import ChatFormat
     from agent.policies.hf_policy import load_model
 
     adapter = trained if params.train.method == "lora" else None
-    model, tokenizer = load_model(
-        BASE if adapter else trained, adapter=adapter, dtype=torch.float32
-    )
+    model, tokenizer = load_model(BASE if adapter else trained, adapter=adapter)
     prompts, problem = gather_prompts(model, tokenizer, params, url)
-    stop_ids = sorted(ChatFormat(tokenizer).stop_ids)
-    limits: dict[str, Any] = {
-        "stop_ids": stop_ids,
-        "max_new_tokens": params.evaluate.generation.max_turn_tokens,
-    }
-    live = observe(model, prompts, **limits)
-    if adapter:
-        with model.disable_adapter():
-            base = observe(model, prompts, **limits, completions=live.completions)
-    else:
-        untrained, _ = load_model(BASE, dtype=torch.float32)
-        base = observe(untrained, prompts, **limits, completions=live.completions)
-    return live, max(relative_errors(live.logits, base.logits)), problem
+    live = observe(
+        model,
+        prompts,
+        stop_ids=sorted(ChatFormat(tokenizer).stop_ids),
+        max_new_tokens=params.evaluate.generation.max_turn_tokens,
+    )
+    del model  # two may not fit into the memory of a GPU
+    before, _ = load_model(BASE)
+    return live, max(relative_errors(live, before)), problem
 
 
 def gather_prompts(

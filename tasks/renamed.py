@@ -18,6 +18,7 @@ RENAMED = {
 REMOVED = {
     "env.sandbox.backend": "seccomp is the only sandbox",
     "evaluate.judge": "only gold scores answers",
+    "export.dequantise": "the warm start writes the 16-bit twin of a 4-bit base",
     "prepare.synthetic.held_out_templates": "all splits use the same wordings",
     "prepare.synthetic.levels.double.hint": "no question has a hint",
     "prepare.synthetic.levels.easy.hint": "no question has a hint",

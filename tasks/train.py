@@ -51,6 +51,7 @@ JOB = "job.json"
 BOOKKEEPING = {
     *("save_every", "keep_checkpoints", "table_every", "report_to"),
     *("evaluate_every", "evaluate_problems", "micro_batch_tokens"),
+    *("gradient_checkpointing", "logprob_check"),
 }
 """Settings that may differ from those of a checkpoint."""
 ROOT = Path(__file__).resolve().parent.parent

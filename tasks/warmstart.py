@@ -1,11 +1,12 @@
-"""Stage `warmstart`: build the base model and train it on demonstrations.
+"""Stage `warmstart`: write the base model, nano trained on demonstrations.
 
 Demonstrations are of the world `fields`, with the lexicon of `prepare.synthetic`, whatever problems
 nano is trained on later. An interrupted stage starts again; models/base is never incomplete. With
 `warmstart.kind: champion` no model is trained: `tasks/registry/warm_start.py` copies a registered
-one.
+one. With `none` and another `model.source` than nano, `agent/policies/base_model.py` fetches it.
 
-Writes models/base: a folder that transformers loads as a Llama with its tokenizer.
+Writes models/base: a folder that transformers loads with its tokenizer, in 16 bit, or in 4 bit with
+the 16-bit twin in models/base/twin. The base of nano is a Llama in float32.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent.nano.settings import NanoSettings
+from agent.settings import NANO
 from env.problems.lexicon import untaught
 from tasks.config import Params
-from tasks.errors import ConfigError
+from tasks.errors import ConfigError, as_stage_error
 from tasks.io import replacing
 from tasks.registry import warm_start
 from tasks.reporting.progress import Steps
@@ -39,10 +41,12 @@ def run(params: Params, run: StageRun) -> Path:
 
     Raises:
         ConfigError: the demonstrations do not support the prompts, limits or lexicon.
-        StageError: the champion is missing or cannot be read.
+        StageError: the champion is missing or cannot be read; or `model.source` cannot be read.
     """
     if params.warmstart.kind == "champion":
         return warm_start.write_base(params, run, BASE)
+    if params.model.source != NANO:
+        return fetch(params, run)
     import torch
 
     from agent.nano.warmstart import build, save, teach
@@ -66,6 +70,22 @@ def run(params: Params, run: StageRun) -> Path:
         _judge(settings, taught.metrics)
     with replacing(BASE) as folder:
         save(taught, folder)
+    return BASE
+
+
+@as_stage_error()
+def fetch(params: Params, run: StageRun) -> Path:
+    """Write `model.source` as the base model; returns its folder.
+
+    Raises:
+        StageError: the model cannot be read, or the disk has no room.
+    """
+    from agent.policies.base_model import prepare_base
+
+    with replacing(BASE) as folder:
+        origin = prepare_base(params.model, folder).origin
+        warm_start.write_provenance(folder, {"from": origin})
+    run.set_tags({"base": origin})
     return BASE
 
 

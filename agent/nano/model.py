@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from agent.nano.settings import ModelSettings
+from agent.nano.settings import NanoModelSettings
 from agent.nano.tokenizer import SYSTEM
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ _FAST_TURN = 0.03
 
 
 def build_model(
-    settings: ModelSettings,
+    settings: NanoModelSettings,
     tokenizer: PreTrainedTokenizerFast,
     seed: int,
     lexicon: Mapping[str, str],
@@ -98,7 +98,7 @@ class _Wiring:
     def __init__(
         self,
         model: LlamaForCausalLM,
-        settings: ModelSettings,
+        settings: NanoModelSettings,
         tokenizer: PreTrainedTokenizerFast,
         lexicon: Mapping[str, str],
     ) -> None:

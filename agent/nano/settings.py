@@ -28,7 +28,7 @@ Kept = Literal["field", "all", "first"]
 """Sentences of an answer: those of the field, all, or the first."""
 
 
-class ModelSettings(Settings):
+class NanoModelSettings(Settings):
     """Sizes of the Llama model."""
 
     hidden: int = Field(128, ge=64, le=2048)
@@ -40,7 +40,7 @@ class ModelSettings(Settings):
     context: int = Field(512, ge=64, description="most positions")
 
     @model_validator(mode="after")
-    def _heads_fit(self) -> ModelSettings:
+    def _heads_fit(self) -> NanoModelSettings:
         if self.hidden % self.heads or (self.hidden // self.heads) % 2:
             raise ValueError(f"hidden {self.hidden} must be an even multiple of heads {self.heads}")
         return self
@@ -99,7 +99,7 @@ class ReadingMixture(Settings):
 class NanoSettings(Settings):
     """Warm start of the nano base before GRPO."""
 
-    model: ModelSettings = ModelSettings()
+    model: NanoModelSettings = NanoModelSettings()
     reading: ReadingMixture = ReadingMixture()
     steps: int = Field(800, ge=1, description="most optimizer steps")
     min_steps: int = Field(600, ge=1, description="steps before the probe can end the warm start")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent.errors import PolicyError
+from agent.policies import model_files
 from agent.policies.base import FrameKey, TurnReply, TurnRequest
 from agent.policies.chat_template import ChatFormat
 from agent.settings import GenerationSettings
@@ -33,51 +34,44 @@ def load_model(
     device: str | None = None,
     dtype: Any = None,
 ) -> tuple[Any, Any]:
-    """Load a model and its tokenizer for inference.
+    """Load a model, in 16 bit, float32 or NF4, and its tokenizer for inference.
 
     Args:
         path: folder of a saved model and its tokenizer; a string can be a name on the Hub.
-        adapter: saved PEFT adapter, which is applied but not merged.
-        device: default: cuda if available, else cpu.
-        dtype: default: fp32 on cpu, the saved one elsewhere.
+        adapter: saved PEFT adapter, which is applied but not merged; default: the folder's own.
+        device: default: the GPU of this process if it has one, else cpu.
+        dtype: default: float32 on a CPU, else as `model_files.saved_dtype` says.
 
     Raises:
         PolicyError: `path` or `adapter` does not exist, has no model in safetensors, or needs
             Python code of its own, which is never run.
     """
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     for folder in (path, adapter):
         if isinstance(folder, Path) and not folder.is_dir():
             raise PolicyError(f"{folder}: no such folder. Run the stage that writes it.")
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    if dtype is None:
-        dtype = torch.float32 if device == "cpu" else "auto"
-    try:
+    if adapter is None and (own := Path(path) / model_files.ADAPTER).is_dir():
+        adapter = own
+    device = device or model_files.this_device()
+    with model_files.reading(path, "Run the stage that writes it again."):
         tokenizer = AutoTokenizer.from_pretrained(str(path), trust_remote_code=False)
+        config = AutoConfig.from_pretrained(str(path), trust_remote_code=False)
         model: Any = AutoModelForCausalLM.from_pretrained(
             str(path),
-            dtype=dtype,
+            dtype=dtype or model_files.saved_dtype(config, device),
+            # Weights go to the device one by one, and never all to the memory of the host.
+            device_map={"": device},
             attn_implementation="sdpa",
             # Said here, because transformers asks on a terminal where it is not said.
             trust_remote_code=False,
             use_safetensors=True,
         )
-    except (OSError, ValueError) as error:
-        if "trust_remote_code" in str(error):
-            raise PolicyError(
-                f"{path}: the model needs Python code of its own (auto_map), which is never run. "
-                "Use a model that transformers supports."
-            ) from None
-        raise PolicyError(
-            f"{path}: no model can be loaded ({error}). Run the stage that writes it again."
-        ) from error
+    model_files.keep_unpacked(model)
     if adapter is not None:
         from peft import PeftModel
 
-        model = PeftModel.from_pretrained(model, str(adapter))
-    model.to(device)
+        model = PeftModel.from_pretrained(model, str(adapter)).to(device)
     model.eval()
     return model, tokenizer
 

@@ -1,10 +1,9 @@
-"""Merge of an adapter into its base in 16 bit, and check that the files behave like the model.
+"""Check that a merged model on disk behaves like the model that was trained.
 
-`merge` writes the folder. `observe` records the live model: 32-bit base and adapter.
-`python -m agent.training.export` loads the folder in a fresh process and measures it against the
-record, and `judge` decides. An adapter is never merged into 4-bit weights, because the rounding
-would undo training (measured: 6.6 % error of the logits; 0.015 % after dequantising first).
-Neighbours: `tasks/export.py` calls it, `agent/policies/hf_policy.py` loads.
+`observe` records the live model: base and adapter, not merged. `python -m agent.training.export`
+loads the merged folder in a fresh process and measures it against the record, and `judge` decides.
+A vocabulary can have 150,000 entries, so only the largest logits of each token are kept.
+Neighbours: `merge.py` writes the folder, `tasks/export.py` calls both.
 """
 
 from __future__ import annotations
@@ -12,43 +11,63 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.errors import ExportError
 from agent.settings import GenerationSettings
 
-Logits = NDArray[np.float32]
-"""[completion tokens, vocabulary]: row i predicts token i of the completion."""
+if TYPE_CHECKING:
+    import torch
+
+TOP = 64
+"""Largest logits that are kept of each token."""
+LIMITS = {"float16": 0.001, "bfloat16": 0.01}
+"""Largest relative error of the logits from rounding the weights, by the format of the files."""
+
+
+@dataclass(frozen=True)
+class TopLogits:
+    """Largest logits of a completion's tokens, in descending order.
+
+    Each row has its mean over the vocabulary subtracted. A constant added to all logits changes no
+    probability, but would hide a difference by increasing the norm.
+    """
+
+    ids_T_K: NDArray[np.int64]
+    logits_T_K: NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class Record:
-    """Completions and logits of a model; the lists have an entry per prompt."""
+    """Completions and largest logits of a model; the lists have an entry per prompt."""
 
     prompts: list[list[int]]
     completions: list[list[int]]
     """Greedy completions, with the end-of-turn token if it was generated."""
-    logits: list[Logits]
+    top: list[TopLogits]
     stop_ids: list[int]
     max_new_tokens: int
+    dtype: str
+    """Number format of the model's arithmetic."""
 
     def save(self, path: Path) -> None:
         """Write as one .npz file."""
-        lists = {name: value for name, value in vars(self).items() if name != "logits"}
-        np.savez(path, *self.logits, lists=np.array(json.dumps(lists)))
+        lists = {name: value for name, value in vars(self).items() if name != "top"}
+        arrays = [array for top in self.top for array in (top.ids_T_K, top.logits_T_K)]
+        np.savez(path, *arrays, lists=np.array(json.dumps(lists)))
 
     @staticmethod
     def load(path: Path) -> Record:
         """Read a file of `save`."""
         with np.load(path) as arrays:
             lists = json.loads(str(arrays["lists"]))
-            logits = [arrays[f"arr_{i}"] for i in range(len(lists["prompts"]))]
-            return Record(**lists, logits=logits)
+            places = range(0, 2 * len(lists["prompts"]), 2)
+            top = [TopLogits(arrays[f"arr_{i}"], arrays[f"arr_{i + 1}"]) for i in places]
+            return Record(**lists, top=top)
 
 
 @dataclass(frozen=True)
@@ -67,124 +86,116 @@ class MergeDifference:
     episode: dict[str, Any] | None = None
 
 
-def is_quantised(model: Any) -> bool:
-    """Whether weights are stored in fewer than 16 bits."""
-    return bool(getattr(model, "is_quantized", False)) or any(
-        parameter.element_size() < 2 for parameter in model.parameters()
-    )
-
-
-def merge(
-    base: Path, adapter: Path | None, out: Path, *, dtype: str, dequantise: bool = False
-) -> None:
-    """Write `base` with `adapter` merged, and the tokenizer, in 16 bit.
+def error_limit(dtype: str, arithmetic: str) -> float:
+    """Largest valid relative error of the logits.
 
     Args:
-        base: base of the adapter; without an adapter, the trained model itself.
-        adapter: PEFT adapter, or None.
-        out: folder to write.
-        dtype: `float16` or `bfloat16`.
-        dequantise: allow to dequantise a quantised base.
-
-    Raises:
-        ExportError: the base is quantised and `dequantise` is False, or a weight overflows the
-            dtype.
+        dtype: number format of the merged weights.
+        arithmetic: number format in which both models compute. In 16 bit, each layer rounds too.
     """
-    import torch
-
-    from agent.policies.hf_policy import load_model
-
-    model, tokenizer = load_model(base, dtype=torch.float32)
-    quantised = is_quantised(model)
-    if quantised:
-        if not dequantise:
-            raise ExportError(
-                f"{base} has quantised weights (a merge would round the training away). Set "
-                "export.dequantise=true."
-            )
-        model = model.dequantize()
-    if adapter is not None:
-        from peft import PeftModel
-
-        model = PeftModel.from_pretrained(model.float(), str(adapter))
-        model = model.merge_and_unload(safe_merge=True)
-    model = model.to(getattr(torch, dtype))
-    broken = [name for name, weight in model.named_parameters() if not weight.isfinite().all()]
-    if broken:
-        raise ExportError(f"{broken[0]}: not finite in {dtype}. Set export.dtype=bfloat16.")
-    # The original format of a quantised checkpoint would quantise again.
-    model.save_pretrained(out, save_original_format=not quantised)
-    tokenizer.save_pretrained(out)
+    if arithmetic == "float32":
+        return LIMITS[dtype]
+    return 2 * max(LIMITS[dtype], LIMITS[arithmetic])
 
 
 def observe(
-    model: Any,
-    prompts: Sequence[Sequence[int]],
-    *,
-    stop_ids: Sequence[int],
-    max_new_tokens: int,
-    completions: Sequence[Sequence[int]] | None = None,
+    model: Any, prompts: Sequence[Sequence[int]], *, stop_ids: Sequence[int], max_new_tokens: int
 ) -> Record:
-    """Record greedy completions, and the logits along `completions` (default: the same)."""
-    import torch
-
-    greedy: list[list[int]] = []
-    logits: list[Logits] = []
-    with torch.inference_mode():
-        for i, prompt in enumerate(prompts):
-            ids = torch.tensor([prompt], device=model.device)
-            written = model.generate(
-                input_ids=ids,
-                attention_mask=torch.ones_like(ids),
-                do_sample=False,
-                max_new_tokens=max_new_tokens,
-                eos_token_id=list(stop_ids),
-                pad_token_id=stop_ids[0],
-            )
-            greedy.append(written[0, len(prompt) :].tolist())
-            along = list(completions[i]) if completions is not None else greedy[-1]
-            whole = torch.tensor([[*prompt, *along]], device=model.device)
-            found = model(input_ids=whole).logits[0, len(prompt) - 1 : -1]  # [completion, vocab]
-            logits.append(found.float().cpu().numpy())
+    """Record greedy completions and their logits."""
+    completions = [_complete(model, prompt, stop_ids, max_new_tokens) for prompt in prompts]
     return Record(
         prompts=[list(prompt) for prompt in prompts],
-        completions=greedy,
-        logits=logits,
+        completions=completions,
+        top=[
+            top_logits(_logits(model, prompt, completion))
+            for prompt, completion in zip(prompts, completions, strict=True)
+        ],
         stop_ids=list(stop_ids),
         max_new_tokens=max_new_tokens,
+        dtype=str(model.get_input_embeddings().weight.dtype).removeprefix("torch."),
     )
 
 
-def relative_errors(live: Sequence[Logits], other: Sequence[Logits]) -> list[float]:
-    """Norm of the difference divided by the norm of the live logits, for each prompt.
+def _complete(
+    model: Any, prompt: Sequence[int], stop_ids: Sequence[int], max_new_tokens: int
+) -> list[int]:
+    import torch
 
-    Each position is centred first. A constant added to all logits changes no probability, but would
-    hide a difference by increasing the norm.
+    ids = torch.tensor([list(prompt)], device=model.device)
+    with torch.inference_mode():
+        written = model.generate(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=False,
+            max_new_tokens=max_new_tokens,
+            eos_token_id=list(stop_ids),
+            pad_token_id=stop_ids[0],
+        )
+    found: list[int] = written[0, len(prompt) :].tolist()
+    return found
+
+
+def _logits(model: Any, prompt: Sequence[int], completion: Sequence[int]) -> torch.Tensor:
+    """Logits [T, V] that predict the completion's tokens."""
+    import torch
+
+    with torch.inference_mode():
+        ids = torch.tensor([[*prompt, *completion]], device=model.device)
+        found: torch.Tensor = model(input_ids=ids).logits[0, len(prompt) - 1 : -1]
+        return found
+
+
+def _centred(logits_T_V: torch.Tensor) -> torch.Tensor:
+    return logits_T_V.float() - logits_T_V.float().mean(dim=-1, keepdim=True)
+
+
+def top_logits(logits_T_V: torch.Tensor) -> TopLogits:
+    """The `TOP` largest logits of each row."""
+    values, ids = _centred(logits_T_V).topk(min(TOP, logits_T_V.shape[-1]), dim=-1)
+    return TopLogits(ids.cpu().numpy(), values.cpu().numpy())
+
+
+def relative_error(live: TopLogits, logits_T_V: torch.Tensor) -> float:
+    """Norm of the difference to other logits divided by the norm of the live ones.
+
+    Tokens that are only in the other's largest count by how far they are above the least of the
+    live ones: their live logits are below it.
+
+    Args:
+        live: largest logits of the live model.
+        logits_T_V: logits of the other model for the same tokens.
     """
-    errors = []
-    for one, two in zip(live, other, strict=True):
-        a, b = (x - x.mean(axis=-1, keepdims=True) for x in (one, two))
-        errors.append(float(np.linalg.norm(b - a) / np.linalg.norm(a)))
-    return errors
+    import torch
+
+    other = _centred(logits_T_V)
+    kept = torch.from_numpy(live.ids_T_K).to(other.device)
+    difference = other.gather(-1, kept).cpu().numpy() - live.logits_T_K
+    risen = other.scatter(-1, kept, -torch.inf)
+    risen_T_K = risen.topk(min(TOP, other.shape[-1]), dim=-1).values.cpu().numpy()
+    above = np.clip(risen_T_K - live.logits_T_K[:, -1:], 0, None)
+    norm = np.hypot(np.linalg.norm(difference), np.linalg.norm(above))
+    return float(norm / np.linalg.norm(live.logits_T_K))
+
+
+def relative_errors(live: Record, model: Any) -> list[float]:
+    """Relative error of a model's logits along the live completions, for each prompt."""
+    pairs = zip(live.prompts, live.completions, live.top, strict=True)
+    return [relative_error(top, _logits(model, prompt, done)) for prompt, done, top in pairs]
 
 
 def measure(live: Record, model: Any) -> MergeDifference:
     """Measure a model against the record of the live one."""
-    found = observe(
-        model,
-        live.prompts,
-        stop_ids=live.stop_ids,
-        max_new_tokens=live.max_new_tokens,
-        completions=live.completions,
-    )
-    errors = relative_errors(live.logits, found.logits)
+    errors = relative_errors(live, model)
     ties = []
-    for ours, theirs, logits in zip(live.completions, found.completions, live.logits, strict=True):
+    for prompt, ours, top in zip(live.prompts, live.completions, live.top, strict=True):
+        theirs = _complete(model, prompt, live.stop_ids, live.max_new_tokens)
         differing = [i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b]
         if differing:
-            at = logits[differing[0]]
-            gap = at[ours[differing[0]]] - at[theirs[differing[0]]]
-            ties.append(float(gap / np.abs(at - at.mean()).max()))
+            at = differing[0]
+            found = dict(zip(top.ids_T_K[at].tolist(), top.logits_T_K[at].tolist(), strict=True))
+            # A token that is not among the largest has a logit below all of them.
+            gap = found[ours[at]] - found.get(theirs[at], min(found.values()))
+            ties.append(gap / max(map(abs, found.values())))
     return MergeDifference(
         logit_error=max(errors),
         logit_error_mean=float(np.mean(errors)),
@@ -264,9 +275,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     from agent.policies.hf_policy import load_model
 
     torch.set_num_threads(options.threads)
-    # 32-bit arithmetic, which measures the weights without the rounding of a device.
-    model, tokenizer = load_model(options.model, dtype=torch.float32)
-    found = vars(measure(Record.load(options.record), model))
+    live = Record.load(options.record)
+    # The arithmetic of the live model, so that only the weights differ.
+    model, tokenizer = load_model(options.model, dtype=getattr(torch, live.dtype))
+    found = asdict(measure(live, model))
     if options.url:
         generation = GenerationSettings.model_validate_json(options.generation)
         found["episode"] = play_one(model, tokenizer, options.url, options.problem, generation)

@@ -15,6 +15,7 @@ from rewards.combine import COMPONENTS
 from rewards.settings import reward_metric
 
 if TYPE_CHECKING:  # it imports the client, which takes seconds
+    from agent.training.batching import Rows
     from agent.training.groups import Drawn
 
 TRL = {
@@ -57,6 +58,27 @@ def episode_metrics(trajectories: Sequence[Trajectory], success_at: float) -> di
         "episode/depth": fmean(t.counters.max_depth for t in valid),
         "episode/errors": fmean(t.counters.errors for t in valid),
         "episode/tokens": fmean(t.sampled_tokens for t in valid),
+    }
+
+
+def rollout_metrics(
+    rows: Rows, trajectories: Sequence[Trajectory], seconds: float
+) -> dict[str, float]:
+    """Figures of a step's rows for the loss, and of the speed of its episodes.
+
+    Args:
+        rows: conversations of the step's episodes.
+        trajectories: all episodes of the step.
+        seconds: time to play them.
+    """
+    sampled = sum(tree.sampled_tokens for tree in trajectories)
+    return {
+        "train/rows": len(rows.rows),
+        "train/rows_cut": rows.count("cut"),
+        "train/zero_variance_groups": rows.flat_groups,
+        "train/sampled_tokens": sampled,
+        "train/tokens_per_second": sampled / max(seconds, 1e-9),
+        "train/rollout_seconds": seconds,
     }
 
 

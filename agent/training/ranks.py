@@ -200,6 +200,8 @@ def run_rank(work: Callable[[], None], folder: Path, expected: tuple[type[Except
         level=logging.ERROR if rank else logging.WARNING,
         format="%(levelname)s %(name)s: %(message)s",
     )
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     try:
         # A file and not a server of torch's, which would listen on all interfaces.
         dist.init_process_group(

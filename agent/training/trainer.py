@@ -1,8 +1,9 @@
 """GRPO on trees: TRL's trainer with rollouts that return more rows than prompts.
 
 A thin subclass. The logic is in pure modules: `batching.py` makes the rows, `logprob_check.py`
-checks log-probabilities, `checkpoints.py` finds and prunes checkpoints. The caller provides the
-episodes and the logging (`tasks/train.py`). A step:
+checks log-probabilities, `trained_weights.py` and `loss_scale.py` see to number formats,
+`checkpoints.py` finds and prunes checkpoints. The caller provides the episodes and the logging
+(`tasks/train.py`). A step:
 
 1. Play the groups with the live weights.
 2. Make rows, and cut them by length into micro-batches of at most `micro_batch_tokens`.
@@ -12,7 +13,7 @@ episodes and the logging (`tasks/train.py`). A step:
 
 The old log-probabilities come from the trainer's first update, not from the rollout. In float32
 the two agree to 1e-4, but in bfloat16 single tokens differ by 0.1, so ratios would not start at 1.
-The reference of `kl_beta` is the base: the model with its adapter disabled, or a frozen copy.
+The reference of `kl_beta` is the policy at the start: a frozen copy of the trained weights.
 
 Source: `GRPOTrainer` of TRL 1.15. Departures:
 
@@ -21,18 +22,18 @@ Source: `GRPOTrainer` of TRL 1.15. Departures:
 - `tool_mask` contains env_mask x weight, so a weight multiplies the whole token loss, divergence
   included. The normaliser is that of the whole step (`batching.py`).
 - Checkpoints are renamed into place when they are complete.
+- Trained weights are float32, whatever the base is. With float16, the loss is scaled.
 - With several ranks (`ranks.py`), each has all episodes and takes its share of the rows. DDP
   averages the gradients of the last micro-batch, with those that the others have summed.
 """
 
 from __future__ import annotations
 
-import copy
 import functools
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -40,20 +41,34 @@ from typing import Any
 import numpy as np
 import torch
 from datasets import Dataset
-from peft import LoraConfig
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback
 from trl.trainer.grpo_trainer import GRPOTrainer
-from trl.trainer.utils import add_fused_lm_head
 
 from agent.errors import RolloutError
 from agent.rollouts.trajectory import Trajectory
 from agent.settings import TrainSettings
-from agent.training import checkpoints, logprob_check, ranks
-from agent.training.batching import MicroBatch, Rows, make_rows, micro_batches
+from agent.training import (
+    checkpoints,
+    logprob_check,
+    loss_inputs,
+    ranks,
+    token_logprobs,
+    trained_weights,
+)
+from agent.training.batching import Rows, make_rows, micro_batches
+from agent.training.loss_scale import first_scale, needs_scale, scaled_backward
+from agent.training.metrics import rollout_metrics
 from agent.training.trl_config import learning_rate_factor, training_arguments
 from agent.training.trust_region import TrustRegion, step_kl
+
+if GRPOTrainer.__name__ != "GRPOTrainer":
+    # Its subclass would inherit another loss, and attach no adapter.
+    raise ImportError(
+        f"TRL's GRPOTrainer was replaced by {GRPOTrainer.__module__}.{GRPOTrainer.__name__} before "
+        "this import. Import agent.training.trainer first, and then unsloth."
+    )
 
 Rollout = Callable[[PreTrainedModel, int], Sequence[Sequence[Trajectory]]]
 """(live model, step from 1) -> groups of episodes, one group per problem."""
@@ -63,9 +78,6 @@ OnStep = Callable[[int, dict[str, float]], None]
 
 State = Callable[[], dict[str, Any]]
 """The caller's part of a checkpoint, as JSON values, for a resume."""
-
-_KL_EVERY = 3
-"""Every third row, by length, measures a step's divergence; all rows would cost 10 % more time."""
 
 
 def _no_reward(**_: Any) -> list[float | None]:
@@ -77,7 +89,7 @@ class TreeGRPOTrainer(GRPOTrainer):
     """Trainer of a model on groups of episode trees.
 
     Args:
-        model: base in the precision of training; `method: lora` adds an adapter.
+        model: base in the precision of training; `method: lora` trains its adapter, or a new one.
         tokenizer: its tokenizer, with a padding token.
         settings: the section `train`.
         output_dir: folder of the checkpoints.
@@ -97,39 +109,33 @@ class TreeGRPOTrainer(GRPOTrainer):
         on_step: OnStep,
         state: State,
     ) -> None:
-        lora = LoraConfig(
-            task_type="CAUSAL_LM",
-            r=settings.lora.r,
-            lora_alpha=settings.lora.alpha,
-            lora_dropout=0.0,
-            target_modules="all-linear",
-            bias="none",
-        )
-        frozen = settings.kl_beta > 0 and settings.method == "full"
-        self._reference = copy.deepcopy(model).eval().requires_grad_(False) if frozen else None
+        adapter = trained_weights.new_adapter(model, settings)
+        kept = trained_weights.own_adapter(model)
+        arguments = training_arguments(settings, output_dir)
+        if model.is_gradient_checkpointing:
+            arguments.gradient_checkpointing = False  # the Trainer would replace what is there
         super().__init__(
             model=model,
             reward_funcs=[_no_reward],
-            args=training_arguments(settings, output_dir),
+            args=arguments,
             # The rollout chooses problems; a row is the number of a step.
             train_dataset=Dataset.from_dict({"prompt": [str(s) for s in range(settings.steps)]}),
             processing_class=tokenizer,
-            peft_config=lora if settings.method == "lora" else None,
+            peft_config=adapter,
         )
+        trained_weights.restore_float32(self.live_model, kept)
         self.remove_callback(PrinterCallback)
         self.add_callback(
             TrustRegion(
                 settings.max_step_kl,
-                weights=lambda: (p for p in self.live_model.parameters() if p.requires_grad),
+                weights=self._weights,
                 measure=self._step_kl,
                 note=lambda name, value: self._note(f"train/step_{name}", value),
             )
         )
         self.beta = settings.kl_beta
-        if self._reference is not None:
-            self._reference.to(self.accelerator.device)
-            # TRL does the same with its own reference; only a GPU uses it.
-            add_fused_lm_head(self._reference, temperature=self.temperature)
+        self._reference = trained_weights.copies(self.live_model) if settings.kl_beta else {}
+        self._needs_scale = needs_scale(self.live_model)
         self._settings = settings
         self._rollout = rollout
         self._on_step = on_step
@@ -138,7 +144,7 @@ class TreeGRPOTrainer(GRPOTrainer):
         self._folder = output_dir
         self._saving: Path | None = None
         self._resumed = False
-        self._batches: list[dict[str, torch.Tensor]] = []
+        self._batches: list[loss_inputs.LossInputs] = []
         self._learns = False
         self._compared: list[tuple[np.ndarray, np.ndarray]] = []
         # Float32 weights agree to the last digits; shorter ones need other limits.
@@ -149,6 +155,10 @@ class TreeGRPOTrainer(GRPOTrainer):
         """The model in training, with its adapter."""
         model: Any = self.model
         return model
+
+    def _weights(self) -> Iterator[torch.nn.Parameter]:
+        """Trained weights."""
+        return (weight for weight in self.live_model.parameters() if weight.requires_grad)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """One item per update, its number from 0, so that a resume skips to the right one.
@@ -174,6 +184,19 @@ class TreeGRPOTrainer(GRPOTrainer):
             self._batches = self._prepare_inputs([step])
         started = time.perf_counter()
         model.train()
+        scaled = self._needs_scale and self._learns
+        scale = first_scale(float(self._batches[0]["num_items_in_batch"])) if scaled else 1.0
+        loss = scaled_backward(functools.partial(self._make_gradients, model), self._weights, scale)
+        if update == 0:
+            self._check_logprobs(step + 1)
+        else:
+            self._note_ratios()
+        self._step += 1
+        self._note("train/gradient_seconds", time.perf_counter() - started)
+        return loss
+
+    def _make_gradients(self, model: torch.nn.Module, scale: float = 1.0) -> torch.Tensor:
+        """Add the gradients of `scale` times the update's loss. Returns the loss."""
         self._compared = []
         loss = torch.zeros((), device=self.accelerator.device)
         for place, batch in enumerate(self._batches, 1):
@@ -184,14 +207,8 @@ class TreeGRPOTrainer(GRPOTrainer):
                 with torch.set_grad_enabled(self._learns), self.compute_loss_context_manager():
                     part = self.compute_loss(model, batch)
                 if self._learns:
-                    self.accelerator.backward(part)
+                    self.accelerator.backward(scale * part)
             loss += part.detach()
-        if update == 0:
-            self._check_logprobs(step + 1)
-        else:
-            self._note_ratios()
-        self._step += 1
-        self._note("train/gradient_seconds", time.perf_counter() - started)
         return loss
 
     def _prepare_inputs(self, generation_batch: Any) -> Any:
@@ -210,16 +227,16 @@ class TreeGRPOTrainer(GRPOTrainer):
         ]
         self._learns = bool(learning)
         used = rows.rows if logprob_check.due(step, self._settings.logprob_check) else learning
-        pad = int(self._tokenizer.pad_token_id)
         self._note("train/rows_forwarded", len(used))
-        size = self._settings.micro_batch_tokens
+        size, pad = self._settings.micro_batch_tokens, int(self._tokenizer.pad_token_id)
         batches = [
-            self._tensors(batch, rows.normaliser)
+            loss_inputs.tensors(batch, rows.normaliser, self.accelerator.device)
             for batch in micro_batches(used, size, pad, rank=ranks.index(), ranks=ranks.count())
         ]
         if self.beta > 0:
-            for batch in batches:
-                batch["ref_per_token_logps"] = self._reference_logps(batch)
+            with trained_weights.replaced(self.live_model, self._reference):
+                for batch in batches:
+                    batch["ref_per_token_logps"] = self._logps_of(self.live_model, batch)
         return batches
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
@@ -242,40 +259,14 @@ class TreeGRPOTrainer(GRPOTrainer):
                 f"{reasons[0] if reasons else 'none'}). Check that the environment runs."
             )
         rows = make_rows(groups, self._settings, np.random.default_rng([self.args.seed, step]))
-        sampled = sum(tree.sampled_tokens for tree in trees)
-        for name, value in {
-            "train/rows": len(rows.rows),
-            "train/rows_cut": rows.count("cut"),
-            "train/zero_variance_groups": rows.flat_groups,
-            "train/sampled_tokens": sampled,
-            "train/tokens_per_second": sampled / max(seconds, 1e-9),
-            "train/rollout_seconds": seconds,
-        }.items():
+        for name, value in rollout_metrics(rows, trees, seconds).items():
             self._note(name, value)
         return rows
-
-    def _tensors(self, batch: MicroBatch, normaliser: float) -> dict[str, torch.Tensor]:
-        """A micro-batch with the keys of TRL's loss; columns before `context` are the prompt."""
-        device, at = self.accelerator.device, batch.context
-        weighted_B_T = batch.env_mask_B_T * batch.weights_B[:, None]
-        arrays = {
-            "prompt_ids": batch.ids_B_T[:, :at],
-            "prompt_mask": batch.attention_B_T[:, :at],
-            "completion_ids": batch.ids_B_T[:, at:],
-            "completion_mask": batch.attention_B_T[:, at:],
-            "tool_mask": weighted_B_T[:, at:],
-            "advantages": batch.advantages_B,
-            "sampling_per_token_logps": batch.logprobs_B_T[:, at:],
-            "env_mask": batch.env_mask_B_T[:, at:],
-            "places": batch.places_B,
-        }
-        tensors = {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
-        return tensors | {"num_items_in_batch": torch.tensor(normaliser, device=device)}
 
     def compute_loss(
         self,
         model: torch.nn.Module,
-        inputs: dict[str, torch.Tensor],
+        inputs: loss_inputs.LossInputs,
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
     ) -> torch.Tensor:
@@ -286,17 +277,14 @@ class TreeGRPOTrainer(GRPOTrainer):
         inputs.setdefault("old_per_token_logps", self._logps_B_T)
         self._compared.append(
             (
-                self._of_sampled(inputs["sampling_per_token_logps"]),
-                self._of_sampled(self._logps_B_T),
+                loss_inputs.sampled_only(inputs["sampling_per_token_logps"], inputs),
+                loss_inputs.sampled_only(self._logps_B_T, inputs),
             )
         )
         return loss
 
-    def _of_sampled(self, values_B_T: torch.Tensor) -> np.ndarray:
-        return values_B_T[self._sampled_B_T].float().cpu().numpy()
-
     @torch.no_grad()
-    def _logps_of(self, model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    def _logps_of(self, model: Any, batch: loss_inputs.LossInputs) -> torch.Tensor:
         """Log-probabilities of a micro-batch's sampled tokens, [B, T]; 0 elsewhere on a CPU."""
         self._sampled_B_T = batch["env_mask"]
         with self.compute_loss_context_manager():
@@ -307,14 +295,6 @@ class TreeGRPOTrainer(GRPOTrainer):
                 batch["completion_ids"].shape[1],
             )
         return self._logps_B_T
-
-    def _reference_logps(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        """Log-probabilities of a micro-batch under the base, [B, T]."""
-        if self._reference is not None:
-            return self._logps_of(self._reference, batch)
-        adapted: Any = self.live_model
-        with adapted.disable_adapter():
-            return self._logps_of(adapted, batch)
 
     def _get_per_token_logps_and_entropies(
         self,
@@ -329,30 +309,15 @@ class TreeGRPOTrainer(GRPOTrainer):
         TRL 1.15 has only a Triton kernel for this. On a CPU, plain torch computes the sampled
         tokens, and the other columns are 0.
         """
-        if input_ids.is_cuda:
+        if token_logprobs.fused(input_ids):
             found = super()._get_per_token_logps_and_entropies(
                 model, input_ids, attention_mask, logits_to_keep, **kwargs
             )
         else:
-            sampled = self._sampled_B_T
-            # [B, T, V]: the column before each completion token predicts it.
-            logits = model(
-                input_ids=input_ids,
-                attention_mask=attention_mask,
-                logits_to_keep=logits_to_keep + 1,
-                use_cache=False,
-            ).logits[:, :-1]
-            logprobs_N_V = torch.log_softmax(logits[sampled].float() / self.temperature, dim=-1)
-            targets_N = input_ids[:, -logits_to_keep:][sampled]
-            logps_N = logprobs_N_V.gather(-1, targets_N[:, None])[:, 0]
-            with torch.no_grad():
-                entropies_N = -(logprobs_N_V.exp() * logprobs_N_V).sum(-1)
-            blank = logps_N.new_zeros(sampled.shape)
-            found = (
-                blank.masked_scatter(sampled, logps_N),
-                blank.masked_scatter(sampled, entropies_N),
-                None,
+            logps, entropies = token_logprobs.sampled_logprobs(
+                model, input_ids, attention_mask, self._sampled_B_T, self.temperature
             )
+            found = (logps, entropies, None)
         self._logps_B_T = found[0].detach()
         return found
 
@@ -371,30 +336,19 @@ class TreeGRPOTrainer(GRPOTrainer):
             logprob_check.check(found, self._settings.logprob_check, exact=self._exact, step=step)
         self._resumed = False
 
-    @staticmethod
-    def _old_logps(batches: Sequence[dict[str, torch.Tensor]]) -> np.ndarray:
-        """Log-probabilities of the sampled tokens under the policy that sampled them."""
-        old = [b["old_per_token_logps"][b["env_mask"]].float().cpu().numpy() for b in batches]
-        return np.concatenate([np.zeros(0), *old])
-
     def _note_ratios(self) -> None:
         """Record the mean deviation of a later update's importance ratios from 1."""
         now = np.concatenate([np.zeros(0), *(trainer for _, trainer in self._compared)])
-        parts = ranks.gather(np.expm1(now - self._old_logps(self._batches)))
+        parts = ranks.gather(np.expm1(now - loss_inputs.old_logps(self._batches)))
         if (moved := np.concatenate(parts)).size:
             self._note("train/ratio_deviation", float(np.abs(moved).mean()))
 
     def _step_kl(self) -> float:
         """Divergence of the policy from the one that sampled, on a share of the step's rows."""
-        shares = []
-        for batch in self._batches:
-            # Every third row of the step, however the rows are cut and dealt.
-            rows = batch["places"] % _KL_EVERY == 0
-            if rows.any():
-                shares.append({name: part[rows] for name, part in batch.items() if part.dim()})
-        after = [self._logps_of(self.model, s)[s["env_mask"]].float().cpu().numpy() for s in shares]
+        shares = loss_inputs.divergence_rows(self._batches)
+        after = [loss_inputs.sampled_only(self._logps_of(self.model, s), s) for s in shares]
         # All ranks measure the same divergence, so they shorten the step alike.
-        parts = ranks.gather((self._old_logps(shares), np.concatenate([np.zeros(0), *after])))
+        parts = ranks.gather((loss_inputs.old_logps(shares), np.concatenate([np.zeros(0), *after])))
         return step_kl(*(np.concatenate(side) for side in zip(*parts, strict=True)))
 
     def _note(self, name: str, value: float) -> None:

@@ -43,7 +43,6 @@ from agent.policies.base import TurnRequest
 from agent.policies.hf_policy import TransformersPolicy
 from agent.settings import GenerationSettings, LogprobCheckSettings, TrainSettings
 from agent.training import logprob_check
-from agent.training.export import relative_errors
 from agent.training.trainer import TreeGRPOTrainer  # before Unsloth, which replaces its base class
 from benchmarks.gpu import models
 from benchmarks.gpu.models import ADAPTER, FULL, NF4, RAW, TINY, TWIN, WorkSize
@@ -117,7 +116,7 @@ def build(bench: Bench) -> None:
     del model
     bench.fresh()
     after = models.logits_of(bench.load(TWIN), ids)
-    bench.note("build", TWIN, seconds=seconds, logit_error=max(relative_errors(before, after)))
+    bench.note("build", TWIN, seconds=seconds, logit_error=models.largest_error(before, after))
 
 
 def decode(bench: Bench) -> None:
@@ -222,13 +221,11 @@ def make_trainer(
     **settings: Any,
 ) -> TreeGRPOTrainer:
     """A trainer of two steps, with a float32 adapter; a model may have its adapter already."""
-    adapted = hasattr(model, "peft_config")
     wide = LogprobCheckSettings(max_abs=99, mean_abs=99, p99_abs=99)  # measured, not judged
     trainer = TreeGRPOTrainer(
         model,
         bench.tokenizer(),
         TrainSettings(
-            method="full" if adapted else "lora",  # `full` adds no adapter
             steps=2,
             processes=1,
             problems_per_step=2,
@@ -296,7 +293,7 @@ def export(bench: Bench) -> None:
     live = models.logits_of(live_model, ids)
     with live_model.disable_adapter():
         base = models.logits_of(live_model, ids)
-    bench.note("export", "effect of the adapter", logit_error=max(relative_errors(live, base)))
+    bench.note("export", "effect of the adapter", logit_error=models.largest_error(live, base))
     del live_model
     for folder, case in (
         (TWIN, "merge into the twin"),
@@ -307,7 +304,7 @@ def export(bench: Bench) -> None:
         model, seconds = bench.timed(
             partial(models.merged, bench.work / folder, bench.work / ADAPTER, bench.device)
         )
-        error = max(relative_errors(live, models.logits_of(model, ids)))
+        error = models.largest_error(live, models.logits_of(model, ids))
         bench.note("export", case, logit_error=error, seconds=seconds)
         del model
 

@@ -189,10 +189,17 @@ def merged(folder: Path, adapter: Path, device: str) -> Any:
     return adapted.merge_and_unload().eval()
 
 
-def logits_of(model: Any, ids_B_T: Tensor) -> list[Any]:
-    """Logits of each row as float32 on the host, [T, V] each."""
+def logits_of(model: Any, ids_B_T: Tensor) -> Tensor:
+    """Logits [B, T, V] as float32 on the host, with the mean over the vocabulary subtracted."""
     with torch.no_grad():
-        return [row.float().cpu().numpy() for row in model(input_ids=ids_B_T).logits]
+        logits = model(input_ids=ids_B_T).logits.float().cpu()
+    return logits - logits.mean(dim=-1, keepdim=True)
+
+
+def largest_error(live: Tensor, other: Tensor) -> float:
+    """Largest difference of a row's logits, relative to the norm of the live ones."""
+    errors = (other - live).flatten(1).norm(dim=1) / live.flatten(1).norm(dim=1)
+    return float(errors.max())
 
 
 def log_probs(model: Any, ids: Sequence[int], count: int) -> list[float]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from tasks.errors import StageError
+from tasks.errors import StageError, as_stage_error
 from tasks.io import replacing
 from tasks.registry import trained_questions, versions
 from tasks.tracking import runs
@@ -46,12 +46,29 @@ def write_base(params: Params, run: StageRun, base: Path) -> Path:
         "tags": {key: version.tags[key] for key in ("commit", "data_hash") if key in version.tags},
     }
     with replacing(base) as folder:
-        shutil.copytree(source, folder)
-        (folder / PROVENANCE).write_text(json.dumps(provenance, indent=2) + "\n", encoding="utf-8")
+        _copy(params, source, folder)
+        write_provenance(folder, provenance)
         if questions := versions.trained_on(version):
             shutil.copy(questions, folder / trained_questions.NAME)
     run.set_tags({"base": provenance["from"], "base_weights_hash": found})
     return base
+
+
+@as_stage_error()
+def _copy(params: Params, source: Path, folder: Path) -> None:
+    """Write a version's weights as a base, in the format that `model.quantisation` names."""
+    if params.model.quantisation == "none":
+        shutil.copytree(source, folder)
+        return
+    from agent.policies.base_model import prepare_base
+
+    prepare_base(params.model.model_copy(update={"source": str(source)}), folder)
+
+
+def write_provenance(base: Path, provenance: dict[str, Any]) -> None:
+    """Write the origin of a base's weights into its folder."""
+    text = json.dumps(provenance, indent=2) + "\n"
+    (base / PROVENANCE).write_text(text, encoding="utf-8")
 
 
 def wanted(params: Params) -> ModelVersion:
@@ -82,7 +99,7 @@ def by_number(name: str, number: str) -> ModelVersion:
 
 
 def origin(base: Path) -> str:
-    """Registered version that a base was made from; `taught here` without one."""
+    """Registered version or source model that a base was made from; `taught here` without one."""
     try:
         return str(json.loads((base / PROVENANCE).read_text(encoding="utf-8"))["from"])
     except (OSError, ValueError, KeyError):

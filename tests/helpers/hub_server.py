@@ -1,16 +1,18 @@
 """A small server that speaks as much of the Hub's HTTP as its real client asks for.
 
-Data sets are named by what becomes of them: `org/good`, `org/gated`, `org/down`, ...
+Data sets and models are named by what becomes of them: `org/good`, `org/gated`, `org/down`, ...
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
@@ -18,10 +20,10 @@ TOKEN = "hf_never_in_a_log"
 
 
 class Hub(ThreadingHTTPServer):
-    """Serves files of data sets.
+    """Serves files of data sets and models.
 
     Args:
-        files: for each data set its files by name.
+        files: for each of them its files by name.
     """
 
     daemon_threads = True
@@ -60,7 +62,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, body: bool) -> None:
         path = unquote(urlsplit(self.path).path)
         self.server.asked.append((self.command, path, self.headers.get("Authorization")))
-        parts = path.removeprefix("/api").removeprefix("/datasets/").split("/")
+        rest_of_path = path.removeprefix("/api").removeprefix("/datasets").removeprefix("/models")
+        parts = rest_of_path.strip("/").split("/")
         name, rest = "/".join(parts[:2]), parts[2:]
         authorized = self.headers.get("Authorization") == f"Bearer {TOKEN}"
         if name.startswith("org/gated") and not authorized:
@@ -91,12 +94,17 @@ class _Handler(BaseHTTPRequestHandler):
             for path, content in files.items()
         ]
         if rest[:1] == ["tree"]:
-            answer: object = listed
+            answer: Any = listed
         elif rest[:1] == ["paths-info"]:
             answer = [one for one in listed if str(one["path"]) in self._posted]
         else:
-            siblings = [{"rfilename": path} for path in files]
+            siblings = [{"rfilename": path, "size": len(files[path])} for path in files]
             answer = {"id": name, "sha": SHA, "siblings": siblings, "private": False, "tags": []}
+            if weights := files.get("model.safetensors"):
+                header = json.loads(weights[8 : 8 + int.from_bytes(weights[:8], "little")])
+                shapes = [header[key]["shape"] for key in header if key != "__metadata__"]
+                total = sum(map(math.prod, shapes))
+                answer |= {"safetensors": {"parameters": {"BF16": total}, "total": total}}
         return self._send(json.dumps(answer).encode(), body)
 
     def _send(self, content: bytes, body: bool, etag: str | None = None) -> None:

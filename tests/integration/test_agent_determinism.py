@@ -13,7 +13,7 @@ from zlib import crc32
 import numpy as np
 import pytest
 
-from agent.nano.settings import ModelSettings, NanoSettings
+from agent.nano.settings import NanoModelSettings, NanoSettings
 from agent.policies.base import TurnReply, TurnRequest
 from agent.policies.hf_policy import TransformersPolicy
 from agent.rollouts.engine import play
@@ -74,7 +74,7 @@ def model() -> Any:
     from helpers.untaught import untaught
 
     torch.set_num_threads(1)
-    settings = NanoSettings(model=ModelSettings(hidden=64, layers=2, heads=2, mlp=64))
+    settings = NanoSettings(model=NanoModelSettings(hidden=64, layers=2, heads=2, mlp=64))
     return untaught(settings)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from helpers.untaught import untaught
 
-from agent.nano.settings import ModelSettings, NanoSettings
+from agent.nano.settings import NanoModelSettings, NanoSettings
 from agent.settings import GenerationSettings, TrainSettings
 from env.problems.settings import SyntheticSettings
 from env.problems.synthetic import generate
@@ -22,7 +22,7 @@ def test_the_loop_plays_groups_of_trees_and_says_each_steps_reward(capfd, monkey
     from examples import grpo_loop
 
     problems = [p for p in generate(SyntheticSettings()) if p.split == "train"]
-    base = untaught(NanoSettings(model=ModelSettings(hidden=64, layers=2, heads=2)))
+    base = untaught(NanoSettings(model=NanoModelSettings(hidden=64, layers=2, heads=2)))
     settings = TrainSettings(
         steps=2,
         problems_per_step=2,

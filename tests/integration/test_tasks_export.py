@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from helpers.recorder import Recorder
@@ -20,11 +19,21 @@ from safetensors.torch import load_file, save_file
 
 from agent.errors import ExportError
 from agent.nano import warmstart
-from agent.nano.settings import ModelSettings, NanoSettings
+from agent.nano.settings import NanoModelSettings, NanoSettings
 from agent.policies.chat_template import ChatFormat
 from agent.policies.hf_policy import load_model
-from agent.training import export as merging
-from agent.training.export import MergeDifference, Record, judge, measure, merge, observe
+from agent.training.export import (
+    MergeDifference,
+    Record,
+    error_limit,
+    judge,
+    measure,
+    observe,
+    relative_error,
+    relative_errors,
+    top_logits,
+)
+from agent.training.merge import merge
 from env.models import Message
 from tasks import export
 from tasks.config import Params
@@ -38,7 +47,7 @@ LIMIT = 0.001
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with `base`, and `adapter` whose weights are as large as after training."""
     folder = tmp_path_factory.mktemp("models")
-    settings = NanoSettings(model=ModelSettings(layers=2))
+    settings = NanoSettings(model=NanoModelSettings(layers=2))
     warmstart.save(untaught(settings), folder / "base")
     write_adapter(folder / "base", folder / "adapter", 0.02)
     return folder
@@ -77,11 +86,8 @@ def record(base: Path, adapter: Path) -> tuple[Record, float]:
         chat.first([Message(role="user", content=f"What does {name} score on Mirbex?")])
         for name in ("Kalvot", "Tonzid", "Fegjup")
     ]
-    options: dict[str, Any] = {"stop_ids": sorted(chat.stop_ids), "max_new_tokens": 8}
-    found = observe(model, prompts, **options)
-    with model.disable_adapter():
-        without = observe(model, prompts, **options, completions=found.completions)
-    return found, max(merging.relative_errors(found.logits, without.logits))
+    found = observe(model, prompts, stop_ids=sorted(chat.stop_ids), max_new_tokens=8)
+    return found, max(relative_errors(found, load_model(base)[0]))
 
 
 def verdict(folder: Path, live: Record, effect: float = 0.5) -> list[str]:
@@ -174,11 +180,36 @@ def test_nan_is_never_good_enough() -> None:
 
 
 def test_a_shift_of_all_logits_is_no_error_and_hides_none() -> None:
-    one = [np.array([[1.0, 2.0, 3.0]], dtype=np.float32)]
-    far = [one[0] + 1000]
-    assert merging.relative_errors(one, far) == pytest.approx([0.0], abs=1e-4)
-    off = [np.array([[1001.0, 1002.0, 1004.0]], dtype=np.float32)]
-    assert merging.relative_errors(far, off)[0] > 0.3
+    one = torch.tensor([[1.0, 2.0, 3.0]])
+    assert relative_error(top_logits(one), one + 1000) == pytest.approx(0.0, abs=1e-4)
+    off = torch.tensor([[1001.0, 1002.0, 1004.0]])
+    assert relative_error(top_logits(one + 1000), off) > 0.3
+
+
+def test_the_error_of_the_largest_logits_is_about_that_of_all() -> None:
+    generator = torch.Generator().manual_seed(0)
+    live = 3 * torch.randn(20, 5000, generator=generator)
+    noise = torch.randn(20, 5000, generator=generator)
+    whole = float(noise.norm() / live.norm())
+    found = relative_error(top_logits(live), live + noise)
+    assert found == pytest.approx(whole, rel=0.7)
+    assert top_logits(live).logits_T_K.shape == (20, 64)
+
+
+def test_a_token_that_rises_from_the_rest_of_the_vocabulary_is_an_error() -> None:
+    live = torch.linspace(10, 0, 1000)[None]
+    other = live.clone()
+    other[0, 900] = 20.0
+    assert relative_error(top_logits(live), other) > 0.1
+    other[0, 900] = 2.0  # still among the smallest
+    assert relative_error(top_logits(live), other) < 0.01
+
+
+def test_the_limit_follows_the_coarser_format() -> None:
+    assert error_limit("float16", "float32") == 0.001
+    assert error_limit("bfloat16", "float32") == 0.01
+    assert error_limit("float16", "float16") == 0.002
+    assert error_limit("float16", "bfloat16") == error_limit("bfloat16", "bfloat16") == 0.02
 
 
 def test_weights_that_do_not_fit_the_dtype_are_refused(models: Path, tmp_path: Path) -> None:
@@ -190,43 +221,41 @@ def test_weights_that_do_not_fit_the_dtype_are_refused(models: Path, tmp_path: P
         merge(tmp_path / "base", None, tmp_path / "merged", dtype="float16")
 
 
-@pytest.fixture(scope="module")
-def quantised(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The base in 4-bit."""
-    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
-
-    folder = tmp_path_factory.mktemp("quantised")
-    config = BitsAndBytesConfig(
-        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.float32
-    )
-    model = AutoModelForCausalLM.from_pretrained(
-        models / "base", quantization_config=config, device_map="cpu"
-    )
-    model.save_pretrained(folder)
-    load_model(models / "base")[1].save_pretrained(folder)
-    return folder
-
-
-def test_a_merge_into_4_bit_weights_is_refused(
-    models: Path, quantised: Path, tmp_path: Path
+def test_the_merged_files_are_those_of_peft_and_transformers(
+    models: Path, merged: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(ExportError, match=r"quantised weights.*export.dequantise=true"):
-        merge(quantised, models / "adapter", tmp_path / "merged", dtype="float16")
-    assert not (tmp_path / "merged").exists()
+    model, _ = load_model(models / "base", adapter=models / "adapter")
+    model.merge_and_unload(safe_merge=True).to(torch.float16).save_pretrained(tmp_path)
+    for name in ("model.safetensors", "config.json", "generation_config.json"):
+        assert (merged / name).read_bytes() == (tmp_path / name).read_bytes(), name
 
 
-def test_a_dequantised_merge_behaves_like_the_4_bit_model_and_adapter(
-    models: Path, quantised: Path, merged: Path, tmp_path: Path
-) -> None:
-    live, effect = record(quantised, models / "adapter")
-    merge(quantised, models / "adapter", tmp_path / "merged", dtype="float16", dequantise=True)
-    model, _ = load_model(tmp_path / "merged", dtype=torch.float32)
-    assert not merging.is_quantised(model)
-    limit = 0.005  # the 4-bit kernel's own arithmetic is 0.16 % away from its weights'
-    assert judge(measure(live, model), effect, limit) == []
-    # Control: onto the 16-bit base it would be another model than the one that was trained.
-    wrong, _ = load_model(merged, dtype=torch.float32)
-    assert judge(measure(live, wrong), effect, limit)
+def test_several_files_are_merged_one_by_one(models: Path, merged: Path, tmp_path: Path) -> None:
+    model, tokenizer = load_model(models / "base")
+    model.save_pretrained(tmp_path / "base", max_shard_size="200KB")
+    tokenizer.save_pretrained(tmp_path / "base")
+    merge(tmp_path / "base", models / "adapter", tmp_path / "out", dtype="float16")
+    assert len(list((tmp_path / "out").glob("model-*.safetensors"))) > 2
+    whole = load_model(merged)[0].state_dict()
+    for name, weight in load_model(tmp_path / "out")[0].state_dict().items():
+        assert torch.equal(weight, whole[name]), name
+
+
+def test_an_adapter_of_another_base_is_refused(models: Path, tmp_path: Path) -> None:
+    shutil.copytree(models / "adapter", tmp_path / "adapter")
+    path = tmp_path / "adapter/adapter_model.safetensors"
+    deeper = {name.replace(".layers.1.", ".layers.7."): w for name, w in load_file(path).items()}
+    save_file(deeper, path, metadata={"format": "pt"})
+    with pytest.raises(ExportError, match=r"has no weight model\.layers\.7\..*another base"):
+        merge(models / "base", tmp_path / "adapter", tmp_path / "merged", dtype="float16")
+
+
+def test_an_adapter_that_is_not_plain_lora_is_refused(models: Path, tmp_path: Path) -> None:
+    shutil.copytree(models / "adapter", tmp_path / "adapter")
+    path = tmp_path / "adapter/adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"use_rslora": True}))
+    with pytest.raises(ExportError, match=r"only plain LoRA can be merged.*use_rslora"):
+        merge(models / "base", tmp_path / "adapter", tmp_path / "merged", dtype="float16")
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ import pytest
 import torch
 from helpers.untaught import untaught
 
-from agent.nano.settings import ModelSettings, NanoSettings
+from agent.nano.settings import NanoModelSettings, NanoSettings
 from agent.nano.warmstart import save
 from agent.policies.scripted import oracle
 from agent.rollouts.engine import play
@@ -55,7 +55,7 @@ SHORT = {
 @pytest.fixture(scope="module")
 def base(tmp_path_factory) -> Path:
     """An untaught nano model."""
-    settings = NanoSettings(model=ModelSettings(hidden=64, layers=2, heads=2, mlp=64))
+    settings = NanoSettings(model=NanoModelSettings(hidden=64, layers=2, heads=2, mlp=64))
     folder = tmp_path_factory.mktemp("untaught") / "base"
     save(untaught(settings), folder)
     return folder

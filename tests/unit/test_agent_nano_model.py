@@ -10,7 +10,7 @@ import torch
 from agent.nano.examples import Example, collate
 from agent.nano.model import build_model
 from agent.nano.reading import ReadingLessons
-from agent.nano.settings import ModelSettings, NanoSettings
+from agent.nano.settings import NanoModelSettings, NanoSettings
 from agent.nano.tokenizer import build_tokenizer, syllable_ids
 from agent.nano.warmstart import build, save, teach, weighted_loss
 from env.problems.lexicon import FIELDS, lexicon
@@ -75,11 +75,11 @@ def test_a_wired_model_learns_to_copy_within_a_few_steps():
 
 def test_heads_that_do_not_divide_the_width_are_refused():
     with pytest.raises(ValueError, match="multiple of heads"):
-        ModelSettings(hidden=128, heads=3)
+        NanoModelSettings(hidden=128, heads=3)
 
 
 def test_the_same_seed_teaches_the_same_model():
-    small = ModelSettings(hidden=64, layers=2, heads=2, mlp=64)
+    small = NanoModelSettings(hidden=64, layers=2, heads=2, mlp=64)
     settings = NanoSettings(model=small, steps=3, drill_steps=1, probe_pairs=20, batch_tokens=512)
     lessons = ReadingLessons(settings, 64)
     one, again = (teach(settings, lessons, lambda step, metrics: None) for _ in range(2))
@@ -96,7 +96,7 @@ def reader():
     fields = lexicon(64)
     answers = {n: "" if n in left_out(64) else f" {f} " for n, f in fields.items()}
     tokenizer = build_tokenizer(["".join(f" {f} " for f in FIELDS)] * 40, 600, list(fields))
-    return tokenizer, build_model(ModelSettings(), tokenizer, 0, answers), answers
+    return tokenizer, build_model(NanoModelSettings(), tokenizer, 0, answers), answers
 
 
 def test_a_wired_name_holds_its_answer(reader):

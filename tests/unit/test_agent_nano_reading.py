@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from agent.nano.examples import Example
 from agent.nano.plans import BEST, UNKNOWN, ReadingPlan, ReadingTalks, draw_plan
 from agent.nano.reading import ReadingLessons, _right
-from agent.nano.settings import ModelSettings, NanoSettings, ReadingMixture
+from agent.nano.settings import NanoModelSettings, NanoSettings, ReadingMixture
 from agent.nano.tokenizer import render
 from agent.nano.warmstart import Taught, build, teach
 from env.problems.fields import BENCHMARK
@@ -23,7 +23,7 @@ from env.problems.lexicon import FIELDS, lexicon, strangers, untaught
 pytestmark = pytest.mark.xdist_group("transformers")  # so that one process imports it
 
 SETTINGS = NanoSettings(
-    model=ModelSettings(hidden=64, layers=2, heads=2, mlp=64, vocab=720),
+    model=NanoModelSettings(hidden=64, layers=2, heads=2, mlp=64, vocab=720),
     steps=6,
     min_steps=4,
     drill_steps=2,

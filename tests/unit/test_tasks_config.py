@@ -323,3 +323,39 @@ def test_nonsense_numbers_are_refused(value: str) -> None:
 def test_more_processes_than_groups_are_refused():
     with pytest.raises(ConfigError, match=r"train: .*processes 3 exceeds problems_per_step 2"):
         config.resolve(overrides=["train.processes=3", "train.problems_per_step=2"])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (["model.source=Qwen/Qwen3-4B"], "warmstart.kind: nano is not Qwen/Qwen3-4B. Set none"),
+        (["model.quantisation=nf4"], "model.quantisation: nano has no 4-bit weights"),
+        (
+            [
+                *("model.source=Qwen/Qwen3-4B", "warmstart.kind=none"),
+                *("model.quantisation=nf4", "train.method=full"),
+            ],
+            "train.method: full cannot train 4-bit weights",
+        ),
+        (["model.quantisation=int8"], "model.quantisation: Input should be 'none' or 'nf4'"),
+        (["train.lora.targets=[]"], "train.lora.targets: List should have at least 1 item"),
+    ],
+)
+def test_a_base_that_does_not_fit_is_refused(overrides: list[str], told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config.resolve(overrides=overrides)
+    assert told in str(caught.value)
+
+
+def test_a_champion_may_be_quantised_to_train_on() -> None:
+    overrides = ["warmstart.kind=champion", "model.quantisation=nf4"]
+    assert config.resolve(overrides=overrides).model.quantisation == "nf4"
+
+
+def test_dvc_watches_the_base_models_folder_while_it_is_the_source(folder: Path) -> None:
+    (folder / "nano").mkdir()  # not the source that is called nano
+    assert (ROOT / derived()["model"]).is_file()
+    (folder / "mine").mkdir()
+    assert derived("model.source=mine", "warmstart.kind=none")["model"] == "mine"
+    on_hub = derived("model.source=Qwen/Qwen3-4B", "warmstart.kind=none")["model"]
+    assert (ROOT / on_hub).is_file()

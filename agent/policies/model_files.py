@@ -1,0 +1,86 @@
+"""Folders of saved models: their parts, number formats, and the errors of reading them.
+
+A base model is a folder in 16 bit, or in NF4 with its twin. The twin has the weights that the NF4
+layers multiply with, in the number format of their arithmetic. An adapter inside belongs to it.
+`base_model.py` writes these folders, `hf_policy.py` loads them, and `training/merge.py` merges
+adapters onto them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agent.errors import PolicyError
+
+if TYPE_CHECKING:
+    import torch
+
+TWIN = "twin"
+"""Folder of a 4-bit base that has its weights in 16 bit (32 if it was written on a CPU)."""
+ADAPTER = "adapter"
+"""Folder of a base that has an adapter of its own, for example of supervised training."""
+
+
+def this_device() -> str:
+    """The GPU of this process, else `cpu`."""
+    import torch
+
+    return f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() else "cpu"
+
+
+def compute_dtype(device: str) -> torch.dtype:
+    """Number format of arithmetic: float32 on a CPU, the 16 bits with hardware units on a GPU.
+
+    GPUs before compute capability 8.0, such as the T4, only emulate bfloat16.
+    """
+    import torch
+
+    if not device.startswith("cuda"):
+        return torch.float32
+    native = torch.cuda.is_bf16_supported(including_emulation=False)
+    return torch.bfloat16 if native else torch.float16
+
+
+def saved_dtype(config: Any, device: str) -> torch.dtype:
+    """Number format to load a saved model in, from its transformers config.
+
+    A 4-bit model keeps the one that it was quantised for, because its twin has no other. A model
+    saved in float32 keeps it too. Any other takes that of the device.
+    """
+    import torch
+
+    quantisation = getattr(config, "quantization_config", None) or {}
+    if name := quantisation.get("bnb_4bit_compute_dtype"):
+        return getattr(torch, str(name).removeprefix("torch."))
+    return torch.float32 if config.dtype == torch.float32 else compute_dtype(device)
+
+
+def keep_unpacked(model: Any) -> None:
+    """Keep 4-bit weights as they are stored.
+
+    On CPUs with AVX512-BF16, bitsandbytes 0.50 repacks them when a model is evaluated. Repacked
+    weights are rounded to bfloat16, and no gradient passes through them.
+    """
+    for module in model.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            module.support_avx512bf16_for_cpu = False
+
+
+@contextmanager
+def reading(path: str | Path, fix: str) -> Iterator[None]:
+    """Turn errors of loading a model into a `PolicyError` that ends with `fix`."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except (OSError, ValueError, SafetensorError) as error:
+        if "trust_remote_code" in str(error):
+            raise PolicyError(
+                f"{path}: the model needs Python code of its own (auto_map), which is never run. "
+                "Use a model that transformers supports."
+            ) from None
+        cause = next(iter(str(error).splitlines()), type(error).__name__)
+        raise PolicyError(f"{path}: no model can be loaded ({cause}). {fix}") from error

@@ -1,0 +1,81 @@
+"""Models of Unsloth, for our own trainer.
+
+Unsloth replaces parts of transformers and TRL when it is imported. The trainer must be imported
+first: it then subclasses TRL's own class, and its gradients stay the same. Of Unsloth, only the
+kernels and the loader are used, not its trainers, its merge or its vLLM.
+
+Its models cut sequences that are longer than `max_seq_length`, without a message.
+Source: Unsloth 2026.10.7.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agent.errors import PolicyError
+from agent.policies import model_files
+
+if TYPE_CHECKING:
+    from agent.settings import LoraSettings
+
+TRAINER = "agent.training.trainer"
+
+
+def load_with_unsloth(
+    folder: Path, lora: LoraSettings, *, max_seq_length: int, seed: int
+) -> tuple[Any, Any]:
+    """Load a base model with an adapter, its own or a new one, for training on a GPU.
+
+    Args:
+        folder: base model, in 16 bit or NF4.
+        lora: the adapter; one of the base's own must have the same rank and layers.
+        max_seq_length: most tokens of a conversation.
+        seed: of the new adapter's weights.
+
+    Raises:
+        PolicyError: Unsloth is not installed or finds no GPU, or was imported too early.
+    """
+    if TRAINER not in sys.modules:
+        raise PolicyError(f"Unsloth would replace TRL's trainer. Import {TRAINER} first.")
+    try:
+        from unsloth import FastLanguageModel
+    except ImportError:
+        raise PolicyError(
+            "Unsloth is not installed. Run: pip install --constraint constraints.txt '.[cuda]'"
+        ) from None
+    except NotImplementedError as error:  # it says this without a GPU
+        raise PolicyError(
+            f"Unsloth cannot be used here ({error}). Use a machine with a GPU."
+        ) from None
+    from peft import load_peft_weights, set_peft_model_state_dict
+    from transformers import AutoConfig
+
+    device = model_files.this_device()
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    model, tokenizer = FastLanguageModel.from_pretrained(
+        model_name=str(folder),
+        max_seq_length=max_seq_length,
+        dtype=model_files.saved_dtype(config, device),
+        load_in_4bit=getattr(config, "quantization_config", None) is not None,
+        device_map={"": device},
+        use_gradient_checkpointing="unsloth",
+        fast_inference=False,
+        random_state=seed,
+        trust_remote_code=False,
+    )
+    model = FastLanguageModel.get_peft_model(
+        model,
+        r=lora.r,
+        target_modules=lora.targets,
+        lora_alpha=lora.alpha,
+        lora_dropout=0.0,
+        bias="none",
+        use_gradient_checkpointing="unsloth",
+        random_state=seed,
+        max_seq_length=max_seq_length,
+    )
+    if (own := folder / model_files.ADAPTER).is_dir():
+        set_peft_model_state_dict(model, load_peft_weights(str(own), device=device))
+    return model, tokenizer

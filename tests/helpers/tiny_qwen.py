@@ -1,0 +1,177 @@
+"""A Qwen3 of 0.4 million random weights with its tokenizer and chat template, made here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from agent.rollouts.trajectory import FrameRecord, Trajectory
+from agent.settings import ModelSettings, TrainSettings
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
+
+ROOT = Path(__file__).parents[2]
+VOCAB = 600
+PROJECTIONS = TrainSettings().lora.targets
+SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+PLAIN = ["<think>", "</think>", "<tool_call>", "</tool_call>"]
+
+
+@cache
+def tokenizer() -> PreTrainedTokenizerFast:
+    """Byte pairs of docs/, Qwen's special tokens, and the template of Qwen3-Instruct-2507."""
+    import trl
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCAB - len(PLAIN),
+        special_tokens=SPECIAL,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    texts = [path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))]
+    made.train_from_iterator(texts, trainer)
+    whole = PreTrainedTokenizerFast(
+        tokenizer_object=made, eos_token="<|im_end|>", pad_token="<|endoftext|>"
+    )
+    whole.add_tokens([AddedToken(text, special=False, normalized=False) for text in PLAIN])
+    whole.add_special_tokens({"additional_special_tokens": SPECIAL[1:]})
+    templates = Path(trl.__file__).parent / "chat_templates"
+    whole.chat_template = (templates / "qwen3_instruct_2507.jinja").read_text()
+    return whole
+
+
+def qwen(seed: int = 0, layers: int = 2, dtype: torch.dtype = torch.float32) -> Qwen3ForCausalLM:
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    torch.manual_seed(seed)
+    config = Qwen3Config(
+        vocab_size=VOCAB,
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=2048,
+        tie_word_embeddings=True,
+        eos_token_id=2,
+        pad_token_id=0,
+        bos_token_id=None,
+        initializer_range=0.05,
+    )
+    return Qwen3ForCausalLM(config).to(dtype)
+
+
+def save_qwen(folder: Path, dtype: torch.dtype = torch.bfloat16) -> Path:
+    """Write the model as it would be on the Hub: 16 bit, with its tokenizer."""
+    qwen(dtype=dtype).save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
+    return folder
+
+
+def write_base(
+    monkeypatch: Any, source: Path, out: Path, dtype: torch.dtype, quantisation: str = "nf4"
+) -> Path:
+    """Write a base as on a device that computes in `dtype`."""
+    from agent.policies import base_model, model_files
+
+    with monkeypatch.context() as patched:
+        patched.setattr(model_files, "compute_dtype", lambda device: dtype)
+        settings = ModelSettings.model_validate(
+            {"source": str(source), "quantisation": quantisation}
+        )
+        base_model.prepare_base(settings, out)
+    return out
+
+
+def write_adapter(base: Path, out: Path, scale: float = 0.02, seed: int = 1) -> Path:
+    """Write an adapter whose updates are as large as after training."""
+    from peft import LoraConfig, get_peft_model
+
+    from agent.policies.hf_policy import load_model
+
+    torch.manual_seed(seed)
+    config = LoraConfig(r=16, lora_alpha=16, target_modules=PROJECTIONS, task_type="CAUSAL_LM")
+    model = get_peft_model(load_model(base)[0], config)
+    for name, weight in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(weight, std=scale)
+    model.save_pretrained(out)
+    return out
+
+
+def play_qwen(model: Any, step: int) -> list[list[Trajectory]]:
+    """Two groups of four trees of random tokens, with the model's log-probabilities."""
+    from helpers.tiny_trees import note_logprobs, random_turn
+
+    groups = []
+    for problem in range(2):
+        group = []
+        for sample in range(4):
+            rng = np.random.default_rng([step, problem, sample])
+            first = random_turn(rng, [20, 30, problem + 40], 5)
+            frames = {
+                0: FrameRecord(0, None, 0, "rlm", [first, random_turn(rng, [50, 60], 4)], "final")
+            }
+            for child in range(1, 1 + sample % 3):
+                only = random_turn(rng, [80] * (2 + 3 * child), 2 + child)
+                frames[child] = FrameRecord(child, 0, 1, "rlm", [only], "final")
+            reward = float(rng.random())
+            group.append(Trajectory(f"p{problem}", "easy", frames=frames, reward=reward))
+        groups.append(group)
+    note_logprobs(model, [tree for group in groups for tree in group])
+    return groups
+
+
+def qwen_trainer(folder: Path, model: Any, log: Any = None, play: Any = play_qwen, **changes: Any):
+    """A trainer of three steps."""
+    from agent.training.trainer import TreeGRPOTrainer
+
+    settings = {
+        "steps": 3,
+        "problems_per_step": 2,
+        "group_size": 4,
+        "learning_rate": 1e-3,
+        "warmup_steps": 0,
+        "min_group_std": 0.0,
+        "micro_batch_tokens": 60,
+        "save_every": 2,
+    }
+    steps: list[Any] = [] if log is None else log
+    return TreeGRPOTrainer(
+        model,
+        tokenizer(),
+        TrainSettings.model_validate(settings | changes),
+        output_dir=folder,
+        rollout=play,
+        on_step=lambda step, logs: steps.append((step, logs)),
+        state=lambda: {"fingerprint": {"a": 1}},
+    )
+
+
+def gradients(trainer: Any) -> dict[str, torch.Tensor]:
+    """Gradients of the first update."""
+    trainer.live_model.zero_grad()
+    trainer.training_step(trainer.live_model, [0])
+    return {
+        name: weight.grad.clone()
+        for name, weight in trainer.live_model.named_parameters()
+        if weight.grad is not None
+    }
+
+
+def flat(tensors: dict[str, torch.Tensor] | Sequence[torch.Tensor]) -> torch.Tensor:
+    """One vector of all values."""
+    values = tensors.values() if isinstance(tensors, dict) else tensors
+    return torch.cat([tensor.flatten().float() for tensor in values])

@@ -1,0 +1,321 @@
+"""Base models: fetched from a small Hub or a folder, stored in 16 bit or NF4 with the twin."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from helpers import hub_server
+from helpers.recorder import Recorder
+from helpers.tiny_qwen import PROJECTIONS, qwen, save_qwen, write_adapter, write_base
+from safetensors.torch import load_file
+
+from agent.errors import PolicyError
+from agent.policies import base_model, model_files
+from agent.policies.base_model import prepare_base
+from agent.policies.hf_policy import load_model
+from agent.settings import ModelSettings
+from tasks import warmstart
+from tasks.config import resolve
+from tasks.errors import StageError
+from tasks.registry import warm_start
+
+pytestmark = pytest.mark.xdist_group("transformers")  # so that one process imports it
+
+IDS = torch.arange(20, 60)[None]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model in bfloat16, as on the Hub; read only."""
+    return save_qwen(tmp_path_factory.mktemp("source"))
+
+
+@pytest.fixture(scope="module")
+def nf4(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A 4-bit base, as a CPU writes it; read only."""
+    out = tmp_path_factory.mktemp("nf4") / "base"
+    prepare_base(ModelSettings(source=str(source), quantisation="nf4"), out)
+    return out
+
+
+def multiplied(layer: torch.nn.Module, dtype: torch.dtype) -> torch.Tensor:
+    """The weights that a layer multiplies with, read off from its products with unit vectors."""
+    with torch.no_grad():
+        return layer(torch.eye(layer.in_features, dtype=dtype)).T  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_the_twin_has_bit_for_bit_the_weights_that_4_bit_layers_multiply_with(
+    monkeypatch: pytest.MonkeyPatch, source: Path, tmp_path: Path, dtype: torch.dtype
+) -> None:
+    base = write_base(monkeypatch, source, tmp_path / "base", dtype)
+    model, tokenizer = load_model(base)
+    twin, _ = load_model(base / model_files.TWIN, dtype=dtype)
+    stored = load_file(base / "twin/model.safetensors")
+    assert {tensor.dtype for tensor in stored.values()} == {dtype}
+    layers = {name: layer for name, layer in model.named_modules() if hasattr(layer, "quant_state")}
+    assert {name.rpartition(".")[2] for name in layers} == set(PROJECTIONS)
+    assert len(layers) == 14
+    for name, layer in layers.items():
+        weights = multiplied(layer, dtype)
+        assert torch.equal(weights, stored[f"{name}.weight"]), name
+        assert torch.equal(weights, multiplied(twin.get_submodule(name), dtype)), name
+    with torch.no_grad():
+        assert torch.equal(model(IDS).logits, twin(IDS).logits)
+        whole = qwen(dtype=dtype)(IDS).logits  # control: 4 bits do change the model
+        assert (model(IDS).logits - whole).norm() / whole.norm() > 0.05
+    assert tokenizer.chat_template
+
+
+def test_a_base_of_16_bit_keeps_its_weights_and_has_no_twin(source: Path, tmp_path: Path) -> None:
+    found = prepare_base(ModelSettings(source=str(source)), tmp_path / "base")
+    assert (found.commit, found.parameters) == (None, qwen().num_parameters())
+    weights = load_file(tmp_path / "base/model.safetensors")
+    for name, weight in load_file(source / "model.safetensors").items():
+        assert torch.equal(weights[name], weight), name
+    assert not (tmp_path / "base/twin").exists()
+    model, _ = load_model(tmp_path / "base")
+    assert model.dtype == torch.float32  # a CPU computes in it
+
+
+def test_a_base_of_32_bit_is_rounded_to_16(tmp_path: Path) -> None:
+    save_qwen(tmp_path / "source", torch.float32)
+    prepare_base(ModelSettings(source=str(tmp_path / "source")), tmp_path / "base")
+    weights = load_file(tmp_path / "base/model.safetensors")
+    assert {weight.dtype for weight in weights.values()} == {torch.float16}
+
+
+def test_large_weights_are_written_in_several_files(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base_model, "SHARD", "300KB")
+    prepare_base(ModelSettings(source=str(source), quantisation="nf4"), tmp_path / "base")
+    assert len(list((tmp_path / "base/twin").glob("model-*.safetensors"))) > 2
+    model, twin = (load_model(folder)[0] for folder in (tmp_path / "base", tmp_path / "base/twin"))
+    with torch.no_grad():
+        assert torch.equal(model(IDS).logits, twin(IDS).logits)
+
+
+def test_an_adapter_in_the_base_is_part_of_it(nf4: Path, tmp_path: Path) -> None:
+    shutil.copytree(nf4, tmp_path / "base")
+    with torch.no_grad():
+        plain = load_model(nf4)[0](IDS).logits
+        own = write_adapter(nf4, tmp_path / "base/adapter")
+        model, _ = load_model(tmp_path / "base")
+        with_own = model(IDS).logits
+        assert (with_own - plain).norm() / plain.norm() > 0.05
+        with model.disable_adapter():
+            assert torch.equal(model(IDS).logits, plain)
+        other = write_adapter(nf4, tmp_path / "other", seed=2)
+        replaced = load_model(tmp_path / "base", adapter=other)[0](IDS).logits
+        assert torch.equal(replaced, load_model(nf4, adapter=other)[0](IDS).logits)
+    assert own.is_dir()
+
+
+def test_gradients_pass_through_4_bit_layers_that_were_evaluated(nf4: Path) -> None:
+    from bitsandbytes.functional import has_avx512bf16
+
+    def gradient(repack: bool) -> torch.Tensor:
+        model, _ = load_model(nf4)
+        layers = [layer for layer in model.modules() if hasattr(layer, "quant_state")]
+        assert not any(layer.support_avx512bf16_for_cpu for layer in layers)
+        for layer in layers:
+            layer.support_avx512bf16_for_cpu = repack and has_avx512bf16()
+        embedding = model.get_input_embeddings().requires_grad_(True)
+        with torch.no_grad():
+            model.eval()(IDS)
+        model.train()(IDS, labels=IDS).loss.backward()
+        found: torch.Tensor = embedding.weight.grad
+        return found
+
+    kept = gradient(repack=False)
+    assert float(kept.norm()) > 0.1
+    if has_avx512bf16():  # control: weights that were repacked lose most of it
+        lost = gradient(repack=True)
+        assert float((lost - kept).norm() / kept.norm()) > 0.1
+
+
+@pytest.mark.parametrize(
+    ("native", "dtype"), [(True, torch.bfloat16), (False, torch.float16), (None, torch.float32)]
+)
+def test_the_number_format_follows_the_device(
+    monkeypatch: pytest.MonkeyPatch, native: bool | None, dtype: torch.dtype
+) -> None:
+    def supported(including_emulation: bool = True) -> bool:
+        return bool(native) or including_emulation
+
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", supported)
+    device = "cpu" if native is None else "cuda:0"
+    assert model_files.compute_dtype(device) == dtype
+    for saved in (torch.float16, torch.bfloat16):
+        assert model_files.saved_dtype(SimpleNamespace(dtype=saved), device) == dtype
+    nano = SimpleNamespace(dtype=torch.float32)
+    assert model_files.saved_dtype(nano, device) == torch.float32
+    four_bit = {"bnb_4bit_compute_dtype": "float16"}
+    config = SimpleNamespace(dtype=torch.bfloat16, quantization_config=four_bit)
+    assert model_files.saved_dtype(config, device) == torch.float16
+
+
+def changed(source: Path, out: Path, change: Callable[[Path], object]) -> ModelSettings:
+    shutil.copytree(source, out)
+    change(out)
+    return ModelSettings(source=str(out))
+
+
+def edit_config(folder: Path, **values: object) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (
+            lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"),
+            r"no model\.safetensors was found \(it has pickled weights \(pytorch_model\.bin\)\)",
+        ),
+        (lambda f: (f / "model.safetensors").unlink(), r"\(it has no weights\)\. Only safetensors"),
+        (lambda f: (f / "config.json").unlink(), r"config\.json is missing"),
+        (
+            lambda f: edit_config(f, quantization_config={"quant_method": "gptq"}),
+            r"quantised already\. Set model\.source to the 16-bit model",
+        ),
+        (lambda f: edit_config(f, model_type="own"), r"no model can be loaded \(.*Set model\.sour"),
+        (
+            lambda f: edit_config(
+                f, model_type="own", auto_map={"AutoConfig": "own.C", "AutoModelForCausalLM": "own"}
+            ),
+            r"needs Python code of its own",
+        ),
+        (lambda f: (f / "model.safetensors").write_bytes(b"{}" * 9), r"not a file of safetensors"),
+        (
+            lambda f: os.truncate(f / "model.safetensors", 100_000),
+            r"no model can be loaded \(.*Set model\.source",
+        ),
+    ],
+)
+def test_a_folder_that_cannot_be_a_base_is_refused(
+    source: Path, tmp_path: Path, change: Callable[[Path], object], told: str
+) -> None:
+    settings = changed(source, tmp_path / "changed", change)
+    with pytest.raises(PolicyError, match=told):
+        prepare_base(settings, tmp_path / "base")
+    assert not (tmp_path / "base").exists()
+
+
+@pytest.fixture
+def hub(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[hub_server.Hub]:
+    """A Hub with models, and an empty cache of its client."""
+    files = {path.name: path.read_bytes() for path in source.iterdir()}
+    files |= {"own.py": b"raise SystemExit", "onnx/model.onnx": b"", "pytorch_model.bin": b"pickle"}
+    pickled = {name: data for name, data in files.items() if not name.endswith("safetensors")}
+    models = {"org/good": files, "org/gated": files, "org/pickled": pickled}
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    with hub_server.serve(models) as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        yield server
+
+
+def fetched(hub: hub_server.Hub) -> set[str]:
+    """Files whose content was asked for."""
+    return {
+        path.rpartition("/")[2] for how, path, _ in hub.asked if how == "GET" and "/res" in path
+    }
+
+
+def test_a_model_of_the_hub_becomes_the_base(
+    hub: hub_server.Hub, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warmstart, "BASE", tmp_path / "models/base")
+    overrides = ["model.source=org/good", "model.quantisation=nf4", "warmstart.kind=none"]
+    run = Recorder()
+    base = warmstart.run(resolve(overrides=[*overrides, "env.prompt_style=full"]), run)
+    with torch.no_grad():
+        twin, _ = load_model(base / "twin")
+        assert torch.equal(load_model(base)[0](IDS).logits, twin(IDS).logits)
+    origin = f"org/good@{hub_server.SHA}"
+    assert run.tags["base"] == warm_start.origin(base) == origin
+    assert "model.safetensors" in fetched(hub)
+    assert not fetched(hub) & {"own.py", "model.onnx", "pytorch_model.bin"}
+    assert len(list(base.parent.iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"source": "org/gated"}, r"gated\. Accept its terms.*HF_TOKEN .*\(it is not set\)"),
+        ({"source": "org/missing"}, r"neither a folder nor a model on the Hub"),
+        ({"source": "not a name"}, r"neither a folder nor a model on the Hub"),
+        ({"source": "org/good", "revision": "v9"}, r"revision v9 does not exist"),
+        ({"source": "org/pickled"}, r"it has pickled weights \(pytorch_model\.bin\)"),
+        ({"source": "./org/good"}, r"org/good: no such folder\. Correct model\.source"),
+    ],
+)
+def test_a_model_that_the_hub_does_not_give_is_refused(
+    hub: hub_server.Hub, tmp_path: Path, settings: dict[str, str], told: str
+) -> None:
+    with pytest.raises(PolicyError, match=told):
+        prepare_base(ModelSettings.model_validate(settings), tmp_path / "base")
+    assert fetched(hub) == set()
+
+
+def test_a_token_opens_a_gated_model(
+    hub: hub_server.Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", hub_server.TOKEN)
+    prepare_base(ModelSettings(source="org/gated"), tmp_path / "base")
+    assert load_model(tmp_path / "base")
+
+
+def test_a_hub_that_is_down_is_said_to_be_so(
+    hub: hub_server.Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(PolicyError, match=r"the Hub at http://127\.0\.0\.1:9 did not answer"):
+        prepare_base(ModelSettings(source="org/good"), tmp_path / "base")
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({}, r"\(GB: download 0\.0, base 0\.0, merged model 0\.0\)"),
+        (
+            {"quantisation": "nf4"},
+            r"\(GB: download 0\.0, base 0\.0, twin 0\.0, merged model 0\.0\)",
+        ),
+    ],
+)
+def test_too_little_space_is_said_before_anything_is_fetched(
+    hub: hub_server.Hub,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: dict[str, str],
+    told: str,
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
+    monkeypatch.setattr(warmstart, "BASE", tmp_path / "models/base")
+    overrides = ["model.source=org/good", "warmstart.kind=none"]
+    overrides += [f"model.{name}={value}" for name, value in settings.items()]
+    with pytest.raises(StageError, match=told):
+        warmstart.run(resolve(overrides=overrides), Recorder())
+    assert fetched(hub) == set()
+
+
+def test_the_space_of_a_large_model_is_counted_by_part() -> None:
+    source = base_model.SourceModel("org/large", {"model.safetensors": 8 * 10**9}, 4 * 10**9, "abc")
+    usage = SimpleNamespace(free=0)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(shutil, "disk_usage", lambda path: usage)
+        settings = ModelSettings(source="org/large", quantisation="nf4")
+        with pytest.raises(PolicyError, match=r"27\.0 GB are needed .*8\.0, base 3\.0, twin 8\.0"):
+            base_model.require_space(source, settings, torch.float16, Path())
+        usage.free = 28 * 10**9
+        base_model.require_space(source, settings, torch.float16, Path())

@@ -1,0 +1,324 @@
+"""The trainer on 4-bit and 16-bit bases: number formats of weights, gradients and references."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.tiny_qwen import (
+    PROJECTIONS,
+    flat,
+    gradients,
+    play_qwen,
+    qwen,
+    qwen_trainer,
+    save_qwen,
+    write_adapter,
+    write_base,
+)
+from helpers.tiny_trees import make_trainer, tiny_model
+
+from agent.errors import PolicyError
+from agent.policies.hf_policy import load_model
+from agent.settings import TrainSettings
+from agent.training import checkpoints, trained_weights
+
+pytestmark = [
+    pytest.mark.usefixtures("trainer_imported"),
+    pytest.mark.xdist_group("transformers"),  # so that one process imports it
+]
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def nf4(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A 4-bit base that computes in float32; read only."""
+    folder = tmp_path_factory.mktemp("nf4")
+    with pytest.MonkeyPatch.context() as patched:
+        source = save_qwen(folder / "source")
+        return write_base(patched, source, folder / "base", torch.float32)
+
+
+@pytest.fixture(scope="module")
+def taught(nf4: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A 4-bit base with an adapter of its own; read only."""
+    base = Path(shutil.copytree(nf4, tmp_path_factory.mktemp("taught") / "base"))
+    write_adapter(base, base / "adapter")
+    return base
+
+
+def trained(trainer: Any) -> dict[str, torch.Tensor]:
+    return trained_weights.copies(trainer.live_model)
+
+
+def cosine(one: torch.Tensor, other: torch.Tensor) -> float:
+    return float(torch.nn.functional.cosine_similarity(one.double(), other.double(), dim=0))
+
+
+def unchanged_share(base: Path, folder: Path) -> float:
+    """Largest share of values of a `lora_A` that three steps at 1e-5 leave as they were."""
+    model, _ = load_model(base)
+    trainer = qwen_trainer(folder, model, learning_rate=1e-5, max_step_kl=1e9)
+    before = trained(trainer)
+    trainer.resume(None)
+    after = trained(trainer)
+    return max(
+        float((before[name] == after[name]).float().mean()) for name in after if "lora_A" in name
+    )
+
+
+def test_adapters_of_a_4_bit_base_are_float32_and_move_at_a_small_learning_rate(
+    nf4: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = qwen_trainer(tmp_path / "first", load_model(nf4)[0])
+    weights = trained(trainer)
+    assert {weight.dtype for weight in weights.values()} == {torch.float32}
+    assert {name.split(".")[-4] for name in weights} == set(PROJECTIONS)
+    assert unchanged_share(nf4, tmp_path / "float32") <= 0.01
+    monkeypatch.setattr(trained_weights, "restore_float32", lambda model, kept: None)
+    assert unchanged_share(nf4, tmp_path / "bfloat16") > 0.9  # control: as TRL leaves them
+
+
+def test_gradients_of_a_4_bit_base_do_not_depend_on_checkpointing(
+    nf4: Path, tmp_path: Path
+) -> None:
+    plain, recomputed = (
+        gradients(qwen_trainer(tmp_path / str(on), load_model(nf4)[0], gradient_checkpointing=on))
+        for on in (False, True)
+    )
+    assert float(flat(plain).norm()) > 1e-3
+    for name, gradient in plain.items():
+        torch.testing.assert_close(recomputed[name], gradient, rtol=1e-4, atol=1e-7)
+
+
+def test_a_model_that_recomputes_activations_keeps_its_own_way(nf4: Path, tmp_path: Path) -> None:
+    model, _ = load_model(nf4)
+    model.gradient_checkpointing_enable()
+    trainer = qwen_trainer(tmp_path, model, gradient_checkpointing=True)
+    assert trainer.args.gradient_checkpointing is False
+    assert trainer.live_model.is_gradient_checkpointing
+
+
+def test_the_default_targets_are_all_linear_layers_of_nano(tmp_path: Path) -> None:
+    from peft import LoraConfig, get_peft_model
+
+    torch.manual_seed(0)
+    config = LoraConfig(task_type="CAUSAL_LM", r=16, lora_alpha=16, target_modules="all-linear")
+    expected = get_peft_model(tiny_model(), config).state_dict()
+    torch.manual_seed(0)
+    adapter = trained_weights.new_adapter(tiny_model(), TrainSettings())
+    found = get_peft_model(tiny_model(), adapter).state_dict()
+    assert list(found) == list(expected)
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def half_precision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, scale: bool = True
+) -> torch.Tensor:
+    """Gradient of a step whose loss is divided by 30,000 tokens."""
+    from agent.training import trainer as module
+
+    def make_rows(*arguments: Any) -> Any:
+        return dataclasses.replace(rows_of(*arguments), normaliser=3e4)
+
+    with monkeypatch.context() as patched:
+        rows_of = module.make_rows
+        patched.setattr(module, "make_rows", make_rows)
+        if not scale:
+            patched.setattr(module, "needs_scale", lambda model: False)
+        torch.manual_seed(0)
+        folder, model = tmp_path / f"{dtype}{scale}", qwen(layers=4, dtype=dtype)
+        made = qwen_trainer(folder, model, play=of_float32, scale_rewards="none")
+        generator = torch.Generator().manual_seed(1)
+        for name, weight in made.live_model.named_parameters():
+            if "lora_B" in name:
+                weight.data.normal_(std=0.02, generator=generator)
+        made._check_logprobs = lambda step: None
+        return flat(gradients(made))
+
+
+def of_float32(model: Any, step: int) -> Any:
+    """The same trees for every number format, with advantages of about 0.05."""
+    groups = play_qwen(qwen(layers=4), step)
+    for tree in (tree for group in groups for tree in group):
+        tree.reward *= 0.2
+    return groups
+
+
+def test_gradients_of_a_float16_model_are_those_of_float32_with_the_scale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exact = half_precision(tmp_path, monkeypatch, torch.float32)
+    scaled = half_precision(tmp_path, monkeypatch, torch.float16)
+    bare = half_precision(tmp_path, monkeypatch, torch.float16, scale=False)
+    assert cosine(scaled, exact) > 0.999
+    assert float(scaled.norm() / exact.norm()) == pytest.approx(1, abs=0.01)
+    assert cosine(bare, exact) < 0.9  # control
+
+
+def test_the_scale_changes_no_bit_of_a_float32_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from agent.training import trainer as module
+
+    plain = gradients(make_trainer(tmp_path / "plain"))
+    monkeypatch.setattr(module, "needs_scale", lambda model: True)
+    monkeypatch.setattr(module, "first_scale", lambda normaliser: 2.0**14)
+    scaled = gradients(make_trainer(tmp_path / "scaled"))
+    assert all(torch.equal(scaled[name], gradient) for name, gradient in plain.items())
+
+
+def test_the_adapter_of_a_base_is_trained_on_with_its_values(taught: Path, tmp_path: Path) -> None:
+    model, _ = load_model(taught)
+    before = {n: w.detach().clone() for n, w in model.named_parameters() if "lora" in n}
+    trainer = qwen_trainer(tmp_path, model)
+    weights = trained(trainer)
+    assert before.keys() == weights.keys()
+    assert all(torch.equal(weights[name], value) for name, value in before.items())
+    assert any((v != v.to(torch.bfloat16)).any() for v in before.values())  # TRL would round these
+    trainer.resume(None)
+    assert any(not torch.equal(trained(trainer)[name], value) for name, value in before.items())
+
+
+def test_the_reference_of_a_base_with_an_adapter_has_the_adapter(
+    taught: Path, tmp_path: Path
+) -> None:
+    trainer = qwen_trainer(tmp_path, load_model(taught)[0], kl_beta=0.1)
+    model = trainer.live_model
+    trainer.training_step(model, [0])
+    assert trainer._metrics["train"]["kl"] == [0.0] * len(trainer._batches)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "lora_B" in name:
+                weight += 0.05 * torch.randn(weight.shape)
+    (batch, *_) = trainer._batches
+    mask = batch["env_mask"]
+    moved = trainer._logps_of(model, batch)[mask]
+    with model.disable_adapter():
+        off = trainer._logps_of(model, batch)[mask]
+    with trained_weights.replaced(model, trainer._reference):
+        again = trainer._logps_of(model, batch)[mask]
+    reference = batch["ref_per_token_logps"][mask]
+    assert torch.equal(again, reference)
+    assert float((moved - reference).abs().mean()) > 0.01
+    assert float((off - reference).abs().mean()) > 0.01
+
+
+def test_a_resumed_run_on_a_4_bit_base_equals_an_uninterrupted_one(
+    taught: Path, tmp_path: Path
+) -> None:
+    def killed(model: Any, step: int) -> Any:
+        if step == 3:
+            raise KeyboardInterrupt
+        return play_qwen(model, step)
+
+    options = {"kl_beta": 0.1}
+    whole = qwen_trainer(tmp_path / "whole", load_model(taught)[0], **options)
+    whole.resume(None)
+    cut = qwen_trainer(tmp_path / "cut", load_model(taught)[0], play=killed, **options)
+    with pytest.raises(KeyboardInterrupt):
+        cut.resume(None)
+    start = checkpoints.choose(tmp_path / "cut", {"a": 1})
+    assert start.checkpoint is not None
+    resumed = qwen_trainer(tmp_path / "cut", load_model(taught)[0], **options)
+    resumed.resume(start.checkpoint)
+    for name, value in trained(whole).items():
+        assert torch.equal(trained(resumed)[name], value), name
+
+
+def test_all_weights_of_a_base_with_an_adapter_are_not_trained(
+    taught: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(PolicyError, match=r"has an adapter.*Set lora"):
+        qwen_trainer(tmp_path, load_model(taught)[0], method="full")
+
+
+def test_trls_kernel_gives_the_log_probabilities_of_plain_torch(tmp_path: Path) -> None:
+    pytest.importorskip("triton", reason="needs: pip install triton==3.7.1")
+    script = textwrap.dedent(
+        """
+        import json, sys
+        from pathlib import Path
+        import torch
+        from helpers.tiny_qwen import flat, gradients, qwen, qwen_trainer
+        from agent.training import token_logprobs
+
+        torch.set_num_threads(1)
+        found = []
+        for fused in (False, True):
+            token_logprobs.fused = lambda ids, fused=fused: fused
+            trainer = qwen_trainer(Path(sys.argv[1]) / str(fused), qwen(), method="full")
+            gradient = flat(gradients(trainer))
+            logps = flat([b["old_per_token_logps"][b["env_mask"]] for b in trainer._batches])
+            found.append((logps, gradient, trainer._metrics["train"]["entropy"]))
+        (plain, exact, entropy), (fused, gradient, other) = found
+        print(json.dumps({
+            "logps": float((plain - fused).abs().max()),
+            "gradient": float((exact - gradient).abs().max() / exact.abs().max()),
+            "entropy": max(abs(a - b) for a, b in zip(entropy, other)),
+            "tokens": len(plain), "spread": float(plain.std()),
+        }))
+        """
+    )
+    # A cold Python: Triton reads the variable when its kernels are imported.
+    done = run_python(sys.executable, ["-c", script, str(tmp_path)], ROOT, TRITON_INTERPRET="1")
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["logps"] < 1e-5
+    assert found["gradient"] < 1e-4
+    assert found["entropy"] < 1e-4
+    assert found["tokens"] > 50
+    assert found["spread"] > 0.01
+
+
+def run_python(
+    python: str, arguments: list[str], folder: Path, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    return subprocess.run(
+        [python, *arguments],
+        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **environment},
+        capture_output=True,
+        text=True,
+        cwd=folder,
+    )
+
+
+UNSLOTH = """
+import trl.trainer.grpo_trainer as module
+
+class UnslothGRPOTrainer(module.GRPOTrainer):
+    pass
+
+module.GRPOTrainer = UnslothGRPOTrainer
+"""
+"""A stand-in that does to TRL what Unsloth does when it is imported."""
+
+
+def test_unsloth_before_the_trainer_is_refused_and_after_it_changes_nothing(
+    tmp_path: Path, warm: str
+) -> None:
+    (tmp_path / "unsloth.py").write_text(UNSLOTH)
+    (tmp_path / "early.py").write_text("import unsloth\nimport agent.training.trainer\n")
+    early = run_python(warm, ["-m", "early"], tmp_path)
+    assert early.returncode == 1
+    assert (
+        "ImportError: TRL's GRPOTrainer was replaced by unsloth.UnslothGRPOTrainer" in early.stderr
+    )
+    assert "Import agent.training.trainer first, and then unsloth." in early.stderr
+    (tmp_path / "late.py").write_text(
+        "from agent.training.trainer import TreeGRPOTrainer\nimport unsloth\n"
+        "print([base.__name__ for base in TreeGRPOTrainer.__mro__[:2]])\n"
+    )
+    late = run_python(warm, ["-m", "late"], tmp_path)
+    assert late.stdout.splitlines()[-1:] == ["['TreeGRPOTrainer', 'GRPOTrainer']"], late.stderr

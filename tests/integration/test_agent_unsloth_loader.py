@@ -1,0 +1,127 @@
+"""The loader of Unsloth: its arguments, the order of imports, what it says where it cannot run."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import shutil
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from helpers.tiny_qwen import save_qwen, write_adapter, write_base
+
+from agent.errors import PolicyError
+from agent.policies.hf_policy import load_model
+from agent.policies.unsloth_loader import TRAINER, load_with_unsloth
+from agent.settings import LoraSettings
+
+pytestmark = pytest.mark.xdist_group("transformers")  # so that one process imports it
+
+SIGNATURES = json.loads((Path(__file__).parents[1] / "data/unsloth_signatures.json").read_text())
+Calls = dict[str, dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A 4-bit base that computes in float16; read only."""
+    folder = tmp_path_factory.mktemp("base")
+    with pytest.MonkeyPatch.context() as patched:
+        source = save_qwen(folder / "source")
+        return write_base(patched, source, folder / "base", torch.float16)
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
+    """Arguments of the calls of a stand-in for Unsloth that loads with transformers and PEFT."""
+    found: Calls = {}
+
+    class FastLanguageModel:
+        @staticmethod
+        def from_pretrained(**named: Any) -> tuple[Any, Any]:
+            found["from_pretrained"] = named
+            return load_model(Path(named["model_name"]))
+
+        @staticmethod
+        def get_peft_model(model: Any, **named: Any) -> Any:
+            from peft import LoraConfig, get_peft_model
+
+            found["get_peft_model"] = named
+            names = ("r", "target_modules", "lora_alpha", "lora_dropout", "bias")
+            kept = {name: named[name] for name in names}
+            return get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **kept))
+
+    stand_in = ModuleType("unsloth")
+    stand_in.FastLanguageModel = FastLanguageModel  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "unsloth", stand_in)
+    monkeypatch.setitem(sys.modules, TRAINER, ModuleType(TRAINER))
+    return found
+
+
+def load(base: Path) -> tuple[Any, Any]:
+    return load_with_unsloth(base, LoraSettings(), max_seq_length=2048, seed=7)
+
+
+def test_every_argument_is_one_of_unsloths(base: Path, calls: Calls) -> None:
+    load(base)
+    assert calls.keys() == SIGNATURES.keys() - {"version"}
+    for function, named in calls.items():
+        assert named.keys() <= set(SIGNATURES[function]), function
+
+
+def test_a_4_bit_base_is_loaded_with_a_new_adapter(base: Path, calls: Calls) -> None:
+    model, _ = load(base)
+    loaded, adapted = calls["from_pretrained"], calls["get_peft_model"]
+    assert loaded["load_in_4bit"] is True
+    assert loaded["dtype"] == torch.float16
+    assert (loaded["max_seq_length"], loaded["fast_inference"]) == (2048, False)
+    assert (adapted["r"], adapted["lora_alpha"], adapted["lora_dropout"]) == (16, 16, 0.0)
+    assert (len(adapted["target_modules"]), adapted["random_state"]) == (7, 7)
+    assert all(weight.requires_grad == ("lora" in n) for n, weight in model.named_parameters())
+
+
+def test_the_adapter_of_a_base_is_loaded_into_it(
+    base: Path, calls: Calls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = Path(shutil.copytree(base, tmp_path / "base"))
+    write_adapter(own, own / "adapter")
+    expected, _ = load_model(own)
+    stand_in: Any = sys.modules["unsloth"]
+    monkeypatch.setattr(  # Unsloth loads the base alone
+        stand_in.FastLanguageModel, "from_pretrained", lambda **named: load_model(base)
+    )
+    found = dict(load(own)[0].named_parameters())
+    adapters = [(n, weight) for n, weight in expected.named_parameters() if "lora" in n]
+    assert len(adapters) == 28
+    assert all(torch.equal(found[name], weight) for name, weight in adapters)
+
+
+def test_unsloth_before_the_trainer_is_refused(
+    base: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, TRAINER)
+    with pytest.raises(PolicyError, match=r"Import agent\.training\.trainer first"):
+        load(base)
+    assert calls == {}
+
+
+def test_a_missing_unsloth_names_the_command(
+    base: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "unsloth", None)
+    with pytest.raises(PolicyError, match=r"pip install --constraint constraints\.txt"):
+        load(base)
+
+
+@pytest.mark.nightly
+def test_the_recorded_parameters_are_those_of_the_installed_unsloth() -> None:
+    try:
+        import unsloth
+    except (ImportError, NotImplementedError):
+        pytest.skip("needs Unsloth and a GPU: pip install --constraint constraints.txt '.[cuda]'")
+    for function in SIGNATURES.keys() - {"version"}:
+        made = inspect.signature(getattr(unsloth.FastLanguageModel, function))
+        assert set(SIGNATURES[function]) <= set(made.parameters), function
