@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from agent.nano.settings import NanoSettings
-from agent.settings import LEAST_PROBLEMS, GenerationSettings, TrainSettings
+from agent.settings import LEAST_PROBLEMS, EngineSettings, GenerationSettings, TrainSettings
 from env.problems.schema import Level, Split
 from env.problems.settings import SyntheticSettings
 from env.settings import EnvSettings, Settings
@@ -267,6 +267,7 @@ class Params(Settings):
     audit: AuditSettings = AuditSettings()
     warmstart: WarmstartSettings = WarmstartSettings()
     gate: GateSettings = GateSettings()
+    engine: EngineSettings = EngineSettings()
     train: TrainSettings = TrainSettings()
     export: ExportSettings = ExportSettings()
     evaluate: EvaluateSettings = EvaluateSettings()
@@ -293,6 +294,11 @@ class Params(Settings):
                 raise ValueError(f"train.curriculum.levels: {level!r} is not in {levels}")
         if self.train.curriculum.target not in self.train.curriculum.levels:
             raise ValueError("train.curriculum.target must be one of train.curriculum.levels")
+        if self.engine.kind == "vllm" and self.train.method != "lora":
+            raise ValueError(
+                f"engine.kind vllm: train.method {self.train.method} is not supported (the engine "
+                "gets adapters). Set train.method: lora."
+            )
         if self.prepare.source != "synthetic" or self.prepare.synthetic.world != "papers":
             # Other sources reject rows with too many gold papers; readers of `fields` take turns.
             return self
