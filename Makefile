@@ -12,7 +12,7 @@ BIN := .venv/bin
 PIP = $(BIN)/python -m pip install --quiet --constraint constraints.txt $(PIP_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-vllm full test-fast test test-all check up down ui serve-env bench
+.PHONY: help setup setup-cuda lock-cuda setup-vllm full test-fast test test-all check up down ui serve-env bench
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -30,6 +30,21 @@ setup: .venv/.ready ## Install everything into .venv (fast when nothing changed)
 	  $(PIP) --editable ".[dev]"
 	@test -f params.resolved.yaml || $(BIN)/python -m flows.pipeline resolve
 	@touch $@
+
+# PyPI's torch is built for CUDA 13.0 and needs driver 580. For an older driver, uv takes the builds
+# from PyTorch's index: UV_TORCH_BACKEND=cu126 make setup-cuda
+setup-cuda: setup ## Add what a graphics card needs to .venv: torch with CUDA, Unsloth
+	$(BIN)/uv pip install --compile-bytecode --python $(BIN)/python --constraint constraints-cuda.txt \
+	  --reinstall-package torch --editable ".[dev,cuda]"
+	$(BIN)/python -m flows.doctor
+
+LOCK := pip compile --quiet --no-header --no-annotate --python-version 3.11 \
+  --python-platform x86_64-manylinux_2_28 --constraint constraints.txt --extra dev --extra cuda
+lock-cuda: setup ## Resolve constraints-cuda.txt again, after a change of constraints.txt
+	@{ printf '%s\n' "# Resolved for Linux and drivers of 580 or later by \`make lock-cuda\`. No card has run it yet." \
+	  "# Builds of torch and CUDA libraries for older drivers: not resolved here."; \
+	  $(BIN)/uv $(LOCK) pyproject.toml; } > constraints-cuda.txt.new
+	@mv constraints-cuda.txt.new constraints-cuda.txt
 
 setup-vllm: .venv-vllm/.ready ## Install vLLM into .venv-vllm, for engine.kind vllm (Linux, CUDA, 10 GB)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
@@ -20,6 +20,22 @@ LEAST_COLLECTIONS = 30
 Of two equal models, one wins a set with probability 0.005 on many collections, 0.016 on 16 and
 0.08 on 4.
 """
+
+
+TemplateArguments = dict[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")], bool | int | float | str]
+"""Arguments of a chat template, such as `{"enable_thinking": False}`."""
+
+
+class ModelSettings(Settings):
+    """The base model."""
+
+    template: str = Field(
+        "own",
+        min_length=1,
+        description="chat template; own: the tokenizer's, training: TRL's that keeps earlier "
+        "turns, else the path of a file",
+    )
+    template_kwargs: TemplateArguments = Field({}, description="fixed arguments of the template")
 
 
 class GenerationSettings(Settings):
@@ -80,6 +96,20 @@ class LogprobCheckSettings(Settings):
     vllm_mean_abs: float = Field(0.05, gt=0, description="engine vllm: mean")
     vllm_p99_abs: float = Field(0.5, gt=0, description="engine vllm: 99th percentile")
     every: int = Field(10, ge=1, description="steps between checks after steps 1 and 2")
+
+
+class TrainBudgetSettings(Settings):
+    """Groups whose trees have a budget in tokens, in worlds with candidates."""
+
+    share: float = Field(0.0, ge=0, le=1, description="groups with a budget")
+    low: float = Field(0.25, gt=0, description="least budget, as a multiple of the expert's tokens")
+    high: float = Field(4.0, gt=0, description="largest one; drawn evenly on a logarithmic scale")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> TrainBudgetSettings:
+        if self.low > self.high:
+            raise ValueError(f"low {self.low:g} exceeds high {self.high:g}. Lower it.")
+        return self
 
 
 class EngineSettings(Settings):
@@ -167,6 +197,7 @@ class TrainSettings(Settings):
     evaluate_problems: int = Field(
         12, ge=1, le=10_000, description="validation problems of each level in an evaluation"
     )
+    budget: TrainBudgetSettings = TrainBudgetSettings()
     generation: GenerationSettings = GenerationSettings()
     curriculum: CurriculumSettings = CurriculumSettings()
     logprob_check: LogprobCheckSettings = LogprobCheckSettings()

@@ -31,7 +31,10 @@ APPS = {
     "python -m flows.ask": "flows.ask",
     "python -m flows.services": "flows.services.__main__",
 }
-SCRIPTS = ("env/server/app.py", "examples/**/*.py", "benchmarks/**/*.py", "checks/*.py")
+SCRIPTS = (
+    *("env/server/app.py", "flows/doctor.py"),
+    *("examples/**/*.py", "benchmarks/**/*.py", "checks/*.py"),
+)
 """Where modules that can be run are found; each has one line and its own `--help`."""
 
 

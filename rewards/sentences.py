@@ -11,6 +11,11 @@ TOKENS_OF_CANDIDATE = 10.4
 """Tokens of a candidate's reader, with the prompt and the reply, if it reads four at a call."""
 
 
+def expert_tokens(candidates: int) -> float:
+    """Tokens of the expert on a problem with so many candidates."""
+    return TOKENS_OF_CODE + TOKENS_OF_CANDIDATE * candidates
+
+
 @dataclass(frozen=True)
 class ReaderFacts:
     """Facts of an episode whose problem has candidates."""
@@ -27,7 +32,7 @@ class ReaderFacts:
     @property
     def par(self) -> float:
         """Tokens of the expert, by which `tokens` are free."""
-        return TOKENS_OF_CODE + TOKENS_OF_CANDIDATE * self.candidates
+        return expert_tokens(self.candidates)
 
 
 def lines_shown(lines: Collection[str], texts: Iterable[str]) -> set[str]:

@@ -16,7 +16,14 @@ from pydantic import Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from agent.nano.settings import NanoSettings
-from agent.settings import LEAST_PROBLEMS, EngineSettings, GenerationSettings, TrainSettings
+from agent.settings import (
+    LEAST_PROBLEMS,
+    EngineSettings,
+    GenerationSettings,
+    ModelSettings,
+    TemplateArguments,
+    TrainSettings,
+)
 from env.problems.schema import Level, Split
 from env.problems.settings import SyntheticSettings
 from env.settings import EnvSettings, Settings
@@ -214,6 +221,12 @@ class EvaluateModelSettings(Settings):
     """Deployment `rlm/evaluate`: requests to an endpoint, and their prices."""
 
     concurrency: int = Field(16, ge=1, le=256, description="concurrent requests")
+    sampling: Literal["full", "openai"] = Field(
+        "full", description="fields of a request; openai: only temperature and top_p"
+    )
+    template_kwargs: TemplateArguments = Field(
+        {}, description="arguments of the server's chat template, sent as chat_template_kwargs"
+    )
     timeout_s: float = Field(120.0, gt=0, description="seconds per request")
     prompt_price: float = Field(0.0, ge=0, description="price of a million prompt tokens")
     completion_price: float = Field(0.0, ge=0, description="price of a million output tokens")
@@ -265,6 +278,7 @@ class Params(Settings):
     validate_: ValidateSettings = Field(ValidateSettings(), alias="validate")
     deploy: DeploySettings = DeploySettings()
     audit: AuditSettings = AuditSettings()
+    model: ModelSettings = ModelSettings()
     warmstart: WarmstartSettings = WarmstartSettings()
     gate: GateSettings = GateSettings()
     engine: EngineSettings = EngineSettings()
@@ -397,16 +411,23 @@ def resolve(profile: str = "nano", overrides: Sequence[str] = ()) -> Params:
     data = read_yaml(PARAMS)
     source = str(PARAMS)
     if profile != data.get("profile", "nano"):
-        path = PROFILES / f"{profile}.yaml"
-        if not path.exists():
-            known = sorted(p.stem for p in PROFILES.glob("*.yaml"))
-            raise ConfigError(f"{path} does not exist. Use a profile of {['nano', *known]}.")
-        data = merge(merge(data, read_yaml(path)), {"profile": profile})
-        source = f"{PARAMS} + {path}"
+        over = _read_profile(profile)
+        source += f" + {PROFILES / profile}.yaml"
+        if extended := over.pop("extends", None):
+            over = merge(_read_profile(str(extended)), over)
+        data = merge(merge(data, over), {"profile": profile})
     for text in overrides:
         data = merge(data, parse_override(text))
         source += f" + {text}"
     return check(data, source)
+
+
+def _read_profile(name: str) -> dict[str, Any]:
+    path = PROFILES / f"{name}.yaml"
+    if not path.exists():
+        known = sorted(p.stem for p in PROFILES.glob("*.yaml"))
+        raise ConfigError(f"{path} does not exist. Use a profile of {['nano', *known]}.")
+    return read_yaml(path)
 
 
 def write_resolved(params: Params) -> Path:
@@ -433,6 +454,7 @@ def derive(params: Params) -> dict[str, str]:
     elif params.prepare.source == "hub":
         problems = params.prepare.hub.name
     return {
+        "template": _existing(params.model.template) or "agent/policies/baked_template.py",
         "trained": "models/adapter" if params.train.method == "lora" else "models/policy",
         "problems": _existing(problems) or "tasks/data/tables.py",
         "documents": _existing(documents) or "tasks/data/documents.py",

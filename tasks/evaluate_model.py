@@ -52,8 +52,15 @@ class CountedEndpoint:
         """Policy with the given decoding."""
         from agent.policies.endpoint import EndpointPolicy
 
-        limits = self.settings.model_dump(include={"concurrency", "timeout_s"})
-        policy = EndpointPolicy(self.base_url, self.model, generation, **limits)
+        policy = EndpointPolicy(
+            self.base_url,
+            self.model,
+            generation,
+            sampling=self.settings.sampling,
+            template_kwargs=self.settings.template_kwargs,
+            concurrency=self.settings.concurrency,
+            timeout_s=self.settings.timeout_s,
+        )
         self._policies.append(policy)
         return policy
 

@@ -78,7 +78,7 @@ def run(params: Params, run: StageRun) -> Path:
     require_engine(params)
     if settings.generation.temperature == 0:
         raise ConfigError("train.generation.temperature is 0 (all episodes are equal). Set 1.0.")
-    problems = read_problems(DATA, settings.curriculum.levels)
+    problems = read_problems(DATA, settings.curriculum.levels, budgets=settings.budget.share > 0)
     read_held_out(problems, settings)  # refuses one that is trained on
     require(BASE, "warmstart")
     start = checkpoints.choose(CHECKPOINTS, marks := fingerprint(params))
@@ -350,15 +350,28 @@ def code_files() -> list[Path]:
     )
 
 
-def read_problems(path: Path, levels: Sequence[str]) -> dict[str, list[EpisodeSpec]]:
+def read_problems(
+    path: Path, levels: Sequence[str], *, budgets: bool = False
+) -> dict[str, list[EpisodeSpec]]:
     """Training problems by level, in the order of the data, without gold.
+
+    Args:
+        path: Parquet file.
+        levels: levels that are needed.
+        budgets: count candidates, which the budget of a tree depends on.
 
     Raises:
         SettingsError: the data is missing.
-        StageError: a level has no problems.
+        StageError: a level has no problems, or a problem of a run with budgets no candidates.
     """
     problems: dict[str, list[EpisodeSpec]] = {}
-    for spec in sorted(read_specs(path), key=lambda spec: spec.difficulty):
+    specs = read_specs(path, count_candidates=budgets)
+    if budgets and (without := [spec for spec in specs if not spec.candidates]):
+        raise StageError(
+            f"train.budget.share: {path} has no candidates for {len(without)} of {len(specs)} "
+            f"problems (first: {without[0].problem_id}), so the expert's tokens are unknown. Set 0."
+        )
+    for spec in sorted(specs, key=lambda spec: spec.difficulty):
         problems.setdefault(spec.difficulty, []).append(spec)
     if missing := [level for level in levels if level not in problems]:
         raise StageError(

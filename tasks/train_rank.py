@@ -30,7 +30,9 @@ def work(job: dict[str, Any]) -> None:
     ranks.require_equal(marks | {"settings": lineage.params_hash(params)}, job["marks"])
     client: Any = None if ranks.index() else runs.client(runs.tracking_uri())
     run = runs.StageRun(client, *job["run"])
-    problems = train.read_problems(train.DATA, params.train.curriculum.levels)
+    problems = train.read_problems(
+        train.DATA, params.train.curriculum.levels, budgets=params.train.budget.share > 0
+    )
     start = checkpoints.choose(train.CHECKPOINTS, marks)
     engine = Engine(**job["engine"]) if job["engine"] else None
     try:

@@ -15,26 +15,26 @@ from typing import Any
 from agent.errors import PolicyError
 from env.models import Message
 
-_USER, _REPLY, _NEXT, _REPLY_2, _LAST = (f"mark{letter}mark" for letter in "QWXYZ")
+_USER, _REPLY, _NEXT, _REPLY_2, _LAST, _DATE = (f"mark{letter}mark" for letter in "QWXYZD")
+_OPEN, _CLOSED = "<think>", "</think>"
 
 
 class ChatFormat:
     """Prompts and fixed suffixes of one tokenizer's chat template.
 
-    A space splits special tokens in the text of a message, so that no document can open a turn. A
-    paper or a printed line may contain `<|im_end|>`.
+    A space splits this tokenizer's special tokens in the text of a message; the environment splits
+    those of common templates (`env/chat_tokens.py`). So no document can open a turn.
 
     Args:
-        tokenizer: a transformers tokenizer with a chat template.
-        template_kwargs: arguments of the template, such as `{"enable_thinking": False}`.
+        tokenizer: a transformers tokenizer with a chat template, as `baked_template.bake` fixes it.
 
     Raises:
-        PolicyError: the template is missing, fails, rewrites earlier turns or does not end a turn.
+        PolicyError: the template is missing, fails, rewrites earlier turns, lets the model think,
+            contains the date or does not end a turn.
     """
 
-    def __init__(self, tokenizer: Any, template_kwargs: dict[str, Any] | None = None) -> None:
+    def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
-        self._template_kwargs = dict(template_kwargs or {})
         self._name = str(getattr(tokenizer, "name_or_path", "") or "tokenizer")
         if not getattr(tokenizer, "chat_template", None):
             raise PolicyError(f"{self._name}: no chat template. Use an instruction-tuned model.")
@@ -85,44 +85,99 @@ class ChatFormat:
     def _disarm(self, text: str) -> str:
         return self._special_pattern.sub(lambda found: f"{found[0][0]} {found[0][1:]}", text)
 
-    def _render(self, messages: list[dict[str, str]]) -> str:
+    def _render(self, messages: list[dict[str, str]], **variables: Any) -> str:
         if not self._system_role:
             messages = _fold_system(messages)
         return str(
             self.tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=True, **self._template_kwargs
+                messages, tokenize=False, add_generation_prompt=True, **variables
             )
         )
 
     def _derive_suffix(self) -> tuple[str, str]:
-        """The text between a completion and the next user content, and the text after it."""
-        talk = [{"role": "system", "content": "System."}, {"role": "user", "content": _USER}]
-        try:
-            first = self._render(talk)
-        except Exception:  # a template can raise anything: jinja errors, ValueError, TypeError
-            self._system_role = False
+        """The text between a completion and the next user content, and the text after it.
+
+        Templates without a system role, or that move it to the last message, get its text in the
+        first user message.
+        """
+        fault = ""
+        for self._system_role in (True, False):
             try:
-                first = self._render(talk)
-            except Exception as error:
-                raise PolicyError(
-                    f"{self._name}: the chat template fails ({error}). Use another model."
-                ) from error
-        talk += [{"role": "assistant", "content": _REPLY}, {"role": "user", "content": _NEXT}]
-        second = self._render(talk)
-        talk += [{"role": "assistant", "content": _REPLY_2}, {"role": "user", "content": _LAST}]
-        third = self._render(talk)
-        between = second.removeprefix(first + _REPLY).split(_NEXT)
-        if (
-            not second.startswith(first + _REPLY)
-            or len(between) != 2
-            or third != second + _REPLY_2 + between[0] + _LAST + between[1]
-        ):
-            raise PolicyError(
-                f"{self._name}: its chat template rewrites earlier turns (a prompt is not a prefix "
-                "of the next one). Set template_kwargs, for example enable_thinking, or use "
-                "another template."
+                prompt = self._render(_talk(), strftime_now=lambda _: _DATE)
+                suffix = self._suffix()
+            except Exception as error:  # a template can raise anything: jinja errors, TypeError
+                fault = fault or f"the chat template fails ({error}). Use another model."
+                continue
+            self._check_prompt(prompt)
+            if suffix is not None:
+                self._check_thoughts(prompt)
+                return suffix
+            fault = (
+                "its chat template rewrites earlier turns (a prompt is not a prefix of the next "
+                f"one). {self._remedy()}"
             )
+        raise PolicyError(f"{self._name}: {fault}")
+
+    def _suffix(self) -> tuple[str, str] | None:
+        """The texts of `_derive_suffix`; None if the template rewrites earlier turns."""
+        first = self._render(_talk())
+        second = self._render(_talk(_REPLY, _NEXT))
+        between = (_continuation(first, _REPLY, second) or "").split(_NEXT)
+        third = self._render(_talk(_REPLY, _NEXT, _REPLY_2, _LAST))
+        if len(between) != 2 or _continuation(second, _REPLY_2, third) != _LAST.join(between):
+            return None
         return between[0], between[1]
+
+    def _check_prompt(self, prompt: str) -> None:
+        """Refuse a prompt that contains the date or opens a thought."""
+        if _DATE in prompt:
+            raise PolicyError(
+                f"{self._name}: its chat template inserts today's date, so prompts change daily. "
+                "Set model.template_kwargs, such as {date_string: 26 Jul 2024}, or set "
+                "model.template to a file without the date."
+            )
+        if prompt.rfind(_OPEN) > prompt.rfind(_CLOSED):
+            raise PolicyError(f"{self._name}: its prompts open a thought. {self._remedy()}")
+
+    def _check_thoughts(self, prompt: str) -> None:
+        """Refuse a template that rewrites thoughts, unless its prompts end with an empty one.
+
+        Its model thinks before it replies, which would use up `max_turn_tokens`.
+        """
+        thought = f"{_OPEN}\n{_REPLY}\n{_CLOSED}\n\n{_REPLY_2}"
+        rewritten = _continuation(prompt, thought, self._render(_talk(thought, _NEXT))) is None
+        if rewritten and _CLOSED not in prompt:
+            raise PolicyError(
+                f"{self._name}: its chat template removes the thoughts of earlier turns, so the "
+                f"model thinks. {self._remedy()}"
+            )
+
+    def _remedy(self) -> str:
+        """Settings that end thinking, where the template has an argument for it."""
+        other = "use a model that does not think, such as an Instruct version."
+        if "enable_thinking is" in str(self.tokenizer.chat_template):
+            return (
+                "Set model.template_kwargs: {enable_thinking: false} and model.template: "
+                f"training; if both are set, {other}"
+            )
+        return f"Set model.template to the file of another template, or {other}"
+
+
+def _talk(*turns: str) -> list[dict[str, str]]:
+    """A conversation of system and user, with turns of assistant and user in alternation."""
+    roles = ("assistant", "user")
+    first = [{"role": "system", "content": "System."}, {"role": "user", "content": _USER}]
+    return first + [{"role": roles[n % 2], "content": text} for n, text in enumerate(turns)]
+
+
+def _continuation(prompt: str, reply: str, whole: str) -> str | None:
+    """The text of a conversation after prompt and reply; None if it begins otherwise.
+
+    Models of some templates write the space before the reply themselves.
+    """
+    rest = whole.removeprefix(prompt).lstrip(" ")
+    fits = whole.startswith(prompt) and rest.startswith(reply)
+    return rest.removeprefix(reply) if fits else None
 
 
 def _fold_system(messages: list[dict[str, str]]) -> list[dict[str, str]]:

@@ -49,20 +49,13 @@ class Conversations:
         model: the model that is sampled from; only its configuration is read.
         tokenizer: its tokenizer, with a chat template.
         settings: limits of turns and frames.
-        template_kwargs: arguments of the chat template.
 
     Raises:
         PolicyError: the chat template is unusable.
     """
 
-    def __init__(
-        self,
-        model: Any,
-        tokenizer: Any,
-        settings: GenerationSettings,
-        template_kwargs: dict[str, Any] | None = None,
-    ) -> None:
-        self.chat = ChatFormat(tokenizer, template_kwargs)
+    def __init__(self, model: Any, tokenizer: Any, settings: GenerationSettings) -> None:
+        self.chat = ChatFormat(tokenizer)
         self.stop_ids = self.chat.stop_ids | _stop_ids(model)
         """Ids of the tokens that end a turn."""
         positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)

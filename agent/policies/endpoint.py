@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import partial
 from threading import Lock
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import openai
@@ -44,6 +44,11 @@ _SHOWN = 400
 """Characters of an endpoint's message that are shown."""
 _HELLO = [{"role": "system", "content": "Answer."}, {"role": "user", "content": "Say yes."}]
 """Test question, in the roles of a frame's first prompt."""
+_UNCUT = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+"""Fields by which vLLM and SGLang sample from the whole distribution, as training does.
+
+Such a server takes a field that a request leaves out from the model's generation_config.json.
+"""
 
 
 @dataclass
@@ -67,13 +72,14 @@ class EndpointPolicy:
         base_url: such as `http://127.0.0.1:8000/v1`.
         model: name of the model at the endpoint.
         settings: temperature and `max_turn_tokens`; the endpoint limits the length of a frame.
+        sampling: `openai` sends temperature and top_p only, for servers that refuse the rest.
+        template_kwargs: arguments of the server's chat template, sent if there are any.
         concurrency: requests in flight.
         api_key: default: the environment variable OPENAI_API_KEY; local servers need none.
         attempts: tries of a request; the pauses of the default sum to at least 63 s.
         timeout_s: seconds of one try.
         wait_s: longest growing pause, and longest pause that the endpoint can request.
         gone_after: consecutive lost requests after which the endpoint counts as dead.
-        extra: more fields of the request's body, such as `{"reasoning_effort": "low"}`.
 
     Raises:
         PolicyError: `base_url` is not an address.
@@ -85,20 +91,25 @@ class EndpointPolicy:
         model: str,
         settings: GenerationSettings,
         *,
+        sampling: Literal["full", "openai"] = "full",
+        template_kwargs: Mapping[str, object] | None = None,
         concurrency: int = 16,
         api_key: str | None = None,
         attempts: int = 7,
         timeout_s: float = 120.0,
         wait_s: float = 60.0,
         gone_after: int = 16,
-        extra: dict[str, Any] | None = None,
     ) -> None:
         _require_address(base_url)
         self.base_url, self.model, self.settings = base_url, model, settings
         self.usage = Usage()
         self.trouble = ""
         """The endpoint's message about the last lost request; empty if none was lost."""
-        self._concurrency, self._gone_after, self._extra = concurrency, gone_after, extra
+        self._concurrency, self._gone_after = concurrency, gone_after
+        self._body: dict[str, object] = dict(_UNCUT if sampling == "full" else {})
+        """Fields of each request beside OpenAI's."""
+        if template_kwargs:
+            self._body["chat_template_kwargs"] = dict(template_kwargs)
         self._lost_in_a_row = 0
         # A key read from a file ends in a line break, which a header must not contain.
         self._key = (api_key or os.environ.get("OPENAI_API_KEY") or "").strip()
@@ -136,10 +147,18 @@ class EndpointPolicy:
             self._request(self._retrying.copy(stop=stop), _HELLO, seed=0)
         except openai.OpenAIError as error:
             if isinstance(error, openai.APIStatusError) and not _is_transient(error):
+                fix = (
+                    "Use a model or a proxy that accepts system messages and the fields "
+                    "temperature, top_p, max_tokens and seed."
+                )
+                if self._body:
+                    fix += (
+                        f" If it refuses {' or '.join(self._body)}, set evaluate_model.sampling: "
+                        "openai and evaluate_model.template_kwargs: {}."
+                    )
                 raise PolicyError(
                     f"{self.base_url} refuses a test question to model {self.model!r} "
-                    f"({self.trouble}). Use a model or a proxy that accepts system messages and "
-                    "the fields temperature, max_tokens and seed."
+                    f"({self.trouble}). {fix}"
                 ) from None
             raise PolicyError(
                 f"{self.base_url} does not answer: {self.trouble}. Start it or correct the address."
@@ -210,9 +229,10 @@ class EndpointPolicy:
                 model=self.model,
                 messages=talk,
                 temperature=self.settings.temperature,
+                top_p=1.0,
                 max_tokens=self.settings.max_turn_tokens,
                 seed=seed % 2**31,
-                extra_body=self._extra,
+                extra_body=self._body,
             )
         except ValueError as error:  # the body is not JSON
             raise openai.OpenAIError(f"the answer is not a completion: {error}") from error

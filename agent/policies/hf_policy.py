@@ -125,7 +125,6 @@ class TransformersPolicy:
         model: causal language model of transformers or PEFT whose cache is a `DynamicCache`.
         tokenizer: its tokenizer, with a chat template.
         settings: sampling.
-        template_kwargs: arguments of the chat template.
         cache_tokens: most tokens whose keys and values are kept between turns. The oldest frames
             beyond it read their conversation again.
 
@@ -139,12 +138,11 @@ class TransformersPolicy:
         tokenizer: Any,
         settings: GenerationSettings,
         *,
-        template_kwargs: dict[str, Any] | None = None,
         cache_tokens: int = 262_144,
     ) -> None:
         self.model = model
         self.settings = settings
-        self._conversations = Conversations(model, tokenizer, settings, template_kwargs)
+        self._conversations = Conversations(model, tokenizer, settings)
         self.chat = self._conversations.chat
         self._cache_tokens = cache_tokens
         self._frames: dict[FrameKey, _FrameCache] = {}

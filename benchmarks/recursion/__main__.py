@@ -6,13 +6,15 @@ As a ceiling, bases that show the arm's best plan alone answer too. Then all ans
 over 2 to 48 papers, and readers are asked for each kind of name. In the control, fields are
 printed, and the arms are trained once more.
 
-Each result is appended to results.jsonl in the work folder at once, and what is there is not done
-again. Draws the figure, and prints the tables for docs/experiments.md.
+Each result is appended at once to results.jsonl.gz, and what is there is not done again. The
+file beside this module is committed: `--draw` draws its figure and prints its tables for
+docs/experiments.md. To repeat a comparison, name another file by `--results`.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import os
 import resource
@@ -25,23 +27,25 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import torch
 
-from agent.policies.hf_policy import TransformersPolicy, load_model
-from benchmarks.ablation import SOURCE, run_stages, score, train, trained_policy
+from agent.policies.hf_policy import TransformersPolicy
+from benchmarks.ablation import SOURCE, run_stages, score, train
 from benchmarks.fields import PAPERS
 from benchmarks.recursion import figure, measure
-from benchmarks.recursion.arms import ARMS, CONTROLLED
+from benchmarks.recursion.arms import ARMS, BUDGETED, CONTROLLED
 from tasks.config import Params, resolve
 from tasks.tracking.lineage import commit
 from tasks.train import BASE
 
 RATES = (2e-3, 4e-3)
+INHERITANCES = ("full", "none", "local")
+"""Values of `train.inheritance` besides the arms' own, `inverse_count`."""
 BUDGETS = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Tokens of a tree, as multiples of the expert's."""
-BUDGETED = 16
+BUDGET_PAPERS = 16
 """Papers of the problems with a budget."""
 CONTROL = "prepare.synthetic.labels=true"
+_CONTROL = "-control"
 
 Row = dict[str, Any]
 
@@ -51,33 +55,22 @@ class RecursionWork:
     """Folder and sizes of the comparison."""
 
     folder: Path
+    results: Path
+    """File of the results, one a line; see `read_results`."""
     steps: int
     problems: int
     validation: int
     commit: str
 
-    @property
-    def results(self) -> Path:
-        """File of the results, one a line."""
-        return self.folder / "results.jsonl"
-
-    def known(self) -> list[Row]:
-        """Results so far."""
-        if not self.results.exists():
-            return []
-        return [json.loads(line) for line in self.results.read_text().splitlines()]
-
-    def has(self, **key: Any) -> Row | None:
-        """The result with these values, if it is known."""
-        for row in self.known():
-            if all(row.get(name) == value for name, value in key.items()):
-                return row
-        return None
+    def has(self, **key: Any) -> bool:
+        """Whether a result with these values is known."""
+        known = figure.read_results(self.results)
+        return any(all(row.get(name) == key[name] for name in key) for row in known)
 
     def add(self, row: Row) -> None:
         """Append a result, with its commit and date."""
         row |= {"commit": self.commit, "date": time.strftime("%Y-%m-%d")}
-        with self.results.open("a") as stream:
+        with gzip.open(self.results, "at") as stream:
             stream.write(json.dumps(row) + "\n")
         print(f"{time.strftime('%H:%M')} {figure.summary(row)}", file=sys.stderr, flush=True)
 
@@ -99,7 +92,7 @@ def base(work: RecursionWork, name: str, seed: int, sets: Sequence[str]) -> Path
 
 def controlled(work: RecursionWork, shared: Path, seed: int) -> Path:
     """Folder with a base's weights and data with printed fields; made if it is missing."""
-    root = _root(work, f"{shared.name}-control", seed)
+    root = _root(work, f"{shared.name}{_CONTROL}", seed)
     if not (root / BASE).is_dir():
         run_stages(root, [CONTROL], ["prepare"])
         shutil.copytree(shared / BASE, root / BASE)
@@ -126,29 +119,60 @@ def trained(work: RecursionWork, arm: str, seed: int, rate: float, control: bool
     }
     if work.has(**key):
         return
-    chosen = ARMS[arm]
-    data = [CONTROL] if control else []
-    root = base(work, "large" if chosen.base else "shared", seed, chosen.base)
-    root = controlled(work, root, seed) if control else root
-    folder = root.parent / f"{_slug(arm)}-{root.name}-{rate:g}"
-    sets = [*chosen.base, *data, *chosen.sets, f"train.learning_rate={rate}"]
-    sets += [f"train.seed={seed}", f"train.steps={work.steps}", "train.evaluate_every=0"]
+    root = _prepared(work, arm, seed, control)
     before = _cpu_s()
-    params = train(folder, root, sets)
+    params = _train(work, root, arm, seed, rate)
     steps = pd.read_parquet("reports/train.parquet")
-    policy = trained_policy(params, temperature=0.0)
+    policy = measure.trained_policy(params)
     work.add(
         key
         | {
             "cpu_s": round(_cpu_s() - before),
             "sampled_tokens": int(steps["train/sampled_tokens"].sum()),
             "validation": score(params, "validation", work.validation),
-            "answers": measure.answers(params, policy, work.problems),
-            "readers": measure.readers(
-                policy.model, policy.chat.tokenizer, params.prepare.synthetic.lexicon
-            ),
+            "answers": measure.answers(params, measure.trained_policy, work.problems),
+            "readers": _readers(params, policy),
         }
     )
+
+
+def inherited(work: RecursionWork, inheritance: str, seed: int, rate: float) -> None:
+    """Train the recursive arm with an inheritance and measure readers, unless it is known."""
+    key: Row = {"what": "inheritance", "arm": inheritance, "seed": seed, "rate": rate}
+    if work.has(**key):
+        return
+    root = _prepared(work, "recursive", seed, control=False)
+    folder = root.parent / f"inheritance-{inheritance}"
+    params = train(folder, root, [*_training(work, seed, rate), f"train.inheritance={inheritance}"])
+    policy = measure.trained_policy(params)
+    scores = score(params, "validation", work.validation)
+    work.add(key | {"validation": scores, "readers": _readers(params, policy)})
+
+
+def _prepared(work: RecursionWork, arm: str, seed: int, control: bool) -> Path:
+    """Folder with the data and the base of an arm."""
+    chosen = ARMS[arm]
+    root = base(work, "large" if chosen.base else "shared", seed, chosen.base)
+    return controlled(work, root, seed) if control else root
+
+
+def _train(work: RecursionWork, root: Path, arm: str, seed: int, rate: float) -> Params:
+    """Train an arm in a folder, which becomes the working directory; returns its settings."""
+    chosen = ARMS[arm]
+    folder = root.parent / f"{_slug(arm)}-{root.name}-{rate:g}"
+    data = [CONTROL] if root.name.endswith(_CONTROL) else []
+    return train(folder, root, [*chosen.base, *data, *chosen.sets, *_training(work, seed, rate)])
+
+
+def _training(work: RecursionWork, seed: int, rate: float) -> list[str]:
+    """Settings of every training."""
+    settings = {"learning_rate": rate, "seed": seed, "steps": work.steps, "evaluate_every": 0}
+    return [f"train.{name}={value}" for name, value in settings.items()]
+
+
+def _readers(params: Params, policy: TransformersPolicy) -> dict[str, dict[str, float]]:
+    lexicon = params.prepare.synthetic.lexicon
+    return measure.readers(policy.model, policy.chat.tokenizer, lexicon)
 
 
 def demonstrated(work: RecursionWork, arm: str, plan: str, seed: int) -> None:
@@ -159,8 +183,7 @@ def demonstrated(work: RecursionWork, arm: str, plan: str, seed: int) -> None:
     sets = ARMS[arm].experts[plan]
     root = base(work, f"expert-{_slug(arm)}-{_slug(plan)}", seed, sets)
     params = _entered(root, [*sets, *ARMS[arm].sets])
-    policy = _base_policy(params)
-    work.add(key | {"answers": measure.answers(params, policy, work.problems)})
+    work.add(key | {"answers": measure.answers(params, measure.base_policy, work.problems)})
 
 
 def before(work: RecursionWork, seed: int) -> None:
@@ -169,32 +192,32 @@ def before(work: RecursionWork, seed: int) -> None:
     if work.has(**key):
         return
     params = _entered(base(work, "shared", seed, ()), [])
-    policy = _base_policy(params)
-    lexicon = params.prepare.synthetic.lexicon
-    work.add(
-        key
-        | {
-            "answers": measure.answers(params, policy, work.problems),
-            "readers": measure.readers(policy.model, policy.chat.tokenizer, lexicon),
-        }
-    )
+    found = measure.answers(params, measure.base_policy, work.problems)
+    work.add(key | {"answers": found, "readers": _readers(params, measure.base_policy(params))})
 
 
-def budgeted(work: RecursionWork, seed: int, rate: float) -> None:
-    """Measure the recursive arm under budgets, unless the results are known."""
-    for budget in BUDGETS:
-        key: Row = {"what": "budget", "arm": "recursive", "seed": seed, "budget": budget}
-        if work.has(**key):
-            continue
-        params = _entered(work.folder / f"seed-{seed}" / f"recursive-shared-{rate:g}", [])
-        policy = trained_policy(params, temperature=0.0)
-        found = measure.answers(params, policy, work.problems, (BUDGETED,), budget)
+def budgeted(work: RecursionWork, arm: str, seed: int, rate: float) -> None:
+    """Measure an arm under budgets, unless the results are known."""
+    keys: list[Row] = [
+        {"what": "budget", "arm": arm, "seed": seed, "budget": budget} for budget in BUDGETS
+    ]
+    missing = [key for key in keys if not work.has(**key)]
+    if not missing:
+        return
+    root = _prepared(work, arm, seed, control=False)
+    folder = root.parent / f"{_slug(arm)}-{root.name}-{rate:g}"
+    known = folder.is_dir()
+    params = _entered(folder, []) if known else _train(work, root, arm, seed, rate)
+    for key in missing:
+        found = measure.answers(
+            params, measure.trained_policy, work.problems, (BUDGET_PAPERS,), key["budget"]
+        )
         work.add(key | {"answers": found})
 
 
 def best_rate(work: RecursionWork, arm: str, seed: int) -> float:
     """Rate of an arm, as `figure.chosen` chooses it."""
-    return float(figure.chosen(work.known())[arm, seed]["rate"])
+    return float(figure.chosen(figure.read_results(work.results))[arm, seed]["rate"])
 
 
 def compare(work: RecursionWork, seeds: Sequence[int], arms: Sequence[str]) -> None:
@@ -205,8 +228,10 @@ def compare(work: RecursionWork, seeds: Sequence[int], arms: Sequence[str]) -> N
         for arm in arms:
             for rate in RATES if seed == first else [best_rate(work, arm, first)]:
                 trained(work, arm, seed, rate, control=False)
-        if "recursive" in arms:
-            budgeted(work, seed, best_rate(work, "recursive", first))
+        for arm in [arm for arm in BUDGETED if arm in arms]:
+            budgeted(work, arm, seed, best_rate(work, arm, first))
+        for inheritance in INHERITANCES if "recursive" in arms else ():
+            inherited(work, inheritance, seed, best_rate(work, "recursive", first))
         for arm in arms:
             for plan in ARMS[arm].experts:
                 demonstrated(work, arm, plan, seed)
@@ -223,11 +248,6 @@ def _entered(root: Path, sets: Sequence[str]) -> Params:
     return resolve(overrides=sets)
 
 
-def _base_policy(params: Params) -> TransformersPolicy:
-    torch.set_num_threads(params.threads)
-    return TransformersPolicy(*load_model(BASE), params.evaluate.generation.greedy)
-
-
 def _cpu_s() -> float:
     """CPU seconds of the stages that were run so far."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -237,7 +257,8 @@ def _cpu_s() -> float:
 def main() -> None:
     """Do what is missing, draw the figure, print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--work", type=Path, default=Path("runs/recursion"))
+    parser.add_argument("--work", type=Path, default=Path("runs/recursion"), help="scratch folder")
+    parser.add_argument("--results", type=Path, default=figure.RESULTS, help="file of the results")
     parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
     parser.add_argument("--arms", nargs="*", default=list(ARMS), choices=list(ARMS))
     parser.add_argument("--steps", type=int, default=24)
@@ -246,12 +267,17 @@ def main() -> None:
     parser.add_argument("--draw", action="store_true", help="draw what is known, and do nothing")
     options = parser.parse_args()
     work = RecursionWork(
-        options.work.resolve(), options.steps, options.problems, options.validation, commit()
+        folder=options.work.resolve(),
+        results=options.results.resolve(),
+        steps=options.steps,
+        problems=options.problems,
+        validation=options.validation,
+        commit=commit(),
     )
     work.folder.mkdir(parents=True, exist_ok=True)
     if not options.draw:
         compare(work, options.seeds, options.arms)
-    known = work.known()
+    known = figure.read_results(work.results)
     if not known:
         sys.exit(f"{work.results}: no results yet; leave out --draw")
     figure.draw(known, PAPERS).savefig(work.folder / "recursion.png", dpi=120)

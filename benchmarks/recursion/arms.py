@@ -52,6 +52,7 @@ ARMS: dict[str, Arm] = {
     "recursive": Arm(
         (), {"readers": _expert("readers", "size=4"), "children": _expert("children")}
     ),
+    "recursive, budgets": Arm(("train.budget.share=0.5",), {}),
     "readers only": Arm(("env.limits.max_depth=0",), {}),
     "stuffed": Arm(
         ("env.limits.max_frames=1", "env.limits.max_turns=3", *_LONG_TURNS),
@@ -81,9 +82,11 @@ ARMS: dict[str, Arm] = {
         base=_LARGE,
     ),
 }
-"""Every arm by its name in the figure. A tree has depth 2 in the first and 1 in the second."""
+"""Every arm by its name in the figure. Trees have depth 2; with readers only, 1."""
 
 WITHOUT = ("stuffed", "alone", "alone, forgetful")
 """Arms of one agent with the window of the recursive one."""
+BUDGETED = ("recursive", "recursive, budgets")
+"""Arms that answer under budgets too."""
 CONTROLLED = ("recursive", "alone", "alone, forgetful")
 """Arms that are trained once more with printed fields."""

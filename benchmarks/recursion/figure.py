@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -24,7 +27,17 @@ STYLES = {
     "alone, forgetful": (PURPLE, "v", "-."),
     "alone, window 8,192": (GREY, "x", "-."),
 }
+RESULTS = Path(__file__).with_name("results.jsonl.gz")
+"""Committed results."""
 BOOTSTRAP = Bootstrap(resamples=10_000, seed=0)
+
+
+def read_results(path: Path) -> list[Row]:
+    """Results in a file, one JSON object a line; empty if it does not exist."""
+    if not path.exists():
+        return []
+    with gzip.open(path, "rt") as stream:
+        return [json.loads(line) for line in stream]
 
 
 def chosen(rows: Sequence[Row], what: str = "trained") -> dict[tuple[str, int], Row]:
@@ -110,7 +123,7 @@ def summary(row: Row) -> str:
         for key in ("what", "arm", "plan", "seed", "rate", "budget")
         if key in row
     )
-    sizes = sorted({answer["papers"] for answer in row["answers"]})
+    sizes = sorted({answer["papers"] for answer in row.get("answers", ())})
     scores = " ".join(f"{size}: {fmean(a['f1'] for a in at(row, size)):.2f}" for size in sizes)
     return f"{name}: {scores}"
 
@@ -189,15 +202,14 @@ def _budgets(rows: Sequence[Row]) -> str:
     found = [row for row in rows if row["what"] == "budget"]
     lines = [
         "**Budget** as a multiple of the expert's tokens",
-        "| seed | budget | F1 | sentences seen |",
+        "| arm | seed | budget | F1 | sentences seen |",
     ]
-    lines.append("|---|---|---|---|")
+    lines.append("|---|---|---|---|---|")
     for row in found:
         size = row["answers"][0]["papers"]
         seen = fmean(one["covered"] for one in row["answers"])
-        lines.append(
-            f"| {row['seed']} | {row['budget']:g} | {_cell(mean_f1(row, size))} | {seen:.2f} |"
-        )
+        cells = (row["arm"], row["seed"], f"{row['budget']:g}", _cell(mean_f1(row, size)))
+        lines.append(f"| {' | '.join(map(str, cells))} | {seen:.2f} |")
     return _joined(lines) if found else ""
 
 
@@ -212,7 +224,8 @@ def _readers(rows: Sequence[Row]) -> str:
         kinds = row["readers"].values()
         cells = " | ".join(f"{one['right']:.2f} / {one['unknown']:.2f}" for one in kinds)
         rate = f" at {row['rate']:g}" if "rate" in row else ""
-        name = "base" if row["what"] == "base" else f"{row['arm']}{rate}"
+        kind = f"inheritance {row['arm']}" if row["what"] == "inheritance" else row["arm"]
+        name = "base" if row["what"] == "base" else f"{kind}{rate}"
         lines.append(f"| {name} | {row['seed']} | {cells} |")
     return _joined(lines) if found else ""
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
+from multiprocessing import get_context
 from random import Random
 from typing import Any
 
@@ -11,18 +14,21 @@ import torch
 
 from agent.nano.examples import Encoder
 from agent.nano.plans import UNKNOWN, ReadingTalks, reader_talk, sentences_on
-from agent.policies.hf_policy import TransformersPolicy
+from agent.policies.hf_policy import TransformersPolicy, load_model
 from agent.rollouts.engine import play
 from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import Trajectory
+from agent.training.group_sampling import LEAST_BUDGET
+from benchmarks import ablation
 from benchmarks.fields import PAPERS, levels
 from env.problems.lexicon import untaught, untrained
 from env.problems.names import RESERVED
 from env.problems.schema import Problem
 from env.problems.store import ProblemStore
-from rewards.sentences import ReaderFacts, lines_shown, share
+from rewards.sentences import expert_tokens, lines_shown, share
 from tasks.config import Params
 from tasks.deployment.local import local_server
+from tasks.train import BASE
 
 SESSIONS = 64
 READ_TOGETHER = 4
@@ -63,46 +69,70 @@ def held_out(params: Params, sizes: Sequence[int], problems: int) -> tuple[Param
     return params.model_copy(update={"prepare": prepare}), ProblemStore.generate(world)
 
 
+def base_policy(params: Params) -> TransformersPolicy:
+    """The greedy base of the working directory."""
+    torch.set_num_threads(params.threads)
+    return TransformersPolicy(*load_model(BASE), params.evaluate.generation.greedy)
+
+
+def trained_policy(params: Params) -> TransformersPolicy:
+    """The greedy policy that the stage `train` left in the working directory."""
+    return ablation.trained_policy(params, temperature=0.0)
+
+
 def answers(
     params: Params,
-    policy: TransformersPolicy,
+    load: Callable[[Params], TransformersPolicy],
     problems: int,
     sizes: Sequence[int] = PAPERS,
     budget: float | None = None,
 ) -> list[dict[str, Any]]:
     """Greedy answers to held-out problems, by size.
 
+    Two processes of one thread each play the sizes, the largest first.
+
     Args:
         params: limits of the environment.
-        policy: plays every frame.
+        load: a function of a module that loads the policy of every frame.
         problems: problems of each size.
         sizes: numbers of papers.
         budget: tokens of a tree as a multiple of the expert's; None for no budget.
     """
-    served, store = held_out(params, sizes, problems)
-    found = []
+    one = params.model_copy(update={"threads": 1})
+    answered = partial(_answers, one, load, problems, budget)
+    largest_first = sorted(sizes, reverse=True)
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+        found = dict(zip(largest_first, pool.map(answered, largest_first), strict=True))
+    return [answer for size in sizes for answer in found[size]]
+
+
+def _answers(
+    params: Params,
+    load: Callable[[Params], TransformersPolicy],
+    problems: int,
+    budget: float | None,
+    size: int,
+) -> list[dict[str, Any]]:
+    """Greedy answers to held-out problems of one size."""
+    served, store = held_out(params, (size,), problems)
+    asked = [store.get(problem_id) for problem_id in store.ids("test")]
+    specs = [
+        EpisodeSpec(problem.problem_id, seed=0, tree_tokens=_budget(problem, budget))
+        for problem in asked
+    ]
     with local_server(served, data=None) as url:
-        for size in sizes:
-            ids = store.ids("test", f"papers_{size}")
-            asked = [store.get(problem_id) for problem_id in ids]
-            specs = [
-                EpisodeSpec(problem.problem_id, seed=0, tree_tokens=_budget(problem, budget))
-                for problem in asked
-            ]
-            played = play(policy, url, specs, sessions=SESSIONS)
-            found += [
-                asdict(_answer(size, problem, episode))
-                for problem, episode in zip(asked, played, strict=True)
-                if episode.void is None
-            ]
-    return found
+        played = play(load(params), url, specs, sessions=SESSIONS)
+    return [
+        asdict(_answer(size, problem, episode))
+        for problem, episode in zip(asked, played, strict=True)
+        if episode.void is None
+    ]
 
 
 def _budget(problem: Problem, multiple: float | None) -> int | None:
     if multiple is None:
         return None
-    expert = ReaderFacts(0, 0, len(problem.candidates), 0).par
-    return max(120, round(multiple * expert))  # the first turn must fit
+    return max(LEAST_BUDGET, round(multiple * expert_tokens(len(problem.candidates))))
 
 
 def _answer(size: int, problem: Problem, episode: Trajectory) -> MeasuredAnswer:

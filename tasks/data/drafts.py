@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from env.chat_tokens import split_chat_tokens, split_span
 from env.problems.schema import Fact, Level, Paper, Problem, Span, Split, tier_of
 from tasks.data.align import LocatedQuote, Missing, Quotes, add_alternatives, common, locate
 from tasks.data.row_schema import did_you_mean
@@ -100,6 +101,7 @@ def complete_all(
 
 def complete(draft: ProblemDraft, bounds: ProblemBounds, min_similarity: float) -> DraftOutcome:
     """Problem of a draft; each further occurrence of its gold becomes an alternative."""
+    draft = _split(draft)
     outcome = DraftOutcome(draft.row)
     _check_papers(draft, bounds, outcome)
     papers = {paper.paper_id: paper for paper in draft.papers}
@@ -122,6 +124,30 @@ def complete(draft: ProblemDraft, bounds: ProblemBounds, min_similarity: float) 
         problem = add_alternatives(_problem(draft, tuple(facts), gold))
         outcome.candidate = Candidate(draft.row, problem, draft.split)
     return outcome
+
+
+def _split(draft: ProblemDraft) -> ProblemDraft:
+    """The draft with chat tokens split in papers and quotes, and its offsets moved along."""
+    texts = {paper.paper_id: paper.text for paper in draft.papers}
+
+    def split(place: Place) -> Place:
+        if place.quote is not None:
+            return replace(place, quote=split_chat_tokens(place.quote))
+        start, end = split_span(texts.get(place.paper_id, ""), place.start, place.end)
+        return replace(place, start=start, end=end)
+
+    papers = [
+        paper.model_copy(
+            update={
+                name: split_chat_tokens(getattr(paper, name))
+                for name in ("title", "abstract", "text")
+            }
+        )
+        for paper in draft.papers
+    ]
+    return replace(
+        draft, papers=papers, facts=[[split(one) for one in fact] for fact in draft.facts]
+    )
 
 
 def _problem(draft: ProblemDraft, facts: tuple[Fact, ...], gold_papers: int) -> Problem:

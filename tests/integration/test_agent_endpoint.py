@@ -48,12 +48,42 @@ def test_the_whole_conversation_is_sent_on_every_turn(server):
 
 
 def test_settings_and_seed_reach_the_endpoint(server):
-    policy_of(server, extra={"top_k": 5}).act([ask(7, "abc")])
+    policy_of(server).act([ask(7, "abc")])
     body = server.bodies[0]
     assert body["path"] == "/v1/chat/completions"
     assert (body["model"], body["temperature"], body["max_tokens"]) == ("some-model", 0.5, 32)
     assert body["seed"] == (2**40 + 7) % 2**31
-    assert body["top_k"] == 5
+
+
+UNCUT = {"top_p": 1, "top_k": -1, "min_p": 0, "repetition_penalty": 1}
+
+
+@pytest.mark.parametrize(
+    ("sampling", "sent"), [("full", UNCUT), ("openai", {"top_p": 1})], ids=["full", "openai"]
+)
+def test_no_server_may_choose_the_distribution(server, sampling, sent):
+    policy = policy_of(server, sampling=sampling)
+    policy.check()
+    policy.act([ask(0, "abc")])
+    for body in server.bodies:
+        assert {key: body[key] for key in UNCUT if key in body} == sent
+        assert "chat_template_kwargs" not in body
+
+
+def test_arguments_of_the_chat_template_are_sent(server):
+    policy_of(server, template_kwargs={"enable_thinking": False}).act([ask(0, "abc")])
+    assert server.bodies[0]["chat_template_kwargs"] == {"enable_thinking": False}
+
+
+def test_a_server_that_refuses_a_field_of_sampling_gets_the_setting_named(server):
+    refused = {"message": "Unrecognized request argument supplied: top_k"}
+    server.plan, server.error = [400], refused
+    with pytest.raises(PolicyError, match=r"argument supplied: top_k.*evaluate_model\.sampling"):
+        policy_of(server).check()
+    server.plan, server.error = [400], {"message": "no temperature"}
+    with pytest.raises(PolicyError, match="no temperature") as caught:
+        policy_of(server, sampling="openai").check()
+    assert "evaluate_model" not in str(caught.value)
 
 
 def test_parallel_requests_return_replies_in_order(server):

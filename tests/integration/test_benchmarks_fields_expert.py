@@ -17,7 +17,7 @@ from env.problems.schema import Problem
 from env.problems.settings import fields_level
 from env.problems.store import ProblemStore
 from env.server.budget import TURN_TOKENS, needed
-from rewards.sentences import ReaderFacts
+from rewards.sentences import expert_tokens
 from tasks.config import Params, resolve
 from tasks.deployment.local import local_server
 
@@ -85,7 +85,7 @@ def test_par_is_what_the_expert_needs_who_reads_four_sentences_a_call(
     for problem, one in zip(
         problems, play(fields_expert(), sessions, specs, sessions=3), strict=True
     ):
-        par = ReaderFacts(1.0, 0.0, len(problem.candidates), 0).par
+        par = expert_tokens(len(problem.candidates))
         assert tokens(params, problem, one) == pytest.approx(par, rel=0.05)
         assert one.components["efficiency"] > 0.97
 

@@ -15,7 +15,8 @@ from tasks.deployment.local import local_server
 CALLS = """\
 said = [llm_query("a"), rlm_query("b"), *llm_query_batched(["c", "d"]), *rlm_query_batched(["e"])]
 FINAL([len(said), *(one for one in said if not one.startswith("error: "))])"""
-ALONE = [arm for arm in ARMS if arm not in ("recursive", "readers only")]
+TREES = ("recursive", "recursive, budgets", "readers only")
+ALONE = [arm for arm in ARMS if arm not in TREES]
 
 
 @pytest.mark.parametrize("arm", ALONE[:2])

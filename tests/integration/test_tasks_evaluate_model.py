@@ -12,8 +12,9 @@ import pytest
 from helpers.fake_endpoint import FakeServer, serving
 from helpers.recorder import Recorder
 
+from agent.settings import GenerationSettings
 from tasks import evaluate_model
-from tasks.config import Params
+from tasks.config import EvaluateModelSettings, Params
 from tasks.errors import ConfigError, StageError
 
 
@@ -91,6 +92,17 @@ def test_an_endpoint_that_refuses_is_told_in_its_own_words(
         with pytest.raises(StageError, match="Use 'max_completion_tokens' instead"):
             play(params, endpoint)
         assert len(endpoint.bodies) == 1
+
+
+def test_the_settings_of_requests_reach_the_endpoint() -> None:
+    settings = EvaluateModelSettings(sampling="openai", template_kwargs={"enable_thinking": False})
+    with serving() as endpoint:
+        counted = evaluate_model.CountedEndpoint(endpoint.url, "some/model", settings)
+        counted.check(GenerationSettings())
+        counted.close()
+    for body in endpoint.bodies:
+        assert body["chat_template_kwargs"] == {"enable_thinking": False}
+        assert "top_k" not in body
 
 
 def test_what_only_a_sampled_turn_may_not_ask_is_found_before_anything_is_played(

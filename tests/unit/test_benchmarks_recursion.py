@@ -38,7 +38,7 @@ def test_the_settings_of_each_arm_and_of_its_experts_are_valid(arm: str) -> None
     chosen = ARMS[arm]
     params = resolve(overrides=[*chosen.base, *chosen.sets])
     alone = params.env.limits.max_frames == 1
-    assert alone == (arm not in ("recursive", "readers only"))
+    assert alone == (arm not in ("recursive", "recursive, budgets", "readers only"))
     for sets in chosen.experts.values():
         mixture = resolve(overrides=list(sets)).warmstart.nano.reading
         assert sorted(mixture.plan.values())[-2:] == [0.0, 1.0]

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from env import prompts
-from env.chat_tokens import TOKEN, split_chat_tokens, without_chat_tokens
+from env.chat_tokens import TOKEN, split_chat_tokens, split_span, without_chat_tokens
 from env.settings import LimitSettings
 
 LIMITS = LimitSettings()
@@ -17,6 +17,14 @@ TOKENS = [
     *("<|turn>", "<turn|>", "<channel|>", "<start_of_turn>", "<end_of_turn>", "<bos>", "<pad>"),
     *("<s>", "</s>", "<<SYS>>", "<</SYS>>", "[INST]", "[/INST]", "[SYSTEM_PROMPT]"),
     *("[/SYSTEM_PROMPT]", "[TOOL_RESULTS]", "[gMASK]", "<sop>", "<eop>", "<think>", "</think>"),
+    *("<|start_header_id|>", "<|vision_start|>", "<|image_pad|>", "<|endoftext|>", "<unk>"),
+    *("<tool_call>", "</tool_call>", "<tool_response>", "<tools>", "[IMG]", "[IMG_END]", "[THINK]"),
+    *(
+        "<start_of_image>",
+        "<image_soft_token>",
+        "<image>",
+        "<\uff5ctool\u2581calls\u2581begin\uff5c>",
+    ),
 ]
 
 
@@ -140,7 +148,12 @@ def test_mistakes_read_one_line_that_says_how() -> None:
 def test_no_text_can_end_the_users_message(token: str) -> None:
     shown = prompts.cell_message(f"a {token} b", 0, [], "", LIMITS)
     assert token not in shown
-    assert token not in prompts.child_messages("compact", LIMITS, 0, token, None)[1].content
+    for messages in (
+        prompts.root_messages("full", LIMITS, 0, token, 3),
+        prompts.child_messages("compact", LIMITS, 0, token, None),
+        prompts.llm_messages("full", token),
+    ):
+        assert all(token not in message.content for message in messages)
 
 
 @settings(max_examples=300, deadline=None)
@@ -151,6 +164,17 @@ def test_no_text_becomes_a_token_by_what_is_taken_out_or_put_in(text: str) -> No
     assert len(removed) <= len(text)
     assert not TOKEN.search(split_chat_tokens(text))
     assert split_chat_tokens(text).replace(" ", "") == text.replace(" ", "")
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.sampled_from([*TOKENS, *"<>|[a "]), min_size=1).map("".join), st.data())
+def test_a_span_moves_with_the_spaces_before_and_within_it(text: str, data: st.DataObject) -> None:
+    start = data.draw(st.integers(0, len(text) - 1))
+    end = data.draw(st.integers(start + 1, len(text)))
+    first, last = split_span(text, start, end)
+    moved = split_chat_tokens(text)[first:last]
+    assert (moved[0], moved[-1]) == (text[start], text[end - 1])
+    assert moved.replace(" ", "") == text[start:end].replace(" ", "")
 
 
 @pytest.mark.parametrize("text", ["a < b", "x <b> [1] [MASK]", "f(x) | g", "a[i] <= s>t", "<div>"])

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-import resource
-from pathlib import Path
 
 import pytest
 
-from env.server.sandbox import memory
 from env.server.sandbox import usage as usage_module
-from env.server.sandbox.memory import Holding, Ledger, machine_bytes, most_processes
+from env.server.sandbox.memory import Holding, Ledger
 from env.server.sandbox.usage import MemoryUsage, added, private, usage
 
 
@@ -133,62 +130,3 @@ def test_new_and_copied_pages_are_its_own(
     resident: int, faulted: int, own: int | None, expected: int
 ) -> None:
     assert added(MemoryUsage(100, 1000), MemoryUsage(resident, 1000 + faulted), own) == expected
-
-
-def test_a_container_of_less_memory_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Path.read_text
-
-    def read(path: Path, *args: object, **kwargs: object) -> str:
-        if path.name == "memory.max":
-            return "1073741824\n"
-        return real(path, *args, **kwargs)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(memory.Path, "read_text", read)
-    assert machine_bytes() == 1 << 30
-
-
-@pytest.fixture
-def files(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """The only files that exist, with their texts."""
-    found: dict[str, str] = {}
-
-    def read(path: Path, *args: object, **kwargs: object) -> str:
-        if str(path) not in found:
-            raise FileNotFoundError
-        return found[str(path)]
-
-    monkeypatch.setattr(memory.Path, "read_text", read)
-    return found
-
-
-def test_a_limit_of_a_group_above_counts(files: dict[str, str]) -> None:
-    files |= {
-        "/proc/self/cgroup": "0::/slice/job/step\n",
-        "/sys/fs/cgroup/slice/job/step/memory.max": "max\n",
-        "/sys/fs/cgroup/slice/job/memory.max": "268435456\n",
-        "/sys/fs/cgroup/slice/memory.max": "536870912\n",
-    }
-    assert machine_bytes() == 256 << 20
-
-
-@pytest.mark.parametrize(
-    ("group", "place", "user", "expected"),
-    [
-        ("0::/pod/server", "/sys/fs/cgroup/pod/pids.max", 5000, 1024),
-        ("5:pids:/server", "/sys/fs/cgroup/pids/server/pids.max", resource.RLIM_INFINITY, 1024),
-        ("0::/", "/sys/fs/cgroup/pids.max", 500, 500),
-        ("0::/", "/nowhere", resource.RLIM_INFINITY, None),
-    ],
-)
-def test_processes_of_the_user_and_of_each_group_above_are_limited(
-    files: dict[str, str],
-    monkeypatch: pytest.MonkeyPatch,
-    group: str,
-    place: str,
-    user: int,
-    expected: int | None,
-) -> None:
-    files |= {"/proc/self/cgroup": f"{group}\n", place: "1024\n"}
-    files["/sys/fs/cgroup/pod/server/pids.max"] = "max\n"
-    monkeypatch.setattr(memory.resource, "getrlimit", lambda _: (user, user))
-    assert most_processes() == expected

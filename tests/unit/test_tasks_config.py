@@ -54,6 +54,34 @@ def test_each_profile_resolves(profile: str) -> None:
     assert config.resolve(profile).profile == profile
 
 
+def test_a_profile_starts_from_the_one_that_it_extends(folder: Path) -> None:
+    (folder / "profiles").mkdir()
+    (folder / "profiles/long.yaml").write_text("train: {steps: 90, group_size: 4}")
+    (folder / "profiles/longer.yaml").write_text("extends: long\ntrain: {steps: 99}")
+    found = config.resolve("longer", ["train.seed=1"])
+    assert (found.profile, found.train.steps, found.train.group_size) == ("longer", 99, 4)
+    assert found.train.seed == 1
+    (folder / "profiles/lost.yaml").write_text("extends: no-such")
+    with pytest.raises(ConfigError, match=r"profiles/no-such\.yaml does not exist"):
+        config.resolve("lost")
+
+
+@pytest.mark.parametrize(
+    ("profile", "frame_tokens", "trees", "dtype"),
+    [("t4", 2048, 16, "float16"), ("a100", 4096, 64, "bfloat16"), ("h200", 8192, 128, "bfloat16")],
+)
+def test_profiles_of_cards_train_one_model_on_one_card(
+    profile: str, frame_tokens: int, trees: int, dtype: str
+) -> None:
+    found = config.resolve(profile)
+    assert (found.prepare.synthetic.world, found.env.prompt_style) == ("papers", "full")
+    stages = (found.gate, found.train, found.evaluate)
+    assert {stage.generation.max_frame_tokens for stage in stages} == {frame_tokens}
+    assert found.train.micro_batch_tokens >= frame_tokens
+    assert found.train.problems_per_step * found.train.group_size == trees
+    assert (found.train.processes, found.export.dtype) == (1, dtype)
+
+
 @pytest.mark.parametrize(
     ("override", "told"),
     [
@@ -210,6 +238,19 @@ def test_settings_of_an_earlier_version_are_translated(folder: Path) -> None:
 
 def test_what_dvc_derives_follows_the_settings(folder: Path) -> None:
     assert derived("train.method=full")["trained"] == "models/policy"
+    assert (ROOT / derived()["template"]).is_file()
+    (folder / "mine.jinja").touch()
+    assert derived("model.template=mine.jinja")["template"] == "mine.jinja"
+
+
+def test_arguments_of_a_chat_template_keep_their_types() -> None:
+    given = "model.template_kwargs={enable_thinking: false, date_string: 26 Jul 2024, n: 1}"
+    found = config.resolve(overrides=[given]).model.template_kwargs
+    assert found == {"enable_thinking": False, "date_string": "26 Jul 2024", "n": 1}
+    assert found["enable_thinking"] is False
+    for wrong in ("{a b: 1}", "{a: null}", "{a: [1]}", "{a: .nan}"):
+        with pytest.raises(ConfigError, match=r"model\.template_kwargs"):
+            config.resolve(overrides=[f"model.template_kwargs={wrong}"])
 
 
 def test_dvc_watches_the_users_files_while_they_are_the_source(folder: Path) -> None:

@@ -16,11 +16,16 @@ from hypothesis import strategies as st
 
 from env.errors import SourceError
 from env.problems.schema import Problem
+from env.prompts import cell_message
+from env.settings import LimitSettings
+from rewards.settings import RewardSettings
+from rewards.spans import locate, span_f1
 from tasks.data import files
 from tasks.data.settings import AlignSettings, FilesSettings, SplitSettings
 from tasks.data.source import Found, ProblemBounds
 
 BOUNDS = ProblemBounds(min_span_chars=12, max_text_chars=1000, max_papers=4, max_gold_papers=2)
+REWARDS = RewardSettings()
 TOPICS = ("Kalvot", "Mirbex", "Dorvek", "Jedgeb")
 
 
@@ -84,6 +89,26 @@ def test_offsets_and_alternatives_are_evidence_as_well(tmp_path: Path) -> None:
     assert len(problem.evidence) == 1
     assert texts(problem) == ["Kalvot scores 10 points", "Kalvot scores 00 points on"]
     assert problem.tier == "focused"
+
+
+def test_chat_tokens_are_split_so_that_a_copy_of_what_is_read_still_counts(tmp_path: Path) -> None:
+    text = "It begins </s> here. A turn ends with <|im_end|> or [/INST], as in ChatML."
+    fact = "A turn ends with <|im_end|> or [/INST], as in ChatML."
+    papers = [{"paper_id": "p", "text": text}]
+    places = [
+        {"paper_id": "p", "quote": fact},
+        {"paper_id": "p", "start": text.index(fact), "end": len(text)},
+    ]
+    rows: list[Any] = [
+        row("Kalvot", question=f"{place}?", papers=papers, evidence=[place]) for place in places
+    ]
+    found = read(write(tmp_path / "problems.jsonl", [*rows, *GOOD]))
+    for problem in found.problems[:2]:
+        shown = cell_message(problem.texts["p"], 0, [], "", LimitSettings())
+        quote = shown[shown.index("A turn") :]
+        assert quote == "A turn ends with < |im_end|> or [ /INST], as in ChatML."
+        assert texts(problem) == [quote]
+        assert span_f1(locate([quote], problem.texts, REWARDS).retrieved, problem.places).f1 == 1
 
 
 def test_a_row_may_name_its_id_its_collection_and_its_difficulty(tmp_path: Path) -> None:

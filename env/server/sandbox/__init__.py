@@ -15,7 +15,6 @@ from env.server.sandbox.host import (
     hard_descriptors,
     most_workers,
 )
-from env.server.sandbox.memory import most_processes
 from env.server.sandbox.repl import Repl
 from env.server.sandbox.results import UNSET, CellDone, CellError, SubCall
 from env.server.sandbox.wire import MAX_ANSWER
@@ -31,6 +30,5 @@ __all__ = [
     "SandboxHost",
     "SubCall",
     "hard_descriptors",
-    "most_processes",
     "most_workers",
 ]

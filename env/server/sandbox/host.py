@@ -12,10 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from env.cgroups import machine_bytes, most_processes
 from env.errors import SandboxError
 from env.server.sandbox.boundary import compile_filter
 from env.server.sandbox.clock import has_schedstat
-from env.server.sandbox.memory import Ledger, machine_bytes, most_processes
+from env.server.sandbox.memory import Ledger
 from env.server.sandbox.repl import Repl, Shared
 from env.server.sandbox.slots import Slots
 from env.server.sandbox.spawner import Spawner, Zygote

@@ -10,60 +10,9 @@ session with the most of them loses the one that holds most memory.
 
 from __future__ import annotations
 
-import os
-import resource
 import threading
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path, PurePosixPath
-
-_PAGE = os.sysconf("SC_PAGE_SIZE")
-
-
-def machine_bytes() -> int:
-    """Memory of this machine, or of the container or group of processes that has least."""
-    machine = os.sysconf("SC_PHYS_PAGES") * _PAGE
-    return min([machine, *_limits("memory", "memory.max", "memory.limit_in_bytes")])
-
-
-def most_processes() -> int | None:
-    """Processes and threads of this user, container or group; None without a limit."""
-    own = resource.getrlimit(resource.RLIMIT_NPROC)[0]
-    user = [] if own == resource.RLIM_INFINITY else [own]
-    return min([*user, *_limits("pids", "pids.max", "pids.max")], default=None)
-
-
-def _limits(controller: str, unified: str, legacy: str) -> list[int]:
-    """Limits of this process's control group and those above it.
-
-    Args:
-        controller: name of the mount of version 1.
-        unified: file of version 2.
-        legacy: file of version 1.
-    """
-    found = []
-    for folder, name in (("", unified), (controller, legacy)):
-        group = PurePosixPath("/", _cgroup(folder))
-        for place in (group, *group.parents):  # each of them limits those below
-            try:
-                path = Path("/sys/fs/cgroup", folder, *place.parts[1:], name)
-                found.append(int(path.read_text()))
-            except (OSError, ValueError):  # no such group, or it says "max"
-                continue
-    return found
-
-
-def _cgroup(controller: str) -> str:
-    """Path of this process's control group: version 1 with a controller, 2 without."""
-    try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return ""
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers == controller:
-            return path
-    return ""
 
 
 class Holding:

@@ -1,0 +1,1 @@
+"""Measurements of one graphics card, on random weights."""

@@ -1,0 +1,443 @@
+"""Measure one graphics card: 4-bit models, decoding, training, float16, merges, Unsloth.
+
+    python -m benchmarks.gpu [PART ...] [--tiny] [--work DIR] [--out DIR] [--minutes 9]
+    python -m benchmarks.gpu --table OUT/figures.jsonl
+
+Weights are random in the shape of Qwen3-4B, so nothing is downloaded. Parts run in this order, each
+in at most `--minutes`: build, decode, train, float16, export, unsloth. All but build need what
+build left in `--work` (20 GB). Figures are appended to figures.jsonl in `--out`, and printed as the
+table for docs/experiments.md. `--tiny` runs all parts on a CPU in under two minutes, as a test.
+
+For a machine without network, on one with the same Python:
+
+    pip download --only-binary :all: --dest wheels --requirement constraints-cuda.txt
+
+Copy the folder `wheels` (5 GB) and the checkout, then install there:
+
+    pip install --no-index --find-links wheels --requirement constraints-cuda.txt
+
+If that machine has torch already, download only the packages that `pip list` lacks there, with
+`--no-deps`: usually trl, datasets, bitsandbytes and openenv.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import importlib.util
+import json
+import math
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AutoTokenizer
+
+from agent.policies.base import TurnRequest
+from agent.policies.hf_policy import TransformersPolicy
+from agent.settings import GenerationSettings, LogprobCheckSettings, TrainSettings
+from agent.training import logprob_check
+from agent.training.export import relative_errors
+from agent.training.trainer import TreeGRPOTrainer  # before Unsloth, which replaces its base class
+from benchmarks.gpu import models
+from benchmarks.gpu.models import ADAPTER, FULL, NF4, RAW, TINY, TWIN, WorkSize
+from env.models import Message
+
+TOKENS, ADVANTAGE = 3e4, 0.1
+"""Divisor and factor of the loss in `float16`: tokens of a step of 64 trees, a usual advantage."""
+STEPS = {
+    "gradient_s": "train/gradient_seconds",
+    "mismatch_mean": "train/logprob_mismatch_mean",
+    "mismatch_max": "train/logprob_mismatch_max",
+    "step_kl": "train/step_kl",
+}
+"""Figures of a training step, by the trainer's names."""
+
+
+@dataclass
+class Bench:
+    """A device under measurement, and where its figures go."""
+
+    size: WorkSize
+    device: str
+    work: Path
+    out: Path
+    until: float
+    """Time of `time.monotonic` at which a part starts no further case."""
+
+    def note(self, part: str, case: str, **figures: Any) -> None:
+        """Print a case's figures, with the peak of the card's memory since `fresh`."""
+        if self.device == "cuda":
+            figures["peak_gb"] = torch.cuda.max_memory_allocated() / 2**30
+        record = {"part": part, "case": case, **figures}
+        print(json.dumps(record), flush=True)
+        with (self.out / "figures.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+
+    def fresh(self) -> None:
+        """Free what no variable holds, and measure the peak again."""
+        gc.collect()
+        if self.device == "cuda":
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+
+    def timed(self, work: Callable[[], Any]) -> tuple[Any, float]:
+        """Result and seconds of a piece of work, until the card has finished it."""
+        started = time.perf_counter()
+        result = work()
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+        return result, time.perf_counter() - started
+
+    def load(self, folder: str, dtype: torch.dtype | None = None) -> Any:
+        """A model that `build` wrote."""
+        return models.load(self.work / folder, self.device, dtype)
+
+    def tokenizer(self) -> Any:
+        """Their tokenizer."""
+        return AutoTokenizer.from_pretrained(self.work / RAW)
+
+
+def build(bench: Bench) -> None:
+    """Write the raw model, its NF4 form and the twin, and compare the logits of the last two."""
+    parameters = models.write_raw(bench.work, bench.size, bench.device)
+    bench.fresh()
+    model, seconds = bench.timed(partial(models.write_nf4, bench.work, bench.device))
+    stored = sum(weight.numel() * weight.element_size() for weight in model.parameters())
+    bench.note("build", NF4, parameters=parameters, seconds=seconds, weights_gb=stored / 2**30)
+    ids = models.random_ids((2, 64), bench.device)
+    before = models.logits_of(model, ids)
+    _, seconds = bench.timed(partial(models.write_twin, model, bench.work, bench.device))
+    del model
+    bench.fresh()
+    after = models.logits_of(bench.load(TWIN), ids)
+    bench.note("build", TWIN, seconds=seconds, logit_error=max(relative_errors(before, after)))
+
+
+def decode(bench: Bench) -> None:
+    """Tokens a second of the own loop, and its log-probabilities against a whole pass."""
+    size = bench.size
+    for folder in (NF4, TWIN):
+        model, tokenizer = bench.load(folder), bench.tokenizer()
+        for frames in size.frames:
+            case = f"{folder}, {frames} frames"
+            if time.monotonic() > bench.until:
+                bench.note("decode", case, skipped="no time left")
+                continue
+            bench.fresh()
+            policy = TransformersPolicy(
+                model,
+                tokenizer,
+                GenerationSettings(
+                    max_turn_tokens=size.turn_tokens,
+                    max_frame_tokens=size.frame_tokens,
+                    batch_frames=frames,
+                ),
+                cache_tokens=65_536,
+            )
+            try:
+                rounds = [
+                    bench.timed(partial(policy.act, _requests(frames, size, first=first)))
+                    for first in (True, False)
+                ]
+            except torch.OutOfMemoryError:
+                bench.note("decode", case, skipped="out of memory")
+                continue
+            (one, seconds), (two, again) = rounds
+            sampled = sum(len(reply.sampled_ids) for reply in one)
+            found = logprob_check.measure(*_both_log_probs(model, one[:4], two[:4]))
+            bench.note(
+                "decode",
+                case,
+                tokens_per_s=sampled / seconds,
+                second_turn_s=again,
+                parity_mean=found.mean,
+                parity_p99=found.p99,
+                parity_max=found.max,
+            )
+        del model
+
+
+def _requests(frames: int, size: WorkSize, first: bool) -> list[TurnRequest]:
+    text = "paper " * (size.frame_tokens // 8)
+    return [
+        TurnRequest((i, 0), [Message(role="user", content=text)], 0, "rlm", first, seed=i)
+        for i in range(frames)
+    ]
+
+
+def _both_log_probs(model: Any, one: Sequence[Any], two: Sequence[Any]) -> tuple[Any, Any]:
+    """Log-probabilities of the second turns: by the loop, and by a pass over whole frames."""
+    loop: list[float] = []
+    whole: list[float] = []
+    for first, second in zip(one, two, strict=True):
+        ids = first.prompt_ids + first.sampled_ids + second.prompt_ids + second.sampled_ids
+        loop += second.logprobs
+        whole += models.log_probs(model, ids, len(second.sampled_ids))
+    return np.asarray(loop, np.float32), np.asarray(whole, np.float32)
+
+
+def train(bench: Bench) -> None:
+    """Seconds and peak memory of a step, by the tokens of a micro-batch and by checkpointing."""
+    for checkpointing in (True, False):
+        for tokens in bench.size.micro_batch_tokens:
+            case = f"{tokens} tokens, checkpointing {'on' if checkpointing else 'off'}"
+            if time.monotonic() > bench.until:
+                bench.note("train", case, skipped="no time left")
+                continue
+            bench.fresh()
+            steps: list[Mapping[str, float]] = []
+            with tempfile.TemporaryDirectory() as folder:
+                try:
+                    trainer = make_trainer(
+                        bench,
+                        bench.load(NF4),
+                        Path(folder),
+                        models.random_trees(bench.size),
+                        steps.append,
+                        micro_batch_tokens=tokens,
+                        gradient_checkpointing=checkpointing,
+                    )
+                    trainer.resume(None)
+                except torch.OutOfMemoryError:
+                    bench.note("train", case, skipped="out of memory")
+                    continue
+            # The first step compiles kernels.
+            bench.note("train", case, **{name: steps[-1].get(key) for name, key in STEPS.items()})
+            del trainer
+
+
+def make_trainer(
+    bench: Bench,
+    model: Any,
+    folder: Path,
+    rollout: Callable[[Any, int], Any],
+    on_step: Callable[[Mapping[str, float]], None],
+    **settings: Any,
+) -> TreeGRPOTrainer:
+    """A trainer of two steps, with a float32 adapter; a model may have its adapter already."""
+    adapted = hasattr(model, "peft_config")
+    wide = LogprobCheckSettings(max_abs=99, mean_abs=99, p99_abs=99)  # measured, not judged
+    trainer = TreeGRPOTrainer(
+        model,
+        bench.tokenizer(),
+        TrainSettings(
+            method="full" if adapted else "lora",  # `full` adds no adapter
+            steps=2,
+            processes=1,
+            problems_per_step=2,
+            group_size=4,
+            learning_rate=1e-5,
+            warmup_steps=0,
+            min_group_std=0.0,
+            save_every=99,
+            logprob_check=wide,
+            generation=GenerationSettings(max_frame_tokens=bench.size.frame_tokens),
+            **settings,
+        ),
+        output_dir=folder,
+        rollout=rollout,
+        on_step=lambda _, logs: on_step(logs),
+        state=dict,
+    )
+    for weight in trainer.live_model.parameters():
+        if weight.requires_grad:  # TRL makes them bfloat16, where steps of 1e-5 are rounded away
+            weight.data = weight.data.float()
+    return trainer
+
+
+def float16(bench: Bench) -> None:
+    """Direction of the gradient in float16, with and without a scale of the loss."""
+    reference = models.kernel_dtype(bench.device)
+    if reference == torch.float16:
+        reference = torch.float32
+    scale = 2.0 ** math.floor(math.log2(TOKENS))
+    wanted = None
+    for dtype, by in ((reference, 1.0), (torch.float16, 1.0), (torch.float16, scale)):
+        bench.fresh()
+        model = models.with_adapter(bench.load(TWIN, dtype))
+        ids = models.random_ids((1, bench.size.frame_tokens // 2), bench.device)
+        found = loss_gradient(model, ids, by)
+        wanted = found if wanted is None else wanted
+        bench.note(
+            "float16",
+            f"{str(dtype).removeprefix('torch.')}, scale {by:g}",
+            cosine=float(torch.nn.functional.cosine_similarity(found, wanted, 0)),
+            zeros=float((found == 0).float().mean()),
+            finite=bool(found.isfinite().all()),
+        )
+        del model
+
+
+def loss_gradient(model: Any, ids_B_T: torch.Tensor, scale: float) -> torch.Tensor:
+    """Gradient of the loss of sampled tokens in a step, by way of a scaled loss."""
+    logits = model(input_ids=ids_B_T).logits[:, :-1].float()
+    logprobs = torch.log_softmax(logits, -1).gather(-1, ids_B_T[:, 1:, None])
+    (logprobs.sum() * (scale * ADVANTAGE / TOKENS)).backward()
+    return flat_gradient(model) / scale
+
+
+def flat_gradient(model: Any) -> torch.Tensor:
+    """Gradients of all trained weights as one vector in float32."""
+    return torch.cat([p.grad.flatten().float() for p in model.parameters() if p.grad is not None])
+
+
+def export(bench: Bench) -> None:
+    """Errors of three ways to merge an adapter, relative to the live 4-bit model with it."""
+    ids = models.random_ids((2, 64), bench.device)
+    live_model = models.with_adapter(bench.load(NF4)).eval()
+    live_model.save_pretrained(bench.work / ADAPTER)
+    live = models.logits_of(live_model, ids)
+    with live_model.disable_adapter():
+        base = models.logits_of(live_model, ids)
+    bench.note("export", "effect of the adapter", logit_error=max(relative_errors(live, base)))
+    del live_model
+    for folder, case in (
+        (TWIN, "merge into the twin"),
+        (NF4, "merge into 4 bit"),
+        (RAW, "merge into the unquantised model"),
+    ):
+        bench.fresh()
+        model, seconds = bench.timed(
+            partial(models.merged, bench.work / folder, bench.work / ADAPTER, bench.device)
+        )
+        error = max(relative_errors(live, models.logits_of(model, ids)))
+        bench.note("export", case, logit_error=error, seconds=seconds)
+        del model
+
+
+def unsloth(bench: Bench) -> None:
+    """Gradient, seconds and memory of Unsloth against the plain model, with one adapter."""
+    model = models.with_adapter(bench.load(NF4))
+    trees = models.random_trees(bench.size)(model, 1)
+    plain = adapted_step(bench, "transformers", model, trees, None)
+    del model
+    if bench.device == "cpu" or importlib.util.find_spec("unsloth") is None:
+        reason = "needs a card" if bench.device == "cpu" else "not installed: make setup-cuda"
+        bench.note("unsloth", "unsloth", skipped=reason)
+        return
+    adapted_step(bench, "unsloth", unsloth_adapted(bench), trees, plain)
+
+
+def adapted_step(
+    bench: Bench, case: str, model: Any, trees: Any, plain: torch.Tensor | None
+) -> torch.Tensor:
+    """Measure the gradient of a model that has its adapter; returns it.
+
+    Args:
+        plain: the gradient to compare with.
+    """
+    bench.fresh()
+    models.randomise(model)
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = make_trainer(
+            bench,
+            model,
+            Path(folder),
+            lambda *_: trees,
+            lambda _: None,
+            micro_batch_tokens=bench.size.micro_batch_tokens[0],
+            gradient_checkpointing=case == "transformers",  # Unsloth has its own
+        )
+        for _ in range(2):  # the first one compiles kernels
+            trainer.live_model.zero_grad()
+            step = partial(trainer.training_step, trainer.live_model, [0])
+            _, seconds = bench.timed(step)
+    found = flat_gradient(trainer.live_model)
+    cosine = torch.nn.functional.cosine_similarity(found, found if plain is None else plain, 0)
+    bench.note("unsloth", case, step_s=seconds, cosine=float(cosine))
+    return found
+
+
+def unsloth_adapted(bench: Bench) -> Any:
+    """The 4-bit model with Unsloth's adapter and kernels."""
+    from unsloth import FastLanguageModel
+
+    model, _ = FastLanguageModel.from_pretrained(
+        model_name=str(bench.work / NF4),
+        max_seq_length=2 * bench.size.frame_tokens,
+        dtype=models.kernel_dtype(bench.device),
+        load_in_4bit=True,
+        use_gradient_checkpointing="unsloth",
+        fast_inference=False,
+    )
+    return FastLanguageModel.get_peft_model(
+        model,
+        r=models.RANK,
+        lora_alpha=models.ALPHA,
+        lora_dropout=0,
+        bias="none",
+        target_modules=models.TARGETS,
+        use_gradient_checkpointing="unsloth",
+        random_state=0,
+    )
+
+
+PARTS: dict[str, Callable[[Bench], None]] = {
+    part.__name__: part for part in (build, decode, train, float16, export, unsloth)
+}
+
+
+def table(records: Sequence[Mapping[str, Any]]) -> str:
+    """A Markdown table, one row a case."""
+    lines = ["| part | case | figures |", "|---|---|---|"]
+    for record in records:
+        figures = {name: value for name, value in record.items() if name not in ("part", "case")}
+        text = ", ".join(f"{name} {_short(value)}" for name, value in figures.items())
+        lines.append(f"| {record['part']} | {record['case']} | {text} |")
+    return "\n".join(lines)
+
+
+def _short(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure the parts, and print the table."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gpu",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"default: {' '.join(PARTS)}")
+    parser.add_argument("--tiny", action="store_true", help="a tiny model on the CPU")
+    parser.add_argument("--work", type=Path, help="folder of the models (default: temporary)")
+    parser.add_argument("--out", type=Path, default=Path("reports/gpu"), help="folder of figures")
+    parser.add_argument("--minutes", type=float, default=9.0, help="most minutes of a part")
+    parser.add_argument("--table", type=Path, help="print the table of a file, measure nothing")
+    options = parser.parse_args(argv)
+    if unknown := [part for part in options.parts if part not in PARTS]:
+        parser.error(f"unknown part {unknown[0]!r}. Choose from {', '.join(PARTS)}.")
+    if options.table:
+        print(table([json.loads(line) for line in options.table.read_text().splitlines()]))
+        return
+    if not options.tiny and not torch.cuda.is_available():
+        parser.error("torch finds no card. Run python -m flows.doctor, or measure with --tiny.")
+    size = TINY if options.tiny else FULL
+    device = "cpu" if options.tiny else "cuda"
+    name = "the CPU" if options.tiny else torch.cuda.get_device_name()
+    options.out.mkdir(parents=True, exist_ok=True)
+    work = options.work or Path(tempfile.gettempdir()) / f"rlm-gpu-{device}"
+    work.mkdir(parents=True, exist_ok=True)
+    print(f"torch {torch.__version__} on {name}")
+    before = (options.out / "figures.jsonl").exists() and len(_lines(options.out))
+    for part in options.parts or PARTS:
+        bench = Bench(size, device, work, options.out, time.monotonic() + 60 * options.minutes)
+        bench.fresh()
+        _, seconds = bench.timed(partial(PARTS[part], bench))
+        bench.note(part, "whole part", seconds=seconds)
+    print(table([json.loads(line) for line in _lines(options.out)[int(before) :]]))
+
+
+def _lines(out: Path) -> list[str]:
+    return (out / "figures.jsonl").read_text(encoding="utf-8").splitlines()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""The notebook: generated from its source, and every cell of it executed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from helpers.cards import OLD_T4
+from nbclient import NotebookClient
+from test_flows_pipeline import CODE, FILES, TINY
+
+from checks import notebook
+
+ROOT = Path(__file__).parents[2]
+MISSION = {
+    "r": 16,
+    "lora_alpha": 16,
+    "lora_dropout": 0,
+    "use_gradient_checkpointing": "unsloth",
+    "random_state": 42,
+}
+SEVEN = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
+UNSLOTH = """
+import json, os, sys
+assert "agent.training.trainer" in sys.modules, "imported before the trainer"
+
+class Model:
+    def print_trainable_parameters(self):
+        print("trainable params: a stand-in")
+
+class FastLanguageModel:
+    @staticmethod
+    def from_pretrained(**arguments):
+        note("from_pretrained", arguments)
+        return Model(), None
+
+    @staticmethod
+    def get_peft_model(model, **arguments):
+        assert isinstance(model, Model)
+        note("get_peft_model", arguments)
+        return model
+
+def note(name, arguments):
+    with open(os.environ["UNSLOTH_CALLS"], "a") as file:
+        file.write(json.dumps({"name": name, **arguments}, default=str) + "\\n")
+"""
+
+
+def program(path: Path, script: str) -> None:
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the project with this environment as its own; `make` only notes its calls."""
+    folder, standins = tmp_path / "project", tmp_path / "standins"
+    standins.mkdir()
+    for name in (*CODE, *FILES, "pyproject.toml"):
+        source, copy = ROOT / name, folder / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        (shutil.copytree if source.is_dir() else shutil.copy)(source, copy)
+    (folder / ".dvc/config.local").write_text("[core]\n    no_scm = true\n")
+    (folder / ".venv").symlink_to(sys.prefix)
+    program(standins / "make", f'echo "$*,$UV_TORCH_BACKEND" >> {tmp_path}/made')
+    (standins / "unsloth.py").write_text(UNSLOTH)
+    monkeypatch.setenv("PATH", f"{standins}:/usr/bin:/bin")
+    monkeypatch.setenv("PYTHONPATH", str(standins))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    return folder
+
+
+def execute(folder: Path, settings: list[str], until: str | None = None) -> str:
+    """Run the cells before a heading, or all; returns what they printed.
+
+    Raises:
+        nbclient.exceptions.CellExecutionError: a cell failed.
+    """
+    book: Any = nbformat.read(ROOT / notebook.NOTEBOOK, as_version=4)
+    (parameters,) = (c for c in book.cells if "parameters" in c.metadata.get("tags", []))
+    parameters.source += f"\nPROFILE = 'quick'\nSETTINGS = {settings!r}"
+    if until is not None:
+        places = [n for n, cell in enumerate(book.cells) if cell.source.startswith(until)]
+        del book.cells[places[0] :]
+    NotebookClient(book, timeout=1200, resources={"metadata": {"path": str(folder)}}).execute()
+    outputs = [out for cell in book.cells for out in cell.get("outputs", [])]
+    shown = [f"<{kind}>" for out in outputs for kind in out.get("data", {})]
+    return "".join(out.get("text", "") for out in outputs) + "".join(shown)
+
+
+def test_the_notebook_is_the_one_that_is_generated() -> None:
+    source = (ROOT / notebook.SOURCE).read_text(encoding="utf-8")
+    written = (ROOT / notebook.NOTEBOOK).read_text(encoding="utf-8")
+    assert written == notebook.written(source), "run python -m checks.notebook --write"
+    nbformat.validate(nbformat.reads(written, as_version=4))
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1500)
+def test_run_all_works_without_a_card_and_again_after_a_lost_session(
+    project: Path, tmp_path: Path
+) -> None:
+    printed = execute(project, TINY)
+    assert (tmp_path / "made").read_text().startswith("setup,")
+    assert "parameters on the CPU" in printed
+    assert "of 10 episodes earned a reward" in printed
+    assert "Improvement: " in printed
+    assert printed.count("<image/png>") == 2
+    assert "reward/process" in printed
+    before = (project / "reports/train.parquet").stat().st_mtime
+    again = execute(project, TINY, until="## 6.")
+    assert "Stage 'train' didn't change, skipping" in again
+    assert (project / "reports/train.parquet").stat().st_mtime == before
+
+
+@pytest.mark.nightly
+def test_with_a_card_unsloth_is_called_as_the_mission_says(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("agent.policies.unsloth_loader")
+    program(tmp_path / "standins/nvidia-smi", f"cat <<END\n{OLD_T4}END")
+    monkeypatch.setenv("UNSLOTH_CALLS", str(tmp_path / "calls"))
+    printed = execute(project, [*TINY, "warmstart.kind=none"], until="## 3.")
+    assert (tmp_path / "made").read_text() == "setup-cuda,cu126\n"
+    assert "Tesla T4" in printed
+    assert "trainable params: a stand-in" in printed
+    loaded, adapted = map(json.loads, (tmp_path / "calls").read_text().splitlines())
+    assert (loaded["name"], adapted["name"]) == ("from_pretrained", "get_peft_model")
+    assert loaded["max_seq_length"] == 2048
+    assert loaded["model_name"] == "models/base"
+    assert {name: adapted[name] for name in MISSION} == MISSION
+    assert set(adapted["target_modules"]) == SEVEN

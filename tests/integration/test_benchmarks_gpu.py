@@ -1,0 +1,94 @@
+"""The benchmark of a graphics card, all parts on a tiny model on the CPU."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("bitsandbytes", reason="bitsandbytes is missing: make setup")
+
+pytestmark = [
+    pytest.mark.usefixtures("trainer_imported"),
+    pytest.mark.xdist_group("transformers"),  # so that one process imports it
+]
+
+Figures = dict[tuple[str, str], dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Figures, str]:
+    """Figures by part and case, and the table that was printed."""
+    from benchmarks.gpu.__main__ import main, table
+
+    folder = tmp_path_factory.mktemp("gpu")
+    main(["--tiny", "--work", str(folder / "work"), "--out", str(folder)])
+    records = [json.loads(line) for line in (folder / "figures.jsonl").read_text().splitlines()]
+    return {(one["part"], one["case"]): one for one in records}, table(records)
+
+
+def test_each_part_is_measured(measured: tuple[Figures, str]) -> None:
+    from benchmarks.gpu.__main__ import PARTS
+
+    figures, table = measured
+    assert {part for part, case in figures if case == "whole part"} == set(PARTS)
+    assert len(table.splitlines()) == len(figures) + 2
+    assert "| unsloth | unsloth | skipped needs a card |" in table
+
+
+def test_the_twin_has_the_weights_of_the_4_bit_model(measured: tuple[Figures, str]) -> None:
+    assert measured[0]["build", "twin"]["logit_error"] == 0.0
+
+
+def test_only_the_merge_into_the_twin_keeps_the_training(measured: tuple[Figures, str]) -> None:
+    figures, _ = measured
+    limit = 1e-5
+    assert figures["export", "merge into the twin"]["logit_error"] < limit
+    for case in ("merge into 4 bit", "merge into the unquantised model", "effect of the adapter"):
+        assert figures["export", case]["logit_error"] > 1000 * limit
+
+
+def test_a_scaled_loss_keeps_the_direction_of_a_float16_gradient(
+    measured: tuple[Figures, str],
+) -> None:
+    figures, _ = measured
+    assert figures["float16", "float16, scale 16384"]["cosine"] > 0.999
+    assert figures["float16", "float16, scale 1"]["cosine"] < 0.99
+
+
+def test_the_loop_and_the_trainer_compute_the_log_probabilities_of_a_whole_pass(
+    measured: tuple[Figures, str],
+) -> None:
+    figures, _ = measured
+    for folder in ("nf4", "twin"):
+        assert figures["decode", f"{folder}, 4 frames"]["parity_max"] < 1e-4
+    for checkpointing in ("on", "off"):
+        step = figures["train", f"1024 tokens, checkpointing {checkpointing}"]
+        assert 0 < step["mismatch_max"] < 1e-4
+        assert step["step_kl"] > 0
+
+
+def test_a_part_without_time_left_says_so(tmp_path: Path, measured: object) -> None:
+    from benchmarks.gpu.__main__ import TINY, Bench, train
+
+    train(Bench(TINY, "cpu", tmp_path, tmp_path, until=0.0))
+    lines = (tmp_path / "figures.jsonl").read_text().splitlines()
+    assert {json.loads(line)["skipped"] for line in lines} == {"no time left"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [(["speed"], "unknown part 'speed'"), (["build"], "torch finds no card")],
+)
+def test_a_wrong_call_is_refused(
+    arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    from benchmarks.gpu.__main__ import main
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SystemExit):
+        main(arguments)
+    assert said in capsys.readouterr().err

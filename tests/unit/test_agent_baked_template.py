@@ -1,0 +1,224 @@
+"""Chat templates of the families of models: each can be played, or the settings are named.
+
+TRL ships most of them. The others have the property of the real one that matters here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import trl
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from agent.errors import PolicyError
+from agent.nano.tokenizer import CHAT_TEMPLATE
+from agent.policies.baked_template import bake
+from agent.policies.chat_template import ChatFormat
+from agent.settings import ModelSettings
+from env import prompts
+from env.models import Message
+from env.settings import LimitSettings, PromptStyle
+
+pytestmark = pytest.mark.xdist_group("transformers")  # so that one process imports it
+
+SHIPPED = Path(trl.__file__).parent / "chat_templates"
+MISTRAL = """\
+{%- if messages[0]["role"] == "system" %}
+    {%- set system_message = messages[0]["content"] %}
+    {%- set loop_messages = messages[1:] %}
+{%- else %}
+    {%- set loop_messages = messages %}
+{%- endif %}
+{{- bos_token }}
+{%- for message in loop_messages %}
+    {%- if message["role"] == "user" and loop.last and system_message is defined %}
+        {{- "[INST] " + system_message + "\\n\\n" + message["content"] + "[/INST]" }}
+    {%- elif message["role"] == "user" %}
+        {{- "[INST] " + message["content"] + "[/INST]" }}
+    {%- else %}
+        {{- " " + message["content"]|trim + eos_token }}
+    {%- endif %}
+{%- endfor %}
+"""
+"""Of Mistral v0.3: the last user message has the system text, and a space precedes a reply."""
+
+
+def source(family: str) -> str:
+    """Template of a family."""
+    if family == "mistral":
+        return MISTRAL
+    if family == "qwen3_thinking_2507":  # always opens a thought, and has no argument against it
+        qwen3 = source("qwen3").partition("    {%- if enable_thinking")[0]
+        return qwen3.replace("assistant\\n' }}", "assistant\\n<think>\\n' }}") + "{%- endif %}"
+    return (SHIPPED / f"{family}.jinja").read_text(encoding="utf-8")
+
+
+def tokenizer_of(family: str) -> Any:
+    """Byte tokenizer with the template and the special tokens of a family."""
+    from transformers import PreTrainedTokenizerFast
+
+    end = {
+        **dict.fromkeys(("gemma", "gemma3"), "<end_of_turn>"),
+        **dict.fromkeys(("llama3_1", "llama3_2"), "<|eot_id|>"),
+        "deepseek_r1_distill": "<\uff5cend\u2581of\u2581sentence\uff5c>",
+        "mistral": "</s>",
+    }.get(family, "<|im_end|>")
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    core = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, name_or_path=family)
+    tokenizer.add_special_tokens({"bos_token": "<bos>", "eos_token": end})
+    tokenizer.chat_template = source(family)
+    return tokenizer
+
+
+OFF = {"enable_thinking": False}
+DAY = {"date_string": "26 Jul 2024"}
+HYBRID = ("qwen3", "qwen3_5_think", "qwen3_5_nothink", "qwen3_6")
+PLAYED = [
+    *(("qwen2_5", kind, {}) for kind in ("own", "training")),
+    *(("qwen3_instruct_2507", kind, {}) for kind in ("own", "training")),
+    *((family, "training", OFF) for family in HYBRID),
+    ("llama3_1", "own", {}),
+    ("llama3_2", "own", DAY),
+    ("gemma", "own", {}),
+    ("gemma3", "own", {}),
+    ("mistral", "own", {}),
+]
+QUIET = r"Set model\.template_kwargs: \{enable_thinking: false\} and model\.template: training"
+NO_THINKER = r"use a model that does not think"
+REFUSED = [
+    ("qwen3", "own", {}, rf"the model thinks\. {QUIET}"),
+    ("qwen3", "own", {"enable_thinking": True}, QUIET),
+    *((family, "own", OFF, rf"rewrites earlier turns.*{QUIET}") for family in HYBRID),
+    ("qwen3", "training", {}, QUIET),
+    ("qwen3_5_think", "training", {}, rf"open a thought\. {QUIET}"),
+    ("qwen3_6", "own", {}, rf"open a thought\. {QUIET}"),
+    ("qwen3_thinking_2507", "own", OFF, rf"open a thought.*{NO_THINKER}"),
+    ("deepseek_r1_distill", "own", {}, rf"open a thought.*{NO_THINKER}"),
+    ("deepseek_r1_distill", "training", OFF, rf"open a thought.*{NO_THINKER}"),
+    ("llama3_2", "own", {}, r"today's date.*\{date_string: 26 Jul 2024\}"),
+    ("llama3_1", "training", {}, r"TRL has no training template.*Set model\.template to own"),
+    ("gemma", "absent.jinja", {}, r"model\.template: absent\.jinja cannot be read"),
+]
+
+
+def settings(template: str, arguments: dict[str, Any]) -> ModelSettings:
+    return ModelSettings(template=template, template_kwargs=arguments)
+
+
+def render(tokenizer: Any, replies: int = 1, **arguments: Any) -> str:
+    """A conversation with so many replies, and the opening of the next one."""
+    talk = [{"role": "system", "content": "Rules."}, {"role": "user", "content": "q0"}]
+    if tokenizer.name_or_path in ("gemma", "mistral"):  # the system text joins the first message
+        talk = [{"role": "user", "content": "Rules.\n\nq0"}]
+    for number in range(replies):
+        talk.append({"role": "assistant", "content": f"a{number}"})
+        talk.append({"role": "user", "content": f"q{number + 1}"})
+    return str(
+        tokenizer.apply_chat_template(talk, tokenize=False, add_generation_prompt=True, **arguments)
+    )
+
+
+@pytest.mark.parametrize(("family", "template", "arguments"), PLAYED)
+def test_the_ids_of_a_frame_are_the_conversation_rendered_whole(
+    family: str, template: str, arguments: dict[str, Any]
+) -> None:
+    tokenizer = bake(tokenizer_of(family), settings(template, arguments))
+    chat = ChatFormat(tokenizer)
+    ids = chat.first([Message(role="system", content="Rules."), Message(role="user", content="q0")])
+    space = " " if family == "mistral" else ""  # its models write it
+    for number in range(2):
+        ids += tokenizer.encode(f"{space}a{number}", add_special_tokens=False)
+        ids += chat.follow([Message(role="user", content=f"q{number + 1}")], ended=False)
+    text = tokenizer.decode(ids, clean_up_tokenization_spaces=False)
+    assert text == render(tokenizer, replies=2)
+    assert text.count("<think>") == text.count("</think>")
+
+
+@pytest.mark.parametrize(("family", "template", "arguments", "complaint"), REFUSED)
+def test_a_template_that_cannot_be_played_is_refused_with_the_settings_that_help(
+    family: str, template: str, arguments: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(PolicyError, match=complaint):
+        bake(tokenizer_of(family), settings(template, arguments))
+
+
+@pytest.mark.parametrize("family", sorted({family for family, _, _ in PLAYED}))
+def test_fixed_arguments_render_as_passed_ones_and_no_caller_changes_them(family: str) -> None:
+    fixed = {**OFF, **DAY, "quoted": 'a "b" %} \u00e9\n', "number": 1.5}
+    plain, changed = tokenizer_of(family), tokenizer_of(family)
+    try:
+        bake(changed, settings("own", fixed))
+    except PolicyError:
+        assert family in HYBRID
+    wanted = render(plain, **fixed)
+    assert render(changed) == wanted
+    assert render(changed, enable_thinking=True, date_string="today", quoted=1) == wanted
+
+
+@pytest.mark.parametrize("family", [*HYBRID, "qwen2_5", "qwen3_instruct_2507"])
+def test_trls_template_is_fixed_without_the_marks_that_others_cannot_read(family: str) -> None:
+    from trl.chat_template_utils import get_training_chat_template
+
+    plain, changed = tokenizer_of(family), tokenizer_of(family)
+    plain.chat_template = get_training_chat_template(plain)
+    assert "generation %}" in plain.chat_template
+    bake(changed, settings("training", OFF))
+    assert "generation %}" not in changed.chat_template
+    assert render(changed, replies=3) == render(plain, replies=3, **OFF)
+
+
+def test_a_saved_tokenizer_keeps_the_template_and_its_arguments(tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    baked = bake(tokenizer_of("llama3_2"), settings("own", DAY))
+    baked.save_pretrained(tmp_path)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    assert "Today Date: 26 Jul 2024" in render(loaded) == render(baked)
+
+
+def test_a_file_is_a_template_and_so_is_the_default_of_several(tmp_path: Path) -> None:
+    path = tmp_path / "mine.jinja"
+    path.write_text(source("qwen2_5"), encoding="utf-8")
+    bare = tokenizer_of("qwen3")
+    bare.chat_template = None
+    assert bake(bare, settings(str(path), {})).chat_template == source("qwen2_5")
+    several = tokenizer_of("qwen2_5")
+    several.chat_template = {"default": source("qwen2_5"), "tool_use": "other"}
+    assert bake(several, settings("own", {})).chat_template == source("qwen2_5")
+
+
+def test_a_tokenizer_without_a_template_is_refused() -> None:
+    for template in ("own", "training"):
+        bare = tokenizer_of("qwen3")
+        bare.chat_template = None
+        with pytest.raises(PolicyError, match="no chat template"):
+            bake(bare, settings(template, OFF))
+
+
+def test_the_template_of_nano_stays_as_it_is() -> None:
+    nano = tokenizer_of("qwen2_5")
+    nano.add_special_tokens({"eos_token": "<|end|>"})
+    nano.chat_template = CHAT_TEMPLATE
+    assert bake(nano, ModelSettings()).chat_template == CHAT_TEMPLATE
+
+
+def test_qwen2_5_does_not_insert_its_default_system_message_since_every_frame_has_one() -> None:
+    tokenizer, default = tokenizer_of("qwen2_5"), "You are Qwen"
+    assert default in render_messages(tokenizer, [Message(role="user", content="q")])
+    limits = LimitSettings()
+    for style in get_args(PromptStyle):
+        for messages in (
+            prompts.root_messages(style, limits, 0, "Why?", 3),
+            prompts.child_messages(style, limits, 0, "Why?", "a text"),
+            prompts.llm_messages(style, "Why?"),
+        ):
+            assert default not in render_messages(tokenizer, messages)
+
+
+def render_messages(tokenizer: Any, messages: list[Message]) -> str:
+    return str(tokenizer.decode(ChatFormat(tokenizer).first(messages)))

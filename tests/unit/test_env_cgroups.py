@@ -1,0 +1,99 @@
+"""Memory, processes and cores of this process, limited by groups of both versions."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+
+import pytest
+
+from env import cgroups
+from env.cgroups import cores, machine_bytes, most_processes
+
+
+def test_a_container_of_less_memory_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Path.read_text
+
+    def read(path: Path, *args: object, **kwargs: object) -> str:
+        if path.name == "memory.max":
+            return "1073741824\n"
+        return real(path, *args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(cgroups.Path, "read_text", read)
+    assert machine_bytes() == 1 << 30
+
+
+@pytest.fixture
+def files(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The only files that exist, with their texts."""
+    found: dict[str, str] = {}
+
+    def read(path: Path, *args: object, **kwargs: object) -> str:
+        if str(path) not in found:
+            raise FileNotFoundError
+        return found[str(path)]
+
+    monkeypatch.setattr(cgroups.Path, "read_text", read)
+    return found
+
+
+def test_a_limit_of_a_group_above_counts(files: dict[str, str]) -> None:
+    files |= {
+        "/proc/self/cgroup": "0::/slice/job/step\n",
+        "/sys/fs/cgroup/slice/job/step/memory.max": "max\n",
+        "/sys/fs/cgroup/slice/job/memory.max": "268435456\n",
+        "/sys/fs/cgroup/slice/memory.max": "536870912\n",
+    }
+    assert machine_bytes() == 256 << 20
+
+
+@pytest.mark.parametrize(
+    ("group", "place", "user", "expected"),
+    [
+        ("0::/pod/server", "/sys/fs/cgroup/pod/pids.max", 5000, 1024),
+        ("5:pids:/server", "/sys/fs/cgroup/pids/server/pids.max", resource.RLIM_INFINITY, 1024),
+        ("0::/", "/sys/fs/cgroup/pids.max", 500, 500),
+        ("0::/", "/nowhere", resource.RLIM_INFINITY, None),
+    ],
+)
+def test_processes_of_the_user_and_of_each_group_above_are_limited(
+    files: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    group: str,
+    place: str,
+    user: int,
+    expected: int | None,
+) -> None:
+    files |= {"/proc/self/cgroup": f"{group}\n", place: "1024\n"}
+    files["/sys/fs/cgroup/pod/server/pids.max"] = "max\n"
+    monkeypatch.setattr(cgroups.resource, "getrlimit", lambda _: (user, user))
+    assert most_processes() == expected
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        ({}, 4.0),
+        ({"/proc/self/cgroup": "0::/a\n", "/sys/fs/cgroup/a/cpu.max": "max 100000\n"}, 4.0),
+        ({"/proc/self/cgroup": "0::/a/b\n", "/sys/fs/cgroup/a/cpu.max": "150000 100000\n"}, 1.5),
+        (
+            {
+                "/proc/self/cgroup": "4:cpu,cpuacct:/job\n",
+                "/sys/fs/cgroup/cpu/job/cpu.cfs_quota_us": "-1\n",
+                "/sys/fs/cgroup/cpu/job/cpu.cfs_period_us": "100000\n",
+                "/sys/fs/cgroup/cpu/cpu.cfs_quota_us": "250000\n",
+                "/sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+            },
+            2.5,
+        ),
+    ],
+)
+def test_cores_are_those_of_the_affinity_or_the_least_quota(
+    files: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    found: dict[str, str],
+    expected: float,
+) -> None:
+    files |= found
+    monkeypatch.setattr(cgroups.os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
+    assert cores() == expected
