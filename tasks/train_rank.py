@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from agent.policies.vllm_server import Engine
 from agent.training import checkpoints, ranks
 from tasks import config, train
 from tasks.errors import EXPECTED, PipelineError
@@ -33,8 +34,9 @@ def work(job: dict[str, Any]) -> None:
         train.DATA, params.train.curriculum.levels, budgets=params.train.budget.share > 0
     )
     start = checkpoints.choose(train.CHECKPOINTS, marks)
+    engine = Engine(**job["engine"]) if job["engine"] else None
     try:
-        train.learn(params, run, job["url"], problems, start, marks)
+        train.learn(params, run, job["url"], problems, start, marks, engine)
     finally:
         if client is not None:
             run.flush()
