@@ -71,8 +71,8 @@ def prepare_base(settings: ModelSettings, out: Path) -> SourceModel:
         out: folder to write: the model and its tokenizer; with `nf4`, the same in `twin/`.
 
     Raises:
-        PolicyError: the model does not exist, is not accessible, has no safetensors, is quantised
-            already or unknown to transformers; or the disk has no room for what follows.
+        PolicyError: the model does not exist, is not accessible, or has no safetensors. Or it is
+            quantised already, transformers does not know it, or the disk has no room.
     """
     device = model_files.this_device()
     dtype = model_files.compute_dtype(device)

@@ -1,7 +1,7 @@
 """Folders of saved models: their parts, number formats, and the errors of reading them.
 
-A base model is a folder in 16 bit, or in NF4 with its twin: the weights that the NF4 layers
-multiply with, in the number format of their arithmetic. An adapter inside belongs to it.
+A base model is a folder in 16 bit, or in NF4 with its twin. The twin has the weights that the NF4
+layers multiply with, in the number format of their arithmetic. An adapter inside belongs to it.
 `base_model.py` writes these folders, `hf_policy.py` loads them, and `training/merge.py` merges
 adapters onto them.
 """
@@ -54,7 +54,7 @@ def saved_dtype(config: Any, device: str) -> torch.dtype:
 
     quantisation = getattr(config, "quantization_config", None) or {}
     if name := quantisation.get("bnb_4bit_compute_dtype"):
-        return getattr(torch, str(name).removeprefix("torch."))  # type: ignore[no-any-return]
+        return getattr(torch, str(name).removeprefix("torch."))
     return torch.float32 if config.dtype == torch.float32 else compute_dtype(device)
 
 

@@ -33,7 +33,7 @@ LIMITS = {"float16": 0.001, "bfloat16": 0.01}
 class TopLogits:
     """Largest logits of a completion's tokens, in descending order.
 
-    Each row has its mean over the vocabulary subtracted: a constant added to all logits changes no
+    Each row has its mean over the vocabulary subtracted. A constant added to all logits changes no
     probability, but would hide a difference by increasing the norm.
     """
 
