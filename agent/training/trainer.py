@@ -349,6 +349,7 @@ class TreeGRPOTrainer(GRPOTrainer):
         """Measure the mismatch of rollout and trainer; check it when due."""
         if not self._compared:
             return
+        trained_weights.require_finite(self.live_model, step)
         compared = [pair for part in ranks.gather(self._compared) for pair in part]
         rollout, trainer = (np.concatenate(side) for side in zip(*compared, strict=True))
         found = logprob_check.measure(rollout, trainer)
