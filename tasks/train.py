@@ -29,9 +29,10 @@ import pandas as pd
 from agent.evaluation.held_out import choose_held_out, held_out_metrics
 from agent.evaluation.readers import reader_metrics
 from agent.rollouts.specs import EpisodeSpec, read_specs
-from tasks.config import Params, read_yaml
+from tasks.config import read_yaml
 from tasks.errors import ConfigError, StageError, as_stage_error
 from tasks.io import replacing, require
+from tasks.params import Params
 from tasks.reporting.progress import Steps
 
 if TYPE_CHECKING:

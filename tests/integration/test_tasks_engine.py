@@ -25,9 +25,10 @@ from agent.rollouts.engine import play
 from agent.rollouts.trajectory import Trajectory
 from env.problems.schema import to_row
 from tasks import train
-from tasks.config import Params, check
+from tasks.config import check
 from tasks.deployment.engine import engine_servers, require_engine
 from tasks.errors import ConfigError, StageError
+from tasks.params import Params
 from tasks.tracking import lineage, runs
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -26,8 +26,9 @@ from agent.rollouts.trajectory import FrameRecord, Trajectory
 from agent.training import checkpoints
 from env.problems.schema import to_row
 from tasks import train
-from tasks.config import Params, check, write_resolved
+from tasks.config import check, write_resolved
 from tasks.errors import ConfigError, StageError
+from tasks.params import Params
 from tasks.reporting.training_log import TrainingLog
 from tasks.tracking import lineage, runs
 
