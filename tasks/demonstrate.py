@@ -19,9 +19,9 @@ from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import Trajectory
 from env.problems.schema import Problem
 from env.problems.store import ProblemStore
-from tasks.config import Params
 from tasks.errors import ConfigError, StageError, as_stage_error
 from tasks.io import replacing
+from tasks.params import Params
 from tasks.registry import warm_start
 from tasks.reporting.progress import Steps
 

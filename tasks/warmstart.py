@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING
 from agent.nano.settings import NanoSettings
 from agent.settings import NANO
 from env.problems.lexicon import untaught
-from tasks.config import Params
 from tasks.errors import ConfigError, as_stage_error
 from tasks.io import replacing
+from tasks.params import Params
 from tasks.registry import warm_start
 from tasks.reporting.progress import Steps
 

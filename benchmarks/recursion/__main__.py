@@ -34,7 +34,8 @@ from benchmarks.ablation import SOURCE, run_stages, score, train
 from benchmarks.fields import PAPERS
 from benchmarks.recursion import figure, measure
 from benchmarks.recursion.arms import ARMS, BUDGETED, CONTROLLED
-from tasks.config import Params, resolve
+from tasks.config import resolve
+from tasks.params import Params
 from tasks.tracking.lineage import commit
 from tasks.train import BASE
 

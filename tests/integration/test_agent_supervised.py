@@ -21,7 +21,7 @@ from agent.rollouts.trajectory import Trajectory
 from agent.settings import GenerationSettings, SftSettings, TrainSettings
 from agent.training.demonstrations import IGNORED, demonstration_rows, good_episodes
 from env.problems.store import ProblemStore
-from tasks.config import Params
+from tasks.params import Params
 
 pytestmark = [
     pytest.mark.usefixtures("trainer_imported"),

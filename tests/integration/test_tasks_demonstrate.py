@@ -15,8 +15,8 @@ from agent.policies.hf_policy import load_model
 from env.problems.schema import to_row
 from env.problems.store import ProblemStore
 from tasks import warmstart
-from tasks.config import Params
 from tasks.errors import StageError
+from tasks.params import Params
 
 pytestmark = [
     pytest.mark.usefixtures("trainer_imported"),
