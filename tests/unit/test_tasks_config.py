@@ -81,6 +81,7 @@ def test_profiles_of_cards_train_one_model_on_one_card(
     assert found.train.micro_batch_tokens >= frame_tokens
     assert found.train.problems_per_step * found.train.group_size == trees
     assert (found.train.processes, found.export.dtype) == (1, dtype)
+    assert found.model.backend == ("unsloth" if profile == "t4" else "transformers")
 
 
 @pytest.mark.parametrize(
