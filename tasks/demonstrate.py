@@ -8,6 +8,7 @@ stage `export`: a merge into a 4-bit base would round the training away.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -75,8 +76,17 @@ def write_base(params: Params, run: StageRun, base: Path) -> Path:
             if params.model.backend == "unsloth":
                 train_with_unsloth(folder, *job, out=out, threads=params.threads, on_step=on_step)
             else:
-                train_adapter(*load_model(folder), *job, out=out, on_step=on_step)
+                model, tokenizer = load_model(folder)
+                train_adapter(model, tokenizer, *job, out=out, on_step=on_step)
+        _name_base(out, origin)
     return base
+
+
+def _name_base(adapter: Path, name: str) -> None:
+    """Name the base in an adapter's config, which has the temporary folder of the stage."""
+    path = adapter / "adapter_config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(config | {"base_model_name_or_path": name}, indent=2) + "\n")
 
 
 def check(params: Params) -> None:
@@ -205,6 +215,12 @@ def endpoint(params: Params) -> Policy:
     settings = params.warmstart.sft
     assert settings.base_url is not None
     assert settings.model is not None
-    teacher = EndpointPolicy(settings.base_url, settings.model, params.train.generation)
+    teacher = EndpointPolicy(
+        settings.base_url,
+        settings.model,
+        params.train.generation,
+        sampling=params.evaluate_model.sampling,
+        template_kwargs=params.evaluate_model.template_kwargs,
+    )
     teacher.check()
     return teacher

@@ -54,7 +54,8 @@ def _of_demonstrations(params: Params) -> dict[str, str]:
         include={"lora", "generation", "micro_batch_tokens", "gradient_checkpointing"}
     )
     settings = [params.env.model_dump(), params.rewards.model_dump(), train]
-    settings.append({"levels": params.train.curriculum.levels})
+    requests = params.evaluate_model.model_dump(include={"sampling", "template_kwargs"})
+    settings.append({"levels": params.train.curriculum.levels, "requests": requests})
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
     return {
         **{name: path if sft else "tasks/warmstart.py" for name, path in DEMONSTRATED.items()},

@@ -101,7 +101,7 @@ class AdapterTrainer(SFTTrainer):
     ) -> None:
         self._on_step = on_step
         self._batches = TokenBatches(
-            [len(row["input_ids"]) for row in rows], train.micro_batch_tokens, settings.seed
+            [len(row["input_ids"]) for row in rows], _batch_tokens(settings, train), settings.seed
         )
         adapter = trained_weights.new_adapter(model, train)
         kept = trained_weights.own_adapter(model)
@@ -232,12 +232,17 @@ def count_steps(
 ) -> int:
     """Optimizer steps of a training."""
     lengths = [len(row["input_ids"]) for row in rows]
-    batches = len(TokenBatches(lengths, train.micro_batch_tokens, settings.seed))
+    batches = len(TokenBatches(lengths, _batch_tokens(settings, train), settings.seed))
     return settings.epochs * -(-batches // _batches_of_step(settings, train))
 
 
 def _batches_of_step(settings: SftSettings, train: TrainSettings) -> int:
-    return max(1, settings.batch_tokens // train.micro_batch_tokens)
+    return settings.batch_tokens // _batch_tokens(settings, train)
+
+
+def _batch_tokens(settings: SftSettings, train: TrainSettings) -> int:
+    """Tokens of one forward pass: a step may need fewer than a pass could hold."""
+    return min(settings.batch_tokens, train.micro_batch_tokens)
 
 
 def train_adapter(

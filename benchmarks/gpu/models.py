@@ -109,7 +109,8 @@ def write_base(work: Path, device: str) -> None:
 
 def with_adapter(model: Any) -> Any:
     """The model with a float32 adapter whose two factors are random."""
-    adapted = get_peft_model(model, trained_weights.new_adapter(model, TrainSettings()))
+    config: Any = trained_weights.new_adapter(model, TrainSettings())
+    adapted = get_peft_model(model, config)
     randomise(adapted)
     return adapted
 

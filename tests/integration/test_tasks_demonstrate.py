@@ -100,6 +100,8 @@ def test_the_base_gets_an_adapter_that_is_loaded_with_it(params: Params) -> None
     base = warmstart.run(params, run)  # type: ignore[arg-type]
     assert (base / "adapter/adapter_model.safetensors").is_file()
     assert json.loads((base / "provenance.json").read_text())["from"] == "tiny"
+    config = json.loads((base / "adapter/adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == "tiny"
     model, _ = load_model(base)
     assert model.active_peft_config.target_modules == set(params.train.lora.targets)
     assert run.metrics["warmstart/shown_easy"] == 1.0
