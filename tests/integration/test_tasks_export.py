@@ -167,6 +167,27 @@ def test_an_effect_below_the_error_proves_nothing() -> None:
     assert judge(MergeDifference(0.0004, 0.0004, 20), 0.05, LIMIT) == []
 
 
+def test_a_small_step_from_a_trained_adapter_is_no_fault() -> None:
+    found = MergeDifference(0.0084, 0.0084, 20)
+    assert judge(found, 0.0064, 0.02, 0.3) == []
+    (wrong,) = judge(found, 0.0064, 0.02, 0.0064)
+    assert "a merge without the adapter" in wrong
+    (wrong,) = judge(found, 0.0, 0.02, 0.3)
+    assert "training changed nothing" in wrong
+
+
+def test_the_effect_of_a_base_with_an_adapter_is_measured_with_and_without_it(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(models / "base", tmp_path / "base")
+    shutil.copytree(models / "adapter", tmp_path / "base/adapter")
+    monkeypatch.setattr(export, "BASE", tmp_path / "base")
+    prompts = [[5, 6, 7, 8]]
+    monkeypatch.setattr(export, "gather_prompts", lambda *_: (prompts, "p"))
+    _, effect, whole_effect, _ = export.record_live(Params(), models / "adapter", "")
+    assert effect == 0 < whole_effect  # training changed nothing, the adapter was there before
+
+
 def test_a_completion_may_differ_at_a_tie_only() -> None:
     assert judge(MergeDifference(0.0004, 0.0004, 19, ties=[0.0015]), 0.5, LIMIT) == []
     (wrong,) = judge(MergeDifference(0.0004, 0.0004, 18, ties=[0.0015, 0.2]), 0.5, LIMIT)
