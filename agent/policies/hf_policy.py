@@ -42,7 +42,7 @@ def load_model(
 
     Raises:
         PolicyError: `path` or `adapter` does not exist, has no model in safetensors, or needs
-            Python code of its own, which is never run.
+            Python code of its own, which is never run. Or the adapter belongs to another base.
     """
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
@@ -69,7 +69,14 @@ def load_model(
     if adapter is not None:
         from peft import PeftModel
 
-        model = PeftModel.from_pretrained(model, str(adapter)).to(device)
+        fix = f"It must be an adapter of {path}: run the stage that writes it again."
+        try:
+            with model_files.reading(adapter, fix):
+                model = PeftModel.from_pretrained(model, str(adapter)).to(device)
+        except RuntimeError as error:
+            if "size mismatch" not in str(error):
+                raise
+            raise PolicyError(f"{adapter}: its weights have other sizes. {fix}") from error
     model.eval()
     return model, tokenizer
 

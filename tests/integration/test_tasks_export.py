@@ -17,7 +17,7 @@ from helpers.recorder import Recorder
 from helpers.untaught import untaught
 from safetensors.torch import load_file, save_file
 
-from agent.errors import ExportError
+from agent.errors import ExportError, PolicyError
 from agent.nano import warmstart
 from agent.nano.settings import NanoModelSettings, NanoSettings
 from agent.policies.chat_template import ChatFormat
@@ -269,6 +269,16 @@ def test_an_adapter_of_another_base_is_refused(models: Path, tmp_path: Path) -> 
     save_file(deeper, path, metadata={"format": "pt"})
     with pytest.raises(ExportError, match=r"has no weight model\.layers\.7\..*another base"):
         merge(models / "base", tmp_path / "adapter", tmp_path / "merged", dtype="float16")
+
+
+def test_an_adapter_of_a_base_of_another_size_is_refused(models: Path, tmp_path: Path) -> None:
+    settings = NanoSettings(model=NanoModelSettings(layers=2, hidden=96))
+    warmstart.save(untaught(settings), tmp_path / "wide")
+    adapter = models / "adapter"
+    with pytest.raises(PolicyError, match=rf"{adapter}: .*must be an adapter of {tmp_path}/wide"):
+        load_model(tmp_path / "wide", adapter=adapter)
+    with pytest.raises(ExportError, match=rf"{adapter}: {tmp_path}/wide has a model\.layers\.0\."):
+        merge(tmp_path / "wide", adapter, tmp_path / "merged", dtype="float16")
 
 
 def test_an_adapter_that_is_not_plain_lora_is_refused(models: Path, tmp_path: Path) -> None:
