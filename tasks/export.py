@@ -107,8 +107,8 @@ def record_live(params: Params, trained: Path, url: str) -> tuple[Record, float,
     """Logits and completions of the live model on prompts of the environment.
 
     Returns:
-        The record; the relative change of the logits by training, and by training and the base's
-        own adapter together; the id of a problem to play.
+        The record; the relative change of the logits by training; the same against the base
+        without its own adapter; the id of a problem to play.
     """
     from agent.policies.chat_template import ChatFormat
     from agent.policies.hf_policy import load_model

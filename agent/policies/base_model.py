@@ -107,8 +107,8 @@ def find_source(settings: ModelSettings) -> SourceModel:
     own = model_files.ADAPTER
     if "adapter_config.json" in found.sizes or (found.commit is None and (folder / own).is_dir()):
         raise PolicyError(
-            f"{found.name}: it has an adapter, which a base cannot be made from. Set model.source to "
-            "the model without it, or merge it first (stage export)."
+            f"{found.name}: it has an adapter, which no base can be made from. Set model.source "
+            "to the model without it, or merge it first (stage export)."
         )
     if not found.weights:
         pickled = next(filter(_PICKLED.fullmatch, sorted(found.sizes)), None)
