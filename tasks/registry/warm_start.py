@@ -63,7 +63,7 @@ def _copy(params: Params, source: Path, folder: Path) -> None:
     from agent.policies.base_model import prepare_base
 
     # The version's tokenizer has its template and arguments already.
-    own = {"revision": None, "template": "own", "template_kwargs": {}}
+    own: dict[str, Any] = {"revision": None, "template": "own", "template_kwargs": {}}
     prepare_base(params.model.model_copy(update={"source": str(source), **own}), folder)
 
 
