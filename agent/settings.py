@@ -36,6 +36,9 @@ class GenerationSettings(Settings):
     max_turn_tokens: int = Field(96, ge=8, le=8192, description="new tokens of one turn")
     max_frame_tokens: int = Field(512, ge=64, description="tokens of one frame's conversation")
     batch_frames: int = Field(64, ge=1, le=4096, description="frames decoded together")
+    cache_tokens: int = Field(
+        262_144, ge=0, description="tokens of open frames whose keys and values stay between turns"
+    )
     forget_turns: bool = Field(
         False, description="a turn reads the frame's first and newest messages, not those between"
     )

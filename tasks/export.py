@@ -17,6 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from agent.policies.model_files import ADAPTER
 from agent.training.export import (
     MergeDifference,
     Record,
@@ -83,7 +84,7 @@ def export(params: Params, trained: Path, out: Path, url: str) -> dict[str, Any]
     adapter = trained if params.train.method == "lora" else None
     base = BASE if adapter else trained
     merge(base, adapter, out, dtype=settings.dtype)
-    live, effect, problem = record_live(params, trained, url)
+    live, effect, whole_effect, problem = record_live(params, trained, url)
     limit = settings.max_logit_error or error_limit(settings.dtype, live.dtype)
     measured = check(out, live, params, url=url, problem=problem)
     return {
@@ -95,17 +96,19 @@ def export(params: Params, trained: Path, out: Path, url: str) -> dict[str, Any]
         "prompts": len(live.prompts),
         "tokens_compared": sum(len(completion) for completion in live.completions),
         "effect": effect,
+        "whole_effect": whole_effect,
         "limit": limit,
         **vars(measured),
-        "wrong": judge(measured, effect, limit),
+        "wrong": judge(measured, effect, limit, whole_effect),
     }
 
 
-def record_live(params: Params, trained: Path, url: str) -> tuple[Record, float, str]:
+def record_live(params: Params, trained: Path, url: str) -> tuple[Record, float, float, str]:
     """Logits and completions of the live model on prompts of the environment.
 
     Returns:
-        The record; the relative change of the logits by training; the id of a problem to play.
+        The record; the relative change of the logits by training; the same against the base
+        without its own adapter; the id of a problem to play.
     """
     from agent.policies.chat_template import ChatFormat
     from agent.policies.hf_policy import load_model
@@ -121,7 +124,11 @@ def record_live(params: Params, trained: Path, url: str) -> tuple[Record, float,
     )
     del model  # two may not fit into the memory of a GPU
     before, _ = load_model(BASE)
-    return live, max(relative_errors(live, before)), problem
+    effect = whole_effect = max(relative_errors(live, before))
+    if (BASE / ADAPTER).is_dir():
+        with before.disable_adapter():
+            whole_effect = max(relative_errors(live, before))
+    return live, effect, whole_effect, problem
 
 
 def gather_prompts(

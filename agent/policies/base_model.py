@@ -74,21 +74,17 @@ def prepare_base(settings: ModelSettings, out: Path, *, device: str | None = Non
 
     Raises:
         PolicyError: the model does not exist, is not accessible, or has no safetensors. Or it is
-            quantised already, transformers does not know it, or the disk has no room.
+            an adapter, is quantised already, cannot be played, or the disk has no room.
     """
     device = device or model_files.this_device()
     dtype = model_files.compute_dtype(device)
     source = find_source(settings)
     require_space(source, settings, dtype, out)
-    folder = _fetch(settings, source)
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    if "quantization_config" in config:
-        raise PolicyError(
-            f"{source.name}: the weights are quantised already. Set model.source to the 16-bit "
-            "model and model.quantisation=nf4."
-        )
+    folder = _fetch(settings, source, [name for name in source.sizes if _SMALL.fullmatch(name)])
     with model_files.reading(source.name, _FIX):
-        _write(folder, settings, dtype, device, out)
+        tokenizer = _check(folder, source, settings)
+        _fetch(settings, source, source.weights)
+        _write(folder, tokenizer, settings, dtype, device, out)
     return source
 
 
@@ -108,6 +104,12 @@ def find_source(settings: ModelSettings) -> SourceModel:
         raise PolicyError(f"{folder}: no such folder. Correct model.source.")
     else:
         found = _ask_hub(settings)
+    own = model_files.ADAPTER
+    if "adapter_config.json" in found.sizes or (found.commit is None and (folder / own).is_dir()):
+        raise PolicyError(
+            f"{found.name}: it has an adapter, which no base can be made from. Set model.source "
+            "to the model without it, or merge it first (stage export)."
+        )
     if not found.weights:
         pickled = next(filter(_PICKLED.fullmatch, sorted(found.sizes)), None)
         why = f"it has pickled weights ({pickled})" if pickled else "it has no weights"
@@ -199,19 +201,18 @@ def _ask_hub(settings: ModelSettings) -> SourceModel:
     return SourceModel(settings.source, sizes, counted, found.sha)
 
 
-def _fetch(settings: ModelSettings, source: SourceModel) -> Path:
-    """Folder with the model's files; those of the Hub are in the cache of its client."""
+def _fetch(settings: ModelSettings, source: SourceModel, names: list[str]) -> Path:
+    """Folder with these files of the model; those of the Hub are in the cache of its client."""
     if source.commit is None:
         return Path(source.name)
     from huggingface_hub import snapshot_download
 
-    small = [name for name in source.sizes if _SMALL.fullmatch(name)]
     with _hub_errors(settings):
         return Path(
             snapshot_download(
                 source.name,
                 revision=source.commit,
-                allow_patterns=[*small, *source.weights],
+                allow_patterns=names,
                 cache_dir=_cache(),
                 **_access(),
             )
@@ -250,14 +251,43 @@ def _hub_errors(settings: ModelSettings) -> Iterator[None]:
         ) from None
 
 
-def _write(
-    folder: Path, settings: ModelSettings, dtype: torch.dtype, device: str, out: Path
-) -> None:
-    """Write the model of a folder with its tokenizer, and the twin of a 4-bit model."""
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
+def _check(folder: Path, source: SourceModel, settings: ModelSettings) -> Any:
+    """Check a model by its small files. Returns its tokenizer, with the template of the settings.
 
-    tokenizer = bake(AutoTokenizer.from_pretrained(folder, trust_remote_code=False), settings)
+    Raises:
+        PolicyError: the model is quantised already or cannot be played.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+    from agent.policies.sampling import require_playable
+
+    if "quantization_config" in json.loads((folder / "config.json").read_text(encoding="utf-8")):
+        raise PolicyError(
+            f"{source.name}: the weights are quantised already. Set model.source to the 16-bit "
+            "model and model.quantisation=nf4."
+        )
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    with torch.device("meta"):
+        AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    require_playable(config, source.name)
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    tokenizer.name_or_path = source.name  # for messages; a folder of the cache says nothing
+    return bake(tokenizer, settings)
+
+
+def _write(
+    folder: Path,
+    tokenizer: Any,
+    settings: ModelSettings,
+    dtype: torch.dtype,
+    device: str,
+    out: Path,
+) -> None:
+    """Write the model of a folder with a tokenizer, and the twin of a 4-bit model."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
+
     nf4 = settings.quantisation == "nf4"
     own = AutoConfig.from_pretrained(folder, trust_remote_code=False).dtype
     options: dict[str, Any] = {"dtype": dtype}

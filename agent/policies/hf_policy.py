@@ -42,7 +42,7 @@ def load_model(
 
     Raises:
         PolicyError: `path` or `adapter` does not exist, has no model in safetensors, or needs
-            Python code of its own, which is never run.
+            Python code of its own, which is never run. Or the adapter belongs to another base.
     """
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
@@ -69,7 +69,14 @@ def load_model(
     if adapter is not None:
         from peft import PeftModel
 
-        model = PeftModel.from_pretrained(model, str(adapter)).to(device)
+        fix = f"It must be an adapter of {path}: run the stage that writes it again."
+        try:
+            with model_files.reading(adapter, fix):
+                model = PeftModel.from_pretrained(model, str(adapter)).to(device)
+        except RuntimeError as error:
+            if "size mismatch" not in str(error):
+                raise
+            raise PolicyError(f"{adapter}: its weights have other sizes. {fix}") from error
     model.eval()
     return model, tokenizer
 
@@ -141,27 +148,17 @@ class TransformersPolicy:
     Args:
         model: causal language model of transformers or PEFT whose cache is a `DynamicCache`.
         tokenizer: its tokenizer, with a chat template.
-        settings: sampling.
-        cache_tokens: most tokens whose keys and values are kept between turns. The oldest frames
-            beyond it read their conversation again.
+        settings: sampling. The oldest frames beyond `cache_tokens` read their conversation again.
 
     Raises:
         PolicyError: the chat template or the cache is unusable.
     """
 
-    def __init__(
-        self,
-        model: Any,
-        tokenizer: Any,
-        settings: GenerationSettings,
-        *,
-        cache_tokens: int = 262_144,
-    ) -> None:
+    def __init__(self, model: Any, tokenizer: Any, settings: GenerationSettings) -> None:
         self.model = model
         self.settings = settings
         self._conversations = Conversations(model, tokenizer, settings)
         self.chat = self._conversations.chat
-        self._cache_tokens = cache_tokens
         self._frames: dict[FrameKey, _FrameCache] = {}
         self._shape: CacheShape | None = None
 
@@ -175,7 +172,13 @@ class TransformersPolicy:
         return [replies[place] for place in range(len(requests))]
 
     def stream(self, requests: Sequence[TurnRequest]) -> Iterator[tuple[int, TurnReply]]:
-        """Yield (index of the request, reply) as soon as each turn is complete; see `act`."""
+        """Yield (index of the request, reply) as soon as each turn is complete; see `act`.
+
+        Raises:
+            PolicyError: the GPU has no memory left.
+        """
+        import torch
+
         from agent.policies.sampling import CacheShape, sample
 
         prompts, rows = [], []
@@ -199,6 +202,11 @@ class TransformersPolicy:
                     for row in sample(self.model, self._shape, part, stop_ids, temperature):
                         request, prompt = requests[row.place], prompts[row.place]
                         yield row.place, self._reply(request, prompt, row)
+        except torch.OutOfMemoryError as error:
+            raise PolicyError(
+                "the GPU has no memory left to play. Lower generation.batch_frames (now "
+                f"{size}) or generation.cache_tokens (now {self.settings.cache_tokens})."
+            ) from error
         finally:
             self.model.train(training)
         self._bound_caches()
@@ -238,7 +246,7 @@ class TransformersPolicy:
     def _bound_caches(self) -> None:
         kept = sum(frame.cached for frame in self._frames.values())
         for frame in self._frames.values():  # oldest first
-            if kept <= self._cache_tokens:
+            if kept <= self.settings.cache_tokens:
                 return
             kept -= frame.cached
             frame.past, frame.cached = None, 0

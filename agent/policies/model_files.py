@@ -71,11 +71,16 @@ def keep_unpacked(model: Any) -> None:
 
 @contextmanager
 def reading(path: str | Path, fix: str) -> Iterator[None]:
-    """Turn errors of loading a model into a `PolicyError` that ends with `fix`."""
+    """Turn errors of loading a model into a `PolicyError` that ends with `fix`.
+
+    A `PolicyError` keeps its message.
+    """
     from safetensors import SafetensorError
 
     try:
         yield
+    except PolicyError:
+        raise
     except (OSError, ValueError, SafetensorError) as error:
         if "trust_remote_code" in str(error):
             raise PolicyError(

@@ -59,14 +59,28 @@ class CacheShape:
         ]
         kinds = {(part.shape, part.dtype, part.device) for pair in layers for part in pair}
         if len(layers) != len(cache.layers) or len(kinds) != 1:
-            names = sorted({type(layer).__name__ for layer in cache.layers})
-            raise PolicyError(
-                f"{type(model).__name__}: the cache ({', '.join(names)}) does not consist of equal "
-                "full-attention layers on one device. Serve the model behind an OpenAI-compatible "
-                "endpoint."
-            )
+            raise _unplayable(cache, type(model).__name__)
         ((size, dtype, where),) = kinds  # size: [1, heads, 1, dim]
         return CacheShape(len(layers), size[1], size[3], dtype, where)
+
+
+def require_playable(config: Any, name: str) -> None:
+    """Refuse a model by its transformers config, before its weights are there.
+
+    Raises:
+        PolicyError: the cache has sliding or recurrent layers; `CacheShape.of` checks the rest.
+    """
+    cache = DynamicCache(config=config)
+    if any(type(layer) is not DynamicLayer for layer in cache.layers):
+        raise _unplayable(cache, name)
+
+
+def _unplayable(cache: Cache, name: str) -> PolicyError:
+    kinds = sorted({type(layer).__name__ for layer in cache.layers})
+    return PolicyError(
+        f"{name}: the cache ({', '.join(kinds)}) does not consist of equal full-attention layers "
+        "on one device. Serve the model behind an OpenAI-compatible endpoint."
+    )
 
 
 @dataclass

@@ -204,15 +204,20 @@ def measure(live: Record, model: Any) -> MergeDifference:
     )
 
 
-def judge(measured: MergeDifference, effect: float, limit: float) -> list[str]:
+def judge(
+    measured: MergeDifference, effect: float, limit: float, whole_effect: float | None = None
+) -> list[str]:
     """Faults of a merged model; empty if it behaves like the live one.
 
     Args:
         measured: measurement of the files on disk by a fresh process.
         effect: relative change of the logits by training (live against base).
         limit: largest valid relative error of the logits.
+        whole_effect: change by training and by the adapter that the base had before (live against
+            the base without it). Default: `effect`.
     """
     wrong = []
+    moved = effect if whole_effect is None else whole_effect
     if not effect > 0:
         wrong.append(
             "the trained model gives the logits of its base: the adapter was lost, or training "
@@ -220,9 +225,9 @@ def judge(measured: MergeDifference, effect: float, limit: float) -> list[str]:
         )
     if not measured.logit_error <= limit:  # NaN fails too
         wrong.append(f"logits are off by {measured.logit_error:.3%}, the limit is {limit:.3%}")
-    elif 0 < effect < 2 * measured.logit_error:
+    elif 0 < moved < 2 * measured.logit_error:
         wrong.append(
-            f"training moved the logits by {effect:.3%}, but the merge by "
+            f"training moved the logits by {moved:.3%}, but the merge by "
             f"{measured.logit_error:.3%}: a merge without the adapter would look the same"
         )
     # At a tie within the rounding of both logits, either token is right.

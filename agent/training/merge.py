@@ -33,6 +33,13 @@ class Adapter:
     scale: float
     merged: set[str]
 
+    def fits(self, name: str, weight: torch.Tensor) -> bool:
+        """Whether the weight has the shape of its update, if it has one."""
+        if name not in self.updates:
+            return True
+        b, a = self.updates[name]
+        return weight.shape == (b.shape[0], a.shape[1])
+
     def add_to(self, name: str, weight: torch.Tensor) -> torch.Tensor:
         """The weight plus its update, in float32."""
         weight = weight.float()
@@ -66,10 +73,14 @@ def merge(base: Path, adapter: Path | None, out: Path, *, dtype: str) -> None:
     out.mkdir(parents=True, exist_ok=True)
     total = 0
     for path in weight_files(source):
-        tensors = {
-            name: _rounded(name, updates.add_to(name, weight), wanted)
-            for name, weight in _tensors(path)
-        }
+        tensors = {}
+        for name, weight in _tensors(path):
+            if not updates.fits(name, weight):
+                raise ExportError(
+                    f"{adapter}: {source} has a {name} of another size. The adapter belongs to "
+                    "another base."
+                )
+            tensors[name] = _rounded(name, updates.add_to(name, weight), wanted)
         total += sum(tensor.nbytes for tensor in tensors.values())
         save_file(tensors, out / path.name, metadata={"format": "pt"})
     if missing := sorted(updates.updates.keys() - updates.merged):

@@ -39,6 +39,7 @@ import numpy as np
 import torch
 from transformers import AutoTokenizer
 
+from agent.errors import PolicyError
 from agent.policies.base import TurnRequest
 from agent.policies.hf_policy import TransformersPolicy, load_model
 from agent.policies.model_files import compute_dtype
@@ -140,15 +141,15 @@ def decode(bench: Bench) -> None:
                     max_turn_tokens=size.turn_tokens,
                     max_frame_tokens=size.frame_tokens,
                     batch_frames=frames,
+                    cache_tokens=65_536,
                 ),
-                cache_tokens=65_536,
             )
             try:
                 rounds = [
                     bench.timed(partial(policy.act, _requests(frames, size, first=first)))
                     for first in (True, False)
                 ]
-            except torch.OutOfMemoryError:
+            except PolicyError:
                 bench.note("decode", case, skipped="out of memory")
                 continue
             (one, seconds), (two, again) = rounds

@@ -42,9 +42,9 @@ def weights_hash(folder: Path) -> str:
 def serving(params: Params) -> str:
     """Value of the tag `serving` for these settings.
 
-    The batch size is left out, because it depends on the machine.
+    The sizes of batch and cache are left out, because they depend on the machine.
     """
-    return params.serving.model_dump_json(exclude={"batch_frames"})
+    return params.serving.model_dump_json(exclude={"batch_frames", "cache_tokens"})
 
 
 def list_versions(name: str) -> list[ModelVersion]:

@@ -62,7 +62,9 @@ def _copy(params: Params, source: Path, folder: Path) -> None:
         return
     from agent.policies.base_model import prepare_base
 
-    prepare_base(params.model.model_copy(update={"source": str(source)}), folder)
+    # The version's tokenizer has its template and arguments already.
+    own: dict[str, Any] = {"revision": None, "template": "own", "template_kwargs": {}}
+    prepare_base(params.model.model_copy(update={"source": str(source), **own}), folder)
 
 
 def write_provenance(base: Path, provenance: dict[str, Any]) -> None:

@@ -29,6 +29,7 @@ from tasks.registry import warm_start
 pytestmark = pytest.mark.xdist_group("transformers")  # so that one process imports it
 
 IDS = torch.arange(20, 60)[None]
+SLIDING = ["sliding_attention"] * 2
 
 
 @pytest.fixture(scope="module")
@@ -194,6 +195,8 @@ def edit_config(folder: Path, **values: object) -> None:
             ),
             r"needs Python code of its own",
         ),
+        (lambda f: (f / "adapter").mkdir(), r"it has an adapter.*\(stage export\)"),
+        (lambda f: (f / "adapter_config.json").write_text("{}"), r"it has an adapter"),
         (lambda f: (f / "model.safetensors").write_bytes(b"{}" * 9), r"not a file of safetensors"),
         (
             lambda f: os.truncate(f / "model.safetensors", 100_000),
@@ -265,6 +268,38 @@ def test_a_model_that_the_hub_does_not_give_is_refused(
     with pytest.raises(PolicyError, match=told):
         prepare_base(ModelSettings.model_validate(settings), tmp_path / "base")
     assert fetched(hub) == set()
+
+
+@pytest.mark.parametrize(
+    ("config", "template", "told"),
+    [
+        (
+            {"quantization_config": {"quant_method": "gptq"}},
+            "",
+            r"the weights are quantised already",
+        ),
+        ({"model_type": "own"}, "", r"no model can be loaded \(.*Set model\.source"),
+        ({"model_type": "t5"}, "", r"no model can be loaded \(.*Set model\.source"),
+        (
+            {"use_sliding_window": True, "sliding_window": 16, "layer_types": SLIDING},
+            "",
+            r"the cache",
+        ),
+        ({}, "more", r"TRL has no training template"),
+    ],
+)
+def test_a_model_is_refused_before_its_weights_are_fetched(
+    hub: hub_server.Hub, tmp_path: Path, config: dict[str, object], template: str, told: str
+) -> None:
+    files = dict(hub.files["org/good"])
+    files["config.json"] = json.dumps(json.loads(files["config.json"]) | config).encode()
+    files["chat_template.jinja"] += template.encode()
+    hub.files["org/odd"] = files
+    with pytest.raises(PolicyError, match=rf"^org/odd: {told}") as refused:
+        prepare_base(ModelSettings(source="org/odd", template="training"), tmp_path / "base")
+    assert str(tmp_path) not in str(refused.value)
+    assert "config.json" in fetched(hub)
+    assert "model.safetensors" not in fetched(hub)
 
 
 def test_a_token_opens_a_gated_model(

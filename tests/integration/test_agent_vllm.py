@@ -72,8 +72,8 @@ def converse(policy: Any, turns: int, episodes: int = 5) -> list[list[TurnReply]
 def test_its_turns_are_those_of_the_own_model(fake, loaded, forgets, temperature):
     # Alone and without a cache, as the stand-in plays: no rounding differs.
     changes = {"forget_turns": forgets, "temperature": temperature, "batch_frames": 1}
-    settings = GENERATION.model_copy(update=changes)
-    own = converse(TransformersPolicy(*loaded, settings, cache_tokens=0), 6)
+    settings = GENERATION.model_copy(update=changes | {"cache_tokens": 0})
+    own = converse(TransformersPolicy(*loaded, settings), 6)
     theirs = converse(served(fake, loaded, settings), 6)
     for mine, other in zip(chain(*own), chain(*theirs), strict=True):
         assert replace(other, logprobs=[]) == replace(mine, logprobs=[])

@@ -17,7 +17,7 @@ from helpers.recorder import Recorder
 from helpers.untaught import untaught
 from safetensors.torch import load_file, save_file
 
-from agent.errors import ExportError
+from agent.errors import ExportError, PolicyError
 from agent.nano import warmstart
 from agent.nano.settings import NanoModelSettings, NanoSettings
 from agent.policies.chat_template import ChatFormat
@@ -167,6 +167,27 @@ def test_an_effect_below_the_error_proves_nothing() -> None:
     assert judge(MergeDifference(0.0004, 0.0004, 20), 0.05, LIMIT) == []
 
 
+def test_a_small_step_from_a_trained_adapter_is_no_fault() -> None:
+    found = MergeDifference(0.0084, 0.0084, 20)
+    assert judge(found, 0.0064, 0.02, 0.3) == []
+    (wrong,) = judge(found, 0.0064, 0.02, 0.0064)
+    assert "a merge without the adapter" in wrong
+    (wrong,) = judge(found, 0.0, 0.02, 0.3)
+    assert "training changed nothing" in wrong
+
+
+def test_the_effect_of_a_base_with_an_adapter_is_measured_with_and_without_it(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(models / "base", tmp_path / "base")
+    shutil.copytree(models / "adapter", tmp_path / "base/adapter")
+    monkeypatch.setattr(export, "BASE", tmp_path / "base")
+    prompts = [[5, 6, 7, 8]]
+    monkeypatch.setattr(export, "gather_prompts", lambda *_: (prompts, "p"))
+    _, effect, whole_effect, _ = export.record_live(Params(), models / "adapter", "")
+    assert effect == 0 < whole_effect  # training changed nothing, the adapter was there before
+
+
 def test_a_completion_may_differ_at_a_tie_only() -> None:
     assert judge(MergeDifference(0.0004, 0.0004, 19, ties=[0.0015]), 0.5, LIMIT) == []
     (wrong,) = judge(MergeDifference(0.0004, 0.0004, 18, ties=[0.0015, 0.2]), 0.5, LIMIT)
@@ -248,6 +269,16 @@ def test_an_adapter_of_another_base_is_refused(models: Path, tmp_path: Path) -> 
     save_file(deeper, path, metadata={"format": "pt"})
     with pytest.raises(ExportError, match=r"has no weight model\.layers\.7\..*another base"):
         merge(models / "base", tmp_path / "adapter", tmp_path / "merged", dtype="float16")
+
+
+def test_an_adapter_of_a_base_of_another_size_is_refused(models: Path, tmp_path: Path) -> None:
+    settings = NanoSettings(model=NanoModelSettings(layers=2, hidden=96))
+    warmstart.save(untaught(settings), tmp_path / "wide")
+    adapter = models / "adapter"
+    with pytest.raises(PolicyError, match=rf"{adapter}: .*must be an adapter of {tmp_path}/wide"):
+        load_model(tmp_path / "wide", adapter=adapter)
+    with pytest.raises(ExportError, match=rf"{adapter}: {tmp_path}/wide has a model\.layers\.0\."):
+        merge(tmp_path / "wide", adapter, tmp_path / "merged", dtype="float16")
 
 
 def test_an_adapter_that_is_not_plain_lora_is_refused(models: Path, tmp_path: Path) -> None:

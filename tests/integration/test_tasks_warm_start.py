@@ -10,6 +10,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from agent.policies import base_model
+from agent.settings import ModelSettings
 from tasks import warmstart
 from tasks.data.splits import question_key
 from tasks.errors import StageError
@@ -68,6 +70,30 @@ def test_what_the_version_was_trained_on_goes_from_model_to_model(registry: Path
     own = Params.model_validate({"prepare": {"source": "files"}})
     written = json.loads(trained_questions.write(own).read_text())
     assert written == sorted(["earlier", question_key("how many in all?")])
+
+
+def test_a_version_is_quantised_with_the_template_that_it_has(
+    registry: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    monkeypatch.setattr(base_model, "prepare_base", lambda of, out: (asked.append(of), out.mkdir()))
+    model = {
+        "source": "org/first",
+        "revision": "v1",
+        "quantisation": "nf4",
+        "template": "training",
+        "template_kwargs": {"enable_thinking": False},
+    }
+    warmstart.run(CHAMPION.model_copy(update={"model": ModelSettings(**model)}), Tagged())  # type: ignore[arg-type]
+    source = str(registry / "artifacts/registered")
+    assert asked == [ModelSettings(source=source, quantisation="nf4")]
+
+
+def test_sizes_for_the_machine_do_not_change_how_a_version_serves() -> None:
+    sizes = {"batch_frames": 8, "cache_tokens": 0}
+    changed = Params.model_validate({"evaluate": {"generation": sizes}})
+    assert changed.evaluate.generation != Params().evaluate.generation
+    assert versions.serving(changed) == versions.serving(Params())
 
 
 def test_a_base_that_was_taught_has_no_origin(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from agent.errors import PolicyError
+from agent.policies import sampling
 from agent.policies.base import TurnReply, TurnRequest
 from agent.policies.chat_template import ChatFormat
 from agent.policies.hf_policy import TransformersPolicy, folded, load_model
@@ -162,7 +163,7 @@ def test_ragged_batch_equals_one_at_a_time():
 def test_caches_kept_across_turns_equal_recomputation():
     model, tokenizer = tiny(), byte_tokenizer()
     kept = TransformersPolicy(model, tokenizer, settings())
-    recomputed = TransformersPolicy(model, tokenizer, settings(), cache_tokens=0)
+    recomputed = TransformersPolicy(model, tokenizer, settings(cache_tokens=0))
     assert converse(kept, [0, 1, 2], 4) != []
     assert any(frame.cached for frame in kept._frames.values())
     assert not any(frame.cached for frame in recomputed._frames.values())
@@ -172,6 +173,20 @@ def test_caches_kept_across_turns_equal_recomputation():
         assert [turn.sampled_ids for turn in left] == [turn.sampled_ids for turn in right]
         for a, b in zip(left, right, strict=True):
             assert a.logprobs == pytest.approx(b.logprobs, abs=1e-4)
+
+
+def test_a_full_gpu_names_the_settings_to_lower(monkeypatch):
+    model = tiny().train()
+    policy = TransformersPolicy(model, byte_tokenizer(), settings(batch_frames=5, cache_tokens=90))
+
+    def full(*args, **kwargs):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(sampling.Batch, "step", full)
+    told = r"batch_frames \(now 5\) or generation\.cache_tokens \(now 90\)"
+    with pytest.raises(PolicyError, match=told):
+        policy.act([request(0, 0, "word")])
+    assert model.training
 
 
 def test_a_turn_is_handed_out_before_longer_ones_are_written():

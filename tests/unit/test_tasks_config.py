@@ -68,16 +68,21 @@ def test_a_profile_starts_from_the_one_that_it_extends(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("profile", "frame_tokens", "trees", "dtype"),
-    [("t4", 2048, 16, "float16"), ("a100", 4096, 64, "bfloat16"), ("h200", 8192, 128, "bfloat16")],
+    ("profile", "frame_tokens", "cache_tokens", "trees", "dtype"),
+    [
+        ("t4", 2048, 16_384, 16, "float16"),
+        ("a100", 4096, 65_536, 64, "bfloat16"),
+        ("h200", 8192, 65_536, 128, "bfloat16"),
+    ],
 )
 def test_profiles_of_cards_train_one_model_on_one_card(
-    profile: str, frame_tokens: int, trees: int, dtype: str
+    profile: str, frame_tokens: int, cache_tokens: int, trees: int, dtype: str
 ) -> None:
     found = config.resolve(profile)
     assert (found.prepare.synthetic.world, found.env.prompt_style) == ("papers", "full")
     stages = (found.gate, found.train, found.evaluate)
     assert {stage.generation.max_frame_tokens for stage in stages} == {frame_tokens}
+    assert {stage.generation.cache_tokens for stage in stages} == {cache_tokens}
     assert found.train.micro_batch_tokens >= frame_tokens
     assert found.train.problems_per_step * found.train.group_size == trees
     assert (found.train.processes, found.export.dtype) == (1, dtype)
