@@ -50,7 +50,7 @@ class GenerationSettings(Settings):
 
 
 class ModelSettings(Settings):
-    """The base model that `warmstart.kind: none` fetches; see `agent/policies/base_model.py`."""
+    """The base model of `warmstart.kind: none` and `sft`; see `agent/policies/base_model.py`."""
 
     source: str = Field(
         NANO, min_length=1, description="nano, a model's name on the Hub, or a folder"

@@ -99,12 +99,16 @@ class Chain:
         self._open = ExitStack()
 
     def __enter__(self) -> Chain:
+        from tasks.deployment.engine import require_engine
+
         config.write_resolved(self.params)
         killed = clean_after_killed_run()
         os.environ[auth.CHAIN] = str(os.getpid())
         # DVC starts `python`: it must be this interpreter, whichever shell called us.
         os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-        print_kept(stages.unchanged(), killed=killed)
+        print_kept(kept := stages.unchanged(), killed=killed)
+        if "train" not in kept:
+            require_engine(self.params)
         title = f"{self.kind} {self.params.profile} {datetime.now():%Y-%m-%d %H:%M}"
         name = f"rlm-{self.params.profile}"
         try:

@@ -86,6 +86,14 @@ if not PROFILE:
     PROFILE = json.loads(found.stdout)["profile"]
 changes = " ".join(f"--set {shlex.quote(setting)}" for setting in SETTINGS)
 sh(f"python -m flows.pipeline resolve --profile {PROFILE} {changes}")
+# %% [venv]
+import subprocess
+
+from tasks.config import load_resolved
+
+engine = load_resolved().engine
+if engine.kind == "vllm" and not engine.urls:  # its servers have an environment of their own
+    subprocess.run(["make", "setup-vllm"], check=True)
 # %% [markdown]
 # ## 2. Data and base model
 #
@@ -95,9 +103,9 @@ stage("prepare")
 stage("validate")
 stage("warmstart")
 # %% [markdown]
-# With a card, Unsloth loads the base, which the profiles for cards store in 4 bit. It adds an
-# adapter of rank 16 to the seven projection matrices, with alpha 16 and without dropout. The limit
-# is 2,048 tokens, the seed 42.
+# With a card, Unsloth loads the base, which the profiles `t4` and `a100` store in 4 bit. It adds
+# an adapter of rank 16 to the seven projection matrices, with alpha 16 and without dropout. The
+# limit is 2,048 tokens, the seed 42.
 # %% [venv]
 import os
 from pathlib import Path

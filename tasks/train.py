@@ -61,11 +61,13 @@ def run(params: Params, run: StageRun) -> Path:
         StageError: base or data is missing, the disk is full, a rank failed, the environment is
             lost, or log-probabilities of trainer and rollout differ.
     """
+    from agent.policies.model_files import warn_without_gpu
     from agent.training import checkpoints
     from tasks.deployment.engine import engine_servers, require_engine
 
     settings = params.train
     require_engine(params)
+    warn_without_gpu(params.model)
     if settings.generation.temperature == 0:
         raise ConfigError("train.generation.temperature is 0 (all episodes are equal). Set 1.0.")
     problems = read_problems(DATA, settings.curriculum.levels, budgets=settings.budget.share > 0)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent.nano.settings import NanoSettings
+from agent.policies.model_files import warn_without_gpu
 from agent.settings import NANO
 from env.problems.lexicon import untaught
 from tasks.errors import ConfigError, as_stage_error
@@ -41,9 +42,14 @@ def run(params: Params, run: StageRun) -> Path:
     """Write the base model; returns its folder.
 
     Raises:
-        ConfigError: the demonstrations do not support the prompts, limits or lexicon.
+        ConfigError: the demonstrations do not support the prompts, limits or lexicon; or the engine
+            that will train is missing.
         StageError: the champion is missing or cannot be read; or `model.source` cannot be read.
     """
+    from tasks.deployment.engine import require_engine
+
+    require_engine(params)
+    warn_without_gpu(params.model)
     if params.warmstart.kind == "champion":
         return warm_start.write_base(params, run, BASE)
     if params.warmstart.kind == "sft":

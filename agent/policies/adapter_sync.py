@@ -61,3 +61,7 @@ class AdapterSync:
         if former is not None:
             shutil.rmtree(former.path, ignore_errors=True)
         return adapter
+
+    def close(self) -> None:
+        """Delete the last adapter, which the servers then no longer play."""
+        shutil.rmtree(self._folder, ignore_errors=True)

@@ -8,12 +8,14 @@ adapters onto them.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent.errors import PolicyError
+from agent.settings import NANO, ModelSettings
 
 if TYPE_CHECKING:
     import torch
@@ -23,12 +25,24 @@ TWIN = "twin"
 ADAPTER = "adapter"
 """Folder of a base that has an adapter of its own, for example of supervised training."""
 
+logger = logging.getLogger(__name__)
+
 
 def this_device() -> str:
     """The GPU of this process, else `cpu`."""
     import torch
 
     return f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() else "cpu"
+
+
+def warn_without_gpu(settings: ModelSettings) -> None:
+    """Warn if torch finds no GPU for another model than nano, which the CPU then runs."""
+    if (settings.source != NANO or settings.quantisation == "nf4") and this_device() == "cpu":
+        logger.warning(
+            "model.source is %s, but torch finds no GPU: it runs on the CPU. For a large model, "
+            "run python -m flows.doctor.",
+            settings.source,
+        )
 
 
 def compute_dtype(device: str) -> torch.dtype:

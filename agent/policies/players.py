@@ -115,8 +115,10 @@ def players(
         yield OwnPlayers(tokenizer)
         return
     servers = VllmServers(engine, settings)
+    sync = AdapterSync(servers, checkpoints) if rank == 0 else None
     try:
-        sync = AdapterSync(servers, checkpoints) if rank == 0 else None
         yield VllmPlayers(tokenizer, servers, sync, share, settings.concurrency)
     finally:
+        if sync is not None:
+            sync.close()
         servers.close()

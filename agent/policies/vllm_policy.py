@@ -80,7 +80,7 @@ class VllmPolicy:
                 log-probabilities; or all servers stay away.
         """
         self._servers.present()
-        asked: dict[Future[dict[str, Any]], tuple[int, TurnPrompt, list[int]]] = {}
+        asked: dict[Future[dict[str, Any]], tuple[int, VllmServer, TurnPrompt, list[int]]] = {}
         lost: list[int] = []
         pool = ThreadPoolExecutor(max_workers=self._concurrency)
         try:
@@ -94,14 +94,14 @@ class VllmPolicy:
                 else:
                     ids = list(self._conversations.ids(request.key))
                     body = self._body(request, ids, prompt.limit)
-                    asked[pool.submit(server.complete, body)] = place, prompt, ids
+                    asked[pool.submit(server.complete, body)] = place, server, prompt, ids
             for future in as_completed(asked):
-                place, prompt, ids = asked[future]
+                place, server, prompt, ids = asked[future]
                 request = requests[place]
                 try:
                     sampled, logprobs = checked_turn(future.result(), ids, prompt.limit)
                 except EngineLostError as error:
-                    self._home(request).lost = str(error)
+                    server.lost = str(error)
                     lost.append(place)
                 else:
                     yield place, self._conversations.reply(request, prompt, sampled, logprobs)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.errors import CheckpointError
+from agent.policies import adapter_sync
 
 STATE = "state.json"
 WRITING = ".writing"
@@ -107,7 +108,8 @@ def set_aside(folder: Path) -> str:
     folder = _linked(folder)
     message = ""
     try:
-        shutil.rmtree(folder / WRITING, ignore_errors=True)
+        for name in (WRITING, adapter_sync.FOLDER):  # what a killed run left
+            shutil.rmtree(folder / name, ignore_errors=True)
         if folder.is_dir() and any(folder.iterdir()):
             place = folder.with_name(f"{folder.name}.{datetime.now():%Y-%m-%d-%H%M%S}")
             folder.rename(place)

@@ -182,7 +182,7 @@ def supervised_arguments(
     settings: SftSettings, train: TrainSettings, output_dir: Path
 ) -> SFTConfig:
     """Effective options of TRL and of the Trainer."""
-    return SFTConfig(
+    arguments = SFTConfig(
         output_dir=str(output_dir),
         num_train_epochs=settings.epochs,
         per_device_train_batch_size=1,  # AdapterTrainer.get_train_dataloader makes the batches
@@ -225,6 +225,9 @@ def supervised_arguments(
         save_strategy="no",
         push_to_hub=False,
     )
+    # With more GPUs, the Trainer would split each batch with nn.DataParallel.
+    arguments._n_gpu = 1
+    return arguments
 
 
 def count_steps(

@@ -25,7 +25,7 @@ def training_arguments(settings: TrainSettings, output_dir: Path) -> GRPOConfig:
     trees = settings.problems_per_step * settings.group_size
     updates = settings.num_iterations
     cispo = settings.loss_type == "cispo"
-    return GRPOConfig(
+    arguments = GRPOConfig(
         output_dir=str(output_dir),
         # Loop: trainer.py does a generation and then `num_iterations` optimizer steps.
         max_steps=settings.steps * updates,
@@ -122,6 +122,9 @@ def training_arguments(settings: TrainSettings, output_dir: Path) -> GRPOConfig:
         ddp_find_unused_parameters=False,
         ddp_broadcast_buffers=False,
     )
+    # With more GPUs, the Trainer would split each batch with nn.DataParallel.
+    arguments._n_gpu = 1
+    return arguments
 
 
 def learning_rate_factor(update: int, settings: TrainSettings) -> float:

@@ -21,14 +21,13 @@ from pathlib import Path
 
 import httpx
 
+from agent.policies.model_files import TWIN
 from agent.policies.vllm_server import ENVIRONMENT, MODULE, Engine, serve_arguments
 from tasks.deployment.local import LOGS, stopper, tail
 from tasks.errors import ConfigError, StageError
 from tasks.params import Params
 
 UNTIL_EOF = Path(__file__).with_name("until_eof.py")
-TWIN = "twin"
-"""Folder of a 4-bit base that has its weights in 16 bit, which vLLM can serve."""
 SAY_EVERY_S = 15.0
 """Seconds between lines of progress while a server starts."""
 
@@ -68,6 +67,7 @@ def engine_servers(
         return
     name = f"base-{base_hash}"
     port = 8000 if settings.urls else _free_port()
+    # Of a 4-bit base, vLLM serves the twin.
     model = base / TWIN if (base / TWIN).is_dir() else base
     config = json.loads((model / "config.json").read_text(encoding="utf-8"))
     positions = config.get("text_config", config).get("max_position_embeddings")

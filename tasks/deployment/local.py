@@ -159,10 +159,9 @@ def stopper(server: subprocess.Popen[bytes], name: str) -> Callable[[], None]:
 
     def stop() -> None:
         # A forked child inherits this function, but must not stop the server.
-        if os.getpid() != pid or server.returncode is not None:
+        if os.getpid() != pid:
             return
-        with suppress(ProcessLookupError):
-            server.terminate()
+        server.terminate()  # without effect on one that has ended
         try:
             server.wait(timeout=10.0)
         except subprocess.TimeoutExpired:

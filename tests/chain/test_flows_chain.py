@@ -19,8 +19,9 @@ from helpers.chain_runs import environments, flow_runs, in_folder, runs
 
 from env import auth
 from flows import stages
+from flows.chain import Chain
 from tasks import config
-from tasks.errors import GateFailed, StageError
+from tasks.errors import ConfigError, GateFailed, StageError
 from tasks.params import Params
 from tasks.tracking import runs as tracking
 
@@ -54,6 +55,25 @@ def test_a_refusing_gate_ends_the_flow_gated(prefect_url: str, project: Path) ->
     assert not (project / "out/train").exists()
     assert environments() == before
     assert "RLM_ENV_URL" not in os.environ
+
+
+@pytest.mark.parametrize("kept", [[], list(stages.BY_DVC)])
+def test_a_missing_engine_is_refused_before_the_first_stage(
+    project: Path, monkeypatch: pytest.MonkeyPatch, kept: list[str]
+) -> None:
+    for name in (auth.CHAIN, "PATH"):
+        monkeypatch.setenv(name, os.environ.get(name, ""))
+
+    def begin(*_: object, **__: object) -> None:
+        raise StageError("it begins")
+
+    monkeypatch.setattr(stages, "unchanged", lambda: kept)
+    monkeypatch.setattr(tracking, "start_run", begin)
+    engine = {"kind": "vllm", "python": "no/such/python"}
+    params = Params.model_validate({"engine": engine})
+    error, message = (StageError, "it begins") if kept else (ConfigError, "make setup-vllm")
+    with pytest.raises(error, match=message), Chain(params):
+        pass
 
 
 def test_a_failed_stage_ends_the_flow_with_its_own_words(

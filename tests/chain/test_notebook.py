@@ -119,6 +119,12 @@ def test_run_all_works_without_a_card_and_again_after_a_lost_session(
 
 
 @pytest.mark.nightly
+def test_the_servers_of_a_profile_with_vllm_are_installed(project: Path, tmp_path: Path) -> None:
+    execute(project, [*TINY, "engine.kind=vllm"], until="## 2.")
+    assert (tmp_path / "made").read_text().splitlines()[1:] == ["setup-vllm,"]
+
+
+@pytest.mark.nightly
 def test_with_a_card_unsloth_is_called_as_the_mission_says(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

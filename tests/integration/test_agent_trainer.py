@@ -21,7 +21,7 @@ from helpers.tiny_trees import (
 
 from agent.errors import CheckpointError, LogprobCheckError, RolloutError
 from agent.rollouts.trajectory import FrameRecord, Trajectory, TurnRecord
-from agent.settings import TrainSettings
+from agent.settings import SftSettings, TrainSettings
 from agent.training import checkpoints
 
 if TYPE_CHECKING:
@@ -357,19 +357,30 @@ def test_the_learning_rate_warms_up_from_above_zero_and_then_follows_its_schedul
         assert all(0 < factor <= 1 for factor in factors(schedule))
 
 
+def test_the_trainers_never_split_a_batch_over_gpus(tmp_path):
+    from agent.training.supervised import supervised_arguments
+    from agent.training.trl_config import training_arguments
+
+    train = TrainSettings()
+    grpo = training_arguments(train, tmp_path)
+    supervised = supervised_arguments(SftSettings(), train, tmp_path)
+    for arguments in (grpo, supervised):
+        assert arguments.device is not None  # counts the GPUs, unless it has already
+        assert arguments.n_gpu == 1
+
+
 def test_every_option_of_trl_is_said():
     from transformers import TrainingArguments
     from trl import GRPOConfig
 
     from agent.training.trl_config import training_arguments
 
-    (returned,) = [
-        node.value
+    (made,) = [
+        node
         for node in ast.walk(ast.parse(inspect.getsource(training_arguments)))
-        if isinstance(node, ast.Return)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "GRPOConfig"
     ]
-    assert isinstance(returned, ast.Call)
-    said = {keyword.arg for keyword in returned.keywords}
+    said = {keyword.arg for keyword in made.keywords}
     inherited = {field.name for field in dataclasses.fields(TrainingArguments)}
     options = {field.name for field in dataclasses.fields(GRPOConfig)} - inherited
     unsaid = {n for n in options - said if not n.startswith(("vllm_", "sapo_", "vespo_"))}

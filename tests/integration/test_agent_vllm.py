@@ -154,6 +154,15 @@ def test_an_episode_stays_with_its_server_and_a_lost_one_voids_its_own_alone(bas
         assert all(turn.finish != "error" for turn in chain(*converse(policy, 2)))
 
 
+def test_a_turn_that_fails_marks_the_server_that_was_asked(base, fake, loaded, monkeypatch):
+    monkeypatch.setattr(VllmServers, "_restore", lambda *_: None)  # a lost server stays so
+    with serving(base) as other:
+        policy = served(fake, loaded, others=[other.url])
+        other.die(requests=10**6)
+        turns = policy.act([request(n, 0, "word", n) for n in range(6)])
+    assert [turn.finish == "error" for turn in turns] == [False, True] * 3
+
+
 def test_servers_that_stay_away_stop_the_run_with_one_message(fake, loaded):
     policy = served(fake, loaded)
     converse(policy, 1)
@@ -188,6 +197,13 @@ def test_each_step_has_its_own_adapter_and_the_former_one_is_gone(base, fake, ma
     assert list(fake.models) == [fake.name, Path(fake.loads[-1]).name]
     assert [str(path) for path in (tmp_path / ".adapters").iterdir()] == fake.loads[-1:]
     assert {body["model"] for body in fake.bodies} == {Path(path).name for path in fake.loads}
+
+
+def test_the_last_adapter_is_gone_after_the_training(base, loaded, fake, tmp_path):
+    with players(loaded[1], ENGINE, fake.engine, tmp_path, rank=0, share=together) as made:
+        made.policy(with_adapter(base), GENERATION, 0)
+        assert len(list((tmp_path / ".adapters").iterdir())) == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_three_steps_give_the_adapter_of_the_own_engine(base, loaded, maker, tmp_path):

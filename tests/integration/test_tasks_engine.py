@@ -26,7 +26,8 @@ from agent.rollouts.trajectory import Trajectory
 from env.problems.schema import to_row
 from tasks import train, train_problems
 from tasks.config import check
-from tasks.deployment.engine import engine_servers, require_engine
+from tasks.deployment.engine import UNTIL_EOF, engine_servers, require_engine
+from tasks.deployment.local import stopper
 from tasks.errors import ConfigError, StageError
 from tasks.params import Params
 from tasks.tracking import lineage, runs
@@ -282,6 +283,41 @@ def test_a_server_ends_with_a_stage_that_is_killed(tmp_path, base, server_params
         stage.send_signal(signal.SIGKILL)
     require_ended(pid)
     Path(line.split()[-1]).unlink()
+
+
+CRASH = """
+import subprocess, sys
+helper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], stdout=2)
+print(helper.pid, flush=True)
+sys.exit(1)
+"""
+
+
+def crash(*before: str) -> tuple[subprocess.Popen[bytes], int]:
+    """A command that ended with code 1, and the number of the helper that it started."""
+    process = subprocess.Popen(
+        [*before, sys.executable, "-c", CRASH],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    helper = int(process.stdout.readline())
+    assert process.wait(timeout=20) == 1
+    return process, helper
+
+
+def test_a_command_that_crashed_leaves_no_process():
+    process, helper = crash(sys.executable, str(UNTIL_EOF))
+    require_ended(helper)
+    stopper(process, "command")()
+
+
+def test_the_stopper_kills_what_an_ended_server_left():
+    process, helper = crash()
+    assert psutil.pid_exists(helper)
+    stopper(process, "server")()
+    require_ended(helper)
 
 
 def test_a_missing_environment_is_refused_first(tmp_path, monkeypatch, server_params):

@@ -5,7 +5,8 @@ from helpers.recorder import Recorder
 
 from agent.policies.base import TurnRequest
 from agent.policies.hf_policy import TransformersPolicy, load_model
-from agent.settings import GenerationSettings
+from agent.policies.model_files import warn_without_gpu
+from agent.settings import GenerationSettings, ModelSettings
 from env.models import Message
 from tasks import warmstart
 from tasks.config import resolve
@@ -21,6 +22,8 @@ SMALL = [
     "warmstart.nano.probe_pairs=20",
     "warmstart.nano.batch_tokens=1024",
 ]
+
+NO_ENGINE = ["engine.kind=vllm", "engine.python=no/such/python"]
 
 
 @pytest.fixture
@@ -48,6 +51,20 @@ def test_none_writes_an_untaught_base(place):
     request = TurnRequest((0, 0), messages, depth=0, kind="rlm", first=True, seed=0)
     assert "```repl" not in policy.act([request])[0].text
     assert "warmstart/loss" not in run.metrics
+
+
+def test_a_missing_engine_is_refused_before_the_base_is_made(place):
+    with pytest.raises(ConfigError, match=r"engine\.python: .*Run make setup-vllm"):
+        warmstart.run(resolve(overrides=[*SMALL, *NO_ENGINE]), Recorder())
+    assert not place.parent.exists()
+
+
+def test_a_model_on_the_cpu_is_warned_of(caplog, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    warn_without_gpu(ModelSettings())
+    assert caplog.text == ""
+    warn_without_gpu(ModelSettings(source="Qwen/Qwen3-0.6B"))
+    assert "torch finds no GPU: it runs on the CPU" in caplog.text
 
 
 def test_an_interrupt_leaves_the_old_base(place, monkeypatch):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from agent.errors import CheckpointError
+from agent.policies import adapter_sync
 from agent.training import checkpoints
 
 
@@ -25,6 +26,13 @@ def saved(folder: Path, step: int) -> Path:
     state = {"step": step, "fingerprint": {"code": "one"}}
     (place / checkpoints.STATE).write_text(json.dumps(state))
     return folder
+
+
+def test_an_adapter_that_a_killed_run_left_is_no_checkpoint(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    (folder / adapter_sync.FOLDER / "step-0-1a2b").mkdir(parents=True)
+    assert checkpoints.set_aside(folder) == ""
+    assert list(tmp_path.rglob("*")) == [folder]
 
 
 def test_unfitting_checkpoints_are_renamed_and_named(folder: Path) -> None:
