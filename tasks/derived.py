@@ -13,7 +13,6 @@ DEMONSTRATED = {
     "sft_problems": "data/problems",
     "sft_stage": "tasks/demonstrate.py",
     "sft_settings_code": "agent/settings.py",
-    "sft_policies": "agent/policies",
     "sft_rollouts": "agent/rollouts",
     "sft_training": "agent/training",
     "sft_environment": "env",
@@ -29,13 +28,15 @@ def derive(params: Params) -> dict[str, str]:
     read it takes its place, because `prepare` depends on it anyway.
     """
     source, problems, documents = params.model.source, None, None
+    fetched = source != NANO or params.model.quantisation != "none"
     if params.prepare.source == "files":
         problems, documents = params.prepare.files.path, params.prepare.files.documents
     elif params.prepare.source == "hub":
         problems = params.prepare.hub.name
     return {
         "model": _existing(source if source != NANO else None) or "tasks/warmstart.py",
-        "template": _existing(params.model.template) or "agent/policies/baked_template.py",
+        "template": _existing(params.model.template) or "tasks/warmstart.py",
+        "policies": "agent/policies" if fetched else "tasks/warmstart.py",
         "trained": "models/adapter" if params.train.method == "lora" else "models/policy",
         "problems": _existing(problems) or "tasks/data/tables.py",
         "documents": _existing(documents) or "tasks/data/documents.py",

@@ -39,11 +39,13 @@ STARTED = {
 }
 """Main modules of processes, by the module that starts them."""
 NOT_TAKEN = {
-    "env.problems.store": "env.problems.synthetic",
-    "tasks.warmstart": "tasks.demonstrate",
+    ("env.problems.store", "env.problems.synthetic"),
+    ("tasks.warmstart", "tasks.demonstrate"),
+    ("tasks.warmstart", "agent.policies.base_model"),
+    ("tasks.registry.warm_start", "agent.policies.base_model"),
 }
 """Imports inside functions that the default run does not call: only a server without data files
-generates, and dvc.yaml names what demonstrations need as `derived`, for `warmstart.kind: sft`."""
+generates, and dvc.yaml names what other models than nano need as `derived`."""
 DATA = {"tasks.reporting.html": "tasks/reporting/templates"}
 """Files that a module reads, where they are not in a folder that a stage lists anyway."""
 
@@ -71,7 +73,7 @@ def imports() -> grimp.ImportGraph:
     for module in filter(is_ignored, graph.modules):
         for imported in graph.find_modules_directly_imported_by(module):
             graph.remove_import(importer=module, imported=imported)
-    for importer, imported in NOT_TAKEN.items():
+    for importer, imported in NOT_TAKEN:
         graph.remove_import(importer=importer, imported=imported)
     for importer, imported in STARTED.items():
         graph.add_import(importer=importer, imported=imported)

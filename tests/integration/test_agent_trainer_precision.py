@@ -322,7 +322,9 @@ def test_unsloth_before_the_trainer_is_refused_and_after_it_changes_nothing(
         assert f"Import agent.training.{name} first, and then unsloth." in early.stderr
     (tmp_path / "late.py").write_text(
         "from agent.training.trainer import TreeGRPOTrainer\nimport unsloth\n"
-        "print([base.__name__ for base in TreeGRPOTrainer.__mro__[:2]])\n"
+        "print([base.__name__ for base in TreeGRPOTrainer.__mro__[:3]])\n"
     )
     late = run_python(warm, ["-m", "late"], tmp_path)
-    assert late.stdout.splitlines()[-1:] == ["['TreeGRPOTrainer', 'GRPOTrainer']"], late.stderr
+    assert late.stdout.splitlines()[-1:] == [
+        "['TreeGRPOTrainer', 'RowLossTrainer', 'GRPOTrainer']"
+    ], late.stderr
