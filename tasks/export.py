@@ -107,8 +107,8 @@ def record_live(params: Params, trained: Path, url: str) -> tuple[Record, float,
     """Logits and completions of the live model on prompts of the environment.
 
     Returns:
-        The record; the relative change of the logits by training; the same against the base
-        without its own adapter; the id of a problem to play.
+        The record, two relative changes of the logits, and the id of a problem to play. The first
+        change is by training, the second is against the base without its own adapter.
     """
     from agent.policies.chat_template import ChatFormat
     from agent.policies.hf_policy import load_model
