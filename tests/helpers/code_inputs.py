@@ -44,8 +44,10 @@ NOT_TAKEN = {
     ("tasks.warmstart", "agent.policies.base_model"),
     ("tasks.registry.warm_start", "agent.policies.base_model"),
 }
-"""Imports inside functions that the default run does not call: only a server without data files
-generates, and dvc.yaml names what other models than nano need as `derived`."""
+"""Imports inside functions that the default run does not call, as (importer, imported).
+
+Only a server without data files generates. In dvc.yaml, `derived` names what other models need.
+"""
 DATA = {"tasks.reporting.html": "tasks/reporting/templates"}
 """Files that a module reads, where they are not in a folder that a stage lists anyway."""
 
