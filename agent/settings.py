@@ -79,6 +79,35 @@ class LoraSettings(Settings):
     )
 
 
+class SftSettings(Settings):
+    """Supervised training of an adapter on demonstrations; `train` has the adapter and limits."""
+
+    teacher: Literal["demonstrator", "endpoint"] = Field(
+        "demonstrator", description="a script that knows the gold, or a model behind an API"
+    )
+    base_url: str | None = Field(None, description="endpoint; its key is OPENAI_API_KEY")
+    model: str | None = Field(None, description="name of the model at the endpoint")
+    problems: int = Field(600, ge=1, description="training problems, evenly of all levels")
+    slips: float = Field(
+        0.15, ge=0, le=1, description="episodes of the demonstrator with a mistake and its repair"
+    )
+    min_reward: float = Field(
+        0.7, ge=0, le=1, description="least reward of an episode that is kept"
+    )
+    epochs: int = Field(2, ge=1)
+    learning_rate: float = Field(2e-4, gt=0)
+    batch_tokens: int = Field(
+        16_384, ge=128, description="tokens of an optimizer step, padding included"
+    )
+    seed: int = Field(0, ge=0)
+
+    @model_validator(mode="after")
+    def _has_an_address(self) -> SftSettings:
+        if self.teacher == "endpoint" and not (self.base_url and self.model):
+            raise ValueError("teacher: endpoint needs base_url and model. Set both.")
+        return self
+
+
 class CurriculumSettings(Settings):
     """Difficulty of the problems that a step plays; see The curriculum in docs/design.md."""
 

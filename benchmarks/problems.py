@@ -15,15 +15,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from statistics import fmean, median
 
-from agent.policies.scripted import Scripted, keyword, oracle
+from agent.policies.demonstrator import Demonstrator
+from agent.policies.scripted import keyword, oracle
 from benchmarks.arena import arena
 from benchmarks.exploits.fields_expert import fields_expert
-from benchmarks.exploits.papers_expert import papers_expert
 from env.problems import fields
 from env.problems.papers import plan_collection, write_collection
 from env.problems.papers.asked import Asked
@@ -35,11 +35,6 @@ from tasks.prepare import content_hash, write_parquet
 
 SHOWN = {"easy": "score", "medium": "training", "hard": "score"}
 """Kind of question that `--samples` shows for each level."""
-
-EXPERTS: dict[str, Callable[[], Scripted]] = {
-    "papers": papers_expert,
-    "fields": fields_expert,
-}
 
 WHY = {
     "score": "another split, release, metric, method or variant, or an experiment not made",
@@ -85,12 +80,13 @@ def measure(params: Params) -> None:
 
 def play_all(params: Params, wanted: int) -> None:
     """Print mean total, plain F1 and process quality of each policy by level."""
+    fields_only = params.prepare.synthetic.world == "fields"
     with arena(params, wanted) as ring:
         heads = " | ".join(f"{level}: total | F1 | process" for level in ring.levels)
         print(f"| policy | {heads} |\n|{'---|' * (1 + 3 * len(ring.levels))}")
         for name, policy in (
             ("oracle", oracle(ring.problems)),
-            ("expert", EXPERTS[params.prepare.synthetic.world]()),
+            ("expert", fields_expert() if fields_only else Demonstrator(ring.problems, params.env)),
             ("keyword search", keyword()),
         ):
             episodes = ring.play(name, policy)

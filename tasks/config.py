@@ -6,6 +6,8 @@ Each package owns the sections that it reads. This module composes them and writ
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +23,7 @@ from agent.settings import (
     NANO,
     GenerationSettings,
     ModelSettings,
+    SftSettings,
     TemplateArguments,
     TrainSettings,
 )
@@ -36,6 +39,17 @@ from tasks.renamed import REMOVED, RENAMED
 PARAMS = Path("params.yaml")
 RESOLVED = Path("params.resolved.yaml")
 PROFILES = Path("profiles")
+DEMONSTRATED = {
+    "sft_problems": "data/problems",
+    "sft_stage": "tasks/demonstrate.py",
+    "sft_settings_code": "agent/settings.py",
+    "sft_policies": "agent/policies",
+    "sft_rollouts": "agent/rollouts",
+    "sft_training": "agent/training",
+    "sft_environment": "env",
+    "sft_rewards": "rewards",
+}
+"""Inputs in dvc.yaml of `warmstart.kind: sft`."""
 HubName = Annotated[str, Field(pattern=r"^([\w.-]+/)?[\w.-]+$")]
 
 
@@ -132,8 +146,10 @@ class DeploySettings(Settings):
 class WarmstartSettings(Settings):
     """The training of the base model."""
 
-    kind: Literal["nano", "champion", "none"] = Field(
-        "nano", description="champion: the registered model; none: model.source as it is"
+    kind: Literal["nano", "sft", "champion", "none"] = Field(
+        "nano",
+        description="sft: model.source with an adapter, trained on demonstrations; champion: the "
+        "registered model; none: model.source as it is",
     )
     version: str | None = Field(
         None,
@@ -147,6 +163,7 @@ class WarmstartSettings(Settings):
         description="tag that the version must have, to detect another registry",
     )
     nano: NanoSettings = NanoSettings()
+    sft: SftSettings = SftSettings()
 
 
 class GateSettings(Settings):
@@ -322,9 +339,17 @@ class Params(Settings):
 
     def _model_fits(self) -> None:
         """Refuse a base model that the warm start or the training cannot use."""
+        if self.warmstart.kind == "sft" and self.model.source == NANO:
+            raise ValueError(
+                "warmstart.kind: sft teaches another model than nano. Set model.source, or kind: "
+                "nano."
+            )
+        if self.warmstart.kind == "sft" and self.train.method == "full":
+            raise ValueError("train.method: full cannot train the adapter of sft. Set lora.")
         if self.model.source != NANO and self.warmstart.kind == "nano":
             raise ValueError(
-                f"warmstart.kind: nano is not {self.model.source}. Set none, or model.source=nano."
+                f"warmstart.kind: nano is not {self.model.source}. Set none, sft, or "
+                "model.source=nano."
             )
         if self.model.quantisation == "none":
             return
@@ -472,6 +497,25 @@ def derive(params: Params) -> dict[str, str]:
         "problems": _existing(problems) or "tasks/data/tables.py",
         "documents": _existing(documents) or "tasks/data/documents.py",
         "trained_before": _existing(params.prepare.splits.trained) or "tasks/data/splits.py",
+        **_of_demonstrations(params),
+    }
+
+
+def _of_demonstrations(params: Params) -> dict[str, str]:
+    """Inputs of `warmstart.kind: sft`, and a digest of the settings of its episodes.
+
+    Other kinds depend on neither, so that changed problems do not teach nano again.
+    """
+    sft = params.warmstart.kind == "sft"
+    train = params.train.model_dump(
+        include={"lora", "generation", "micro_batch_tokens", "gradient_checkpointing"}
+    )
+    settings = [params.env.model_dump(), params.rewards.model_dump(), train]
+    settings.append({"levels": params.train.curriculum.levels})
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+    return {
+        **{name: path if sft else "tasks/warmstart.py" for name, path in DEMONSTRATED.items()},
+        "sft_settings": digest[:16] if sft else "",
     }
 
 

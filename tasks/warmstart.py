@@ -3,7 +3,8 @@
 Demonstrations are of the world `fields`, with the lexicon of `prepare.synthetic`, whatever problems
 nano is trained on later. An interrupted stage starts again; models/base is never incomplete. With
 `warmstart.kind: champion` no model is trained: `tasks/registry/warm_start.py` copies a registered
-one. With `none` and another `model.source` than nano, `agent/policies/base_model.py` fetches it.
+one. With `none` and another `model.source` than nano, `agent/policies/base_model.py` fetches it;
+with `sft`, `tasks/demonstrate.py` also trains an adapter for it.
 
 Writes models/base: a folder that transformers loads with its tokenizer, in 16 bit, or in 4 bit with
 the 16-bit twin in models/base/twin. The base of nano is a Llama in float32.
@@ -45,6 +46,10 @@ def run(params: Params, run: StageRun) -> Path:
     """
     if params.warmstart.kind == "champion":
         return warm_start.write_base(params, run, BASE)
+    if params.warmstart.kind == "sft":
+        from tasks import demonstrate
+
+        return demonstrate.write_base(params, run, BASE)
     if params.model.source != NANO:
         return fetch(params, run)
     import torch

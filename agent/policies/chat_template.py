@@ -71,6 +71,10 @@ class ChatFormat:
         ids = self._encode(self._before + content + self._after)
         return ids[1:] if ended else ids
 
+    def completion(self, text: str) -> list[int]:
+        """Ids of a turn that is known as text, with the end of turn."""
+        return [*self._encode(self._disarm(text)), self.end_of_turn]
+
     def text(self, ids: Sequence[int]) -> str:
         """Text of a completion, without special tokens."""
         return str(

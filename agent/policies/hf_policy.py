@@ -1,25 +1,23 @@
 """Policy of a transformers model: frames in, sampled turns and their log-probabilities out.
 
 The policy keeps each frame's tokens and cache from its first turn to its release. Text is decoded
-for the environment only and never turned back into tokens. Neighbours: `chat_template.py` (ids of
-prompts), `sampling.py` (the sampling loop).
+for the environment only and never turned back into tokens. Neighbours: `conversations.py` (ids of
+the frames), `sampling.py` (the sampling loop), `players.py` (chooses the engine of a training).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent.errors import PolicyError
 from agent.policies import model_files
 from agent.policies.base import FrameKey, TurnReply, TurnRequest
-from agent.policies.chat_template import ChatFormat
+from agent.policies.conversations import Conversations, TurnPrompt
 from agent.settings import GenerationSettings
-from env import prompts
-from env.models import Message
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -103,18 +101,12 @@ def folded(model: Any) -> Iterator[None]:
 
 
 @dataclass
-class _Frame:
-    """Conversation of a frame."""
+class _FrameCache:
+    """Cache of a frame's conversation."""
 
-    ids: list[int] = field(default_factory=list)
-    """All ids read and written so far."""
     past: Tensor | None = None
     """Keys and values of the first `cached` ids."""
     cached: int = 0
-    full: bool = False
-    """Whether the frame has no room for another turn."""
-    opening: Sequence[Message] = ()
-    """First messages, kept if turns are forgotten."""
 
 
 class TransformersPolicy:
@@ -144,13 +136,11 @@ class TransformersPolicy:
     ) -> None:
         self.model = model
         self.settings = settings
-        self.chat = ChatFormat(tokenizer)
+        self._conversations = Conversations(model, tokenizer, settings)
+        self.chat = self._conversations.chat
         self._cache_tokens = cache_tokens
-        self._frames: dict[FrameKey, _Frame] = {}
+        self._frames: dict[FrameKey, _FrameCache] = {}
         self._shape: CacheShape | None = None
-        self._stop_ids = self.chat.stop_ids | _stop_ids(model)
-        positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-        self._frame_tokens = min(settings.max_frame_tokens, positions or settings.max_frame_tokens)
 
     def act(self, requests: Sequence[TurnRequest]) -> list[TurnReply]:
         """Return a turn for each request, decoded in batches of `batch_frames`.
@@ -175,6 +165,7 @@ class TransformersPolicy:
                 rows.append(row)
         rows.sort(key=lambda row: (row.cached, len(row.tokens)))
         size, temperature = self.settings.batch_frames, self.settings.temperature
+        stop_ids = self._conversations.stop_ids
         training = self.model.training
         self.model.eval()
         try:
@@ -182,65 +173,44 @@ class TransformersPolicy:
                 self._shape = self._shape or CacheShape.of(self.model)
                 for start in range(0, len(rows), size):
                     part = rows[start : start + size]
-                    for row in sample(self.model, self._shape, part, self._stop_ids, temperature):
+                    for row in sample(self.model, self._shape, part, stop_ids, temperature):
                         request, prompt = requests[row.place], prompts[row.place]
                         yield row.place, self._reply(request, prompt, row)
         finally:
             self.model.train(training)
         self._bound_caches()
 
-    def _read(self, place: int, request: TurnRequest) -> tuple[list[int], SampledTurn | None]:
-        """New ids of the prompt, and the row to decode; None if the frame has no room for it."""
+    def _read(self, place: int, request: TurnRequest) -> tuple[TurnPrompt, SampledTurn | None]:
+        """New ids of the frame, and the row to decode; None if the frame has no room for it."""
         from agent.policies.sampling import SampledTurn
 
-        if request.first:
-            frame = self._frames[request.key] = _Frame(opening=request.messages)
-            prompt = self.chat.first(request.messages)
-        elif request.key in self._frames and self.settings.forget_turns:
-            opening = self._frames[request.key].opening
-            frame = self._frames[request.key] = _Frame(opening=opening)
-            prompt = self.chat.first(prompts.joined(opening, request.messages))
-        elif request.key in self._frames:
-            frame = self._frames[request.key]
-            ended = bool(frame.ids) and frame.ids[-1] == self.chat.end_of_turn
-            prompt = self.chat.follow(request.messages, ended)
-        else:
-            raise PolicyError(
-                f"frame {request.key} is unknown (its first turn was not played here)"
-            )
-        room = self._frame_tokens - len(frame.ids) - len(prompt)
-        frame.full = frame.full or room < 1
-        if frame.full:
+        prompt = self._conversations.read(request)
+        if prompt.begins:
+            self._frames[request.key] = _FrameCache()
+        if not prompt.limit:
             return prompt, None
-        frame.ids += prompt
+        frame = self._frames[request.key]
         row = SampledTurn(
             place=place,
-            tokens=frame.ids[frame.cached :],
+            tokens=self._conversations.ids(request.key)[frame.cached :],
             cached=frame.cached,
             past=frame.past,
-            limit=min(room, self.settings.max_turn_tokens),
+            limit=prompt.limit,
             seed=request.seed,
         )
         return prompt, row
 
-    def _reply(self, request: TurnRequest, prompt: list[int], row: SampledTurn) -> TurnReply:
+    def _reply(self, request: TurnRequest, prompt: TurnPrompt, row: SampledTurn) -> TurnReply:
         """Store a sampled row in its frame and return the reply."""
         frame = self._frames[request.key]
-        frame.ids += row.sampled
         frame.past, frame.cached = row.past, row.cached
-        return TurnReply(
-            text=self.chat.text(row.sampled),
-            finish="stop" if row.sampled[-1] in self._stop_ids else "length",
-            prompt_ids=prompt,
-            sampled_ids=row.sampled,
-            logprobs=row.logprobs,
-            anew=self.settings.forget_turns and not request.first,
-        )
+        return self._conversations.reply(request, prompt, row.sampled, row.logprobs)
 
     def release(self, keys: Iterable[FrameKey]) -> None:
         """Discard the state of frames that ended."""
         for key in keys:
             self._frames.pop(key, None)
+            self._conversations.release(key)
 
     def _bound_caches(self) -> None:
         kept = sum(frame.cached for frame in self._frames.values())
@@ -249,9 +219,3 @@ class TransformersPolicy:
                 return
             kept -= frame.cached
             frame.past, frame.cached = None, 0
-
-
-def _stop_ids(model: Any) -> frozenset[int]:
-    """Stop ids of the model's own generation config."""
-    eos = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
-    return frozenset([eos] if isinstance(eos, int) else eos or [])

@@ -36,8 +36,12 @@ STARTED = {
     "env.server.sandbox.spawner": "env.server.sandbox.inside.zygote",
 }
 """Main modules of processes, by the module that starts them."""
-NOT_TAKEN = {"env.problems.store": "env.problems.synthetic"}
-"""An import inside a function that no stage calls: only a server without data files generates."""
+NOT_TAKEN = {
+    "env.problems.store": "env.problems.synthetic",
+    "tasks.warmstart": "tasks.demonstrate",
+}
+"""Imports inside functions that the default run does not call: only a server without data files
+generates, and dvc.yaml names what demonstrations need as `derived`, for `warmstart.kind: sft`."""
 DATA = {"tasks.reporting.html": "tasks/reporting/templates"}
 """Files that a module reads, where they are not in a folder that a stage lists anyway."""
 

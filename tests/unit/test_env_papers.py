@@ -13,8 +13,6 @@ import pytest
 from pydantic import ValidationError
 
 from agent.policies.scripted import KEYWORD
-from benchmarks.exploits.papers_expert import read_question
-from benchmarks.exploits.papers_reader import CORPUS, candidates, complete, quotes
 from env.problems import names
 from env.problems.papers import plan_collection, write_collection
 from env.problems.papers.forms import Forms, forms
@@ -55,25 +53,6 @@ def keyword_f1(problem: Problem) -> float:
     scope = {"question": problem.question, "context": texts(problem), "FINAL": answers.append}
     exec(KEYWORD, scope)
     return f1(problem, answers[0])
-
-
-def read(problem: Problem) -> list[dict[str, str]]:
-    """Findings of the expert's reader in the papers, without server and children."""
-    context = texts(problem)
-
-    def ask(spec: dict[str, str]) -> list[dict[str, str]]:
-        found = [(i, text) for i in candidates(context, spec) for text in quotes(context[i], spec)]
-        return [{"paper_id": i, "text": text} for i, text in found]
-
-    answer = []
-    for spec in [complete(context, spec) for spec in read_question(problem.question)]:
-        found = ask(spec)
-        answer += found
-        if spec["kind"] == "training":
-            corpora = {name: None for quote in found for name in CORPUS.findall(quote["text"])}
-            for corpus in corpora:
-                answer += ask({"kind": "corpus", "corpus": corpus})
-    return answer
 
 
 def pattern(form: str) -> str:
@@ -144,12 +123,6 @@ def test_no_near_miss_is_gold_of_any_question_of_its_collection() -> None:
             for _, text in question.missed:
                 assert text in whole
                 assert text not in gold
-
-
-def test_a_reader_of_the_text_alone_finds_exactly_the_evidence() -> None:
-    # Each sentence is evidence or is not, and the papers say which: also with held-out forms.
-    scores = {problem.problem_id: f1(problem, read(problem)) for problem in world()}
-    assert [name for name, score in scores.items() if score < 0.999] == []
 
 
 # --- difficulty

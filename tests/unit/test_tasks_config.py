@@ -253,6 +253,20 @@ def test_arguments_of_a_chat_template_keep_their_types() -> None:
             config.resolve(overrides=[f"model.template_kwargs={wrong}"])
 
 
+def test_only_demonstrations_depend_on_problems_and_rewards() -> None:
+    nano = config.derive(Params())
+    assert {nano[name] for name in config.DEMONSTRATED} == {"tasks/warmstart.py"}
+    assert nano == config.derive(config.resolve(overrides=["rewards.free_misses=4"]))
+    sft = ["warmstart.kind=sft", "model.source=Qwen/Qwen3-4B"]
+    shown = config.derive(config.resolve(overrides=sft))
+    assert {name: shown[name] for name in config.DEMONSTRATED} == config.DEMONSTRATED
+    other = config.derive(config.resolve(overrides=[*sft, "rewards.free_misses=4"]))
+    assert {name for name in shown if shown[name] != other[name]} == {"sft_settings"}
+    stage = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]["warmstart"]
+    assert {f"${{derived.{name}}}" for name in config.DEMONSTRATED} <= set(stage["deps"])
+    assert "derived.sft_settings" in stage["params"][0]["params.resolved.yaml"]
+
+
 def test_dvc_watches_the_users_files_while_they_are_the_source(folder: Path) -> None:
     modules = derived()
     assert (ROOT / modules["problems"]).is_file()

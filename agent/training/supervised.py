@@ -1,0 +1,225 @@
+"""Supervised training of a LoRA adapter on rows with labels, by TRL's SFTTrainer.
+
+A thin subclass. Rows are cut by length into batches of at most `micro_batch_tokens`, and a step has
+as many of them as `batch_tokens` holds. No row is cut: the rollout that made it kept the limits.
+Neighbours: `demonstrations.py` makes the rows, `tasks/demonstrate.py` calls it.
+
+Source: `SFTTrainer` of TRL 1.15. Departures:
+
+- TRL computes each loss with a Triton kernel, which no option avoids. On a CPU, plain torch does.
+- TRL casts the adapter of a 4-bit base to bfloat16, which rounds small steps away. It is float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from datasets import Dataset
+from torch.nn import functional
+from torch.utils.data import DataLoader
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback
+from trl.trainer.sft_config import SFTConfig
+from trl.trainer.sft_trainer import SFTTrainer
+
+from agent.settings import SftSettings, TrainSettings
+from agent.training import trained_weights
+from agent.training.demonstrations import IGNORED, DemonstrationRow
+
+OnSupervisedStep = Callable[[int, dict[str, float]], None]
+"""Called with the optimizer step and the trainer's figures, `loss` among them."""
+
+_WARMUP = 0.05
+"""Share of the steps in which the learning rate rises."""
+
+
+class TokenBatches:
+    """Batches of rows of similar length, in another order in each epoch.
+
+    Args:
+        lengths: tokens of each row.
+        most_tokens: most tokens of a batch, padding included; a longer row is a batch of its own.
+        seed: seed of the order.
+    """
+
+    def __init__(self, lengths: Sequence[int], most_tokens: int, seed: int) -> None:
+        self._batches: list[list[int]] = []
+        for place in sorted(range(len(lengths)), key=lengths.__getitem__):
+            last = self._batches[-1] if self._batches else []
+            if last and (len(last) + 1) * lengths[place] <= most_tokens:
+                last.append(place)
+            else:
+                self._batches.append([place])
+        self._rng = Random(seed)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """Indices of the rows of each batch."""
+        return iter(self._rng.sample(self._batches, len(self._batches)))
+
+    def __len__(self) -> int:
+        """Number of batches."""
+        return len(self._batches)
+
+
+class AdapterTrainer(SFTTrainer):
+    """Trainer of a new adapter on rows of token ids.
+
+    Args:
+        model: base in the precision of training, without an adapter.
+        tokenizer: its tokenizer, with a padding token.
+        rows: conversations with labels.
+        settings: the section `warmstart.sft`.
+        train: adapter, micro-batches and checkpointing of the section `train`.
+        output_dir: folder for temporary files.
+        on_step: receives each step's figures.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        rows: Sequence[DemonstrationRow],
+        settings: SftSettings,
+        train: TrainSettings,
+        *,
+        output_dir: Path,
+        on_step: OnSupervisedStep,
+    ) -> None:
+        self._on_step = on_step
+        self._batches = TokenBatches(
+            [len(row["input_ids"]) for row in rows], train.micro_batch_tokens, settings.seed
+        )
+        super().__init__(
+            model=model,
+            args=supervised_arguments(settings, train, output_dir),
+            train_dataset=Dataset.from_list([dict(row) for row in rows]),
+            processing_class=tokenizer,
+            peft_config=trained_weights.new_adapter(model, train),
+        )
+        self.remove_callback(PrinterCallback)
+        adapted: Any = self.model
+        trained_weights.restore_float32(adapted, {})
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        """Micro-batches; accelerate would deal them to ranks."""
+        rows: Any = self.train_dataset
+        return DataLoader(rows, batch_sampler=self._batches, collate_fn=self.data_collator)
+
+    def compute_loss(
+        self,
+        model: Any,
+        inputs: dict[str, torch.Tensor],
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
+    ) -> Any:
+        """Cross-entropy of the labels, divided by the number of labels of the whole step."""
+        if inputs["input_ids"].is_cuda:
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        labels_B_T = inputs["labels"][:, 1:]
+        counted = labels_B_T != IGNORED
+        logits_B_T_V = model(
+            input_ids=inputs["input_ids"],
+            attention_mask=inputs["attention_mask"],
+            use_cache=False,
+        ).logits[:, :-1]
+        loss = functional.cross_entropy(
+            logits_B_T_V[counted].float(), labels_B_T[counted], reduction="sum"
+        )
+        return loss / (counted.sum() if num_items_in_batch is None else num_items_in_batch)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log as TRL does, then call `on_step`."""
+        super().log(logs, start_time)
+        if "loss" in logs:
+            self._on_step(self.state.global_step, dict(logs))
+
+
+def supervised_arguments(
+    settings: SftSettings, train: TrainSettings, output_dir: Path
+) -> SFTConfig:
+    """Effective options of TRL and of the Trainer."""
+    return SFTConfig(
+        output_dir=str(output_dir),
+        num_train_epochs=settings.epochs,
+        per_device_train_batch_size=1,  # AdapterTrainer.get_train_dataloader makes the batches
+        gradient_accumulation_steps=_batches_of_step(settings, train),
+        average_tokens_across_devices=False,
+        # Rows are token ids with labels.
+        max_length=None,
+        packing=False,
+        padding_free=False,
+        completion_only_loss=False,
+        assistant_only_loss=False,
+        loss_type="nll",
+        dataset_kwargs={"skip_prepare_dataset": True},
+        dataloader_num_workers=0,
+        dataloader_pin_memory=False,
+        # Optimizer.
+        optim="adamw_torch",
+        learning_rate=settings.learning_rate,
+        lr_scheduler_type="linear",
+        warmup_steps=_WARMUP,
+        weight_decay=0.0,
+        adam_beta1=0.9,
+        adam_beta2=0.99,
+        max_grad_norm=1.0,
+        # Precision of the loaded model, as in GRPO.
+        bf16=False,
+        fp16=False,
+        use_cpu=not torch.cuda.is_available(),
+        gradient_checkpointing=train.gradient_checkpointing,
+        use_liger_kernel=False,
+        # Seeds and logs; nothing is saved but the result.
+        seed=settings.seed,
+        data_seed=settings.seed,
+        logging_strategy="steps",
+        logging_steps=1,
+        logging_nan_inf_filter=False,
+        report_to=[],
+        disable_tqdm=True,
+        eval_strategy="no",
+        save_strategy="no",
+        push_to_hub=False,
+    )
+
+
+def count_steps(
+    rows: Sequence[DemonstrationRow], settings: SftSettings, train: TrainSettings
+) -> int:
+    """Optimizer steps of a training."""
+    lengths = [len(row["input_ids"]) for row in rows]
+    batches = len(TokenBatches(lengths, train.micro_batch_tokens, settings.seed))
+    return settings.epochs * -(-batches // _batches_of_step(settings, train))
+
+
+def _batches_of_step(settings: SftSettings, train: TrainSettings) -> int:
+    return max(1, settings.batch_tokens // train.micro_batch_tokens)
+
+
+def train_adapter(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    rows: Sequence[DemonstrationRow],
+    settings: SftSettings,
+    train: TrainSettings,
+    *,
+    out: Path,
+    on_step: OnSupervisedStep,
+) -> None:
+    """Train an adapter of a base model and save it in a folder.
+
+    Args:
+        model, tokenizer, rows, settings, train, on_step: as in `AdapterTrainer`.
+        out: folder of the adapter.
+    """
+    with TemporaryDirectory() as folder:
+        trainer = AdapterTrainer(
+            model, tokenizer, rows, settings, train, output_dir=Path(folder), on_step=on_step
+        )
+        trainer.train()
+        adapted: Any = trainer.model
+        adapted.save_pretrained(str(out))

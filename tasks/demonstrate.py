@@ -1,0 +1,199 @@
+"""Warm start by demonstrations: an adapter that teaches a base model the form of the work.
+
+A script that knows the gold, or a teacher behind an API, plays training problems on the
+environment. Episodes with enough reward become rows for supervised training. The adapter is saved
+inside of the base, `models/base/adapter`, and GRPO continues with it. Nothing merges it before the
+stage `export`: a merge into a 4-bit base would round the training away.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from agent.rollouts.specs import EpisodeSpec
+from agent.rollouts.trajectory import Trajectory
+from env.problems.schema import Problem
+from env.problems.store import ProblemStore
+from tasks.config import Params
+from tasks.errors import ConfigError, StageError, as_stage_error
+from tasks.io import replacing
+from tasks.registry import warm_start
+from tasks.reporting.progress import Steps
+
+if TYPE_CHECKING:
+    from agent.policies.base import Policy
+    from agent.policies.conversations import Conversations
+    from agent.training.demonstrations import DemonstrationRow
+    from tasks.tracking.runs import StageRun
+
+PROBLEMS = Path("data/problems")
+
+logger = logging.getLogger(__name__)
+
+
+@as_stage_error()
+def write_base(params: Params, run: StageRun, base: Path) -> Path:
+    """Write the base model with an adapter that was trained on demonstrations.
+
+    Raises:
+        ConfigError: the limits leave no room for a demonstration.
+        StageError: data or base is missing, the teacher does not answer, or no episode is good.
+    """
+    import torch
+
+    from agent.policies.base_model import prepare_base
+    from agent.policies.hf_policy import load_model
+    from agent.policies.model_files import ADAPTER
+    from agent.training.supervised import count_steps, train_adapter
+
+    check(params)
+    settings = params.warmstart.sft
+    problems = choose(params)
+    torch.set_num_threads(params.threads)
+    with replacing(base) as folder:
+        origin = prepare_base(params.model, folder).origin
+        warm_start.write_provenance(folder, {"from": origin})
+        run.set_tags({"base": origin})
+        model, tokenizer = load_model(folder)
+        rows = demonstrate(params, run, problems, model, tokenizer)
+        with Steps(
+            "warmstart", count_steps(rows, settings, params.train), line_every=10
+        ) as progress:
+
+            def on_step(step: int, figures: Mapping[str, float]) -> None:
+                progress.done(step, f"loss {figures['loss']:.3f}")
+                run.log_metrics({"warmstart/loss": figures["loss"]}, step=step)
+
+            train_adapter(
+                *(model, tokenizer, rows, settings, params.train),
+                out=folder / ADAPTER,
+                on_step=on_step,
+            )
+    return base
+
+
+def check(params: Params) -> None:
+    """Refuse limits under which nothing can be demonstrated.
+
+    Raises:
+        ConfigError: a setting is not supported.
+    """
+    if params.env.limits.max_depth < 1 or params.env.limits.max_turns < 3:
+        raise ConfigError(
+            "env.limits: demonstrations start children, which look, and then quote. Set max_depth "
+            "to at least 1 and max_turns to at least 3."
+        )
+
+
+def choose(params: Params) -> list[Problem]:
+    """Training problems, as many of each level that is trained; of all, where a level has fewer.
+
+    Raises:
+        SettingsError: the data is missing.
+        StageError: the demonstrator can show none of them.
+    """
+    from agent.policies.reading_plan import fault
+
+    settings, levels = params.warmstart.sft, params.train.curriculum.levels
+    store = ProblemStore.load(PROBLEMS)
+    chosen: list[Problem] = []
+    for level in levels:
+        ids = sorted(store.ids("train", level))
+        Random(f"{settings.seed}/{level}").shuffle(ids)
+        chosen += map(store.get, ids[: max(1, settings.problems // len(levels))])
+    if settings.teacher == "endpoint":
+        return chosen
+    faults = {p.problem_id: fault(p, params.env.limits, params.rewards) for p in chosen}
+    shown = [problem for problem in chosen if faults[problem.problem_id] is None]
+    for reason, count in Counter(filter(None, faults.values())).most_common():
+        logger.warning("warmstart: %d of %d problems are not shown: %s", count, len(chosen), reason)
+    if not shown:
+        first = next(iter(faults.values()), "no problem of train.curriculum.levels")
+        raise StageError(
+            f"none of {len(chosen)} training problems can be shown ({first}). "
+            "Correct the data, or set warmstart.sft.teacher=endpoint."
+        )
+    return shown
+
+
+def demonstrate(
+    params: Params, run: StageRun, problems: Sequence[Problem], model: Any, tokenizer: Any
+) -> list[DemonstrationRow]:
+    """Play the problems and return the rows of the good episodes.
+
+    Raises:
+        StageError: no episode is good.
+    """
+    from agent.policies.conversations import Conversations
+    from agent.policies.demonstrator import Demonstrator
+    from agent.policies.reading_plan import LEAST_F1
+    from agent.training.demonstrations import demonstration_rows, good_episodes
+
+    settings, generation = params.warmstart.sft, params.train.generation
+    conversations = Conversations(model, tokenizer, generation)
+    if settings.teacher == "endpoint":
+        episodes = play_all(params, endpoint(params), conversations, problems)
+        good, mistakes = good_episodes(episodes, settings.min_reward), set()
+    else:
+        demonstrator = Demonstrator(
+            *(problems, params.env),
+            # A look takes about a quarter of a frame.
+            look_chars=generation.max_frame_tokens,
+            slips=settings.slips,
+            seed=settings.seed,
+        )
+        episodes = play_all(params, demonstrator, conversations, problems)
+        good = good_episodes(episodes, settings.min_reward, LEAST_F1)
+        mistakes = demonstrator.mistakes
+    rows = demonstration_rows(good, mistakes)
+    played = Counter(problem.difficulty for problem in problems)
+    kept = Counter(episode.difficulty for episode in good.values())
+    run.log_metrics(
+        {f"warmstart/shown_{level}": kept[level] / count for level, count in played.items()}
+        | {"warmstart/rows": float(len(rows))}
+    )
+    if not rows:
+        raise StageError(
+            f"none of {len(episodes)} demonstrations is good enough. Raise max_turn_tokens and "
+            "max_frame_tokens of train.generation, or lower warmstart.sft.min_reward."
+        )
+    logger.info("warmstart: %d of %d demonstrations are good", len(good), len(episodes))
+    return rows
+
+
+def play_all(
+    params: Params, policy: Policy, conversations: Conversations, problems: Sequence[Problem]
+) -> list[Trajectory]:
+    """Episodes of the problems, with the token ids of the model that will be trained."""
+    from agent.policies.tokenised import TokenisedPolicy
+    from agent.rollouts.engine import play
+    from tasks.deployment.environment import environment
+
+    specs = [
+        EpisodeSpec(problem.problem_id, seed=number, difficulty=problem.difficulty)
+        for number, problem in enumerate(problems)
+    ]
+    sessions = min(params.env.max_sessions, params.train.generation.batch_frames)
+    with environment(params) as url:
+        return play(TokenisedPolicy(policy, conversations), url, specs, sessions=sessions)
+
+
+def endpoint(params: Params) -> Policy:
+    """The teacher behind an API; its key is in the environment variable OPENAI_API_KEY.
+
+    Raises:
+        PolicyError: it refuses a test question or does not answer.
+    """
+    from agent.policies.endpoint import EndpointPolicy
+
+    settings = params.warmstart.sft
+    assert settings.base_url is not None
+    assert settings.model is not None
+    teacher = EndpointPolicy(settings.base_url, settings.model, params.train.generation)
+    teacher.check()
+    return teacher

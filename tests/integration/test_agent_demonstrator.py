@@ -1,0 +1,142 @@
+"""The demonstrator plays real episodes: it shows every source and never runs ahead of its eyes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from agent.policies.demonstrator import Demonstrator
+from agent.policies.reading_plan import LEAST_F1, fault
+from agent.rollouts.engine import play
+from agent.rollouts.specs import EpisodeSpec
+from agent.rollouts.trajectory import Trajectory
+from benchmarks import demonstrations
+from env.client import Sessions
+from env.problems.schema import Problem
+from env.problems.store import ProblemStore
+from env.settings import EnvSettings
+from tasks.config import Params, resolve
+from tasks.deployment.local import local_server
+
+FEW = "prepare.synthetic.collections={train: 1, validation: 1, test: 1}"
+
+
+def assert_shown(episodes: Sequence[Trajectory]) -> None:
+    for episode in episodes:
+        assert episode.metrics is not None
+        assert episode.metrics.f1 >= LEAST_F1, episode.problem_id
+
+
+def assert_writes_what_was_shown(
+    episodes: Sequence[Trajectory], problems: Sequence[Problem]
+) -> None:
+    """Every frame has read the gold that it writes, in its prompt or in an observation."""
+    written = 0
+    for episode, problem in zip(episodes, problems, strict=True):
+        gold = {span.text for fact in problem.evidence for span in fact.spans}
+        for frame in episode.frames.values():
+            read = ""
+            for turn in frame.turns:
+                read += turn.observation
+                quoted = {text for text in gold if json.dumps(text)[1:-1] in turn.text}
+                assert [text for text in quoted if text not in read] == []
+                written += len(quoted)
+    assert written
+
+
+def played(
+    sessions: Sessions, env: EnvSettings, problems: Sequence[Problem], slips: float = 0.0
+) -> tuple[list[Trajectory], Demonstrator]:
+    policy = Demonstrator(problems, env, slips=slips)
+    specs = [EpisodeSpec(problem.problem_id, seed=n) for n, problem in enumerate(problems)]
+    return play(policy, sessions, specs, sessions=sessions.count), policy
+
+
+@pytest.fixture(scope="module")
+def papers() -> Params:
+    return resolve("papers", ["threads=1", FEW])
+
+
+def test_every_problem_of_whole_papers_is_shown(papers: Params) -> None:
+    store = ProblemStore.generate(papers.prepare.synthetic)
+    problems = [store.get(name) for name in store.ids()]
+    assert [fault(problem, papers.env.limits, papers.rewards) for problem in problems] == [
+        None
+    ] * len(problems)
+    with local_server(papers, data=None) as url, Sessions(url, 8) as sessions:
+        plain, _ = played(sessions, papers.env, problems)
+        slipped, policy = played(sessions, papers.env, problems, slips=1.0)
+    assert_shown(plain)
+    assert_shown(slipped)
+    assert_writes_what_was_shown(plain, problems)
+    assert sum(episode.reward or 0.0 for episode in plain) / len(plain) > 0.9
+    assert len(policy.mistakes) > len(problems) / 2
+    told = []
+    for episode, frame, turn in policy.mistakes:
+        turns = slipped[episode].frames[frame].turns
+        told.append("NameError" in turns[turn + 1].observation)
+        assert told[-1] or "not verbatim: [" in turns[turn + 1].observation
+    assert {True, False} == set(told)
+
+
+@pytest.mark.parametrize("style", ["compact", "full"])
+def test_readers_choose_the_sentences_of_fields(
+    style: str, server_params: Params, server_url: str, server_problems: ProblemStore
+) -> None:
+    problems = [server_problems.get(name) for name in server_problems.ids("train")[::9]]
+    # The server's own style: only the words of the turns differ.
+    env = server_params.env.model_copy(update={"prompt_style": style})
+    with Sessions(server_url, 8) as sessions:
+        episodes, _ = played(sessions, env, problems)
+    assert_shown(episodes)
+    for episode in episodes:
+        assert {frame.kind for frame in episode.children(0)} == {"llm"}
+        assert episode.reward is not None
+        assert episode.reward > 0.85
+        begins = episode.root.turns[0].text.startswith("```repl")
+        assert begins == (style == "compact")
+
+
+def hub_rows() -> list[dict[str, object]]:
+    """Questions of the Hub's form: long quotes, quotes in words of their own, two lines."""
+    rows: list[dict[str, object]] = []
+    for topic in ("Kalvot", "Mirbex", "Dorvek", "Jedgeb", "Sorpik", "Lantuf"):
+        long = f"{topic} grows in {topic}land, " + "where many kinds of other trees grow " * 9
+        filler = "\n".join(f"Sentence {n} says nothing about it." for n in range(400))
+        blank = "\n".join(f"Row {n} stays blank." for n in range(500, 800))
+        texts = [
+            f"On {topic}\n{filler}\n{long}as well.\n{filler}\n{blank}\nOthers tire,\nif it rains.",
+            f"Notes\n{topic} was not seen.\n{filler}",
+        ]
+        papers = [
+            {"paperId": f"{topic}-{n}", "title": f"On {topic}", "abstract": "short", "text": text}
+            for n, text in enumerate(texts)
+        ]
+        selections = [{"text": f"{long}as well."}, {"text": "Others tire,\nif it rains."}]
+        evidence = [{"paperId": f"{topic}-0", "selections": selections}]
+        rows.append(
+            {"question": f"Where does {topic} grow?", "papers": papers, "evidence": evidence}
+        )
+    return rows
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_a_data_set_of_the_hub_is_shown(quiet: bool, tmp_path: Path) -> None:
+    path = tmp_path / "hub.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in hub_rows()), encoding="utf-8")
+    changes = [
+        *("threads=1", "prepare.source=hub", f"prepare.hub.name={path}"),
+        *("env.prompt_style=full", "env.search_window=80", "env.limits.max_turns=12"),
+        *("env.limits.observation_chars=6000", f"env.quiet_search={str(quiet).lower()}"),
+    ]
+    params = resolve(overrides=changes)
+    problems = demonstrations.choose(params, per_level=9)
+    episodes = demonstrations.demonstrate(params, problems, slips=0.0)
+    assert_shown(episodes)
+    assert_writes_what_was_shown(episodes, problems)
+    quotes = [turn.text for e in episodes for f in e.frames.values() for turn in f.turns]
+    assert any("extract(context, " in text for text in quotes)
+    assert any("start = 0" in text for text in quotes)  # read page by page

@@ -1,0 +1,154 @@
+"""Supervised training on demonstrations of a tiny Qwen3: rows, loss, and GRPO with its adapter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.tiny_qwen import qwen, tokenizer
+
+from agent.policies import sampling
+from agent.policies.conversations import Conversations
+from agent.policies.demonstrator import Demonstrator
+from agent.policies.hf_policy import TransformersPolicy
+from agent.policies.tokenised import TokenisedPolicy
+from agent.rollouts.engine import play
+from agent.rollouts.specs import EpisodeSpec
+from agent.rollouts.trajectory import Trajectory
+from agent.settings import GenerationSettings, SftSettings, TrainSettings
+from agent.training.demonstrations import IGNORED, demonstration_rows, good_episodes
+from env.problems.store import ProblemStore
+from tasks.config import Params
+
+pytestmark = [
+    pytest.mark.usefixtures("trainer_imported"),
+    pytest.mark.xdist_group("transformers"),  # so that one process imports it
+]
+
+TRAIN = TrainSettings(
+    steps=1,
+    problems_per_step=2,
+    group_size=2,
+    micro_batch_tokens=2048,
+    min_group_std=0.0,
+    generation=GenerationSettings(max_turn_tokens=480, max_frame_tokens=1536),
+)
+SFT = SftSettings(epochs=8, learning_rate=2e-2, batch_tokens=4096)
+
+
+@pytest.fixture(scope="module")
+def specs(server_problems: ProblemStore) -> list[EpisodeSpec]:
+    ids = server_problems.ids("train", "easy")[:8]
+    return [EpisodeSpec(name, seed=n, difficulty="easy") for n, name in enumerate(ids)]
+
+
+@pytest.fixture(scope="module")
+def shown(
+    specs: list[EpisodeSpec],
+    server_params: Params,
+    server_url: str,
+    server_problems: ProblemStore,
+    trainer_imported: None,
+) -> tuple[list[Trajectory], Demonstrator]:
+    """Demonstrations with the ids of the tiny model; half of them have a slip."""
+    problems = [server_problems.get(spec.problem_id) for spec in specs]
+    policy = Demonstrator(problems, server_params.env, slips=0.5)
+    conversations = Conversations(qwen(), tokenizer(), TRAIN.generation)
+    return play(TokenisedPolicy(policy, conversations), server_url, specs, sessions=4), policy
+
+
+def ids_of(episodes: Sequence[Trajectory]) -> list[list[int]]:
+    """Ids of every frame, as a rollout has them."""
+    return [
+        [i for turn in frame.turns for i in turn.prompt_ids + turn.sampled_ids]
+        for episode in episodes
+        for frame in episode.frames.values()
+    ]
+
+
+def test_rows_have_the_ids_of_a_rollout_of_the_same_texts(
+    shown: tuple[list[Trajectory], Demonstrator],
+    specs: list[EpisodeSpec],
+    server_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    episodes, _ = shown
+    policy = TransformersPolicy(qwen(), tokenizer(), TRAIN.generation)
+    # The model's sampler writes what was demonstrated after the same ids; all else is the rollout.
+    replies: dict[tuple[int, ...], list[int]] = {}
+    for episode in episodes:
+        for frame in episode.frames.values():
+            read: list[int] = []
+            for turn in frame.turns:
+                read += turn.prompt_ids
+                replies[tuple(read)] = turn.sampled_ids
+                read += turn.sampled_ids
+
+    def sample(model: Any, shape: Any, rows: Any, *_: Any) -> Iterator[Any]:
+        for row in rows:
+            row.sampled = replies[tuple(row.tokens)]
+            row.logprobs = [0.0] * len(row.sampled)
+            yield row
+
+    monkeypatch.setattr(sampling, "sample", sample)
+    rolled = play(policy, server_url, specs, sessions=4)
+    assert [episode.reward for episode in rolled] == [episode.reward for episode in episodes]
+    assert ids_of(rolled) == ids_of(episodes)
+    rows = demonstration_rows(dict(enumerate(episodes)))
+    assert [row["input_ids"] for row in rows] == ids_of(rolled)
+
+
+def test_the_adapter_learns_in_float32_and_goes_on_into_grpo(
+    shown: tuple[list[Trajectory], Demonstrator],
+    specs: list[EpisodeSpec],
+    server_url: str,
+    tmp_path: Path,
+) -> None:
+    from peft import PeftModel
+
+    from agent.training.supervised import count_steps, train_adapter
+    from agent.training.trainer import TreeGRPOTrainer
+
+    episodes, policy = shown
+    rows = demonstration_rows(good_episodes(episodes, 0.7, 0.99), policy.mistakes)
+    assert len(rows) > len(episodes)
+    assert all(max(row["labels"]) > IGNORED for row in rows)
+    losses: list[float] = []
+    model = qwen()
+    train_adapter(
+        *(model, tokenizer(), rows, SFT, TRAIN),
+        out=tmp_path / "adapter",
+        on_step=lambda step, figures: losses.append(figures["loss"]),
+    )
+    assert len(losses) == count_steps(rows, SFT, TRAIN)
+    assert losses[-1] < 0.8 * losses[0]
+    assert {p.dtype for p in model.parameters() if p.requires_grad} == {torch.float32}
+
+    base = qwen()
+    adapted = PeftModel.from_pretrained(base, str(tmp_path / "adapter"))
+    before = {n: p.detach().clone() for n, p in adapted.named_parameters() if "lora_" in n}
+    noted: list[dict[str, float]] = []
+
+    def rollout(live: Any, step: int) -> list[list[Trajectory]]:
+        short = GenerationSettings(max_turn_tokens=24, max_frame_tokens=512)
+        player = TransformersPolicy(live, tokenizer(), short)
+        played = play(player, server_url, [s for s in specs[:2] for _ in range(2)], sessions=4)
+        for number, tree in enumerate(played):  # so that there is a signal
+            tree.reward = float(number % 2)
+        return [played[:2], played[2:]]
+
+    trainer = TreeGRPOTrainer(
+        *(adapted, tokenizer(), TRAIN),
+        output_dir=tmp_path / "checkpoints",
+        rollout=rollout,
+        on_step=lambda step, logs: noted.append(logs),
+        state=dict,
+    )
+    trainer.resume(None)  # raises if log-probabilities of rollout and trainer differ
+    assert noted[0]["train/logprob_mismatch_max"] < 1e-3
+    weights = dict(trainer.live_model.named_parameters())
+    assert weights.keys() >= before.keys()
+    assert any((weights[name] != kept).any() for name, kept in before.items())

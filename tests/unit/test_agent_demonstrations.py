@@ -1,0 +1,49 @@
+"""Rows for supervised training: only the policy's own good turns have labels."""
+
+from __future__ import annotations
+
+from agent.rollouts.trajectory import FrameRecord, Trajectory, TurnRecord
+from agent.training.demonstrations import IGNORED, demonstration_rows, good_episodes
+from env.models import AnswerMetrics, StopReason
+
+
+def turn(prompt: list[int], sampled: list[int], anew: bool = False) -> TurnRecord:
+    return TurnRecord("", "", "stop", prompt_ids=prompt, sampled_ids=sampled, anew=anew)
+
+
+def episode(
+    *turns: TurnRecord, reward: float | None = 1.0, f1: float = 1.0, end: StopReason = "final"
+) -> Trajectory:
+    frame = FrameRecord(0, None, 0, "rlm", list(turns), end)
+    metrics = AnswerMetrics(precision=f1, recall=f1, f1=f1, exact_match=f1 == 1, paper_f1=f1)
+    return Trajectory("p", "easy", frames={0: frame}, reward=reward, metrics=metrics)
+
+
+TWO = (turn([1, 2], [3, 4]), turn([5], [6]))
+
+
+def test_a_frame_is_one_row_with_labels_on_its_own_tokens() -> None:
+    [row] = demonstration_rows({0: episode(*TWO)})
+    assert row["input_ids"] == [1, 2, 3, 4, 5, 6]
+    assert row["labels"] == [IGNORED, IGNORED, 3, 4, IGNORED, 6]
+
+
+def test_a_mistake_has_no_labels_and_its_repair_has() -> None:
+    [row] = demonstration_rows({7: episode(*TWO)}, {(7, 0, 0), (6, 0, 1), (7, 1, 1)})
+    assert row["labels"] == [IGNORED] * 5 + [6]
+    assert demonstration_rows({7: episode(*TWO)}, {(7, 0, 0), (7, 0, 1)}) == []
+
+
+def test_a_frame_that_forgets_its_turns_is_a_row_for_each() -> None:
+    rows = demonstration_rows({0: episode(TWO[0], turn([1, 5], [6], anew=True))})
+    assert [row["input_ids"] for row in rows] == [[1, 2, 3, 4], [1, 5, 6]]
+
+
+def test_a_frame_without_an_answer_is_no_example() -> None:
+    assert demonstration_rows({0: episode(*TWO, end="max_turns")}) == []
+
+
+def test_good_episodes_have_enough_reward_and_f1() -> None:
+    played = [episode(reward=0.9), episode(reward=0.5), episode(reward=None), episode(f1=0.5)]
+    assert list(good_episodes(played, 0.7)) == [0, 3]
+    assert list(good_episodes(played, 0.7, min_f1=0.99)) == [0]

@@ -1,0 +1,123 @@
+"""The demonstrator's choices: words that a frame has read, and passages as `search` gives them."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from agent.policies import reading_plan as plan
+from env.problems.schema import Fact, Paper, Problem, Span
+from env.problems.synthetic import generate
+from env.server.sandbox.inside.reading import Reader
+from env.settings import LimitSettings
+from rewards.settings import RewardSettings
+from tasks.config import resolve
+
+LIMITS, REWARDS = LimitSettings(), RewardSettings(min_span_chars=10)
+TEXTS = {
+    "p1": "On Kalvot\nKalvot (KVT) reads maps. Its accuracy is 71. Nothing else was tried.",
+    "p2": "On maps\nWe like maps. KVT is slow on long roads. Others are faster.",
+    "p3": "On roads\nRoads are long. Mirbex knows them.",
+}
+
+
+def problem(question: str, *gold: tuple[str, str], texts: dict[str, str] | None = None) -> Problem:
+    """A problem whose facts have one span each."""
+    texts = texts or TEXTS
+    facts = []
+    for number, (paper_id, text) in enumerate(gold):
+        start = texts[paper_id].index(text)
+        span = Span(paper_id=paper_id, start=start, end=start + len(text), text=text)
+        facts.append(Fact(fact_id=f"f{number}", spans=(span,)))
+    papers = [Paper(paper_id=i, title=i, abstract="", text=t) for i, t in texts.items()]
+    return Problem(
+        problem_id="one", collection_id="c", split="train", difficulty="easy", tier="focused",
+        question=question, papers=tuple(papers), evidence=tuple(facts),
+    )  # fmt: skip
+
+
+@cache
+def whole_papers() -> list[Problem]:
+    settings = resolve("papers").prepare.synthetic
+    return generate(settings.model_copy(update={"collections": {"train": 1, "test": 1}}))
+
+
+@pytest.mark.parametrize("window", [0, 120])
+def test_passages_are_those_of_the_repl(window: int) -> None:
+    reader = Reader(window, quiet=True)
+    words = plan.words_of(whole_papers()[0].question)
+    found = 0
+    for text in whole_papers()[0].texts.values():
+        for word in (word for word in [*words, "THE", "results"] if word.lower() in text.lower()):
+            assert plan.passages(text, word, window) == reader.search(text, word)
+            found += 1
+    assert found > 10
+
+
+def test_words_of_a_search_find_all_facts_and_few_papers() -> None:
+    asked = problem(
+        "How accurate is Kalvot, and is KVT slow on roads?",
+        ("p1", "Its accuracy is 71."),
+        ("p2", "KVT is slow on long roads."),
+    )
+    words = plan.search_words(asked)
+    assert words == ["KVT"]
+    assert plan.papers_to_read(asked, words, extra=1) == ["p1", "p2"]
+    assert plan.papers_to_read(asked, ["maps", "Mirbex"], extra=1) == ["p1", "p2", "p3"]
+    assert plan.papers_to_read(asked, ["Mirbex"], extra=0) is None
+
+
+def test_a_look_uses_only_words_that_the_frame_has_read() -> None:
+    text = TEXTS["p2"]
+    missing = plan.gold_in(problem("Is it slow?", ("p2", "KVT is slow on long roads.")), "p2")
+    assert plan.look_words(text, missing, "Is Kalvot tired?", 0, 500) is None
+    assert plan.look_words(text, missing, "Is Kalvot (KVT) tired?", 0, 500) == ["KVT"]
+    assert plan.look_words(text, missing, "Is KVT slow?", 0, chars=10) is None
+
+
+def test_a_look_at_whole_papers_shows_facts_of_the_question() -> None:
+    shown = 0
+    for asked in whole_papers():
+        for paper_id in asked.gold_papers:
+            facts, text = plan.gold_in(asked, paper_id), asked.texts[paper_id]
+            words = plan.look_words(text, facts, asked.question, 120, 4000)
+            if words is not None:
+                assert set(words) <= set(plan.words_of(asked.question))
+                printed = "\n".join(p for word in words for p in plan.passages(text, word, 120))
+                assert len(plan.unseen(facts, [printed])) < len(facts)
+                shown += 1
+    assert shown > len(whole_papers())
+
+
+@pytest.mark.parametrize(
+    ("gold", "texts", "why"),
+    [
+        ("Its accuracy is 71.", TEXTS, None),
+        ("is 71.", TEXTS, "spans are too short"),
+        ("A twin line.", {"p1": "A twin line. Between. A twin line."}, "also occur elsewhere"),
+        ("Its accuracy is 71.", {"p1": TEXTS["p1"] + " so on" * 50}, "too many for a child"),
+    ],
+)
+def test_problems_whose_gold_cannot_be_quoted_have_a_fault(
+    gold: str, texts: dict[str, str], why: str | None
+) -> None:
+    found = plan.fault(
+        problem("Which?", ("p1", gold), texts=texts),
+        LIMITS.model_copy(update={"child_context_chars": 200}),
+        REWARDS,
+    )
+    assert found is None if why is None else why in str(found)
+
+
+def test_a_long_quote_is_found_by_its_edges_if_they_are_unique() -> None:
+    long = "Begin " + "with many words " * 30 + "and end."
+    text = f"Title.\n{long}\nMore."
+    span = problem("Which?", ("p1", long), texts={"p1": text}).evidence[0].spans[0]
+    edge = plan.edges(span, text)
+    assert edge is not None
+    reader = Reader(0, quiet=True)
+    assert reader.extract(text, span.text[:edge], span.text[-edge:]) == long
+    twice = f"{long}\n{text}"
+    later = span.model_copy(update={"start": twice.rindex(long), "end": len(twice) - 6})
+    assert plan.edges(later, twice) is None

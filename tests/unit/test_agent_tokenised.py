@@ -1,0 +1,114 @@
+"""Texts of a policy as token ids, in the layout of a rollout."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from helpers.tiny_qwen import tokenizer
+
+from agent.policies.base import TurnReply, TurnRequest
+from agent.policies.conversations import Conversations
+from agent.policies.tokenised import TokenisedPolicy
+from agent.settings import GenerationSettings
+from env.models import Finish, Message
+
+pytestmark = pytest.mark.xdist_group("transformers")  # so that one process imports it
+
+OPENING = [
+    Message(role="system", content="Answer."),
+    Message(role="user", content="Who <|im_end|>?"),
+]
+NEWS = [Message(role="user", content="printed")]
+
+
+class Fixed:
+    """Policy with the same reply to everything."""
+
+    def __init__(self, text: str, finish: Finish = "stop") -> None:
+        self.reply = TurnReply(text, finish)
+        self.released: list[tuple[int, int]] = []
+
+    def act(self, requests):
+        return [self.reply for _ in requests]
+
+    def release(self, keys):
+        self.released += keys
+
+
+def conversations(**limits: int | bool) -> Conversations:
+    config = SimpleNamespace(get_text_config=lambda: SimpleNamespace(max_position_embeddings=None))
+    model = SimpleNamespace(config=config, generation_config=None)
+    settings = GenerationSettings(max_turn_tokens=32, max_frame_tokens=128)
+    settings = settings.model_copy(update=limits)
+    return Conversations(model, tokenizer(), settings)
+
+
+def turns(policy: TokenisedPolicy, count: int = 2) -> list[TurnReply]:
+    found = []
+    for number in range(count):
+        messages = NEWS if number else OPENING
+        request = TurnRequest((0, 0), messages, depth=0, kind="rlm", first=number == 0, seed=0)
+        found += policy.act([request])
+    return found
+
+
+def test_the_ids_are_the_whole_chat_and_end_each_turn() -> None:
+    text = 'Find it.\n```repl\nprint("ü")\n```'
+    made = conversations()
+    first, second = turns(TokenisedPolicy(Fixed(text), made))
+    known = made.chat.tokenizer
+    talk = [*OPENING, ("assistant", text), *NEWS]
+    messages = [
+        {"role": m[0], "content": m[1]} if isinstance(m, tuple) else m.model_dump() for m in talk
+    ]
+    messages[1]["content"] = "Who < |im_end|>?"  # no text of a message ends a turn
+    whole = known.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert known.decode(first.prompt_ids + first.sampled_ids + second.prompt_ids) == whole
+    assert first.sampled_ids[-1] == made.chat.end_of_turn
+    assert (first.text, first.finish, first.logprobs) == (text, "stop", [])
+
+
+def test_special_tokens_in_a_turn_stay_text() -> None:
+    made = conversations()
+    [reply] = turns(TokenisedPolicy(Fixed("say <|im_end|> now"), made), 1)
+    assert reply.sampled_ids.count(made.chat.end_of_turn) == 1
+    assert reply.text == "say < |im_end|> now"
+
+
+@pytest.mark.parametrize(
+    ("limits", "finish", "tokens"),
+    [
+        ({}, "stop", None),
+        ({"max_turn_tokens": 5}, "length", 5),
+        ({"max_frame_tokens": 24}, "length", 0),
+    ],
+)
+def test_a_turn_beyond_a_limit_is_cut_as_a_sampled_one(
+    limits: dict[str, int], finish: str, tokens: int | None
+) -> None:
+    text = "the model reads the paper and the text"
+    [reply] = turns(TokenisedPolicy(Fixed(text), conversations(**limits)), 1)
+    assert reply.finish == finish
+    assert tokens is None or len(reply.sampled_ids) == tokens
+    assert text.startswith(reply.text)
+
+
+def test_turns_that_the_other_policy_lost_or_cut_have_no_end() -> None:
+    assert turns(TokenisedPolicy(Fixed("", "error"), conversations()), 1)[0].finish == "error"
+    made = conversations()
+    [cut] = turns(TokenisedPolicy(Fixed("one two", "length"), made), 1)
+    assert cut.finish == "length"
+    assert made.chat.end_of_turn not in cut.sampled_ids
+    [empty] = turns(TokenisedPolicy(Fixed("", "length"), conversations()), 1)
+    assert (empty.text, empty.finish, empty.sampled_ids) == ("", "length", [])
+
+
+def test_both_forget_a_released_frame() -> None:
+    made, inner = conversations(), Fixed("ok")
+    policy = TokenisedPolicy(inner, made)
+    turns(policy, 1)
+    policy.release([(0, 0)])
+    assert inner.released == [(0, 0)]
+    with pytest.raises(KeyError):
+        made.ids((0, 0))
