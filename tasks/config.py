@@ -20,6 +20,7 @@ from pydantic_core import ErrorDetails
 from agent.nano.settings import NanoSettings
 from agent.settings import (
     LEAST_PROBLEMS,
+    MADE,
     NANO,
     GenerationSettings,
     ModelSettings,
@@ -491,8 +492,9 @@ def derive(params: Params) -> dict[str, str]:
     elif params.prepare.source == "hub":
         problems = params.prepare.hub.name
     return {
-        "model": _existing(source if source != NANO else None) or "tasks/warmstart.py",
+        "model": _existing(source if source not in (MADE, NANO) else None) or "tasks/warmstart.py",
         "template": _existing(params.model.template) or "agent/policies/baked_template.py",
+        "made": "agent/made" if source == MADE else "tasks/warmstart.py",
         "trained": "models/adapter" if params.train.method == "lora" else "models/policy",
         "problems": _existing(problems) or "tasks/data/tables.py",
         "documents": _existing(documents) or "tasks/data/documents.py",

@@ -19,10 +19,10 @@ from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import Trajectory
 from env.problems.schema import Problem
 from env.problems.store import ProblemStore
+from tasks import source_model
 from tasks.config import Params
 from tasks.errors import ConfigError, StageError, as_stage_error
 from tasks.io import replacing
-from tasks.registry import warm_start
 from tasks.reporting.progress import Steps
 
 if TYPE_CHECKING:
@@ -46,7 +46,6 @@ def write_base(params: Params, run: StageRun, base: Path) -> Path:
     """
     import torch
 
-    from agent.policies.base_model import prepare_base
     from agent.policies.hf_policy import load_model
     from agent.policies.model_files import ADAPTER
     from agent.training.supervised import count_steps, train_adapter
@@ -56,9 +55,7 @@ def write_base(params: Params, run: StageRun, base: Path) -> Path:
     problems = choose(params)
     torch.set_num_threads(params.threads)
     with replacing(base) as folder:
-        origin = prepare_base(params.model, folder).origin
-        warm_start.write_provenance(folder, {"from": origin})
-        run.set_tags({"base": origin})
+        source_model.write(params, run, folder)
         model, tokenizer = load_model(folder)
         rows = demonstrate(params, run, problems, model, tokenizer)
         with Steps(

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from agent.nano.settings import NanoSettings
 from agent.settings import NANO
 from env.problems.lexicon import untaught
+from tasks import source_model
 from tasks.config import Params
 from tasks.errors import ConfigError, as_stage_error
 from tasks.io import replacing
@@ -85,12 +86,8 @@ def fetch(params: Params, run: StageRun) -> Path:
     Raises:
         StageError: the model cannot be read, or the disk has no room.
     """
-    from agent.policies.base_model import prepare_base
-
     with replacing(BASE) as folder:
-        origin = prepare_base(params.model, folder).origin
-        warm_start.write_provenance(folder, {"from": origin})
-    run.set_tags({"base": origin})
+        source_model.write(params, run, folder)
     return BASE
 
 

@@ -44,7 +44,6 @@ class Talk:
     """Observations, one between two turns."""
 
 
-
 PAPERS = (2, 3, 4, 5, 6)
 LINES = 4
 """Most lines of a reader, as the demonstrator gives them."""
@@ -55,10 +54,12 @@ _LIMITS = LimitSettings()
 """Compact prompts name no limit."""
 _FITTING = 0.35
 """Share of the lines that answer the question; in problems it is an eighth."""
-_OBSERVED, _NAMED = 0.02, 3.0
+_OBSERVED, _NAMED = 0.01, 3.0
 """Loss weights of read tokens, and of names and fields that are written."""
 _READERS, _DRILLS = 0.5, 0.15
 """Shares of the batches; the rest are roots."""
+_FIRST_READERS = 60
+"""Batches of readers at the start, before other lessons can undo the wiring."""
 _POOL = 200
 _CORPUS = 300
 
@@ -141,6 +142,8 @@ class MadeLessons:
         roots = self._batched(rng, encoder, batch_tokens, "root", 1.0)
         drills = self._batched(rng, encoder, batch_tokens, "drill", 0.0)
         readers = self._batched(rng, encoder, batch_tokens, "reader", 1.0)
+        for _ in range(_FIRST_READERS):
+            yield next(readers)
         while True:
             draw = rng.random()
             if draw < _READERS:
@@ -164,7 +167,9 @@ class MadeLessons:
                     encoder.mask_choice(example)
             yield from batches(examples, batch_tokens, rng)
 
-    def probe(self, model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast) -> dict[str, float]:
+    def probe(
+        self, model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast
+    ) -> dict[str, float]:
         """Mean probability of the right turn, of readers and of roots that ask readers."""
         rng = Random("probe")
         encoder = TalkEncoder(tokenizer)
@@ -217,7 +222,6 @@ class TalkEncoder:
             weights += [_NAMED if token in self._named else written for token in turn]
         weights[0] = 0.0
         return Example(np.asarray(ids), np.asarray(weights, dtype=np.float32))
-
 
     def mask_choice(self, example: Example) -> None:
         """Take the loss off all up to the word that begins to ask readers."""

@@ -6,43 +6,68 @@ whose loss and optimizer it uses.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
-from pathlib import Path
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from agent.made.lessons import MadeLessons
 from agent.made.model import build_model
 from agent.made.tokenizer import build_tokenizer
 from agent.nano.warmstart import make_optimizer, update, weighted_loss
+from agent.settings import MadeSettings
 
-logger = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
+
+OnMadeStep = Callable[[int, float], None]
+"""Called after each step with its loss."""
+_EMBEDDING_RATE = 0.2
+"""Share of the rate for embeddings, whose wiring is easily undone."""
+_WARMUP = 0.05
+"""Share of the steps in which the learning rate rises."""
 
 
-def make(
-    size: int, steps: int, batch_tokens: int, learning_rate: float, seed: int,
-    out: Path, on_step: Callable[[int, float], None], probe_every: int = 0,
-):
-    lessons = MadeLessons(size, seed)
+@dataclass(frozen=True)
+class MadeModel:
+    """A model with its tokenizer."""
+
+    model: Qwen3ForCausalLM
+    tokenizer: PreTrainedTokenizerFast
+
+
+def build(lessons: MadeLessons, seed: int) -> MadeModel:
+    """The wired model before any training."""
     tokenizer = build_tokenizer(lessons.corpus(), list(lessons.fields))
-    known = dict.fromkeys(lessons.fields, "") | {n: lessons.fields[n] for n in lessons.taught}
-    model = build_model(tokenizer, seed, known)
-    vocabulary = tokenizer.get_vocab()
+    known = {name: lessons.fields[name] for name in lessons.taught}
+    model = build_model(tokenizer, seed, dict.fromkeys(lessons.fields, "") | known)
+    return MadeModel(model, tokenizer)
+
+
+def teach(settings: MadeSettings, size: int, on_step: OnMadeStep) -> MadeModel:
+    """Build the model and train it.
+
+    Args:
+        settings: steps, rate and seed.
+        size: names of the lexicon.
+        on_step: receives the progress.
+    """
+    lessons = MadeLessons(size, settings.seed)
+    made = build(lessons, settings.seed)
+    vocabulary = made.tokenizer.get_vocab()
     unseen = [vocabulary[name] for name in lessons.unseen]
-    optimizer = make_optimizer(model, 0.2)
-    feed = lessons.feed(tokenizer, batch_tokens)
-    model.train()
-    warm = max(1, steps // 20)
-    for step in range(1, steps + 1):
-        loss = weighted_loss(model, next(feed), unseen)
-        done = (step - warm) / max(1, steps - warm)
-        rate = step / warm if step <= warm else 1.0 - 0.9 * done
-        update(model, optimizer, loss, learning_rate * rate)
+    feed = lessons.feed(made.tokenizer, settings.batch_tokens)
+    optimizer = make_optimizer(made.model, _EMBEDDING_RATE)
+    made.model.train()
+    for step in range(1, settings.steps + 1):
+        loss = weighted_loss(made.model, next(feed), unseen)
+        rate = settings.learning_rate * _share(step, settings.steps)
+        update(made.model, optimizer, loss, rate)
         on_step(step, loss.item())
-        if probe_every and step % probe_every == 0:
-            model.eval()
-            print(step, {k: round(v, 3) for k, v in lessons.probe(model, tokenizer).items()}, flush=True)
-            model.train()
-    model.eval()
-    model.save_pretrained(out)
-    tokenizer.save_pretrained(out)
-    return model, tokenizer, lessons
+    made.model.eval()
+    return made
+
+
+def _share(step: int, steps: int) -> float:
+    """Factor of the learning rate: linear warm-up, then linear decay to 0.1."""
+    warm = max(1, round(_WARMUP * steps))
+    return step / warm if step <= warm else 1.0 - 0.9 * (step - warm) / (steps - warm)

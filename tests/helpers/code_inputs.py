@@ -39,9 +39,10 @@ STARTED = {
 NOT_TAKEN = {
     "env.problems.store": "env.problems.synthetic",
     "tasks.warmstart": "tasks.demonstrate",
+    "tasks.source_model": "agent.made.teach",
 }
 """Imports inside functions that the default run does not call: only a server without data files
-generates, and dvc.yaml names what demonstrations need as `derived`, for `warmstart.kind: sft`."""
+generates, and dvc.yaml names what demonstrations and the made model need as `derived`."""
 DATA = {"tasks.reporting.html": "tasks/reporting/templates"}
 """Files that a module reads, where they are not in a folder that a stage lists anyway."""
 
