@@ -8,7 +8,7 @@ a short training to put both together. Only text that the policy writes counts f
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
@@ -64,6 +64,24 @@ _POOL = 200
 _CORPUS = 300
 
 
+def asking(question: str, method: str, papers: int) -> Talk:
+    """Conversation of a root that asks readers, as the demonstrator does."""
+    return Talk(
+        opening=prompts.root_messages("compact", _LIMITS, 0, question, papers),
+        turns=[
+            block(cells.find_sentences(method)),
+            block(cells.ask_readers(_TASK.format(question=question), LINES)),
+        ],
+        observed=[_printed(str(HITS * papers), ["lines"])],
+    )
+
+
+def reader_task(question: str, numbers: Iterable[int], lines: Sequence[str]) -> str:
+    """Prompt of a reader of these lines."""
+    numbered = (f"{number} {line}" for number, line in zip(numbers, lines, strict=True))
+    return "\n".join([_TASK.format(question=question), *numbered])
+
+
 class MadeLessons:
     """Conversations about sentences with the taught names of a lexicon.
 
@@ -94,18 +112,16 @@ class MadeLessons:
         """Conversation of a root with this ending."""
         method, papers = rng.choice(names.COMMON), rng.choice(PAPERS)
         question = rng.choice(QUESTIONS).format(x=method, f=rng.choice(FIELDS))
-        opening = prompts.root_messages("compact", _LIMITS, 0, question, papers)
-        turns = [cells.find_sentences(method)]
-        observed = [_printed(str(HITS * papers), ["lines"])]
+        talk = asking(question, method, papers)
         if ending == "readers":
-            turns.append(cells.ask_readers(_TASK.format(question=question), LINES))
-        else:
-            if ending == "look":
-                turns.append("print(lines[0])")
-                found = sentences_on(rng, method, [rng.choice(self.taught)])
-                observed.append(_printed(found[0], []))
-            turns.append("FINAL(lines)")
-        return Talk(opening, [block(code) for code in turns], observed)
+            return talk
+        *turns, _ = talk.turns
+        observed = talk.observed
+        if ending == "look":
+            turns.append(block("print(lines[0])"))
+            found = sentences_on(rng, method, [rng.choice(self.taught)])
+            observed = [*observed, _printed(found[0], [])]
+        return Talk(talk.opening, [*turns, block("FINAL(lines)")], observed)
 
     def reader(self, rng: Random) -> Talk:
         """Conversation of a reader."""
@@ -116,16 +132,11 @@ class MadeLessons:
         numbers = range(start, min(start + LINES, found))
         shown = [self._benchmark(rng, field) for _ in numbers]
         lines = sentences_on(rng, method, shown)
-        task = "\n".join(
-            [
-                _TASK.format(question=question),
-                *(f"{n} {line}" for n, line in zip(numbers, lines, strict=True)),
-            ]
-        )
         right = [
             str(n) for n, name in zip(numbers, shown, strict=True) if self.fields[name] == field
         ]
-        return Talk(prompts.llm_messages("compact", task), [" ".join(right) or "none"], [])
+        opening = prompts.llm_messages("compact", reader_task(question, numbers, lines))
+        return Talk(opening, [" ".join(right) or "none"], [])
 
     def _benchmark(self, rng: Random, field: str) -> str:
         """A name, often one of the field."""
@@ -139,9 +150,9 @@ class MadeLessons:
         """Endless batches of roots, drills of their names, and readers."""
         rng = Random(f"lessons/{self._seed}")
         encoder = TalkEncoder(tokenizer)
-        roots = self._batched(rng, encoder, batch_tokens, "root", 1.0)
-        drills = self._batched(rng, encoder, batch_tokens, "drill", 0.0)
-        readers = self._batched(rng, encoder, batch_tokens, "reader", 1.0)
+        roots, drills, readers = (
+            self._batched(rng, encoder, batch_tokens, kind) for kind in ("root", "drill", "reader")
+        )
         for _ in range(_FIRST_READERS):
             yield next(readers)
         while True:
@@ -152,7 +163,7 @@ class MadeLessons:
                 yield next(drills if draw < _READERS + _DRILLS else roots)
 
     def _batched(
-        self, rng: Random, encoder: TalkEncoder, batch_tokens: int, kind: str, written: float
+        self, rng: Random, encoder: TalkEncoder, batch_tokens: int, kind: str
     ) -> Iterator[ExampleBatch]:
         while True:
             if kind == "reader":

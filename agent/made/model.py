@@ -30,6 +30,7 @@ _PLAIN = 60
 _NEWLINE, _LISTED, _FIELD, _FIRST = range(_PLAIN, _HALF)
 _FITS = HIDDEN - 2
 """Dimension that says that a benchmark fits the question."""
+_RESERVED = [_NEWLINE, _LISTED, _FIELD, _FIRST, _FITS]
 _STD = 0.11
 """Deviation of a token's embedding, which gives it a norm of about 1."""
 _FLAG = 0.3
@@ -37,6 +38,8 @@ _ANSWER = 1.0
 """Share of its field's embedding in a listed name's."""
 _SHARPNESS = 2.5
 """Weight of the last norm; from 1 it rises too slowly for sure predictions."""
+_REPORT = 2.0
+_FIT = 6.0
 _BACK, _SHARP = 2.1, 1.7
 """Weights of the norms of queries and keys: of heads that look back, and of the others."""
 
@@ -95,6 +98,7 @@ class _Wiring:
         tokenizer: PreTrainedTokenizerFast,
         lexicon: Mapping[str, str],
     ) -> None:
+        self.model = model
         self.layers = [layer.self_attn for layer in model.model.layers]
         self.embedding = model.model.embed_tokens.weight  # [V, HIDDEN]
         self.tokenizer, self.lexicon = tokenizer, lexicon
@@ -112,6 +116,9 @@ class _Wiring:
         for attention, weight in zip(self.layers, (_BACK, _SHARP, _SHARP), strict=True):
             attention.q_norm.weight.fill_(weight)
             attention.k_norm.weight.fill_(weight)
+        for layer in self.model.model.layers:  # nothing else writes the flags
+            layer.self_attn.o_proj.weight[_RESERVED] = 0.0
+            layer.mlp.down_proj.weight[_RESERVED] = 0.0
         first, second, third = self.layers
         for head in range(2):
             self._look_back(first, head, 32 * head, 32 if head == 0 else 30)
@@ -171,6 +178,8 @@ class _Wiring:
         attention.k_proj.weight[rows.start + flag, _FIELD] = -3.0
         attention.k_proj.bias[rows.start + flag] = 9.0
         self._rest(attention, rows.start + rest, 2.5)
+        attention.v_proj.weight[rows] = 0.0
+        attention.o_proj.weight[:, rows] = 0.0
         attention.v_proj.weight[rows.start, _FIELD] = 1.0
         attention.o_proj.weight[_FITS, rows.start] = _FLAG
 
@@ -189,11 +198,11 @@ class _Wiring:
         rows = _clear(attention, head)
         *_, flag, rest = self.stable
         attention.q_proj.bias[rows.start + flag] = 1.0
-        attention.k_proj.weight[rows.start + flag, _FITS] = 3.0
+        attention.k_proj.weight[rows.start + flag, _FITS] = _FIT
         attention.k_proj.weight[rows.start + flag, _FIELD] = -8.0  # it fits itself
         attention.k_proj.bias[rows.start + rest] = 5.0
         self._rest(attention, rows.start + rest, 0.5)
-        _copy(attention, head, _SIZE, _HALF, 0, 2 * _STD)
+        _copy(attention, head, _SIZE, _HALF, 0, _REPORT * _STD)
 
     def _rest(self, attention: Qwen3Attention, row: int, share: float) -> None:
         """Attend to the first token if nothing matches."""
