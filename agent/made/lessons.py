@@ -54,11 +54,11 @@ _LIMITS = LimitSettings()
 """Compact prompts name no limit."""
 _FITTING = 0.35
 """Share of the lines that answer the question; in problems it is an eighth."""
-_OBSERVED, _NAMED = 0.01, 3.0
-"""Loss weights of read tokens, and of names and fields that are written."""
+_NAMED = 3.0
+"""Loss weight of names and fields; other text of the policy has 1."""
 _READERS, _DRILLS = 0.5, 0.15
 """Shares of the batches; the rest are roots."""
-_FIRST_READERS = 60
+_FIRST_READERS = 100
 """Batches of readers at the start, before other lessons can undo the wiring."""
 _POOL = 200
 _CORPUS = 300
@@ -172,7 +172,7 @@ class MadeLessons:
                 talks = [self.root(rng, "readers") for _ in range(_POOL)]
             else:
                 talks = [self.root(rng, pick(rng, ENDINGS)) for _ in range(_POOL)]
-            examples = [encoder.encode(talk, _OBSERVED, 1.0) for talk in talks]
+            examples = [encoder.encode(talk) for talk in talks]
             if kind == "drill":
                 for example in examples:
                     encoder.mask_choice(example)
@@ -190,9 +190,7 @@ class MadeLessons:
             "asked": [self.root(rng, "readers") for _ in range(40)],
             "plain": [self.root(rng, "all") for _ in range(40)],
         }
-        examples = {
-            kind: [encoder.encode(talk, 0.0, 1.0) for talk in some] for kind, some in talks.items()
-        }
+        examples = {kind: [encoder.encode(talk) for talk in some] for kind, some in talks.items()}
         for example in examples["asked"]:
             encoder.mask_choice(example)
         return {kind: _probability(model, some) for kind, some in examples.items()}
@@ -212,14 +210,8 @@ class TalkEncoder:
         self._task = vocabulary["taskĠ"]
         self._named = {vocabulary[word] for word in words if word in vocabulary}
 
-    def encode(self, talk: Talk, observed: float, written: float) -> Example:
-        """Encode a conversation.
-
-        Args:
-            talk: the messages.
-            observed: weight of read tokens.
-            written: weight of written tokens; names and fields have at least `_NAMED`.
-        """
+    def encode(self, talk: Talk) -> Example:
+        """Encode a conversation; what is read has no loss."""
         ids: list[int] = []
         weights: list[float] = []
         read = self._chat.first(talk.opening)
@@ -229,9 +221,8 @@ class TalkEncoder:
                 read = self._chat.follow([seen], ended=True)
             turn = self._chat.completion(text)
             ids += [*read, *turn]
-            weights += [observed] * len(read)
-            weights += [_NAMED if token in self._named else written for token in turn]
-        weights[0] = 0.0
+            weights += [0.0] * len(read)
+            weights += [_NAMED if token in self._named else 1.0 for token in turn]
         return Example(np.asarray(ids), np.asarray(weights, dtype=np.float32))
 
     def mask_choice(self, example: Example) -> None:

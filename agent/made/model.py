@@ -199,7 +199,7 @@ class _Wiring:
         *_, flag, rest = self.stable
         attention.q_proj.bias[rows.start + flag] = 1.0
         attention.k_proj.weight[rows.start + flag, _FITS] = _FIT
-        attention.k_proj.weight[rows.start + flag, _FIELD] = -8.0  # it fits itself
+        attention.k_proj.weight[rows.start + flag, _FIELD] = -4.0 * _FIT  # it fits itself
         attention.k_proj.bias[rows.start + rest] = 5.0
         self._rest(attention, rows.start + rest, 0.5)
         _copy(attention, head, _SIZE, _HALF, 0, _REPORT * _STD)

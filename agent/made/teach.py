@@ -23,8 +23,8 @@ OnMadeStep = Callable[[int, float], None]
 """Called after each step with its loss."""
 _EMBEDDING_RATE = 0.2
 """Share of the rate for embeddings, whose wiring is easily undone."""
-_WARMUP = 0.05
-"""Share of the steps in which the learning rate rises."""
+_WARMUP = 200
+"""Steps in which the learning rate rises: large steps at the start undo the wiring."""
 
 
 @dataclass(frozen=True)
@@ -69,5 +69,5 @@ def teach(settings: MadeSettings, size: int, on_step: OnMadeStep) -> MadeModel:
 
 def _share(step: int, steps: int) -> float:
     """Factor of the learning rate: linear warm-up, then linear decay to 0.1."""
-    warm = max(1, round(_WARMUP * steps))
-    return step / warm if step <= warm else 1.0 - 0.9 * (step - warm) / (steps - warm)
+    warm = min(_WARMUP, steps)
+    return step / warm if step <= warm else 1.0 - 0.9 * (step - warm) / max(1, steps - warm)

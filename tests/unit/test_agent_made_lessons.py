@@ -72,7 +72,7 @@ def test_it_has_the_template_of_qwen3_which_keeps_earlier_turns(tokenizer):
 
 def test_a_lesson_has_the_ids_of_a_rollout_and_a_loss_on_its_turns_only(tokenizer, lessons):
     talk = lessons.root(Random(1), "look")
-    example = TalkEncoder(tokenizer).encode(talk, 0.0, 1.0)
+    example = TalkEncoder(tokenizer).encode(talk)
     chat = ChatFormat(tokenizer)
     ids, written = chat.first(talk.opening), []
     for place, turn in enumerate(talk.turns):
@@ -88,7 +88,7 @@ def test_a_lesson_has_the_ids_of_a_rollout_and_a_loss_on_its_turns_only(tokenize
 def test_a_drill_has_no_loss_before_the_word_that_begins_to_ask(tokenizer, lessons):
     talk = lessons.root(Random(1), "readers")
     encoder = TalkEncoder(tokenizer)
-    example = encoder.encode(talk, 0.1, 1.0)
+    example = encoder.encode(talk)
     encoder.mask_choice(example)
     counted = tokenizer.decode(example.ids[example.weights > 0])
     code = talk.turns[1].removeprefix("```repl\ntask ")

@@ -52,7 +52,7 @@ def test_the_seed_decides_every_bit():
 
 def attention(base, talk):
     """Tokens up to the turn, and the attentions [layer][head, T, T]."""
-    example = TalkEncoder(base.tokenizer).encode(talk, 0.0, 1.0)
+    example = TalkEncoder(base.tokenizer).encode(talk)
     ids = torch.tensor(example.ids[: int((example.weights > 0).argmax())])
     with torch.no_grad():
         found = base.model(ids[None], output_attentions=True).attentions
