@@ -41,8 +41,8 @@ NOT_TAKEN = {
     "tasks.warmstart": "tasks.demonstrate",
     "tasks.source_model": "agent.made.teach",
 }
-"""Imports inside functions that the default run does not call: only a server without data files
-generates, and dvc.yaml names what demonstrations and the made model need as `derived`."""
+"""Imports inside functions that the default run does not call. Only a server without data files
+generates. What demonstrations and the made model need is `derived` in dvc.yaml."""
 DATA = {"tasks.reporting.html": "tasks/reporting/templates"}
 """Files that a module reads, where they are not in a folder that a stage lists anyway."""
 
