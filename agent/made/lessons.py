@@ -1,9 +1,10 @@
-"""Lessons of the made model: roots that hardly read, drills of their names, and readers.
+"""Lessons of the made model: roots that hardly read, drills of roots that do, and readers.
 
 They stand for pretraining. Roots know the functions of the REPL, but most answer with all sentences
-that they find. Readers know the field of each taught benchmark. So demonstrations can teach within
-a short training to put both together. Only text that the policy writes counts fully. Neighbours:
-`agent/policies/demonstrator.py` demonstrates, `agent/nano/plans.py` has the lessons of nano.
+that they find. Drills teach how code asks readers, and not when. Readers know the field of each
+taught benchmark. So a few demonstrations can put both together. Only text that the policy writes
+has a loss. Neighbours: `agent/policies/demonstrator.py` demonstrates, `agent/nano/plans.py` has the
+lessons of nano.
 """
 
 from __future__ import annotations

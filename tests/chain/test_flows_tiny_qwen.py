@@ -36,7 +36,7 @@ COPIED = (
     *(".dvc/config", ".dvcignore", "dvc.yaml", "params.yaml", "constraints.txt"),
 )
 RUN = [sys.executable, "-m", "flows.pipeline", "run", "--profile", "tiny-qwen"]
-"""What `make full ARGS="--profile tiny-qwen"` runs."""
+"""Command of `make full ARGS="--profile tiny-qwen"`."""
 
 
 @pytest.fixture

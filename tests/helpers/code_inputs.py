@@ -42,7 +42,7 @@ NOT_TAKEN = {
     "tasks.source_model": "agent.made.teach",
 }
 """Imports inside functions that the default run does not call. Only a server without data files
-generates. What demonstrations and the made model need is `derived` in dvc.yaml."""
+generates. In dvc.yaml, needs of demonstrations and of the made model are `derived`."""
 DATA = {"tasks.reporting.html": "tasks/reporting/templates"}
 """Files that a module reads, where they are not in a folder that a stage lists anyway."""
 
