@@ -50,7 +50,7 @@ class GenerationSettings(Settings):
 class MadeSettings(Settings):
     """Teaching of the made model, which stands for pretraining."""
 
-    steps: int = Field(600, ge=1)
+    steps: int = Field(450, ge=1)
     batch_tokens: int = Field(2048, ge=256)
     learning_rate: float = Field(1.5e-3, gt=0)
     seed: int = Field(0, ge=0)

@@ -57,7 +57,7 @@ _FITTING = 0.35
 """Share of the lines that answer the question; in problems it is an eighth."""
 _NAMED = 3.0
 """Loss weight of names and fields; other text of the policy has 1."""
-_READERS, _DRILLS = 0.5, 0.15
+_READERS, _DRILLS = 0.15, 0.35
 """Shares of the batches; the rest are roots."""
 _FIRST_READERS = 100
 """Batches of readers at the start, before other lessons can undo the wiring."""
