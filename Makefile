@@ -12,7 +12,7 @@ BIN := .venv/bin
 PIP = $(BIN)/python -m pip install --quiet --constraint constraints.txt $(PIP_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-cuda lock-cuda full test-fast test test-all check up down ui serve-env bench
+.PHONY: help setup setup-cuda lock-cuda setup-vllm full test-fast test test-all check up down ui serve-env bench
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -45,6 +45,14 @@ lock-cuda: setup ## Resolve constraints-cuda.txt again, after a change of constr
 	  "# Builds of torch and CUDA libraries for older drivers: not resolved here."; \
 	  $(BIN)/uv $(LOCK) pyproject.toml; } > constraints-cuda.txt.new
 	@mv constraints-cuda.txt.new constraints-cuda.txt
+
+setup-vllm: .venv-vllm/.ready ## Install vLLM into .venv-vllm, for engine.kind vllm (Linux, CUDA, 10 GB)
+
+# An environment of its own: vLLM's requirements exclude those of Prefect, OpenEnv and this project.
+.venv-vllm/.ready: constraints-vllm.txt | setup
+	test -x .venv-vllm/bin/python || $(PYTHON) -m venv .venv-vllm
+	$(BIN)/uv pip install --quiet --python .venv-vllm/bin/python --requirement constraints-vllm.txt
+	@touch $@
 
 full: setup ## Run the whole chain: data, gate, training, export, evaluation, registry
 	$(BIN)/python -m flows.pipeline run $(ARGS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
@@ -151,6 +152,8 @@ class LogprobCheckSettings(Settings):
     max_abs: float = Field(1e-3, gt=0, description="fp32: maximum")
     mean_abs: float = Field(5e-3, gt=0, description="bf16 and 4-bit: mean")
     p99_abs: float = Field(0.05, gt=0, description="bf16 and 4-bit: 99th percentile")
+    vllm_mean_abs: float = Field(0.05, gt=0, description="engine vllm: mean")
+    vllm_p99_abs: float = Field(0.5, gt=0, description="engine vllm: 99th percentile")
     every: int = Field(10, ge=1, description="steps between checks after steps 1 and 2")
 
 
@@ -165,6 +168,33 @@ class TrainBudgetSettings(Settings):
     def _ordered(self) -> TrainBudgetSettings:
         if self.low > self.high:
             raise ValueError(f"low {self.low:g} exceeds high {self.high:g}. Lower it.")
+        return self
+
+
+class EngineSettings(Settings):
+    """Engine that plays the episodes of a training; see `agent/policies/players.py`."""
+
+    kind: Literal["own", "vllm"] = Field("own", description="own: the model in training itself")
+    urls: list[str] = Field([], description="running servers of vLLM; empty: start one here")
+    python: str = Field(
+        ".venv-vllm/bin/python", description="Python of vLLM's environment (`make setup-vllm`)"
+    )
+    kv_gb: float = Field(8.0, gt=0, description="GiB of keys and values on the GPU")
+    concurrency: int = Field(64, ge=1, le=4096, description="turns in flight of each process")
+    wait_s: float = Field(1200.0, gt=0, description="seconds to wait until a server is healthy")
+    timeout_s: float = Field(600.0, gt=0, description="seconds of one turn")
+    away_s: float = Field(
+        60.0, ge=0, description="seconds to wait for lost servers before the training stops"
+    )
+
+    @model_validator(mode="after")
+    def _addresses_are_used(self) -> EngineSettings:
+        if self.urls and self.kind != "vllm":
+            raise ValueError("urls name servers of vLLM. Set kind: vllm, or remove them.")
+        for url in self.urls:
+            parts = urlsplit(url)
+            if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/"):
+                raise ValueError(f"urls: {url!r} is not like http://127.0.0.1:8000")
         return self
 
 
@@ -192,6 +222,11 @@ class TrainSettings(Settings):
     epsilon_high: float = Field(0.28, gt=0, description="clip ratios above 1 + this in every loss")
     num_iterations: int = Field(1, ge=1, le=16, description="optimizer steps on one rollout")
     kl_beta: float = Field(0.0, ge=0, le=10, description="weight of the KL to the base, per token")
+    importance_clip: float | None = Field(
+        None,
+        ge=1,
+        description="largest importance weight of a token (trainer / engine); null: no correction",
+    )
     inheritance: Literal["inverse_count", "full", "none", "local"] = "inverse_count"
     mask_truncated: bool = Field(False, description="exclude turns cut by the token limit")
     scale_rewards: Literal["batch", "group", "none"] = Field(

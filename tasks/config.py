@@ -22,6 +22,7 @@ from agent.settings import (
     LEAST_PROBLEMS,
     MADE,
     NANO,
+    EngineSettings,
     GenerationSettings,
     ModelSettings,
     SftSettings,
@@ -300,6 +301,7 @@ class Params(Settings):
     model: ModelSettings = ModelSettings()
     warmstart: WarmstartSettings = WarmstartSettings()
     gate: GateSettings = GateSettings()
+    engine: EngineSettings = EngineSettings()
     train: TrainSettings = TrainSettings()
     export: ExportSettings = ExportSettings()
     evaluate: EvaluateSettings = EvaluateSettings()
@@ -327,6 +329,11 @@ class Params(Settings):
         if self.train.curriculum.target not in self.train.curriculum.levels:
             raise ValueError("train.curriculum.target must be one of train.curriculum.levels")
         self._model_fits()
+        if self.engine.kind == "vllm" and self.train.method != "lora":
+            raise ValueError(
+                f"engine.kind vllm: train.method {self.train.method} is not supported (the engine "
+                "gets adapters). Set train.method: lora."
+            )
         if self.prepare.source != "synthetic" or self.prepare.synthetic.world != "papers":
             # Other sources reject rows with too many gold papers; readers of `fields` take turns.
             return self

@@ -35,6 +35,8 @@ from tasks.io import replacing, require
 from tasks.reporting.progress import Steps
 
 if TYPE_CHECKING:
+    from agent.policies.players import Players
+    from agent.policies.vllm_server import Engine
     from agent.rollouts.trajectory import Trajectory
     from agent.settings import TrainSettings
     from agent.training.checkpoints import Start
@@ -71,8 +73,10 @@ def run(params: Params, run: StageRun) -> Path:
             lost, or log-probabilities of trainer and rollout differ.
     """
     from agent.training import checkpoints
+    from tasks.deployment.engine import engine_servers, require_engine
 
     settings = params.train
+    require_engine(params)
     if settings.generation.temperature == 0:
         raise ConfigError("train.generation.temperature is 0 (all episodes are equal). Set 1.0.")
     problems = read_problems(DATA, settings.curriculum.levels, budgets=settings.budget.share > 0)
@@ -81,13 +85,18 @@ def run(params: Params, run: StageRun) -> Path:
     start = checkpoints.choose(CHECKPOINTS, marks := fingerprint(params))
     kept = checkpoints.set_aside(CHECKPOINTS) if start.checkpoint is None else ""
     reason = f"{start.reason}. {kept}" if kept else start.reason
-    Steps("train", settings.steps).say(reason)
+    say = Steps("train", settings.steps).say
+    say(reason)
     run.set_tags({"start": reason})
-    with training_environment(params) as url:
+    base_hash = marks["base model"]
+    with (
+        training_environment(params) as url,
+        engine_servers(params, BASE, base_hash, say) as engine,
+    ):
         if (processes := processes_here(settings.processes)) > 1:
-            learn_in_ranks(params, run, url, marks, processes)
+            learn_in_ranks(params, run, url, marks, processes, engine)
         else:
-            learn(params, run, url, problems, start, marks)
+            learn(params, run, url, problems, start, marks, engine)
     return RESULT[settings.method]
 
 
@@ -103,7 +112,12 @@ def processes_here(wanted: int) -> int:
 
 
 def learn_in_ranks(
-    params: Params, run: StageRun, url: str, marks: dict[str, str], processes: int
+    params: Params,
+    run: StageRun,
+    url: str,
+    marks: dict[str, str],
+    processes: int,
+    engine: Engine | None,
 ) -> None:
     """Train in several processes, each of which runs `learn`.
 
@@ -117,6 +131,7 @@ def learn_in_ranks(
         "params": params.model_dump(by_alias=True, mode="json"),
         "marks": marks | {"settings": lineage.params_hash(params)},
         "url": url,
+        "engine": engine and vars(engine),
         "run": [run.run_id, run.experiment_id],
     }
     with tempfile.TemporaryDirectory(prefix="rlm-ranks-") as name:
@@ -131,6 +146,7 @@ def learn(
     problems: dict[str, list[EpisodeSpec]],
     start: Start,
     marks: dict[str, str],
+    engine: Engine | None,
 ) -> None:
     """Train from a start to the last step; with several ranks, each calls it and rank 0 writes.
 
@@ -140,6 +156,7 @@ def learn(
     import torch
 
     from agent.policies.hf_policy import load_model
+    from agent.policies.players import players
     from agent.training import checkpoints, ranks
     from agent.training.trainer import TreeGRPOTrainer
     from env.client import Sessions
@@ -150,8 +167,16 @@ def learn(
     shown = nullcontext() if ranks.index() else progress
     sessions_wanted = min(params.env.max_sessions, settings.problems_per_step * settings.group_size)
     model, tokenizer = load_model(BASE)
-    with Sessions(url, sessions_wanted) as sessions, shown:
-        callbacks = TrainingCallbacks(params, run, problems, sessions, tokenizer, progress, marks)
+    playing = players(
+        tokenizer,
+        params.engine,
+        engine,
+        CHECKPOINTS,
+        rank=ranks.index(),
+        share=ranks.gather,
+    )
+    with Sessions(url, sessions_wanted) as sessions, playing as maker, shown:
+        callbacks = TrainingCallbacks(params, run, problems, sessions, maker, progress, marks)
         trainer = TreeGRPOTrainer(
             model,
             tokenizer,
@@ -160,6 +185,7 @@ def learn(
             rollout=callbacks.rollout,
             on_step=callbacks.on_step,
             state=callbacks.save,
+            engine=params.engine.kind,
         )
         size = trainer.checkpoint_bytes()
         checkpoints.require_space(CHECKPOINTS, size, settings.keep_checkpoints)
@@ -185,7 +211,7 @@ class TrainingCallbacks:
         run: StageRun,
         problems: dict[str, list[EpisodeSpec]],
         sessions: Sessions,
-        tokenizer: Any,
+        players: Players,
         progress: Steps,
         marks: dict[str, str],
     ) -> None:
@@ -201,7 +227,7 @@ class TrainingCallbacks:
         self.held_out = read_held_out(problems, self.settings)
         self.flight = max(1, sessions.count // ranks.count())
         self.model: Any = None
-        self.tokenizer, self.progress, self.marks = tokenizer, progress, marks
+        self.players, self.progress, self.marks = players, progress, marks
         self.curriculum = Curriculum(self.settings.curriculum)
         self.log = TrainingLog(run, params.tracking.traces)
         self.drawn = Drawn(groups=[], episodes=[])
@@ -216,14 +242,13 @@ class TrainingCallbacks:
 
     def rollout(self, model: Any, step: int) -> list[list[Trajectory]]:
         """Groups of episodes of a step, played with the current weights."""
-        from agent.policies.hf_policy import TransformersPolicy
         from agent.rollouts.engine import play
         from agent.training import ranks
         from agent.training.groups import draw_groups
 
         self.started = time.monotonic()
         self.model = model
-        policy = TransformersPolicy(model, self.tokenizer, self.settings.generation)
+        policy = self.players.policy(model, self.settings.generation, step - 1)
         self.drawn = draw_groups(
             lambda specs: ranks.play_dealt(
                 lambda dealt: play(policy, self.sessions, dealt, sessions=self.flight), specs
@@ -277,11 +302,10 @@ class TrainingCallbacks:
         The training stays as it is: nothing reaches the loss, the curriculum or a random number.
         Other ranks go on, and wait for this one where they next exchange something.
         """
-        from agent.policies.hf_policy import TransformersPolicy
         from agent.rollouts.engine import play
 
         started = time.monotonic()
-        policy = TransformersPolicy(self.model, self.tokenizer, self.settings.generation.greedy)
+        policy = self.players.policy(self.model, self.settings.generation.greedy, step, alone=True)
         played = play(policy, self.sessions, self.held_out, sessions=self.flight)
         found = held_out_metrics(played, self.settings.curriculum.levels, self.success_at)
         reward = found.get("eval/reward", math.nan)

@@ -8,10 +8,12 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from pathlib import Path
 from typing import Any
 
+from agent.policies.vllm_server import Engine
 from agent.training import checkpoints, ranks
 from tasks import config, train
 from tasks.errors import EXPECTED, PipelineError
@@ -33,8 +35,9 @@ def work(job: dict[str, Any]) -> None:
         train.DATA, params.train.curriculum.levels, budgets=params.train.budget.share > 0
     )
     start = checkpoints.choose(train.CHECKPOINTS, marks)
+    engine = Engine(**job["engine"]) if job["engine"] else None
     try:
-        train.learn(params, run, job["url"], problems, start, marks)
+        train.learn(params, run, job["url"], problems, start, marks, engine)
     finally:
         if client is not None:
             run.flush()
@@ -42,6 +45,7 @@ def work(job: dict[str, Any]) -> None:
 
 def main() -> None:
     """Run as a rank."""
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # no 4-bit kernels on a CPU
     folder = Path(sys.argv[1])
     job = json.loads((folder / train.JOB).read_text(encoding="utf-8"))
     ranks.run_rank(lambda: work(job), folder, (*EXPECTED, PipelineError))

@@ -73,7 +73,7 @@ def prepare_base(settings: ModelSettings, out: Path) -> SourceModel:
 
     Raises:
         PolicyError: the model does not exist, is not accessible, or has no safetensors. Or it is
-            quantised already, or unknown to transformers. Or the disk has no room for the chain.
+            quantised already, transformers does not know it, or the disk has no room.
     """
     device = model_files.this_device()
     dtype = model_files.compute_dtype(device)

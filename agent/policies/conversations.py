@@ -54,12 +54,7 @@ class Conversations:
         PolicyError: the chat template is unusable.
     """
 
-    def __init__(
-        self,
-        model: Any,
-        tokenizer: Any,
-        settings: GenerationSettings,
-    ) -> None:
+    def __init__(self, model: Any, tokenizer: Any, settings: GenerationSettings) -> None:
         self.chat = ChatFormat(tokenizer)
         self.stop_ids = self.chat.stop_ids | _stop_ids(model)
         """Ids of the tokens that end a turn."""

@@ -7,6 +7,7 @@ Without it, training continues on wrong numbers. Pure numpy.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,20 +48,33 @@ def due(step: int, settings: LogprobCheckSettings) -> bool:
     return step <= 2 or step % settings.every == 0
 
 
-def check(found: Mismatch, settings: LogprobCheckSettings, *, exact: bool, step: int) -> None:
+def check(
+    found: Mismatch,
+    settings: LogprobCheckSettings,
+    *,
+    exact: bool,
+    step: int,
+    engine: Literal["own", "vllm"] = "own",
+) -> None:
     """Stop a run whose log-probabilities disagree.
 
     Args:
         found: measured mismatch.
         settings: limits.
         exact: True for float32 weights, which limits the maximum; otherwise mean and 99th
-            percentile are limited.
+            percentile are limited. Only the engine `own` is exact.
         step: next optimizer step, for the message.
+        engine: engine of the rollout; other kernels than the trainer's have wider limits.
 
     Raises:
         LogprobCheckError: a limit is exceeded.
     """
-    if exact:
+    if engine == "vllm":
+        limits = [
+            ("mean", found.mean, "vllm_mean_abs", settings.vllm_mean_abs),
+            ("99th percentile", found.p99, "vllm_p99_abs", settings.vllm_p99_abs),
+        ]
+    elif exact:
         limits = [("maximum", found.max, "max_abs", settings.max_abs)]
     else:
         limits = [

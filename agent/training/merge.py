@@ -1,9 +1,9 @@
 """Merge of an adapter into its base: one file at a time, one tensor at a time.
 
-Weights are added in float32 and rounded once. An adapter of a 4-bit base is merged onto its twin,
-which has the weights that the adapter was trained with. A merge into the 4-bit weights would round
-the training away (measured: logits off by 50 %). One onto the model from before the quantisation is
-as wrong (47 %). Neighbours: `export.py` checks the result.
+Weights are added in float32 and rounded once. An adapter of a 4-bit base is merged onto the twin
+that the warm start wrote. Only the twin has the weights that the adapter was trained with. A merge
+into the 4-bit weights would round the training away (measured: logits off by 50 %). One onto the
+model from before the quantisation is as wrong (47 %). Neighbours: `export.py` checks the result.
 """
 
 from __future__ import annotations

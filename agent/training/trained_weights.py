@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from peft import LoraConfig, PeftModel
 
-from agent.errors import PolicyError
+from agent.errors import LogprobCheckError, PolicyError
 from agent.settings import TrainSettings
 
 
@@ -61,6 +61,22 @@ def restore_float32(model: torch.nn.Module, kept: dict[str, torch.Tensor]) -> No
     for name, weight in model.named_parameters():
         if weight.requires_grad:
             weight.data = kept.get(name, weight.data).to(weight.device, torch.float32)
+
+
+def require_finite(model: torch.nn.Module, step: int) -> None:
+    """Stop a run whose weights are broken. Log-probabilities need not show it.
+
+    Attention kernels of some CPUs take NaN for the smallest score.
+
+    Raises:
+        LogprobCheckError: a trained weight is NaN or infinite.
+    """
+    for name, weight in model.named_parameters():
+        if weight.requires_grad and not weight.isfinite().all():
+            raise LogprobCheckError(
+                f"step {step}: the weight {name} is not finite. Lower train.learning_rate, and run "
+                "again to continue from the last checkpoint."
+            )
 
 
 @contextmanager

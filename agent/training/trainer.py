@@ -36,7 +36,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -96,6 +96,7 @@ class TreeGRPOTrainer(GRPOTrainer):
         rollout: plays a step's episodes.
         on_step: receives each step's figures.
         state: returns the caller's part of a checkpoint.
+        engine: engine of the rollout, which decides the limits of the check of log-probabilities.
     """
 
     def __init__(
@@ -108,6 +109,7 @@ class TreeGRPOTrainer(GRPOTrainer):
         rollout: Rollout,
         on_step: OnStep,
         state: State,
+        engine: Literal["own", "vllm"] = "own",
     ) -> None:
         adapter = trained_weights.new_adapter(model, settings)
         kept = trained_weights.own_adapter(model)
@@ -134,6 +136,9 @@ class TreeGRPOTrainer(GRPOTrainer):
             )
         )
         self.beta = settings.kl_beta
+        # Only TRL's loss reads these here; before `super().__init__`, TRL would start an engine.
+        self.use_vllm = settings.importance_clip is not None
+        self.vllm_importance_sampling_correction = self.use_vllm
         self._reference = trained_weights.copies(self.live_model) if settings.kl_beta else {}
         self._needs_scale = needs_scale(self.live_model)
         self._settings = settings
@@ -147,6 +152,8 @@ class TreeGRPOTrainer(GRPOTrainer):
         self._batches: list[loss_inputs.LossInputs] = []
         self._learns = False
         self._compared: list[tuple[np.ndarray, np.ndarray]] = []
+        self._inputs: dict[str, torch.Tensor] | None = None
+        self._engine = engine
         # Float32 weights agree to the last digits; shorter ones need other limits.
         self._exact = all(p.dtype == torch.float32 for p in self.live_model.parameters())
 
@@ -271,9 +278,10 @@ class TreeGRPOTrainer(GRPOTrainer):
         num_items_in_batch: Any = None,
     ) -> torch.Tensor:
         """TRL's loss; stores the sampled tokens' log-probabilities of rollout and trainer."""
-        self._sampled_B_T = inputs["env_mask"]
+        self._sampled_B_T, self._inputs = inputs["env_mask"], inputs
         # Without old log-probabilities TRL uses the present ones, so ratios are exactly 1.
         loss = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        self._inputs = None
         inputs.setdefault("old_per_token_logps", self._logps_B_T)
         self._compared.append(
             (
@@ -319,12 +327,29 @@ class TreeGRPOTrainer(GRPOTrainer):
             )
             found = (logps, entropies, None)
         self._logps_B_T = found[0].detach()
+        if self.use_vllm and self._inputs is not None:
+            self._correct_sampling(self._inputs)
         return found
+
+    def _correct_sampling(self, inputs: dict[str, torch.Tensor]) -> None:
+        """Add the weights that correct a loss on samples of another engine, [B, T].
+
+        The weight of a token is its probability in the trainer's first pass over that in the
+        engine, at most `importance_clip`; other columns have 1.
+
+        Source: truncated importance sampling, as TRL 1.15 does with `use_vllm`.
+        """
+        if "importance_sampling_ratio" not in inputs:
+            apart = self._logps_B_T - inputs["sampling_per_token_logps"]
+            weights = torch.where(inputs["env_mask"], apart, 0.0).exp()
+            weights = weights.clamp(max=self._settings.importance_clip)
+            inputs["importance_sampling_ratio"] = weights
 
     def _check_logprobs(self, step: int) -> None:
         """Measure the mismatch of rollout and trainer; check it when due."""
         if not self._compared:
             return
+        trained_weights.require_finite(self.live_model, step)
         compared = [pair for part in ranks.gather(self._compared) for pair in part]
         rollout, trainer = (np.concatenate(side) for side in zip(*compared, strict=True))
         found = logprob_check.measure(rollout, trainer)
@@ -333,7 +358,13 @@ class TreeGRPOTrainer(GRPOTrainer):
         # After a resume, the first step with a comparison is checked too.
         due = self._resumed or logprob_check.due(step, self._settings.logprob_check)
         if due or not math.isfinite(found.max):
-            logprob_check.check(found, self._settings.logprob_check, exact=self._exact, step=step)
+            logprob_check.check(
+                found,
+                self._settings.logprob_check,
+                exact=self._exact,
+                step=step,
+                engine=self._engine,
+            )
         self._resumed = False
 
     def _note_ratios(self) -> None:

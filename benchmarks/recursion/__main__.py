@@ -1,6 +1,7 @@
 """Compare a recursive policy with agents without children: `python -m benchmarks.recursion`.
 
-Every arm (`arms.py`) is trained from one base, with the same data and the same number of episodes.
+Every arm (`arms.py`) is trained from a base that shows its best plan as often as any other arm's,
+with the same data and the same number of episodes.
 The first seed is trained at two learning rates; the better one on validation problems is the arm's.
 As a ceiling, bases that show the arm's best plan alone answer too. Then all answer test problems
 over 2 to 48 papers, and readers are asked for each kind of name. In the control, fields are
@@ -152,7 +153,7 @@ def inherited(work: RecursionWork, inheritance: str, seed: int, rate: float) -> 
 def _prepared(work: RecursionWork, arm: str, seed: int, control: bool) -> Path:
     """Folder with the data and the base of an arm."""
     chosen = ARMS[arm]
-    root = base(work, "large" if chosen.base else "shared", seed, chosen.base)
+    root = base(work, f"base-{_slug(arm)}" if chosen.base else "shared", seed, chosen.base)
     return controlled(work, root, seed) if control else root
 
 

@@ -1,7 +1,8 @@
 """Arms of the comparison: what a policy may do, and the demonstrations of its best plan.
 
-Arms share the data, the base and the number of episodes. They differ in the limits of the
-environment, and in what one conversation may hold.
+Arms share the data, the recipe of the base and the number of episodes. They differ in the limits of
+the environment, and in what one conversation may hold. Half of a base's demonstrations are of its
+arm's best plan: readers, or pages for one agent alone.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Arm:
     experts: Mapping[str, tuple[str, ...]]
     """Settings of bases that show one plan alone, by the plan's name."""
     base: tuple[str, ...] = ()
-    """Settings of a base of its own; empty for the shared one."""
+    """Settings of a base of its own; empty for the base of the default run."""
 
 
 def _sampled(*settings: str) -> list[str]:
@@ -45,7 +46,15 @@ def _expert(kind: str, *more: str) -> tuple[str, ...]:
     return tuple(f"warmstart.nano.reading.{share}" for share in [*shares, "budget=0.0"])
 
 
+_PAGES = (
+    *("warmstart.nano.reading.plan.readers=0.15", "warmstart.nano.reading.plan.pages=0.5"),
+    "warmstart.nano.reading.forgetful=0.0",
+)
 _LONG_TURNS = _sampled("max_turn_tokens=320")
+_STUFFED = tuple(
+    f"warmstart.nano.reading.page.{size}={share}"
+    for size, share in {"8": 0.1, "12": 0.25, "24": 0.15, "144": 0.5}.items()
+)
 _LARGE = (f"warmstart.nano.model.context={WINDOW}", "warmstart.nano.batch_tokens=8192")
 
 ARMS: dict[str, Arm] = {
@@ -57,6 +66,7 @@ ARMS: dict[str, Arm] = {
     "stuffed": Arm(
         ("env.limits.max_frames=1", "env.limits.max_turns=3", *_LONG_TURNS),
         {"all at once": (*_expert("pages", "page=144"), "warmstart.nano.reading.forgetful=0.0")},
+        base=(*_PAGES, *_STUFFED),
     ),
     "alone": Arm(
         (*_ALONE, *_LONG_TURNS),
@@ -65,10 +75,12 @@ ARMS: dict[str, Arm] = {
             "names": _expert("names"),
             "recite": _expert("recite"),
         },
+        base=_PAGES,
     ),
     "alone, forgetful": Arm(
         (*_ALONE, *_LONG_TURNS, *_sampled("forget_turns=true")),
         {"pages": (*_expert("pages", "page=12"), "warmstart.nano.reading.forgetful=1.0")},
+        base=(*_PAGES[:2], "warmstart.nano.reading.forgetful=1.0"),
     ),
     "alone, window 8,192": Arm(
         (*_ALONE, *_LONG_TURNS, *_sampled(f"max_frame_tokens={WINDOW}")),
@@ -79,7 +91,7 @@ ARMS: dict[str, Arm] = {
                 *_LARGE,
             )
         },
-        base=_LARGE,
+        base=(*_PAGES, *_LARGE),
     ),
 }
 """Every arm by its name in the figure. Trees have depth 2; with readers only, 1."""

@@ -12,10 +12,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -73,7 +72,7 @@ def local_server(params: Params, data: Path | None) -> Iterator[str]:
             pass_fds=[bound.fileno()],
             start_new_session=True,
         )
-    stop = _stopper(server)
+    stop = stopper(server, "environment's server")
     atexit.register(stop)
     try:
         url = address(host, port)
@@ -118,14 +117,14 @@ def _wait(url: str, server: subprocess.Popen[bytes], log: Path, wait_s: float) -
     deadline = time.monotonic() + wait_s
     while True:
         if server.poll() is not None:
-            code, why = server.returncode, _refusal(log) or f"\n{_tail(log)}"
+            code, why = server.returncode, _refusal(log) or f"\n{tail(log)}"
             raise StageError(f"the environment's server ended with code {code}: {why}")
         if healthy(url, timeout_s=5.0):
             return
         if time.monotonic() > deadline:
             raise StageError(
                 f"{url} is not healthy after {wait_s:g} s. Raise deploy.wait_s, or see the end "
-                f"of {log}:\n{_tail(log)}"
+                f"of {log}:\n{tail(log)}"
             )
         time.sleep(0.1)
 
@@ -136,7 +135,8 @@ def _refusal(log: Path) -> str | None:
     return str(found[-1]) if found else None
 
 
-def _tail(log: Path, lines: int = 15) -> str:
+def tail(log: Path, lines: int = 15) -> str:
+    """The last lines of a log."""
     text = log.read_text(encoding="utf-8", errors="replace")
     return "\n".join(text.splitlines()[-lines:]) or "(its log is empty)"
 
@@ -147,7 +147,13 @@ def _source_root() -> str:
     return os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
 
 
-def _stopper(server: subprocess.Popen[bytes]) -> Any:
+def stopper(server: subprocess.Popen[bytes], name: str) -> Callable[[], None]:
+    """Function that ends a server and the rest of its process group.
+
+    Args:
+        server: leads its group, and has a pipe as its standard input.
+        name: for the log.
+    """
     pid = os.getpid()
 
     def stop() -> None:
@@ -159,7 +165,7 @@ def _stopper(server: subprocess.Popen[bytes]) -> Any:
         try:
             server.wait(timeout=10.0)
         except subprocess.TimeoutExpired:
-            logger.warning("the environment's server does not end and is killed")
+            logger.warning("the %s does not end and is killed", name)
         # Kill the rest of its group, sandbox processes included.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(server.pid, signal.SIGKILL)

@@ -1,0 +1,260 @@
+"""Episodes through a server of vLLM (a stand-in) against those of the model in training itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.fake_vllm import FakeVllm, serving
+from helpers.vllm_contract import GIVEN, SAMPLING
+from helpers.vllm_trees import SETTINGS, adapter_of, make_trainer, request, save_base
+from peft import LoraConfig, get_peft_model
+
+from agent.errors import CheckpointError, LogprobCheckError, PolicyError
+from agent.policies.base import TurnReply
+from agent.policies.conversations import Conversations
+from agent.policies.hf_policy import TransformersPolicy, load_model
+from agent.policies.players import OwnPlayers, players
+from agent.policies.vllm_policy import VllmPolicy
+from agent.policies.vllm_server import Adapter, EngineLostError, VllmServer, VllmServers
+from agent.settings import EngineSettings, GenerationSettings
+
+pytestmark = [
+    pytest.mark.usefixtures("trainer_imported"),
+    pytest.mark.xdist_group("transformers"),  # so that one process imports it
+]
+ENGINE = EngineSettings(kind="vllm", concurrency=8, timeout_s=30, away_s=0.5)
+GENERATION = GenerationSettings(max_turn_tokens=12, max_frame_tokens=128)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory) -> Path:
+    return save_base(tmp_path_factory.mktemp("vllm") / "base")
+
+
+@pytest.fixture(scope="module")
+def loaded(base):
+    return load_model(base, device="cpu")
+
+
+@pytest.fixture
+def fake(base) -> Iterator[FakeVllm]:
+    with serving(base) as server:
+        yield server
+
+
+def served(fake: FakeVllm, loaded: Any, settings=GENERATION, others=()) -> VllmPolicy:
+    engine = replace(fake.engine, urls=[fake.url, *others])
+    servers = VllmServers(engine, ENGINE)
+    return VllmPolicy(Conversations(*loaded, settings), servers, settings, concurrency=8)
+
+
+def converse(policy: Any, turns: int, episodes: int = 5) -> list[list[TurnReply]]:
+    """The turns of two frames of each episode, whose messages have many lengths."""
+    played = []
+    for turn in range(turns):
+        asked = [
+            request(n, turn, "word " * (1 + (7 * n + 3 * turn) % 5), 100 * n + turn, frame)
+            for n in range(episodes)
+            for frame in range(2)
+        ]
+        played.append(policy.act(asked))
+    return played
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+@pytest.mark.parametrize("temperature", [1.0, 0.7, 0.0])
+def test_its_turns_are_those_of_the_own_model(fake, loaded, forgets, temperature):
+    # Alone and without a cache, as the stand-in plays: no rounding differs.
+    changes = {"forget_turns": forgets, "temperature": temperature, "batch_frames": 1}
+    settings = GENERATION.model_copy(update=changes)
+    own = converse(TransformersPolicy(*loaded, settings, cache_tokens=0), 6)
+    theirs = converse(served(fake, loaded, settings), 6)
+    for mine, other in zip(chain(*own), chain(*theirs), strict=True):
+        assert replace(other, logprobs=[]) == replace(mine, logprobs=[])
+        assert other.logprobs == pytest.approx(mine.logprobs, abs=1e-6)
+    finishes = {(turn.finish, bool(turn.sampled_ids)) for turn in chain(*own)}
+    full = set() if forgets else {("length", False)}
+    ends = set() if temperature == 0 else {("stop", True)}
+    assert finishes >= {("length", True)} | full | ends
+
+
+def test_turns_are_handed_out_as_they_end(fake, loaded):
+    policy = served(fake, loaded)
+    asked = [request(n, 0, "word", n) for n in range(8)]
+    fake.pause_s = 0.2
+    stream = policy.stream(asked)
+    assert next(stream)[1].sampled_ids
+    assert len(fake.bodies) < len(asked)
+    assert len(list(stream)) == len(asked) - 1
+
+
+@pytest.mark.parametrize("left_out", [*SAMPLING, *GIVEN])
+def test_the_stand_in_refuses_a_request_without_a_parameter(fake, loaded, left_out, monkeypatch):
+    policy = served(fake, loaded)
+    whole = policy._body
+    monkeypatch.setattr(
+        policy, "_body", lambda *of: {k: v for k, v in whole(*of).items() if k != left_out}
+    )
+    with pytest.raises(PolicyError, match=rf"400 .*{left_out}.*vllm serve base"):
+        policy.act([request(0, 0, "word", 0)])
+
+
+@pytest.mark.parametrize(
+    ("distortion", "message"),
+    [
+        ({"prompt_token_ids": [1, 2]}, "read other token ids than it was sent"),
+        ({"logprobs": None}, "0 log-probabilities for a turn of at most 12"),
+        ({"token_ids": None}, "0 token ids"),
+        ({"token_ids": [3] * 13, "logprobs": {"token_logprobs": [-1.0] * 13}}, "13 token ids"),
+        ({"token_ids": [3], "logprobs": {"token_logprobs": [None]}}, "is not a number"),
+        ({"token_ids": [3], "logprobs": {"token_logprobs": [float("nan")]}}, "is not a number"),
+    ],
+)
+def test_a_reply_that_cannot_be_trained_on_stops_the_run(fake, loaded, distortion, message):
+    fake.distort = distortion
+    with pytest.raises(PolicyError, match=message):
+        served(fake, loaded).act([request(0, 0, "word", 0)])
+
+
+def test_a_turn_that_the_server_gave_up_voids_its_episode(fake, loaded):
+    fake.distort = {"finish_reason": "abort"}
+    (turn,) = served(fake, loaded).act([request(0, 0, "word", 0)])
+    assert turn == TurnReply(text="", finish="error")
+
+
+def test_a_server_of_another_base_or_of_short_frames_is_refused(fake):
+    def check(name: str, tokens: int) -> None:
+        VllmServers(replace(fake.engine, model=name), ENGINE).check(tokens)
+
+    check(fake.name, fake.length)
+    with pytest.raises(PolicyError, match="serves base-0123, but the present base is base-9"):
+        check("base-9", 100)
+    with pytest.raises(PolicyError, match="allows 256 tokens, but a frame may have 257"):
+        check(fake.name, 257)
+    fake.away = 1
+    with pytest.raises(PolicyError, match=r"Correct engine\.urls or start the server"):
+        check(fake.name, 100)
+
+
+def test_an_episode_stays_with_its_server_and_a_lost_one_voids_its_own_alone(base, fake, loaded):
+    with serving(base) as other:
+        policy = served(fake, loaded, others=[other.url])
+        converse(policy, 2)
+        assert (len(fake.bodies), len(other.bodies)) == (12, 8)  # episodes 0, 2, 4 and 1, 3
+        other.die(requests=10**6)
+        (turns,) = converse(policy, 1)
+        assert [n // 2 for n, turn in enumerate(turns) if turn.finish == "error"] == [1, 1, 3, 3]
+        # New episodes begin at the server that is left.
+        assert all(turn.finish != "error" for turn in chain(*converse(policy, 2)))
+
+
+def test_servers_that_stay_away_stop_the_run_with_one_message(fake, loaded):
+    policy = served(fake, loaded)
+    converse(policy, 1)
+    fake.die(requests=10**6)
+    with pytest.raises(PolicyError, match=r"no engine has answered for 0\.5 s .*to resume"):
+        converse(policy, 1)
+
+
+@pytest.fixture
+def maker(loaded, fake, tmp_path) -> Iterator[Any]:
+    """The players of rank 0."""
+    with players(loaded[1], ENGINE, fake.engine, tmp_path, rank=0, share=together) as made:
+        yield made
+
+
+def with_adapter(base: Path) -> Any:
+    return get_peft_model(load_model(base)[0], LoraConfig(r=2, target_modules="all-linear"))
+
+
+def together(value: Any) -> list[Any]:
+    return [value]
+
+
+def test_each_step_has_its_own_adapter_and_the_former_one_is_gone(base, fake, maker, tmp_path):
+    make_trainer(tmp_path / "run", base, maker, engine="vllm").resume(None)
+    assert len(fake.loads) == len(set(fake.loads)) == 3
+    assert [Path(path).name.rpartition("-")[0] for path in fake.loads] == [
+        "step-0",
+        "step-1",
+        "step-2",
+    ]
+    assert list(fake.models) == [fake.name, Path(fake.loads[-1]).name]
+    assert [str(path) for path in (tmp_path / ".adapters").iterdir()] == fake.loads[-1:]
+    assert {body["model"] for body in fake.bodies} == {Path(path).name for path in fake.loads}
+
+
+def test_three_steps_give_the_adapter_of_the_own_engine(base, loaded, maker, tmp_path):
+    own = make_trainer(tmp_path / "own", base, OwnPlayers(loaded[1]))
+    start = adapter_of(own)
+    own.resume(None)
+    settings = SETTINGS.model_copy(update={"importance_clip": 2.0})
+    theirs = make_trainer(tmp_path / "vllm", base, maker, settings, engine="vllm")
+    theirs.resume(None)
+    for name, value in adapter_of(own).items():
+        torch.testing.assert_close(adapter_of(theirs)[name], value, rtol=0, atol=1e-5)
+    assert max(float((adapter_of(own)[n] - start[n]).abs().max()) for n in start) > 1e-4
+
+
+def test_an_engine_that_keeps_its_first_weights_is_noticed(base, fake, maker, tmp_path):
+    load = fake.load
+
+    def keep_first(body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        if not fake.loads:
+            return load(body)
+        fake.models[body["lora_name"]] = list(fake.models.values())[1]
+        return 200, {}
+
+    fake.load = keep_first
+    limits = {"vllm_mean_abs": 1e-3, "vllm_p99_abs": 1e-2}
+    check = SETTINGS.logprob_check.model_copy(update=limits)
+    settings = SETTINGS.model_copy(update={"logprob_check": check})
+    trainer = make_trainer(tmp_path / "run", base, maker, settings, engine="vllm")
+    with pytest.raises(LogprobCheckError, match=r"step 2: .*train\.logprob_check\.vllm_mean_abs"):
+        trainer.resume(None)
+
+
+def test_a_failure_of_rank_0_is_raised_on_every_rank(loaded, fake, tmp_path):
+    def share(own: Any) -> list[Any]:
+        return [(None, PolicyError("no adapter")), own]
+
+    with players(loaded[1], ENGINE, fake.engine, tmp_path, rank=1, share=share) as other:
+        with pytest.raises(PolicyError, match="no adapter"):
+            other.policy(loaded[0], GENERATION, 0)
+        assert fake.loads == []
+
+
+def test_an_adapter_that_cannot_be_written_is_said_to_be_so(base, maker, monkeypatch):
+    def full(*_: object, **__: object) -> None:
+        raise OSError("No space left on device")
+
+    model = with_adapter(base)
+    monkeypatch.setattr(model, "save_pretrained", full)
+    with pytest.raises(CheckpointError, match=r"cannot be written for the engine .*No space"):
+        maker.policy(model, GENERATION, 0)
+
+
+def test_a_server_that_cannot_load_adapters_is_told_the_command(base, fake, maker):
+    fake.load = lambda body: (404, {"detail": "Not Found"})
+    with pytest.raises(PolicyError, match=r"cannot load the adapter .*vllm serve base"):
+        maker.policy(with_adapter(base), GENERATION, 0)
+
+
+def test_the_stand_in_refuses_a_path_or_a_name_that_was_used(base, fake, tmp_path):
+    model = with_adapter(base)
+    model.save_pretrained(str(tmp_path / "a"))
+    server = VllmServer(fake.url, "vllm serve base", ENGINE)
+    server.load(Adapter("a", str(tmp_path / "a")))
+    server.load(Adapter("a", str(tmp_path / "a")))  # it is there: nothing to do
+    server.unload(Adapter("a", ""))
+    for name in ("a", "b"):
+        with pytest.raises(PolicyError, match="already been loaded"):
+            server.load(Adapter(name, str(tmp_path / "a")))
+    with pytest.raises(EngineLostError, match="404"):
+        server.complete({**SAMPLING, **dict.fromkeys(GIVEN, 1), "model": "a"})

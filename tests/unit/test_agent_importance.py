@@ -1,0 +1,122 @@
+"""The correction of a loss on samples of another engine, against the loss written out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import torch
+from helpers.tiny_trees import SETTINGS, make_trainer, play_trees, tiny_model
+
+from agent.errors import LogprobCheckError
+from agent.rollouts.trajectory import Trajectory
+from agent.settings import LogprobCheckSettings
+from agent.training.logprob_check import Mismatch, check
+
+if TYPE_CHECKING:
+    from agent.training.trainer import TreeGRPOTrainer
+
+pytestmark = [
+    pytest.mark.usefixtures("trainer_imported"),
+    pytest.mark.xdist_group("transformers"),  # so that one process imports it
+]
+CLIP = 1.5
+Play = Callable[[torch.nn.Module, int], list[list[Trajectory]]]
+
+
+def engine(noise: float) -> Play:
+    """A rollout whose log-probabilities are off by normal noise."""
+
+    def play(model: torch.nn.Module, step: int) -> list[list[Trajectory]]:
+        groups = play_trees(model, step)
+        rng = np.random.default_rng(step)
+        for tree in (tree for group in groups for tree in group):
+            for turn in (turn for frame in tree.frames.values() for turn in frame.turns):
+                turn.logprobs = [p + rng.normal(0, noise) for p in turn.logprobs]
+        return groups
+
+    return play
+
+
+def trainer(folder: Path, clip: float | None, noise: float, **changes: object) -> TreeGRPOTrainer:
+    options = {"method": "full", "scale_rewards": "none", "importance_clip": clip, **changes}
+    settings = SETTINGS.model_copy(update=options)
+    made: TreeGRPOTrainer = make_trainer(folder, settings, rollout=engine(noise))
+    made._engine = "vllm"
+    made._settings = settings.model_copy(
+        update={"logprob_check": LogprobCheckSettings(vllm_mean_abs=9, vllm_p99_abs=9)}
+    )
+    return made
+
+
+def gradient(of: TreeGRPOTrainer) -> torch.Tensor:
+    of.live_model.zero_grad()
+    of.training_step(of.live_model, [0])
+    return torch.cat([p.grad.flatten() for p in of.live_model.parameters()])
+
+
+def test_the_correction_is_that_of_the_loss_written_out(tmp_path):
+    found = gradient(trainer(tmp_path, CLIP, noise=0.5))
+    model = tiny_model()
+    total, normaliser, ratios = torch.zeros(()), 0.0, []
+    for group in engine(0.5)(model, 1):
+        mean = np.mean([tree.reward for tree in group])
+        for tree in group:
+            for frame in tree.frames.values():
+                weight = 1.0 if frame.parent is None else 1.0 / len(tree.children(0))
+                ids: list[int] = []
+                for turn in frame.turns:
+                    at = len(ids) + len(turn.prompt_ids)
+                    ids += turn.prompt_ids + turn.sampled_ids
+                    logits = model(input_ids=torch.tensor([ids])).logits[0, at - 1 : -1]
+                    logps = torch.log_softmax(logits, -1)
+                    logps = logps.gather(1, torch.tensor(turn.sampled_ids)[:, None])[:, 0]
+                    ratio = (logps.detach() - torch.tensor(turn.logprobs)).exp().clamp(max=CLIP)
+                    total = total - weight * (tree.reward - mean) * (ratio * logps).sum()
+                    normaliser += weight * len(turn.sampled_ids)
+                    ratios += ratio.tolist()
+    (total / normaliser).backward()
+    written = torch.cat([p.grad.flatten() for p in model.parameters()])
+    torch.testing.assert_close(found, written, rtol=1e-4, atol=1e-6)
+    assert ratios.count(CLIP) > 5  # the limit did bite
+    uncorrected = gradient(trainer(tmp_path, None, noise=0.5))
+    assert float((uncorrected - written).norm() / written.norm()) > 0.1
+
+
+@pytest.mark.parametrize("loss", ["dapo", "dr_grpo", "cispo"])
+def test_the_correction_of_an_exact_engine_changes_nothing(tmp_path, loss):
+    whole = gradient(trainer(tmp_path, None, noise=0.0, loss_type=loss))
+    corrected = gradient(trainer(tmp_path, CLIP, noise=0.0, loss_type=loss))
+    assert float(whole.abs().max()) > 1e-4
+    torch.testing.assert_close(corrected, whole, rtol=1e-5, atol=1e-6)
+
+
+def test_later_updates_of_a_step_keep_the_weights_of_the_first(tmp_path):
+    twice = trainer(tmp_path, CLIP, noise=0.5, num_iterations=2)
+    gradient(twice)
+    first = [batch["importance_sampling_ratio"].clone() for batch in twice._batches]
+    with torch.no_grad():
+        for parameter in twice.live_model.parameters():
+            parameter += 0.05 * torch.randn_like(parameter)
+    twice.training_step(twice.live_model, [1])
+    for batch, kept in zip(twice._batches, first, strict=True):
+        assert torch.equal(batch["importance_sampling_ratio"], kept)
+        assert torch.all(batch["importance_sampling_ratio"][~batch["env_mask"]] == 1)
+
+
+@pytest.mark.parametrize(
+    ("found", "limit"),
+    [((0.06, 0.1), "vllm_mean_abs"), ((0.01, 0.6), "vllm_p99_abs"), ((0.04, 0.4), None)],
+)
+def test_an_engine_has_limits_of_its_own(found, limit):
+    mismatch = Mismatch(tokens=9, mean=found[0], p99=found[1], max=3.0)
+    if limit is None:
+        check(mismatch, LogprobCheckSettings(), exact=True, step=1, engine="vllm")
+        with pytest.raises(LogprobCheckError, match=r"logprob_check\.mean_abs"):
+            check(mismatch, LogprobCheckSettings(), exact=False, step=1)
+        return
+    with pytest.raises(LogprobCheckError, match=rf"logprob_check\.{limit}"):
+        check(mismatch, LogprobCheckSettings(), exact=True, step=1, engine="vllm")
