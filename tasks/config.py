@@ -52,6 +52,8 @@ DEMONSTRATED = {
     "sft_rewards": "rewards",
 }
 """Inputs in dvc.yaml of `warmstart.kind: sft`."""
+TAUGHT = {"made": "agent/made", "made_stage": "tasks/made_model.py"}
+"""Inputs in dvc.yaml of `model.source: made`."""
 HubName = Annotated[str, Field(pattern=r"^([\w.-]+/)?[\w.-]+$")]
 
 
@@ -501,7 +503,7 @@ def derive(params: Params) -> dict[str, str]:
     return {
         "model": _existing(source if source not in (MADE, NANO) else None) or "tasks/warmstart.py",
         "template": _existing(params.model.template) or "agent/policies/baked_template.py",
-        "made": "agent/made" if source == MADE else "tasks/warmstart.py",
+        **{name: path if source == MADE else "tasks/warmstart.py" for name, path in TAUGHT.items()},
         "trained": "models/adapter" if params.train.method == "lora" else "models/policy",
         "problems": _existing(problems) or "tasks/data/tables.py",
         "documents": _existing(documents) or "tasks/data/documents.py",

@@ -167,31 +167,31 @@ class MadeLessons:
         self, rng: Random, encoder: TalkEncoder, batch_tokens: int, kind: str
     ) -> Iterator[ExampleBatch]:
         while True:
-            if kind == "reader":
-                talks = [self.reader(rng) for _ in range(_POOL)]
-            elif kind == "drill":
-                talks = [self.root(rng, "readers") for _ in range(_POOL)]
-            else:
-                talks = [self.root(rng, pick(rng, ENDINGS)) for _ in range(_POOL)]
-            examples = [encoder.encode(talk) for talk in talks]
+            examples = [encoder.encode(self._talk(rng, kind)) for _ in range(_POOL)]
             if kind == "drill":
                 for example in examples:
                     encoder.mask_choice(example)
             yield from batches(examples, batch_tokens, rng)
 
+    def _talk(self, rng: Random, kind: str) -> Talk:
+        if kind == "reader":
+            return self.reader(rng)
+        return self.root(rng, "readers" if kind == "drill" else pick(rng, ENDINGS))
+
     def probe(
         self, model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast
     ) -> dict[str, float]:
-        """Mean probability of the right turn, of readers and of roots that ask readers."""
+        """Mean probability of the right turns: of readers, and of roots.
+
+        `asked` counts from the word that begins to ask readers, `plain` is a root that does not.
+        """
         rng = Random("probe")
         encoder = TalkEncoder(tokenizer)
-        talks = {
-            "reader": [self.reader(rng) for _ in range(100)],
-            "root": [self.root(rng, "readers") for _ in range(40)],
-            "asked": [self.root(rng, "readers") for _ in range(40)],
-            "plain": [self.root(rng, "all") for _ in range(40)],
+        examples = {
+            "reader": [encoder.encode(self.reader(rng)) for _ in range(100)],
+            "asked": [encoder.encode(self.root(rng, "readers")) for _ in range(40)],
+            "plain": [encoder.encode(self.root(rng, "all")) for _ in range(40)],
         }
-        examples = {kind: [encoder.encode(talk) for talk in some] for kind, some in talks.items()}
         for example in examples["asked"]:
             encoder.mask_choice(example)
         return {kind: _probability(model, some) for kind, some in examples.items()}

@@ -31,15 +31,17 @@ _NEWLINE, _LISTED, _FIELD, _FIRST = range(_PLAIN, _HALF)
 _FITS = HIDDEN - 2
 """Dimension that says that a benchmark fits the question."""
 _RESERVED = [_NEWLINE, _LISTED, _FIELD, _FIRST, _FITS]
+"""Dimensions that only the wiring writes."""
 _STD = 0.11
 """Deviation of a token's embedding, which gives it a norm of about 1."""
 _FLAG = 0.3
+"""Size of a class flag."""
 _ANSWER = 1.0
 """Share of its field's embedding in a listed name's."""
 _SHARPNESS = 2.5
 """Weight of the last norm; from 1 it rises too slowly for sure predictions."""
-_REPORT = 2.0
 _FIT = 6.0
+"""Strength of the flag of a fitting benchmark in a key."""
 _BACK, _SHARP = 2.1, 1.7
 """Weights of the norms of queries and keys: of heads that look back, and of the others."""
 
@@ -164,7 +166,7 @@ class _Wiring:
             source = (start + n) % _PLAIN
             attention.q_proj.weight[rows.start + dimension, source] = 1.0
             attention.k_proj.weight[rows.start + dimension, _HALF + source] = 1.0
-        self._rest(attention, rows.start + rest, 2.5)
+        _rest(attention, rows.start + rest, 2.5)
         _copy(attention, head, 30, start, start, _STD)
 
     def _match_field(self, attention: Qwen3Attention, head: int) -> None:
@@ -177,7 +179,7 @@ class _Wiring:
         # A key that is not a field points elsewhere.
         attention.k_proj.weight[rows.start + flag, _FIELD] = -3.0
         attention.k_proj.bias[rows.start + flag] = 9.0
-        self._rest(attention, rows.start + rest, 2.5)
+        _rest(attention, rows.start + rest, 2.5)
         attention.v_proj.weight[rows] = 0.0
         attention.o_proj.weight[:, rows] = 0.0
         attention.v_proj.weight[rows.start, _FIELD] = 1.0
@@ -201,13 +203,14 @@ class _Wiring:
         attention.k_proj.weight[rows.start + flag, _FITS] = _FIT
         attention.k_proj.weight[rows.start + flag, _FIELD] = -4.0 * _FIT  # it fits itself
         attention.k_proj.bias[rows.start + rest] = 5.0
-        self._rest(attention, rows.start + rest, 0.5)
-        _copy(attention, head, _SIZE, _HALF, 0, _REPORT * _STD)
+        _rest(attention, rows.start + rest, 0.5)
+        _copy(attention, head, _SIZE, _HALF, 0, 2 * _STD)
 
-    def _rest(self, attention: Qwen3Attention, row: int, share: float) -> None:
-        """Attend to the first token if nothing matches."""
-        attention.q_proj.bias[row] = share
-        attention.k_proj.weight[row, _FIRST] = 5.0
+
+def _rest(attention: Qwen3Attention, row: int, share: float) -> None:
+    """Make the head of this row attend to the first token if nothing matches."""
+    attention.q_proj.bias[row] = share
+    attention.k_proj.weight[row, _FIRST] = 5.0
 
 
 def _clear(attention: Qwen3Attention, head: int, keep: float = 0.0) -> slice:

@@ -43,15 +43,14 @@ def build(lessons: MadeLessons, seed: int) -> MadeModel:
     return MadeModel(model, tokenizer)
 
 
-def teach(settings: MadeSettings, size: int, on_step: OnMadeStep) -> MadeModel:
+def teach(settings: MadeSettings, lessons: MadeLessons, on_step: OnMadeStep) -> MadeModel:
     """Build the model and train it.
 
     Args:
         settings: steps, rate and seed.
-        size: names of the lexicon.
+        lessons: what it learns.
         on_step: receives the progress.
     """
-    lessons = MadeLessons(size, settings.seed)
     made = build(lessons, settings.seed)
     vocabulary = made.tokenizer.get_vocab()
     unseen = [vocabulary[name] for name in lessons.unseen]

@@ -39,7 +39,7 @@ STARTED = {
 NOT_TAKEN = {
     "env.problems.store": "env.problems.synthetic",
     "tasks.warmstart": "tasks.demonstrate",
-    "tasks.source_model": "agent.made.teach",
+    "tasks.source_model": "tasks.made_model",
 }
 """Imports inside functions that the default run does not call. Only a server without data files
 generates. In dvc.yaml, needs of demonstrations and of the made model are `derived`."""

@@ -16,7 +16,7 @@ from helpers.recorder import Recorder
 from agent.policies.hf_policy import load_model
 from env.problems.schema import to_row
 from env.problems.store import ProblemStore
-from tasks import export, source_model, train, warmstart
+from tasks import export, made_model, train, warmstart
 from tasks.config import Params, resolve
 from tasks.errors import ConfigError
 from tasks.tracking import runs
@@ -67,7 +67,8 @@ def test_made_quantised_taught_trained_and_merged(params: Params) -> None:
     assert "Linear4bit" in quantised
     twin, _ = load_model(base / "twin")
     assert all(weight.dtype == torch.float32 for weight in twin.parameters())
-    assert run.metrics["warmstart/made_loss"] > 0
+    for kind in ("reader", "asked", "plain"):
+        assert {f"warmstart/made_{kind}", f"warmstart/base_{kind}"} <= run.metrics.keys()
     with runs.stage_run("train", params) as training:
         adapter = train.run(params, training)
     assert (adapter / "adapter_model.safetensors").is_file()
@@ -80,4 +81,4 @@ def test_prompts_that_the_made_model_cannot_read_are_refused(params: Params) -> 
     data = params.model_dump(by_alias=True, mode="json")
     data["env"]["prompt_style"] = "full"
     with pytest.raises(ConfigError, match=r"reads only compact prompts\. Set compact"):
-        source_model.check(Params.model_validate(data))
+        made_model.check(Params.model_validate(data))

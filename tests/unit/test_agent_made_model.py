@@ -41,12 +41,13 @@ def test_it_is_a_plain_qwen3_of_at_most_a_million_parameters(base):
 def test_the_seed_decides_every_bit():
     settings = MadeSettings(steps=2, batch_tokens=256, seed=3)
     losses = []
-    first, second = (teach(settings, LEXICON, lambda _, loss: losses.append(loss)) for _ in "ab")
+    lessons = MadeLessons(LEXICON, settings.seed)
+    first, second = (teach(settings, lessons, lambda _, loss: losses.append(loss)) for _ in "ab")
     assert losses[:2] == losses[2:]
     assert first.tokenizer.get_vocab() == second.tokenizer.get_vocab()
     for one, other in zip(first.model.parameters(), second.model.parameters(), strict=True):
         assert torch.equal(one, other)
-    another = teach(settings.model_copy(update={"seed": 4}), LEXICON, lambda *_: None)
+    another = teach(settings.model_copy(update={"seed": 4}), lessons, lambda *_: None)
     assert not torch.equal(first.model.lm_head.weight, another.model.lm_head.weight)
 
 
