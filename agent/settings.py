@@ -67,6 +67,10 @@ class ModelSettings(Settings):
         "a folder",
     )
     revision: str | None = Field(None, description="commit, tag or branch of the model on the Hub")
+    backend: Literal["transformers", "unsloth"] = Field(
+        "transformers",
+        description="library that trains the adapter of `warmstart.kind: sft`; unsloth needs a GPU",
+    )
     quantisation: Literal["none", "nf4"] = Field(
         "none", description="of the base's weights: none keeps 16 bits, nf4 stores 4"
     )

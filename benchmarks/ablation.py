@@ -33,9 +33,10 @@ from scipy import stats
 
 from agent.policies.hf_policy import TransformersPolicy, load_model
 from agent.rollouts.engine import play
-from tasks.config import Params, resolve
+from tasks.config import resolve
 from tasks.deployment.local import local_server
 from tasks.evaluate import choose
+from tasks.params import Params
 from tasks.train import BASE, RESULT
 
 ARMS: dict[str, list[str]] = {

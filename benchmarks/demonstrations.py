@@ -22,8 +22,9 @@ from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import Trajectory
 from benchmarks.arena import SESSIONS
 from env.problems.schema import Problem, to_row
-from tasks.config import Params, resolve
+from tasks.config import resolve
 from tasks.deployment.local import local_server
+from tasks.params import Params
 from tasks.prepare import read_source, write_parquet
 
 HEADS = ("source", "level", "problems", "shown", "F1", "reward", "turns", "tokens")

@@ -30,7 +30,8 @@ from env.problems.papers.asked import Asked
 from env.problems.schema import Paper, Problem, Span, to_row
 from env.problems.settings import SyntheticSettings
 from env.problems.synthetic import generate
-from tasks.config import Params, resolve
+from tasks.config import resolve
+from tasks.params import Params
 from tasks.prepare import content_hash, write_parquet
 
 SHOWN = {"easy": "score", "medium": "training", "hard": "score"}

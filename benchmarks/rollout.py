@@ -29,8 +29,8 @@ from benchmarks.peers.rollout import GeneratePolicy, generate, trl_loop
 from env.client import Sessions
 from env.models import Message
 from env.problems.store import ProblemStore
-from tasks.config import Params
 from tasks.deployment.local import local_server
+from tasks.params import Params
 
 Measured = dict[str, list[tuple[int, float]]]
 """(tokens, seconds) of each repeat, by variant."""

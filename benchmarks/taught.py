@@ -8,7 +8,8 @@ from pathlib import Path
 
 import torch
 
-from tasks.config import Params, resolve
+from tasks.config import resolve
+from tasks.params import Params
 
 
 def arguments(description: str | None) -> argparse.ArgumentParser:

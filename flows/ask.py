@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
 
     from agent.rollouts.own_documents import Answer
-    from tasks.config import Params
+    from tasks.params import Params
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 

@@ -31,8 +31,8 @@ from flows import notifications, stages, summary
 from flows.runtime import RUNNING, exclusive, settle
 from flows.services import processes
 from tasks import config
-from tasks.config import Params
 from tasks.errors import ConfigError, GateFailed, StageError, stage_named
+from tasks.params import Params
 from tasks.tracking import datasets, lineage, runs
 
 MARK = RUNNING / "chain.json"

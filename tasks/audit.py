@@ -25,11 +25,12 @@ from env.problems.schema import Problem
 from env.problems.settings import SyntheticSettings
 from env.problems.store import ProblemStore
 from rewards.combine import COMPONENTS
-from tasks.config import AuditSettings, Params
 from tasks.errors import StageError, as_stage_error
 from tasks.io import write_json, write_text
+from tasks.params import Params
 from tasks.reporting.html import problems_page
 from tasks.reporting.progress import Steps
+from tasks.settings import AuditSettings
 
 if TYPE_CHECKING:
     from tasks.tracking.runs import StageRun

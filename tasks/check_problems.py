@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tasks import prepare
-from tasks.config import Params
 from tasks.data.source import Found
 from tasks.errors import StageError
+from tasks.params import Params
 
 
 @dataclass(frozen=True)

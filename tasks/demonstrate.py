@@ -20,9 +20,9 @@ from agent.rollouts.trajectory import Trajectory
 from env.problems.schema import Problem
 from env.problems.store import ProblemStore
 from tasks import source_model
-from tasks.config import Params
 from tasks.errors import ConfigError, StageError, as_stage_error
 from tasks.io import replacing
+from tasks.params import Params
 from tasks.reporting.progress import Steps
 
 if TYPE_CHECKING:
@@ -42,13 +42,15 @@ def write_base(params: Params, run: StageRun, base: Path) -> Path:
 
     Raises:
         ConfigError: the limits leave no room for a demonstration.
-        StageError: data or base is missing, the teacher does not answer, or no episode is good.
+        StageError: data, base, Unsloth or its GPU is missing, the teacher does not answer, no
+            episode is good, or the training failed.
     """
     import torch
 
-    from agent.policies.hf_policy import load_model
+    from agent.policies.hf_policy import load_configs, load_model
     from agent.policies.model_files import ADAPTER
     from agent.training.supervised import count_steps, train_adapter
+    from agent.training.unsloth_process import train_with_unsloth
 
     check(params)
     settings = params.warmstart.sft
@@ -56,8 +58,7 @@ def write_base(params: Params, run: StageRun, base: Path) -> Path:
     torch.set_num_threads(params.threads)
     with replacing(base) as folder:
         source_model.write(params, run, folder)
-        model, tokenizer = load_model(folder)
-        rows = demonstrate(params, run, problems, model, tokenizer)
+        rows = demonstrate(params, run, problems, *load_configs(folder))
         with Steps(
             "warmstart", count_steps(rows, settings, params.train), line_every=10
         ) as progress:
@@ -66,25 +67,31 @@ def write_base(params: Params, run: StageRun, base: Path) -> Path:
                 progress.done(step, f"loss {figures['loss']:.3f}")
                 run.log_metrics({"warmstart/loss": figures["loss"]}, step=step)
 
-            train_adapter(
-                *(model, tokenizer, rows, settings, params.train),
-                out=folder / ADAPTER,
-                on_step=on_step,
-            )
+            job = (rows, settings, params.train)
+            out = folder / ADAPTER
+            if params.model.backend == "unsloth":
+                train_with_unsloth(folder, *job, out=out, threads=params.threads, on_step=on_step)
+            else:
+                train_adapter(*load_model(folder), *job, out=out, on_step=on_step)
     return base
 
 
 def check(params: Params) -> None:
-    """Refuse limits under which nothing can be demonstrated.
+    """Refuse limits under which nothing can be demonstrated, and a missing Unsloth.
 
     Raises:
         ConfigError: a setting is not supported.
+        PolicyError: `model.backend` is not installed, or needs a GPU.
     """
     if params.env.limits.max_depth < 1 or params.env.limits.max_turns < 3:
         raise ConfigError(
             "env.limits: demonstrations start children, which look, and then quote. Set max_depth "
             "to at least 1 and max_turns to at least 3."
         )
+    if params.model.backend == "unsloth":
+        from agent.policies.unsloth_loader import require_unsloth
+
+        require_unsloth()
 
 
 def choose(params: Params) -> list[Problem]:
@@ -122,6 +129,10 @@ def demonstrate(
     params: Params, run: StageRun, problems: Sequence[Problem], model: Any, tokenizer: Any
 ) -> list[DemonstrationRow]:
     """Play the problems and return the rows of the good episodes.
+
+    Args:
+        model: the model that will be trained, or its `SavedConfigs`.
+        tokenizer: its tokenizer.
 
     Raises:
         StageError: no episode is good.

@@ -17,10 +17,11 @@ from agent.evaluation.report import describe, episode_row
 from agent.evaluation.statistics import Bootstrap
 from agent.settings import GenerationSettings
 from tasks import evaluate
-from tasks.config import EvaluateModelSettings, Params
 from tasks.errors import ConfigError, StageError, as_stage_error
 from tasks.io import write_json
+from tasks.params import Params
 from tasks.registry import versions, warm_start
+from tasks.settings import EvaluateModelSettings
 from tasks.tracking import lineage, runs
 
 if TYPE_CHECKING:

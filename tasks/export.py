@@ -26,9 +26,9 @@ from agent.training.export import (
     relative_errors,
 )
 from agent.training.merge import merge
-from tasks.config import Params
 from tasks.errors import StageError, as_stage_error
 from tasks.io import replacing, require, write_json
+from tasks.params import Params
 
 if TYPE_CHECKING:
     from tasks.tracking.runs import StageRun

@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 from agent.rollouts.specs import EpisodeSpec, read_specs
 from agent.rollouts.trajectory import Trajectory
-from tasks.config import GateSettings, Params
 from tasks.errors import GateFailed, StageError, as_stage_error
 from tasks.io import write_json
+from tasks.params import Params
+from tasks.settings import GateSettings
 
 if TYPE_CHECKING:
     from tasks.tracking.runs import StageRun

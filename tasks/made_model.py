@@ -10,8 +10,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from tasks.config import Params
 from tasks.errors import ConfigError
+from tasks.params import Params
 from tasks.reporting.progress import Steps
 
 if TYPE_CHECKING:

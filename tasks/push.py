@@ -9,8 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tasks.config import Params, read_yaml
+from tasks.config import read_yaml
 from tasks.errors import StageError
+from tasks.params import Params
 
 if TYPE_CHECKING:
     from tasks.tracking.runs import StageRun

@@ -22,7 +22,7 @@ from tasks.registry import trained_questions, versions
 from tasks.tracking import lineage
 
 if TYPE_CHECKING:
-    from tasks.config import Params
+    from tasks.params import Params
     from tasks.tracking.runs import StageRun
 
 CODE = Path("mlflow/recursive_model.py")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent.settings import MADE
-from tasks.config import Params
+from tasks.params import Params
 from tasks.registry import warm_start
 
 if TYPE_CHECKING:

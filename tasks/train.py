@@ -12,53 +12,42 @@ models/checkpoints.<date>-<time>.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import math
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from agent.evaluation.held_out import choose_held_out, held_out_metrics
+from agent.evaluation.held_out import held_out_metrics
 from agent.evaluation.readers import reader_metrics
-from agent.rollouts.specs import EpisodeSpec, read_specs
-from tasks.config import Params, read_yaml
-from tasks.errors import ConfigError, StageError, as_stage_error
+from tasks.errors import ConfigError, as_stage_error
 from tasks.io import replacing, require
+from tasks.params import Params
 from tasks.reporting.progress import Steps
+from tasks.train_fingerprint import fingerprint
+from tasks.train_problems import DATA, HELD_OUT, read_held_out, read_problems, with_wrong_gold
 
 if TYPE_CHECKING:
     from agent.policies.players import Players
     from agent.policies.vllm_server import Engine
+    from agent.rollouts.specs import EpisodeSpec
     from agent.rollouts.trajectory import Trajectory
-    from agent.settings import TrainSettings
     from agent.training.checkpoints import Start
     from env.client import Sessions
     from tasks.tracking.runs import StageRun
 
 BASE = Path("models/base")
-DATA = Path("data/problems/train.parquet")
-HELD_OUT = Path("data/problems/validation.parquet")
 RESULT = {"lora": Path("models/adapter"), "full": Path("models/policy")}
 CHECKPOINTS = Path("models/checkpoints")
 JOB = "job.json"
 """File of the stage's settings and addresses, in the folder of the ranks."""
-BOOKKEEPING = {
-    *("save_every", "keep_checkpoints", "table_every", "report_to"),
-    *("evaluate_every", "evaluate_problems", "micro_batch_tokens"),
-    *("gradient_checkpointing", "logprob_check"),
-}
-"""Settings that may differ from those of a checkpoint."""
-ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("agent", "env", "rewards", "tasks")
-"""Folders of the inputs in dvc.yaml that count as code in the fingerprint."""
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +71,7 @@ def run(params: Params, run: StageRun) -> Path:
     problems = read_problems(DATA, settings.curriculum.levels, budgets=settings.budget.share > 0)
     read_held_out(problems, settings)  # refuses one that is trained on
     require(BASE, "warmstart")
-    start = checkpoints.choose(CHECKPOINTS, marks := fingerprint(params))
+    start = checkpoints.choose(CHECKPOINTS, marks := fingerprint(params, BASE, DATA))
     kept = checkpoints.set_aside(CHECKPOINTS) if start.checkpoint is None else ""
     reason = f"{start.reason}. {kept}" if kept else start.reason
     say = Steps("train", settings.steps).say
@@ -322,87 +311,6 @@ class TrainingCallbacks:
         }
 
 
-def fingerprint(params: Params) -> dict[str, str]:
-    """Hashes by name; a checkpoint can be continued if all are equal."""
-    from tasks.tracking.lineage import files_hash, folder_hash
-
-    settings = {
-        "train": params.train.model_dump(mode="json", exclude=BOOKKEEPING),
-        "env": params.env.model_dump(mode="json"),
-        "rewards": params.rewards.model_dump(mode="json"),
-    }
-    return {
-        **{
-            f"settings of {name}": _digest(json.dumps(s, sort_keys=True).encode())
-            for name, s in settings.items()
-        },
-        "base model": folder_hash(BASE),
-        "training data": _digest(DATA.read_bytes()),
-        "code": files_hash(code_files(), ROOT),
-    }
-
-
-def code_files() -> list[Path]:
-    """Python files among the inputs of this stage in dvc.yaml."""
-    stages = read_yaml(ROOT / "dvc.yaml")["stages"]
-    paths = [ROOT / name for name in stages["train"]["deps"] if name.startswith(PACKAGES)]
-    return sorted(
-        file for path in paths for file in (path.rglob("*.py") if path.is_dir() else [path])
-    )
-
-
-def read_problems(
-    path: Path, levels: Sequence[str], *, budgets: bool = False
-) -> dict[str, list[EpisodeSpec]]:
-    """Training problems by level, in the order of the data, without gold.
-
-    Args:
-        path: Parquet file.
-        levels: levels that are needed.
-        budgets: count candidates, which the budget of a tree depends on.
-
-    Raises:
-        SettingsError: the data is missing.
-        StageError: a level has no problems, or a problem of a run with budgets no candidates.
-    """
-    problems: dict[str, list[EpisodeSpec]] = {}
-    specs = read_specs(path, count_candidates=budgets)
-    if budgets and (without := [spec for spec in specs if not spec.candidates]):
-        raise StageError(
-            f"train.budget.share: {path} has no candidates for {len(without)} of {len(specs)} "
-            f"problems (first: {without[0].problem_id}), so the expert's tokens are unknown. Set 0."
-        )
-    for spec in sorted(specs, key=lambda spec: spec.difficulty):
-        problems.setdefault(spec.difficulty, []).append(spec)
-    if missing := [level for level in levels if level not in problems]:
-        raise StageError(
-            f"{path} has no problem of difficulty {', '.join(missing)}. Change "
-            "train.curriculum.levels or run the stage prepare again."
-        )
-    return problems
-
-
-def read_held_out(
-    problems: dict[str, list[EpisodeSpec]], settings: TrainSettings
-) -> list[EpisodeSpec]:
-    """Validation problems of the evaluations during training; empty if they are off.
-
-    Raises:
-        SettingsError: the data is missing.
-        StageError: it shares papers with the training problems.
-    """
-    if not settings.evaluate_every:
-        return []
-    specs = read_specs(HELD_OUT)
-    trained = {spec.collection_id for of_level in problems.values() for spec in of_level}
-    if shared := sorted(trained & {spec.collection_id for spec in specs}):
-        raise StageError(
-            f"train.evaluate_every: {HELD_OUT} and {DATA} share {len(shared)} collections (first: "
-            f"{shared[0]}). Run the stage prepare again, or set it to 0."
-        )
-    return choose_held_out(specs, settings.evaluate_problems, settings.seed)
-
-
 @contextmanager
 def training_environment(params: Params) -> Iterator[str]:
     """URL of the environment; the control `wrong_gold` gets one with exchanged gold."""
@@ -421,26 +329,3 @@ def training_environment(params: Params) -> Iterator[str]:
         logger.warning("control wrong_gold: gold of another problem scores each problem")
         with local_server(params, data=Path(folder)) as url:
             yield url
-
-
-def with_wrong_gold(problems: pd.DataFrame) -> pd.DataFrame:
-    """The problems, each with the evidence and tier of the next one in its collection.
-
-    Raises:
-        ConfigError: a collection has only one question.
-    """
-    swapped = problems.reset_index(drop=True)
-    collections = swapped.groupby("collection_id", sort=False)
-    if (collections["problem_id"].transform("size") < 2).any():
-        raise ConfigError(
-            "train.control=wrong_gold requires collections of at least two questions. Raise "
-            "prepare.synthetic.questions_per_collection."
-        )
-    for name in ("evidence", "tier"):
-        following = collections[name].shift(-1)
-        swapped[name] = following.where(following.notna(), collections[name].transform("first"))
-    return swapped
-
-
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()[:16]

@@ -15,9 +15,10 @@ from typing import Any
 
 from agent.policies.vllm_server import Engine
 from agent.training import checkpoints, ranks
-from tasks import config, train
+from tasks import config, train, train_problems
 from tasks.errors import EXPECTED, PipelineError
 from tasks.tracking import lineage, runs
+from tasks.train_fingerprint import fingerprint
 
 
 def work(job: dict[str, Any]) -> None:
@@ -27,12 +28,14 @@ def work(job: dict[str, Any]) -> None:
         RankError: a rank has other code, settings, data or another base than the stage.
     """
     params = config.check(job["params"], "the stage's settings")
-    marks = train.fingerprint(params)
+    marks = fingerprint(params, train.BASE, train_problems.DATA)
     ranks.require_equal(marks | {"settings": lineage.params_hash(params)}, job["marks"])
     client: Any = None if ranks.index() else runs.client(runs.tracking_uri())
     run = runs.StageRun(client, *job["run"])
-    problems = train.read_problems(
-        train.DATA, params.train.curriculum.levels, budgets=params.train.budget.share > 0
+    problems = train_problems.read_problems(
+        train_problems.DATA,
+        params.train.curriculum.levels,
+        budgets=params.train.budget.share > 0,
     )
     start = checkpoints.choose(train.CHECKPOINTS, marks)
     engine = Engine(**job["engine"]) if job["engine"] else None

@@ -21,9 +21,9 @@ from agent.nano.settings import NanoSettings
 from agent.settings import NANO
 from env.problems.lexicon import untaught
 from tasks import source_model
-from tasks.config import Params
 from tasks.errors import ConfigError, as_stage_error
 from tasks.io import replacing
+from tasks.params import Params
 from tasks.registry import warm_start
 from tasks.reporting.progress import Steps
 

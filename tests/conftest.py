@@ -24,8 +24,9 @@ from helpers.warm_python import warm_python
 
 from env.problems.schema import to_row
 from env.problems.store import ProblemStore
-from tasks.config import Params, resolve
+from tasks.config import resolve
 from tasks.deployment.local import local_server
+from tasks.params import Params
 from tasks.tracking import runs
 
 IDLE_SERVICES = (

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.errors import CheckpointError
-from agent.policies.vllm_server import Adapter, VllmServers
+from agent.policies.vllm_server import ServedAdapter, VllmServers
 
 FOLDER = ".adapters"
 """Name of the folder of sent adapters, beside the checkpoints."""
@@ -34,7 +34,7 @@ class AdapterSync:
         self._mark = secrets.token_hex(4)
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def send(self, model: Any, step: int) -> Adapter:
+    def send(self, model: Any, step: int) -> ServedAdapter:
         """Serve the model's adapter; without effect for weights that are served.
 
         Args:
@@ -47,7 +47,7 @@ class AdapterSync:
         """
         former = self._servers.adapter
         path = self._folder / f"step-{step}-{self._mark}"
-        adapter = Adapter(name=path.name, path=str(path))
+        adapter = ServedAdapter(name=path.name, path=str(path))
         if adapter == former:
             return adapter
         try:

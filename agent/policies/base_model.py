@@ -64,18 +64,19 @@ class SourceModel:
         return [name for name in self.sizes if _WEIGHTS.fullmatch(name)]
 
 
-def prepare_base(settings: ModelSettings, out: Path) -> SourceModel:
+def prepare_base(settings: ModelSettings, out: Path, *, device: str | None = None) -> SourceModel:
     """Write `model.source` as a base model.
 
     Args:
         settings: the section `model`, with a source other than nano.
         out: folder to write: the model and its tokenizer; with `nf4`, the same in `twin/`.
+        device: default: the GPU of this process if it has one, else cpu.
 
     Raises:
         PolicyError: the model does not exist, is not accessible, or has no safetensors. Or it is
             quantised already, transformers does not know it, or the disk has no room.
     """
-    device = model_files.this_device()
+    device = device or model_files.this_device()
     dtype = model_files.compute_dtype(device)
     source = find_source(settings)
     require_space(source, settings, dtype, out)

@@ -74,6 +74,29 @@ def load_model(
     return model, tokenizer
 
 
+@dataclass(frozen=True)
+class SavedConfigs:
+    """Configuration of a saved model, where its weights are not needed."""
+
+    config: Any
+    generation_config: Any
+
+
+def load_configs(path: Path) -> tuple[SavedConfigs, Any]:
+    """Load the configuration of a saved model and its tokenizer.
+
+    Raises:
+        PolicyError: the folder has no model.
+    """
+    from transformers import AutoConfig, AutoTokenizer, GenerationConfig
+
+    with model_files.reading(path, "Run the stage that writes it again."):
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(path, trust_remote_code=False)
+        generation = GenerationConfig.from_pretrained(path)
+    return SavedConfigs(config, generation), tokenizer
+
+
 @dataclass
 class _FrameCache:
     """Cache of a frame's conversation."""

@@ -17,7 +17,7 @@ from agent.policies.base import Policy
 from agent.policies.conversations import Conversations
 from agent.policies.hf_policy import TransformersPolicy
 from agent.policies.vllm_policy import VllmPolicy
-from agent.policies.vllm_server import Adapter, Engine, VllmServers
+from agent.policies.vllm_server import Engine, ServedAdapter, VllmServers
 from agent.settings import EngineSettings, GenerationSettings
 
 Share = Callable[[Any], list[Any]]
@@ -73,7 +73,7 @@ class VllmPlayers:
     ) -> Policy:
         """A policy of the servers after they have the weights; see `Players`."""
         conversations = Conversations(model, self.tokenizer, settings)
-        adapter: Adapter | None = None
+        adapter: ServedAdapter | None = None
         failure: CheckpointError | PolicyError | None = None
         if self.sync is not None:
             try:

@@ -1,6 +1,6 @@
 """Models of Unsloth, for our own trainer.
 
-Unsloth replaces parts of transformers and TRL when it is imported. The trainer must be imported
+Unsloth replaces parts of transformers and TRL when it is imported. Our trainer must be imported
 first: it then subclasses TRL's own class, and its gradients stay the same. Of Unsloth, only the
 kernels and the loader are used, not its trainers, its merge or its vLLM.
 
@@ -10,6 +10,7 @@ Source: Unsloth 2026.10.7.
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,25 @@ from agent.policies import model_files
 if TYPE_CHECKING:
     from agent.settings import LoraSettings
 
-TRAINER = "agent.training.trainer"
+TRAINERS = ("agent.training.trainer", "agent.training.supervised")
+"""Modules with a trainer, one of which must be imported before Unsloth."""
+_MISSING = "Unsloth is not installed. Run make setup-cuda"
+
+
+def require_unsloth() -> None:
+    """Check for Unsloth and a GPU, without importing Unsloth.
+
+    Raises:
+        PolicyError: Unsloth is not installed, or torch finds no GPU.
+    """
+    other = "or set model.backend=transformers."
+    if importlib.util.find_spec("unsloth") is None:
+        raise PolicyError(f"{_MISSING}, {other}")
+    if model_files.this_device() == "cpu":
+        raise PolicyError(
+            "model.backend is 'unsloth', which needs a GPU, but torch finds none. Run python -m "
+            f"flows.doctor, {other}"
+        )
 
 
 def load_with_unsloth(
@@ -37,14 +56,12 @@ def load_with_unsloth(
     Raises:
         PolicyError: Unsloth is not installed or finds no GPU, or was imported too early.
     """
-    if TRAINER not in sys.modules:
-        raise PolicyError(f"Unsloth would replace TRL's trainer. Import {TRAINER} first.")
+    if sys.modules.keys().isdisjoint(TRAINERS):
+        raise PolicyError(f"Unsloth would replace TRL's trainers. Import {TRAINERS[0]} first.")
     try:
         from unsloth import FastLanguageModel
     except ImportError:
-        raise PolicyError(
-            "Unsloth is not installed. Run: pip install --constraint constraints.txt '.[cuda]'"
-        ) from None
+        raise PolicyError(f"{_MISSING}.") from None
     except NotImplementedError as error:  # it says this without a GPU
         raise PolicyError(
             f"Unsloth cannot be used here ({error}). Use a machine with a GPU."

@@ -54,7 +54,7 @@ class Engine:
 
 
 @dataclass(frozen=True)
-class Adapter:
+class ServedAdapter:
     """An adapter in a folder that the servers can read."""
 
     name: str
@@ -136,7 +136,7 @@ class VllmServer:
         except (ValueError, LookupError, TypeError):
             raise PolicyError(f"{self.url}: the answer is not a completion of vLLM.") from None
 
-    def load(self, adapter: Adapter) -> None:
+    def load(self, adapter: ServedAdapter) -> None:
         """Load an adapter under a new name; without effect if it is loaded.
 
         Its folder must be new, too: with the path of an earlier adapter, vLLM would use keys and
@@ -159,7 +159,7 @@ class VllmServer:
                     f"server where this folder can be read: {self._command}"
                 ) from None
 
-    def unload(self, adapter: Adapter) -> None:
+    def unload(self, adapter: ServedAdapter) -> None:
         """Forget an adapter, if the server is there and knows it."""
         with suppress(EngineLostError, PolicyError):
             self._post("/v1/unload_lora_adapter", {"lora_name": adapter.name})
@@ -218,7 +218,7 @@ class VllmServers:
 
     def __init__(self, engine: Engine, settings: EngineSettings) -> None:
         self.engine = engine
-        self.adapter: Adapter | None = None
+        self.adapter: ServedAdapter | None = None
         """The adapter in force."""
         self._away_s = settings.away_s
         self._servers = [VllmServer(url, engine.command, settings) for url in engine.urls]
@@ -246,7 +246,7 @@ class VllmServers:
                     f"Start the server so: {self.engine.command}"
                 )
 
-    def serve(self, adapter: Adapter) -> None:
+    def serve(self, adapter: ServedAdapter) -> None:
         """Load an adapter on all servers, make it the one in force, and unload the former.
 
         A lost server gets it when it is back.

@@ -8,6 +8,7 @@ Source: `SFTTrainer` of TRL 1.15. Departures:
 
 - TRL computes each loss with a Triton kernel, which no option avoids. On a CPU, plain torch does.
 - TRL casts the adapter of a 4-bit base to bfloat16, which rounds small steps away. It is float32.
+- Gradients of a float16 model are made with a scaled loss (`loss_scale.py`). TRL has none.
 """
 
 from __future__ import annotations
@@ -26,9 +27,18 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallba
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
+from agent.errors import PolicyError
 from agent.settings import SftSettings, TrainSettings
 from agent.training import trained_weights
 from agent.training.demonstrations import IGNORED, DemonstrationRow
+from agent.training.loss_scale import first_scale, needs_scale, scaled_backward
+
+if SFTTrainer.__name__ != "SFTTrainer":
+    # Its subclass would inherit another loss.
+    raise ImportError(
+        f"TRL's SFTTrainer was replaced by {SFTTrainer.__module__}.{SFTTrainer.__name__} before "
+        "this import. Import agent.training.supervised first, and then unsloth."
+    )
 
 OnSupervisedStep = Callable[[int, dict[str, float]], None]
 """Called with the optimizer step and the trainer's figures, `loss` among them."""
@@ -66,10 +76,10 @@ class TokenBatches:
 
 
 class AdapterTrainer(SFTTrainer):
-    """Trainer of a new adapter on rows of token ids.
+    """Trainer of an adapter on rows of token ids.
 
     Args:
-        model: base in the precision of training, without an adapter.
+        model: base in the precision of training; it gets a new adapter, unless it has one.
         tokenizer: its tokenizer, with a padding token.
         rows: conversations with labels.
         settings: the section `warmstart.sft`.
@@ -93,21 +103,51 @@ class AdapterTrainer(SFTTrainer):
         self._batches = TokenBatches(
             [len(row["input_ids"]) for row in rows], train.micro_batch_tokens, settings.seed
         )
+        adapter = trained_weights.new_adapter(model, train)
+        kept = trained_weights.own_adapter(model)
+        arguments = supervised_arguments(settings, train, output_dir)
+        if model.is_gradient_checkpointing:
+            arguments.gradient_checkpointing = False  # the Trainer would replace what is there
         super().__init__(
             model=model,
-            args=supervised_arguments(settings, train, output_dir),
+            args=arguments,
             train_dataset=Dataset.from_list([dict(row) for row in rows]),
             processing_class=tokenizer,
-            peft_config=trained_weights.new_adapter(model, train),
+            peft_config=adapter,
         )
         self.remove_callback(PrinterCallback)
         adapted: Any = self.model
-        trained_weights.restore_float32(adapted, {})
+        trained_weights.restore_float32(adapted, kept)
+        self._needs_scale = needs_scale(adapted)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Micro-batches; accelerate would deal them to ranks."""
         rows: Any = self.train_dataset
         return DataLoader(rows, batch_sampler=self._batches, collate_fn=self.data_collator)
+
+    def training_step(
+        self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None
+    ) -> torch.Tensor:
+        """Add the gradients of a micro-batch; returns its loss."""
+        model.train()
+        inputs = self._prepare_inputs(inputs)
+
+        def backward(scale: float) -> torch.Tensor:
+            with self.compute_loss_context_manager():
+                loss = self.compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
+            self.accelerator.backward(scale * loss)
+            return loss.detach()
+
+        if not self._needs_scale:
+            return backward(1.0)
+        weights = [weight for weight in model.parameters() if weight.requires_grad]
+        before = [weight.grad for weight in weights]
+        model.zero_grad()
+        loss = scaled_backward(backward, lambda: weights, first_scale(float(num_items_in_batch)))
+        for weight, gradient in zip(weights, before, strict=True):
+            if gradient is not None:
+                weight.grad += gradient
+        return loss
 
     def compute_loss(
         self,
@@ -215,6 +255,9 @@ def train_adapter(
     Args:
         model, tokenizer, rows, settings, train, on_step: as in `AdapterTrainer`.
         out: folder of the adapter.
+
+    Raises:
+        PolicyError: the training broke the weights.
     """
     with TemporaryDirectory() as folder:
         trainer = AdapterTrainer(
@@ -222,4 +265,9 @@ def train_adapter(
         )
         trainer.train()
         adapted: Any = trainer.model
+        if name := trained_weights.not_finite(adapted):
+            raise PolicyError(
+                f"the weight {name} of the adapter is not finite after the training. Lower "
+                "warmstart.sft.learning_rate."
+            )
         adapted.save_pretrained(str(out))

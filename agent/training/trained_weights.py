@@ -63,6 +63,14 @@ def restore_float32(model: torch.nn.Module, kept: dict[str, torch.Tensor]) -> No
             weight.data = kept.get(name, weight.data).to(weight.device, torch.float32)
 
 
+def not_finite(model: torch.nn.Module) -> str | None:
+    """Name of a trained weight that is NaN or infinite."""
+    for name, weight in model.named_parameters():
+        if weight.requires_grad and not weight.isfinite().all():
+            return name
+    return None
+
+
 def require_finite(model: torch.nn.Module, step: int) -> None:
     """Stop a run whose weights are broken. Log-probabilities need not show it.
 
@@ -71,12 +79,11 @@ def require_finite(model: torch.nn.Module, step: int) -> None:
     Raises:
         LogprobCheckError: a trained weight is NaN or infinite.
     """
-    for name, weight in model.named_parameters():
-        if weight.requires_grad and not weight.isfinite().all():
-            raise LogprobCheckError(
-                f"step {step}: the weight {name} is not finite. Lower train.learning_rate, and run "
-                "again to continue from the last checkpoint."
-            )
+    if name := not_finite(model):
+        raise LogprobCheckError(
+            f"step {step}: the weight {name} is not finite. Lower train.learning_rate, and run "
+            "again to continue from the last checkpoint."
+        )
 
 
 @contextmanager

@@ -1,9 +1,9 @@
 """GRPO on trees: TRL's trainer with rollouts that return more rows than prompts.
 
-A thin subclass. The logic is in pure modules: `batching.py` makes the rows, `logprob_check.py`
-checks log-probabilities, `trained_weights.py` and `loss_scale.py` see to number formats,
-`checkpoints.py` finds and prunes checkpoints. The caller provides the episodes and the logging
-(`tasks/train.py`). A step:
+A thin subclass. `batching.py` makes the rows and `trl_loss.py` has the loss of a micro-batch.
+`logprob_check.py` checks log-probabilities, and `trained_weights.py` and `loss_scale.py` see to
+number formats. `checkpoints.py` finds and prunes checkpoints. The caller provides the episodes and
+the logging (`tasks/train.py`). A step:
 
 1. Play the groups with the live weights.
 2. Make rows, and cut them by length into micro-batches of at most `micro_batch_tokens`.
@@ -44,7 +44,6 @@ from datasets import Dataset
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback
-from trl.trainer.grpo_trainer import GRPOTrainer
 
 from agent.errors import RolloutError
 from agent.rollouts.trajectory import Trajectory
@@ -54,21 +53,14 @@ from agent.training import (
     logprob_check,
     loss_inputs,
     ranks,
-    token_logprobs,
     trained_weights,
 )
 from agent.training.batching import Rows, make_rows, micro_batches
 from agent.training.loss_scale import first_scale, needs_scale, scaled_backward
 from agent.training.metrics import rollout_metrics
 from agent.training.trl_config import learning_rate_factor, training_arguments
+from agent.training.trl_loss import RowLossTrainer
 from agent.training.trust_region import TrustRegion, step_kl
-
-if GRPOTrainer.__name__ != "GRPOTrainer":
-    # Its subclass would inherit another loss, and attach no adapter.
-    raise ImportError(
-        f"TRL's GRPOTrainer was replaced by {GRPOTrainer.__module__}.{GRPOTrainer.__name__} before "
-        "this import. Import agent.training.trainer first, and then unsloth."
-    )
 
 Rollout = Callable[[PreTrainedModel, int], Sequence[Sequence[Trajectory]]]
 """(live model, step from 1) -> groups of episodes, one group per problem."""
@@ -85,7 +77,7 @@ def _no_reward(**_: Any) -> list[float | None]:
     raise NotImplementedError("rewards come from the environment with the trajectories")
 
 
-class TreeGRPOTrainer(GRPOTrainer):
+class TreeGRPOTrainer(RowLossTrainer):
     """Trainer of a model on groups of episode trees.
 
     Args:
@@ -117,6 +109,7 @@ class TreeGRPOTrainer(GRPOTrainer):
         if model.is_gradient_checkpointing:
             arguments.gradient_checkpointing = False  # the Trainer would replace what is there
         super().__init__(
+            settings,
             model=model,
             reward_funcs=[_no_reward],
             args=arguments,
@@ -135,13 +128,8 @@ class TreeGRPOTrainer(GRPOTrainer):
                 note=lambda name, value: self._note(f"train/step_{name}", value),
             )
         )
-        self.beta = settings.kl_beta
-        # Only TRL's loss reads these here; before `super().__init__`, TRL would start an engine.
-        self.use_vllm = settings.importance_clip is not None
-        self.vllm_importance_sampling_correction = self.use_vllm
         self._reference = trained_weights.copies(self.live_model) if settings.kl_beta else {}
         self._needs_scale = needs_scale(self.live_model)
-        self._settings = settings
         self._rollout = rollout
         self._on_step = on_step
         self._extra_state = state
@@ -151,8 +139,6 @@ class TreeGRPOTrainer(GRPOTrainer):
         self._resumed = False
         self._batches: list[loss_inputs.LossInputs] = []
         self._learns = False
-        self._compared: list[tuple[np.ndarray, np.ndarray]] = []
-        self._inputs: dict[str, torch.Tensor] | None = None
         self._engine = engine
         # Float32 weights agree to the last digits; shorter ones need other limits.
         self._exact = all(p.dtype == torch.float32 for p in self.live_model.parameters())
@@ -269,81 +255,6 @@ class TreeGRPOTrainer(GRPOTrainer):
         for name, value in rollout_metrics(rows, trees, seconds).items():
             self._note(name, value)
         return rows
-
-    def compute_loss(
-        self,
-        model: torch.nn.Module,
-        inputs: loss_inputs.LossInputs,
-        return_outputs: bool = False,
-        num_items_in_batch: Any = None,
-    ) -> torch.Tensor:
-        """TRL's loss; stores the sampled tokens' log-probabilities of rollout and trainer."""
-        self._sampled_B_T, self._inputs = inputs["env_mask"], inputs
-        # Without old log-probabilities TRL uses the present ones, so ratios are exactly 1.
-        loss = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        self._inputs = None
-        inputs.setdefault("old_per_token_logps", self._logps_B_T)
-        self._compared.append(
-            (
-                loss_inputs.sampled_only(inputs["sampling_per_token_logps"], inputs),
-                loss_inputs.sampled_only(self._logps_B_T, inputs),
-            )
-        )
-        return loss
-
-    @torch.no_grad()
-    def _logps_of(self, model: Any, batch: loss_inputs.LossInputs) -> torch.Tensor:
-        """Log-probabilities of a micro-batch's sampled tokens, [B, T]; 0 elsewhere on a CPU."""
-        self._sampled_B_T = batch["env_mask"]
-        with self.compute_loss_context_manager():
-            self._get_per_token_logps_and_entropies(
-                model,
-                torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1),
-                torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1),
-                batch["completion_ids"].shape[1],
-            )
-        return self._logps_B_T
-
-    def _get_per_token_logps_and_entropies(
-        self,
-        model: Any,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor,
-        logits_to_keep: int,
-        **kwargs: Any,
-    ) -> Any:
-        """Log-probabilities and entropies of the completion columns, at the rollout's temperature.
-
-        TRL 1.15 has only a Triton kernel for this. On a CPU, plain torch computes the sampled
-        tokens, and the other columns are 0.
-        """
-        if token_logprobs.fused(input_ids):
-            found = super()._get_per_token_logps_and_entropies(
-                model, input_ids, attention_mask, logits_to_keep, **kwargs
-            )
-        else:
-            logps, entropies = token_logprobs.sampled_logprobs(
-                model, input_ids, attention_mask, self._sampled_B_T, self.temperature
-            )
-            found = (logps, entropies, None)
-        self._logps_B_T = found[0].detach()
-        if self.use_vllm and self._inputs is not None:
-            self._correct_sampling(self._inputs)
-        return found
-
-    def _correct_sampling(self, inputs: dict[str, torch.Tensor]) -> None:
-        """Add the weights that correct a loss on samples of another engine, [B, T].
-
-        The weight of a token is its probability in the trainer's first pass over that in the
-        engine, at most `importance_clip`; other columns have 1.
-
-        Source: truncated importance sampling, as TRL 1.15 does with `use_vllm`.
-        """
-        if "importance_sampling_ratio" not in inputs:
-            apart = self._logps_B_T - inputs["sampling_per_token_logps"]
-            weights = torch.where(inputs["env_mask"], apart, 0.0).exp()
-            weights = weights.clamp(max=self._settings.importance_clip)
-            inputs["importance_sampling_ratio"] = weights
 
     def _check_logprobs(self, step: int) -> None:
         """Measure the mismatch of rollout and trainer; check it when due."""

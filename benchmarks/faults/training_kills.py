@@ -33,7 +33,7 @@ from benchmarks.faults.project import ROOT, kill_group, launch
 from env import auth
 from env.problems.schema import to_row
 from env.problems.store import ProblemStore
-from tasks import train
+from tasks import train, train_problems
 from tasks.config import RESOLVED, resolve
 from tasks.train import RESULT
 
@@ -180,8 +180,8 @@ def _project(folder: Path, base: Path, overrides: list[str]) -> Path:
         params = resolve(overrides=overrides)
     (folder / RESOLVED).write_text(yaml.safe_dump(params.model_dump(by_alias=True, mode="json")))
     store = ProblemStore.generate(params.prepare.synthetic)
-    (folder / train.DATA).parent.mkdir(parents=True)
-    for path in (train.DATA, train.HELD_OUT):
+    (folder / train_problems.DATA).parent.mkdir(parents=True)
+    for path in (train_problems.DATA, train_problems.HELD_OUT):
         rows = [to_row(store.get(name)) for name in store.ids(path.stem)]
         pd.DataFrame(rows).to_parquet(folder / path, index=False)
     return folder

@@ -5,8 +5,9 @@
 
 Weights are random in the shape of Qwen3-4B, so nothing is downloaded. Parts run in this order, each
 in at most `--minutes`: build, decode, train, float16, export, unsloth. All but build need what
-build left in `--work` (20 GB). Figures are appended to figures.jsonl in `--out`, and printed as the
-table for docs/experiments.md. `--tiny` runs all parts on a CPU in under two minutes, as a test.
+build left in `--work` (20 GB; 28 must be free). Figures are appended to figures.jsonl in `--out`,
+and printed as the table for docs/experiments.md. `--tiny` runs all parts on a CPU in under two
+minutes, as a test.
 
 For a machine without network, on one with the same Python:
 
@@ -26,7 +27,6 @@ import argparse
 import gc
 import importlib.util
 import json
-import math
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -40,9 +40,12 @@ import torch
 from transformers import AutoTokenizer
 
 from agent.policies.base import TurnRequest
-from agent.policies.hf_policy import TransformersPolicy
-from agent.settings import GenerationSettings, LogprobCheckSettings, TrainSettings
+from agent.policies.hf_policy import TransformersPolicy, load_model
+from agent.policies.model_files import compute_dtype
+from agent.policies.unsloth_loader import load_with_unsloth
+from agent.settings import GenerationSettings, LogprobCheckSettings, LoraSettings, TrainSettings
 from agent.training import logprob_check
+from agent.training.loss_scale import first_scale
 from agent.training.trainer import TreeGRPOTrainer  # before Unsloth, which replaces its base class
 from benchmarks.gpu import models
 from benchmarks.gpu.models import ADAPTER, FULL, NF4, RAW, TINY, TWIN, WorkSize
@@ -96,7 +99,8 @@ class Bench:
 
     def load(self, folder: str, dtype: torch.dtype | None = None) -> Any:
         """A model that `build` wrote."""
-        return models.load(self.work / folder, self.device, dtype)
+        model, _ = load_model(self.work / folder, device=self.device, dtype=dtype)
+        return model
 
     def tokenizer(self) -> Any:
         """Their tokenizer."""
@@ -107,25 +111,24 @@ def build(bench: Bench) -> None:
     """Write the raw model, its NF4 form and the twin, and compare the logits of the last two."""
     parameters = models.write_raw(bench.work, bench.size, bench.device)
     bench.fresh()
-    model, seconds = bench.timed(partial(models.write_nf4, bench.work, bench.device))
+    _, seconds = bench.timed(partial(models.write_base, bench.work, bench.device))
+    model, ids = bench.load(NF4), models.random_ids((2, 64), bench.device)
     stored = sum(weight.numel() * weight.element_size() for weight in model.parameters())
     bench.note("build", NF4, parameters=parameters, seconds=seconds, weights_gb=stored / 2**30)
-    ids = models.random_ids((2, 64), bench.device)
-    before = models.logits_of(model, ids)
-    _, seconds = bench.timed(partial(models.write_twin, model, bench.work, bench.device))
+    live = models.logits_of(model, ids)
     del model
     bench.fresh()
-    after = models.logits_of(bench.load(TWIN), ids)
-    bench.note("build", TWIN, seconds=seconds, logit_error=models.largest_error(before, after))
+    error = models.largest_error(live, models.logits_of(bench.load(TWIN), ids))
+    bench.note("build", "twin", logit_error=error)
 
 
 def decode(bench: Bench) -> None:
     """Tokens a second of the own loop, and its log-probabilities against a whole pass."""
     size = bench.size
-    for folder in (NF4, TWIN):
+    for name, folder in (("nf4", NF4), ("twin", TWIN)):
         model, tokenizer = bench.load(folder), bench.tokenizer()
         for frames in size.frames:
-            case = f"{folder}, {frames} frames"
+            case = f"{name}, {frames} frames"
             if time.monotonic() > bench.until:
                 bench.note("decode", case, skipped="no time left")
                 continue
@@ -222,7 +225,7 @@ def make_trainer(
 ) -> TreeGRPOTrainer:
     """A trainer of two steps, with a float32 adapter; a model may have its adapter already."""
     wide = LogprobCheckSettings(max_abs=99, mean_abs=99, p99_abs=99)  # measured, not judged
-    trainer = TreeGRPOTrainer(
+    return TreeGRPOTrainer(
         model,
         bench.tokenizer(),
         TrainSettings(
@@ -243,18 +246,14 @@ def make_trainer(
         on_step=lambda _, logs: on_step(logs),
         state=dict,
     )
-    for weight in trainer.live_model.parameters():
-        if weight.requires_grad:  # TRL makes them bfloat16, where steps of 1e-5 are rounded away
-            weight.data = weight.data.float()
-    return trainer
 
 
 def float16(bench: Bench) -> None:
     """Direction of the gradient in float16, with and without a scale of the loss."""
-    reference = models.kernel_dtype(bench.device)
+    reference = compute_dtype(bench.device)
     if reference == torch.float16:
         reference = torch.float32
-    scale = 2.0 ** math.floor(math.log2(TOKENS))
+    scale = first_scale(TOKENS)
     wanted = None
     for dtype, by in ((reference, 1.0), (torch.float16, 1.0), (torch.float16, scale)):
         bench.fresh()
@@ -354,26 +353,10 @@ def adapted_step(
 
 def unsloth_adapted(bench: Bench) -> Any:
     """The 4-bit model with Unsloth's adapter and kernels."""
-    from unsloth import FastLanguageModel
-
-    model, _ = FastLanguageModel.from_pretrained(
-        model_name=str(bench.work / NF4),
-        max_seq_length=2 * bench.size.frame_tokens,
-        dtype=models.kernel_dtype(bench.device),
-        load_in_4bit=True,
-        use_gradient_checkpointing="unsloth",
-        fast_inference=False,
+    model, _ = load_with_unsloth(
+        bench.work / NF4, LoraSettings(), max_seq_length=2 * bench.size.frame_tokens, seed=0
     )
-    return FastLanguageModel.get_peft_model(
-        model,
-        r=models.RANK,
-        lora_alpha=models.ALPHA,
-        lora_dropout=0,
-        bias="none",
-        target_modules=models.TARGETS,
-        use_gradient_checkpointing="unsloth",
-        random_state=0,
-    )
+    return model
 
 
 PARTS: dict[str, Callable[[Bench], None]] = {

@@ -1,7 +1,6 @@
 """Random models in the shape of Qwen3-4B: 4-bit, its 16-bit twin, adapters, merges, episodes.
 
-The twin is the dequantised 4-bit model: 16-bit weights equal to those that the 4-bit layers
-multiply with. Functions here are the only ones that call bitsandbytes and PEFT.
+`agent/policies/base_model.py` quantises them and writes the twin, as the stage `warmstart` does.
 """
 
 from __future__ import annotations
@@ -14,25 +13,21 @@ from typing import Any
 
 import numpy as np
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import get_peft_model
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    BitsAndBytesConfig,
-    PreTrainedTokenizerFast,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
+from agent.policies import base_model, model_files
+from agent.policies.hf_policy import load_model
+from agent.policies.model_files import compute_dtype
 from agent.rollouts.trajectory import FrameRecord, Trajectory, TurnRecord
+from agent.settings import ModelSettings, TrainSettings
+from agent.training import trained_weights
 
 ROOT = Path(__file__).resolve().parents[2]
-RAW, NF4, TWIN, ADAPTER = "raw", "nf4", "twin", "adapter"
+RAW, NF4, TWIN, ADAPTER = "raw", "nf4", f"nf4/{model_files.TWIN}", "adapter"
 """Folders of the models in the working folder."""
-TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-RANK = ALPHA = 16
 _SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 _TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -87,14 +82,6 @@ TINY = WorkSize(
 )
 
 
-def kernel_dtype(device: str) -> torch.dtype:
-    """Type that a device computes 4-bit layers in: bfloat16 where it has units for it."""
-    if device == "cpu":
-        return torch.float32
-    exact = torch.cuda.is_bf16_supported(including_emulation=False)
-    return torch.bfloat16 if exact else torch.float16
-
-
 def write_raw(work: Path, size: WorkSize, device: str) -> int:
     """Write an unquantised model and its tokenizer; returns the number of parameters."""
     config = Qwen3Config(
@@ -104,72 +91,25 @@ def write_raw(work: Path, size: WorkSize, device: str) -> int:
         eos_token_id=2,
         pad_token_id=0,
         bos_token_id=None,
-        dtype=kernel_dtype(device),
+        dtype=compute_dtype(device),
     )
     torch.manual_seed(0)
     with torch.device(device):
-        model = Qwen3ForCausalLM._from_config(config, dtype=kernel_dtype(device))
+        model = Qwen3ForCausalLM._from_config(config, dtype=compute_dtype(device))
     model.save_pretrained(work / RAW)
     _tokenizer().save_pretrained(work / RAW)
     return sum(weight.numel() for weight in model.parameters())
 
 
-def write_nf4(work: Path, device: str) -> Any:
-    """Quantise the raw model to NF4, write and return it."""
-    quantisation = BitsAndBytesConfig(
-        load_in_4bit=True,
-        bnb_4bit_quant_type="nf4",
-        bnb_4bit_use_double_quant=True,
-        bnb_4bit_compute_dtype=kernel_dtype(device),
-    )
-    model = AutoModelForCausalLM.from_pretrained(
-        work / RAW,
-        quantization_config=quantisation,
-        device_map={"": device},
-        dtype=kernel_dtype(device),
-    )
-    model.save_pretrained(work / NF4)
-    AutoTokenizer.from_pretrained(work / RAW).save_pretrained(work / NF4)
-    return keep_unpacked(model)
-
-
-def write_twin(model: Any, work: Path, device: str) -> None:
-    """Dequantise an NF4 model in place and write it as its twin."""
-    twin = model.dequantize(dtype=kernel_dtype(device))
-    # The original format of a quantised checkpoint would quantise again.
-    twin.save_pretrained(work / TWIN, save_original_format=False)
-    AutoTokenizer.from_pretrained(work / RAW).save_pretrained(work / TWIN)
-
-
-def load(folder: Path, device: str, dtype: torch.dtype | None = None) -> Any:
-    """Load a model of the working folder, in evaluation mode."""
-    model = AutoModelForCausalLM.from_pretrained(
-        folder,
-        device_map={"": device},
-        dtype=dtype or kernel_dtype(device),
-        attn_implementation="sdpa",
-    )
-    return keep_unpacked(model).eval()
-
-
-def keep_unpacked(model: Any) -> Any:
-    """The model, with its 4-bit weights in the order in which they were quantised.
-
-    On CPUs with AVX512-BF16, bitsandbytes 0.50 repacks them when a model is evaluated. Then
-    `dequantize` and merges give wrong weights, without an error.
-    """
-    for module in model.modules():
-        if hasattr(module, "support_avx512bf16_for_cpu"):
-            module.support_avx512bf16_for_cpu = False
-    return model
+def write_base(work: Path, device: str) -> None:
+    """Quantise the raw model to NF4, and write it with its twin."""
+    settings = ModelSettings(source=str(work / RAW), quantisation="nf4")
+    base_model.prepare_base(settings, work / NF4, device=device)
 
 
 def with_adapter(model: Any) -> Any:
     """The model with a float32 adapter whose two factors are random."""
-    config = LoraConfig(
-        task_type="CAUSAL_LM", r=RANK, lora_alpha=ALPHA, lora_dropout=0.0, target_modules=TARGETS
-    )
-    adapted = get_peft_model(model, config)
+    adapted = get_peft_model(model, trained_weights.new_adapter(model, TrainSettings()))
     randomise(adapted)
     return adapted
 
@@ -185,7 +125,7 @@ def randomise(model: Any) -> None:
 
 def merged(folder: Path, adapter: Path, device: str) -> Any:
     """A model of the working folder with an adapter merged into its weights."""
-    adapted: Any = PeftModel.from_pretrained(load(folder, device), str(adapter))
+    adapted, _ = load_model(folder, adapter=adapter, device=device)
     return adapted.merge_and_unload().eval()
 
 

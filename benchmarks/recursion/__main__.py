@@ -1,11 +1,10 @@
 """Compare a recursive policy with agents without children: `python -m benchmarks.recursion`.
 
-Every arm (`arms.py`) is trained from a base that shows its best plan as often as any other arm's,
-with the same data and the same number of episodes.
-The first seed is trained at two learning rates; the better one on validation problems is the arm's.
-As a ceiling, bases that show the arm's best plan alone answer too. Then all answer test problems
-over 2 to 48 papers, and readers are asked for each kind of name. In the control, fields are
-printed, and the arms are trained once more.
+Every arm (`arms.py`) is trained with the same data and the same number of episodes. Each base shows
+the best plan of its arm equally often. The first seed is trained at two learning rates; the better
+one on validation problems is the arm's. As a ceiling, bases that show the arm's best plan alone
+answer too. Then all answer test problems over 2 to 48 papers, and readers are asked for each kind
+of name. In the control, fields are printed, and the arms are trained once more.
 
 Each result is appended at once to results.jsonl.gz, and what is there is not done again. The
 file beside this module is committed: `--draw` draws its figure and prints its tables for
@@ -34,7 +33,8 @@ from benchmarks.ablation import SOURCE, run_stages, score, train
 from benchmarks.fields import PAPERS
 from benchmarks.recursion import figure, measure
 from benchmarks.recursion.arms import ARMS, BUDGETED, CONTROLLED
-from tasks.config import Params, resolve
+from tasks.config import resolve
+from tasks.params import Params
 from tasks.tracking.lineage import commit
 from tasks.train import BASE
 

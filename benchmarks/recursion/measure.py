@@ -26,8 +26,8 @@ from env.problems.names import RESERVED
 from env.problems.schema import Problem
 from env.problems.store import ProblemStore
 from rewards.sentences import expert_tokens, lines_shown, share
-from tasks.config import Params
 from tasks.deployment.local import local_server
+from tasks.params import Params
 from tasks.train import BASE
 
 SESSIONS = 64

@@ -15,8 +15,8 @@ import httpx
 
 from env import auth
 from env.settings import rules
-from tasks.config import Params
 from tasks.errors import ConfigError, StageError
+from tasks.params import Params
 
 _SAMPLE = 3
 """Number of problems per file whose questions are compared."""

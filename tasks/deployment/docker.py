@@ -18,11 +18,11 @@ from pathlib import Path
 import psutil
 
 from env import auth
-from tasks.config import Params
 from tasks.deployment.build_context import stage
 from tasks.deployment.checks import healthy
 from tasks.deployment.local import address, listener
 from tasks.errors import ConfigError, StageError
+from tasks.params import Params
 
 logger = logging.getLogger(__name__)
 

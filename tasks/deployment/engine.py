@@ -22,9 +22,9 @@ from pathlib import Path
 import httpx
 
 from agent.policies.vllm_server import ENVIRONMENT, MODULE, Engine, serve_arguments
-from tasks.config import Params
 from tasks.deployment.local import LOGS, stopper, tail
 from tasks.errors import ConfigError, StageError
+from tasks.params import Params
 
 UNTIL_EOF = Path(__file__).with_name("until_eof.py")
 TWIN = "twin"

@@ -12,10 +12,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from env import auth
-from tasks.config import Params
 from tasks.deployment.checks import check_same, get, metadata
 from tasks.deployment.local import local_server
 from tasks.errors import ConfigError, StageError
+from tasks.params import Params
 
 ENV_URL = auth.URL
 DATA = Path("data/problems")

@@ -19,9 +19,10 @@ from pathlib import Path
 import yaml
 
 from env import auth
-from tasks.config import DeploySettings, Params
 from tasks.deployment.checks import healthy
 from tasks.errors import ConfigError, StageError
+from tasks.params import Params
+from tasks.settings import DeploySettings
 
 logger = logging.getLogger(__name__)
 

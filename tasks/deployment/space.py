@@ -21,13 +21,14 @@ from rich.console import Console
 from env import auth
 from env.errors import SettingsError
 from env.settings import Split
-from tasks.config import Params, SpaceSettings
 from tasks.deployment.build_context import stage
 from tasks.deployment.checks import healthy
 from tasks.deployment.hub_client import Hub
 from tasks.deployment.space_problems import check, mark, problems_of, variable
 from tasks.errors import ConfigError, StageError
 from tasks.io import write_json
+from tasks.params import Params
+from tasks.settings import SpaceSettings
 
 if TYPE_CHECKING:
     from huggingface_hub import SpaceInfo, SpaceRuntime

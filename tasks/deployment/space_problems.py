@@ -13,9 +13,9 @@ from functools import cache
 from pathlib import Path
 
 from env import auth
-from tasks.config import Params
 from tasks.deployment.hub_client import Hub
 from tasks.errors import ConfigError
+from tasks.params import Params
 
 GUESSABLE = 2**40
 """Smaller seeds can be found by trial, and the seed reveals the gold."""

@@ -14,8 +14,9 @@ from pathlib import Path
 from agent.policies.base import Policy
 from agent.rollouts import own_documents
 from agent.rollouts.own_documents import Answer, Question
-from tasks.config import DeploySettings, Params
 from tasks.deployment.local import local_server
+from tasks.params import Params
+from tasks.settings import DeploySettings
 
 
 @contextmanager

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities.model_registry import ModelVersion, RegisteredModel
 
-    from tasks.config import Params
+    from tasks.params import Params
 
 MERGED = Path("models/merged")
 ARTIFACT = f"artifacts/{MERGED.name}"

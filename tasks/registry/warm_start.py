@@ -19,7 +19,7 @@ from tasks.tracking import runs
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
 
-    from tasks.config import Params
+    from tasks.params import Params
     from tasks.tracking.runs import StageRun
 
 PROVENANCE = "provenance.json"

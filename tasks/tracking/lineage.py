@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tasks.config import Params
+    from tasks.params import Params
 
 DATA = Path("data/problems")
 DEPLOYMENT = Path("reports/deployment.json")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import DatasetInput, Run
 
-    from tasks.config import Params
+    from tasks.params import Params
 
 FLUSH_S = 5.0
 RETRY_S = 60.0

@@ -15,8 +15,9 @@ from benchmarks.exploits.fields_expert import fields_expert
 from env.client import Sessions
 from env.problems.schema import Problem
 from env.problems.store import ProblemStore
-from tasks.config import Params, resolve
+from tasks.config import resolve
 from tasks.deployment.local import local_server
+from tasks.params import Params
 
 
 @pytest.fixture(scope="module")

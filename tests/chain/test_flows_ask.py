@@ -23,7 +23,7 @@ from env.problems.fields import field_of
 from env.problems.schema import tier_of
 from flows.ask import app
 from tasks import config, evaluate
-from tasks.config import Params
+from tasks.params import Params
 from tasks.registry import champions, serving, versions
 from tasks.tracking import runs
 

@@ -20,8 +20,8 @@ from helpers.chain_runs import environments, flow_runs, in_folder, runs
 from env import auth
 from flows import stages
 from tasks import config
-from tasks.config import Params
 from tasks.errors import GateFailed, StageError
+from tasks.params import Params
 from tasks.tracking import runs as tracking
 
 pytestmark = pytest.mark.xdist_group("prefect")

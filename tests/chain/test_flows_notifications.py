@@ -20,8 +20,9 @@ from prefect.states import Failed, Running
 
 from flows import notifications
 from flows.services import automations, processes
-from tasks.config import Params, write_resolved
+from tasks.config import write_resolved
 from tasks.errors import ConfigError
+from tasks.params import Params
 from tasks.registry import champions, versions
 from tasks.tracking import runs
 

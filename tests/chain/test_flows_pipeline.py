@@ -20,9 +20,9 @@ from helpers.chain_runs import environments, flow_runs, in_folder, runs
 
 from env.settings import flatten
 from flows import stages
-from tasks import config
-from tasks.config import Params
+from tasks.derived import derive
 from tasks.errors import ConfigError, GateFailed
+from tasks.params import Params
 from tasks.renamed import STAGES
 
 ROOT = Path(__file__).parents[2]
@@ -130,7 +130,7 @@ def test_dvc_knows_the_stages_of_the_chain_and_no_others() -> None:
 
 def test_what_dvc_depends_on_exists_or_is_made_by_an_earlier_stage() -> None:
     made: set[str] = set()
-    derived = config.derive(Params())
+    derived = derive(Params())
     for name, stage in DVC.items():
         for dependency in stage["deps"]:
             path = ROOT / derived.get(dependency.strip("${}").removeprefix("derived."), dependency)

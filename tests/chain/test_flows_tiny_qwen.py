@@ -26,8 +26,9 @@ from agent.policies.hf_policy import TransformersPolicy, load_model
 from agent.rollouts.engine import play
 from agent.training import checkpoints
 from tasks import evaluate, train
-from tasks.config import Params, resolve
+from tasks.config import resolve
 from tasks.deployment.local import local_server
+from tasks.params import Params
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(3600)]
 ROOT = Path(__file__).parents[2]

@@ -122,7 +122,6 @@ def test_run_all_works_without_a_card_and_again_after_a_lost_session(
 def test_with_a_card_unsloth_is_called_as_the_mission_says(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("agent.policies.unsloth_loader")
     program(tmp_path / "standins/nvidia-smi", f"cat <<END\n{OLD_T4}END")
     monkeypatch.setenv("UNSLOTH_CALLS", str(tmp_path / "calls"))
     printed = execute(project, [*TINY, "warmstart.kind=none"], until="## 3.")

@@ -24,10 +24,12 @@ PACKAGES = ("agent", "env", "rewards", "tasks")
 
 IGNORED = {
     "flows": "starts stages and shows how they go",
-    "tasks.config": "checks settings; dvc.yaml names their values as params",
+    "tasks.config": "reads settings; dvc.yaml names their values as params",
     "tasks.deployment": "decides where the environment runs",
     "tasks.errors": "decides the exit code of a failure",
+    "tasks.params": "composes settings; dvc.yaml names their values as params",
     "tasks.reporting.progress": "shows progress in the terminal",
+    "tasks.settings": "has settings; dvc.yaml names their values as params",
     "tasks.tracking": "records in MLflow what a stage did",
 }
 """Modules and packages that stages import but that cannot change their results."""

@@ -18,8 +18,9 @@ from env.client import Sessions
 from env.problems.schema import Problem
 from env.problems.store import ProblemStore
 from env.settings import EnvSettings
-from tasks.config import Params, resolve
+from tasks.config import resolve
 from tasks.deployment.local import local_server
+from tasks.params import Params
 
 FEW = "prepare.synthetic.collections={train: 1, validation: 1, test: 1}"
 

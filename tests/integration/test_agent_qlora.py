@@ -31,8 +31,8 @@ from agent.training.export import (
 from agent.training.merge import merge
 from env.models import Message
 from tasks import export
-from tasks.config import Params
 from tasks.evaluate import choose
+from tasks.params import Params
 
 pytestmark = [
     pytest.mark.usefixtures("trainer_imported"),

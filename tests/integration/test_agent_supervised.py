@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.tiny_qwen import qwen, tokenizer
+from helpers.tiny_qwen import flat, qwen, tokenizer
 
+from agent.errors import PolicyError
 from agent.policies import sampling
 from agent.policies.conversations import Conversations
 from agent.policies.demonstrator import Demonstrator
@@ -21,7 +22,7 @@ from agent.rollouts.trajectory import Trajectory
 from agent.settings import GenerationSettings, SftSettings, TrainSettings
 from agent.training.demonstrations import IGNORED, demonstration_rows, good_episodes
 from env.problems.store import ProblemStore
-from tasks.config import Params
+from tasks.params import Params
 
 pytestmark = [
     pytest.mark.usefixtures("trainer_imported"),
@@ -152,3 +153,73 @@ def test_the_adapter_learns_in_float32_and_goes_on_into_grpo(
     weights = dict(trainer.live_model.named_parameters())
     assert weights.keys() >= before.keys()
     assert any((weights[name] != kept).any() for name, kept in before.items())
+
+
+def sft_trainer(folder: Path, model: Any) -> Any:
+    """A trainer whose rows are random ids, with large weights in its adapter."""
+    from agent.training.supervised import AdapterTrainer
+
+    rng = torch.Generator().manual_seed(0)
+    ids = torch.randint(3, 500, (8, 40), generator=rng).tolist()
+    rows: Any = [{"input_ids": row, "labels": [IGNORED] * 20 + row[20:]} for row in ids]
+    train = TRAIN.model_copy(update={"micro_batch_tokens": 160})
+    made = AdapterTrainer(
+        *(model, tokenizer(), rows, SFT, train),
+        output_dir=folder,
+        on_step=lambda step, figures: None,
+    )
+    generator = torch.Generator().manual_seed(1)
+    weights: Any = made.model
+    for name, weight in weights.named_parameters():
+        if "lora_" in name:
+            weight.data.normal_(std=0.02 if "lora_B" in name else 0.1, generator=generator)
+    return made
+
+
+def sft_gradient(folder: Path, model: Any) -> torch.Tensor:
+    """Gradient of two micro-batches of a step with 100,000 labels."""
+    trainer = sft_trainer(folder, model)
+    batches = list(trainer.get_train_dataloader())
+    assert len(batches) == 2
+    for batch in batches:
+        trainer.training_step(trainer.model, batch, torch.tensor(100_000))
+    return flat([weight.grad for weight in trainer.model.parameters() if weight.requires_grad])
+
+
+def test_gradients_of_a_float16_model_are_those_of_float32(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from agent.training import supervised
+
+    cosine = torch.nn.CosineSimilarity(dim=0)
+    exact = sft_gradient(tmp_path / "exact", qwen(layers=4))
+    half = sft_gradient(tmp_path / "half", qwen(layers=4, dtype=torch.float16))
+    assert cosine(half, exact) > 0.999
+    assert float(half.norm() / exact.norm()) == pytest.approx(1, abs=0.01)
+    monkeypatch.setattr(supervised, "needs_scale", lambda model: False)
+    bare = sft_gradient(tmp_path / "bare", qwen(layers=4, dtype=torch.float16))
+    assert cosine(bare, exact) < 0.99  # control
+
+
+def test_the_scale_changes_no_bit_of_a_float32_gradient(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from agent.training import supervised
+
+    plain = sft_gradient(tmp_path / "plain", qwen())
+    monkeypatch.setattr(supervised, "needs_scale", lambda model: True)
+    assert torch.equal(sft_gradient(tmp_path / "scaled", qwen()), plain)
+
+
+def test_a_training_that_breaks_the_weights_writes_no_adapter(tmp_path: Path) -> None:
+    from agent.training.supervised import train_adapter
+
+    row: Any = {"input_ids": list(range(5, 45)), "labels": list(range(5, 45))}
+    settings = SFT.model_copy(update={"learning_rate": 1e30, "batch_tokens": 128})
+    with pytest.raises(PolicyError, match=r"not finite.*Lower warmstart\.sft\.learning_rate"):
+        train_adapter(
+            *(qwen(), tokenizer(), [row], settings, TRAIN),
+            out=tmp_path / "adapter",
+            on_step=lambda step, figures: None,
+        )
+    assert not (tmp_path / "adapter").exists()

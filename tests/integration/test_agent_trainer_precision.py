@@ -295,12 +295,16 @@ def run_python(
 
 
 UNSLOTH = """
-import trl.trainer.grpo_trainer as module
+import trl.trainer.grpo_trainer as grpo
+import trl.trainer.sft_trainer as sft
 
-class UnslothGRPOTrainer(module.GRPOTrainer):
+class UnslothGRPOTrainer(grpo.GRPOTrainer):
     pass
 
-module.GRPOTrainer = UnslothGRPOTrainer
+class UnslothSFTTrainer(sft.SFTTrainer):
+    pass
+
+grpo.GRPOTrainer, sft.SFTTrainer = UnslothGRPOTrainer, UnslothSFTTrainer
 """
 """A stand-in that does to TRL what Unsloth does when it is imported."""
 
@@ -309,13 +313,13 @@ def test_unsloth_before_the_trainer_is_refused_and_after_it_changes_nothing(
     tmp_path: Path, warm: str
 ) -> None:
     (tmp_path / "unsloth.py").write_text(UNSLOTH)
-    (tmp_path / "early.py").write_text("import unsloth\nimport agent.training.trainer\n")
-    early = run_python(warm, ["-m", "early"], tmp_path)
-    assert early.returncode == 1
-    assert (
-        "ImportError: TRL's GRPOTrainer was replaced by unsloth.UnslothGRPOTrainer" in early.stderr
-    )
-    assert "Import agent.training.trainer first, and then unsloth." in early.stderr
+    for name, replaced in (("trainer", "GRPOTrainer"), ("supervised", "SFTTrainer")):
+        (tmp_path / "early.py").write_text(f"import unsloth\nimport agent.training.{name}\n")
+        early = run_python(warm, ["-m", "early"], tmp_path)
+        assert early.returncode == 1
+        message = f"ImportError: TRL's {replaced} was replaced by unsloth.Unsloth{replaced}"
+        assert message in early.stderr
+        assert f"Import agent.training.{name} first, and then unsloth." in early.stderr
     (tmp_path / "late.py").write_text(
         "from agent.training.trainer import TreeGRPOTrainer\nimport unsloth\n"
         "print([base.__name__ for base in TreeGRPOTrainer.__mro__[:2]])\n"

@@ -16,7 +16,7 @@ from helpers.tiny_qwen import save_qwen, write_adapter, write_base
 
 from agent.errors import PolicyError
 from agent.policies.hf_policy import load_model
-from agent.policies.unsloth_loader import TRAINER, load_with_unsloth
+from agent.policies.unsloth_loader import TRAINERS, load_with_unsloth, require_unsloth
 from agent.settings import LoraSettings
 
 pytestmark = pytest.mark.xdist_group("transformers")  # so that one process imports it
@@ -57,7 +57,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     stand_in = ModuleType("unsloth")
     stand_in.FastLanguageModel = FastLanguageModel  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "unsloth", stand_in)
-    monkeypatch.setitem(sys.modules, TRAINER, ModuleType(TRAINER))
+    monkeypatch.setitem(sys.modules, TRAINERS[0], ModuleType(TRAINERS[0]))
     return found
 
 
@@ -102,7 +102,8 @@ def test_the_adapter_of_a_base_is_loaded_into_it(
 def test_unsloth_before_the_trainer_is_refused(
     base: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(sys.modules, TRAINER)
+    for name in TRAINERS:
+        monkeypatch.delitem(sys.modules, name, raising=False)
     with pytest.raises(PolicyError, match=r"Import agent\.training\.trainer first"):
         load(base)
     assert calls == {}
@@ -112,8 +113,25 @@ def test_a_missing_unsloth_names_the_command(
     base: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "unsloth", None)
-    with pytest.raises(PolicyError, match=r"pip install --constraint constraints\.txt"):
+    with pytest.raises(PolicyError, match=r"Run make setup-cuda\."):
         load(base)
+
+
+def test_the_stage_asks_for_unsloth_and_a_gpu_without_importing_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setitem(sys.modules, "unsloth", None)
+        with pytest.raises(PolicyError, match=r"make setup-cuda, or set model\.backend=transform"):
+            require_unsloth()
+    (tmp_path / "unsloth.py").write_text("raise AssertionError")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(PolicyError, match=r"needs a GPU.*flows\.doctor, or set model\.backend="):
+        require_unsloth()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    require_unsloth()
 
 
 @pytest.mark.nightly
@@ -121,7 +139,7 @@ def test_the_recorded_parameters_are_those_of_the_installed_unsloth() -> None:
     try:
         import unsloth
     except (ImportError, NotImplementedError):
-        pytest.skip("needs Unsloth and a GPU: pip install --constraint constraints.txt '.[cuda]'")
+        pytest.skip("needs Unsloth and a GPU: make setup-cuda")
     for function in SIGNATURES.keys() - {"version"}:
         made = inspect.signature(getattr(unsloth.FastLanguageModel, function))
         assert set(SIGNATURES[function]) <= set(made.parameters), function

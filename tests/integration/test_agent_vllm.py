@@ -21,7 +21,7 @@ from agent.policies.conversations import Conversations
 from agent.policies.hf_policy import TransformersPolicy, load_model
 from agent.policies.players import OwnPlayers, players
 from agent.policies.vllm_policy import VllmPolicy
-from agent.policies.vllm_server import Adapter, EngineLostError, VllmServer, VllmServers
+from agent.policies.vllm_server import EngineLostError, ServedAdapter, VllmServer, VllmServers
 from agent.settings import EngineSettings, GenerationSettings
 
 pytestmark = [
@@ -250,11 +250,11 @@ def test_the_stand_in_refuses_a_path_or_a_name_that_was_used(base, fake, tmp_pat
     model = with_adapter(base)
     model.save_pretrained(str(tmp_path / "a"))
     server = VllmServer(fake.url, "vllm serve base", ENGINE)
-    server.load(Adapter("a", str(tmp_path / "a")))
-    server.load(Adapter("a", str(tmp_path / "a")))  # it is there: nothing to do
-    server.unload(Adapter("a", ""))
+    server.load(ServedAdapter("a", str(tmp_path / "a")))
+    server.load(ServedAdapter("a", str(tmp_path / "a")))  # it is there: nothing to do
+    server.unload(ServedAdapter("a", ""))
     for name in ("a", "b"):
         with pytest.raises(PolicyError, match="already been loaded"):
-            server.load(Adapter(name, str(tmp_path / "a")))
+            server.load(ServedAdapter(name, str(tmp_path / "a")))
     with pytest.raises(EngineLostError, match="404"):
         server.complete({**SAMPLING, **dict.fromkeys(GIVEN, 1), "model": "a"})

@@ -18,8 +18,9 @@ from env.problems.settings import fields_level
 from env.problems.store import ProblemStore
 from env.server.budget import TURN_TOKENS, needed
 from rewards.sentences import expert_tokens
-from tasks.config import Params, resolve
+from tasks.config import resolve
 from tasks.deployment.local import local_server
+from tasks.params import Params
 
 SIZES = (2, 16, 48)
 

@@ -13,7 +13,8 @@ from helpers import code_inputs
 from helpers.code_inputs import PACKAGES, ROOT
 
 from tasks import config
-from tasks.config import Params
+from tasks.derived import derive
+from tasks.params import Params
 
 DVC = yaml.safe_load(code_inputs.DVC.read_text(encoding="utf-8"))["stages"]
 PLAYING = {"audit", "gate", "train", "export", "evaluate"}
@@ -31,7 +32,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repo]:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(path)
         config.write_resolved(Params())
-        derived = config.derive(Params())
+        derived = derive(Params())
         for stage in DVC.values():
             for out in (*stage.get("outs", []), *stage.get("metrics", []), *stage.get("plots", [])):
                 name = next(iter(out)) if isinstance(out, dict) else out

@@ -22,9 +22,9 @@ from env.models import WIRE_VERSION, FrameTurn, RLMAction, RLMObservation
 from env.problems.store import ProblemStore
 from env.server.connections import _Refusal
 from env.settings import rules
-from tasks.config import Params
 from tasks.deployment.checks import metadata
 from tasks.errors import ConfigError
+from tasks.params import Params
 
 LEVELS = ("easy", "medium", "hard")
 

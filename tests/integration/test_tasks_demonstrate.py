@@ -3,25 +3,74 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from helpers.fake_endpoint import serving
 from helpers.recorder import Recorder
-from helpers.tiny_qwen import save_qwen
+from helpers.tiny_qwen import qwen, save_qwen, tokenizer
+from safetensors.torch import load_file
 
+from agent.policies import unsloth_loader
+from agent.policies.base import FrameKey, TurnReply, TurnRequest
+from agent.policies.conversations import Conversations
+from agent.policies.demonstrator import Demonstrator
 from agent.policies.hf_policy import load_model
 from env.problems.schema import to_row
 from env.problems.store import ProblemStore
-from tasks import warmstart
-from tasks.config import Params
+from tasks import demonstrate, warmstart
 from tasks.errors import StageError
+from tasks.params import Params
 
 pytestmark = [
     pytest.mark.usefixtures("trainer_imported"),
     pytest.mark.xdist_group("transformers"),  # so that one process imports it
 ]
+
+
+UNSLOTH = """
+import sys
+from pathlib import Path
+
+assert "agent.training.supervised" in sys.modules, "imported before the trainer"
+print("a banner")
+
+class FastLanguageModel:
+    @staticmethod
+    def from_pretrained(**named):
+        from agent.policies.hf_policy import load_model
+        return load_model(Path(named["model_name"]))
+
+    @staticmethod
+    def get_peft_model(model, **named):
+        from peft import LoraConfig, get_peft_model
+        names = ("r", "target_modules", "lora_alpha", "lora_dropout", "bias")
+        config = LoraConfig(task_type="CAUSAL_LM", **{name: named[name] for name in names})
+        Path("unsloth_compiled_cache").mkdir()
+        return get_peft_model(model, config)
+"""
+"""A stand-in that loads with transformers and PEFT."""
+
+
+class Written(Demonstrator):
+    """The demonstrator, whose texts are kept by the conversation that they answer."""
+
+    def __init__(self, *arguments: object) -> None:
+        super().__init__(*arguments)  # type: ignore[arg-type]
+        self.texts: dict[str, str] = {}
+        self._talks: dict[FrameKey, list[str]] = {}
+
+    def act(self, requests: Sequence[TurnRequest]) -> list[TurnReply]:
+        replies = super().act(requests)
+        for request, reply in zip(requests, replies, strict=True):
+            talk = self._talks.setdefault(request.key, [])
+            talk += [message.content for message in request.messages]
+            self.texts[json.dumps(talk)] = reply.text
+            talk.append(reply.text)
+        return replies
 
 
 @pytest.fixture
@@ -75,6 +124,70 @@ def test_without_good_episodes_no_base_is_written(
             warmstart.run(changed(params, **sft), Recorder())  # type: ignore[arg-type]
         assert bool(fake.bodies) == (reply is not None)
     assert not warmstart.BASE.exists()
+
+
+def test_a_teacher_behind_an_api_teaches_with_its_good_episodes(
+    params: Params, server_problems: ProblemStore
+) -> None:
+    problems = demonstrate.choose(params)
+    writer = Written(problems, params.env)
+    generation = params.train.generation
+    demonstrate.play_all(params, writer, Conversations(qwen(), tokenizer(), generation), problems)
+    forgotten = problems[0].question
+
+    def reply(body: dict) -> str:
+        talk = [message["content"] for message in body["messages"]]
+        if forgotten in "".join(talk):
+            return "I do not know."
+        return writer.texts.get(json.dumps(talk), "yes")
+
+    run = Recorder()
+    with serving() as fake:
+        fake.reply = reply
+        teacher = {"teacher": "endpoint", "base_url": fake.url, "model": "teacher"}
+        base = warmstart.run(changed(params, **teacher), run)  # type: ignore[arg-type]
+    assert {body["model"] for body in fake.bodies} == {"teacher"}
+    assert run.metrics["warmstart/shown_easy"] == 0.75
+    assert run.metrics["warmstart/rows"] > 3
+    model, _ = load_model(base)
+    weights = dict(model.named_parameters())
+    assert any(weight.abs().max() > 0 for name, weight in weights.items() if "lora_B" in name)
+
+
+def test_unsloth_trains_in_a_process_of_its_own_and_its_adapter_is_the_bases(
+    params: Params, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    standins = tmp_path / "standins"
+    standins.mkdir()
+    (standins / "unsloth.py").write_text(UNSLOTH)
+    monkeypatch.setenv("PYTHONPATH", str(standins))
+    monkeypatch.setattr(unsloth_loader, "require_unsloth", lambda: None)
+    run = Recorder()
+    base = warmstart.run(with_unsloth(params, source="tiny"), run)  # type: ignore[arg-type]
+    assert run.metrics["warmstart/loss"] > 0
+    assert "unsloth" not in sys.modules
+    assert not Path("unsloth_compiled_cache").exists()
+    model, _ = load_model(base)  # as the trainer of GRPO loads it
+    weights = dict(model.named_parameters())
+    saved = load_file(base / "adapter/adapter_model.safetensors")
+    assert len(saved) == 28
+    for name, value in saved.items():
+        assert (weights[name.replace(".weight", ".default.weight")] == value).all()
+        assert value.abs().max() > 0
+
+
+def test_a_missing_unsloth_is_refused_before_anything_is_fetched(
+    params: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "unsloth", None)
+    with pytest.raises(StageError, match=r"not installed.*make setup-cuda"):
+        warmstart.run(with_unsloth(params, source="absent/model"), Recorder())  # type: ignore[arg-type]
+
+
+def with_unsloth(params: Params, source: str) -> Params:
+    data = params.model_dump(by_alias=True, mode="json")
+    data["model"] |= {"source": source, "backend": "unsloth", "quantisation": "nf4"}
+    return Params.model_validate(data)
 
 
 def test_data_without_the_trained_levels_is_refused(params: Params) -> None:

@@ -19,10 +19,11 @@ from benchmarks.exploits.fields_expert import fields_expert
 from env.problems.schema import to_row
 from env.problems.store import ProblemStore
 from tasks import deploy
-from tasks.config import Params, resolve
+from tasks.config import resolve
 from tasks.deployment import checks, docker
 from tasks.deployment.environment import ENV_URL, environment
 from tasks.errors import ConfigError, StageError
+from tasks.params import Params
 
 FAKE = Path(__file__).parents[1] / "helpers/fake_docker.py"
 QUICK = [

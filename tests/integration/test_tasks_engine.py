@@ -24,10 +24,11 @@ from safetensors.torch import load_file
 from agent.rollouts.engine import play
 from agent.rollouts.trajectory import Trajectory
 from env.problems.schema import to_row
-from tasks import train
-from tasks.config import Params, check
+from tasks import train, train_problems
+from tasks.config import check
 from tasks.deployment.engine import engine_servers, require_engine
 from tasks.errors import ConfigError, StageError
+from tasks.params import Params
 from tasks.tracking import lineage, runs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -76,7 +77,7 @@ def project(tmp_path, monkeypatch, base, server_url, server_problems, mlflow_sto
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RLM_ENV_URL", server_url)
     (tmp_path / "data/problems").mkdir(parents=True)
-    for split, path in (("train", train.DATA), ("validation", train.HELD_OUT)):
+    for split, path in (("train", train_problems.DATA), ("validation", train_problems.HELD_OUT)):
         rows = [to_row(server_problems.get(name)) for name in server_problems.ids(split)]
         pd.DataFrame(rows).to_parquet(path)
     (tmp_path / "models").mkdir()

@@ -14,8 +14,9 @@ from helpers.recorder import Recorder
 
 from agent.settings import GenerationSettings
 from tasks import evaluate_model
-from tasks.config import EvaluateModelSettings, Params
 from tasks.errors import ConfigError, StageError
+from tasks.params import Params
+from tasks.settings import EvaluateModelSettings
 
 
 @pytest.fixture

@@ -36,8 +36,8 @@ from agent.training.export import (
 from agent.training.merge import merge
 from env.models import Message
 from tasks import export
-from tasks.config import Params
 from tasks.errors import StageError
+from tasks.params import Params
 
 pytestmark = pytest.mark.xdist_group("transformers")  # so that one process imports it
 LIMIT = 0.001

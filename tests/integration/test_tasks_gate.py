@@ -14,8 +14,8 @@ from agent.rollouts.trajectory import FrameRecord, Trajectory
 from env.models import AnswerMetrics, Counters
 from env.problems.schema import to_row
 from tasks import gate, prepare
-from tasks.config import GateSettings
 from tasks.errors import GateFailed, StageError
+from tasks.settings import GateSettings
 
 SETTINGS = GateSettings(episodes=10, max_episodes=60)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.config import Params
+from tasks.params import Params
 from tasks.tracking import lineage
 
 

@@ -11,8 +11,8 @@ from dvc.repo import Repo
 
 from flows import stages
 from tasks import push
-from tasks.config import Params
 from tasks.errors import StageError
+from tasks.params import Params
 from tasks.tracking import runs
 
 PARAMS = Params()

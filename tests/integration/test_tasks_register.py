@@ -20,9 +20,10 @@ from helpers.untaught import untaught
 
 from agent.nano.warmstart import save
 from tasks import config, register
-from tasks.config import Params
 from tasks.errors import StageError
+from tasks.params import Params
 from tasks.registry import versions
+from tasks.settings import RegisterSettings
 from tasks.tracking import lineage, runs
 from tasks.tracking.runs import stage_run
 
@@ -298,9 +299,7 @@ def test_nothing_unproved_is_registered(
     folder: Path, server_params: Params, missing: str, told: str
 ) -> None:
     (folder / missing).rename(folder / "aside")
-    params = server_params.model_copy(
-        update={"register_": config.RegisterSettings(model_name="unproved")}
-    )
+    params = server_params.model_copy(update={"register_": RegisterSettings(model_name="unproved")})
     try:
         with pytest.raises(StageError, match=told):
             registered(params)

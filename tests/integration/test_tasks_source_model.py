@@ -17,8 +17,9 @@ from agent.policies.hf_policy import load_model
 from env.problems.schema import to_row
 from env.problems.store import ProblemStore
 from tasks import export, made_model, train, warmstart
-from tasks.config import Params, resolve
+from tasks.config import resolve
 from tasks.errors import ConfigError
+from tasks.params import Params
 from tasks.tracking import runs
 
 pytestmark = [

@@ -33,10 +33,11 @@ from env.errors import EpisodeError, RefusedError
 from env.problems.schema import to_row
 from env.problems.store import ProblemStore
 from tasks import deploy
-from tasks.config import Params, resolve
+from tasks.config import resolve
 from tasks.deployment import build_context, checks, hub_client, space
 from tasks.deployment.environment import _given, environment
 from tasks.errors import ConfigError, PipelineError, StageError
+from tasks.params import Params
 from tasks.tracking import runs
 
 SEED = 71_934_205_553_112_007

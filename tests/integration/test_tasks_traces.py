@@ -12,7 +12,7 @@ from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import Trajectory
 from benchmarks.exploits.fields_expert import fields_expert
 from env.problems.store import ProblemStore
-from tasks.config import Params
+from tasks.params import Params
 from tasks.reporting.training_log import TrainingLog
 from tasks.tracking import runs, traces
 

@@ -13,8 +13,8 @@ import pytest
 
 from env import auth
 from env.settings import flatten
-from tasks.config import Params
 from tasks.errors import ConfigError, GateFailed, PipelineError, StageError
+from tasks.params import Params
 from tasks.registry import versions
 from tasks.tracking import lineage, runs
 from tasks.tracking.runs import StageRun, stage_run

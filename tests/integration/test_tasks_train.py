@@ -25,9 +25,10 @@ from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import FrameRecord, Trajectory
 from agent.training import checkpoints
 from env.problems.schema import to_row
-from tasks import train
-from tasks.config import Params, check, write_resolved
+from tasks import train, train_fingerprint, train_problems
+from tasks.config import check, write_resolved
 from tasks.errors import ConfigError, StageError
+from tasks.params import Params
 from tasks.reporting.training_log import TrainingLog
 from tasks.tracking import lineage, runs
 
@@ -67,7 +68,7 @@ def project(tmp_path, monkeypatch, base, server_url, server_problems, mlflow_sto
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RLM_ENV_URL", server_url)
     (tmp_path / "data/problems").mkdir(parents=True)
-    for split, path in (("train", train.DATA), ("validation", train.HELD_OUT)):
+    for split, path in (("train", train_problems.DATA), ("validation", train_problems.HELD_OUT)):
         rows = [to_row(server_problems.get(name)) for name in server_problems.ids(split)]
         pd.DataFrame(rows).to_parquet(path)
     (tmp_path / "models").mkdir()
@@ -80,6 +81,10 @@ def with_train(params: Params, **changes) -> Params:
     data["threads"] = 1
     data["train"] |= SHORT | changes
     return check(data, "test")
+
+
+def fingerprint(params: Params) -> dict[str, str]:
+    return train_fingerprint.fingerprint(params, train.BASE, train_problems.DATA)
 
 
 def run_stage(params: Params) -> Path:
@@ -221,13 +226,13 @@ def check_same_rows(found: pd.DataFrame, wanted: pd.DataFrame) -> None:
 
 def test_held_out_problems_that_are_trained_on_are_refused(project, server_params, monkeypatch):
     monkeypatch.setattr(train, "learn", lambda *_: pytest.fail("something was taught"))
-    pd.read_parquet(train.DATA).to_parquet(train.HELD_OUT)
+    pd.read_parquet(train_problems.DATA).to_parquet(train_problems.HELD_OUT)
     params = with_train(server_params, evaluate_every=1)
     with pytest.raises(
         StageError, match=r"train\.evaluate_every: .*validation\.parquet and .*share"
     ):
         run_stage(params)
-    train.HELD_OUT.unlink()
+    train_problems.HELD_OUT.unlink()
     with pytest.raises(StageError, match=r"validation\.parquet is missing"):
         run_stage(params)
 
@@ -266,13 +271,13 @@ def test_a_killed_run_resumes_and_says_so(project, server_params, warm):
 
 def test_changed_settings_or_base_start_clean_and_bookkeeping_does_not(project, server_params):
     params = with_train(server_params)
-    marks = train.fingerprint(params)
+    marks = fingerprint(params)
     folder = train.CHECKPOINTS / "checkpoint-2"
     folder.mkdir(parents=True)
     (folder / checkpoints.STATE).write_text(json.dumps({"step": 2, "fingerprint": marks}))
 
     def reason(changed: Params) -> str:
-        return checkpoints.choose(train.CHECKPOINTS, train.fingerprint(changed)).reason
+        return checkpoints.choose(train.CHECKPOINTS, fingerprint(changed)).reason
 
     assert reason(params).startswith("resuming after step 2")
     for name in ("save_every", "evaluate_every", "evaluate_problems"):
@@ -290,25 +295,25 @@ def test_changed_settings_or_base_start_clean_and_bookkeeping_does_not(project, 
     assert reason(params) == "base model changed: starting clean"
 
     # Of an earlier version of the project, which hashed more files.
-    marks = train.fingerprint(params) | {"code": "0123456789abcdef"}
+    marks = fingerprint(params) | {"code": "0123456789abcdef"}
     (folder / checkpoints.STATE).write_text(json.dumps({"step": 2, "fingerprint": marks}))
     assert reason(params) == "code changed: starting clean"
 
 
 def test_changed_code_starts_clean(project, server_params, monkeypatch, tmp_path):
     params = with_train(server_params)
-    before = train.fingerprint(params)
+    before = fingerprint(params)
     copied = tmp_path / "copied"
-    for name in train.PACKAGES:
+    for name in train_fingerprint.PACKAGES:
         shutil.copytree(ROOT / name, copied / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "dvc.yaml", copied)
-    monkeypatch.setattr(train, "ROOT", copied)
-    assert train.fingerprint(params) == before
-    run = train.code_files()
+    monkeypatch.setattr(train_fingerprint, "ROOT", copied)
+    assert fingerprint(params) == before
+    run = train_fingerprint.code_files()
     for path in set(copied.rglob("*.py")).difference(run):
         with path.open("a") as file:
             file.write('"""Changed."""\n')
-    assert train.fingerprint(params) == before
+    assert fingerprint(params) == before
     for path in run:
         source = path.read_bytes()
         path.write_bytes(source + b"CHANGED = 1\n")
@@ -316,7 +321,7 @@ def test_changed_code_starts_clean(project, server_params, monkeypatch, tmp_path
         path.write_bytes(source)
     with (copied / "rewards/primary.py").open("a") as file:
         file.write("# changed\n")
-    changed = train.fingerprint(params)
+    changed = fingerprint(params)
     assert {name for name in before if before[name] != changed[name]} == {"code"}
 
 
@@ -340,14 +345,14 @@ def test_what_is_missing_is_named(project, server_params):
     train.BASE.unlink()
     with pytest.raises(StageError, match=r"models/base is missing\. Run the stage warmstart"):
         run_stage(with_train(server_params))
-    train.DATA.unlink()
+    train_problems.DATA.unlink()
     with pytest.raises(StageError, match=r"train\.parquet is missing\. Run the stage `prepare`"):
         run_stage(with_train(server_params))
 
 
 def test_a_level_without_problems_is_named(project, server_params):
-    frame = pd.read_parquet(train.DATA)
-    frame[frame["difficulty"] != "medium"].to_parquet(train.DATA)
+    frame = pd.read_parquet(train_problems.DATA)
+    frame[frame["difficulty"] != "medium"].to_parquet(train_problems.DATA)
     with pytest.raises(StageError, match="has no problem of difficulty medium"):
         run_stage(with_train(server_params))
 
@@ -366,8 +371,12 @@ def test_an_environment_that_goes_away_is_a_stage_error(project, server_params, 
 
 
 def test_wrong_gold_is_the_gold_of_another_question_about_the_same_papers(project):
-    before = pd.read_parquet(train.DATA).set_index("problem_id")
-    after = train.with_wrong_gold(before.reset_index()).set_index("problem_id").loc[before.index]
+    before = pd.read_parquet(train_problems.DATA).set_index("problem_id")
+    after = (
+        train_problems.with_wrong_gold(before.reset_index())
+        .set_index("problem_id")
+        .loc[before.index]
+    )
     assert (before["papers"] == after["papers"]).all()
     assert (before["question"] == after["question"]).all()
     assert (before["evidence"] != after["evidence"]).all()
@@ -375,7 +384,7 @@ def test_wrong_gold_is_the_gold_of_another_question_about_the_same_papers(projec
         assert sorted(collection["evidence"]) == sorted(after.loc[collection.index, "evidence"])
     single = before.reset_index().drop_duplicates("collection_id")
     with pytest.raises(ConfigError, match="at least two questions"):
-        train.with_wrong_gold(single)
+        train_problems.with_wrong_gold(single)
 
 
 def test_under_wrong_gold_the_right_answer_earns_nothing(

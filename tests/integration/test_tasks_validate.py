@@ -16,8 +16,9 @@ from helpers.recorder import Recorder
 from env.problems.schema import Tier
 from env.problems.synthetic import generate
 from tasks import prepare, validate
-from tasks.config import Params, check, resolve
+from tasks.config import check, resolve
 from tasks.errors import StageError
+from tasks.params import Params
 
 PARAMS = check(
     {

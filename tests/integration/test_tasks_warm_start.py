@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 
 from tasks import warmstart
-from tasks.config import Params
 from tasks.data.splits import question_key
 from tasks.errors import StageError
+from tasks.params import Params
 from tasks.registry import trained_questions, versions, warm_start
 
 CHAMPION = Params.model_validate({"warmstart": {"kind": "champion"}})

@@ -28,8 +28,9 @@ from env.problems.settings import LevelSettings, SyntheticSettings, fields_level
 from env.problems.store import ProblemStore
 from env.problems.synthetic import generate
 from tasks import audit, validate
-from tasks.config import Params, check, resolve
+from tasks.config import check, resolve
 from tasks.errors import ConfigError, StageError
+from tasks.params import Params
 from tasks.prepare import write_parquet
 
 

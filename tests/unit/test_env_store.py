@@ -16,7 +16,7 @@ from env.problems.schema import Problem, to_row
 from env.problems.settings import SyntheticSettings
 from env.problems.store import COLUMNS, ProblemStore, read_columns
 from tasks.errors import StageError
-from tasks.train import read_problems
+from tasks.train_problems import read_problems
 
 SMALL = SyntheticSettings(collections={"train": 3, "validation": 1, "test": 2})
 

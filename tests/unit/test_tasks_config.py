@@ -13,8 +13,9 @@ import yaml
 from pydantic import BaseModel
 
 from tasks import config
-from tasks.config import Params
+from tasks.derived import DEMONSTRATED, derive
 from tasks.errors import ConfigError
+from tasks.params import Params
 from tasks.renamed import REMOVED, RENAMED
 
 ROOT = Path(__file__).parents[2]
@@ -80,6 +81,7 @@ def test_profiles_of_cards_train_one_model_on_one_card(
     assert found.train.micro_batch_tokens >= frame_tokens
     assert found.train.problems_per_step * found.train.group_size == trees
     assert (found.train.processes, found.export.dtype) == (1, dtype)
+    assert found.model.backend == ("unsloth" if profile == "t4" else "transformers")
 
 
 @pytest.mark.parametrize(
@@ -193,7 +195,7 @@ def test_an_old_name_in_the_users_own_files_gets_one_message(folder: Path) -> No
 
 
 def test_new_names_are_settings_and_old_ones_are_not() -> None:
-    known = config.Params().model_dump(by_alias=True)
+    known = Params().model_dump(by_alias=True)
 
     def there(key: str) -> bool:
         section: Any = known
@@ -254,16 +256,16 @@ def test_arguments_of_a_chat_template_keep_their_types() -> None:
 
 
 def test_only_demonstrations_depend_on_problems_and_rewards() -> None:
-    nano = config.derive(Params())
-    assert {nano[name] for name in config.DEMONSTRATED} == {"tasks/warmstart.py"}
-    assert nano == config.derive(config.resolve(overrides=["rewards.free_misses=4"]))
+    nano = derive(Params())
+    assert {nano[name] for name in DEMONSTRATED} == {"tasks/warmstart.py"}
+    assert nano == derive(config.resolve(overrides=["rewards.free_misses=4"]))
     sft = ["warmstart.kind=sft", "model.source=Qwen/Qwen3-4B"]
-    shown = config.derive(config.resolve(overrides=sft))
-    assert {name: shown[name] for name in config.DEMONSTRATED} == config.DEMONSTRATED
-    other = config.derive(config.resolve(overrides=[*sft, "rewards.free_misses=4"]))
+    shown = derive(config.resolve(overrides=sft))
+    assert {name: shown[name] for name in DEMONSTRATED} == DEMONSTRATED
+    other = derive(config.resolve(overrides=[*sft, "rewards.free_misses=4"]))
     assert {name for name in shown if shown[name] != other[name]} == {"sft_settings"}
     stage = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]["warmstart"]
-    assert {f"${{derived.{name}}}" for name in config.DEMONSTRATED} <= set(stage["deps"])
+    assert {f"${{derived.{name}}}" for name in DEMONSTRATED} <= set(stage["deps"])
     assert "derived.sft_settings" in stage["params"][0]["params.resolved.yaml"]
 
 

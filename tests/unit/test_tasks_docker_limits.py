@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tasks.config import Params, resolve
+from tasks.config import resolve
 from tasks.deployment.docker import boundary, of_this_machine
+from tasks.params import Params
 
 
 def option(params: Params, name: str) -> str:

@@ -15,8 +15,9 @@ from env.errors import SourceUnreachable
 from env.problems.schema import CANDIDATES, COLUMNS, Fact, Problem, from_row
 from env.problems.synthetic import generate
 from tasks import prepare
-from tasks.config import Params, check
+from tasks.config import check
 from tasks.errors import ConfigError, StageError
+from tasks.params import Params
 
 
 def settings(**synthetic: Any) -> Params:

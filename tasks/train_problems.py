@@ -1,0 +1,90 @@
+"""Problems of the stage `train`: trained on, held out for evaluations, or with exchanged gold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from agent.evaluation.held_out import choose_held_out
+from agent.rollouts.specs import EpisodeSpec, read_specs
+from tasks.errors import ConfigError, StageError
+
+if TYPE_CHECKING:
+    from agent.settings import TrainSettings
+
+DATA = Path("data/problems/train.parquet")
+HELD_OUT = Path("data/problems/validation.parquet")
+
+
+def read_problems(
+    path: Path, levels: Sequence[str], *, budgets: bool = False
+) -> dict[str, list[EpisodeSpec]]:
+    """Training problems by level, in the order of the data, without gold.
+
+    Args:
+        path: Parquet file.
+        levels: levels that are needed.
+        budgets: count candidates, which the budget of a tree depends on.
+
+    Raises:
+        SettingsError: the data is missing.
+        StageError: a level has no problems, or a problem of a run with budgets no candidates.
+    """
+    problems: dict[str, list[EpisodeSpec]] = {}
+    specs = read_specs(path, count_candidates=budgets)
+    if budgets and (without := [spec for spec in specs if not spec.candidates]):
+        raise StageError(
+            f"train.budget.share: {path} has no candidates for {len(without)} of {len(specs)} "
+            f"problems (first: {without[0].problem_id}), so the expert's tokens are unknown. Set 0."
+        )
+    for spec in sorted(specs, key=lambda spec: spec.difficulty):
+        problems.setdefault(spec.difficulty, []).append(spec)
+    if missing := [level for level in levels if level not in problems]:
+        raise StageError(
+            f"{path} has no problem of difficulty {', '.join(missing)}. Change "
+            "train.curriculum.levels or run the stage prepare again."
+        )
+    return problems
+
+
+def read_held_out(
+    problems: dict[str, list[EpisodeSpec]], settings: TrainSettings
+) -> list[EpisodeSpec]:
+    """Validation problems of the evaluations during training; empty if they are off.
+
+    Raises:
+        SettingsError: the data is missing.
+        StageError: it shares papers with the training problems.
+    """
+    if not settings.evaluate_every:
+        return []
+    specs = read_specs(HELD_OUT)
+    trained = {spec.collection_id for of_level in problems.values() for spec in of_level}
+    if shared := sorted(trained & {spec.collection_id for spec in specs}):
+        raise StageError(
+            f"train.evaluate_every: {HELD_OUT} and {DATA} share {len(shared)} collections (first: "
+            f"{shared[0]}). Run the stage prepare again, or set it to 0."
+        )
+    return choose_held_out(specs, settings.evaluate_problems, settings.seed)
+
+
+def with_wrong_gold(problems: pd.DataFrame) -> pd.DataFrame:
+    """The problems, each with the evidence and tier of the next one in its collection.
+
+    Raises:
+        ConfigError: a collection has only one question.
+    """
+    swapped = problems.reset_index(drop=True)
+    collections = swapped.groupby("collection_id", sort=False)
+    if (collections["problem_id"].transform("size") < 2).any():
+        raise ConfigError(
+            "train.control=wrong_gold requires collections of at least two questions. Raise "
+            "prepare.synthetic.questions_per_collection."
+        )
+    for name in ("evidence", "tier"):
+        following = collections[name].shift(-1)
+        swapped[name] = following.where(following.notna(), collections[name].transform("first"))
+    return swapped
