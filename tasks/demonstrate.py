@@ -20,10 +20,10 @@ from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import Trajectory
 from env.problems.schema import Problem
 from env.problems.store import ProblemStore
+from tasks import source_model
 from tasks.errors import ConfigError, StageError, as_stage_error
 from tasks.io import replacing
 from tasks.params import Params
-from tasks.registry import warm_start
 from tasks.reporting.progress import Steps
 
 if TYPE_CHECKING:
@@ -48,7 +48,6 @@ def write_base(params: Params, run: StageRun, base: Path) -> Path:
     """
     import torch
 
-    from agent.policies.base_model import prepare_base
     from agent.policies.hf_policy import load_configs, load_model
     from agent.policies.model_files import ADAPTER
     from agent.training.supervised import count_steps, train_adapter
@@ -59,9 +58,7 @@ def write_base(params: Params, run: StageRun, base: Path) -> Path:
     problems = choose(params)
     torch.set_num_threads(params.threads)
     with replacing(base) as folder:
-        origin = prepare_base(params.model, folder).origin
-        warm_start.write_provenance(folder, {"from": origin})
-        run.set_tags({"base": origin})
+        origin = source_model.write(params, run, folder)
         rows = demonstrate(params, run, problems, *load_configs(folder))
         with Steps(
             "warmstart", count_steps(rows, settings, params.train), line_every=10

@@ -21,6 +21,7 @@ from agent.nano.settings import NanoSettings
 from agent.policies.model_files import warn_without_gpu
 from agent.settings import NANO
 from env.problems.lexicon import untaught
+from tasks import source_model
 from tasks.errors import ConfigError, as_stage_error
 from tasks.io import replacing
 from tasks.params import Params
@@ -91,12 +92,8 @@ def fetch(params: Params, run: StageRun) -> Path:
     Raises:
         StageError: the model cannot be read, or the disk has no room.
     """
-    from agent.policies.base_model import prepare_base
-
     with replacing(BASE) as folder:
-        origin = prepare_base(params.model, folder).origin
-        warm_start.write_provenance(folder, {"from": origin})
-    run.set_tags({"base": origin})
+        source_model.write(params, run, folder)
     return BASE
 
 

@@ -24,7 +24,7 @@ from agent.nano.settings import NanoSettings
 from agent.nano.tokenizer import build_tokenizer
 
 if TYPE_CHECKING:
-    from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+    from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ def passed(settings: NanoSettings, metrics: Mapping[str, float]) -> bool:
 
 
 def weighted_loss(
-    model: LlamaForCausalLM, batch: ExampleBatch, unseen: Sequence[int] = ()
+    model: PreTrainedModel, batch: ExampleBatch, unseen: Sequence[int] = ()
 ) -> torch.Tensor:
     """Mean cross-entropy of the next tokens, weighted by token.
 
@@ -113,7 +113,7 @@ def weighted_loss(
     return (losses * weights[counted]).sum() / weights.sum()
 
 
-def make_optimizer(model: LlamaForCausalLM, embedding_rate: float) -> torch.optim.AdamW:
+def make_optimizer(model: PreTrainedModel, embedding_rate: float) -> torch.optim.AdamW:
     """AdamW in which the embedding has a share of the learning rate."""
     embedding = model.model.embed_tokens.weight
     others = [weight for weight in model.parameters() if weight is not embedding]
@@ -122,7 +122,7 @@ def make_optimizer(model: LlamaForCausalLM, embedding_rate: float) -> torch.opti
 
 
 def update(
-    model: LlamaForCausalLM, optimizer: torch.optim.AdamW, loss: torch.Tensor, rate: float
+    model: PreTrainedModel, optimizer: torch.optim.AdamW, loss: torch.Tensor, rate: float
 ) -> None:
     """One step with clipped gradients.
 

@@ -8,7 +8,6 @@ the frames), `sampling.py` (the sampling loop), `players.py` (chooses the engine
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from agent.errors import PolicyError
 from agent.policies import model_files
 from agent.policies.base import FrameKey, TurnReply, TurnRequest
 from agent.policies.conversations import Conversations, TurnPrompt
+from agent.policies.folding import folded
 from agent.settings import GenerationSettings
 
 if TYPE_CHECKING:
@@ -102,32 +102,6 @@ def load_configs(path: Path) -> tuple[SavedConfigs, Any]:
         config = AutoConfig.from_pretrained(path, trust_remote_code=False)
         generation = GenerationConfig.from_pretrained(path)
     return SavedConfigs(config, generation), tokenizer
-
-
-@contextmanager
-def folded(model: Any) -> Iterator[None]:
-    """Merge LoRA weights into the model for the duration of the block.
-
-    An adapter costs a small model up to a third of each decoding step. Models with a weight shorter
-    than fp32 stay as they are, because rounding would remove a small update.
-    """
-    import torch
-
-    config = getattr(model, "active_peft_config", None)
-    exact = all(p.dtype == torch.float32 for p in model.parameters())
-    if config is None or config.peft_type != "LORA" or not exact:
-        yield
-        return
-    kept = [(p, p.detach().clone()) for p in model.parameters() if not p.requires_grad]
-    model.merge_adapter()
-    try:
-        yield
-    finally:
-        model.unmerge_adapter()
-        with torch.no_grad():
-            # Unmerging subtracts the update, which changes the last digits.
-            for weight, value in kept:
-                weight.copy_(value)
 
 
 @dataclass

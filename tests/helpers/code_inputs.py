@@ -41,7 +41,8 @@ STARTED = {
 NOT_TAKEN = {
     ("env.problems.store", "env.problems.synthetic"),
     ("tasks.warmstart", "tasks.demonstrate"),
-    ("tasks.warmstart", "agent.policies.base_model"),
+    ("tasks.source_model", "agent.policies.base_model"),
+    ("tasks.source_model", "tasks.made_model"),
     ("tasks.registry.warm_start", "agent.policies.base_model"),
 }
 """Imports inside functions that the default run does not call, as (importer, imported).

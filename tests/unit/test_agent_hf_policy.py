@@ -13,9 +13,11 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from agent.errors import PolicyError
 from agent.policies import sampling
 from agent.policies.base import TurnReply, TurnRequest
+from agent.policies.base_model import prepare_base
 from agent.policies.chat_template import ChatFormat
-from agent.policies.hf_policy import TransformersPolicy, folded, load_model
-from agent.settings import GenerationSettings
+from agent.policies.folding import folded
+from agent.policies.hf_policy import TransformersPolicy, load_model
+from agent.settings import GenerationSettings, ModelSettings
 from env.models import Message
 
 if TYPE_CHECKING:
@@ -447,3 +449,28 @@ def test_an_adapter_on_shortened_weights_is_not_folded():
     before = {name: value.clone() for name, value in adapted.state_dict().items()}
     with folded(adapted):
         assert all(torch.equal(value, before[n]) for n, value in adapted.state_dict().items())
+
+
+def test_a_four_bit_model_on_a_cpu_plays_with_unpacked_weights(tmp_path):
+    from peft import LoraConfig, get_peft_model
+
+    tiny().save_pretrained(tmp_path / "source")
+    byte_tokenizer().save_pretrained(tmp_path / "source")
+    source = ModelSettings(source=str(tmp_path / "source"), quantisation="nf4")
+    prepare_base(source, tmp_path / "base")
+    config = LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False)
+    adapted = get_peft_model(load_model(tmp_path / "base")[0], config).eval()
+    before = {name: value.clone() for name, value in adapted.state_dict().items()}
+    ids = torch.arange(40)[None]
+    with torch.no_grad():
+        apart = adapted(input_ids=ids).logits
+        with adapted.disable_adapter(), folded(adapted):
+            bare = adapted(input_ids=ids).logits
+        with folded(adapted):
+            together = adapted(input_ids=ids).logits
+        again = adapted(input_ids=ids).logits
+    assert together.numpy() == pytest.approx(apart.numpy(), abs=1e-4)
+    assert not torch.equal(together, apart)  # other arithmetic
+    assert bare.numpy() != pytest.approx(apart.numpy(), abs=1e-2)
+    assert torch.equal(again, apart)
+    assert all(torch.equal(value, before[name]) for name, value in adapted.state_dict().items())

@@ -1,0 +1,36 @@
+"""The base model before any training of this project: `model.source`, in 16 bit or NF4.
+
+Neighbours: `warmstart.py` and `demonstrate.py` call it, `made_model.py` writes the source `made`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agent.settings import MADE
+from tasks.params import Params
+from tasks.registry import warm_start
+
+if TYPE_CHECKING:
+    from tasks.tracking.runs import StageRun
+
+
+def write(params: Params, run: StageRun, folder: Path) -> str:
+    """Write the base, its origin and, with `nf4`, its twin into a folder; returns the origin.
+
+    Raises:
+        ConfigError: the made model's lessons do not fit the settings.
+        PolicyError: the model cannot be read, or the disk has no room.
+    """
+    from agent.policies.base_model import prepare_base
+
+    if params.model.source == MADE:
+        from tasks import made_model
+
+        origin = made_model.write(params, run, folder)
+    else:
+        origin = prepare_base(params.model, folder).origin
+    warm_start.write_provenance(folder, {"from": origin})
+    run.set_tags({"base": origin})
+    return origin

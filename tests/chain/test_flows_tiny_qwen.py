@@ -1,0 +1,112 @@
+"""The profile tiny-qwen: a Qwen3 in NF4 learns by demonstrations, then by GRPO on one adapter.
+
+tests/integration/test_tasks_source_model.py goes the same path with few steps in a minute, and
+asserts no learning.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pandas as pd
+import pytest
+from helpers.chain_runs import in_folder, runs
+
+from agent.policies.hf_policy import TransformersPolicy, load_model
+from agent.rollouts.engine import play
+from agent.training import checkpoints
+from tasks import evaluate, train
+from tasks.config import resolve
+from tasks.deployment.local import local_server
+from tasks.params import Params
+
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(3600)]
+ROOT = Path(__file__).parents[2]
+COPIED = (
+    *("agent", "env", "flows", "mlflow", "profiles", "rewards", "tasks"),
+    *(".dvc/config", ".dvcignore", "dvc.yaml", "params.yaml", "constraints.txt"),
+)
+RUN = [sys.executable, "-m", "flows.pipeline", "run", "--profile", "tiny-qwen"]
+"""Command of `make full ARGS="--profile tiny-qwen"`."""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Path]:
+    """A copy of the project's code, without git, in which the chain is played."""
+    for name in COPIED:
+        source, target = ROOT / name, tmp_path / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, target)
+    (tmp_path / ".dvc/config.local").write_text("[core]\n    no_scm = true\n")
+    with in_folder(tmp_path):
+        yield tmp_path
+
+
+def start(*settings: str) -> subprocess.Popen[str]:
+    """Start the chain in a process group of its own."""
+    words = [word for text in settings for word in ("--set", text)]
+    return subprocess.Popen([*RUN, *words], start_new_session=True, text=True)
+
+
+def kill_in_training(chain: subprocess.Popen[str]) -> None:
+    """Kill the chain with all its processes after the first checkpoint of the training."""
+    try:
+        while not checkpoints.steps(train.CHECKPOINTS):
+            assert chain.poll() is None, "the chain ended before a checkpoint"
+            time.sleep(0.1)
+    finally:
+        os.killpg(chain.pid, signal.SIGKILL)
+        chain.wait()
+    assert not train.RESULT["lora"].exists()
+
+
+def mean_reward(params: Params, model: Path) -> float:
+    """Mean sampled reward of a model on the problems of the evaluation."""
+    specs = evaluate.choose(evaluate.TEST, 60, params.evaluate.seed)
+    policy = TransformersPolicy(*load_model(model), params.evaluate.generation)
+    with local_server(params, data=evaluate.TEST.parent) as url:
+        episodes = play(policy, url, specs, sessions=60)
+    return fmean(episode.reward or 0.0 for episode in episodes)
+
+
+def gain() -> dict[str, Any]:
+    """Sampled reward before and after GRPO, and the interval of the paired difference."""
+    report: dict[str, Any] = json.loads(evaluate.REPORT.read_text())["reward"]
+    return report
+
+
+def test_demonstrations_then_grpo_improve_a_quantised_model_and_a_killed_run_goes_on(
+    project: Path,
+) -> None:
+    kill_in_training(start())
+    assert start().wait() == 0
+    assert runs("train")[0].data.tags["start"].startswith("resuming after step ")
+    params = resolve("tiny-qwen")
+    steps = list(range(1, params.train.steps + 1))
+    assert list(pd.read_parquet("reports/train.parquet")["step"]) == steps
+    assert runs("register")[0].info.status == "FINISHED"
+
+    bare = project / "bare"
+    shutil.copytree("models/base", bare, ignore=shutil.ignore_patterns("adapter"))
+    assert mean_reward(params, bare) < 0.10
+    gains = [gain()]
+    for seed in (1, 2):
+        assert start(f"train.seed={seed}").wait() == 0
+        gains.append(gain())
+    for found in gains:
+        assert 0.25 <= found["before"] <= 0.50  # demonstrations alone, the control
+        assert found["difference"] >= 0.05
+        assert found["ci95"][0] > 0

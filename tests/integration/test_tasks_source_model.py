@@ -1,0 +1,85 @@
+"""The path of the profile tiny-qwen with few steps: it asserts what is written, and not learning.
+
+The nightly tests/chain/test_flows_tiny_qwen.py asserts that the model learns.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from helpers.recorder import Recorder
+
+from agent.policies.hf_policy import load_model
+from env.problems.schema import to_row
+from env.problems.store import ProblemStore
+from tasks import export, made_model, train, warmstart
+from tasks.config import resolve
+from tasks.errors import ConfigError
+from tasks.params import Params
+from tasks.tracking import runs
+
+pytestmark = [
+    pytest.mark.usefixtures("trainer_imported"),
+    pytest.mark.xdist_group("transformers"),  # so that one process imports it
+]
+FEW = [
+    "threads=1",
+    "model.made={steps: 2, batch_tokens: 512}",
+    "warmstart.sft={problems: 4, batch_tokens: 2048}",
+    "train.curriculum={levels: [easy], target: easy}",
+    "train={steps: 1, problems_per_step: 1, group_size: 2, evaluate_every: 0}",
+    "train.generation={max_turn_tokens: 160, max_frame_tokens: 512}",
+    "export.prompts=2",
+]
+
+
+@pytest.fixture(scope="module")
+def profile() -> Params:
+    """Settings of the profile with few steps."""
+    return resolve("tiny-qwen", FEW)
+
+
+@pytest.fixture
+def params(
+    profile: Params,
+    served_folder: Path,
+    server_problems: ProblemStore,
+    monkeypatch: pytest.MonkeyPatch,
+    mlflow_store: Path,
+) -> Params:
+    """The same; a few problems are data of the working folder."""
+    for split in ("train", "validation"):
+        rows = [to_row(server_problems.get(n)) for n in server_problems.ids(split, "easy")[:4]]
+        pd.DataFrame(rows).to_parquet(f"data/problems/{split}.parquet")
+    return profile
+
+
+def test_made_quantised_taught_trained_and_merged(params: Params) -> None:
+    run = Recorder()
+    base = warmstart.run(params, run)  # type: ignore[arg-type]
+    assert json.loads((base / "provenance.json").read_text())["from"] == "made, seed 0"
+    model, _ = load_model(base)
+    assert model.active_peft_config.target_modules == set(params.train.lora.targets)
+    quantised = {type(module).__name__ for module in model.modules()}
+    assert "Linear4bit" in quantised
+    twin, _ = load_model(base / "twin")
+    assert all(weight.dtype == torch.float32 for weight in twin.parameters())
+    for kind in ("reader", "asked", "plain"):
+        assert {f"warmstart/made_{kind}", f"warmstart/base_{kind}"} <= run.metrics.keys()
+    with runs.stage_run("train", params) as training:
+        adapter = train.run(params, training)
+    assert (adapter / "adapter_model.safetensors").is_file()
+    with runs.stage_run("export", params) as exporting:
+        merged = export.run(params, exporting)
+    assert (merged / "model.safetensors").is_file()
+
+
+def test_prompts_that_the_made_model_cannot_read_are_refused(params: Params) -> None:
+    data = params.model_dump(by_alias=True, mode="json")
+    data["env"]["prompt_style"] = "full"
+    with pytest.raises(ConfigError, match=r"reads only compact prompts\. Set compact"):
+        made_model.check(Params.model_validate(data))
