@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agent.nano.tokenizer import SYLLABLE, train_bpe
 from env.problems import names
 from env.problems.lexicon import FIELDS
 
@@ -25,9 +26,8 @@ VOCAB = 768
 """Most entries that are trained, numbers included."""
 
 _FIELD = rf"(?:{'|'.join(FIELDS)})(?![a-z])"
-_SYLLABLE = r"[A-Z][a-z]{2}(?=[a-z]{3}(?![A-Za-z]))|(?<=[A-Z][a-z]{2})[a-z]{3}(?![A-Za-z])"
 _WORD = rf"[A-Z]?(?! ?{_FIELD}) ?[a-z_]+ ?|[A-Z]+"
-_PATTERN = rf"(?<![a-z]){_FIELD}|{_SYLLABLE}|{_WORD}|[0-9]{{1,2}}|\n|[^A-Za-z0-9_\n]+\n?"
+_PATTERN = rf"(?<![a-z]){_FIELD}|{SYLLABLE}|{_WORD}|[0-9]{{1,2}}|\n|[^A-Za-z0-9_\n]+\n?"
 
 
 def build_tokenizer(texts: Iterable[str], whole: Sequence[str]) -> PreTrainedTokenizerFast:
@@ -38,36 +38,11 @@ def build_tokenizer(texts: Iterable[str], whole: Sequence[str]) -> PreTrainedTok
         whole: names that get one token each, after all other entries.
     """
     import trl
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
 
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(_PATTERN), behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCAB,
-        special_tokens=[PAD, START, END],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        min_frequency=20,
-        show_progress=False,
-    )
     # Repetition merges each syllable, number and field before any rarer word.
     repeated = [" ".join([*names.NAMES, *map(str, NUMBERS), *FIELDS])] * 60
     repeated += [f"{role}\n" for role in ("system", "user", "assistant")] * 60
-    tokenizer.train_from_iterator([*texts, *repeated], trainer)
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token=PAD,
-        eos_token=END,
-        extra_special_tokens=[START],
-        clean_up_tokenization_spaces=False,
-        padding_side="left",
-    )
+    fast = train_bpe([*texts, *repeated], _PATTERN, VOCAB, [PAD, START, END], eos=END)
     fast.chat_template = (Path(trl.__file__).parent / "chat_templates" / TEMPLATE).read_text(
         encoding="utf-8"
     )

@@ -30,9 +30,10 @@ CHAT_TEMPLATE = (
 )
 """Each message is between its role's token and the end token, so a conversation only grows."""
 
-_SYLLABLE = r"[A-Z][a-z]{2}(?=[a-z]{3}(?![A-Za-z]))|(?<=[A-Z][a-z]{2})[a-z]{3}(?![A-Za-z])"
+SYLLABLE = r"[A-Z][a-z]{2}(?=[a-z]{3}(?![A-Za-z]))|(?<=[A-Z][a-z]{2})[a-z]{3}(?![A-Za-z])"
+"""Pattern of the two halves of a name."""
 _WORD = r"[A-Z]?[a-z_]+ ?| ?[a-z_]+ ?|[A-Z]+"
-_PATTERN = rf"{_SYLLABLE}|{_WORD}|[0-9]|[^A-Za-z0-9_]+"
+_PATTERN = rf"{SYLLABLE}|{_WORD}|[0-9]|[^A-Za-z0-9_]+"
 
 
 def render(messages: Iterable[dict[str, str]], generate: bool = False) -> str:
@@ -54,35 +55,9 @@ def build_tokenizer(
     Raises:
         ValueError: `vocab` is too small to give each name two tokens.
     """
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
-
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(_PATTERN), behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab,
-        special_tokens=list(SPECIAL),
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        min_frequency=20,
-        show_progress=False,
-    )
     # Repetition merges each syllable before any rarer word.
     syllables = [" ".join(names.NAMES)] * 20
-    tokenizer.train_from_iterator([*texts, *syllables], trainer)
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token=PAD,
-        eos_token=END,
-        extra_special_tokens=[SYSTEM, USER, ASSISTANT],
-        clean_up_tokenization_spaces=False,
-        padding_side="left",
-    )
+    fast = train_bpe([*texts, *syllables], _PATTERN, vocab, SPECIAL, eos=END)
     fast.chat_template = CHAT_TEMPLATE
     encoded = fast(list(names.NAMES), add_special_tokens=False)["input_ids"]
     long = [name for name, ids in zip(names.NAMES, encoded, strict=True) if len(ids) != 2]
@@ -93,6 +68,48 @@ def build_tokenizer(
         )
     fast.add_tokens(list(whole))
     return fast
+
+
+def train_bpe(
+    texts: Iterable[str], pattern: str, vocab: int, special: Sequence[str], *, eos: str
+) -> PreTrainedTokenizerFast:
+    """Train byte-level BPE, without a chat template.
+
+    Args:
+        texts: texts that the model reads and writes.
+        pattern: regular expression of the pieces that are never merged with each other.
+        vocab: most entries, with the special tokens.
+        special: special tokens; the first one pads.
+        eos: special token that ends a turn.
+    """
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(pattern), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab,
+        special_tokens=list(special),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        min_frequency=20,
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    pad, *others = special
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=pad,
+        eos_token=eos,
+        extra_special_tokens=[token for token in others if token != eos],
+        clean_up_tokenization_spaces=False,
+        padding_side="left",
+    )
 
 
 def syllable_ids(tokenizer: PreTrainedTokenizerFast) -> tuple[list[int], list[int]]:
