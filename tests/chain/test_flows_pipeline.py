@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 from helpers import code_inputs
-from helpers.chain_runs import environments, flow_runs, in_folder, runs
+from helpers.chain_runs import copy_project, environments, flow_runs, in_folder, runs
 
 from env.settings import flatten
 from flows import stages
@@ -181,16 +181,7 @@ def test_each_section_that_dvc_watches_is_a_setting() -> None:
 @pytest.fixture
 def project(tmp_path: Path) -> Iterator[Path]:
     """A copy of the project's code, without git, in which a chain is played."""
-    for name in CODE:
-        source, target = ROOT / name, tmp_path / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if source.is_dir():
-            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(source, target)
-    for name in FILES:
-        shutil.copy(ROOT / name, tmp_path)
-    (tmp_path / ".dvc/config.local").write_text("[core]\n    no_scm = true\n")
+    copy_project(tmp_path, [*CODE, *FILES])
     with in_folder(tmp_path), pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(ROOT / "tests/helpers/note_imports"), prepend=os.pathsep)
         patch.setenv("NOTE_IMPORTS", str(tmp_path / "imports.tsv"))

@@ -20,7 +20,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from helpers.chain_runs import in_folder, runs
+from helpers.chain_runs import copy_project, in_folder, runs
 
 from agent.policies.hf_policy import TransformersPolicy, load_model
 from agent.rollouts.engine import play
@@ -31,7 +31,6 @@ from tasks.deployment.local import local_server
 from tasks.params import Params
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(3600)]
-ROOT = Path(__file__).parents[2]
 COPIED = (
     *("agent", "env", "flows", "mlflow", "profiles", "rewards", "tasks"),
     *(".dvc/config", ".dvcignore", "dvc.yaml", "params.yaml", "constraints.txt"),
@@ -43,14 +42,7 @@ RUN = [sys.executable, "-m", "flows.pipeline", "run", "--profile", "tiny-qwen"]
 @pytest.fixture
 def project(tmp_path: Path) -> Iterator[Path]:
     """A copy of the project's code, without git, in which the chain is played."""
-    for name in COPIED:
-        source, target = ROOT / name, tmp_path / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if source.is_dir():
-            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(source, target)
-    (tmp_path / ".dvc/config.local").write_text("[core]\n    no_scm = true\n")
+    copy_project(tmp_path, COPIED)
     with in_folder(tmp_path):
         yield tmp_path
 

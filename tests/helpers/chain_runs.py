@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -16,6 +17,20 @@ import pytest
 
 from env import auth
 from tasks.tracking import runs as tracking
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def copy_project(folder: Path, names: Iterable[str]) -> None:
+    """Copy files and folders of the project's code into a folder without git."""
+    for name in names:
+        source, target = ROOT / name, folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, target)
+    (folder / ".dvc/config.local").write_text("[core]\n    no_scm = true\n")
 
 
 @contextmanager

@@ -18,13 +18,13 @@ import psutil
 import pytest
 import torch
 from helpers.fake_vllm import FakeVllm, serving
+from helpers.training_folder import make_folder
 from helpers.vllm_trees import save_base
 from safetensors.torch import load_file
 
 from agent.rollouts.engine import play
 from agent.rollouts.trajectory import Trajectory
-from env.problems.schema import to_row
-from tasks import train, train_problems
+from tasks import train
 from tasks.config import check
 from tasks.deployment.engine import UNTIL_EOF, engine_servers, require_engine
 from tasks.deployment.local import stopper
@@ -75,14 +75,7 @@ def fake(base) -> Iterator[FakeVllm]:
 @pytest.fixture
 def project(tmp_path, monkeypatch, base, server_url, server_problems, mlflow_store: Path) -> Path:
     """A folder with data and base, and the session's server as its environment."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("RLM_ENV_URL", server_url)
-    (tmp_path / "data/problems").mkdir(parents=True)
-    for split, path in (("train", train_problems.DATA), ("validation", train_problems.HELD_OUT)):
-        rows = [to_row(server_problems.get(name)) for name in server_problems.ids(split)]
-        pd.DataFrame(rows).to_parquet(path)
-    (tmp_path / "models").mkdir()
-    (tmp_path / train.BASE).symlink_to(base)
+    make_folder(tmp_path, monkeypatch, base, server_url, server_problems)
     monkeypatch.setattr("agent.rollouts.engine.play", graded)
     return tmp_path
 

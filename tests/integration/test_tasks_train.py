@@ -15,6 +15,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from helpers.training_folder import make_folder
 from helpers.untaught import untaught
 
 from agent.nano.settings import NanoModelSettings, NanoSettings
@@ -24,7 +25,6 @@ from agent.rollouts.engine import play
 from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import FrameRecord, Trajectory
 from agent.training import checkpoints
-from env.problems.schema import to_row
 from tasks import train, train_fingerprint, train_problems
 from tasks.config import check, write_resolved
 from tasks.errors import ConfigError, StageError
@@ -65,15 +65,7 @@ def base(tmp_path_factory) -> Path:
 @pytest.fixture
 def project(tmp_path, monkeypatch, base, server_url, server_problems, mlflow_store: Path) -> Path:
     """A folder with data and base, and the session's server as its environment."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("RLM_ENV_URL", server_url)
-    (tmp_path / "data/problems").mkdir(parents=True)
-    for split, path in (("train", train_problems.DATA), ("validation", train_problems.HELD_OUT)):
-        rows = [to_row(server_problems.get(name)) for name in server_problems.ids(split)]
-        pd.DataFrame(rows).to_parquet(path)
-    (tmp_path / "models").mkdir()
-    (tmp_path / train.BASE).symlink_to(base)
-    return tmp_path
+    return make_folder(tmp_path, monkeypatch, base, server_url, server_problems)
 
 
 def with_train(params: Params, **changes) -> Params:
