@@ -222,22 +222,23 @@ def best_rate(work: RecursionWork, arm: str, seed: int) -> float:
 
 
 def compare(work: RecursionWork, seeds: Sequence[int], arms: Sequence[str]) -> None:
-    """Do what is missing, one result at a time."""
+    """Do what is missing, one result at a time; first what the figure shows, of every seed."""
     first = seeds[0]
     for seed in seeds:
         before(work, seed)
         for arm in arms:
             for rate in RATES if seed == first else [best_rate(work, arm, first)]:
                 trained(work, arm, seed, rate, control=False)
+    for seed in seeds:
         for arm in [arm for arm in BUDGETED if arm in arms]:
             budgeted(work, arm, seed, best_rate(work, arm, first))
         for inheritance in INHERITANCES if "recursive" in arms else ():
             inherited(work, inheritance, seed, best_rate(work, "recursive", first))
+        for arm in [arm for arm in CONTROLLED if arm in arms]:
+            trained(work, arm, seed, best_rate(work, arm, first), control=True)
         for arm in arms:
             for plan in ARMS[arm].experts:
                 demonstrated(work, arm, plan, seed)
-        for arm in [arm for arm in CONTROLLED if arm in arms]:
-            trained(work, arm, seed, best_rate(work, arm, first), control=True)
 
 
 def _slug(name: str) -> str:
