@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+from difflib import get_close_matches
 from pathlib import Path
 
 from env.errors import SourceError
@@ -96,7 +97,9 @@ class Documents:
                 f"convert it to one of {', '.join(READABLE)}",
             )
         if not path.is_file():
-            raise RowFault(f"it is not in {self.folder}", "correct the path or add the file")
+            alike = get_close_matches(name.as_posix(), self.names(), n=1)
+            meant = f"; did you mean {alike[0]!r}?" if alike else ""
+            raise RowFault(f"it is not in {self.folder}{meant}", "correct the path or add the file")
         try:
             name.as_posix().encode()
             size = path.stat().st_size
