@@ -18,7 +18,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from flows.runtime import settle, unwrapped
+from flows.runtime import exclusive, settle, unwrapped
 from flows.stages import INTERRUPTED, STAGES, run_stage, under_chain
 from tasks import renamed
 from tasks.errors import ConfigError, PipelineError
@@ -45,8 +45,10 @@ def run(profile: Profile = "nano", set_: Overrides = None) -> None:
     def work() -> None:
         from tasks import config
 
-        # A wrong setting ends the run here, before Prefect is imported.
+        # A wrong setting or a second run ends here, before Prefect is imported.
         settle(config.resolve(profile, set_ or []).threads)
+        with exclusive():
+            pass
         from flows.chain import play
 
         sys.exit(play(profile, set_ or []))
@@ -60,7 +62,6 @@ def resolve(profile: Profile = "nano", set_: Overrides = None) -> None:
     """Write the resolved settings to params.resolved.yaml, for `dvc repro` and single stages."""
 
     def work() -> None:
-        from flows.runtime import exclusive
         from tasks import config
 
         params = config.resolve(profile, set_ or [])
@@ -136,8 +137,6 @@ def rollback(
 
 def _stage_command(name: str) -> Callable[[], None]:
     def work() -> None:
-        from flows.runtime import exclusive
-
         with nullcontext() if under_chain() else exclusive():
             run_stage(name)
             if name == "promote":
