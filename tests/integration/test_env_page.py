@@ -12,6 +12,7 @@ from helpers.browser import BINARY, page
 
 from env.problems.store import ProblemStore
 from env.server.page import FILES, FOLDER
+from tasks.params import Params
 
 
 @pytest.mark.parametrize("path", FILES)
@@ -48,7 +49,7 @@ def test_the_page_offers_the_difficulties_of_the_default_split(
 
 @pytest.mark.skipif(BINARY is None, reason="needs Chromium")
 def test_a_visitor_plays_an_episode_with_children(
-    server_url: str, server_problems: ProblemStore, tmp_path: Path
+    server_url: str, server_params: Params, server_problems: ProblemStore, tmp_path: Path
 ) -> None:
     problem = server_problems.pick("train", "medium", 1)
     gold = [span.text for fact in problem.evidence for span in fact.spans]
@@ -68,6 +69,8 @@ def test_a_visitor_plays_an_episode_with_children(
         shown.run("document.getElementById('start').requestSubmit()")
         shown.until("!document.getElementById('composer').hidden")
         assert problem.question in shown.run("document.getElementById('messages').textContent")
+        told = shown.run("document.getElementById('status').textContent")
+        assert told == f"Turn 1 of {server_params.env.limits.max_turns}. Ctrl+Enter sends."
         assert not any(text in shown.run("document.body.textContent") for text in gold)
         turn(
             f'hits = search(context, "{first}")\n'
