@@ -282,7 +282,10 @@ def test_the_page_fits_a_telephone(drawn: Path) -> None:
         shown.until("document.readyState == 'complete' && document.body")
         shown.call(
             "Emulation.setDeviceMetricsOverride",
-            **{"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True},
+            width=390,
+            height=844,
+            deviceScaleFactor=1,
+            mobile=True,
         )
         assert shown.run("document.documentElement.scrollWidth") == 390
         assert shown.run("document.querySelectorAll('details.sample[open]').length") == 1
