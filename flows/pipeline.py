@@ -21,7 +21,7 @@ import typer
 from flows.runtime import exclusive, settle, unwrapped
 from flows.stages import INTERRUPTED, STAGES, run_stage, under_chain
 from tasks import renamed
-from tasks.errors import ConfigError, PipelineError
+from tasks.errors import DISK_IS_FULL, ConfigError, PipelineError, StageError, disk_is_full
 
 app = typer.Typer(
     help=unwrapped(__doc__),
@@ -184,6 +184,11 @@ def guarded(work: Callable[[], None], again: str) -> None:
     except PipelineError as error:
         typer.echo(f"{type(error).__name__}: {error}", err=True)
         sys.exit(error.exit_code)
+    except Exception as error:
+        if not disk_is_full(error):
+            raise
+        typer.echo(f"StageError: {DISK_IS_FULL}", err=True)
+        sys.exit(StageError.exit_code)
     except KeyboardInterrupt:
         if not under_chain():  # else the chain prints this
             typer.echo(f"\nInterrupted. Finished stages are kept; continue with: {again}", err=True)
