@@ -6,7 +6,6 @@ machine, or needs a person, such as a live Space. Exit code 0: no point is open;
 
 from __future__ import annotations
 
-import inspect
 import json
 import re
 import subprocess
@@ -65,38 +64,45 @@ def manifest() -> tuple[State, str]:
     return "open", (done.stdout + done.stderr).strip().splitlines()[-1]
 
 
+def python(code: str) -> str:
+    """Output of Python code in a process of its own; this module imports nothing of the server."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    return (done.stdout or done.stderr).strip()
+
+
 def base_classes() -> tuple[State, str]:
     """Whether environment and client extend OpenEnv's classes."""
-    from openenv.core.env_client import EnvClient
-    from openenv.core.env_server.interfaces import Environment
-
-    from env.client import RLMEnv
-    from env.server.environment import RLMEnvironment
-
-    good = issubclass(RLMEnvironment, Environment) and issubclass(RLMEnv, EnvClient)
-    return ("met" if good else "open"), "RLMEnvironment is an Environment, RLMEnv an EnvClient"
+    found = python(
+        "from env.client import RLMEnv\n"
+        "from env.server.environment import RLMEnvironment\n"
+        "from openenv.core.env_client import EnvClient\n"
+        "from openenv.core.env_server.interfaces import Environment\n"
+        "print(issubclass(RLMEnvironment, Environment), issubclass(RLMEnv, EnvClient))"
+    )
+    return ("met" if found == "True True" else "open"), (
+        f"RLMEnvironment is an Environment, RLMEnv an EnvClient: {found}"
+    )
 
 
 def client_alone() -> tuple[State, str]:
     """Whether the client imports no module of the server."""
-    code = "import sys, env.client; print([m for m in sys.modules if m.startswith('env.server')])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    found = done.stdout.strip()
+    found = python(
+        "import sys, env.client; print([m for m in sys.modules if m.startswith('env.server')])"
+    )
     return ("met" if found == "[]" else "open"), f"modules of the server in the client: {found}"
 
 
 def gym_methods() -> tuple[State, str]:
     """Whether reset and step return observations, and state is a property."""
-    from env.server.environment import RLMEnvironment
-
-    returns = {
-        inspect.signature(getattr(RLMEnvironment, name)).return_annotation
-        for name in ("reset", "step")
-    }
-    good = returns == {"RLMObservation"} and isinstance(RLMEnvironment.state, property)
+    found = python(
+        "import inspect\n"
+        "from env.server.environment import RLMEnvironment as E\n"
+        "returns = [inspect.signature(f).return_annotation for f in (E.reset, E.step)]\n"
+        "print(*returns, type(E.state).__name__)"
+    )
     report = read("reports/deployment.json", "deploy")
-    played = f"an episode over the wire took {report['smoke_test_s']:.2f} s"
-    return ("met" if good else "open"), f"reset and step return observations; {played}"
+    state: State = "met" if found == "RLMObservation RLMObservation property" else "open"
+    return state, f"{found}; an episode over the wire took {report['smoke_test_s']:.2f} s"
 
 
 def reserved_names() -> tuple[State, str]:
@@ -125,7 +131,7 @@ def large_files() -> tuple[State, str]:
     """Whether a tracked file is too large for a Space."""
     listed = subprocess.run(["git", "ls-files"], capture_output=True, text=True)
     if listed.returncode:
-        return "person", "the folder is no git repository"
+        return "person", "the folder is not a git repository"
     sizes = {name: Path(name).stat().st_size / 1e6 for name in listed.stdout.splitlines()}
     largest = max(sizes, key=sizes.__getitem__)
     state: State = "met" if sizes[largest] < LARGE_MB else "open"

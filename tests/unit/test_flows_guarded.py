@@ -1,4 +1,4 @@
-"""What a command says of an error that is not its own."""
+"""Errors of a command that are not its own: a full disk, a fault of the code."""
 
 from __future__ import annotations
 
