@@ -18,13 +18,13 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from flows.runtime import settle
+from flows.runtime import settle, unwrapped
 from flows.stages import INTERRUPTED, STAGES, run_stage, under_chain
 from tasks import renamed
 from tasks.errors import ConfigError, PipelineError
 
 app = typer.Typer(
-    help=__doc__,
+    help=unwrapped(__doc__),
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -51,7 +51,7 @@ def run(profile: Profile = "nano", set_: Overrides = None) -> None:
 
         sys.exit(play(profile, set_ or []))
 
-    words = ["python -m flows.pipeline run", f"--profile {profile}"]
+    words = ["rlm run", f"--profile {profile}"]
     guarded(work, " ".join([*words, *(f"--set {shlex.quote(text)}" for text in set_ or [])]))
 
 
@@ -67,7 +67,7 @@ def resolve(profile: Profile = "nano", set_: Overrides = None) -> None:
         with exclusive():  # a running chain reads the file before each stage
             typer.echo(config.write_resolved(params))
 
-    guarded(work, "python -m flows.pipeline resolve")
+    guarded(work, "rlm resolve")
 
 
 @app.command("check-problems")
@@ -93,7 +93,7 @@ def check_problems(
         typer.echo("\n".join(check_problems.report_lines(found)))
         sys.exit(0 if found.good else 1)
 
-    guarded(work, f"python -m flows.pipeline check-problems {shlex.quote(path)}")
+    guarded(work, f"rlm check-problems {shlex.quote(path)}")
 
 
 @app.command()
@@ -108,7 +108,7 @@ def models(profile: Profile = "nano") -> None:
 
         Console().print(champions.table(config.resolve(profile).register_.model_name))
 
-    guarded(work, "python -m flows.pipeline models")
+    guarded(work, "rlm models")
 
 
 @app.command()
@@ -131,7 +131,7 @@ def rollback(
         before = f"version {was.version}" if was else "none"
         typer.echo(f"{now.name}: version {now.version} is champion (before: {before})")
 
-    guarded(work, "python -m flows.pipeline rollback")
+    guarded(work, "rlm rollback")
 
 
 def _stage_command(name: str) -> Callable[[], None]:
@@ -146,18 +146,18 @@ def _stage_command(name: str) -> Callable[[], None]:
 
                 notifications.promotion(config.load_resolved().register_.model_name)
 
-    return lambda: guarded(work, f"python -m flows.pipeline {name}")
+    return lambda: guarded(work, f"rlm {name}")
 
 
 for _name, _does in STAGES.items():
-    app.command(_name, help=_does)(_stage_command(_name))
+    app.command(_name, help=_does, rich_help_panel="Single stages")(_stage_command(_name))
 
 
 def _renamed_command(old: str, new: str) -> Callable[[], None]:
     def work() -> None:
-        raise ConfigError(f"the stage {old} is now {new}. Run `python -m flows.pipeline {new}`.")
+        raise ConfigError(f"the stage {old} is now {new}. Run `rlm {new}`.")
 
-    return lambda: guarded(work, f"python -m flows.pipeline {new}")
+    return lambda: guarded(work, f"rlm {new}")
 
 
 for _old, _new in renamed.STAGES.items():

@@ -33,7 +33,7 @@ def run(params: Params, run: StageRun) -> None:
             if changed := repo.status():
                 raise StageError(
                     f"{', '.join(sorted(changed))} changed since their last run. Run "
-                    "`python -m flows.pipeline run` or `dvc repro` first."
+                    "`rlm run` or `dvc repro` first."
                 )
             pushed = repo.push(remote=remote)
         except LockError as error:

@@ -1,7 +1,7 @@
 """Background processes of `make up`: Prefect server and worker, MLflow server.
 
 Their pids and logs are in `.run/`; starting a service twice changes nothing. A run by
-`python -m flows.pipeline run` does not need them.
+`rlm run` does not need them.
 """
 
 from __future__ import annotations
