@@ -153,9 +153,7 @@ def main() -> None:
         return 0.0 if arm in EXACT else float(options.noise)
 
     wanted = [
-        EngineRun(
-            arm, seed, options.steps, 0.0 if arm in EXACT else options.noise, options.episodes
-        )
+        EngineRun(arm, seed, options.steps, noise(arm), options.episodes)
         for seed in options.seeds
         for arm in options.arms
         if arm != UNTRAINED or seed == options.seeds[0]
