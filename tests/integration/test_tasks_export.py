@@ -296,6 +296,8 @@ def project(models: Path, served_folder: Path, server_params: Params) -> Params:
     shutil.copytree(models, served_folder / "models")
     data = server_params.model_dump(by_alias=True)
     data["export"]["prompts"] = 4
+    # Absent: only the training asks it.
+    data["engine"] |= {"kind": "vllm", "urls": ["http://127.0.0.1:9"]}
     data["evaluate"]["generation"]["max_turn_tokens"] = 8
     return Params.model_validate(data | {"threads": 1})
 
@@ -393,7 +395,7 @@ def test_a_fully_trained_policy_is_held_against_its_base(
 
     monkeypatch.setattr(export, "check", check_here)
     data = project.model_dump(by_alias=True)
-    data["train"]["method"] = "full"
+    data["train"]["method"], data["engine"] = "full", {}  # servers play adapters only
     full = Params.model_validate(data)
     merge(Path("models/base"), None, Path("models/policy"), dtype="float16")
     model, _ = load_model("models/policy", adapter="models/adapter")
