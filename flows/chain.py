@@ -42,7 +42,7 @@ MARK = RUNNING / "chain.json"
 console = Console(highlight=False, soft_wrap=True)
 
 
-@flow(name="rlm", retries=0, log_prints=False)
+@flow(name="rlm", flow_run_name="full {profile}", retries=0, log_prints=False)
 def rlm(profile: str = "nano", overrides: list[str] | None = None) -> State[str]:
     """Build, check, deploy, audit, gate, train, export, evaluate, register, promote, push.
 

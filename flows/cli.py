@@ -41,6 +41,14 @@ def doctor(
     sys.exit(examine(["--json"] if as_json else []))
 
 
+@app.command()
+def checklist() -> None:
+    """Check what a published environment and its model need; run it after the chain."""
+    from flows.checklist import main as examine
+
+    sys.exit(examine())
+
+
 app.command("ask", help=unwrapped(ask.__doc__))(ask.ask)
 app.add_typer(pipeline.app)
 

@@ -22,7 +22,7 @@ from tasks import config, evaluate_model
 from tasks.tracking import runs
 
 
-@flow(name="rlm", retries=0, log_prints=False)
+@flow(name="rlm", flow_run_name="evaluate {model}", retries=0, log_prints=False)
 def evaluate(
     model: str = "models:/rlm@champion",
     base_url: str | None = None,
@@ -50,7 +50,9 @@ def evaluate(
             os.environ[auth.CHAIN] = str(os.getpid())
             run = None
             try:
-                with runs.stage_run("evaluate_model", params, begun=mark) as run:
+                with runs.stage_run(
+                    "evaluate_model", params, title=f"evaluate {model}", begun=mark
+                ) as run:
                     run.set_tags({"kind": "evaluate", "model": model})
                     notifications.link_to(run.run_id, params.tracking.experiment)
                     path = evaluate_model.measure_model(params, run, model, base_url)

@@ -18,10 +18,10 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from flows.runtime import settle, unwrapped
+from flows.runtime import exclusive, settle, unwrapped
 from flows.stages import INTERRUPTED, STAGES, run_stage, under_chain
 from tasks import renamed
-from tasks.errors import ConfigError, PipelineError
+from tasks.errors import DISK_IS_FULL, ConfigError, PipelineError, StageError, disk_is_full
 
 app = typer.Typer(
     help=unwrapped(__doc__),
@@ -45,8 +45,10 @@ def run(profile: Profile = "nano", set_: Overrides = None) -> None:
     def work() -> None:
         from tasks import config
 
-        # A wrong setting ends the run here, before Prefect is imported.
+        # A wrong setting or a second run ends here, before Prefect is imported.
         settle(config.resolve(profile, set_ or []).threads)
+        with exclusive():
+            pass
         from flows.chain import play
 
         sys.exit(play(profile, set_ or []))
@@ -60,7 +62,6 @@ def resolve(profile: Profile = "nano", set_: Overrides = None) -> None:
     """Write the resolved settings to params.resolved.yaml, for `dvc repro` and single stages."""
 
     def work() -> None:
-        from flows.runtime import exclusive
         from tasks import config
 
         params = config.resolve(profile, set_ or [])
@@ -136,8 +137,6 @@ def rollback(
 
 def _stage_command(name: str) -> Callable[[], None]:
     def work() -> None:
-        from flows.runtime import exclusive
-
         with nullcontext() if under_chain() else exclusive():
             run_stage(name)
             if name == "promote":
@@ -185,6 +184,11 @@ def guarded(work: Callable[[], None], again: str) -> None:
     except PipelineError as error:
         typer.echo(f"{type(error).__name__}: {error}", err=True)
         sys.exit(error.exit_code)
+    except Exception as error:
+        if not disk_is_full(error):
+            raise
+        typer.echo(f"StageError: {DISK_IS_FULL}", err=True)
+        sys.exit(StageError.exit_code)
     except KeyboardInterrupt:
         if not under_chain():  # else the chain prints this
             typer.echo(f"\nInterrupted. Finished stages are kept; continue with: {again}", err=True)

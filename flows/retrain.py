@@ -48,7 +48,7 @@ class FreshData:
     """Settings that select this data."""
 
 
-@flow(name="rlm", retries=0, log_prints=False)
+@flow(name="rlm", flow_run_name="retrain {profile}", retries=0, log_prints=False)
 def retrain(
     profile: str = "nano", overrides: list[str] | None = None, date: str | None = None
 ) -> State[Any]:

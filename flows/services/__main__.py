@@ -18,6 +18,7 @@ from flows.services.processes import (
     TRACKING,
     WORKER,
     answers,
+    require_port,
     run_prefect,
     start,
     stop,
@@ -30,6 +31,8 @@ app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
 @app.command()
 def up() -> None:
     """Start the services that do not run; create the work pool, deployments and automations."""
+    for service in (SERVER, TRACKING):
+        require_port(service)
     start(SERVER)
     # The pool comes first: deploying to a missing pool prints a message and succeeds.
     run_prefect("work-pool", "create", POOL, "--type", "process", "--overwrite")

@@ -90,11 +90,7 @@ def start(service: ServiceProcess, quiet: bool = False, bound: bool = False) -> 
             )
         typer.echo(f"{service.name}: running")
         return
-    if service.port is not None and not free(service.port):
-        move = f", or set {auth.MLFLOW_PORT}" if service == TRACKING else ""
-        raise StageError(
-            f"{service.name}: port {service.port} is in use by another program. Stop it{move}."
-        )
+    require_port(service)
     RUN.mkdir(exist_ok=True)
     with log.open("wb") as stream:
         process = subprocess.Popen(
@@ -115,6 +111,20 @@ def start(service: ServiceProcess, quiet: bool = False, bound: bool = False) -> 
         time.sleep(0.5)
     if not quiet:
         typer.echo(f"{service.name}: started")
+
+
+def require_port(service: ServiceProcess) -> None:
+    """Refuse a port that another program uses.
+
+    Raises:
+        StageError: the service does not run, and its port is in use.
+    """
+    if service.port is None or running(service) or free(service.port):
+        return
+    move = f", or set {auth.MLFLOW_PORT}" if service == TRACKING else ""
+    raise StageError(
+        f"{service.name}: port {service.port} is in use by another program. Stop it{move}."
+    )
 
 
 def stop(service: ServiceProcess, quiet: bool = False) -> None:

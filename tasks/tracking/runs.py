@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from env.auth import PARENT_RUN
 from env.settings import flatten
-from tasks.errors import StageError, stage_named
+from tasks.errors import DISK_IS_FULL, StageError, disk_is_full, stage_named
 from tasks.tracking import datasets, lineage
 
 if TYPE_CHECKING:
@@ -228,6 +228,8 @@ def answering() -> Iterator[MlflowClient]:
     try:
         yield client(uri)
     except (MlflowException, SQLAlchemyError) as error:
+        if disk_is_full(error):
+            raise StageError(DISK_IS_FULL) from None
         remedy = (
             "Start its server (make up), or unset MLFLOW_TRACKING_URI to record in mlflow.db"
             if uri.startswith("http")
@@ -288,14 +290,17 @@ def reads(stage: str, setting: str) -> bool:
 
 @contextmanager
 def stage_run(
-    name: str, params: Params, begun: Callable[[str], object] | None = None
+    name: str,
+    params: Params,
+    title: str | None = None,
+    begun: Callable[[str], object] | None = None,
 ) -> Iterator[StageRun]:
     """MLflow run of one stage, a child of the run that `RLM_PARENT_RUN_ID` names.
 
     An exception ends it as FAILED with the message in the tag `error`, an interrupt as KILLED. The
     stage's name is added to messages of its errors.
     """
-    run = start_run(name, params, os.environ.get(PARENT_RUN) or None, begun=begun)
+    run = start_run(name, params, os.environ.get(PARENT_RUN) or None, title, begun)
     if name in datasets.READ:
         run.log_inputs(datasets.inputs(datasets.READ[name]))
     started = time.monotonic()

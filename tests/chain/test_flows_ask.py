@@ -194,7 +194,7 @@ def test_a_model_that_knows_no_word_of_the_documents_says_so(folder: Path) -> No
 
 
 def scripted_reply(body: dict[str, Any]) -> str:
-    """What a careful model says: it searches, gives what it found to children, and quotes them."""
+    """Reply of a careful model: it searches, gives its hits to children, and quotes them."""
     messages = body["messages"]
     if "one of several agents" in messages[0]["content"]:
         return "```python\nFINAL([s for s in context.splitlines() if 'looms' in s])\n```"

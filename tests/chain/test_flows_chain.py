@@ -144,7 +144,7 @@ def test_an_interrupt_stops_everything_and_says_how_to_go_on(
     chain.send_signal(number)
     told += chain.stdout.read()
     assert chain.wait(timeout=60) == stages.INTERRUPTED
-    assert "Interrupted. Finished stages are kept; continue with: python -m" in told
+    assert "Interrupted. Finished stages are kept; continue with: rlm run" in told
     assert "run --profile quick --set validate.min_rows=6" in told
     assert [process for process in started if process.is_running()] == []
     assert runs("rlm-quick")[0].info.status == "KILLED"
@@ -234,6 +234,21 @@ def test_two_chains_never_write_the_same_folder(project: Path) -> None:
         pass
     with exclusive():
         pass
+
+
+def test_a_second_run_is_refused_before_anything_starts(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from typer.testing import CliRunner
+
+    from flows import chain, pipeline
+    from flows.runtime import exclusive
+
+    monkeypatch.delattr(chain, "play")
+    with exclusive():
+        told = CliRunner().invoke(pipeline.app, ["run"])
+    assert told.exit_code == 1
+    assert f"another run works in this folder (process {os.getpid()})" in told.output
 
 
 @pytest.mark.parametrize("command", ["resolve", "prepare"])

@@ -1,0 +1,286 @@
+"""Check what a published recursive environment and its model need: `rlm checklist`.
+
+Each point is checked by program, after a run of the chain. A point is met, has a stand-in on this
+machine, or needs a person, such as a live Space. Exit code 0: no point is open; 1: some are.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from tasks.errors import StageError
+
+State = Literal["met", "stand-in", "person", "open"]
+LARGE_MB = 10.0
+"""Largest file of a Space without Git LFS."""
+RESERVED = ("reset", "step", "state", "close")
+"""Names that OpenEnv uses itself."""
+COLOURS = {"met": "green", "stand-in": "yellow", "person": "yellow", "open": "red"}
+
+
+@dataclass(frozen=True)
+class CheckedPoint:
+    """One point of the list and what was found."""
+
+    name: str
+    state: State
+    found: str
+
+
+def latest_openenv() -> tuple[State, str]:
+    """Whether the installed OpenEnv is the latest on the package index."""
+    from importlib.metadata import version
+
+    have = version("openenv")
+    asked = subprocess.run(
+        [sys.executable, "-m", "pip", "index", "versions", "openenv"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    found = re.search(r"openenv \(([^)]+)\)", asked.stdout)
+    if found is None:
+        return "person", f"{have} is installed; the package index did not answer"
+    return ("met" if found[1] == have else "open"), f"{have} is installed, {found[1]} is the latest"
+
+
+def manifest() -> tuple[State, str]:
+    """Whether OpenEnv accepts openenv.yaml and the layout."""
+    done = subprocess.run(
+        [sys.executable, "-m", "openenv.cli", "validate", ".", "--level", "static"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    if done.returncode == 0:
+        return "met", "`openenv validate . --level static` passes"
+    return "open", (done.stdout + done.stderr).strip().splitlines()[-1]
+
+
+def python(code: str) -> str:
+    """Output of Python code in a process of its own; this module imports nothing of the server."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    return (done.stdout or done.stderr).strip()
+
+
+def base_classes() -> tuple[State, str]:
+    """Whether environment and client extend OpenEnv's classes."""
+    found = python(
+        "from env.client import RLMEnv\n"
+        "from env.server.environment import RLMEnvironment\n"
+        "from openenv.core.env_client import EnvClient\n"
+        "from openenv.core.env_server.interfaces import Environment\n"
+        "print(issubclass(RLMEnvironment, Environment), issubclass(RLMEnv, EnvClient))"
+    )
+    return ("met" if found == "True True" else "open"), (
+        f"RLMEnvironment is an Environment, RLMEnv an EnvClient: {found}"
+    )
+
+
+def client_alone() -> tuple[State, str]:
+    """Whether the client imports no module of the server."""
+    found = python(
+        "import sys, env.client; print([m for m in sys.modules if m.startswith('env.server')])"
+    )
+    return ("met" if found == "[]" else "open"), f"modules of the server in the client: {found}"
+
+
+def gym_methods() -> tuple[State, str]:
+    """Whether reset and step return observations, and state is a property."""
+    found = python(
+        "import inspect\n"
+        "from env.server.environment import RLMEnvironment as E\n"
+        "returns = [inspect.signature(f).return_annotation for f in (E.reset, E.step)]\n"
+        "print(*returns, type(E.state).__name__)"
+    )
+    report = read("reports/deployment.json", "deploy")
+    state: State = "met" if found == "RLMObservation RLMObservation property" else "open"
+    return state, f"{found}; an episode over the wire took {report['smoke_test_s']:.2f} s"
+
+
+def reserved_names() -> tuple[State, str]:
+    """Whether a function of the REPL has a name that OpenEnv uses."""
+    from env.prompts import root_messages
+    from env.settings import LimitSettings
+
+    prompt = root_messages("full", LimitSettings(), 1, "?", 1)[0].content
+    functions = set(re.findall(r"^- (\w+)\(", prompt, re.M))
+    taken = sorted(functions & set(RESERVED))
+    return ("open" if taken else "met"), f"{len(functions)} functions, reserved: {taken or 'none'}"
+
+
+def space() -> tuple[State, str]:
+    """Whether the environment runs in a Space."""
+    report = read("reports/deployment.json", "deploy")
+    if report["target"] == "space":
+        return "met", f"{report['url']} played an episode"
+    return "stand-in", (
+        f"the target {report['target']!r} played an episode; a Space needs an account: "
+        "docs/deployment.md"
+    )
+
+
+def large_files() -> tuple[State, str]:
+    """Whether a tracked file is too large for a Space."""
+    listed = subprocess.run(["git", "ls-files"], capture_output=True, text=True)
+    if listed.returncode:
+        return "person", "the folder is not a git repository"
+    sizes = {name: Path(name).stat().st_size / 1e6 for name in listed.stdout.splitlines()}
+    largest = max(sizes, key=sizes.__getitem__)
+    state: State = "met" if sizes[largest] < LARGE_MB else "open"
+    return state, f"the largest tracked file is {largest}, {sizes[largest]:.1f} MB"
+
+
+def notebook() -> tuple[State, str]:
+    """Whether the notebook has cells that are valid Python."""
+    cells = read("notebooks/train_colab.ipynb", "git checkout")["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    for text in code:
+        compile(re.sub(r"^[%!].*$", "pass", text, flags=re.M), "cell", "exec")
+    return "met", f"{len(code)} cells of code; tests/chain/test_notebook.py executes them"
+
+
+def plots() -> tuple[State, str]:
+    """Whether the figures are in git."""
+    listed = subprocess.run(["git", "ls-files", "plots"], capture_output=True, text=True)
+    names = listed.stdout.split()
+    return ("met" if "plots/reward_curve.png" in names else "open"), ", ".join(names) or "none"
+
+
+def write_up() -> tuple[State, str]:
+    """Whether the text about the project is there."""
+    text = Path("docs/write-up.md")
+    if not text.exists():
+        return "open", f"{text} is missing"
+    return "person", f"{text} has {len(text.read_text().split())} words; publish it"
+
+
+def links() -> tuple[State, str]:
+    """Whether each relative link of the README has a target."""
+    text = Path("README.md").read_text(encoding="utf-8")
+    targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text)
+    broken = sorted({target for target in targets if not Path(target).exists()})
+    return ("open" if broken else "met"), f"{len(targets)} links, broken: {broken or 'none'}"
+
+
+def components() -> tuple[State, str]:
+    """Whether at least four components have a weight and a documented defence."""
+    from tasks import config
+
+    weights = config.load_resolved().rewards.weights.model_dump()
+    text = Path("docs/rewards.md").read_text(encoding="utf-8")
+    defended = [name for name, weight in weights.items() if weight > 0 and f"`{name}`" in text]
+    return ("met" if len(defended) >= 4 else "open"), ", ".join(defended)
+
+
+def reward_figure() -> tuple[State, str]:
+    """Whether the reward curve has both axes labelled, and the baseline in it."""
+    from tasks import config, plots
+    from tasks.reporting import figures
+
+    params = config.load_resolved()
+    train = plots.read_train(plots.TRAIN)
+    baseline = read(str(plots.BASELINE), "gate")
+    levels = params.train.curriculum.levels
+    axes = figures.reward_curve(train, baseline, params.plots.smooth, levels).axes[0]
+    labels = [axes.get_xlabel(), axes.get_ylabel()]
+    legend = axes.get_legend() or axes.figure.legends[0]
+    named = [text.get_text() for text in legend.get_texts()]
+    good = labels == ["Training Step", "Reward"] and any("before" in name for name in named)
+    return ("met" if good else "open"), f"axes {labels}, legend {named}"
+
+
+def before_and_after() -> tuple[State, str]:
+    """Whether the same problems were played before and after the training."""
+    report = read("reports/evaluation.json", "evaluate")
+    state: State = "met" if report["n"] >= 20 else "open"
+    return state, f"{report['improvement']} over {report['n']} problems"
+
+
+def merged_save() -> tuple[State, str]:
+    """Whether the merged model was loaded again and played an episode."""
+    report = read("reports/export.json", "export")
+    good = not report["wrong"] and report["episode"]["void"] is None
+    return ("met" if good else "open"), (
+        f"{report['dtype']}, {report['completions_equal']} of {report['prompts']} answers equal "
+        f"after loading, one episode with reward {report['episode']['reward']}"
+    )
+
+
+def submission() -> tuple[State, str]:
+    """Whether the address to hand in is that of a Space."""
+    report = read("reports/deployment.json", "deploy")
+    if report["target"] == "space":
+        return "met", str(report["url"])
+    return "person", "hand in the Space's address, once it is live"
+
+
+POINTS: dict[str, Callable[[], tuple[State, str]]] = {
+    "latest OpenEnv release": latest_openenv,
+    "manifest is valid": manifest,
+    "base classes of OpenEnv": base_classes,
+    "client without the server": client_alone,
+    "reset, step and state": gym_methods,
+    "no reserved names": reserved_names,
+    "Space is live": space,
+    "no large files": large_files,
+    "notebook": notebook,
+    "plots in git": plots,
+    "write-up": write_up,
+    "links of the README": links,
+    "four defended components": components,
+    "baseline and axes of the curve": reward_figure,
+    "before and after": before_and_after,
+    "merged save, checked": merged_save,
+    "address to hand in": submission,
+}
+
+
+def read(path: str, stage: str) -> dict[str, Any]:
+    """A JSON report.
+
+    Raises:
+        StageError: it is missing.
+    """
+    try:
+        found: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise StageError(f"{path} is missing; run the stage {stage}") from None
+    return found
+
+
+def check() -> list[CheckedPoint]:
+    """All points in order."""
+    found = []
+    for name, point in POINTS.items():
+        try:
+            found.append(CheckedPoint(name, *point()))
+        except (StageError, OSError, KeyError, subprocess.TimeoutExpired) as error:
+            found.append(CheckedPoint(name, "open", str(error)))
+    return found
+
+
+def main() -> int:
+    """Print the list; returns the exit code."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    found = check()
+    table = Table("point", "state", "found")
+    for point in found:
+        state = Text(point.state, style=COLOURS[point.state])
+        table.add_row(Text(point.name), state, Text(point.found))
+    Console().print(table)
+    return 1 if any(point.state == "open" for point in found) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
