@@ -13,7 +13,7 @@ BIN := .venv/bin
 PIP = $(BIN)/python -m pip install --quiet --constraint constraints.txt $(PIP_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-cuda lock-cuda setup-vllm full test-fast test test-all check up down ui serve-env bench
+.PHONY: help setup setup-cuda lock-cuda setup-vllm lock-vllm full test-fast test test-all check up down ui serve-env bench
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -54,6 +54,14 @@ setup-vllm: .venv-vllm/.ready ## Install vLLM into .venv-vllm, for engine.kind v
 	test -x .venv-vllm/bin/python || $(PYTHON) -m venv .venv-vllm
 	$(BIN)/uv pip install --quiet --python .venv-vllm/bin/python --requirement constraints-vllm.txt
 	@touch $@
+
+# Another version of vLLM: make lock-vllm VLLM=0.32.0
+VLLM ?= $(shell sed -n 's/^vllm==//p' constraints-vllm.txt)
+lock-vllm: setup ## Resolve constraints-vllm.txt again, after a change of vLLM's version
+	@{ printf '%s\n' "# Packages of vLLM's environment (\`make setup-vllm\`), resolved by \`make lock-vllm\`. It is one of" \
+	  "# its own: vLLM excludes versions that Prefect (fastapi), OpenEnv (mcp) and the project (numpy) need."; \
+	  echo vllm==$(VLLM) | $(BIN)/uv pip compile - --quiet --no-header --no-annotate --universal --python-version 3.11; } > constraints-vllm.txt.new
+	@mv constraints-vllm.txt.new constraints-vllm.txt
 
 full: setup ## Run the whole chain: data, gate, training, export, evaluation, registry
 	$(BIN)/python -m flows.pipeline run $(ARGS)

@@ -179,7 +179,10 @@ class TrainBudgetSettings(Settings):
 
 
 class EngineSettings(Settings):
-    """Engine that plays the episodes of a training; see `agent/policies/players.py`."""
+    """Engine that plays the episodes of a training; see `agent/policies/players.py`.
+
+    Gate, evaluation and export always play with the model itself.
+    """
 
     kind: Literal["own", "vllm"] = Field("own", description="own: the model in training itself")
     urls: list[str] = Field([], description="running servers of vLLM; empty: start one here")

@@ -19,7 +19,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, fields
 from multiprocessing import get_context
@@ -132,13 +132,25 @@ def measure(run: Run, root: Path, work: Path) -> AblationResult:
     }
 
 
-def score(params: Params, split: str, episodes: int) -> dict[str, float]:
-    """Mean plain F1 of the trained policy on held-out problems, greedy and sampled."""
+def score(
+    params: Params,
+    split: str,
+    episodes: int,
+    load: Callable[[Params, float], TransformersPolicy] | None = None,
+) -> dict[str, float]:
+    """Mean plain F1 on held-out problems, greedy and sampled, of the trained policy or another.
+
+    Args:
+        params: settings of the environment and of the sampling.
+        split: split of the problems.
+        episodes: number of problems.
+        load: loads the policy for a temperature; default: `trained_policy`.
+    """
     specs = choose(Path(f"data/problems/{split}.parquet"), episodes, params.evaluate.seed)
     found = {}
     with local_server(params, data=Path("data/problems")) as url:
         for name, temperature in {"greedy": 0.0, "sampled": 1.0}.items():
-            policy = trained_policy(params, temperature)
+            policy = (load or trained_policy)(params, temperature)
             played = play(policy, url, specs, sessions=64)
             found[name] = fmean(one.metrics.f1 for one in played if one.metrics)
     return found

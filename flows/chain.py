@@ -28,6 +28,7 @@ from rich.console import Console
 
 from env import auth
 from flows import notifications, stages, summary
+from flows.doctor import require_card
 from flows.runtime import RUNNING, exclusive, settle
 from flows.services import processes
 from tasks import config
@@ -108,6 +109,7 @@ class Chain:
         os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
         print_kept(kept := stages.unchanged(), killed=killed)
         if "train" not in kept:
+            require_card(self.params)
             require_engine(self.params)
         title = f"{self.kind} {self.params.profile} {datetime.now():%Y-%m-%d %H:%M}"
         name = f"rlm-{self.params.profile}"

@@ -13,9 +13,13 @@ import json
 import sys
 import textwrap
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING
 
 from tasks.machine import GraphicsCard, Machine, inspect
+
+if TYPE_CHECKING:
+    from tasks.params import Params
 
 WIDTH = 80
 """Columns of the printed report."""
@@ -74,6 +78,37 @@ def best_profile(machine: Machine) -> ProfileNeeds:
     return fit[-1]
 
 
+def require_card(params: Params, machine: Machine | None = None) -> None:
+    """Refuse the settings of a profile for cards on a machine whose card cannot run it.
+
+    The sizes of cards are estimates and settings can change them, so none is refused for its size.
+
+    Args:
+        params: settings in force.
+        machine: default: this one.
+
+    Raises:
+        ConfigError: no card has the compute capability, or driver and torch do not fit.
+    """
+    from agent.settings import MADE, NANO  # not installed before `make setup`
+    from tasks.errors import ConfigError
+
+    wanted = next((p for p in PROFILES if p.name == params.profile), PROFILES[0])
+    if not wanted.card_gb or params.model.source in (NANO, MADE):
+        return
+    machine = machine or inspect()
+    card = fitting_card(machine, replace(wanted, card_gb=0.001))
+    if card is None:
+        found = ", ".join(one.name for one in machine.cards) or machine.cards_fault or "none"
+        major, minor = wanted.capability
+        raise ConfigError(
+            f"profile {wanted.name} needs a graphics card of compute capability {major}.{minor} or "
+            f"later (found: {found}). Run python -m flows.doctor to see what this machine can run."
+        )
+    for part in _missing_for_cuda(machine, card):
+        raise ConfigError(f"profile {wanted.name} needs {part.what}. Fix: {part.fix}")
+
+
 def missing_parts(machine: Machine, profile: ProfileNeeds) -> list[MissingPart]:
     """Parts that a profile misses on a machine whose card it fits."""
     parts = []
@@ -111,31 +146,9 @@ def _missing_for_card(
     machine: Machine, profile: ProfileNeeds, card: GraphicsCard
 ) -> list[MissingPart]:
     """Parts that only a profile for cards needs."""
-    parts = []
-    install = "make setup-cuda"
-    if card.driver_branch < LEAST_DRIVER[13]:
-        install = f"UV_TORCH_BACKEND={FOR_OLD_DRIVERS} {install}"
-    if card.driver_branch < LEAST_DRIVER[12]:
-        parts.append(
-            MissingPart(
-                f"a driver of {LEAST_DRIVER[12]} or later (this is {card.driver})",
-                f"Install the driver {LEAST_DRIVER[13]} or later, then run this again.",
-            )
-        )
-    elif machine.torch is not None and machine.torch_cuda is None:
-        parts.append(MissingPart(f"torch with CUDA (this is {machine.torch})", install))
-    elif machine.torch_cuda is not None:
-        least = LEAST_DRIVER.get(int(machine.torch_cuda.partition(".")[0]), LEAST_DRIVER[13])
-        if card.driver_branch < least:
-            parts.append(
-                MissingPart(
-                    f"torch for the driver {card.driver} (the build for CUDA {machine.torch_cuda} "
-                    f"needs {least} or later)",
-                    install,
-                )
-            )
+    parts = _missing_for_cuda(machine, card)
     if not machine.unsloth:
-        parts.append(MissingPart("Unsloth", install))
+        parts.append(MissingPart("Unsloth", _install(card)))
     if profile.vllm and not machine.vllm:
         parts.append(MissingPart("vLLM, in an environment of its own", "make setup-vllm"))
     if card.free_mb < profile.card_gb * 1024:
@@ -145,6 +158,37 @@ def _missing_for_card(
                 "End the processes that nvidia-smi lists.",
             )
         )
+    return parts
+
+
+def _install(card: GraphicsCard) -> str:
+    """Command that installs the build of torch for the card's driver, and Unsloth."""
+    old = card.driver_branch < LEAST_DRIVER[13]
+    return f"UV_TORCH_BACKEND={FOR_OLD_DRIVERS} make setup-cuda" if old else "make setup-cuda"
+
+
+def _missing_for_cuda(machine: Machine, card: GraphicsCard) -> list[MissingPart]:
+    """Parts without which torch cannot use the card."""
+    parts = []
+    if card.driver_branch < LEAST_DRIVER[12]:
+        parts.append(
+            MissingPart(
+                f"a driver of {LEAST_DRIVER[12]} or later (this is {card.driver})",
+                f"Install the driver {LEAST_DRIVER[13]} or later, then run this again.",
+            )
+        )
+    elif machine.torch is not None and machine.torch_cuda is None:
+        parts.append(MissingPart(f"torch with CUDA (this is {machine.torch})", _install(card)))
+    elif machine.torch_cuda is not None:
+        least = LEAST_DRIVER.get(int(machine.torch_cuda.partition(".")[0]), LEAST_DRIVER[13])
+        if card.driver_branch < least:
+            parts.append(
+                MissingPart(
+                    f"torch for the driver {card.driver} (the build for CUDA {machine.torch_cuda} "
+                    f"needs {least} or later)",
+                    _install(card),
+                )
+            )
     return parts
 
 

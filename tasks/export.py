@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent.policies.model_files import ADAPTER
+from agent.policies.model_files import ADAPTER, free_memory
 from agent.training.export import (
     MergeDifference,
     Record,
@@ -85,6 +85,7 @@ def export(params: Params, trained: Path, out: Path, url: str) -> dict[str, Any]
     base = BASE if adapter else trained
     merge(base, adapter, out, dtype=settings.dtype)
     live, effect, whole_effect, problem = record_live(params, trained, url)
+    free_memory()  # for the process that loads the merged model
     limit = settings.max_logit_error or error_limit(settings.dtype, live.dtype)
     measured = check(out, live, params, url=url, problem=problem)
     return {
@@ -122,7 +123,8 @@ def record_live(params: Params, trained: Path, url: str) -> tuple[Record, float,
         stop_ids=sorted(ChatFormat(tokenizer).stop_ids),
         max_new_tokens=params.evaluate.generation.max_turn_tokens,
     )
-    del model  # two may not fit into the memory of a GPU
+    del model
+    free_memory()  # two may not fit into the memory of a GPU
     before, _ = load_model(BASE)
     effect = whole_effect = max(relative_errors(live, before))
     if (BASE / ADAPTER).is_dir():

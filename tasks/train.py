@@ -62,11 +62,12 @@ def run(params: Params, run: StageRun) -> Path:
             lost, or log-probabilities of trainer and rollout differ.
     """
     from agent.policies.model_files import warn_without_gpu
-    from agent.training import checkpoints
+    from agent.training import checkpoints, ranks
     from tasks.deployment.engine import engine_servers, require_engine
 
     settings = params.train
     require_engine(params)
+    ranks.require_whole_weights()
     warn_without_gpu(params.model)
     if settings.generation.temperature == 0:
         raise ConfigError("train.generation.temperature is 0 (all episodes are equal). Set 1.0.")

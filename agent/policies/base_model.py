@@ -127,7 +127,8 @@ def require_space(
 ) -> None:
     """Check the free space before anything is fetched.
 
-    It must hold the download, the base, its twin, and the merged model of the stage `export`.
+    It must hold the download, the base, its twin, and the merged model of the stage `export`. Files
+    in the cache of the Hub's client are not downloaded again.
 
     Raises:
         PolicyError: the space is too small.
@@ -140,7 +141,8 @@ def require_space(
     }
     needed = {_disk(out): sum(parts.values())}
     if source.commit is not None:
-        parts = {"download": sum(source.sizes[name] for name in source.weights) / 1e9, **parts}
+        missing = [name for name in source.weights if not _cached(source, name)]
+        parts = {"download": sum(source.sizes[name] for name in missing) / 1e9, **parts}
         cache = _disk(_cache())
         needed[cache] = needed.get(cache, 0.0) + parts["download"]
     for disk, size in needed.items():
@@ -177,6 +179,13 @@ def _cache() -> Path:
     from huggingface_hub import constants
 
     return Path(constants.HF_HUB_CACHE)
+
+
+def _cached(source: SourceModel, name: str) -> bool:
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(source.name, name, cache_dir=_cache(), revision=source.commit)
+    return isinstance(found, str)  # else it is unknown, or known to be absent
 
 
 def _access() -> dict[str, Any]:

@@ -8,6 +8,7 @@ adapters onto them.
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,6 +34,15 @@ def this_device() -> str:
     import torch
 
     return f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() else "cpu"
+
+
+def free_memory() -> None:
+    """Give the memory of deleted models back, for another process too; torch would keep a GPU's."""
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def warn_without_gpu(settings: ModelSettings) -> None:

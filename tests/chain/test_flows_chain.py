@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -58,8 +59,26 @@ def test_a_refusing_gate_ends_the_flow_gated(prefect_url: str, project: Path) ->
 
 
 @pytest.mark.parametrize("kept", [[], list(stages.BY_DVC)])
-def test_a_missing_engine_is_refused_before_the_first_stage(
-    project: Path, monkeypatch: pytest.MonkeyPatch, kept: list[str]
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"engine": {"kind": "vllm", "python": "no/such/python"}}, "make setup-vllm"),
+        (
+            {
+                "profile": "t4",
+                "model": {"source": "org/model"},
+                "warmstart": {"kind": "none"},
+            },
+            "profile t4 needs .* flows.doctor",
+        ),
+    ],
+)
+def test_a_missing_engine_or_card_is_refused_before_the_first_stage(
+    project: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kept: list[str],
+    settings: dict[str, Any],
+    told: str,
 ) -> None:
     for name in (auth.CHAIN, "PATH"):
         monkeypatch.setenv(name, os.environ.get(name, ""))
@@ -69,9 +88,9 @@ def test_a_missing_engine_is_refused_before_the_first_stage(
 
     monkeypatch.setattr(stages, "unchanged", lambda: kept)
     monkeypatch.setattr(tracking, "start_run", begin)
-    engine = {"kind": "vllm", "python": "no/such/python"}
-    params = Params.model_validate({"engine": engine})
-    error, message = (StageError, "it begins") if kept else (ConfigError, "make setup-vllm")
+    monkeypatch.setattr("tasks.machine.read_cards", lambda *_: ((), None))
+    params = Params.model_validate(settings)
+    error, message = (StageError, "it begins") if kept else (ConfigError, told)
     with pytest.raises(error, match=message), Chain(params):
         pass
 

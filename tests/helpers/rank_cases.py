@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -42,11 +43,37 @@ def train(folder: Path, name: str, case: dict[str, Any]) -> None:
     settings = SETTINGS.model_validate(SETTINGS.model_dump() | case["settings"])
     log: list[tuple[int, dict[str, float]]] = []
     trainer = make_trainer(folder / name, settings, rollout=rollout, log=log)
+    if "nan_at" in case:
+        train_with_nan(trainer, case["nan_at"], folder / f"{name}.{ranks.index()}.json")
+        return
     trainer.resume(Path(case["start"]) if "start" in case else None)
     weights = {n: p.detach() for n, p in trainer.live_model.named_parameters() if p.requires_grad}
     torch.save(weights, folder / f"{name}.{ranks.index()}.pt")
     if ranks.index() == 0:
         (folder / f"{name}.json").write_text(json.dumps(log))
+
+
+def train_with_nan(trainer: Any, step: int, out: Path) -> None:
+    """Train with NaN in rank 1's own gradients of a step; each rank writes a row for each step.
+
+    A row has the kept share of the step, the number of weights with moments, and a hash of all.
+    """
+    rows: list[tuple[float, int, str]] = []
+    weights = {n: p for n, p in trainer.live_model.named_parameters() if p.requires_grad}
+
+    def spoil(gradient: Any) -> Any:
+        return gradient * float("nan") if len(rows) == step - 1 and ranks.index() == 1 else gradient
+
+    def note(_: int, logs: dict[str, float]) -> None:
+        digest = hashlib.sha256(b"".join(w.detach().numpy().tobytes() for w in weights.values()))
+        moments = len(trainer.optimizer.state)
+        rows.append((logs["train/step_scale"], moments, digest.hexdigest()))
+
+    for weight in weights.values():
+        weight.register_hook(spoil)  # before the ranks' gradients are averaged
+    trainer._on_step = note
+    trainer.resume(None)
+    out.write_text(json.dumps(rows))
 
 
 def train_served(folder: Path, name: str, case: dict[str, Any]) -> None:

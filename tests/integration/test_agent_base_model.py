@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -342,6 +343,24 @@ def test_too_little_space_is_said_before_anything_is_fetched(
     with pytest.raises(StageError, match=told):
         warmstart.run(resolve(overrides=overrides), Recorder())
     assert fetched(hub) == set()
+
+
+def test_what_is_in_the_cache_needs_no_space_again(
+    hub: hub_server.Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = ModelSettings(source="org/good")
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
+        with pytest.raises(PolicyError, match=r"\(GB: download"):
+            prepare_base(settings, tmp_path / "base")
+    prepare_base(settings, tmp_path / "base")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
+    source = base_model.find_source(settings)
+    large = replace(source, sizes=dict.fromkeys(source.sizes, 8 * 10**9), parameters=4 * 10**9)
+    with pytest.raises(
+        PolicyError, match=r"16\.0 GB are needed \(GB: base 8\.0, merged model 8\.0"
+    ):
+        base_model.require_space(large, settings, torch.float16, tmp_path)
 
 
 def test_the_space_of_a_large_model_is_counted_by_part() -> None:

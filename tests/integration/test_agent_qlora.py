@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.recorder import Recorder
-from helpers.tiny_qwen import play_qwen, qwen_trainer, save_qwen, write_adapter, write_base
+from helpers.tiny_qwen import qwen_trainer, save_qwen, write_adapter, write_base
 
 from agent.errors import ExportError
 from agent.policies.chat_template import ChatFormat
@@ -34,6 +36,7 @@ from tasks import export
 from tasks.evaluate import choose
 from tasks.params import Params
 
+ROOT = Path(__file__).parents[2]
 pytestmark = [
     pytest.mark.usefixtures("trainer_imported"),
     pytest.mark.xdist_group("transformers"),  # so that one process imports it
@@ -116,7 +119,26 @@ def test_other_merges_would_damage_the_model_and_are_refused(
     assert not (tmp_path / "merged").exists()
 
 
-def test_a_4_bit_base_is_played_trained_resumed_merged_and_checked(
+KILLED = """
+import os, signal
+from pathlib import Path
+import torch
+from agent.policies.hf_policy import load_model
+from helpers.tiny_qwen import play_qwen, qwen_trainer
+
+def play(model, step):
+    if step == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return play_qwen(model, step)
+
+torch.set_num_threads(1)
+model, _ = load_model(Path("models/base"))
+qwen_trainer(Path("models/checkpoints"), model, play=play).resume(None)
+"""
+"""Training of three steps that is killed in the third."""
+
+
+def test_a_4_bit_base_with_an_adapter_is_played_killed_resumed_merged_and_checked(
     base: Path,
     served_folder: Path,
     server_url: str,
@@ -126,20 +148,19 @@ def test_a_4_bit_base_is_played_trained_resumed_merged_and_checked(
 ) -> None:
     monkeypatch.setattr(sys, "executable", warm)
     shutil.copytree(base, "models/base")
+    write_adapter(export.BASE, export.BASE / "adapter")  # as demonstrations leave one
     generation = GenerationSettings(max_turn_tokens=8, max_frame_tokens=2048, temperature=0.0)
     model, tokenizer = load_model(export.BASE)
     specs = choose(export.TEST, 4, 0)
     policy = TransformersPolicy(model, tokenizer, generation)
     assert [tree.void for tree in play(policy, server_url, specs, sessions=4)] == [None] * 4
 
-    def killed(model: Any, step: int) -> Any:
-        if step == 3:
-            raise KeyboardInterrupt
-        return play_qwen(model, step)
-
     folder = Path("models/checkpoints")
-    with pytest.raises(KeyboardInterrupt):
-        qwen_trainer(folder, model, play=killed).resume(None)
+    Path("killed.py").write_text(KILLED)
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    killed = subprocess.run([warm, "-m", "killed"], env={**os.environ, "PYTHONPATH": path})
+    assert killed.returncode == 137
+    assert list(checkpoints.steps(folder)) == [2]
     start = checkpoints.choose(folder, {"a": 1})
     log: list[Any] = []
     trainer = qwen_trainer(folder, load_model(export.BASE)[0], log)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,20 @@ def test_two_ranks_train_like_one_and_resume_where_they_were(tmp_path, monkeypat
     logs = {name: json.loads((folder / f"{name}.json").read_text()) for name in cases}
     assert [step for step, _ in logs["resumed"]] == [3, 4]
     assert min(figures["train/step_scale"] for _, figures in logs["lora"]) < 1  # the limit did bite
+
+
+def test_a_nan_of_one_rank_is_undone_by_all_and_steps_are_shortened_alike(
+    tmp_path, monkeypatch, warm
+):
+    case = {"settings": {"method": "full", "max_step_kl": 1e-4}, "nan_at": 2}
+    run_ranks(monkeypatch, warm, tmp_path, {"nan": case})
+    one, other = (json.loads((tmp_path / f"nan.{rank}.json").read_text()) for rank in (0, 1))
+    assert one == other
+    scales, moments, weights = zip(*one, strict=True)
+    assert [scale == 0 for scale in scales] == [False, True, False, False]
+    assert [count == 0 for count in moments] == [False, True, False, False]
+    assert [now == before for before, now in pairwise(weights)] == [True, False, False]
+    assert min(scales[0], *scales[2:]) < 1  # the limit did bite
 
 
 @pytest.mark.nightly

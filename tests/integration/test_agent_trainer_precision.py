@@ -243,6 +243,7 @@ def test_all_weights_of_a_base_with_an_adapter_are_not_trained(
         qwen_trainer(tmp_path, load_model(taught)[0], method="full")
 
 
+@pytest.mark.nightly
 def test_trls_kernel_gives_the_log_probabilities_of_plain_torch(tmp_path: Path) -> None:
     pytest.importorskip("triton", reason="needs: pip install triton==3.7.1")
     script = textwrap.dedent(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
+import importlib.util
 import json
+import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -21,7 +23,8 @@ from agent.settings import LoraSettings
 
 pytestmark = pytest.mark.xdist_group("transformers")  # so that one process imports it
 
-SIGNATURES = json.loads((Path(__file__).parents[1] / "data/unsloth_signatures.json").read_text())
+ROOT = Path(__file__).parents[2]
+SIGNATURES = json.loads((ROOT / "tests/data/unsloth_signatures.json").read_text())
 Calls = dict[str, dict[str, Any]]
 
 
@@ -134,12 +137,60 @@ def test_the_stage_asks_for_unsloth_and_a_gpu_without_importing_it(
     require_unsloth()
 
 
+REAL = """
+import inspect, json, os, sys
+from pathlib import Path
+import torch
+from agent.training.trainer import TreeGRPOTrainer
+from helpers.tiny_qwen import flat, gradients, qwen, qwen_trainer
+
+torch.set_num_threads(1)
+
+def gradient(name):
+    torch.manual_seed(0)
+    return flat(gradients(qwen_trainer(Path(name), qwen())))
+
+plain = gradient("plain")
+from unsloth import FastLanguageModel
+from unsloth.models.rl import PatchFastRL
+os.environ["UNSLOTH_ALLOW_CPU"] = "0"  # else TRL stays as it is
+PatchFastRL(FastLanguageModel=FastLanguageModel)
+import trl
+print(json.dumps({
+    "trl": trl.GRPOTrainer.__name__,
+    "bases": [base.__name__ for base in TreeGRPOTrainer.__mro__],
+    "difference": float((plain - gradient("patched")).abs().max()),
+    "largest": float(plain.abs().max()),
+    "parameters": {
+        name: list(inspect.signature(getattr(FastLanguageModel, name)).parameters)
+        for name in sys.argv[1:]
+    },
+}))
+"""
+
+
 @pytest.mark.nightly
-def test_the_recorded_parameters_are_those_of_the_installed_unsloth() -> None:
-    try:
-        import unsloth
-    except (ImportError, NotImplementedError):
-        pytest.skip("needs Unsloth and a GPU: make setup-cuda")
-    for function in SIGNATURES.keys() - {"version"}:
-        made = inspect.signature(getattr(unsloth.FastLanguageModel, function))
-        assert set(SIGNATURES[function]) <= set(made.parameters), function
+def test_the_real_unsloth_has_the_recorded_parameters_and_changes_no_gradient(
+    tmp_path: Path,
+) -> None:
+    if importlib.util.find_spec("unsloth") is None:
+        pytest.skip(
+            "needs: .venv/bin/uv pip install --constraint constraints-cuda.txt unsloth unsloth-zoo "
+            "(with a CPU build of torch, then uninstall torchvision)"
+        )
+    functions = sorted(SIGNATURES.keys() - {"version"})
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    done = subprocess.run(
+        [sys.executable, "-c", REAL, *functions],
+        env={**os.environ, "PYTHONPATH": path, "UNSLOTH_ALLOW_CPU": "1"},
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,  # Unsloth writes its cache here
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["trl"] == "UnslothGRPOTrainer"
+    assert found["trl"] not in found["bases"]
+    assert found["difference"] == 0.0 < found["largest"]
+    for function in functions:
+        assert set(SIGNATURES[function]) <= set(found["parameters"][function]), function

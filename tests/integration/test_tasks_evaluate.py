@@ -11,6 +11,7 @@ import pytest
 from helpers.recorder import Recorder
 
 from agent.policies.base import Policy, TurnReply
+from agent.settings import EngineSettings
 from benchmarks.exploits.fields_expert import careless, fields_expert
 from env.errors import EpisodeError
 from tasks import evaluate
@@ -58,7 +59,9 @@ def with_settings(params: Params, settings: dict[str, int]) -> Params:
     """The parameters with other settings of the stage, without a check of their bounds."""
     evaluate = params.evaluate.model_copy(update=settings)
     tracking = params.tracking.model_copy(update={"traces": 0})
-    return params.model_copy(update={"evaluate": evaluate, "tracking": tracking})
+    absent = EngineSettings(kind="vllm", urls=["http://127.0.0.1:9"])  # only the training asks it
+    changed = {"evaluate": evaluate, "tracking": tracking, "engine": absent}
+    return params.model_copy(update=changed)
 
 
 def run(params: Params) -> Recorder:

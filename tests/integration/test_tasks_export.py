@@ -5,6 +5,7 @@ Bases are untaught nano models: the check is about weights, not about skill.
 
 from __future__ import annotations
 
+import gc
 import json
 import shutil
 import sys
@@ -295,6 +296,8 @@ def project(models: Path, served_folder: Path, server_params: Params) -> Params:
     shutil.copytree(models, served_folder / "models")
     data = server_params.model_dump(by_alias=True)
     data["export"]["prompts"] = 4
+    # Absent: only the training asks it.
+    data["engine"] |= {"kind": "vllm", "urls": ["http://127.0.0.1:9"]}
     data["evaluate"]["generation"]["max_turn_tokens"] = 8
     return Params.model_validate(data | {"threads": 1})
 
@@ -320,6 +323,29 @@ def test_the_stage_keeps_a_merge_that_a_fresh_process_approved(
     model, tokenizer = load_model(export.MERGED)
     assert tokenizer.chat_template
     assert next(model.parameters()).isfinite().all()
+
+
+def models_alive() -> int:
+    from transformers import PreTrainedModel
+
+    return sum(issubclass(type(one), PreTrainedModel) for one in gc.get_objects())
+
+
+def test_no_model_is_left_when_memory_is_freed_for_the_next(
+    project: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[int] = []
+
+    def check(*_: object, **__: object) -> MergeDifference:
+        raise StageError("the fresh process starts")
+
+    monkeypatch.setattr(export, "check", check)
+    monkeypatch.setattr(export, "free_memory", lambda: left.append(models_alive() - before))
+    gc.collect()
+    before = models_alive()
+    with pytest.raises(StageError, match="the fresh process starts"):
+        run(project)
+    assert left == [0, 0]  # after the live model, and before the fresh process
 
 
 def test_a_bad_merge_fails_the_stage_and_leaves_no_model(
@@ -369,7 +395,7 @@ def test_a_fully_trained_policy_is_held_against_its_base(
 
     monkeypatch.setattr(export, "check", check_here)
     data = project.model_dump(by_alias=True)
-    data["train"]["method"] = "full"
+    data["train"]["method"], data["engine"] = "full", {}  # servers play adapters only
     full = Params.model_validate(data)
     merge(Path("models/base"), None, Path("models/policy"), dtype="float16")
     model, _ = load_model("models/policy", adapter="models/adapter")

@@ -11,6 +11,7 @@ import pytest
 from agent.policies.base import TurnReply
 from agent.policies.scripted import Scripted, oracle
 from agent.rollouts.trajectory import FrameRecord, Trajectory
+from agent.settings import EngineSettings
 from env.models import AnswerMetrics, Counters
 from env.problems.schema import to_row
 from tasks import gate, prepare
@@ -154,7 +155,8 @@ def stage(tmp_path, monkeypatch, server_url, server_params, server_problems):
     gate.DATA.parent.mkdir(parents=True)
     prepare.write_parquet(gate.DATA, rows)
     small = server_params.gate.model_copy(update={"max_episodes": 12, "baseline_episodes": 12})
-    params = server_params.model_copy(update={"gate": small})
+    absent = EngineSettings(kind="vllm", urls=["http://127.0.0.1:9"])  # only the training asks it
+    params = server_params.model_copy(update={"gate": small, "engine": absent})
 
     def run(policy: Scripted) -> Notes:
         monkeypatch.setattr("agent.policies.hf_policy.load_model", lambda path: (path, None))

@@ -355,6 +355,14 @@ def test_greedy_training_is_refused(project, server_params):
         run_stage(with_train(server_params, generation=generation))
 
 
+@pytest.mark.parametrize("library", ["FSDP", "DEEPSPEED"])
+def test_weights_that_are_dealt_to_gpus_are_refused(project, server_params, monkeypatch, library):
+    monkeypatch.setenv(f"ACCELERATE_USE_{library}", "true")
+    with pytest.raises(StageError, match=rf"USE_{library} is set, .*Unset it, and set train\.proc"):
+        train.run(with_train(server_params), run=None)
+    assert not train.CHECKPOINTS.exists()
+
+
 def test_an_environment_that_goes_away_is_a_stage_error(project, server_params, monkeypatch):
     nobody = nullcontext("http://127.0.0.1:9")
     monkeypatch.setattr("tasks.deployment.environment.environment", lambda params: nobody)

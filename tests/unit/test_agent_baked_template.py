@@ -81,7 +81,7 @@ HYBRID = ("qwen3", "qwen3_5_think", "qwen3_5_nothink", "qwen3_6")
 PLAYED = [
     *(("qwen2_5", kind, {}) for kind in ("own", "training")),
     *(("qwen3_instruct_2507", kind, {}) for kind in ("own", "training")),
-    *((family, "training", OFF) for family in HYBRID),
+    *((family, "training", OFF) for family in (*HYBRID, "qwen3_8")),
     ("llama3_1", "own", {}),
     ("llama3_2", "own", DAY),
     ("gemma", "own", {}),
@@ -160,7 +160,7 @@ def test_fixed_arguments_render_as_passed_ones_and_no_caller_changes_them(family
     assert render(changed, enable_thinking=True, date_string="today", quoted=1) == wanted
 
 
-@pytest.mark.parametrize("family", [*HYBRID, "qwen2_5", "qwen3_instruct_2507"])
+@pytest.mark.parametrize("family", [*HYBRID, "qwen3_8", "qwen2_5", "qwen3_instruct_2507"])
 def test_trls_template_is_fixed_without_the_marks_that_others_cannot_read(family: str) -> None:
     from trl.chat_template_utils import get_training_chat_template
 

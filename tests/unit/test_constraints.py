@@ -53,6 +53,35 @@ def test_the_cuda_extra_adds_packages_and_changes_none() -> None:
     assert {"nvidia-cudnn-cu13", "unsloth", "triton"} <= cuda.keys() - plain.keys()
 
 
+def vllm_pins(python: str) -> dict[str, Version]:
+    """Versions in constraints-vllm.txt for Linux and a version of Python."""
+    here = {"python_version": python, "python_full_version": f"{python}.1"}
+    machine = {"sys_platform": "linux", "platform_system": "Linux", "platform_machine": "x86_64"}
+    found: dict[str, Version] = {}
+    for line in (ROOT / "constraints-vllm.txt").read_text(encoding="utf-8").splitlines():
+        if line.startswith("#"):
+            continue
+        requirement = Requirement(line)
+        if requirement.marker is None or requirement.marker.evaluate({**machine, **here}):
+            (specifier,) = requirement.specifier
+            assert specifier.operator == "=="
+            assert canonicalize_name(requirement.name) not in found, line
+            found[canonicalize_name(requirement.name)] = Version(specifier.version)
+    return found
+
+
+@pytest.mark.parametrize("python", ["3.11", "3.12"])
+def test_vllm_has_an_environment_of_its_own_because_it_excludes_what_others_need(
+    python: str,
+) -> None:
+    project, vllm = pins("constraints.txt"), vllm_pins(python)
+    assert {"vllm", "torch", "transformers", "fastapi", "mcp", "numpy"} <= vllm.keys()
+    for name in ("fastapi", "numpy"):
+        (needed,) = [one for one in wanted(None) if one.name == name]
+        assert not needed.specifier.contains(vllm[name])
+    assert project["mcp"].major < vllm["mcp"].major
+
+
 def test_the_file_says_that_builds_for_older_drivers_are_not_in_it() -> None:
     head = (ROOT / "constraints-cuda.txt").read_text(encoding="utf-8").splitlines()[:2]
     assert "580" in head[0]

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from helpers.cards import A100, H200, OLD_T4, T4
 
-from flows.doctor import PROFILES, WIDTH, best_profile, missing_parts, report
+from flows.doctor import PROFILES, WIDTH, best_profile, missing_parts, report, require_card
+from tasks.errors import ConfigError
 from tasks.machine import GraphicsCard, Machine, parse_cards
+from tasks.params import Params
 
 ROOT = Path(__file__).parents[2]
 GB = 2**30
@@ -141,6 +143,35 @@ def test_a_card_in_use_and_a_missing_engine_are_named() -> None:
         "vLLM, in an environment of its own": "make setup-vllm",
         "38 GB free on the card (found 8.8)": "End the processes that nvidia-smi lists.",
     }
+
+
+def settings(profile: str, source: str = "org/model") -> Params:
+    data = {"profile": profile, "model": {"source": source}, "warmstart": {"kind": "none"}}
+    return Params.model_validate(data)
+
+
+@pytest.mark.parametrize(
+    ("cards", "torch_cuda", "told"),
+    [
+        ("", None, r"profile a100 needs a graphics card of .* 8\.0 or later \(found: none\)"),
+        (T4, "13.0", r"capability 8\.0 or later \(found: Tesla T4\).* flows\.doctor"),
+        (A100, None, r"needs torch with CUDA \(this is 2\.13\.0\)\. Fix: make setup-cuda$"),
+        (A100.replace("580", "550"), "13.0", r"torch for the driver 550.*Fix: UV_TORCH_BACKEND=cu"),
+    ],
+)
+def test_a_profile_for_cards_is_refused_where_torch_cannot_use_one(
+    cards: str, torch_cuda: str | None, told: str
+) -> None:
+    machine = replace(READY, cards=parse_cards(cards) if cards else (), torch_cuda=torch_cuda)
+    with pytest.raises(ConfigError, match=told):
+        require_card(settings("a100"), machine)
+
+
+def test_a_smaller_card_another_profile_and_a_model_that_is_made_here_are_not_refused() -> None:
+    small = replace(parse_cards(A100)[0], memory_mb=24_000, free_mb=20_000)
+    require_card(settings("a100"), replace(READY, cards=(small,), unsloth=False))
+    for profile, source in (("nano", "org/model"), ("mine", "org/model"), ("a100", "made")):
+        require_card(settings(profile, source), LAPTOP)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""Trainings whose episodes another engine plays, with weights that are slightly off."""

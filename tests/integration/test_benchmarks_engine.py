@@ -1,0 +1,80 @@
+"""The stand-in for an engine that plays many turns at once, with weights that are slightly off."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.vllm_trees import request, save_base
+
+from agent.policies.base import TurnReply
+from agent.policies.conversations import Conversations
+from agent.policies.hf_policy import TransformersPolicy, load_model
+from agent.policies.vllm_policy import VllmPolicy
+from agent.policies.vllm_server import VllmServers
+from agent.settings import EngineSettings, GenerationSettings
+from benchmarks.engine.__main__ import OWN, table
+from benchmarks.engine.stand_in import StandIn, running
+
+pytestmark = pytest.mark.xdist_group("transformers")  # so that one process imports it
+SETTINGS = GenerationSettings(max_turn_tokens=12, max_frame_tokens=128)
+ASKED = [request(n, 0, "word " * (1 + 3 * n % 7), n) for n in range(12)]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_base(tmp_path_factory.mktemp("engine") / "base")
+
+
+@pytest.fixture(scope="module")
+def loaded(base: Path) -> Any:
+    return load_model(base, device="cpu")
+
+
+def played(base: Path, loaded: Any, noise: float) -> list[TurnReply]:
+    """Turns that a stand-in samples in batches of five."""
+    with running(StandIn(base, "base-0", 256, batch=5, noise=noise)) as server:
+        servers = VllmServers(server.engine, EngineSettings(kind="vllm", timeout_s=30))
+        conversations = Conversations(*loaded, SETTINGS)
+        return VllmPolicy(conversations, servers, SETTINGS, concurrency=8).act(ASKED)
+
+
+def test_turns_that_are_sampled_together_are_those_of_the_model(base: Path, loaded: Any) -> None:
+    own = TransformersPolicy(*loaded, SETTINGS).act(ASKED)
+    theirs = played(base, loaded, noise=0.0)
+    for mine, other in zip(own, theirs, strict=True):
+        assert other.sampled_ids == mine.sampled_ids
+        assert other.logprobs == pytest.approx(mine.logprobs, abs=1e-5)
+
+
+def test_noise_makes_another_policy_that_is_always_the_same(base: Path, loaded: Any) -> None:
+    turns, again = (played(base, loaded, noise=0.05) for _ in range(2))
+    assert [turn.sampled_ids for turn in again] == [turn.sampled_ids for turn in turns]
+    apart = []
+    for turn in turns:
+        ids = torch.tensor([turn.prompt_ids + turn.sampled_ids])
+        with torch.no_grad():
+            logps = torch.log_softmax(loaded[0](ids).logits[0].float(), -1)
+        start = len(turn.prompt_ids)
+        exact = [float(logps[start + n - 1, token]) for n, token in enumerate(turn.sampled_ids)]
+        apart += [abs(mine - theirs) for mine, theirs in zip(exact, turn.logprobs, strict=True)]
+    assert sum(apart) / len(apart) > 1e-3
+
+
+def test_arms_are_compared_with_the_own_engine_of_the_same_seed() -> None:
+    def row(arm: str, seed: int, f1: float) -> dict[str, Any]:
+        return {
+            "arm": arm,
+            "seed": seed,
+            "mismatch": [0.01, 0.02],
+            "test": {"greedy": f1, "sampled": f1 - 0.1},
+        }
+
+    rows = [row(OWN, 0, 0.9), row(OWN, 1, 0.8), row("engine, corrected", 1, 0.85)]
+    *_, own, corrected = table(rows).splitlines()
+    assert own.startswith("| own | 0, 1 | 0.850 ±")
+    assert corrected.startswith(
+        "| engine, corrected | 1 | 0.850 | +0.050 | 0.750 | +0.050 | 0.0150"
+    )
