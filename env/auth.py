@@ -25,6 +25,9 @@ DATASET = "RLM_DATASET"
 DATASET_REVISION = "RLM_DATASET_REVISION"
 DATASET_TOKEN = "RLM_DATASET_TOKEN"
 MLFLOW_PORT = "RLM_MLFLOW_PORT"
+SERVICES_HOST = "RLM_SERVICES_HOST"
+REMOTE = "RLM_REMOTE"
+FENCE = "RLM_FENCE"
 CHAIN = "RLM_CHAIN"
 PARENT_RUN = "RLM_PARENT_RUN_ID"
 VARIABLES = {
@@ -38,6 +41,9 @@ VARIABLES = {
     DATASET_REVISION: "Branch, tag or commit of that data set; `main` without it.",
     DATASET_TOKEN: "Secret: token that can read that data set, and needs no other right.",
     MLFLOW_PORT: "Port of the MLflow server that `make up` starts; 5000 without it.",
+    SERVICES_HOST: "Address that the servers of `make up` listen on; 127.0.0.1 without it.",
+    REMOTE: "Store that hosts share, as s3://BUCKET/PREFIX; without it this host works alone.",
+    FENCE: "Set by the chain: its number in that store; a run with a higher one replaced it.",
     CHAIN: "Set by the chain: its process id, which all its child processes inherit.",
     PARENT_RUN: "Set by the chain: its MLflow run, the parent of the stages' runs.",
 }

@@ -14,6 +14,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tasks import holder
 from tasks.config import RESOLVED
 from tasks.errors import StageError
 from tasks.io import write_json
@@ -134,6 +135,7 @@ def log_version(name: str, params: Params, run: StageRun, tags: dict[str, str]) 
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
+    holder.check()
     # Tags are set in the same call, so that no version exists without its lineage.
     made = run.client.create_model_version(
         name,

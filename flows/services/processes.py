@@ -7,6 +7,7 @@ Their pids and logs are in `.run/`; starting a service twice changes nothing. A 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -20,6 +21,7 @@ import typer
 from env import auth
 from flows.runtime import die_with_parent
 from tasks.errors import StageError
+from tasks.tracking import runs
 
 RUN = Path(".run")
 BIN = Path(sys.executable).parent
@@ -28,6 +30,7 @@ PREFECT_PORT = 4200
 PREFECT = f"http://127.0.0.1:{PREFECT_PORT}"
 MLFLOW_PORT = os.environ.get(auth.MLFLOW_PORT, "5000")
 MLFLOW = f"http://127.0.0.1:{MLFLOW_PORT}"
+HOST = os.environ.get(auth.SERVICES_HOST, "127.0.0.1")
 POOL = "local"
 WAIT_S = 180.0
 
@@ -47,9 +50,10 @@ class ServiceProcess:
 def prefect_server(port: int) -> ServiceProcess:
     """A Prefect server; at `PREFECT_PORT` it schedules, at other ports it only records one run."""
     alone = [] if port == PREFECT_PORT else ["--no-services"]
+    host = "127.0.0.1" if alone else HOST
     return ServiceProcess(
         "prefect-server" if port == PREFECT_PORT else f"prefect-server-{port}",
-        ["prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port), *alone],
+        ["prefect", "server", "start", "--host", host, "--port", str(port), *alone],
         f"http://127.0.0.1:{port}/api/health",
         port,
     )
@@ -58,12 +62,17 @@ def prefect_server(port: int) -> ServiceProcess:
 SERVER = prefect_server(PREFECT_PORT)
 # Its flows can import this project, since `make setup` installs it into the environment.
 WORKER = ServiceProcess("prefect-worker", ["prefect", "worker", "start", "--pool", POOL])
+# MLflow reads these variables itself; on a command line, a password would be seen by all users.
+STORES = {
+    "MLFLOW_BACKEND_STORE_URI": ("--backend-store-uri", "sqlite:///mlflow.db"),
+    "MLFLOW_ARTIFACTS_DESTINATION": ("--artifacts-destination", "mlartifacts"),
+}
 # One worker without job execution: 0.5 GB and 7 s instead of 2.7 GB and 24 s.
 TRACKING = ServiceProcess(
     "mlflow-server",
     [
-        *["mlflow", "server", "--workers", "1", "--host", "127.0.0.1", "--port", MLFLOW_PORT],
-        *["--backend-store-uri", "sqlite:///mlflow.db", "--artifacts-destination", "mlartifacts"],
+        *["mlflow", "server", "--workers", "1", "--host", HOST, "--port", MLFLOW_PORT],
+        *(word for name, words in STORES.items() if name not in os.environ for word in words),
     ],
     f"{MLFLOW}/health",
     int(MLFLOW_PORT),
@@ -111,10 +120,16 @@ def start(service: ServiceProcess, quiet: bool = False, bound: bool = False) -> 
     while service.health is not None and not answers(service.health):
         if process.poll() is not None or time.monotonic() > deadline:
             stop(service)
-            raise StageError(f"{service.name} did not start. See {log}.")
+            raise StageError(f"{service.name} did not start{_last_error(log)}. See {log}.")
         time.sleep(0.5)
     if not quiet:
         typer.echo(f"{service.name}: started")
+
+
+def _last_error(log: Path) -> str:
+    """The last error in a log, in brackets; empty without one."""
+    found = re.findall(r"^.*(?:Error|Exception|ERROR)\S*: (.+)$", log.read_text("utf-8"), re.M)
+    return f" ({runs.first_line(ValueError(found[-1]))})" if found else ""
 
 
 def stop(service: ServiceProcess, quiet: bool = False) -> None:
