@@ -31,7 +31,7 @@ WAIT_S = 180.0
 
 @contextmanager
 def holding(request: str, wait_s: float = WAIT_S) -> Iterator[None]:
-    """Hold the shared store for one run, and fetch what earlier runs left there.
+    """Hold the shared store for one run, and close what a dead one left open.
 
     Args:
         request: text of the request, equal for a run and its restarts.
@@ -54,7 +54,6 @@ def holding(request: str, wait_s: float = WAIT_S) -> Iterator[None]:
             if died["mlflow_run"]:
                 runs.close_left(died["mlflow_run"])
             notifications.crashed(died["flow_run"])
-        remote.pull_run_cache()
         yield
 
 

@@ -110,7 +110,8 @@ def _reproduce(name: str) -> None:
     logging.getLogger("dvc").setLevel(logging.ERROR)
     shared = remote.address() is not None
     with remote.repository() as repo:
-        repo.reproduce(targets=[name], single_item=True, pull=shared)
+        with remote.lost(f"{name}: results of another host could not be fetched"):
+            repo.reproduce(targets=[name], single_item=True, pull=shared)
         if shared:
             holder.check()
             remote.push_stage(repo, name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tasks import remote
+from tasks import holder, remote
 from tasks.config import read_yaml
 from tasks.errors import StageError
 from tasks.params import Params
@@ -27,6 +27,7 @@ def run(params: Params, run: StageRun) -> None:
     from dvc.exceptions import DvcException
     from dvc.lock import LockError
 
+    holder.check()
     name = remote.NAME if remote.address() else params.push.remote
     with remote.repository() as repo:
         try:

@@ -63,6 +63,7 @@ def run(params: Params, run: StageRun) -> Path:
         tags = {**served, **made_of(params), **evaluated()}
         with versions.registry(f"{versions.MERGED} cannot be registered as {name}"):
             version = log_version(name, params, run, tags)
+    holder.check()
     # Also for a known version: a run may have been killed before it set the alias.
     with versions.registry(f"{name} version {version} cannot become challenger") as store:
         store.set_registered_model_alias(name, "challenger", version)

@@ -60,27 +60,46 @@ def repository() -> Iterator[Repo]:
         yield repo
 
 
-def pull_run_cache() -> None:
-    """Fetch the records of all stages that hosts ran; their files follow when they are needed."""
-    with repository() as repo:
-        repo.stage_cache.pull(NAME)
+@contextmanager
+def lost(what: str) -> Iterator[None]:
+    """Turn the errors of DVC's client of S3 into one message.
+
+    Args:
+        what: what could not be done, for the message.
+
+    Raises:
+        StageError: the store does not answer, or refuses.
+    """
+    try:
+        from botocore.exceptions import BotoCoreError, ClientError
+    except ImportError:  # then no store is shared
+        yield
+        return
+    try:
+        yield
+    except (BotoCoreError, ClientError) as error:
+        raise StageError(
+            f"{what} ({address()}: {type(error).__name__}). Run the same command again when the "
+            "store answers: finished stages are kept."
+        ) from None
 
 
 def push_stage(repo: Repo, stage: str) -> None:
-    """Push the outputs of a stage and the record of its run.
+    """Push the outputs of a stage and the record of its run, which another host looks for.
 
     Raises:
         StageError: the store does not accept them.
     """
     from dvc.exceptions import DvcException
 
+    what = f"{stage}: done here, but its result could not be pushed"
     try:
-        repo.push(targets=[stage], remote=NAME, run_cache=True)
+        with lost(what):
+            # DVC itself records no stage whose output it does not keep (`cache: false`).
+            repo.stage_cache.save(repo.stage.load_one(name=stage))
+            repo.push(targets=[stage], remote=NAME, run_cache=True)
     except (DvcException, OSError) as error:
-        raise StageError(
-            f"{stage}: done here, but its result could not be pushed to {address()} ({error}). "
-            "Run the same command again when the store answers."
-        ) from None
+        raise StageError(f"{what} ({address()}: {error}). Run the same command again.") from None
 
 
 @cache
