@@ -23,7 +23,7 @@ from env.errors import SourceError, SourceUnreachable
 from flows import hosts
 from flows.chain import console, through
 from flows.runtime import BusyError, exclusive, settle
-from tasks import config, holder
+from tasks import config, holder, remote
 from tasks.data import hub
 from tasks.data.settings import HubSettings
 from tasks.deployment.space_problems import GUESSABLE
@@ -175,7 +175,8 @@ def remember(entry: dict[str, Any] | None) -> None:
 def last_retraining() -> dict[str, Any]:
     """Request, start and completion of the last retraining of all hosts; empty without one."""
     try:
-        entry = holder.entry("retrain") or json.loads(LAST.read_text(encoding="utf-8"))
+        shared = remote.address() is not None
+        entry = holder.entry("retrain") if shared else json.loads(LAST.read_text(encoding="utf-8"))
         return {key: entry[key] for key in ("data", "profile", "overrides", "start", "completed")}
     except (OSError, ValueError, KeyError, TypeError):
         return {}

@@ -8,7 +8,7 @@ with `--cut-off` SIGSTOP, as if its network were gone. Host B must go on within 
 A comes back, with its worker, or with the stopped processes. Exit code 1: a check failed.
 
 `--quick` takes tiny settings, whose challenger need not become champion. PostgreSQL comes from the
-distribution, the S3 server from PyPI (`make setup-cluster`). The ports 4200 must be free.
+distribution, the S3 server from PyPI (`make setup-cluster`).
 """
 
 from __future__ import annotations

@@ -164,15 +164,16 @@ def _alive(process: psutil.Process) -> bool:
 @contextmanager
 def servers(folder: Path, database: Postgres, s3: S3Server) -> Iterator[dict[str, str]]:
     """Prefect's and MLflow's servers, by `flows.services up`; yields the hosts' variables."""
-    port = str(free_port())
+    prefect, mlflow = free_port(), free_port()
     shared = {
         **s3.environment,
         auth.REMOTE: REMOTE,
-        auth.MLFLOW_PORT: port,
-        "MLFLOW_TRACKING_URI": f"http://127.0.0.1:{port}",
-        "PREFECT_API_URL": "http://127.0.0.1:4200/api",
+        "MLFLOW_TRACKING_URI": f"http://127.0.0.1:{mlflow}",
+        "PREFECT_API_URL": f"http://127.0.0.1:{prefect}/api",
     }
     stores = {
+        auth.PREFECT_PORT: str(prefect),
+        auth.MLFLOW_PORT: str(mlflow),
         "PREFECT_SERVER_DATABASE_CONNECTION_URL": database.url("asyncpg", "prefect"),
         "MLFLOW_BACKEND_STORE_URI": database.url("psycopg", "mlflow"),
         "MLFLOW_ARTIFACTS_DESTINATION": f"s3://{BUCKET}/mlflow",

@@ -25,8 +25,8 @@ from tasks.tracking import runs
 
 RUN = Path(".run")
 BIN = Path(sys.executable).parent
-PREFECT_PORT = 4200
-"""Port in prefect.toml."""
+PREFECT_PORT = int(os.environ.get(auth.PREFECT_PORT, "4200"))
+"""Port of the server that schedules; the default is that of prefect.toml."""
 PREFECT = f"http://127.0.0.1:{PREFECT_PORT}"
 MLFLOW_PORT = os.environ.get(auth.MLFLOW_PORT, "5000")
 MLFLOW = f"http://127.0.0.1:{MLFLOW_PORT}"
