@@ -6,6 +6,7 @@ PYTHON ?= python3
 PIP_ARGS ?=
 # Further arguments of the run: make full ARGS="--set train.seed=1"
 ARGS ?=
+PORT ?= 8000
 BIN := .venv/bin
 # pip installs torch: its settings and PIP_ARGS name the build for the machine. uv installs the rest
 # in a quarter of the CPU time. UV_DEFAULT_INDEX names a mirror for uv.
@@ -92,8 +93,8 @@ down: ## Stop the servers and the worker
 ui: setup ## Print the addresses of their pages, and open them
 	$(BIN)/python -m flows.services ui
 
-serve-env: setup ## Serve the environment on 127.0.0.1:8000 until Ctrl-C
-	RLM_SETTINGS=params.resolved.yaml $(BIN)/python -m env.server.app --host 127.0.0.1 --port 8000
+serve-env: setup ## Serve the environment on 127.0.0.1 until Ctrl-C; PORT=8000
+	RLM_SETTINGS=params.resolved.yaml $(BIN)/python -m env.server.app --port $(PORT)
 
 bench: setup ## Measure speed and cheats: scale, sandbox, rollouts, exploits
 	@set -e; for name in scale sandbox rollout exploits; do echo "== $$name"; $(BIN)/python -m benchmarks.$$name; done

@@ -27,14 +27,10 @@ Commands other than `make` need `.venv/bin` on the PATH: `source .venv/bin/activ
 
 """
 APPS = {
-    "python -m flows.pipeline": "flows.pipeline",
-    "python -m flows.ask": "flows.ask",
+    "rlm": "flows.cli",
     "python -m flows.services": "flows.services.__main__",
 }
-SCRIPTS = (
-    *("env/server/app.py", "flows/doctor.py"),
-    *("examples/**/*.py", "benchmarks/**/*.py", "checks/*.py"),
-)
+SCRIPTS = ("env/server/app.py", "examples/**/*.py", "benchmarks/**/*.py", "checks/*.py")
 """Where modules that can be run are found; each has one line and its own `--help`."""
 
 

@@ -1,7 +1,17 @@
-"""Ask a registered model about your own files: `python -m flows.ask --docs DIR "question"`.
+"""Ask a model about your own files: `rlm ask --docs DIR "question"`.
 
 It reads the documents, plays one recursive episode on its own environment server, and prints the
-quotes that the model found, with file and position. It writes only a log.
+quotes that the model found, with file and position. It writes only a log. The model is the
+champion, another registered version, a model folder, or any model behind an OpenAI-compatible
+endpoint.
+
+Exit code 0: the model found evidence; 3: it found none; 1: it failed, or ended without an answer.
+
+Examples:
+
+    rlm ask --docs examples/nano_papers "How well does Jedkuf do on code?"
+
+    rlm ask --docs notes --base-url http://127.0.0.1:11434/v1 --model qwen3 "Who pays the rent?"
 """
 
 # Heavy modules are imported where they are needed, so that --help is instant.
@@ -9,142 +19,179 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from flows.pipeline import guarded
-from flows.runtime import settle
+from flows.runtime import settle, unwrapped
 from tasks.errors import StageError
 
 if TYPE_CHECKING:
-    from mlflow.entities.model_registry import ModelVersion
-
     from agent.rollouts.own_documents import Answer
+    from agent.rollouts.trajectory import Trajectory
+    from tasks.asking import AskedAnswer, AskedModel
     from tasks.params import Params
+
+NO_EVIDENCE = 3
+"""Exit code of an answer without evidence."""
+SHOWN = 600
+"""Characters of a turn's code or output in the trace."""
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
-@app.command(help=__doc__)
+@app.command(help=unwrapped(__doc__))
 def ask(
-    question: Annotated[str, typer.Argument(help="The question.")],
     docs: Annotated[Path, typer.Option(help="Folder of PDF, text, Markdown and HTML files.")],
+    question: Annotated[str | None, typer.Argument(help="The question.")] = None,
     model: Annotated[
-        str, typer.Option(help="Number or alias of a version, or a model folder.")
+        str,
+        typer.Option(help="Number or alias of a version, a folder, or the endpoint's model."),
     ] = "champion",
+    base_url: Annotated[
+        str | None,
+        typer.Option(help="Endpoint, such as http://127.0.0.1:8000/v1; OPENAI_API_KEY is its key."),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="SECTION.KEY=VALUE", help="Setting for an endpoint; repeatable."
+        ),
+    ] = None,
+    interactive: Annotated[
+        bool, typer.Option("--interactive", help="Read questions line by line until one is empty.")
+    ] = False,
+    trace: Annotated[bool, typer.Option("--trace", help="Print the tree of agents too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of sampling, in the mode `sampled`.")] = 0,
 ) -> None:
     """Ask, and print the answer."""
 
     def work() -> None:
-        from rich.console import Console
+        require_possible(docs, question, model, base_url, set_, interactive)
+        sys.exit(talk(docs, question, chosen(model, base_url, set_ or []), trace, as_json, seed))
 
-        console = Console(stderr=True)
-        with console.status("reading the documents"):
-            folder, params = find_model(model)
-            settle(params.threads)
-            documents, left_out = read_documents(docs, params)
-        for reason in left_out:
-            console.print(
-                f"left out: {reason}", style="yellow", highlight=False, markup=False, soft_wrap=True
-            )
-        with console.status(f"asking {model} about {len(documents)} documents"):
-            found = play(folder, params, question, documents, seed)
-        if found.void is not None:
-            raise StageError(f"ask: the episode was lost ({found.void}). Ask again.")
-        if as_json:
-            typer.echo(json.dumps({"question": question, "model": model, **asdict(found)}))
-        else:
-            show(found, len(documents))
-
-    guarded(work, f"python -m flows.ask --docs {shlex.quote(str(docs))} {shlex.quote(question)}")
+    words = ["rlm ask --docs", shlex.quote(str(docs)), shlex.quote(question or "--interactive")]
+    guarded(work, " ".join(words))
 
 
-def find_model(wanted: str) -> tuple[Path, Params]:
-    """Folder and settings of a registered version, or of a model folder.
+def require_possible(
+    docs: Path,
+    question: str | None,
+    model: str,
+    base_url: str | None,
+    set_: list[str] | None,
+    interactive: bool,
+) -> None:
+    """Refuse wrong options, before anything is imported or read.
 
     Raises:
-        StageError: the version does not exist, or its artifact is gone.
-        ConfigError: the version was registered with settings unknown to this code.
+        StageError: an option is wrong or missing.
     """
-    from tasks import config
-    from tasks.registry import versions
-
-    here = config.load_resolved()
-    if Path(wanted).is_dir():
-        return Path(wanted), here
-    name = here.register_.model_name
-    version: ModelVersion | None
-    if wanted.isdecimal():
-        version = versions.get_version(name, wanted)
-    else:
-        champion = wanted == "champion"
-        version = versions.champion(name) if champion else versions.by_alias(name, wanted)
-    if version is None and wanted == "champion":
-        raise StageError(
-            f"ask: {name} has no champion yet. Train and promote one with `make full`, or name "
-            "another version or a folder with --model."
-        )
-    if version is None:
-        raise StageError(
-            f"ask: {name} has no version {wanted!r}, and no such folder exists. List the versions "
-            "with `python -m flows.pipeline models`."
-        )
-    return versions.download(version), versions.settings(version)
-
-
-def read_documents(docs: Path, params: Params) -> tuple[dict[str, str], list[str]]:
-    """Text of each readable document by its path in the folder, and why others were left out.
-
-    Raises:
-        StageError: the folder does not exist, or no document in it can be read.
-    """
-    from env.problems.schema import Paper
-    from tasks.data.documents import READABLE, Documents
-
+    if docs.is_file():
+        raise StageError(f"ask: --docs {docs} is a file. Name its folder.")
     if not docs.is_dir():
         raise StageError(f"ask: --docs {docs}: no such folder. Name an existing one.")
-    folder = Documents(docs, params.env.document_chars, params.prepare.files.max_mb)
-    papers = [folder.get(name) for name in folder.names()]
-    texts = {paper.paper_id: paper.text for paper in papers if isinstance(paper, Paper)}
-    left_out = [str(paper) for paper in papers if not isinstance(paper, Paper)]
-    if not texts:
-        reasons = "".join(f"\n  {reason}" for reason in left_out)
-        raise StageError(f"ask: no document ({', '.join(READABLE)}) can be read in {docs}{reasons}")
-    return texts, left_out
+    if interactive == (question is not None):
+        raise StageError("ask: write one question, or --interactive and no question.")
+    if question is not None and not question.strip():
+        raise StageError("ask: the question is empty; write one.")
+    if base_url is not None and model == "champion":
+        raise StageError("ask: --base-url needs --model NAME, the model's name at the endpoint.")
+    if set_ and base_url is None:
+        raise StageError("ask: --set is for endpoints. Other models keep their own settings.")
 
 
-def play(
-    folder: Path, params: Params, question: str, documents: dict[str, str], seed: int
-) -> Answer:
-    """Play one episode of the model on the documents.
+def chosen(model: str, base_url: str | None, sets: list[str]) -> AskedModel:
+    """The model that the options name."""
+    from tasks import asking, config
 
-    Raises:
-        StageError: the question cannot be asked, or the model or the environment fails.
-    """
-    from agent.errors import PolicyError
-    from agent.rollouts import own_documents
-    from env.errors import EpisodeError
-    from tasks import evaluate
-    from tasks.registry import serving
+    if base_url is None:
+        return asking.stored(model)
+    return asking.AskedModel(model, config.resolve(asking.PROFILE, sets), base_url=base_url)
 
-    task = own_documents.Question(question, documents, seed)
-    params = serving.for_documents(params)
-    if reason := own_documents.fault(task, params.env):
-        raise StageError(f"ask: {reason}")
+
+def talk(
+    docs: Path, question: str | None, model: AskedModel, trace: bool, as_json: bool, seed: int
+) -> int:
+    """Answer one question, or one for each line of the standard input; returns the exit code."""
+    from rich.console import Console
+
+    from tasks import asking
+
+    console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+    settle(model.params.threads)
+    with console.status("reading the documents"):
+        documents, left_out = asking.read_documents(docs, model.params)
+    for reason in left_out:
+        console.print(f"left out: {reason}", style="yellow")
+    asking.require_readable(model, documents)
+    code = 0
+    loading = console.status(f"loading {model.name}")
+    loading.start()
     try:
-        policy = evaluate.load_policy(folder, params.serving)
-        with serving.own_server(params) as url:
-            return serving.answer(policy, url, [task], params)[0]
-    except (PolicyError, EpisodeError) as error:
-        raise StageError(f"ask: {error}") from error
+        with asking.opened(model, documents) as answered:
+            loading.stop()
+            for text in lines(console) if question is None else [question]:
+                try:
+                    with console.status(f"asking {model.name} about {len(documents)} documents"):
+                        found = answered(text, seed)
+                except StageError as error:
+                    if question is not None:
+                        raise
+                    console.print(str(error), style="red")
+                    continue
+                code = tell(text, model, found, len(documents), trace, as_json)
+    finally:
+        loading.stop()
+    return code if question is not None else 0
 
 
-def show(found: Answer, documents: int) -> None:
+def lines(console: Any) -> Iterator[str]:
+    """Questions of the standard input, until an empty line or its end."""
+    while True:
+        if sys.stdin.isatty():
+            console.print("question> ", end="")
+        if not (line := sys.stdin.readline().strip()):
+            return
+        yield line
+
+
+def tell(
+    question: str, model: AskedModel, found: AskedAnswer, documents: int, trace: bool, as_json: bool
+) -> int:
+    """Print an answer; returns the exit code that it stands for."""
+    answer = found.answer
+    if as_json:
+        paid = {"usage": asdict(found.usage)} if found.usage else {}
+        body = {"question": question, "model": model.name, **asdict(answer), **paid}
+        typer.echo(json.dumps(body))
+    else:
+        if trace:
+            show_tree(found.episode)
+        show(answer, documents, costs(found, model.params))
+    if answer.evidence:
+        return 0
+    return NO_EVIDENCE if answer.stop_reason == "final" else 1
+
+
+def costs(found: AskedAnswer, params: Params) -> str:
+    """Tokens and price of an endpoint's answer, for the last line; empty for a local model."""
+    if found.usage is None:
+        return ""
+    prices = params.evaluate_model
+    price = found.usage.cost(prices.prompt_price, prices.completion_price)
+    paid = f", cost {price:.4f}" if price else ""
+    read, written = found.usage.prompt_tokens, found.usage.completion_tokens
+    return f", {found.usage.requests} requests, {read:,} + {written:,} tokens{paid}"
+
+
+def show(found: Answer, documents: int, paid: str) -> None:
     """Print the quotes with their files, then the cost of the episode."""
     from rich.console import Console
     from rich.table import Table
@@ -164,11 +211,41 @@ def show(found: Answer, documents: int) -> None:
         console.print(f"{found.unfounded} quotes of its answer occur in no document: left out.")
     console.print(
         f"{documents} documents, {found.turns} turns, {found.sub_calls} sub-calls, "
-        f"depth {found.depth}, {found.seconds:.1f} s",
+        f"depth {found.depth}, {found.seconds:.1f} s{paid}",
         style="dim",
+        soft_wrap=True,
     )
+
+
+def show_tree(episode: Trajectory) -> None:
+    """Print each agent with its turns, and under it the agents that it called."""
+    from rich.console import Console
+    from rich.text import Text
+    from rich.tree import Tree
+
+    from env.prompts import cut
+
+    def grow(branch: Tree, number: int) -> None:
+        frame = episode.frames[number]
+        for place, turn in enumerate(frame.turns):
+            read = turn.observation.strip()
+            if place == 0:  # without the system's message: the question, and the kind of context
+                read = "\n".join(read.splitlines()[-2:])
+            branch.add(Text(cut(read, SHOWN), style="dim"))
+            branch.add(Text(cut(turn.text.strip(), SHOWN)))
+        for child in episode.children(number):
+            grow(branch.add(Text(_title(child.frame, child.kind, child.stop_reason))), child.frame)
+
+    root = episode.root
+    tree = Tree(Text(_title(root.frame, "root", root.stop_reason)))
+    grow(tree, root.frame)
+    Console(highlight=False).print(tree)
+
+
+def _title(frame: int, kind: str, ended: str | None) -> str:
+    return f"agent {frame} ({kind}), ended with {ended}"
 
 
 if __name__ == "__main__":
     settle()
-    app(prog_name="python -m flows.ask")
+    app(prog_name="rlm ask")

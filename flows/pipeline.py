@@ -18,13 +18,13 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from flows.runtime import settle
+from flows.runtime import exclusive, settle, unwrapped
 from flows.stages import INTERRUPTED, STAGES, run_stage, under_chain
 from tasks import renamed
-from tasks.errors import ConfigError, PipelineError
+from tasks.errors import DISK_IS_FULL, ConfigError, PipelineError, StageError, disk_is_full
 
 app = typer.Typer(
-    help=__doc__,
+    help=unwrapped(__doc__),
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -45,13 +45,15 @@ def run(profile: Profile = "nano", set_: Overrides = None) -> None:
     def work() -> None:
         from tasks import config
 
-        # A wrong setting ends the run here, before Prefect is imported.
+        # A wrong setting or a second run ends here, before Prefect is imported.
         settle(config.resolve(profile, set_ or []).threads)
+        with exclusive():
+            pass
         from flows.chain import play
 
         sys.exit(play(profile, set_ or []))
 
-    words = ["python -m flows.pipeline run", f"--profile {profile}"]
+    words = ["rlm run", f"--profile {profile}"]
     guarded(work, " ".join([*words, *(f"--set {shlex.quote(text)}" for text in set_ or [])]))
 
 
@@ -60,14 +62,13 @@ def resolve(profile: Profile = "nano", set_: Overrides = None) -> None:
     """Write the resolved settings to params.resolved.yaml, for `dvc repro` and single stages."""
 
     def work() -> None:
-        from flows.runtime import exclusive
         from tasks import config
 
         params = config.resolve(profile, set_ or [])
         with exclusive():  # a running chain reads the file before each stage
             typer.echo(config.write_resolved(params))
 
-    guarded(work, "python -m flows.pipeline resolve")
+    guarded(work, "rlm resolve")
 
 
 @app.command("check-problems")
@@ -93,7 +94,7 @@ def check_problems(
         typer.echo("\n".join(check_problems.report_lines(found)))
         sys.exit(0 if found.good else 1)
 
-    guarded(work, f"python -m flows.pipeline check-problems {shlex.quote(path)}")
+    guarded(work, f"rlm check-problems {shlex.quote(path)}")
 
 
 @app.command()
@@ -108,7 +109,7 @@ def models(profile: Profile = "nano") -> None:
 
         Console().print(champions.table(config.resolve(profile).register_.model_name))
 
-    guarded(work, "python -m flows.pipeline models")
+    guarded(work, "rlm models")
 
 
 @app.command()
@@ -131,13 +132,11 @@ def rollback(
         before = f"version {was.version}" if was else "none"
         typer.echo(f"{now.name}: version {now.version} is champion (before: {before})")
 
-    guarded(work, "python -m flows.pipeline rollback")
+    guarded(work, "rlm rollback")
 
 
 def _stage_command(name: str) -> Callable[[], None]:
     def work() -> None:
-        from flows.runtime import exclusive
-
         with nullcontext() if under_chain() else exclusive():
             run_stage(name)
             if name == "promote":
@@ -146,18 +145,18 @@ def _stage_command(name: str) -> Callable[[], None]:
 
                 notifications.promotion(config.load_resolved().register_.model_name)
 
-    return lambda: guarded(work, f"python -m flows.pipeline {name}")
+    return lambda: guarded(work, f"rlm {name}")
 
 
 for _name, _does in STAGES.items():
-    app.command(_name, help=_does)(_stage_command(_name))
+    app.command(_name, help=_does, rich_help_panel="Single stages")(_stage_command(_name))
 
 
 def _renamed_command(old: str, new: str) -> Callable[[], None]:
     def work() -> None:
-        raise ConfigError(f"the stage {old} is now {new}. Run `python -m flows.pipeline {new}`.")
+        raise ConfigError(f"the stage {old} is now {new}. Run `rlm {new}`.")
 
-    return lambda: guarded(work, f"python -m flows.pipeline {new}")
+    return lambda: guarded(work, f"rlm {new}")
 
 
 for _old, _new in renamed.STAGES.items():
@@ -185,6 +184,11 @@ def guarded(work: Callable[[], None], again: str) -> None:
     except PipelineError as error:
         typer.echo(f"{type(error).__name__}: {error}", err=True)
         sys.exit(error.exit_code)
+    except Exception as error:
+        if not disk_is_full(error):
+            raise
+        typer.echo(f"StageError: {DISK_IS_FULL}", err=True)
+        sys.exit(StageError.exit_code)
     except KeyboardInterrupt:
         if not under_chain():  # else the chain prints this
             typer.echo(f"\nInterrupted. Finished stages are kept; continue with: {again}", err=True)

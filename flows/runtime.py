@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
+import re
 import signal
 import sys
 import time
@@ -84,6 +85,11 @@ def die_with_parent() -> None:
     if sys.platform == "linux":
         set_parent_death_signal = 1  # PR_SET_PDEATHSIG
         ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
+
+
+def unwrapped(doc: str | None) -> str:
+    """A docstring as help text: each paragraph on one line; indented examples stay as they are."""
+    return re.sub(r"(?<!\n)\n(?=[^\s])", " ", doc or "")
 
 
 class BusyError(StageError):

@@ -14,6 +14,9 @@ from tasks.data.source import Found
 from tasks.errors import StageError
 from tasks.params import Params
 
+SHOWN = 3
+"""Rows that are named where many have the same fault."""
+
 
 @dataclass(frozen=True)
 class Checked:
@@ -73,10 +76,14 @@ def too_few(params: Params, found: Found) -> Iterator[str]:
 def report_lines(checked: Checked) -> Iterator[str]:
     """Lines of the report: the faults, then the totals."""
     found = checked.found
+    rows: dict[tuple[str, str, str], list[str]] = {}
     for fault in found.rejected:
-        yield f"{fault.row}  {fault.field}"
-        yield f"    problem: {fault.reason}"
-        yield f"    fix:     {fault.remedy}"
+        rows.setdefault((fault.field, fault.reason, fault.remedy), []).append(fault.row)
+    for (field, reason, remedy), names in rows.items():
+        more = f" and {len(names) - SHOWN} more rows" if len(names) > SHOWN else ""
+        yield f"{', '.join(names[:SHOWN])}{more}  {field}"
+        yield f"    problem: {reason}"
+        yield f"    fix:     {remedy}"
     for fault in found.left_out:
         yield f"left out: {fault.row}: {fault.reason}; {fault.remedy}"
     quotes = found.quotes

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import yaml
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from env.settings import flatten
 from tasks.derived import derive
 from tasks.errors import ConfigError
 from tasks.io import write_text
@@ -25,22 +27,53 @@ RESOLVED = Path("params.resolved.yaml")
 PROFILES = Path("profiles")
 
 
+class UniqueKeys(yaml.CSafeLoader):
+    """Loader of LibYAML, ten times as fast as PyYAML's own, that refuses repeated keys."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """The mapping of a node.
+
+        Raises:
+            YAMLError: a key is there twice.
+        """
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                problem = f"the key {key.value!r} is there twice"
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
+            seen.add(key.value if isinstance(key, yaml.ScalarNode) else None)
+        return super().construct_mapping(node, deep)
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML mapping.
 
     Raises:
         ConfigError: the file is missing or does not contain a YAML mapping.
     """
+    text = ""
     try:
-        # LibYAML reads params.yaml in a tenth of the time.
-        data = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
+        text = path.read_text(encoding="utf-8")
+        data = yaml.load(text, Loader=UniqueKeys)
     except FileNotFoundError:
         raise ConfigError(f"{path} does not exist. Run from the project's root.") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not valid YAML: {error}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not valid YAML: {_yaml_fault(error, text)}") from None
     if not isinstance(data, dict):
         raise ConfigError(f"{path} must contain sections (found {type(data).__name__})")
     return data
+
+
+def _yaml_fault(error: yaml.YAMLError, text: str) -> str:
+    """Line, column and fault of a YAML text."""
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return str(error)
+    line, column = error.problem_mark.line, error.problem_mark.column
+    tab = "".join(text.splitlines()[line : line + 1])[column : column + 1] == "\t"
+    fix = " Indent with spaces, not tabs." if tab else ""
+    return f"line {line + 1}, column {column + 1}: {error.problem}.{fix}"
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -97,9 +130,12 @@ def _describe(error: ErrorDetails) -> str:
         return f"{key}: {error['msg']}" + (f" (found {error['input']!r})" if shown else "")
     if key in RENAMED:
         return f"{key}: renamed to {RENAMED[key]}"
-    return (
-        f"{key}: removed ({REMOVED[key]}). Delete it." if key in REMOVED else f"{key}: unknown key"
-    )
+    if key in REMOVED:
+        return f"{key}: removed ({REMOVED[key]}). Delete it."
+    settings = flatten(Params().model_dump(by_alias=True))
+    sections = {name.rpartition(".")[0] for name in settings}
+    alike = get_close_matches(key, {*settings, *sections}, n=1)
+    return f"{key}: unknown key" + (f". Did you mean {alike[0]}?" if alike else "")
 
 
 def resolve(profile: str = "nano", overrides: Sequence[str] = ()) -> Params:
@@ -110,7 +146,12 @@ def resolve(profile: str = "nano", overrides: Sequence[str] = ()) -> Params:
     """
     data = read_yaml(PARAMS)
     source = str(PARAMS)
-    if profile != data.get("profile", "nano"):
+    if data.get("profile", "nano") != "nano":
+        raise ConfigError(
+            f"{PARAMS}: profile: this file holds the settings of nano (found {data['profile']!r}). "
+            f"Restore the line, and choose a profile with `--profile {data['profile']}`."
+        )
+    if profile != "nano":
         over = _read_profile(profile)
         source += f" + {PROFILES / profile}.yaml"
         if extended := over.pop("extends", None):

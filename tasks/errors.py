@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -42,6 +43,22 @@ class GateFailed(PipelineError):
 
 class StageError(PipelineError):
     """A stage failed."""
+
+
+DISK_IS_FULL = (
+    "the disk is full. Free some space, then run the same command again: finished stages are kept."
+)
+
+
+def disk_is_full(error: BaseException | None) -> bool:
+    """Whether an error or its cause is a full disk; libraries wrap it in errors of their own."""
+    while error is not None:
+        if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        if any(text in str(error) for text in ("No space left on device", "disk is full")):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 @contextmanager

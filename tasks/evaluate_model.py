@@ -144,6 +144,11 @@ def measure_model(params: Params, run: StageRun, model: str, base_url: str | Non
         "cost": cost(endpoint, len(rows) + len(alone), params.evaluate_model),
         **describe(rows, evaluate.seconds_of(alone), bootstrap),
     }
+    if paid := report["cost"]:  # an endpoint sends no token ids, but it counts
+        report["tokens"] = {
+            "sampled_per_episode": paid["completion_tokens"] / paid["episodes"],
+            "prompt_per_episode": paid["prompt_tokens"] / paid["episodes"],
+        }
     run.log_metrics(figures(report))
     path = write_json(REPORTS / f"{re.sub(r'[^A-Za-z0-9.-]+', '-', model).strip('-')}.json", report)
     run.log_artifact(path)

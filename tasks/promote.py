@@ -115,7 +115,7 @@ def settled(
     for version in versions.list_versions(challenger.name):  # equal weights are the same model
         when = version.tags.get(champions.ROLLED_BACK)
         if when and version.tags.get("weights_hash") == weights:
-            command = f"python -m flows.pipeline rollback --to {version.version}"
+            command = f"rlm rollback --to {version.version}"
             reason = f"it was champion and was rolled back at {when}; `{command}` restores it"
             return nothing(challenger, reason)
     same = decision and decision["rule"] == rule(params) and decision["opponent"] == about(champion)

@@ -34,7 +34,7 @@ def run(params: Params, run: StageRun) -> None:
             if changed := repo.status():
                 raise StageError(
                     f"{', '.join(sorted(changed))} changed since their last run. Run "
-                    "`python -m flows.pipeline run` or `dvc repro` first."
+                    "`rlm run` or `dvc repro` first."
                 )
             pushed = repo.push(remote=name)
         except LockError as error:

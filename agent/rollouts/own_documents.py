@@ -3,7 +3,7 @@
 The environment receives the documents with the question, if `env.allow_documents` is set. Such
 episodes have neither gold nor reward. The answer is located in the documents: each quote has its
 position, and text that occurs in no document is left out. Neighbours: `engine.py` plays the
-episodes; the registered model and `flows/ask.py` ask the questions.
+episodes; the registered model and `tasks/asking.py` ask the questions.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def fault(question: Question, env: EnvSettings) -> str | None:
     return None
 
 
-def answer(
+def play_questions(
     policy: Policy,
     url: str,
     questions: Sequence[Question],
@@ -103,8 +103,8 @@ def answer(
     *,
     sessions: int,
     numbered: bool,
-) -> list[Answer]:
-    """Play one episode for each question.
+) -> list[tuple[Answer, Trajectory]]:
+    """Play one episode for each question; returns its answer and its record.
 
     Args:
         policy: plays every frame.
@@ -134,7 +134,7 @@ def answer(
     with _OwnDocuments(url, count, resets) as opened:
         played = play(policy, opened, specs, sessions=count, whole_answers=True)
     return [
-        _answer(episode, papers, names, rewards)
+        (_answer(episode, papers, names, rewards), episode)
         for episode, papers, names in zip(played, shown, labels, strict=True)
     ]
 

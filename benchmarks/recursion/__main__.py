@@ -230,15 +230,15 @@ def compare(work: RecursionWork, seeds: Sequence[int], arms: Sequence[str]) -> N
             for rate in RATES if seed == first else [best_rate(work, arm, first)]:
                 trained(work, arm, seed, rate, control=False)
     for seed in seeds:
+        for arm in arms:
+            for plan in ARMS[arm].experts:
+                demonstrated(work, arm, plan, seed)
         for arm in [arm for arm in BUDGETED if arm in arms]:
             budgeted(work, arm, seed, best_rate(work, arm, first))
         for inheritance in INHERITANCES if "recursive" in arms else ():
             inherited(work, inheritance, seed, best_rate(work, "recursive", first))
         for arm in [arm for arm in CONTROLLED if arm in arms]:
             trained(work, arm, seed, best_rate(work, arm, first), control=True)
-        for arm in arms:
-            for plan in ARMS[arm].experts:
-                demonstrated(work, arm, plan, seed)
 
 
 def _slug(name: str) -> str:

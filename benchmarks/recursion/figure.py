@@ -52,6 +52,15 @@ def chosen(rows: Sequence[Row], what: str = "trained") -> dict[tuple[str, int], 
     return found
 
 
+def demonstrated(rows: Sequence[Row], arm: str, seed: int) -> list[Row]:
+    """Bases of a seed that were shown one plan of an arm alone."""
+    return [
+        row
+        for row in rows
+        if row["what"] == "demonstrated" and row["arm"] == arm and row["seed"] == seed
+    ]
+
+
 def at(row: Row, papers: int) -> list[Row]:
     """Answers of a result to problems with so many papers."""
     return [answer for answer in row["answers"] if answer["papers"] == papers]
@@ -86,6 +95,10 @@ def draw(rows: Sequence[Row], sizes: Sequence[int]) -> Figure:
             axes.plot(
                 sizes, curves.mean(axis=0), color=colour, linestyle=line, marker=marker, label=arm
             )
+            shown = [base for row in seeds for base in demonstrated(rows, arm, row["seed"])]
+            if arm in WITHOUT and shown:
+                best = [max(mean_f1(base, size).mean for base in shown) for size in sizes]
+                axes.plot(sizes, best, color=colour, linestyle=":", linewidth=1.2)
         axes.axvspan(min(sizes), 16, color=INK, alpha=0.04)
         axes.text(15.6, 0.02, "trained up to here", ha="right", fontsize=9, color=INK)
         axes.set(
@@ -97,6 +110,8 @@ def draw(rows: Sequence[Row], sizes: Sequence[int]) -> Figure:
         above = axes.secondary_xaxis("top", functions=(_hits, _papers))
         above.set(xlabel="Sentences that may answer", xticks=[HITS * size for size in sizes])
         axes.set_title("One policy that calls itself, and the same policy alone")
+        if any(row["what"] == "demonstrated" for row in rows):
+            axes.plot([], [], color=INK, linestyle=":", label="shown its best plan only")
         axes.legend(fontsize=9, ncols=2)
         figure.text(0.99, 0.01, _origin(found.values()), ha="right", fontsize=8, color=GREY)
     return figure
@@ -136,7 +151,7 @@ def tables(rows: Sequence[Row], sizes: Sequence[int]) -> str:
         _scores("Bases", [row for row in rows if row["what"] == "base"], sizes),
         _scores("One plan alone", [row for row in rows if row["what"] == "demonstrated"], sizes),
         _scores("Printed fields", chosen(rows, "control").values(), sizes),
-        _differences(found, sizes),
+        _differences(rows, sizes),
         _costs(found.values(), sizes),
         _budgets(rows),
         _readers(rows),
@@ -154,26 +169,28 @@ def _scores(title: str, rows: Any, sizes: Sequence[int]) -> str:
         "|---" * (2 + len(sizes)) + "|",
     ]
     for row in rows:
-        name = f"{row['arm']}: {row['plan']}" if "plan" in row else row["arm"]
         cells = (_cell(mean_f1(row, size)) for size in sizes)
-        lines.append(f"| {name} | {row['seed']} | {' | '.join(cells)} |")
+        lines.append(f"| {_name(row)} | {row['seed']} | {' | '.join(cells)} |")
     return _joined(lines)
 
 
-def _differences(found: Mapping[tuple[str, int], Row], sizes: Sequence[int]) -> str:
+def _differences(rows: Sequence[Row], sizes: Sequence[int]) -> str:
     lines = [
-        "**Recursive minus the best arm of one agent with the same window**, paired by problem",
+        "**Recursive minus the best agent with the same window**, trained or shown its best plan "
+        "only; paired by problem",
         f"| seed | {' | '.join(map(str, sizes))} |",
         "|---" * (1 + len(sizes)) + "|",
     ]
+    found = chosen(rows)
     for (arm, seed), row in sorted(found.items()):
         others = [found[other, seed] for other in WITHOUT if (other, seed) in found]
+        others += [base for other in WITHOUT for base in demonstrated(rows, other, seed)]
         if arm != "recursive" or not others:
             continue
         cells = []
         for size in sizes:
             best = max(others, key=lambda other: mean_f1(other, size).mean)
-            cells.append(f"{_cell(difference(row, best, size))} {best['arm']}")
+            cells.append(f"{_cell(difference(row, best, size))} {_name(best)}")
         lines.append(f"| {seed} | {' | '.join(cells)} |")
     return _joined(lines) if len(lines) > 3 else ""
 
@@ -228,6 +245,11 @@ def _readers(rows: Sequence[Row]) -> str:
         name = "base" if row["what"] == "base" else f"{kind}{rate}"
         lines.append(f"| {name} | {row['seed']} | {cells} |")
     return _joined(lines) if found else ""
+
+
+def _name(row: Row) -> str:
+    """Arm, and the plan of a base that was shown one only."""
+    return f"{row['arm']}: {row['plan']}" if "plan" in row else str(row["arm"])
 
 
 def _joined(lines: Sequence[str]) -> str:

@@ -133,13 +133,28 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.until_eof:
         threading.Thread(target=_stop_at_eof, daemon=True).start()
-    server = uvicorn.Server(
-        uvicorn.Config(app, host=arguments.host, port=arguments.port, **SERVING)
-    )
+    server = uvicorn.Server(uvicorn.Config(app, **SERVING))
+    if arguments.fd is None:
+        bound = _listener(arguments.host, arguments.port)
+        url = f"http://{arguments.host}:{arguments.port}"
+        sys.stderr.write(f"Serving the environment at {url}; Ctrl-C ends it.\n")
+    else:
+        bound = socket.socket(fileno=arguments.fd)
     with suppress(KeyboardInterrupt):
-        server.run(None if arguments.fd is None else [socket.socket(fileno=arguments.fd)])
+        server.run([bound])
     if not server.started:
         sys.exit(3)  # as uvicorn does
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    """Listening socket; ends the process with one message if the address cannot be used."""
+    try:
+        return socket.create_server((host, port))
+    except OSError:
+        sys.exit(
+            f"{host}:{port} is in use, or not an address of this machine. Stop the process that "
+            f"listens there, or choose another port: `make serve-env PORT={port + 1}`."
+        )
 
 
 def _stop_at_eof() -> None:

@@ -3,7 +3,8 @@
 Pure functions of text; nothing runs here. Source: the recursive-language-model scaffold of
 Zhang, Kraska and Khattab (alexzhang13/rlm), whose models write ```repl blocks and end with a
 plain line `FINAL(...)` or `FINAL_VAR(name)`. Departures: a turn has exactly one block, the closing
-fence is on a line of its own, and text before `</think>` is ignored.
+fence is on a line of its own, and text before `</think>` is ignored. Models that were not trained
+here often write ```python: such blocks count where a turn opens none with ```repl.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_OPEN = re.compile(r"^[ \t]*```repl[ \t]*\r?$", re.MULTILINE)
+_REPL = re.compile(r"^[ \t]*```repl[ \t]*\r?$", re.MULTILINE)
+_PYTHON = re.compile(r"^[ \t]*```python[ \t]*\r?$", re.MULTILINE)
 _CLOSE = re.compile(r"^[ \t]*```[ \t]*\r?$", re.MULTILINE)
 _FINAL_VAR = re.compile(r"^[ \t]*FINAL_VAR\([ \t]*[\"']?(\w+)[\"']?[ \t]*\)[ \t]*$", re.MULTILINE)
 _FINAL = re.compile(r"^[ \t]*FINAL\(", re.MULTILINE)
@@ -23,7 +25,7 @@ class Turn:
     """One parsed turn."""
 
     blocks: tuple[str, ...]
-    """Code of each closed repl block."""
+    """Code of each closed block."""
     opened: int
     """Number of opened blocks, closed or not."""
     final_code: str | None = None
@@ -41,8 +43,10 @@ class Turn:
 
 def parse(text: str) -> Turn:
     """Parse one turn of the policy, in time linear in its length."""
-    blocks, rest = _split(text.rpartition("</think>")[2])
-    opened = len(blocks) + len(_OPEN.findall(rest))
+    text = text.rpartition("</think>")[2]
+    opening = _REPL if _REPL.search(text) else _PYTHON
+    blocks, rest = _split(text, opening)
+    opened = len(blocks) + len(opening.findall(rest))
     if match := _FINAL_VAR.search(rest):
         return Turn(blocks, opened, final_code=f'FINAL_VAR("{match.group(1)}")')
     if match := _FINAL.search(rest):
@@ -53,11 +57,11 @@ def parse(text: str) -> Turn:
     return Turn(blocks, opened)
 
 
-def _split(text: str) -> tuple[tuple[str, ...], str]:
+def _split(text: str, opening: re.Pattern[str]) -> tuple[tuple[str, ...], str]:
     """The code of the closed blocks, and the text around them."""
     blocks, rest, place = [], [], 0
     # If no closing fence follows this opening, no later block is closed either.
-    while (start := _OPEN.search(text, place)) and (end := _CLOSE.search(text, start.end())):
+    while (start := opening.search(text, place)) and (end := _CLOSE.search(text, start.end())):
         blocks.append(text[start.end() + 1 : end.start()])
         rest.append(text[place : start.start()])
         place = end.end()

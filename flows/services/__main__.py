@@ -18,6 +18,7 @@ from flows.services.processes import (
     TRACKING,
     WORKER,
     answers,
+    require_port,
     run_prefect,
     start,
     stop,
@@ -34,14 +35,16 @@ def up() -> None:
 
     With RLM_REMOTE, hosts do the work: the pools are cpu and gpu, and no worker is started here.
     """
+    for service in (SERVER, TRACKING):
+        require_port(service)
     databases.require_all()
     if remote.address():
         os.environ.setdefault(*hosts.LEASE_STORAGE)
-    start(SERVER)
-    if remote.address():
+        start(SERVER)
         hosts.deploy()
         start(TRACKING)
         return
+    start(SERVER)
     # The pool comes first: deploying to a missing pool prints a message and succeeds.
     run_prefect("work-pool", "create", POOL, "--type", "process", "--overwrite")
     run_prefect("work-pool", "inspect", POOL)
@@ -51,6 +54,7 @@ def up() -> None:
         run_prefect("--no-prompt", "deploy", "--all")
     automations.apply()
     start(WORKER)
+    start(TRACKING)
     ui(open_pages=False)
 
 

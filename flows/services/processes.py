@@ -1,7 +1,7 @@
 """Background processes of `make up`: Prefect server and worker, MLflow server.
 
 Their pids and logs are in `.run/`; starting a service twice changes nothing. A run by
-`python -m flows.pipeline run` does not need them.
+`rlm run` does not need them.
 """
 
 from __future__ import annotations
@@ -99,11 +99,7 @@ def start(service: ServiceProcess, quiet: bool = False, bound: bool = False) -> 
             )
         typer.echo(f"{service.name}: running")
         return
-    if service.port is not None and not free(service.port):
-        move = f", or set {auth.MLFLOW_PORT}" if service == TRACKING else ""
-        raise StageError(
-            f"{service.name}: port {service.port} is in use by another program. Stop it{move}."
-        )
+    require_port(service)
     RUN.mkdir(exist_ok=True)
     with log.open("wb") as stream:
         process = subprocess.Popen(
@@ -130,6 +126,20 @@ def _last_error(log: Path) -> str:
     """The last error in a log, in brackets; empty without one."""
     found = re.findall(r"^.*(?:Error|Exception|ERROR)\S*: (.+)$", log.read_text("utf-8"), re.M)
     return f" ({runs.first_line(ValueError(found[-1]))})" if found else ""
+
+
+def require_port(service: ServiceProcess) -> None:
+    """Refuse a port that another program uses.
+
+    Raises:
+        StageError: the service does not run, and its port is in use.
+    """
+    if service.port is None or running(service) or free(service.port):
+        return
+    move = f", or set {auth.MLFLOW_PORT}" if service == TRACKING else ""
+    raise StageError(
+        f"{service.name}: port {service.port} is in use by another program. Stop it{move}."
+    )
 
 
 def stop(service: ServiceProcess, quiet: bool = False) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import Counter
+from difflib import get_close_matches
 from pathlib import Path
 
 from env.errors import SourceError
@@ -48,17 +50,22 @@ class Documents:
     def names(self) -> list[str]:
         """Sorted names of all documents, unreadable ones included."""
         if self._names is None:
-            self._names = sorted(self._walk())
+            self._names = sorted(name for name in self._walk() if _readable(name))
         return self._names
 
+    def other_formats(self) -> Counter[str]:
+        """Number of files of other formats by the end of their names."""
+        return Counter(Path(name).suffix for name in self._walk() if not _readable(name))
+
     def _walk(self) -> list[str]:
+        """Files that are not hidden."""
         found = []
         for place, folders, files in os.walk(self._root):
             folders[:] = [name for name in folders if not name.startswith(".")]
             found += [
                 Path(place, name).relative_to(self._root).as_posix()
                 for name in files
-                if not name.startswith(".") and Path(name).suffix.lower() in READABLE
+                if not name.startswith(".")
             ]
         return found
 
@@ -96,7 +103,9 @@ class Documents:
                 f"convert it to one of {', '.join(READABLE)}",
             )
         if not path.is_file():
-            raise RowFault(f"it is not in {self.folder}", "correct the path or add the file")
+            alike = get_close_matches(name.as_posix(), self.names(), n=1)
+            meant = f"; did you mean {alike[0]!r}?" if alike else ""
+            raise RowFault(f"it is not in {self.folder}{meant}", "correct the path or add the file")
         try:
             name.as_posix().encode()
             size = path.stat().st_size
@@ -122,6 +131,10 @@ class Documents:
                 "split it, or raise validate.max_text_chars",
             )
         return Paper(paper_id=name.as_posix(), title=_title(text, name), abstract="", text=text)
+
+
+def _readable(name: str) -> bool:
+    return Path(name).suffix.lower() in READABLE
 
 
 def _end(path: Path) -> Path:

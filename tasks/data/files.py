@@ -74,7 +74,7 @@ def _inline(row: str, parsed: UserRow) -> tuple[list[Paper], list[Rejected]]:
     if parsed.documents is not None:
         remedy = "name the folder with --documents DIR or prepare.files.documents"
         faults.append(Rejected(row, "documents", "needs a folder of documents", remedy))
-    if parsed.papers is None:
+    elif parsed.papers is None:
         remedy = (
             'write "papers": [{"paper_id": "...", "text": "..."}], or name a folder of documents'
         )

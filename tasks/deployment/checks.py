@@ -153,5 +153,5 @@ def check_problems(url: str, data: Path) -> None:
                 raise ConfigError(
                     f"{url} does not serve the problems of {data} "
                     f"({row['problem_id']!r} is missing or differs). Deploy it again with these "
-                    "settings, or run `python -m flows.pipeline prepare` with the server's."
+                    "settings, or run `rlm prepare` with the server's."
                 )

@@ -43,8 +43,7 @@ def check(params: Params, data: Path | None) -> None:
     synthetic = params.prepare.source == "synthetic"
     if settings.problems == "dataset" and data is None:
         raise ConfigError(
-            "deploy.space.problems is dataset, but data/problems is empty. Run "
-            "`python -m flows.pipeline prepare`."
+            "deploy.space.problems is dataset, but data/problems is empty. Run `rlm prepare`."
         )
     if settings.problems == "seed" and not synthetic:
         raise ConfigError(

@@ -1,6 +1,6 @@
 """Serving of questions with their own documents.
 
-The registered model (`mlflow/recursive_model.py`) and `flows/ask.py` share this module: the
+The registered model (`mlflow/recursive_model.py`) and `tasks/asking.py` share this module: the
 settings of serving, and their own environment server. `agent/rollouts/own_documents.py` plays
 the episodes.
 """
@@ -14,6 +14,7 @@ from pathlib import Path
 from agent.policies.base import Policy
 from agent.rollouts import own_documents
 from agent.rollouts.own_documents import Answer, Question
+from agent.rollouts.trajectory import Trajectory
 from tasks.deployment.local import local_server
 from tasks.params import Params
 from tasks.settings import DeploySettings
@@ -49,7 +50,14 @@ def answer(policy: Policy, url: str, questions: Sequence[Question], params: Para
     Raises:
         EpisodeError: the environment cannot play.
     """
-    return own_documents.answer(
+    return [found for found, _ in play(policy, url, questions, params)]
+
+
+def play(
+    policy: Policy, url: str, questions: Sequence[Question], params: Params
+) -> list[tuple[Answer, Trajectory]]:
+    """As `answer`, with the record of each episode."""
+    return own_documents.play_questions(
         policy,
         url,
         questions,

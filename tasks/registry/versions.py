@@ -141,7 +141,7 @@ def champion(name: str) -> ModelVersion | None:
         return None
     raise StageError(
         f"the champion of {name} was version {last}, which is no longer in the registry. Name "
-        "another with `python -m flows.pipeline rollback --to VERSION`, one of: "
+        "another with `rlm rollback --to VERSION`, one of: "
         f"{', '.join(there) or '(empty)'}."
     )
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from env.auth import PARENT_RUN
 from env.settings import flatten
-from tasks.errors import ConfigError, StageError, stage_named
+from tasks.errors import DISK_IS_FULL, ConfigError, StageError, disk_is_full, stage_named
 from tasks.tracking import datasets, lineage
 
 if TYPE_CHECKING:
@@ -242,6 +242,8 @@ def answering() -> Iterator[MlflowClient]:
     try:
         yield client(uri)
     except (MlflowException, SQLAlchemyError) as error:
+        if disk_is_full(error):
+            raise StageError(DISK_IS_FULL) from None
         remedy = (
             "Start its server (make up), or unset MLFLOW_TRACKING_URI to record in mlflow.db"
             if uri.startswith("http")

@@ -13,15 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers import fake_endpoint
+from helpers.untaught import untaught
 from typer.testing import CliRunner
 
+from agent.nano.settings import NanoSettings
 from agent.policies import scripted
 from agent.policies.base import Policy
 from agent.settings import GenerationSettings
 from benchmarks.exploits.fields_expert import fields_expert
 from env.problems.fields import field_of
 from env.problems.schema import tier_of
-from flows.ask import app
+from flows.ask import NO_EVIDENCE, app
 from tasks import config, evaluate
 from tasks.params import Params
 from tasks.registry import champions, serving, versions
@@ -89,7 +92,7 @@ def test_the_champion_answers_and_after_a_rollback_its_predecessor_does(
     champions.crown(versions.get_version("rlm", str(first.version)), instead_of=None)
     arguments = ("--docs", str(PAPERS), QUESTION, "--json")
     code, before, told = asked(*arguments)
-    assert code == 0, told
+    assert code == NO_EVIDENCE, told
     second = versions.get_version("rlm", str(registered("expert", server_params).version))
     champions.crown(second, instead_of=versions.champion("rlm"))
     _, after, _ = asked(*arguments)
@@ -120,7 +123,7 @@ def test_a_person_gets_a_table_with_files_and_places(folder: Path) -> None:
     assert "19-50" in told
     assert "On Sevazam, Jedkuf comes to 46." in told
     code, told, _ = asked("--docs", str(PAPERS), "Report Zuxzuk on speech.", "--model", "mine")
-    assert code == 0
+    assert code == NO_EVIDENCE
     assert "found no evidence in these documents" in told
 
 
@@ -137,8 +140,7 @@ def test_pages_are_read_and_broken_files_are_named(folder: Path) -> None:
     code, told, errors = asked("--docs", str(docs), QUESTION, "--model", "mine", "--json")
     assert code == 0, errors
     assert found(told) == {("page.html", "Jedkuf scores 43 on Hixajag.")}
-    assert "left out: " in errors
-    assert "broken.pdf" in errors
+    assert f"left out: {docs}/broken.pdf: it is not a complete PDF" in errors
 
 
 @pytest.mark.parametrize(
@@ -154,7 +156,18 @@ def test_pages_are_read_and_broken_files_are_named(folder: Path) -> None:
             "rlm has no version '7'. Choose one of:",
         ),
         (("--docs", str(PAPERS), QUESTION, "--model", "best"), "rlm has no version 'best', and"),
-        (("--docs", "empty", QUESTION, "--model", "."), "no document (.md, .txt"),
+        (("--docs", "a.txt", QUESTION), "--docs a.txt is a file. Name its folder."),
+        (("--docs", "empty"), "write one question, or --interactive"),
+        (("--docs", "empty", QUESTION, "--base-url", "http://x/v1"), "--base-url needs --model"),
+        (
+            ("--docs", "empty", QUESTION, "--set", "env.limits.max_turns=2"),
+            "--set is for endpoints",
+        ),
+        (
+            ("--docs", "empty", QUESTION, "--model", "."),
+            "no document (.md, .txt, .rst, .html, .htm, .pdf) can be read in empty "
+            "files of other formats: .xlsx (1)",
+        ),
         (("--docs", str(PAPERS), " ", "--model", "."), "the question is empty; write one"),
     ],
 )
@@ -162,9 +175,106 @@ def test_what_cannot_be_asked_is_one_message(
     folder: Path, arguments: tuple[str, ...], told: str
 ) -> None:
     (folder / "empty").mkdir()
+    (folder / "empty/budget.xlsx").touch()
+    (folder / "a.txt").touch()
     code, _, errors = asked(*arguments)
     assert code == 1
     assert told in " ".join(errors.split())
+
+
+def test_a_model_that_knows_no_word_of_the_documents_says_so(folder: Path) -> None:
+    (folder / "mine").mkdir()
+    (folder / "mine/model.safetensors").write_text("expert")
+    untaught(NanoSettings()).tokenizer.save_pretrained(folder / "mine")
+    code, _, errors = asked("--docs", str(ROOT / "docs"), "What is par?", "--model", "mine")
+    assert code == 1
+    assert "mine cannot read these documents: it knows " in errors
+    code, _, errors = asked("--docs", str(PAPERS), QUESTION, "--model", "mine")
+    assert code == 0, errors
+
+
+def scripted_reply(body: dict[str, Any]) -> str:
+    """Reply of a careful model: it searches, gives its hits to children, and quotes them."""
+    messages = body["messages"]
+    if "one of several agents" in messages[0]["content"]:
+        return "```python\nFINAL([s for s in context.splitlines() if 'looms' in s])\n```"
+    if len(messages) == 2:
+        return "```python\nhits = search(context, 'looms')\nprint(len(hits))\n```"
+    return (
+        "```repl\nFINAL(rlm_query_batched(['Quote.'] * len(hits), [context[p] for p in hits]))\n```"
+    )
+
+
+@pytest.fixture
+def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in English, beside the project's settings."""
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes/orders.md").write_text("# Orders\nThe looms arrive on 14 May.\n")
+    (tmp_path / "notes/garden.txt").write_text("The garden was planted in spring.")
+    for name in ("params.yaml", "profiles"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "notes"
+
+
+ASKED = "When do the looms arrive?"
+
+
+def test_an_endpoint_answers_without_torch_and_mlflow(notes: Path) -> None:
+    code = (
+        "import sys\nfrom flows.ask import app\n"
+        "try: app(sys.argv[1:])\n"
+        "finally: print([m for m in ('torch', 'mlflow', 'pandas') if m in sys.modules])"
+    )
+    with fake_endpoint.serving() as fake:
+        fake.reply = scripted_reply
+        words = ["--docs", "notes", "--base-url", fake.url, "--model", "m", "--json"]
+        prices = ["--set", "evaluate_model.prompt_price=1"]
+        done = subprocess.run(
+            [sys.executable, "-c", code, *words, *prices, ASKED], capture_output=True, text=True
+        )
+    assert done.returncode == 0, done.stderr
+    answer, modules = done.stdout.splitlines()
+    assert modules == "[]"
+    assert found(answer) == {("orders.md", "The looms arrive on 14 May.")}
+    usage = json.loads(answer)["usage"]
+    assert (usage["requests"], usage["prompt_tokens"], usage["failures"]) == (3, 30, 0)
+
+
+def test_questions_are_read_line_by_line_and_trees_are_shown(notes: Path) -> None:
+    with fake_endpoint.serving() as fake:
+        fake.reply = scripted_reply
+        words = ["--docs", "notes", "--base-url", fake.url, "--model", "m"]
+        asking = ["--interactive", "--trace", "--set", "evaluate_model.prompt_price=1000"]
+        done = CliRunner().invoke(
+            app, [*words, *asking], input=f"{ASKED}\n{'?' * 9999}\n{ASKED}\n\n"
+        )
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout.count("The looms arrive on 14 May. │") == 2
+    assert done.stdout.count("agent 1 (rlm), ended with final") == 2
+    assert "3 requests, 30 + 9 tokens, cost 0.0300" in done.stdout
+    assert "the question has 9999 characters" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        ({"plan": [401]}, "refuses model 'm'"),
+        ({"raw": b"<html>"}, "does not answer: the answer is not a completion"),
+        ({"plan": [200, *[500] * 9]}, "the episode was lost"),
+    ],
+)
+def test_an_endpoint_that_fails_is_one_message(
+    notes: Path, monkeypatch: pytest.MonkeyPatch, fault: dict[str, Any], told: str
+) -> None:
+    monkeypatch.setattr("agent.policies.endpoint._pause_s", lambda *args, **kwargs: 0.0)
+    with fake_endpoint.serving() as fake:
+        vars(fake).update(fault)
+        words = ["--docs", "notes", "--base-url", fake.url, "--model", "m", ASKED]
+        code, _, errors = asked(*words)
+    assert code == 1
+    assert errors.count("\n") == 1
+    assert told in errors
 
 
 def test_help_needs_nothing_heavy() -> None:

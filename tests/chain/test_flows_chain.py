@@ -217,7 +217,7 @@ def test_two_chains_never_write_the_same_folder(project: Path) -> None:
         pass
 
 
-@pytest.mark.parametrize("command", ["resolve", "prepare"])
+@pytest.mark.parametrize("command", ["run", "resolve", "prepare"])
 def test_nothing_by_hand_touches_a_folder_where_a_run_works(
     project: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:

@@ -103,7 +103,7 @@ def test_a_wrong_setting_ends_the_command_before_anything_starts(tmp_path: Path)
 def test_an_old_stage_names_the_new_one(old: str, new: str) -> None:
     done = command(old, cwd=ROOT)
     assert done.returncode == ConfigError.exit_code
-    assert f"python -m flows.pipeline {new}" in done.stderr
+    assert f"rlm {new}" in done.stderr
 
 
 def commands() -> set[str]:

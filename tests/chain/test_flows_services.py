@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
+from flows.services import __main__ as services
 from flows.services import processes
 from tasks.errors import StageError
 
@@ -108,6 +111,20 @@ def test_a_service_on_another_port_is_told_and_stopped(
     finally:
         if process.is_running():
             process.kill()
+
+
+def test_nothing_is_started_when_a_port_is_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        server, tracking = processes.prefect_server(processes.free_port()), processes.TRACKING
+        monkeypatch.setattr(services, "SERVER", server)
+        monkeypatch.setattr(services, "TRACKING", replace(tracking, port=port))
+        with pytest.raises(StageError, match=f"mlflow-server: port {port} is in use"):
+            services.up()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_servers_of_killed_runs_are_forgotten_and_living_ones_are_not(

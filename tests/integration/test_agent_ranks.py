@@ -41,7 +41,7 @@ NIGHTLY: dict[str, dict[str, Any]] = {
     "lora cispo": {"method": "lora", "loss_type": "cispo", "num_iterations": 3},
     "one batch": {"method": "full", "micro_batch_tokens": 1000, "scale_rewards": "group"},
     # Adam divides by small gradients, whose last digits grow with the rate.
-    "no scale": {"scale_rewards": "none", "inheritance": "full", "learning_rate": 3e-3},
+    "no scale": {"scale_rewards": "none", "inheritance": "full", "learning_rate": 2e-3},
     "roots only": {"method": "full", "inheritance": "none", "micro_batch_tokens": 20},
     "local": {"method": "lora", "inheritance": "local", "loss_type": "dr_grpo"},
 }

@@ -31,7 +31,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Figures, str]:
 
 
 def test_each_part_is_measured(measured: tuple[Figures, str]) -> None:
-    from benchmarks.gpu.__main__ import PARTS
+    from benchmarks.gpu.parts import PARTS
 
     figures, table = measured
     assert {part for part, case in figures if case == "whole part"} == set(PARTS)
@@ -72,7 +72,8 @@ def test_the_loop_and_the_trainer_compute_the_log_probabilities_of_a_whole_pass(
 
 
 def test_a_part_without_time_left_says_so(tmp_path: Path, measured: object) -> None:
-    from benchmarks.gpu.__main__ import TINY, Bench, train
+    from benchmarks.gpu.models import TINY
+    from benchmarks.gpu.parts import Bench, train
 
     train(Bench(TINY, "cpu", tmp_path, tmp_path, until=0.0))
     lines = (tmp_path / "figures.jsonl").read_text().splitlines()

@@ -2,6 +2,9 @@
 
 import asyncio
 import json
+import socket
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -501,6 +504,17 @@ def test_state_is_the_tree_without_texts(server_url: str) -> None:
         (1, 0, 1, "ready"),
         (2, 0, 1, "ready"),
     ]
+
+
+def test_a_busy_port_is_one_message_with_another_port() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        command = [sys.executable, "-m", "env.server.app", "--port", str(port)]
+        done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert f"127.0.0.1:{port} is in use" in done.stderr
+    assert f"`make serve-env PORT={port + 1}`" in done.stderr
 
 
 def test_all_six_criteria_of_a_running_server_pass(server_url: str) -> None:

@@ -93,6 +93,15 @@ def test_settings_hold_for_the_check_as_for_the_stage(
     assert lines[-1].startswith("prepare would stop: the split ")
 
 
+def test_a_fault_of_many_rows_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    lines = told(ROOT / "examples/documents/questions.jsonl")
+    assert lines[0] == (
+        "questions.jsonl:1, questions.jsonl:2, questions.jsonl:3 and 11 more rows  documents"
+    )
+    assert lines[3] == "rows:   0 good, 14 rejected"
+
+
 def test_documents_are_checked_and_broken_ones_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,6 +116,8 @@ def test_documents_are_checked_and_broken_ones_are_told(
     path.write_text(json.dumps(row))
     lines = told(path, documents=str(folder))
     assert lines[0] == "questions.jsonl:1  documents[1]"
+    path.write_text(json.dumps({**row, "documents": ["report.md", "2024/note.txt"]}))
+    assert "did you mean '2024/notes.txt'?" in told(path, documents=str(folder))[1]
     assert any(line.startswith(f"left out: {folder}/2024/diary.pdf") for line in lines)
     path.write_text(json.dumps({**row, "documents": ["report.md", "2024/notes.txt"]}))
     assert "rows:   1 good, 0 rejected" in told(path, documents=str(folder))

@@ -58,6 +58,9 @@ def test_an_endpoint_plays_the_same_problems_and_its_cost_is_told(
     assert told["cost"]["requests"] == 16
     assert told["cost"]["total"] == pytest.approx(16 * 10 * 2.0 / 1e6)
     assert run.metrics["result/tokens_per_episode"] == pytest.approx(13 * 16 / 14)
+    assert told["tokens"] == pytest.approx(
+        {"sampled_per_episode": 3 * 16 / 14, "prompt_per_episode": 10 * 16 / 14}
+    )
     assert run.metrics["result/f1_greedy"] == 0.0
     assert run.metrics["result/latency_p50_s"] > 0
     assert run.artifacts == [path]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from helpers import browser
 from helpers.recorder import Recorder
 from matplotlib.image import imread
 
@@ -269,10 +270,25 @@ def test_what_a_model_wrote_cannot_become_markup(drawn: Path) -> None:
 
 def test_the_page_shows_the_first_problems_of_each_difficulty(drawn: Path) -> None:
     text = (drawn / "reports/index.html").read_text()
-    assert re.findall(r"<h3>(\S+)", text) == [
+    assert re.findall(r"<summary>(\w+-\d+) ", text) == [
         f"{level}-{i}" for level in ("easy", "hard") for i in range(PARAMS.plots.transcripts)
     ]
     assert "chosen by this rule" in text
+
+
+@pytest.mark.skipif(browser.BINARY is None, reason="needs Chromium")
+def test_the_page_fits_a_telephone(drawn: Path) -> None:
+    with browser.page((drawn / plots.PAGE).as_uri()) as shown:
+        shown.until("document.readyState == 'complete' && document.body")
+        shown.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=390,
+            height=844,
+            deviceScaleFactor=1,
+            mobile=True,
+        )
+        assert shown.run("document.documentElement.scrollWidth") == 390
+        assert shown.run("document.querySelectorAll('details.sample[open]').length") == 1
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from env import auth
 from env.settings import flatten
@@ -344,3 +345,8 @@ def test_a_run_whose_end_was_not_taken_is_closed_later(monkeypatch: pytest.Monke
         assert parent.end("FAILED") is False
     runs.close_left(parent.run_id, "FAILED")
     assert [stored(run).info.status for run in (parent, child)] == ["FAILED", "KILLED"]
+
+
+def test_a_full_disk_under_the_store_is_said_as_such(mlflow_store: Path) -> None:
+    with pytest.raises(StageError, match=r"^the disk is full\."), runs.answering():
+        raise OperationalError("INSERT", {}, Exception("database or disk is full"))

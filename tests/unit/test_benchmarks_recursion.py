@@ -66,6 +66,15 @@ def test_differences_are_paired_by_problem_and_against_the_best_arm_of_each_size
     assert "0.20 [0.10, 0.30] alone" in line
 
 
+def test_a_base_that_was_shown_one_plan_may_be_the_best_agent_alone() -> None:
+    recursive = row("recursive", {4: [0.9, 0.9], 8: [0.8, 0.8]})
+    alone = row("alone", {4: [0.5, 0.5], 8: [0.1, 0.1]})
+    shown = row("alone", {4: [0.4, 0.4], 8: [0.6, 0.6]}, what="demonstrated", plan="pages")
+    other = shown | {"seed": 1}
+    table = figure.tables([recursive, alone, shown, other], SIZES)
+    assert "| 0 | 0.40 [0.40, 0.40] alone | 0.20 [0.20, 0.20] alone: pages |" in table
+
+
 def test_the_figure_has_a_line_for_each_seed_and_a_mean_for_each_arm() -> None:
     rows = [row(arm, {4: [0.5, 0.6], 8: [0.4]}, seed=n) for arm in WITHOUT for n in (0, 1)]
     rows[0]["date"] = "2026-11-21"

@@ -23,7 +23,7 @@ def test_each_command_target_and_runnable_module_is_on_the_page() -> None:
     written = (ROOT / commands.PAGE).read_text(encoding="utf-8")
     for item in app.registered_commands:
         name = item.name or item.callback.__name__  # type: ignore[union-attr]
-        assert (f"### `python -m flows.pipeline {name}`" in written) is not item.hidden
+        assert (f"### `rlm {name}`" in written) is not item.hidden
     for target in re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.M):
         assert f"| `make {target}` |" in written
     for path in (ROOT / "benchmarks").rglob("*.py"):

@@ -24,7 +24,9 @@ def test_code_may_hold_fences_inside_a_line() -> None:
     [
         ("no code at all", 0),
         ("", 0),
-        ("```python\nx = 1\n```", 0),
+        ("```py\nx = 1\n```", 0),
+        ("```python\nx = 1", 1),
+        ("```python\nx = 1\n```\n```python\ny = 2\n```", 2),
         ("```repl\nx = 1", 1),
         ("```repl\nx = 1\n```\n```repl\ny = 2\n```", 2),
         ("```repl\nx = 1\n```\n```repl\ny = 2", 2),
@@ -34,6 +36,15 @@ def test_anything_but_one_closed_block_is_malformed(text: str, opened: int) -> N
     turn = parse(text)
     assert not turn.well_formed
     assert turn.opened == opened
+
+
+def test_a_python_block_counts_where_no_repl_block_is_opened() -> None:
+    assert parse("```python\nx = 1\n```").blocks == ("x = 1\n",)
+    assert parse("```python\nx = 1\n```").well_formed
+    explained = parse("Like this:\n```python\nx = 1\n```\n```repl\ny = 2\n```")
+    assert explained.blocks == ("y = 2\n",)
+    assert explained.well_formed
+    assert not parse("```python\nx = 1\n```\n```repl\ny = 2").well_formed
 
 
 def test_plain_final_lines_end_as_the_published_scaffold_writes_them() -> None:

@@ -141,6 +141,13 @@ def test_all_wrong_settings_are_told_at_once() -> None:
         ("a: [", "is not valid YAML"),
         ("- 1", "must contain sections"),
         ("\0", "is not valid YAML"),
+        (
+            "train:\n\tsteps: 3\n",
+            "line 2, column 1: found character that cannot start any token. "
+            "Indent with spaces, not tabs.",
+        ),
+        ("train:\n  steps: 3\n  steps: 4\n", "line 3, column 3: the key 'steps' is there twice"),
+        ("profile: quick\n", "holds the settings of nano (found 'quick')"),
     ],
 )
 def test_a_missing_or_broken_file_is_told(folder: Path, content: str | None, told: str) -> None:
@@ -153,6 +160,19 @@ def test_a_missing_or_broken_file_is_told(folder: Path, content: str | None, tol
 def test_an_unknown_profile_names_the_known_ones() -> None:
     with pytest.raises(ConfigError, match=r"profiles/huge\.yaml does not exist\. .*\['nano'"):
         config.resolve("huge")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("train.stepps=3", "train.steps"),
+        ("trian={}", "train"),
+        ("env.limits.max_turn=3", "env.limits.max_turns"),
+    ],
+)
+def test_a_misspelt_key_comes_with_its_nearest_setting(wrong: str, right: str) -> None:
+    with pytest.raises(ConfigError, match=rf"unknown key\. Did you mean {re.escape(right)}\?"):
+        config.resolve(overrides=[wrong])
 
 
 def test_an_override_replaces_one_value_only() -> None:

@@ -24,6 +24,7 @@ const WEIGHTS = "rewards.weights.";
 let socket = null;
 let waiting = null; // resolves with the answer to the message in flight
 const weights = {};
+let mostTurns = null; // of one agent
 let episode = null; // {frames: Map, shown, observation, seq}
 
 // --- the wire
@@ -223,7 +224,9 @@ function draw() {
   if (ready) {
     $("turn").value = frame.kind === "llm" ? "" : BLANK;
     $("chips").hidden = frame.kind === "llm";
-    $("status").textContent = frame.kind === "llm" ? "Answer in plain text." : "Ctrl+Enter sends.";
+    $("status").textContent = frame.kind === "llm"
+      ? "Answer in plain text."
+      : `Turn ${frame.turns + 1} of ${mostTurns ?? "?"}. Ctrl+Enter sends.`;
     $("turn").focus({ preventScroll: true });
     $("turn").setSelectionRange(8, 8);
   }
@@ -270,6 +273,7 @@ for (const [label, code] of Object.entries(EXAMPLES)) {
 fetch("metadata").then((answer) => answer.json()).then((about) => {
   for (const [name, value] of Object.entries(about.rules)) {
     if (name.startsWith(WEIGHTS)) weights[name.slice(WEIGHTS.length)] = value;
+    if (name === "env.limits.max_turns") mostTurns = value;
   }
   const rank = (level) => LEVELS.indexOf(level);
   for (const level of about.difficulties.sort((a, b) => rank(a) - rank(b))) {

@@ -1,0 +1,55 @@
+"""Train a recursive language model, ask it about documents, check problems and the machine.
+
+Run it in the project's folder. `python -m flows.pipeline`, `flows.ask` and `flows.doctor` are the
+same functions as modules.
+
+Examples:
+
+    rlm run --profile quick
+
+    rlm ask --docs notes --base-url http://127.0.0.1:11434/v1 --model qwen3 "Who pays the rent?"
+
+    rlm check-problems questions.jsonl --documents papers
+"""
+
+# Heavy modules are imported where they are needed, so that --help is instant.
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from flows import ask, pipeline
+from flows.runtime import settle, unwrapped
+
+app = typer.Typer(
+    help=unwrapped(__doc__),
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.command()
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Say what this machine can run, and the command for each missing part."""
+    from flows.doctor import main as examine
+
+    sys.exit(examine(["--json"] if as_json else []))
+
+
+app.command("ask", help=unwrapped(ask.__doc__))(ask.ask)
+app.add_typer(pipeline.app)
+
+
+def main() -> None:
+    """The command."""
+    settle()
+    app(prog_name="rlm")
+
+
+if __name__ == "__main__":
+    main()

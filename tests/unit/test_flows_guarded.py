@@ -1,0 +1,51 @@
+"""What a command says of an error that is not its own."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from flows.pipeline import guarded
+from tasks.errors import DISK_IS_FULL
+
+
+@pytest.fixture(autouse=True)
+def signals() -> Iterator[None]:
+    """Restore the handlers that a command sets."""
+    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in kept.items():
+        signal.signal(number, handler)
+
+
+def write() -> None:
+    Path("/dev/full").write_text("x")
+
+
+def wrapped() -> None:
+    try:
+        write()
+    except OSError as error:
+        raise RuntimeError("the writer failed") from error
+
+
+def said_by_rust() -> None:
+    raise ValueError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+
+@pytest.mark.parametrize("work", [write, wrapped, said_by_rust])
+def test_a_full_disk_is_one_message(
+    work: Callable[[], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        guarded(work, "rlm run")
+    assert ended.value.code == 1
+    assert capsys.readouterr().err == f"StageError: {DISK_IS_FULL}\n"
+
+
+def test_a_fault_of_the_code_keeps_its_traceback() -> None:
+    with pytest.raises(ZeroDivisionError):
+        guarded(lambda: divmod(1, 0), "rlm run")
