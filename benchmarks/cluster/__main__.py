@@ -3,9 +3,9 @@
     python -m benchmarks.cluster [--keep DIR] [--cut-off] [--quick]
 
 Two hosts are two folders with a worker each; they share nothing but the stores. `rlm/full` begins
-on host A. When a checkpoint of its training is in the store, all processes of A get SIGKILL, or
-with `--cut-off` SIGSTOP, as if its network were gone. Host B must go on within three minutes. Then
-A comes back, with its worker, or with the stopped processes. Exit code 1: a check failed.
+on host A. When the store has a checkpoint of its training, all processes of A get SIGKILL. With
+`--cut-off` they get SIGSTOP, as if the network were gone. Host B must go on within three minutes.
+Then A comes back, with its worker or the stopped processes. Exit code 1: a check failed.
 
 `--quick` takes tiny settings, whose challenger need not become champion. PostgreSQL comes from the
 distribution, the S3 server from PyPI (`make setup-cluster`).
@@ -138,7 +138,7 @@ class Drill:
         return said
 
     def state(self) -> dict[str, Any]:
-        """What must not change when A returns."""
+        """Registry, objects and runs, which must not change when A returns."""
         store = remote.store()
         pages = store.client.get_paginator("list_objects_v2").paginate(Bucket=store.bucket)
         objects = {e["Key"]: e["ETag"] for page in pages for e in page.get("Contents", [])}
