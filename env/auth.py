@@ -29,6 +29,7 @@ PREFECT_PORT = "RLM_PREFECT_PORT"
 SERVICES_HOST = "RLM_SERVICES_HOST"
 REMOTE = "RLM_REMOTE"
 FENCE = "RLM_FENCE"
+FOLDER = "RLM_FOLDER"
 CHAIN = "RLM_CHAIN"
 PARENT_RUN = "RLM_PARENT_RUN_ID"
 VARIABLES = {
@@ -46,6 +47,7 @@ VARIABLES = {
     SERVICES_HOST: "Address that the servers of `make up` listen on; 127.0.0.1 without it.",
     REMOTE: "Store that hosts share, as s3://BUCKET/PREFIX; without it this host works alone.",
     FENCE: "Set by the chain: its number in that store; a run with a higher one replaced it.",
+    FOLDER: "Set by the worker of a host: its folder, where its runs work.",
     CHAIN: "Set by the chain: its process id, which all its child processes inherit.",
     PARENT_RUN: "Set by the chain: its MLflow run, the parent of the stages' runs.",
 }

@@ -131,4 +131,5 @@ def work(pool: str) -> NoReturn:
     require_servers()
     remote.store().read(holder.RECORD)
     command = ["prefect", "worker", "start", "--pool", pool, "--limit", "1"]
+    os.environ[auth.FOLDER] = os.getcwd()  # deployments name no folder of a host
     os.execv(processes.BIN / command[0], command)

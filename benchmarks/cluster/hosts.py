@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +18,7 @@ from typing import Any
 import psutil
 
 from benchmarks.cluster.stores import BUCKET, Postgres, S3Server
-from benchmarks.faults.project import CODE, FILES, ROOT
+from benchmarks.faults.project import copy_code
 from env import auth
 from flows.runtime import PRINTED
 from flows.services.processes import free_port
@@ -67,13 +66,7 @@ class ClusterHost:
     @classmethod
     def make(cls, folder: Path, variables: Mapping[str, str]) -> ClusterHost:
         """Copy the code into a new folder; nothing in it belongs to another host."""
-        folder.mkdir(parents=True)
-        skipped = shutil.ignore_patterns("__pycache__", "cache", "tmp", "config.local")
-        for name in CODE:
-            shutil.copytree(ROOT / name, folder / name, ignore=skipped)
-        for name in FILES:
-            shutil.copy(ROOT / name, folder)
-        (folder / ".dvc/config.local").write_text("[core]\n    no_scm = true\n")
+        copy_code(folder)
         return cls(folder, dict(variables))
 
     @property

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import yaml
 
+from env import auth
 from flows.services import automations, processes, schedules
 
 POOLS = {"cpu": "", "gpu": "-gpu"}
@@ -48,6 +49,9 @@ def deployments() -> dict[str, object]:
     """Content of prefect.yaml with its deployments once in each pool."""
     data = yaml.safe_load(schedules.FILE.read_text(encoding="utf-8"))
     data.pop("definitions")
+    # Else Prefect would note the folder of this machine; a worker fills in its own.
+    step = "prefect.deployments.steps.set_working_directory"
+    data["pull"] = [{step: {"directory": f"{{{{ {auth.FOLDER} }}}}"}}]
     data["deployments"] = [
         {
             **entry,

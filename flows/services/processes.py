@@ -33,6 +33,8 @@ MLFLOW = f"http://127.0.0.1:{MLFLOW_PORT}"
 HOST = os.environ.get(auth.SERVICES_HOST, "127.0.0.1")
 POOL = "local"
 WAIT_S = 180.0
+PLACES = ("--host", "--port", "--backend-store-uri", "--artifacts-destination")
+"""Options whose values are addresses."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,8 @@ def start(service: ServiceProcess, quiet: bool = False, bound: bool = False) -> 
     if pid := running(service):
         if _command(pid)[1 - len(service.command) :] != service.command[1:]:
             raise StageError(
-                f"{service.name} runs on another port. Stop it with `make down` and start it again."
+                f"{service.name} runs on another port or store. Stop it with `make down` and start "
+                "it again."
             )
         typer.echo(f"{service.name}: running")
         return
@@ -162,13 +165,13 @@ def stop(service: ServiceProcess, quiet: bool = False) -> None:
 
 
 def running(service: ServiceProcess) -> int | None:
-    """Pid of the service, if the process in its pid file really is that service, on any port."""
+    """Pid of the service, if the process in its pid file is that service, at any address."""
     try:
         pid = int(_pid_file(service).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    wanted = _but_port(service.command[1:])
-    return pid if _but_port(_command(pid))[-len(wanted) :] == wanted else None
+    wanted = _but_places(service.command[1:])
+    return pid if _but_places(_command(pid))[-len(wanted) :] == wanted else None
 
 
 def for_one_run(url: str) -> bool:
@@ -203,9 +206,11 @@ def _command(pid: int) -> list[str]:
         return []
 
 
-def _but_port(command: list[str]) -> list[str]:
-    ports = [place + 1 for place, word in enumerate(command) if word == "--port"]
-    return [word for place, word in enumerate(command) if place not in ports]
+def _but_places(command: list[str]) -> list[str]:
+    """A command without its addresses: a service is the same one on another port or store."""
+    named = [place for place, word in enumerate(command) if word in PLACES]
+    left = {at for place in named for at in (place, place + 1)}
+    return [word for place, word in enumerate(command) if place not in left]
 
 
 def _pid_file(service: ServiceProcess) -> Path:

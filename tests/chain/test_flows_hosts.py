@@ -19,7 +19,7 @@ from helpers import shared_stores
 from benchmarks.cluster.hosts import ClusterHost, flow_runs, servers
 from benchmarks.cluster.stores import Postgres, S3Server
 from env import auth
-from flows.services import databases, hosts
+from flows.services import databases, hosts, processes
 from tasks.errors import ConfigError, StageError
 
 pytestmark = [pytest.mark.nightly, pytest.mark.xdist_group("shared_stores")]
@@ -39,7 +39,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("cluster")
     with (
         shared_stores.s3(folder) as s3,
-        shared_stores.database(folder / "pg", "prefect", "mlflow", "old") as database,
+        shared_stores.database(folder / "pg", "prefect", "mlflow") as database,
         servers(folder / "server", database, s3) as shared,
     ):
         host = ClusterHost.make(folder / "host", shared)
@@ -59,6 +59,8 @@ def test_each_pool_has_each_deployment_and_one_run_at_a_time_is_allowed(cluster:
     names = [d["name"] for d in yaml.safe_load(Path("prefect.yaml").read_text())["deployments"]]
     wanted = {(name + suffix, pool) for pool, suffix in hosts.POOLS.items() for name in names}
     assert {(name, pool) for name, pool in found} == wanted
+    steps = api(cluster.host, "[d.pull_steps for d in client.read_deployments()]")
+    assert str(cluster.server) not in json.dumps(steps)  # hosts have folders of their own
     limit = f"client.read_global_concurrency_limit_by_name({hosts.LIMIT!r}).limit"
     assert api(cluster.host, limit) == 1
 
@@ -238,18 +240,21 @@ def test_an_old_database_is_refused_by_up(
     with pytest.raises(ConfigError, match=r"is PostgreSQL \d+, which is too old\. Use 99"):
         databases.require_all()
     # Tables of an earlier MLflow: its server says so, and `up` shows the reason.
-    address = cluster.database.url("psycopg", "old")
-    with psycopg.connect(address.replace("+psycopg", ""), autocommit=True) as connection:
-        connection.execute("CREATE TABLE alembic_version (version_num varchar(32))")
-        connection.execute("INSERT INTO alembic_version VALUES ('451aebb31d03')")
-        connection.execute("CREATE TABLE experiments (experiment_id int)")
+    address = cluster.database.url("psycopg", "mlflow")
     host = ClusterHost(
-        cluster.server, cluster.host.variables | {"MLFLOW_BACKEND_STORE_URI": address}
+        cluster.host.folder, cluster.host.variables | {"MLFLOW_BACKEND_STORE_URI": address}
     )
     code = "from flows.services import processes as p; p.start(p.TRACKING)"
-    port = {auth.MLFLOW_PORT: "0"}
-    done = host.run("-c", code, **port, MLFLOW_ARTIFACTS_DESTINATION="s3://rlm/mlflow")
-    assert "mlflow-server did not start" in done.stderr
+    port = {auth.MLFLOW_PORT: str(processes.free_port())}
+    with psycopg.connect(address.replace("+psycopg", ""), autocommit=True) as connection:
+        found = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+        connection.execute("UPDATE alembic_version SET version_num = '451aebb31d03'")
+        try:
+            done = host.run("-c", code, **port, MLFLOW_ARTIFACTS_DESTINATION="s3://rlm/mlflow")
+        finally:
+            connection.execute("UPDATE alembic_version SET version_num = %s", found)
+    assert "mlflow-server did not start (" in done.stderr
+    assert "out-of-date database schema" in done.stderr
     assert cluster.database.password not in done.stderr
 
 
