@@ -121,7 +121,7 @@ class ClusterHost:
         found = []
         for process in psutil.process_iter():
             with suppress(psutil.Error):
-                if process.environ().get("PYTHONPATH", "").split(":")[0] == str(self.folder):
+                if str(self.folder) in process.environ().get("PYTHONPATH", "").split(":"):
                     found.append(process)
         return found
 

@@ -51,7 +51,7 @@ def deployments() -> dict[str, object]:
     data.pop("definitions")
     # Else Prefect would note the folder of this machine; a worker fills in its own.
     step = "prefect.deployments.steps.set_working_directory"
-    data["pull"] = [{step: {"directory": f"{{{{ {auth.FOLDER} }}}}"}}]
+    data["pull"] = [{step: {"directory": f"{{{{ ${auth.FOLDER} }}}}"}}]
     data["deployments"] = [
         {
             **entry,

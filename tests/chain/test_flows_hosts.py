@@ -60,7 +60,8 @@ def test_each_pool_has_each_deployment_and_one_run_at_a_time_is_allowed(cluster:
     wanted = {(name + suffix, pool) for pool, suffix in hosts.POOLS.items() for name in names}
     assert {(name, pool) for name, pool in found} == wanted
     steps = api(cluster.host, "[d.pull_steps for d in client.read_deployments()]")
-    assert str(cluster.server) not in json.dumps(steps)  # hosts have folders of their own
+    assert f"{{{{ ${auth.FOLDER} }}}}" in json.dumps(steps)  # hosts have folders of their own
+    assert str(cluster.server) not in json.dumps(steps)
     limit = f"client.read_global_concurrency_limit_by_name({hosts.LIMIT!r}).limit"
     assert api(cluster.host, limit) == 1
 
@@ -155,12 +156,20 @@ overrides = ["train.steps=1", "tracking.experiment='it\\'s <b>'"]
 run = run_deployment("rlm/full", parameters={"overrides": overrides}, timeout=0)
 with get_client(sync_client=True) as client:
     client.set_flow_run_state(run.id, Running(), force=True)
-    client.set_flow_run_state(run.id, STATE(message="of the test"), force=True)
+    client.set_flow_run_state(run.id, STATE, force=True)
 """
 
 
-@pytest.mark.parametrize(("state", "more"), [("Crashed", 2), ("Failed", 1)])
-def test_a_crashed_run_is_started_again_with_its_parameters_and_a_failed_one_is_not(
+@pytest.mark.parametrize(
+    ("state", "more"),
+    [
+        ("Crashed(message='Process exited with status code: -9. It was killed.')", 2),
+        ("Crashed(message='no heartbeat for 90 seconds; its host is gone')", 2),
+        ("Crashed(message='Process exited with status code: 1. An error.')", 1),
+        ("Failed(message='of a stage')", 1),
+    ],
+)
+def test_a_killed_run_is_started_again_with_its_parameters_and_a_failed_one_is_not(
     cluster: Cluster, state: str, more: int
 ) -> None:
     before = len(flow_runs(cluster.host))
