@@ -13,7 +13,7 @@ BIN := .venv/bin
 PIP = $(BIN)/python -m pip install --quiet --constraint constraints.txt $(PIP_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-cuda lock-cuda setup-vllm lock-vllm full test-fast test test-all check up down ui serve-env bench
+.PHONY: help setup setup-cuda lock-cuda setup-vllm lock-vllm setup-cluster full test-fast test test-all check up down ui serve-env bench
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -40,7 +40,7 @@ setup-cuda: setup ## Add what a graphics card needs to .venv: torch with CUDA, U
 	$(BIN)/python -m flows.doctor
 
 LOCK := pip compile --quiet --no-header --no-annotate --python-version 3.11 \
-  --python-platform x86_64-manylinux_2_28 --constraint constraints.txt --extra dev --extra cuda
+  --python-platform x86_64-manylinux_2_28 --constraint constraints.txt --extra dev --extra cuda --extra postgres --extra s3 --extra cluster
 lock-cuda: setup ## Resolve constraints-cuda.txt again, after a change of constraints.txt
 	@{ printf '%s\n' "# Resolved for Linux and drivers of 580 or later by \`make lock-cuda\`. No card has run it yet." \
 	  "# Builds of torch and CUDA libraries for older drivers: not resolved here."; \
@@ -48,6 +48,10 @@ lock-cuda: setup ## Resolve constraints-cuda.txt again, after a change of constr
 	@mv constraints-cuda.txt.new constraints-cuda.txt
 
 setup-vllm: .venv-vllm/.ready ## Install vLLM into .venv-vllm, for engine.kind vllm (Linux, CUDA, 10 GB)
+
+setup-cluster: setup ## Add PostgreSQL's and S3's clients to .venv, and an S3 server for tests
+	$(BIN)/uv pip install --compile-bytecode --python $(BIN)/python --constraint constraints.txt \
+	  --editable ".[dev,postgres,s3,cluster]"
 
 # An environment of its own: vLLM's requirements exclude those of Prefect, OpenEnv and this project.
 .venv-vllm/.ready: constraints-vllm.txt | setup

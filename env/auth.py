@@ -25,6 +25,11 @@ DATASET = "RLM_DATASET"
 DATASET_REVISION = "RLM_DATASET_REVISION"
 DATASET_TOKEN = "RLM_DATASET_TOKEN"
 MLFLOW_PORT = "RLM_MLFLOW_PORT"
+PREFECT_PORT = "RLM_PREFECT_PORT"
+SERVICES_HOST = "RLM_SERVICES_HOST"
+REMOTE = "RLM_REMOTE"
+FENCE = "RLM_FENCE"
+FOLDER = "RLM_FOLDER"
 CHAIN = "RLM_CHAIN"
 PARENT_RUN = "RLM_PARENT_RUN_ID"
 VARIABLES = {
@@ -38,6 +43,11 @@ VARIABLES = {
     DATASET_REVISION: "Branch, tag or commit of that data set; `main` without it.",
     DATASET_TOKEN: "Secret: token that can read that data set, and needs no other right.",
     MLFLOW_PORT: "Port of the MLflow server that `make up` starts; 5000 without it.",
+    PREFECT_PORT: "Port of its Prefect server; 4200 without it. PREFECT_API_URL must name it too.",
+    SERVICES_HOST: "Address that the servers of `make up` listen on; 127.0.0.1 without it.",
+    REMOTE: "Store that hosts share, as s3://BUCKET/PREFIX; without it this host works alone.",
+    FENCE: "Set by the chain: its number in that store; a run with a higher one replaced it.",
+    FOLDER: "Set by the worker of a host: its folder, where its runs work.",
     CHAIN: "Set by the chain: its process id, which all its child processes inherit.",
     PARENT_RUN: "Set by the chain: its MLflow run, the parent of the stages' runs.",
 }

@@ -27,11 +27,11 @@ from prefect.states import Completed, Failed
 from rich.console import Console
 
 from env import auth
-from flows import notifications, stages, summary
+from flows import hosts, notifications, stages, summary
 from flows.doctor import require_card
 from flows.runtime import RUNNING, exclusive, settle
 from flows.services import processes
-from tasks import config
+from tasks import config, holder, remote
 from tasks.errors import ConfigError, GateFailed, StageError, stage_named
 from tasks.params import Params
 from tasks.tracking import datasets, lineage, runs
@@ -55,7 +55,8 @@ def rlm(profile: str = "nano", overrides: list[str] | None = None) -> State[str]
     """
     params = config.resolve(profile, overrides or [])
     settle(params.threads)
-    with exclusive():
+    request = holder.request_text("full", profile=profile, overrides=overrides or [])
+    with exclusive(), hosts.holding(request):
         return through(params)
 
 
@@ -130,6 +131,7 @@ class Chain:
         number, count = list(stages.STAGES).index(name) + 1, len(stages.STAGES)
         console.print(f"\n[bold]{number}/{count} {name}[/]  {stages.STAGES[name]}")
         outcome = "interrupted"
+        holder.check()
         try:
             outcome = _stage.with_options(name=name)(name, self.params)
         except GateFailed:
@@ -276,6 +278,8 @@ def prefect_server() -> Iterator[None]:
     if url and processes.answers(f"{url}/health"):
         yield
         return
+    if remote.address():  # a server of its own would not know the runs of other hosts
+        hosts.require_servers()
     processes.forget_dead()
     server = processes.prefect_server(processes.free_port())
     try:
@@ -292,6 +296,7 @@ def mark(run_id: str) -> None:
     """Write which MLflow run works here; if it is killed, the next run cleans up after it."""
     entry = {"run_id": run_id, "process": str(os.getpid()), "flow_run": flow_run.id}
     MARK.write_text(json.dumps(entry), encoding="utf-8")
+    holder.change(mlflow_run=run_id)
 
 
 def unmark(run: runs.StageRun | None) -> None:
@@ -333,7 +338,9 @@ def print_kept(kept: list[str], killed: bool) -> None:
     """Print whether this run starts clean or resumes earlier work."""
     if killed:
         console.print("The last run was killed; the processes it left behind are stopped.")
-    if not kept:
+    if remote.address() and not kept:
+        console.print("Results of the shared store are used where they fit.")
+    elif not kept:
         console.print("Starting clean: no stage has results for the current inputs.")
     elif len(kept) == len(stages.BY_DVC):
         console.print("Nothing changed since the last run: every result is kept.")

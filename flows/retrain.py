@@ -20,9 +20,10 @@ from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed
 
 from env.errors import SourceError, SourceUnreachable
+from flows import hosts
 from flows.chain import console, through
 from flows.runtime import BusyError, exclusive, settle
-from tasks import config
+from tasks import config, holder, remote
 from tasks.data import hub
 from tasks.data.settings import HubSettings
 from tasks.deployment.space_problems import GUESSABLE
@@ -67,7 +68,9 @@ def retrain(
     params = config.resolve(profile, wanted)
     settle(params.threads)
     try:
-        with exclusive(params.retrain.wait_s):
+        asked = holder.request_text("retrain", profile=profile, overrides=wanted, date=date)
+        wait_s = params.retrain.wait_s
+        with exclusive(wait_s), hosts.holding(asked, max(wait_s, hosts.WAIT_S)):
             fresh = fresh_data(params, run_date(date))
             request = {"data": fresh.content, "profile": profile, "overrides": wanted}
             before = last_retraining()
@@ -83,12 +86,12 @@ def retrain(
                 profile, [*wanted, *fresh.overrides, *start_overrides(start), *known]
             )
             console.print(f"Retraining on {fresh.content}, {start_in_words(params, again)}.")
-            write_json(LAST, {**request, "start": start, "completed": False})
+            remember({**request, "start": start, "completed": False})
             state = through(params, "retrain")
             if state.is_completed():
-                write_json(LAST, {**request, "start": start, "completed": True})
+                remember({**request, "start": start, "completed": True})
             else:  # gated: nothing was trained, so there is nothing to resume
-                LAST.unlink()
+                remember(None)
             return state
     except BusyError as busy:
         return Cancelled(message=str(busy))
@@ -160,10 +163,20 @@ def hub_commit(settings: HubSettings) -> str:
         raise ConfigError(f"retrain: {error}") from None
 
 
+def remember(entry: dict[str, Any] | None) -> None:
+    """Write the last retraining, here and in the shared store; None forgets it."""
+    holder.change(retrain=entry)
+    if entry is None:
+        LAST.unlink()
+    else:
+        write_json(LAST, entry)
+
+
 def last_retraining() -> dict[str, Any]:
-    """Request, start and completion of the last retraining; empty without one."""
+    """Request, start and completion of the last retraining of all hosts; empty without one."""
     try:
-        entry = json.loads(LAST.read_text(encoding="utf-8"))
+        shared = remote.address() is not None
+        entry = holder.entry("retrain") if shared else json.loads(LAST.read_text(encoding="utf-8"))
         return {key: entry[key] for key in ("data", "profile", "overrides", "start", "completed")}
     except (OSError, ValueError, KeyError, TypeError):
         return {}

@@ -105,11 +105,16 @@ def reproduce(name: str) -> None:
 
 
 def _reproduce(name: str) -> None:
-    from dvc.repo import Repo
+    from tasks import holder, remote
 
     logging.getLogger("dvc").setLevel(logging.ERROR)
-    with Repo(".") as repo:
-        repo.reproduce(targets=[name], single_item=True)
+    shared = remote.address() is not None
+    with remote.repository() as repo:
+        with remote.lost(f"{name}: results of another host could not be fetched"):
+            repo.reproduce(targets=[name], single_item=True, pull=shared)
+        if shared:
+            holder.check()
+            remote.push_stage(repo, name)
 
 
 def unchanged() -> list[str]:

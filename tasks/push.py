@@ -1,7 +1,7 @@
 """Stage `push`: push everything that DVC recorded to its remote.
 
-The default remote is the ignored folder `.dvc-remote/`. This is not a DVC stage, because a stage
-must not call DVC on its own outputs.
+The default remote is the ignored folder `.dvc-remote/`; `RLM_REMOTE` names another one. This is
+not a DVC stage, because a stage must not call DVC on its own outputs.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tasks import holder, remote
 from tasks.config import read_yaml
 from tasks.errors import StageError
 from tasks.params import Params
@@ -25,26 +26,26 @@ def run(params: Params, run: StageRun) -> None:
     """
     from dvc.exceptions import DvcException
     from dvc.lock import LockError
-    from dvc.repo import Repo
 
-    remote = params.push.remote
-    with Repo(".") as repo:
+    holder.check()
+    name = remote.NAME if remote.address() else params.push.remote
+    with remote.repository() as repo:
         try:
             if changed := repo.status():
                 raise StageError(
                     f"{', '.join(sorted(changed))} changed since their last run. Run "
                     "`rlm run` or `dvc repro` first."
                 )
-            pushed = repo.push(remote=remote)
+            pushed = repo.push(remote=name)
         except LockError as error:
             raise StageError(str(error)) from None
         except (DvcException, OSError) as error:
             raise StageError(
-                f"DVC could not push to the remote {remote!r} ({error}). "
+                f"DVC could not push to the remote {name!r} ({error}). "
                 "List the remotes with `dvc remote list`."
             ) from None
     run.log_metrics({"push/files_pushed": float(pushed)})
-    run.set_tags({"dvc.remote": remote, **{f"dvc.{k}": v for k, v in recorded().items()}})
+    run.set_tags({"dvc.remote": name, **{f"dvc.{k}": v for k, v in recorded().items()}})
 
 
 def recorded() -> dict[str, str]:

@@ -14,6 +14,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tasks import holder
 from tasks.config import RESOLVED
 from tasks.errors import StageError
 from tasks.io import write_json
@@ -62,6 +63,7 @@ def run(params: Params, run: StageRun) -> Path:
         tags = {**served, **made_of(params), **evaluated()}
         with versions.registry(f"{versions.MERGED} cannot be registered as {name}"):
             version = log_version(name, params, run, tags)
+    holder.check()
     # Also for a known version: a run may have been killed before it set the alias.
     with versions.registry(f"{name} version {version} cannot become challenger") as store:
         store.set_registered_model_alias(name, "challenger", version)
@@ -134,6 +136,7 @@ def log_version(name: str, params: Params, run: StageRun, tags: dict[str, str]) 
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
+    holder.check()
     # Tags are set in the same call, so that no version exists without its lineage.
     made = run.client.create_model_version(
         name,

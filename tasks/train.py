@@ -30,6 +30,7 @@ from agent.evaluation.readers import reader_metrics
 from tasks.errors import ConfigError, as_stage_error
 from tasks.io import replacing, require
 from tasks.params import Params
+from tasks.pushed_checkpoints import CheckpointPusher, fetch_newer
 from tasks.reporting.progress import Steps
 from tasks.train_fingerprint import fingerprint
 from tasks.train_problems import DATA, HELD_OUT, read_held_out, read_problems, with_wrong_gold
@@ -75,6 +76,8 @@ def run(params: Params, run: StageRun) -> Path:
     read_held_out(problems, settings)  # refuses one that is trained on
     require(BASE, "warmstart")
     start = checkpoints.choose(CHECKPOINTS, marks := fingerprint(params, BASE, DATA))
+    if fetch_newer(CHECKPOINTS, marks, start):
+        start = checkpoints.choose(CHECKPOINTS, marks)
     kept = checkpoints.set_aside(CHECKPOINTS) if start.checkpoint is None else ""
     reason = f"{start.reason}. {kept}" if kept else start.reason
     say = Steps("train", settings.steps).say
@@ -222,6 +225,7 @@ class TrainingCallbacks:
         self.players, self.progress, self.marks = players, progress, marks
         self.curriculum = Curriculum(self.settings.curriculum)
         self.log = TrainingLog(run, params.tracking.traces)
+        self.pushed = CheckpointPusher(CHECKPOINTS, marks, params.train.push_every)
         self.drawn = Drawn(groups=[], episodes=[])
         self.started = time.monotonic()
 
@@ -287,6 +291,7 @@ class TrainingCallbacks:
                 f"({self.settings.curriculum.metric} {event.metric:.3f})"
             )
             self.run.set_tags({f"curriculum_{event.kind}_{step}": f"{event.source}>{event.target}"})
+        self.pushed.push()
 
     def evaluate(self, step: int) -> dict[str, float]:
         """Figures of the held-out problems, played greedily with the present weights.

@@ -150,13 +150,7 @@ class Project:
         if (folder / "made").exists():
             return project
         shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        skipped = shutil.ignore_patterns("__pycache__", "cache", "tmp", "config.local")
-        for name in CODE:
-            shutil.copytree(ROOT / name, folder / name, ignore=skipped)
-        for name in FILES:
-            shutil.copy(ROOT / name, folder)
-        (folder / ".dvc/config.local").write_text("[core]\n    no_scm = true\n")
+        copy_code(folder)
         shutil.copytree(base, folder / "models/merged")
         project.command("-m", "flows.pipeline", "resolve", *_set(TINY))
         project.command("-c", _REGISTER)
@@ -310,6 +304,17 @@ def prefect_server(project: Project) -> Iterator[subprocess.Popen[bytes]]:
         project.server(*command, health=f"{url}/health") as server,
     ):
         yield server
+
+
+def copy_code(folder: Path) -> None:
+    """Copy the code into a new folder without git."""
+    folder.mkdir(parents=True)
+    skipped = shutil.ignore_patterns("__pycache__", "cache", "tmp", "config.local")
+    for name in CODE:
+        shutil.copytree(ROOT / name, folder / name, ignore=skipped)
+    for name in FILES:
+        shutil.copy(ROOT / name, folder)
+    (folder / ".dvc/config.local").write_text("[core]\n    no_scm = true\n")
 
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from flows.runtime import settle
-from flows.services import automations, schedules
+from flows.services import automations, databases, hosts, schedules
 from flows.services.processes import (
     MLFLOW,
     POOL,
@@ -23,6 +23,7 @@ from flows.services.processes import (
     start,
     stop,
 )
+from tasks import remote
 from tasks.errors import PipelineError, StageError
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
@@ -30,9 +31,19 @@ app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
 
 @app.command()
 def up() -> None:
-    """Start the services that do not run; create the work pool, deployments and automations."""
+    """Start the services that do not run; create the work pool, deployments and automations.
+
+    With RLM_REMOTE, hosts do the work: the pools are cpu and gpu, and no worker is started here.
+    """
     for service in (SERVER, TRACKING):
         require_port(service)
+    databases.require_all()
+    if remote.address():
+        os.environ.setdefault(*hosts.LEASE_STORAGE)
+        start(SERVER)
+        hosts.deploy()
+        start(TRACKING)
+        return
     start(SERVER)
     # The pool comes first: deploying to a missing pool prints a message and succeeds.
     run_prefect("work-pool", "create", POOL, "--type", "process", "--overwrite")
@@ -45,6 +56,16 @@ def up() -> None:
     start(WORKER)
     start(TRACKING)
     ui(open_pages=False)
+
+
+@app.command()
+def worker(
+    pool: Annotated[str, typer.Argument(help="Pool to serve: cpu, or gpu on a host with a card.")],
+) -> None:
+    """Serve the runs of a pool on this host until Ctrl-C; RLM_REMOTE names the shared store."""
+    from flows.hosts import work
+
+    work(pool)
 
 
 @app.command()

@@ -7,6 +7,7 @@ Their pids and logs are in `.run/`; starting a service twice changes nothing. A 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -20,16 +21,20 @@ import typer
 from env import auth
 from flows.runtime import die_with_parent
 from tasks.errors import StageError
+from tasks.tracking import runs
 
 RUN = Path(".run")
 BIN = Path(sys.executable).parent
-PREFECT_PORT = 4200
-"""Port in prefect.toml."""
+PREFECT_PORT = int(os.environ.get(auth.PREFECT_PORT, "4200"))
+"""Port of the server that schedules; the default is that of prefect.toml."""
 PREFECT = f"http://127.0.0.1:{PREFECT_PORT}"
 MLFLOW_PORT = os.environ.get(auth.MLFLOW_PORT, "5000")
 MLFLOW = f"http://127.0.0.1:{MLFLOW_PORT}"
+HOST = os.environ.get(auth.SERVICES_HOST, "127.0.0.1")
 POOL = "local"
 WAIT_S = 180.0
+PLACES = ("--host", "--port", "--backend-store-uri", "--artifacts-destination")
+"""Options whose values are addresses."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +52,10 @@ class ServiceProcess:
 def prefect_server(port: int) -> ServiceProcess:
     """A Prefect server; at `PREFECT_PORT` it schedules, at other ports it only records one run."""
     alone = [] if port == PREFECT_PORT else ["--no-services"]
+    host = "127.0.0.1" if alone else HOST
     return ServiceProcess(
         "prefect-server" if port == PREFECT_PORT else f"prefect-server-{port}",
-        ["prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port), *alone],
+        ["prefect", "server", "start", "--host", host, "--port", str(port), *alone],
         f"http://127.0.0.1:{port}/api/health",
         port,
     )
@@ -58,12 +64,17 @@ def prefect_server(port: int) -> ServiceProcess:
 SERVER = prefect_server(PREFECT_PORT)
 # Its flows can import this project, since `make setup` installs it into the environment.
 WORKER = ServiceProcess("prefect-worker", ["prefect", "worker", "start", "--pool", POOL])
+# MLflow reads these variables itself; on a command line, a password would be seen by all users.
+STORES = {
+    "MLFLOW_BACKEND_STORE_URI": ("--backend-store-uri", "sqlite:///mlflow.db"),
+    "MLFLOW_ARTIFACTS_DESTINATION": ("--artifacts-destination", "mlartifacts"),
+}
 # One worker without job execution: 0.5 GB and 7 s instead of 2.7 GB and 24 s.
 TRACKING = ServiceProcess(
     "mlflow-server",
     [
-        *["mlflow", "server", "--workers", "1", "--host", "127.0.0.1", "--port", MLFLOW_PORT],
-        *["--backend-store-uri", "sqlite:///mlflow.db", "--artifacts-destination", "mlartifacts"],
+        *["mlflow", "server", "--workers", "1", "--host", HOST, "--port", MLFLOW_PORT],
+        *(word for name, words in STORES.items() if name not in os.environ for word in words),
     ],
     f"{MLFLOW}/health",
     int(MLFLOW_PORT),
@@ -86,7 +97,8 @@ def start(service: ServiceProcess, quiet: bool = False, bound: bool = False) -> 
     if pid := running(service):
         if _command(pid)[1 - len(service.command) :] != service.command[1:]:
             raise StageError(
-                f"{service.name} runs on another port. Stop it with `make down` and start it again."
+                f"{service.name} runs on another port or store. Stop it with `make down` and start "
+                "it again."
             )
         typer.echo(f"{service.name}: running")
         return
@@ -107,10 +119,16 @@ def start(service: ServiceProcess, quiet: bool = False, bound: bool = False) -> 
     while service.health is not None and not answers(service.health):
         if process.poll() is not None or time.monotonic() > deadline:
             stop(service)
-            raise StageError(f"{service.name} did not start. See {log}.")
+            raise StageError(f"{service.name} did not start{_last_error(log)}. See {log}.")
         time.sleep(0.5)
     if not quiet:
         typer.echo(f"{service.name}: started")
+
+
+def _last_error(log: Path) -> str:
+    """The last error in a log, in brackets; empty without one."""
+    found = re.findall(r"^.*(?:Error|Exception|ERROR)\S*: (.+)$", log.read_text("utf-8"), re.M)
+    return f" ({runs.first_line(ValueError(found[-1]))})" if found else ""
 
 
 def require_port(service: ServiceProcess) -> None:
@@ -147,13 +165,13 @@ def stop(service: ServiceProcess, quiet: bool = False) -> None:
 
 
 def running(service: ServiceProcess) -> int | None:
-    """Pid of the service, if the process in its pid file really is that service, on any port."""
+    """Pid of the service, if the process in its pid file is that service, at any address."""
     try:
         pid = int(_pid_file(service).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    wanted = _but_port(service.command[1:])
-    return pid if _but_port(_command(pid))[-len(wanted) :] == wanted else None
+    wanted = _but_places(service.command[1:])
+    return pid if _but_places(_command(pid))[-len(wanted) :] == wanted else None
 
 
 def for_one_run(url: str) -> bool:
@@ -188,9 +206,11 @@ def _command(pid: int) -> list[str]:
         return []
 
 
-def _but_port(command: list[str]) -> list[str]:
-    ports = [place + 1 for place, word in enumerate(command) if word == "--port"]
-    return [word for place, word in enumerate(command) if place not in ports]
+def _but_places(command: list[str]) -> list[str]:
+    """A command without its addresses: a service is the same one on another port or store."""
+    named = [place for place, word in enumerate(command) if word in PLACES]
+    left = {at for place in named for at in (place, place + 1)}
+    return [word for place, word in enumerate(command) if place not in left]
 
 
 def _pid_file(service: ServiceProcess) -> Path:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from tasks import holder
 from tasks.errors import StageError
 from tasks.registry import versions
 
@@ -81,6 +82,7 @@ def crown(
             store.delete_model_version_tag(name, number, ROLLED_BACK)
         store.set_registered_model_tag(name, versions.LAST_CHAMPION, number)
     _check_still(version, instead_of)
+    holder.check()
     with versions.registry(f"{versions.named(version)} cannot become champion") as store:
         store.set_registered_model_alias(name, "champion", number)
 
@@ -186,6 +188,7 @@ def _reign(tags: dict[str, str]) -> str:
 
 
 def _tag(version: ModelVersion, tags: dict[str, str]) -> None:
+    holder.check()
     with versions.registry(f"tags of {versions.named(version)} cannot be written") as store:
         for key, value in tags.items():
             store.set_model_version_tag(version.name, str(version.version), key, value[:5000])

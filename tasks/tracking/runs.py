@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from env.auth import PARENT_RUN
 from env.settings import flatten
-from tasks.errors import DISK_IS_FULL, StageError, disk_is_full, stage_named
+from tasks.errors import DISK_IS_FULL, ConfigError, StageError, disk_is_full, stage_named
 from tasks.tracking import datasets, lineage
 
 if TYPE_CHECKING:
@@ -154,12 +154,30 @@ def tracking_uri() -> str:
 
 def shown_uri() -> str:
     """Address of the store without name, password and query, for messages and links."""
-    return _USERINFO.sub("://", tracking_uri()).partition("?")[0]
+    return without_password(tracking_uri())
+
+
+def without_password(url: str) -> str:
+    """An address without name, password and query."""
+    return _USERINFO.sub("://", url).partition("?")[0]
 
 
 @cache
 def client(uri: str) -> MlflowClient:
-    """MLflow client of an address."""
+    """MLflow client of an address.
+
+    Raises:
+        ConfigError: it is a database of other hosts, whose artifacts would stay on this one.
+    """
+    if re.match(r"(postgresql|mysql|mssql)\b", uri):
+        raise ConfigError(
+            f"MLFLOW_TRACKING_URI names a database ({without_password(uri)}), so files would stay "
+            "on this host. Name an MLflow server instead, which docs/scaling.md describes."
+        )
+    # Artifacts go through the server: a host need not reach its bucket, and logs have no signed
+    # address.
+    os.environ.setdefault("MLFLOW_ENABLE_PROXY_MULTIPART_DOWNLOAD", "false")
+    os.environ.setdefault("MLFLOW_ENABLE_PROXY_MULTIPART_UPLOAD", "false")
     # Alembic logs every migration of a new store.
     logging.getLogger("alembic").setLevel(logging.WARNING)
     logging.getLogger("mlflow").setLevel(logging.WARNING)

@@ -104,7 +104,9 @@ def test_a_service_on_another_port_is_told_and_stopped(
     try:
         health = f"http://127.0.0.1:{processes.free_port()}/health"
         usual = processes.ServiceProcess("sleeper", [*sleeps, "5000"], health)
-        with pytest.raises(StageError, match=r"sleeper runs on another port\. .* `make down`"):
+        with pytest.raises(
+            StageError, match=r"sleeper runs on another port or store\. .* `make down`"
+        ):
             processes.start(usual)
         processes.stop(usual)
         assert psutil.wait_procs([process], timeout=10)[1] == []

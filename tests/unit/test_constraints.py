@@ -30,6 +30,9 @@ def wanted(extra: str | None) -> list[Requirement]:
     [
         ("constraints.txt", None),
         ("constraints.txt", "dev"),
+        ("constraints.txt", "postgres"),
+        ("constraints.txt", "s3"),
+        ("constraints.txt", "cluster"),
         ("constraints-cuda.txt", None),
         ("constraints-cuda.txt", "dev"),
         ("constraints-cuda.txt", "cuda"),

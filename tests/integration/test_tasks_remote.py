@@ -1,0 +1,315 @@
+"""The store of several hosts on a real S3 server: what moves, who may write, what is refused."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from dvc.repo import Repo
+from helpers import shared_stores
+
+from agent.training import checkpoints
+from benchmarks.cluster.stores import S3Server
+from env import auth
+from flows import stages
+from tasks import holder, pushed_checkpoints, remote
+from tasks.errors import ConfigError, StageError
+
+pytestmark = [pytest.mark.nightly, pytest.mark.xdist_group("shared_stores")]
+MARKS = {"code": "1", "data": "2"}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    with shared_stores.s3(tmp_path_factory.mktemp("s3")) as found:
+        yield found
+
+
+@pytest.fixture
+def store(
+    server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[remote.SharedStore]:
+    shared_stores.use(monkeypatch, server, tmp_path.name)
+    monkeypatch.chdir(tmp_path)
+    yield remote.store()
+    os.environ.pop(auth.FENCE, None)
+
+
+# --- which run may write ---
+
+
+def take(request: str = "a run") -> str:
+    """Take the store as a host that never gives it back; returns its number."""
+    os.environ.pop(auth.FENCE, None)
+    holder._take(request, None)
+    return os.environ[auth.FENCE]
+
+
+def test_a_replaced_run_changes_nothing(store: remote.SharedStore) -> None:
+    old, new = take(), take()
+    assert int(new) > int(old)
+    os.environ[auth.FENCE] = old
+    before = store.read(holder.RECORD)
+    for write in (holder.check, lambda: holder.change(checkpoint={"step": 9})):
+        with pytest.raises(holder.ReplacedError, match=r"another run took over .*pushes"):
+            write()
+    assert store.read(holder.RECORD) == before
+    os.environ[auth.FENCE] = new
+    holder.change(checkpoint={"step": 10})
+    assert holder.entry("checkpoint") == {"step": 10}
+
+
+def test_two_hosts_that_take_the_store_at_once_are_one_run(
+    store: remote.SharedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = remote.SharedStore.read
+
+    def late(self: remote.SharedStore, name: str) -> object:
+        found = read(self, name)
+        monkeypatch.setattr(remote.SharedStore, "read", read)
+        take("of the other host")
+        return found
+
+    monkeypatch.setattr(remote.SharedStore, "read", late)
+    with pytest.raises(StageError, match="another host took the run at the same moment"):
+        holder._take("a run", None)
+    record = store.read(holder.RECORD)[0]
+    assert record is not None
+    assert record["request"] == "of the other host"
+
+
+def test_a_run_that_ended_leaves_its_record_closed_and_no_checkpoint(
+    store: remote.SharedStore, tmp_path: Path
+) -> None:
+    with holder.held("a run", None) as died:
+        assert died is None
+        made(tmp_path / "models", 4)
+        pushed_checkpoints.CheckpointPusher(tmp_path / "models", MARKS, 2).push()
+    record = store.read(holder.RECORD)[0]
+    assert record is not None
+    assert (record["ended"], record["checkpoint"]) == (True, None)
+    assert store._keys("checkpoints/") == []
+    assert auth.FENCE not in os.environ
+
+
+def test_the_next_run_learns_of_a_dead_one_and_a_failed_one_is_not_dead(
+    store: remote.SharedStore,
+) -> None:
+    take("a run")
+    with holder.held("a run", None) as died:
+        assert died is not None
+        assert died["token"] == 1
+    with pytest.raises(ValueError, match="of the run"), holder.held("a run", None):
+        raise ValueError("of the run")
+    with holder.held("a run", None) as died:
+        assert died is None
+
+
+def test_a_run_that_crashes_again_and_again_is_given_up_and_can_be_asked_for_again(
+    store: remote.SharedStore,
+) -> None:
+    for _ in range(holder.CRASHES + 1):
+        take("a run")
+    with pytest.raises(StageError, match=rf"crashed {holder.CRASHES + 1} times .*flow\.log"):
+        take("a run")
+    take("a run")
+    for _ in range(holder.CRASHES + 2):  # other requests do not count together
+        take(f"another run {_}")
+
+
+def test_without_a_shared_store_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(auth.REMOTE, raising=False)
+    monkeypatch.delenv(auth.FENCE, raising=False)
+    monkeypatch.setattr(remote, "opened", lambda _: pytest.fail("the store was opened"))
+    holder.check()
+    holder.change(checkpoint=None)
+    assert holder.entry("checkpoint") is None
+    assert remote.address() is None
+
+
+# --- checkpoints ---
+
+
+def made(folder: Path, step: int) -> None:
+    with checkpoints.writing(folder, step) as aside:
+        (aside / "sub").mkdir()
+        (aside / "sub/weights").write_text(f"of step {step}")
+        state = {"step": step, "fingerprint": MARKS}
+        (aside / checkpoints.STATE).write_text(json.dumps(state))
+
+
+def test_the_newest_checkpoint_moves_to_another_host(
+    store: remote.SharedStore, tmp_path: Path
+) -> None:
+    take()
+    pusher = pushed_checkpoints.CheckpointPusher(tmp_path / "a", MARKS, every=4)
+    for step in (2, 4, 6, 8):
+        made(tmp_path / "a", step)
+        pusher.push()
+    assert {key.split("/")[2] for key in store._keys("checkpoints/")} == {"1-8"}
+    take()
+    made(tmp_path / "b", 3)
+    start = checkpoints.choose(tmp_path / "b", MARKS)
+    assert pushed_checkpoints.fetch_newer(tmp_path / "b", MARKS, start)
+    found = checkpoints.choose(tmp_path / "b", MARKS)
+    assert found.checkpoint == tmp_path / "b/checkpoint-8"
+    assert (found.checkpoint / "sub/weights").read_text() == "of step 8"
+    assert not pushed_checkpoints.fetch_newer(tmp_path / "b", MARKS, found)  # it is here
+
+
+def test_a_checkpoint_of_another_training_is_not_fetched_and_not_in_the_way(
+    store: remote.SharedStore, tmp_path: Path
+) -> None:
+    take()
+    made(tmp_path / "a", 4)
+    pushed_checkpoints.CheckpointPusher(tmp_path / "a", MARKS, 1).push()
+    made(tmp_path / "b", 900)  # of an earlier training of this host
+    other = {"code": "another"}
+    start = checkpoints.choose(tmp_path / "b", other)
+    assert not pushed_checkpoints.fetch_newer(tmp_path / "b", other, start)
+    clean = checkpoints.Start(None, None, "code changed")
+    assert pushed_checkpoints.fetch_newer(tmp_path / "b", MARKS, clean)
+    assert [*checkpoints.steps(tmp_path / "b")] == [4]
+    assert len(checkpoints.sets_aside(tmp_path / "b")) == 1
+
+
+def test_a_replaced_training_stops_and_its_checkpoint_is_not_read(
+    store: remote.SharedStore, tmp_path: Path
+) -> None:
+    old = take()
+    pusher = pushed_checkpoints.CheckpointPusher(tmp_path / "a", MARKS, 1)
+    made(tmp_path / "a", 1)
+    pusher.push()
+    take()
+    os.environ[auth.FENCE] = old
+    made(tmp_path / "a", 2)
+    with pytest.raises(holder.ReplacedError):
+        pusher.push()
+    os.environ[auth.FENCE] = "2"
+    assert holder.entry("checkpoint")["step"] == 1
+
+
+def test_a_lost_store_is_a_warning_for_a_checkpoint_which_the_next_push_repeats(
+    store: remote.SharedStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    take()
+    made(tmp_path / "a", 1)
+    pusher = pushed_checkpoints.CheckpointPusher(tmp_path / "a", MARKS, 1)
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
+        patch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+        remote.opened.cache_clear()
+        pusher.push()
+        assert "checkpoint 1 was not pushed" in caplog.text
+    remote.opened.cache_clear()
+    pusher.push()
+    assert holder.entry("checkpoint")["step"] == 1
+
+
+# --- stages ---
+
+
+def chain(folder: Path) -> None:
+    """A folder whose stage `made` copies a file and says that it ran; one output has no cache."""
+    folder.mkdir()
+    os.chdir(folder)
+    Repo.init(no_scm=True).close()
+    Path("source").write_text("rows")
+    Path("stage.sh").write_text(
+        "mkdir -p out && cp source out/rows && wc source > report && date >> ran"
+    )
+    stage = {
+        "cmd": "sh stage.sh",
+        "deps": ["source", "stage.sh"],
+        "outs": ["out", {"report": {"cache": False}}],
+    }
+    Path("dvc.yaml").write_text(yaml.safe_dump({"stages": {"made": stage}}))
+
+
+def test_a_stage_that_one_host_ran_is_pulled_on_another(
+    store: remote.SharedStore, tmp_path: Path
+) -> None:
+    take()
+    chain(tmp_path / "a")
+    stages._reproduce("made")
+    assert Path("ran").exists()
+    chain(tmp_path / "b")
+    stages._reproduce("made")
+    assert Path("out/rows").read_text() == "rows"
+    assert Path("report").read_text() == (tmp_path / "a/report").read_text()
+    assert not Path("ran").exists()
+    assert Path("dvc.lock").read_text() == (tmp_path / "a/dvc.lock").read_text()
+    Path("source").write_text("other rows")  # else the test would pass for any stage
+    stages._reproduce("made")
+    assert Path("ran").exists()
+
+
+def test_a_replaced_run_pushes_no_stage(store: remote.SharedStore, tmp_path: Path) -> None:
+    old = take()
+    take()
+    os.environ[auth.FENCE] = old
+    chain(tmp_path / "a")
+    with pytest.raises(holder.ReplacedError):
+        stages._reproduce("made")
+    assert [*store._keys("files/"), *store._keys("runs/")] == []
+
+
+# --- bad input ---
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "error", "says"),
+    [
+        ("AWS_SECRET_ACCESS_KEY", "a-wrong-secret", ConfigError, "key was refused .Signature"),
+        ("AWS_ACCESS_KEY_ID", "AKIAWRONG", ConfigError, "key was refused .InvalidAccessKeyId"),
+        (auth.REMOTE, "s3://no-such-bucket/x", ConfigError, "bucket no-such-bucket does not exist"),
+        (auth.REMOTE, "/srv/remote", ConfigError, "not an address in S3 ./srv/remote"),
+        ("AWS_ENDPOINT_URL", "http://127.0.0.1:9", StageError, "does not answer .*ENDPOINT_URL"),
+    ],
+)
+def test_a_wrong_variable_is_one_message_without_a_secret(
+    store: remote.SharedStore,
+    monkeypatch: pytest.MonkeyPatch,
+    variable: str,
+    value: str,
+    error: type[Exception],
+    says: str,
+) -> None:
+    secret = os.environ["AWS_SECRET_ACCESS_KEY"]
+    monkeypatch.setenv(variable, value)
+    remote.opened.cache_clear()
+    with pytest.raises(error, match=says) as found, holder.held("a run", None):
+        pytest.fail("the run began")
+    assert secret not in str(found.value)
+    assert "a-wrong-secret" not in str(found.value)
+
+
+def test_missing_keys_are_one_message(
+    store: remote.SharedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    remote.opened.cache_clear()
+    with pytest.raises(ConfigError, match=r"no key was found\. Set AWS_ACCESS_KEY_ID"):
+        remote.store().read("anything")
+
+
+def test_a_store_that_goes_away_after_a_stage_is_one_message(
+    store: remote.SharedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take()
+    chain(tmp_path / "a")
+    monkeypatch.setattr(
+        holder, "check", lambda: monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    )
+    with pytest.raises(StageError, match="made: done here, but its result could not be pushed"):
+        stages._reproduce("made")
+    assert Path("out/rows").exists()
