@@ -41,13 +41,13 @@ def read_results(path: Path) -> list[Row]:
 
 
 def chosen(rows: Sequence[Row], what: str = "trained") -> dict[tuple[str, int], Row]:
-    """Result of each arm and seed at the arm's rate: the best on validation."""
+    """Result of each arm and seed at the rate with the best greedy answers to validation."""
     found: dict[tuple[str, int], Row] = {}
     for row in rows:
         if row["what"] != what:
             continue
         key = (row["arm"], row["seed"])
-        if key not in found or _sampled(row) > _sampled(found[key]):
+        if key not in found or _greedy(row) > _greedy(found[key]):
             found[key] = row
     return found
 
@@ -261,5 +261,5 @@ def _cell(found: Interval) -> str:
     return f"{found.mean:.2f} [{found.low:.2f}, {found.high:.2f}]"
 
 
-def _sampled(row: Row) -> float:
-    return float(row["validation"]["sampled"]) if "validation" in row else 0.0
+def _greedy(row: Row) -> float:
+    return float(row["validation"]["greedy"]) if "validation" in row else 0.0

@@ -28,7 +28,7 @@ def row(arm: str, scores: dict[int, list[float]], **more: Any) -> dict[str, Any]
         for number, f1 in enumerate(values)
     ]
     costs = {"cpu_s": 1, "sampled_tokens": 1000, "rate": 0.002, "seed": 0}
-    valid = {"validation": {"sampled": 0.5}}
+    valid = {"validation": {"greedy": 0.5}}
     made = {"commit": "b270d2e8c5", "date": "2026-11-20"}
     return {"what": "trained", "arm": arm, "answers": answers, **costs, **valid, **made, **more}
 
@@ -47,8 +47,8 @@ def test_the_settings_of_each_arm_and_of_its_experts_are_valid(arm: str) -> None
 
 
 def test_the_rate_with_the_better_validation_score_is_the_arm_s() -> None:
-    poor = row("alone", {4: [0.9]}, rate=0.002, validation={"sampled": 0.4})
-    good = row("alone", {4: [0.1]}, rate=0.004, validation={"sampled": 0.6})
+    poor = row("alone", {4: [0.9]}, rate=0.002, validation={"greedy": 0.4})
+    good = row("alone", {4: [0.1]}, rate=0.004, validation={"greedy": 0.6})
     assert figure.chosen([poor, good]) == {("alone", 0): good}
 
 
