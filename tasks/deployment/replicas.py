@@ -295,10 +295,12 @@ class Proxy:
             control.recv(1000)  # an empty line, when it is done
 
     def stop(self) -> None:
-        """End the process, and remove its files but the log."""
+        """End the process, and remove its files; an empty log goes too."""
         self._stop()
         for file in (self._file, self._control):
             file.unlink(missing_ok=True)
+        if self.log.exists() and self.log.stat().st_size == 0:
+            self.log.unlink()
 
 
 def servers_section(places: Sequence[str], sessions: int) -> str:
