@@ -120,10 +120,8 @@ def check_same(params: Params, url: str, about: dict[str, Any]) -> None:
         )
 
 
-def check_alike(
-    first_url: str, first: Mapping[str, Any], url: str, other: Mapping[str, Any]
-) -> None:
-    """Check that two servers have the same rules and problems, by their metadata.
+def check_alike(first: Mapping[str, Any], url: str, other: Mapping[str, Any]) -> None:
+    """Check that a server has the rules and problems of the first one, by their metadata.
 
     Raises:
         ConfigError: they differ; each difference is named.
@@ -134,7 +132,7 @@ def check_alike(
         for about in (first, other)
     )
     different = [
-        f"{key} is {there.get(key)!r} there and {here.get(key)!r} at {first_url}"
+        f"{key} is {there.get(key)!r} there, not {here.get(key)!r}"
         for key in sorted(here.keys() | there.keys())
         if here.get(key) != there.get(key)
     ]

@@ -228,7 +228,7 @@ class _Group:
         return count <= RESTARTS
 
     def _compare(self, server: LocalServer) -> None:
-        check_alike(self.servers[0].url, self._about, server.url, metadata(server.url))
+        check_alike(self._about, server.url, metadata(server.url))
 
 
 class Proxy:
