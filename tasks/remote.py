@@ -91,13 +91,19 @@ def push_stage(repo: Repo, stage: str) -> None:
         StageError: the store does not accept them.
     """
     from dvc.exceptions import DvcException
+    from dvc.stage.serialize import to_single_stage_lockfile
 
     what = f"{stage}: done here, but its result could not be pushed"
     try:
         with lost(what):
-            # DVC itself records no stage whose output it does not keep (`cache: false`).
-            repo.stage_cache.save(repo.stage.load_one(name=stage))
-            repo.push(targets=[stage], remote=NAME, run_cache=True)
+            ran = repo.stage.load_one(name=stage)
+            # DVC itself neither records nor pushes outputs that it does not keep (`cache: false`).
+            repo.stage_cache.save(ran)
+            record = repo.stage_cache._create_stage(to_single_stage_lockfile(ran), ran.wdir)
+            for objects in record.get_used_objs().values():
+                if failed := repo.cloud.push(objects, remote=NAME).failed:
+                    raise OSError(f"{len(failed)} files failed")
+            repo.stage_cache.push(NAME)
     except (DvcException, OSError) as error:
         raise StageError(f"{what} ({address()}: {error}). Run the same command again.") from None
 

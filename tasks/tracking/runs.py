@@ -174,6 +174,10 @@ def client(uri: str) -> MlflowClient:
             f"MLFLOW_TRACKING_URI names a database ({without_password(uri)}), so files would stay "
             "on this host. Name an MLflow server instead, which docs/scaling.md describes."
         )
+    # Artifacts go through the server: a host need not reach its bucket, and logs have no signed
+    # address.
+    os.environ.setdefault("MLFLOW_ENABLE_PROXY_MULTIPART_DOWNLOAD", "false")
+    os.environ.setdefault("MLFLOW_ENABLE_PROXY_MULTIPART_UPLOAD", "false")
     # Alembic logs every migration of a new store.
     logging.getLogger("alembic").setLevel(logging.WARNING)
     logging.getLogger("mlflow").setLevel(logging.WARNING)

@@ -80,6 +80,7 @@ with runs.stage_run("train", Params.model_validate({"tracking": {"system_s": 0}}
     runs.RETRY_S = run._next = 0
     run.log_metrics({"a/after": 3.0}); run.flush()
     run.log_artifact("file.txt")
+    run.log_table([{"a": 1}], "rows"); run.log_table([{"a": 2}], "rows")  # reads the first one
 found = run.client.get_run(run.run_id)
 print(json.dumps([found.data.metrics, found.info.status, found.info.artifact_uri,
                   [a.path for a in run.client.list_artifacts(run.run_id)]]))
@@ -109,7 +110,7 @@ def test_a_database_that_goes_away_in_mid_run_costs_no_number(cluster: Cluster) 
     out, err = process.communicate("\n", timeout=120)
     metrics, status, artifacts, files = json.loads(out.strip().splitlines()[-1])
     assert {"a/before": 1.0, "a/while": 2.0, "a/after": 3.0}.items() <= metrics.items()
-    assert (status, files) == ("FINISHED", ["file.txt"])
+    assert (status, files) == ("FINISHED", ["file.txt", "tables"])
     assert err.count("does not accept numbers") == 1
     # Its address names no host and no folder, so the artifacts may move.
     assert artifacts.startswith("mlflow-artifacts:/")

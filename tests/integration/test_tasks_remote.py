@@ -223,7 +223,7 @@ def chain(folder: Path) -> None:
     Repo.init(no_scm=True).close()
     Path("source").write_text("rows")
     Path("stage.sh").write_text(
-        "mkdir -p out && cp source out/rows && cp source report && date >> ran"
+        "mkdir -p out && cp source out/rows && wc source > report && date >> ran"
     )
     stage = {
         "cmd": "sh stage.sh",
@@ -242,7 +242,8 @@ def test_a_stage_that_one_host_ran_is_pulled_on_another(
     assert Path("ran").exists()
     chain(tmp_path / "b")
     stages._reproduce("made")
-    assert Path("out/rows").read_text() == Path("report").read_text() == "rows"
+    assert Path("out/rows").read_text() == "rows"
+    assert Path("report").read_text() == (tmp_path / "a/report").read_text()
     assert not Path("ran").exists()
     assert Path("dvc.lock").read_text() == (tmp_path / "a/dvc.lock").read_text()
     Path("source").write_text("other rows")  # else the test would pass for any stage
