@@ -23,11 +23,10 @@ import httpx
 
 from agent.policies.model_files import TWIN
 from agent.policies.vllm_server import ENVIRONMENT, MODULE, Engine, serve_arguments
-from tasks.deployment.local import LOGS, stopper, tail
+from tasks.deployment.local import LOGS, UNTIL_EOF, stopper, tail
 from tasks.errors import ConfigError, StageError
 from tasks.params import Params
 
-UNTIL_EOF = Path(__file__).with_name("until_eof.py")
 SAY_EVERY_S = 15.0
 """Seconds between lines of progress while a server starts."""
 
