@@ -279,7 +279,8 @@ def test_the_page_shows_the_first_problems_of_each_difficulty(drawn: Path) -> No
 @pytest.mark.skipif(browser.BINARY is None, reason="needs Chromium")
 def test_the_page_fits_a_telephone(drawn: Path) -> None:
     with browser.page((drawn / plots.PAGE).as_uri()) as shown:
-        shown.until("document.readyState == 'complete' && document.body")
+        # A new tab is complete and empty before it shows the page.
+        shown.until("document.readyState == 'complete' && document.querySelector('details')")
         shown.call(
             "Emulation.setDeviceMetricsOverride",
             width=390,
