@@ -278,7 +278,7 @@ def read_rows(path: Path) -> list[KillRow]:
 
 
 def print_table(rows: list[KillRow]) -> None:
-    """Print Markdown for docs/experiments.md; kills of one target share a line."""
+    """Print Markdown for docs/measurements.md; kills of one target share a line."""
     print("\n| fault | message to the user | the next run | held |\n|---|---|---|---|")
     for name in dict.fromkeys(row["fault"] for row in rows):
         same = [row for row in rows if row["fault"] == name]
