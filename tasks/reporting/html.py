@@ -27,6 +27,8 @@ CAPTIONS = {
     "components": "The four components of the reward in training episodes.",
     "curriculum": "The metric that opens the next level, its thresholds, and the level played.",
 }
+RECURSION = TEMPLATES / "recursion.png"
+"""Committed figure of `python -m benchmarks.recursion`; it names its commits and date."""
 SHOWN_REJECTED = 50
 """Most rejected rows that the page of the problems lists."""
 AROUND = 240
@@ -65,6 +67,7 @@ def render(
         baseline=baseline,
         images={name: embedded(path) for name, path in images.items()},
         captions=CAPTIONS,
+        recursion=embedded(RECURSION) if evaluation.get("sizes") else None,
         pairs=pair(transcripts, pairs),
         per_difficulty=pairs,
         episodes=[(item, tree(item)) for item in transcripts],

@@ -127,6 +127,7 @@ def test_the_page_shows_the_model_beside_lines_of_code_by_papers(drawn: Path) ->
     assert "<td>32</td><td>60</td>" in page
     assert "0.910 [0.88, 0.94]" in page
     assert "<td>0.222</td>" in page
+    assert "Not of this run: the committed figure" in page
 
 
 def test_equal_input_gives_equal_bytes(drawn: Path, folder: Path) -> None:
@@ -255,7 +256,7 @@ class Page(HTMLParser):
 
 def test_the_page_refers_to_nothing_outside_itself(drawn: Path) -> None:
     page = Page((drawn / "reports/index.html").read_text())
-    assert page.tags.count("img") == 4
+    assert page.tags.count("img") == 5
     beside = {"problems.html"}  # a link, for readers on disk
     others = [ref for ref in page.references if ref not in beside]
     assert all(ref.startswith(("#", "data:image/png;base64,")) for ref in others)
@@ -299,6 +300,7 @@ def doubtful(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     shutil.copytree(inputs, reports)
     told = json.loads((reports / "evaluation.json").read_text())
     told["reward"]["ci95"] = [-0.01, 0.2]
+    del told["sizes"]
     (reports / "evaluation.json").write_text(json.dumps(told | with_voids(told)))
     lines = [json.loads(line) for line in (reports / "transcripts.jsonl").read_text().splitlines()]
     lines[0] |= {"frames": [], "void": "connection lost", "reward": None}
@@ -319,6 +321,10 @@ def with_voids(told: dict[str, Any]) -> dict[str, Any]:
 def test_a_gain_that_may_be_chance_is_said_to_be(drawn: Path, doubtful: str) -> None:
     assert "may be chance" not in (drawn / "reports/index.html").read_text()
     assert "may be chance" in doubtful
+
+
+def test_the_figure_of_the_comparison_stays_in_its_world(doubtful: str) -> None:
+    assert "benchmarks.recursion" not in doubtful
 
 
 def test_frames_nest_under_their_parents() -> None:
