@@ -15,6 +15,7 @@ Examples:
 # Heavy modules are imported where they are needed, so that --help is instant.
 from __future__ import annotations
 
+import shlex
 import sys
 from typing import Annotated
 
@@ -47,6 +48,38 @@ def checklist() -> None:
     from flows.checklist import main as examine
 
     sys.exit(examine())
+
+
+@app.command()
+def publish(
+    push: Annotated[
+        bool, typer.Option("--push", help="Upload; without it nothing leaves this machine.")
+    ] = False,
+    license_: Annotated[
+        str | None,
+        typer.Option("--license", metavar="ID", help="Licence: apache-2.0; sets publish.license."),
+    ] = None,
+    profile: pipeline.Profile = "nano",
+    set_: pipeline.Overrides = None,
+) -> None:
+    """Write the champion and its problems as repositories of the Hub; upload them with --push."""
+
+    def work() -> None:
+        from tasks import config
+        from tasks.errors import stage_named
+
+        sets = [*(set_ or []), *([f"publish.license={license_}"] if license_ else [])]
+        with stage_named("publish"):
+            params = config.resolve(profile, sets)
+            from tasks.publish import publish as steps
+
+            for line in steps(params, push):
+                typer.echo(line)
+
+    words = ["rlm publish", *(["--push"] if push else []), f"--profile {profile}"]
+    words += [f"--license {license_}"] if license_ else []
+    words += [f"--set {shlex.quote(text)}" for text in set_ or []]
+    pipeline.guarded(work, " ".join(words))
 
 
 app.command("ask", help=unwrapped(ask.__doc__))(ask.ask)

@@ -17,6 +17,7 @@ from tasks.settings import (
     PlotsSettings,
     PrepareSettings,
     PromoteSettings,
+    PublishSettings,
     PushSettings,
     RegisterSettings,
     RetrainSettings,
@@ -50,6 +51,7 @@ class Params(Settings):
     register_: RegisterSettings = Field(RegisterSettings(), alias="register")
     promote: PromoteSettings = PromoteSettings()
     push: PushSettings = PushSettings()
+    publish: PublishSettings = PublishSettings()
     retrain: RetrainSettings = RetrainSettings()
     evaluate_model: EvaluateModelSettings = EvaluateModelSettings()
     tracking: TrackingSettings = TrackingSettings()

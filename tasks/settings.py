@@ -19,6 +19,8 @@ from env.settings import Settings
 from tasks.data.settings import AlignSettings, FilesSettings, HubSettings, SplitSettings
 
 HubName = Annotated[str, Field(pattern=r"^([\w.-]+/)?[\w.-]+$")]
+Licence = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]*$")]
+"""Identifier of a licence on the Hub, such as `apache-2.0`."""
 
 
 class PrepareSettings(Settings):
@@ -90,6 +92,22 @@ class SpaceSettings(Settings):
     poll_s: float = Field(5.0, gt=0, le=60, description="seconds between status requests")
     timeout_s: float = Field(30.0, gt=0, description="seconds per request to the Hub")
     attempts: int = Field(4, ge=1, le=20, description="attempts per request to the Hub")
+
+
+class PublishSettings(Settings):
+    """Repositories of `rlm publish` on the Hub; `deploy.space` has the time limits."""
+
+    model: HubName = Field(
+        "rlm-model", description="the champion: OWNER/NAME, or NAME in the account of the token"
+    )
+    dataset: HubName = Field("rlm-tasks", description="the problems, named like the model")
+    private: bool = Field(True, description="of new repositories; existing ones must agree")
+    license: Licence | None = Field(
+        None, description="of the model, as the Hub names it: apache-2.0; null publishes nothing"
+    )
+    dataset_license: Licence | None = Field(
+        None, description="of the problems; null: the model's, for generated problems only"
+    )
 
 
 class DockerSettings(Settings):

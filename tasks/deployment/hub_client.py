@@ -1,14 +1,16 @@
 """Hub client of one account, with time limits, retries and clear messages.
 
 The token comes from `HF_TOKEN` or the stored login. It is sent only to the Hub and is never part
-of a message. `space.py` runs Spaces with this client; `tasks/data/hub.py` reads data sets.
+of a message. `space.py` runs Spaces with this client, `tasks/publish.py` uploads models and tasks.
+`tasks/data/hub.py` reads data sets.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -40,12 +42,13 @@ class Hub:
 
     Args:
         settings: time limits and number of tries.
+        named_by: settings that name the repositories, for messages.
 
     Raises:
         ConfigError: no token is set.
     """
 
-    def __init__(self, settings: SpaceSettings) -> None:
+    def __init__(self, settings: SpaceSettings, named_by: str = "deploy.space.name") -> None:
         from huggingface_hub import HfApi, get_token
 
         self.endpoint = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
@@ -58,8 +61,9 @@ class Hub:
         self.token = token
         self.api = HfApi(endpoint=self.endpoint, token=token)
         self._settings = settings
+        self._named_by = named_by
         self._secrets = {token}
-        self._owner: str | None = None
+        self._owners: list[str] = []
 
     def ask(self, doing: str, call: Callable[..., T], *arguments: Any, **named: Any) -> T:
         """Result of a method of the client, which is repeated while the Hub fails.
@@ -92,15 +96,18 @@ class Hub:
             return tries(limited)
         except PipelineError:
             raise
-        except (OSError, ValueError, httpx.HTTPError) as error:
+        # An upload of large files wraps its errors in a RuntimeError.
+        except (OSError, RuntimeError, ValueError, httpx.HTTPError) as error:
             raise self._describe(doing, error) from None
 
     def full_name(self, name: str) -> str:
         """OWNER/NAME; the owner of a bare name is the owner of the token."""
         # Also for full names: a wrong token is reported before anything is built.
-        if self._owner is None:
-            self._owner = str(self.ask("ask whose token this is", self.api.whoami)["name"])
-        return name if "/" in name else f"{self._owner}/{name}"
+        if not self._owners:
+            account = self.ask("ask whose token this is", self.api.whoami)
+            owners = [account, *account.get("orgs", [])]
+            self._owners = [str(owner["name"]) for owner in owners]
+        return name if "/" in name else f"{self._owners[0]}/{name}"
 
     def hide(self, secret: str) -> None:
         """Mask a value in all later messages, unless it is shorter than 8 characters."""
@@ -113,40 +120,77 @@ class Hub:
             text = text.replace(secret, "***")
         return text
 
-    def push(self, repo: str, kind: str, folder: Path) -> str:
+    def claim(self, repo: str, kind: str, *, private: bool, mark: str) -> None:
+        """Create a repository, unless it exists and belongs to this project.
+
+        Args:
+            repo: OWNER/NAME.
+            kind: `model` or `dataset`.
+            private: its visibility.
+            mark: file that is in each repository of this kind of content.
+
+        Raises:
+            ConfigError: the token's account does not own it, its visibility differs, or it
+                contains files without the mark.
+        """
+        owner = self.full_name(repo).partition("/")[0]
+        if owner not in self._owners:
+            raise ConfigError(
+                f"the {kind} {repo} is not yours: this token writes for {', '.join(self._owners)}. "
+                f"Change {self._named_by}, or use a token of {owner}."
+            )
+        create = self.api.create_repo
+        doing = f"create the {kind} {repo}"
+        self.ask(doing, create, repo, repo_type=kind, private=private, exist_ok=True)
+        info = self.ask(f"read the {kind} {repo}", self.api.repo_info, repo, repo_type=kind)
+        if bool(info.private) != private:
+            raise ConfigError(
+                f"the {kind} {repo} is {'private' if info.private else 'public'}, but "
+                f"publish.private is {str(private).lower()}. Change one of them: visibility is "
+                "never changed silently."
+            )
+        files = [one.rfilename for one in getattr(info, "siblings", None) or []]
+        names = [name for name in files if name not in _KEPT]
+        if mark not in names:
+            _refuse_foreign(repo, kind, names, self._named_by)
+
+    def push(self, repo: str, kind: str, folder: Path, mark: str | None = None) -> str:
         """Replace a repository's content by a folder's files in at most one commit.
 
         Args:
             repo: OWNER/NAME.
-            kind: `space` or `dataset`.
+            kind: `space`, `dataset` or `model`.
             folder: the new content.
+            mark: file of the folder that marks the repository; None: that of deployments.
 
         Returns:
             The commit with this content.
         """
         doing = f"push {folder} to the {kind} {repo}"
-        return self.ask(doing, self._commit, repo, kind, folder)
+        return self.ask(doing, self._commit, repo, kind, folder, mark)
 
-    def holds(self, repo: str, kind: str, folder: Path) -> bool:
+    def holds(self, repo: str, kind: str, folder: Path, mark: str | None = None) -> bool:
         """Whether the repository contains exactly the folder's files."""
-        return not self.ask(f"read the {kind} {repo}", self._difference, repo, kind, folder)[1]
+        doing = f"read the {kind} {repo}"
+        return not self.ask(doing, self._difference, repo, kind, folder, mark)[1]
 
-    def _commit(self, repo: str, kind: str, folder: Path) -> str:
-        head, operations = self._difference(repo, kind, folder)
+    def _commit(self, repo: str, kind: str, folder: Path, mark: str | None) -> str:
+        head, operations = self._difference(repo, kind, folder, mark)
         if not operations:
             return head
+        message = "Deploy the environment" if kind == "space" else "Put the problems"
         # One commit on the compared head: `upload_folder` may make several.
         done = self.api.create_commit(
             repo,
             operations,
-            commit_message="Deploy the environment" if kind == "space" else "Put the problems",
+            commit_message="Publish" if mark else message,
             repo_type=kind,
             parent_commit=head,
         )
         return str(done.oid)
 
     def _difference(
-        self, repo: str, kind: str, folder: Path
+        self, repo: str, kind: str, folder: Path, mark: str | None
     ) -> tuple[str, list[CommitOperationAdd | CommitOperationDelete]]:
         """The newest commit, and the operations that turn it into the folder's content.
 
@@ -163,18 +207,15 @@ class Hub:
             if path.is_file()
         }
         gone = foreign = [name for name in there if name not in here and name not in _KEPT]
-        if kind == "dataset":
+        if kind == "dataset" and mark is None:
             gone = [name for name in gone if name.endswith(".parquet")]
             foreign = [
                 name for name in there if name not in _KEPT
             ]  # any data set may have a train.parquet
             here[_MARKS[kind]] = _MARK_OF_DATA
-        if foreign and _MARKS[kind] not in there:
-            setting = "deploy.space.name" if kind == "space" else "deploy.space.dataset"
-            raise ConfigError(
-                f"the {kind} {repo} contains other files ({', '.join(foreign[:3])}). Name "
-                f"another with {setting}, or empty it."
-            )
+        if (mark or _MARKS[kind]) not in there:
+            own = self._named_by if mark or kind == "space" else "deploy.space.dataset"
+            _refuse_foreign(repo, kind, foreign, own)
         return str(info.sha), [
             *(CommitOperationDelete(path_in_repo=name, is_folder=False) for name in gone),
             *(
@@ -193,11 +234,14 @@ class Hub:
                 f"{self._settings.timeout_s:g} s). Check the network and "
                 f"https://status.huggingface.co, {_AGAIN}"
             )
-        status = getattr(getattr(error, "response", None), "status_code", None)
+        answers = (getattr(cause, "response", None) for cause in chain(error))
+        status = next((answer.status_code for answer in answers if answer is not None), None)
         if status in _REMEDIES:
             kind, what, remedy = _REMEDIES[status]
-            return kind(f"{where} {what} ({status}). {remedy}")
-        return StageError(f"{where} refuses ({self.clean(line(error))}). Check deploy.space.")
+            return kind(f"{where} {what} ({status}). {remedy.format(named_by=self._named_by)}")
+        return StageError(
+            f"{where} refuses ({self.clean(line(error))}). Check {self._named_by}, {_AGAIN}"
+        )
 
 
 _AGAIN = "then run again: nothing is half done."
@@ -215,12 +259,12 @@ _REMEDIES: Mapping[Any, tuple[type[PipelineError], str, str]] = {
     403: (
         ConfigError,
         "denies this token access",
-        "Use a token with write access to that owner, or another deploy.space.name.",
+        "Use a token with write access to that owner, or change {named_by}.",
     ),
     404: (
         ConfigError,
         "does not find the repository",
-        "Check deploy.space.name and that the token may read it.",
+        "Check {named_by} and that the token may read it.",
     ),
     409: (
         StageError,
@@ -235,6 +279,15 @@ _REMEDIES: Mapping[Any, tuple[type[PipelineError], str, str]] = {
 }
 
 
+def _refuse_foreign(repo: str, kind: str, foreign: Sequence[str], setting: str) -> None:
+    """Refuse files of an unmarked repository: they may be somebody's work."""
+    if foreign:
+        raise ConfigError(
+            f"the {kind} {repo} contains other files ({', '.join(foreign[:3])}). Name "
+            f"another with {setting}, or empty it."
+        )
+
+
 def _passes(error: BaseException) -> bool:
     """Whether a later try may help."""
     return not isinstance(error, PipelineError) and any(map(outage, chain(error)))
@@ -243,7 +296,9 @@ def _passes(error: BaseException) -> bool:
 def _same(there: RepoSibling, here: Path | bytes) -> bool:
     from huggingface_hub.utils.sha import git_hash
 
-    content = here if isinstance(here, bytes) else here.read_bytes()
-    if there.lfs is not None:
-        return bool(there.lfs.sha256 == hashlib.sha256(content).hexdigest())
-    return bool(there.blob_id == git_hash(content))
+    if there.lfs is None:
+        content = here if isinstance(here, bytes) else here.read_bytes()
+        return bool(there.blob_id == git_hash(content))
+    # Weights may not fit into memory.
+    with io.BytesIO(here) if isinstance(here, bytes) else here.open("rb") as stream:
+        return bool(there.lfs.sha256 == hashlib.file_digest(stream, "sha256").hexdigest())

@@ -1,7 +1,8 @@
-"""A server that speaks the Hub's HTTP for Spaces and private data sets, as its real client asks.
+"""A server that speaks the Hub's HTTP for Spaces, models and data sets, as its real client asks.
 
 A commit to a Space unpacks the tree, follows its Dockerfile and starts the command: the Space is a
-real process. Faults are put in by tests.
+real process. Files of weights are large: they go to a store without a token (Git LFS), and a commit
+names them. Faults are put in by tests.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ class Repo:
     private: bool
     hardware: str = "cpu-basic"
     files: dict[str, bytes] = field(default_factory=dict)
+    large: set[str] = field(default_factory=set)
+    """Names of the files that were committed as Git LFS."""
     commits: list[str] = field(default_factory=list)
     variables: dict[str, str] = field(default_factory=dict)
     secrets: dict[str, str] = field(default_factory=dict)
@@ -71,6 +74,8 @@ class SpaceHub(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.folder, self.install, self.host = folder, install, host
         self.repos: dict[tuple[str, str], Repo] = {}
+        self.blobs: dict[str, bytes] = {}
+        """Contents of large files by their SHA-256, committed or not."""
         self.faults: dict[str, list[Any]] = {}
         """Statuses to answer with, one a request, by a part of "METHOD path".
 
@@ -206,6 +211,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self._answer()
 
+    def do_PUT(self) -> None:
+        self._answer()
+
     def do_DELETE(self) -> None:
         self._answer()
 
@@ -213,8 +221,11 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer()
 
     def _answer(self) -> None:
-        length = int(self.headers.get("Content-Length", 0))
-        self.body = self.rfile.read(length)
+        if self.headers.get("Transfer-Encoding") == "chunked":
+            parts = iter(lambda: self.rfile.read(int(self.rfile.readline(), 16) + 2)[:-2], b"")
+            self.body = b"".join(parts)
+        else:
+            self.body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         path = unquote(urlsplit(self.path).path)
         request = f"{self.command} {path}"
         self.server.asked.append(request)
@@ -246,20 +257,45 @@ class _Handler(BaseHTTPRequestHandler):
     def _route(self, path: str) -> tuple[int, Any]:
         if path == "/api/validate-yaml":
             return 200, {"errors": [], "warnings": []}
+        if path.startswith("/lfs/"):
+            return self._store(path.removeprefix("/lfs/"))
         if self._scope is None:
             return 401, {"error": "Invalid username or password."}
         if path == "/api/whoami-v2":
             return 200, {"type": "user", "name": USER, "orgs": [], "auth": {}}
         if path == "/api/repos/create":
             return self._create()
+        path, batch, _ = path.partition(".git/info/lfs/objects/batch")
         parts = path.removeprefix("/api/").strip("/").split("/")
+        if parts[0] not in ("models", "datasets", "spaces"):
+            parts = ["models", *parts]
         kind, name, rest = parts[0].removesuffix("s"), "/".join(parts[1:3]), parts[3:]
         repo = self.server.repos.get((kind, name))
         if repo is None:
             return 404, {"error": "Repository not found"}
-        if self.command == "POST" and self._scope != "write":
+        if self.command == "POST" and (self._scope != "write" or not name.startswith(f"{USER}/")):
             return 403, {"error": "Forbidden: this token cannot write"}
+        if batch:
+            return 200, {"transfer": "basic", "objects": [*map(self._upload, self._objects())]}
         return self._on_repo(kind, name, repo, rest)
+
+    def _objects(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(self.body)["objects"]
+        return found
+
+    def _upload(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """Where to put a large file; nowhere if it is there."""
+        if asked["oid"] in self.server.blobs:
+            return asked
+        return {**asked, "actions": {"upload": {"href": f"{self.server.url}/lfs/{asked['oid']}"}}}
+
+    def _store(self, oid: str) -> tuple[int, Any]:
+        if "Authorization" in self.headers:
+            return 400, {"error": "the token was sent to the store"}
+        if hashlib.sha256(self.body).hexdigest() != oid:
+            return 400, {"error": "the content has another hash"}
+        self.server.blobs[oid] = self.body
+        return 200, {}
 
     def _create(self) -> tuple[int, Any]:
         asked = json.loads(self.body)
@@ -285,7 +321,7 @@ class _Handler(BaseHTTPRequestHandler):
                 asked = [one["path"] for one in json.loads(self.body)["files"]]
                 return 200, {
                     "files": [
-                        {"path": p, "uploadMode": "regular", "shouldIgnore": False, "oid": None}
+                        {"path": p, "uploadMode": _mode(p), "shouldIgnore": False, "oid": None}
                         for p in asked
                     ]
                 }
@@ -334,6 +370,10 @@ class _Handler(BaseHTTPRequestHandler):
             value = operation["value"]
             if operation["key"] == "file":
                 repo.files[value["path"]] = base64.b64decode(value["content"])
+                repo.large.discard(value["path"])
+            elif operation["key"] == "lfsFile":
+                repo.files[value["path"]] = self.server.blobs[value["oid"]]
+                repo.large.add(value["path"])
             else:
                 del repo.files[value["path"]]
         sha = repo.commit()
@@ -351,9 +391,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Length", str(len(content)))
             if isinstance(answer, bytes):
                 self.send_header("ETag", f'"{_oid(content)}"')
-                self.send_header("X-Repo-Commit", unquote(self.path).split("/")[-2])
+                revision = unquote(self.path).partition("/resolve/")[2].partition("/")[0]
+                self.send_header("X-Repo-Commit", revision)
             if status == 404:
-                self.send_header("X-Error-Code", "RepoNotFound")
+                what = "Entry" if "/resolve/" in self.path else "Repo"
+                self.send_header("X-Error-Code", f"{what}NotFound")
             self.end_headers()
             if self.command != "HEAD":
                 self.wfile.write(content)
@@ -361,6 +403,14 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _oid(content: bytes) -> str:
     return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+
+
+def _pointer(content: bytes) -> dict[str, Any]:
+    return {"size": len(content), "sha256": hashlib.sha256(content).hexdigest(), "pointerSize": 130}
+
+
+def _mode(path: str) -> str:
+    return "lfs" if path.endswith(".safetensors") else "regular"
 
 
 def _described(name: str, repo: Repo) -> dict[str, Any]:
@@ -372,6 +422,7 @@ def _described(name: str, repo: Repo) -> dict[str, Any]:
         "tags": [],
         "siblings": [
             {"rfilename": path, "size": len(content), "blobId": _oid(content)}
+            | ({"lfs": _pointer(content)} if path in repo.large else {})
             for path, content in repo.files.items()
         ],
     }

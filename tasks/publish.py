@@ -1,0 +1,334 @@
+"""Publish the champion and its problems on the Hub: `rlm publish`.
+
+The model's repository has the merged weights, the tokenizer, a card with the figures of the version
+and `.eval_results`. The data set has the problems of data/problems; only splits that strangers may
+play have their answers. The Space is deployed by the stage `deploy`.
+
+All files are in reports/publish first. Without `push` nothing leaves this machine. A push changes
+each repository in one commit, the data set first; running again continues after any fault.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from agent.settings import MADE, NANO
+from env.problems.schema import CANDIDATES, COLUMNS, Problem, to_row
+from env.problems.store import ProblemStore
+from tasks import register
+from tasks.deployment.hub_client import Hub
+from tasks.deployment.space import STRANGERS
+from tasks.deployment.space_problems import GUESSABLE
+from tasks.errors import ConfigError, StageError, as_stage_error
+from tasks.io import replacing, require, write_json, write_text
+from tasks.params import Params
+from tasks.prepare import PROBLEMS, SPLITS
+from tasks.registry import versions
+from tasks.reporting import cards
+from tasks.tracking import lineage
+
+if TYPE_CHECKING:
+    from mlflow.entities.model_registry import ModelVersion
+
+FOLDER = Path("reports/publish")
+MARK = "rlm.json"
+"""File of each published repository: its version. Only marked repositories are changed."""
+RESULTS = ".eval_results/rlm.yaml"
+SETTINGS = "publish.model and publish.dataset"
+_SMALL = (".json", ".jinja", ".txt", ".model")
+"""Suffixes of the files beside the weights: config, tokenizer, chat template."""
+_PATHS = ("_name_or_path", "name_or_path")
+"""Keys of these files that may contain a path of this machine."""
+
+
+class RegisteredChampion(NamedTuple):
+    """The champion of the registry, with all that its card says."""
+
+    version: ModelVersion
+    tags: dict[str, str]
+    figures: dict[str, cards.BeforeAfter]
+    params: Params
+    """Settings that it was made with."""
+
+
+class HubRepository(NamedTuple):
+    """A repository on the Hub and its content."""
+
+    name: str
+    """OWNER/NAME; NAME before the owner is known."""
+    kind: Literal["model", "dataset"]
+    folder: Path
+
+
+def publish(params: Params, push: bool) -> Iterator[str]:
+    """Write both repositories' files; with `push`, upload them.
+
+    Args:
+        params: settings; `publish` names the repositories and licences.
+        push: whether to upload.
+
+    Yields:
+        Lines for the user.
+
+    Raises:
+        ConfigError: a name, a licence or the token is missing or wrong, or a repository belongs
+            to somebody else.
+        StageError: there is no champion, its figures or problems are missing, or the Hub fails.
+    """
+    settings = params.publish
+    license = check(params)
+    hub = Hub(params.deploy.space, SETTINGS) if push else None
+    champion = find_champion(params.register_.model_name)
+    source = champion.params.prepare.source
+    if settings.dataset_license is None and source != "synthetic":
+        raise ConfigError(
+            f"the problems of prepare.source {source} contain documents of others. Set "
+            "publish.dataset_license to a licence that their owners permit."
+        )
+    names = [settings.dataset, settings.model]
+    names = [hub.full_name(name) if hub else name for name in names]
+    tasks = HubRepository(names[0], "dataset", FOLDER / "tasks")
+    model = HubRepository(names[1], "model", FOLDER / "model")
+    write_tasks(tasks, champion, settings.dataset_license or license)
+    write_model(model, champion, license, tasks.name)
+    write_results(model, champion, tasks.name, revision=None)
+    for repository in (tasks, model):
+        yield from listing(repository, settings.private)
+    if hub is None:
+        yield f"Nothing was uploaded. Read {FOLDER}, then add --push."
+        return
+    for repository in (tasks, model):  # both, before either is changed
+        hub.claim(repository.name, repository.kind, private=settings.private, mark=MARK)
+    revision = hub.push(*tasks, MARK)
+    yield uploaded(hub, tasks, revision)
+    write_results(model, champion, tasks.name, revision)
+    yield uploaded(hub, model, hub.push(*model, MARK))
+
+
+def check(params: Params) -> str:
+    """The model's licence, once the names are found valid.
+
+    Raises:
+        ConfigError: a name is malformed or taken, or no licence is set.
+        StageError: the problems are missing.
+    """
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils._validators import validate_repo_id
+
+    settings = params.publish
+    for key, name in (("model", settings.model), ("dataset", settings.dataset)):
+        try:
+            validate_repo_id(name)
+        except HFValidationError as error:
+            raise ConfigError(
+                f"publish.{key}: {str(error).rstrip('.')}. Write OWNER/NAME or NAME."
+            ) from None
+    if settings.dataset.rpartition("/")[2] == params.deploy.space.dataset.rpartition("/")[2]:
+        raise ConfigError(
+            f"publish.dataset {settings.dataset} has the name of deploy.space.dataset, which is "
+            "private and contains all answers. Choose another name."
+        )
+    if settings.license is None:
+        raise ConfigError(
+            "no licence is set. Add --license apache-2.0, or another identifier of the Hub that "
+            "the base model's licence permits, or set publish.license."
+        )
+    require(PROBLEMS, "prepare")
+    return settings.license
+
+
+def find_champion(name: str) -> RegisteredChampion:
+    """The champion, whose problems are those of data/problems.
+
+    Raises:
+        StageError: there is none, it has no figures, or data/problems are those of another run.
+    """
+    found = versions.champion(name)
+    if found is None:
+        raise StageError(
+            f"{name} has no champion. Train one with `rlm run`, or name a version with "
+            "`rlm rollback --to VERSION`."
+        )
+    report = register.DATA_REPORT
+    require(report, "prepare")
+    here = lineage.files_hash([report], report.parent)
+    if found.tags.get("data_report", here) != here:
+        raise StageError(
+            f"{PROBLEMS} are not the problems of {versions.named(found)}, the champion: they were "
+            "prepared again. Restore dvc.lock of its run and run `dvc checkout data`, or train "
+            "with `rlm run`."
+        )
+    tags = tags_of(found)
+    return RegisteredChampion(found, tags, cards.read_figures(tags), versions.settings(found))
+
+
+def tags_of(version: ModelVersion) -> dict[str, str]:
+    """Tags of a version with its scores before and after, else those of reports/evaluation.json.
+
+    Raises:
+        StageError: neither has them.
+    """
+    tags = dict(version.tags)
+    if "evaluation.n" not in tags:
+        merged = versions.MERGED
+        if tags.get("weights_hash") != versions.weights_hash(merged):
+            raise StageError(
+                f"{versions.named(version)} has no figures of before and after, and {merged} is "
+                "another model. Train with `rlm run`, which evaluates and registers."
+            )
+        tags |= register.evaluated()
+    return tags
+
+
+@as_stage_error()
+def write_tasks(tasks: HubRepository, champion: RegisteredChampion, license: str) -> None:
+    """Write the data set: a Parquet file a split, card and mark.
+
+    Raises:
+        StageError: the problems cannot be read.
+    """
+    params = champion.params
+    store = ProblemStore.load(PROBLEMS)
+    synthetic = params.prepare.source == "synthetic"
+    with replacing(tasks.folder) as folder:
+        for split in SPLITS:
+            problems = map(store.get, sorted(store.ids(split)))
+            rows = [public_row(problem, split in STRANGERS, synthetic) for problem in problems]
+            write_parquet(folder / f"data/{split}.parquet", rows)
+        card = cards.dataset_card(
+            {split: len(store.ids(split)) for split in SPLITS},
+            license,
+            name=tasks.name,
+            opened=list(STRANGERS),
+            guessable=synthetic and params.prepare.synthetic.seed < GUESSABLE,
+            weights=params.rewards.weights.model_dump(),
+        )
+        write_text(folder / "README.md", card)
+        write_mark(folder, champion)
+
+
+def public_row(problem: Problem, opened: bool, synthetic: bool) -> dict[str, str]:
+    """Row of a problem; unless it is opened, without all that follows from its answer.
+
+    Args:
+        problem: with its gold.
+        opened: whether the answer may be read.
+        synthetic: whether its difficulty is a level of the generator.
+    """
+    if opened:
+        return to_row(problem)
+    papers = tuple(paper.model_copy(update={"canary": False}) for paper in problem.papers)
+    row = to_row(problem.model_copy(update={"papers": papers}))
+    hidden = {"tier", "evidence", CANDIDATES} | (set() if synthetic else {"difficulty"})
+    return {name: text for name, text in row.items() if name not in hidden}
+
+
+def write_parquet(path: Path, rows: list[dict[str, str]]) -> None:
+    """Write rows of strings; all splits have the same columns, of which some are null."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    schema = pa.schema([(name, pa.string()) for name in (*COLUMNS, CANDIDATES)])
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), path, compression="zstd")
+
+
+def write_model(
+    model: HubRepository, champion: RegisteredChampion, license: str, dataset: str
+) -> None:
+    """Write the model: links to its weights, tokenizer, card and mark.
+
+    Raises:
+        StageError: the artifact is gone.
+    """
+    source = versions.download(champion.version)
+    params, tags = champion.params, champion.tags
+    name = params.model.source
+    local = name in (NANO, MADE) or name.startswith((".", "/")) or Path(name).exists()
+    revision = params.model.revision
+    base = "a local folder" if local else name + (f" at {revision}" if revision else "")
+    kinds = {"nano": "lessons on generated problems", "sft": "supervised, on demonstrations"}
+    kinds |= {"champion": "an earlier version of this model", "none": "none"}
+    with replacing(model.folder) as folder:
+        folder.mkdir()
+        for path in sorted(source.iterdir()):
+            if path.suffix == ".safetensors":
+                (folder / path.name).symlink_to(path.resolve())
+            elif path.suffix in _SMALL:
+                (folder / path.name).write_bytes(without_paths(path))
+        card = cards.model_card(
+            champion.figures,
+            license,
+            None if local else name,
+            name=model.name,
+            dataset=dataset,
+            n=tags["evaluation.n"],
+            base="a small model of this project" if name in (NANO, MADE) else base,
+            small=name in (NANO, MADE),
+            warm_start=kinds[params.warmstart.kind],
+            method=params.train.method,
+            train=params.train,
+            temperature=params.evaluate.generation.temperature,
+            source=params.prepare.source,
+            commit=tags.get("commit", "unknown"),
+            weights_hash=tags.get("weights_hash", "unknown"),
+        )
+        write_text(folder / "README.md", card)
+        write_mark(folder, champion)
+
+
+def without_paths(path: Path) -> bytes:
+    """Content of a small file; JSON without the keys that may name a folder of this machine."""
+    content = path.read_bytes()
+    if path.name not in ("config.json", "tokenizer_config.json"):
+        return content
+    data = json.loads(content)
+    if not set(_PATHS) & set(data):
+        return content
+    kept = {key: value for key, value in data.items() if key not in _PATHS}
+    return (json.dumps(kept, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def write_results(
+    model: HubRepository, champion: RegisteredChampion, dataset: str, revision: str | None
+) -> None:
+    """Write the evaluation results, with the commit of the data set once it is known."""
+    registered = datetime.fromtimestamp(champion.version.creation_timestamp / 1000, UTC)
+    problems = int(champion.tags["evaluation.n"])
+    date = registered.isoformat(timespec="seconds")
+    text = cards.results_yaml(champion.figures, problems, dataset, revision=revision, date=date)
+    write_text(model.folder / RESULTS, text)
+
+
+def write_mark(folder: Path, champion: RegisteredChampion) -> None:
+    """Write the mark of a repository: the version that it was published with."""
+    known = {key: champion.tags.get(key, "unknown") for key in ("commit", "weights_hash")}
+    write_json(folder / MARK, {"version": str(champion.version.version), **known})
+
+
+def listing(repository: HubRepository, private: bool) -> Iterator[str]:
+    """Lines with the repository's files and sizes."""
+    visible = "private" if private else "public"
+    yield f"{repository.kind} {repository.name} ({visible}), from {repository.folder}:"
+    for path in sorted(path for path in repository.folder.rglob("*") if path.is_file()):
+        name = path.relative_to(repository.folder).as_posix()
+        yield f"  {path.stat().st_size / 1e6:10.3f} MB  {name}"
+
+
+def uploaded(hub: Hub, repository: HubRepository, commit: str) -> str:
+    """Line that says so, once the Hub has exactly these files.
+
+    Raises:
+        StageError: it has others.
+    """
+    if not hub.holds(*repository, MARK):
+        raise StageError(
+            f"the {repository.kind} {repository.name} changed during the upload. Look at its last "
+            "commit, then run again."
+        )
+    prefix = "datasets/" if repository.kind == "dataset" else ""
+    return f"Uploaded: {hub.endpoint}/{prefix}{repository.name} at {commit[:8]}"
