@@ -7,7 +7,7 @@ the frames), `sampling.py` (the sampling loop), `players.py` (chooses the engine
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -171,11 +171,13 @@ class TransformersPolicy:
         try:
             with folded(self.model):
                 self._shape = self._shape or CacheShape.of(self.model)
-                for start in range(0, len(rows), size):
-                    part = rows[start : start + size]
+                while rows:
+                    part, rows = rows[:size], rows[size:]
                     for row in sample(self.model, self._shape, part, stop_ids, temperature):
                         request, prompt = requests[row.place], prompts[row.place]
                         yield row.place, self._reply(request, prompt, row)
+                    del part, row  # they refer to caches
+                    self._bound_caches({requests[row.place].key for row in rows})
         except torch.OutOfMemoryError as error:
             raise PolicyError(
                 "the GPU has no memory left to play. Lower generation.batch_frames (now "
@@ -183,7 +185,6 @@ class TransformersPolicy:
             ) from error
         finally:
             self.model.train(training)
-        self._bound_caches()
 
     def _read(self, place: int, request: TurnRequest) -> tuple[TurnPrompt, SampledTurn | None]:
         """New ids of the frame, and the row to decode; None if the frame has no room for it."""
@@ -217,10 +218,12 @@ class TransformersPolicy:
             self._frames.pop(key, None)
             self._conversations.release(key)
 
-    def _bound_caches(self) -> None:
+    def _bound_caches(self, waiting: Collection[FrameKey]) -> None:
+        """Drop the oldest caches beyond `cache_tokens`, but none that a waiting turn will read."""
         kept = sum(frame.cached for frame in self._frames.values())
-        for frame in self._frames.values():  # oldest first
+        for key, frame in self._frames.items():  # oldest first
             if kept <= self.settings.cache_tokens:
                 return
             kept -= frame.cached
-            frame.past, frame.cached = None, 0
+            if key not in waiting:
+                frame.past, frame.cached = None, 0
