@@ -73,12 +73,28 @@ def load_model(
         try:
             with model_files.reading(adapter, fix):
                 model = PeftModel.from_pretrained(model, str(adapter)).to(device)
+                _require_all_read(model, Path(adapter), fix)
         except RuntimeError as error:
             if "size mismatch" not in str(error):
                 raise
             raise PolicyError(f"{adapter}: its weights have other sizes. {fix}") from error
     model.eval()
     return model, tokenizer
+
+
+def _require_all_read(model: Any, adapter: Path, fix: str) -> None:
+    """Refuse an adapter for other layers, of which PEFT warns at most."""
+    from peft import get_peft_model_state_dict
+    from safetensors import safe_open
+
+    with safe_open(adapter / "adapter_model.safetensors", framework="pt") as file:
+        saved = {name for name in file.keys() if ".lora_" in name}  # noqa: SIM118 - not a mapping
+    wanted = get_peft_model_state_dict(model, save_embedding_layers=False)
+    if other := saved ^ {name for name in wanted if ".lora_" in name}:
+        raise PolicyError(
+            f"{adapter}: its layers are not those of the model ({len(other)} differ, such as "
+            f"{min(other)}). {fix}"
+        )
 
 
 @dataclass(frozen=True)
