@@ -59,8 +59,9 @@ def run(params: Params, run: StageRun) -> Path:
 
     Raises:
         ConfigError: the temperature is 0, or the data does not permit the control.
-        StageError: base or data is missing, the base has another adapter, the disk is full, a rank
-            failed, the environment is lost, or log-probabilities of trainer and rollout differ.
+        StageError: base or data is missing, the disk is full, a rank failed, the environment is
+            lost, or log-probabilities of trainer and rollout differ. Or the base has another
+            adapter.
     """
     from agent.policies.model_files import require_lora, warn_without_gpu
     from agent.training import checkpoints, ranks

@@ -195,7 +195,7 @@ def test_caches_of_a_round_stay_bounded_while_other_turns_are_written(monkeypatc
     tight = settings(batch_frames=2, cache_tokens=100)
     bounded = converse(TransformersPolicy(model, tokenizer, tight), list(range(12)), 3)
     frame = max(sum(len(t.prompt_ids + t.sampled_ids) for t in turns) for turns in bounded)
-    # Those that are kept, those that waiting turns will read, and those of a batch.
+    # Caches are kept, waited for by other turns, or those of a batch.
     assert max(tokens) <= 2 * 100 + 2 * frame < most_free / 2
     for left, right in zip(free, bounded, strict=True):
         assert [turn.sampled_ids for turn in left] == [turn.sampled_ids for turn in right]
