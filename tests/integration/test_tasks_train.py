@@ -344,9 +344,11 @@ def test_what_is_missing_is_named(project, server_params):
 
 
 def test_an_adapter_of_other_settings_is_refused_before_the_engine_starts(
-    project, server_params, monkeypatch
+    project, base, server_params, monkeypatch
 ):
     monkeypatch.setattr(engine, "engine_servers", None)
+    (project / "models/base").unlink()  # a link to the base of all tests
+    shutil.copytree(base, project / "models/base")
     adapter = project / "models/base/adapter"
     adapter.mkdir()
     config = {"r": 16, "lora_alpha": 16, "target_modules": ["q_proj"]}
