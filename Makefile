@@ -55,7 +55,7 @@ setup-cluster: setup ## Add PostgreSQL's and S3's clients to .venv, and an S3 se
 
 # An environment of its own: vLLM's requirements exclude those of Prefect, OpenEnv and this project.
 .venv-vllm/.ready: constraints-vllm.txt | setup
-	test -x .venv-vllm/bin/python || $(PYTHON) -m venv .venv-vllm
+	test -x .venv-vllm/bin/python || $(BIN)/uv venv --quiet --python $(BIN)/python .venv-vllm
 	$(BIN)/uv pip install --quiet --python .venv-vllm/bin/python --requirement constraints-vllm.txt
 	@touch $@
 

@@ -113,9 +113,9 @@ from pathlib import Path
 if os.environ["CARD"]:
     import agent.training.trainer  # noqa: F401  before Unsloth, which replaces TRL's trainer
     from agent.policies.unsloth_loader import load_with_unsloth
-    from agent.settings import LoraSettings
+    from tasks.config import load_resolved
 
-    lora = LoraSettings(r=16, alpha=16)
+    lora = load_resolved().train.lora
     model, tokenizer = load_with_unsloth(Path("models/base"), lora, max_seq_length=2048, seed=42)
     model.print_trainable_parameters()
 else:

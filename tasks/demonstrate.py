@@ -49,7 +49,7 @@ def write_base(params: Params, run: StageRun, base: Path) -> Path:
     import torch
 
     from agent.policies.hf_policy import load_configs, load_model
-    from agent.policies.model_files import ADAPTER
+    from agent.policies.model_files import ADAPTER, free_memory
     from agent.training.supervised import count_steps, train_adapter
     from agent.training.unsloth_process import train_with_unsloth
 
@@ -59,6 +59,7 @@ def write_base(params: Params, run: StageRun, base: Path) -> Path:
     torch.set_num_threads(params.threads)
     with replacing(base) as folder:
         origin = source_model.write(params, run, folder)
+        free_memory()  # for the process of Unsloth
         rows = demonstrate(params, run, problems, *load_configs(folder))
         with Steps(
             "warmstart", count_steps(rows, settings, params.train), line_every=10

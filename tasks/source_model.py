@@ -21,7 +21,7 @@ def write(params: Params, run: StageRun, folder: Path) -> str:
 
     Raises:
         ConfigError: the made model's lessons do not fit the settings.
-        PolicyError: the model cannot be read, or the disk has no room.
+        PolicyError: the model cannot be read or adapted, or the disk has no room.
     """
     from agent.policies.base_model import prepare_base
 
@@ -30,7 +30,8 @@ def write(params: Params, run: StageRun, folder: Path) -> str:
 
         origin = made_model.write(params, run, folder)
     else:
-        origin = prepare_base(params.model, folder).origin
+        targets = params.train.lora.targets if params.train.method == "lora" else []
+        origin = prepare_base(params.model, folder, targets=targets).origin
     warm_start.write_provenance(folder, {"from": origin})
     run.set_tags({"base": origin})
     return origin

@@ -60,9 +60,10 @@ def run(params: Params, run: StageRun) -> Path:
     Raises:
         ConfigError: the temperature is 0, or the data does not permit the control.
         StageError: base or data is missing, the disk is full, a rank failed, the environment is
-            lost, or log-probabilities of trainer and rollout differ.
+            lost, or log-probabilities of trainer and rollout differ. Or the base has another
+            adapter.
     """
-    from agent.policies.model_files import warn_without_gpu
+    from agent.policies.model_files import require_lora, warn_without_gpu
     from agent.training import checkpoints, ranks
     from tasks.deployment.engine import engine_servers, require_engine
 
@@ -75,6 +76,8 @@ def run(params: Params, run: StageRun) -> Path:
     problems = read_problems(DATA, settings.curriculum.levels, budgets=settings.budget.share > 0)
     read_held_out(problems, settings)  # refuses one that is trained on
     require(BASE, "warmstart")
+    if settings.method == "lora":
+        require_lora(BASE, settings.lora)
     start = checkpoints.choose(CHECKPOINTS, marks := fingerprint(params, BASE, DATA))
     if fetch_newer(CHECKPOINTS, marks, start):
         start = checkpoints.choose(CHECKPOINTS, marks)

@@ -16,7 +16,7 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,17 +64,21 @@ class SourceModel:
         return [name for name in self.sizes if _WEIGHTS.fullmatch(name)]
 
 
-def prepare_base(settings: ModelSettings, out: Path, *, device: str | None = None) -> SourceModel:
+def prepare_base(
+    settings: ModelSettings, out: Path, *, targets: Sequence[str] = (), device: str | None = None
+) -> SourceModel:
     """Write `model.source` as a base model.
 
     Args:
         settings: the section `model`, with a source other than nano.
         out: folder to write: the model and its tokenizer; with `nf4`, the same in `twin/`.
+        targets: names of layers that will get an adapter.
         device: default: the GPU of this process if it has one, else cpu.
 
     Raises:
         PolicyError: the model does not exist, is not accessible, or has no safetensors. Or it is
-            an adapter, is quantised already, cannot be played, or the disk has no room.
+            an adapter, is quantised already, lacks a layer of `targets`, cannot be played, or the
+            disk has no room.
     """
     device = device or model_files.this_device()
     dtype = model_files.compute_dtype(device)
@@ -82,7 +86,7 @@ def prepare_base(settings: ModelSettings, out: Path, *, device: str | None = Non
     require_space(source, settings, dtype, out)
     folder = _fetch(settings, source, [name for name in source.sizes if _SMALL.fullmatch(name)])
     with model_files.reading(source.name, _FIX):
-        tokenizer = _check(folder, source, settings)
+        tokenizer = _check(folder, source, settings, targets)
         _fetch(settings, source, source.weights)
         _write(folder, tokenizer, settings, dtype, device, out)
     return source
@@ -260,11 +264,13 @@ def _hub_errors(settings: ModelSettings) -> Iterator[None]:
         ) from None
 
 
-def _check(folder: Path, source: SourceModel, settings: ModelSettings) -> Any:
+def _check(
+    folder: Path, source: SourceModel, settings: ModelSettings, targets: Sequence[str]
+) -> Any:
     """Check a model by its small files. Returns its tokenizer, with the template of the settings.
 
     Raises:
-        PolicyError: the model is quantised already or cannot be played.
+        PolicyError: the model is quantised already, lacks a layer, or cannot be played.
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
@@ -278,8 +284,9 @@ def _check(folder: Path, source: SourceModel, settings: ModelSettings) -> Any:
         )
     config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     with torch.device("meta"):
-        AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+        empty = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     require_playable(config, source.name)
+    model_files.require_targets(empty, targets, source.name)
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     tokenizer.name_or_path = source.name  # for messages; a folder of the cache says nothing
     return bake(tokenizer, settings)

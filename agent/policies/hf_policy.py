@@ -7,7 +7,7 @@ the frames), `sampling.py` (the sampling loop), `players.py` (chooses the engine
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -73,12 +73,28 @@ def load_model(
         try:
             with model_files.reading(adapter, fix):
                 model = PeftModel.from_pretrained(model, str(adapter)).to(device)
+                _require_all_read(model, Path(adapter), fix)
         except RuntimeError as error:
             if "size mismatch" not in str(error):
                 raise
             raise PolicyError(f"{adapter}: its weights have other sizes. {fix}") from error
     model.eval()
     return model, tokenizer
+
+
+def _require_all_read(model: Any, adapter: Path, fix: str) -> None:
+    """Refuse an adapter for other layers, of which PEFT warns at most."""
+    from peft import get_peft_model_state_dict
+    from safetensors import safe_open
+
+    with safe_open(adapter / "adapter_model.safetensors", framework="pt") as file:
+        saved = {name for name in file.keys() if ".lora_" in name}  # noqa: SIM118 - not a mapping
+    wanted = get_peft_model_state_dict(model, save_embedding_layers=False)
+    if other := saved ^ {name for name in wanted if ".lora_" in name}:
+        raise PolicyError(
+            f"{adapter}: its layers are not those of the model ({len(other)} differ, such as "
+            f"{min(other)}). {fix}"
+        )
 
 
 @dataclass(frozen=True)
@@ -171,11 +187,13 @@ class TransformersPolicy:
         try:
             with folded(self.model):
                 self._shape = self._shape or CacheShape.of(self.model)
-                for start in range(0, len(rows), size):
-                    part = rows[start : start + size]
+                while rows:
+                    part, rows = rows[:size], rows[size:]
                     for row in sample(self.model, self._shape, part, stop_ids, temperature):
                         request, prompt = requests[row.place], prompts[row.place]
                         yield row.place, self._reply(request, prompt, row)
+                    del part, row  # they refer to caches
+                    self._bound_caches({requests[row.place].key for row in rows})
         except torch.OutOfMemoryError as error:
             raise PolicyError(
                 "the GPU has no memory left to play. Lower generation.batch_frames (now "
@@ -183,7 +201,6 @@ class TransformersPolicy:
             ) from error
         finally:
             self.model.train(training)
-        self._bound_caches()
 
     def _read(self, place: int, request: TurnRequest) -> tuple[TurnPrompt, SampledTurn | None]:
         """New ids of the frame, and the row to decode; None if the frame has no room for it."""
@@ -217,10 +234,12 @@ class TransformersPolicy:
             self._frames.pop(key, None)
             self._conversations.release(key)
 
-    def _bound_caches(self) -> None:
+    def _bound_caches(self, waiting: Collection[FrameKey]) -> None:
+        """Drop the oldest caches beyond `cache_tokens`, but none that a waiting turn will read."""
         kept = sum(frame.cached for frame in self._frames.values())
-        for frame in self._frames.values():  # oldest first
+        for key, frame in self._frames.items():  # oldest first
             if kept <= self.settings.cache_tokens:
                 return
             kept -= frame.cached
-            frame.past, frame.cached = None, 0
+            if key not in waiting:
+                frame.past, frame.cached = None, 0

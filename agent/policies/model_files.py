@@ -9,14 +9,15 @@ adapters onto them.
 from __future__ import annotations
 
 import gc
+import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent.errors import PolicyError
-from agent.settings import NANO, ModelSettings
+from agent.settings import NANO, LoraSettings, ModelSettings
 
 if TYPE_CHECKING:
     import torch
@@ -91,6 +92,57 @@ def keep_unpacked(model: Any) -> None:
     for module in model.modules():
         if hasattr(module, "support_avx512bf16_for_cpu"):
             module.support_avx512bf16_for_cpu = False
+
+
+def require_targets(model: Any, targets: Sequence[str], name: str) -> None:
+    """Check that a model has the layers that get an adapter, which PEFT does not if it finds any.
+
+    Args:
+        model: its weights may be missing.
+        targets: names of layers (`train.lora.targets`).
+        name: name of the model, for the message.
+
+    Raises:
+        PolicyError: it lacks one of them.
+    """
+    import torch
+
+    places = [f".{place}" for place, _ in model.named_modules()]
+    if missing := [t for t in targets if not any(p.endswith(f".{t}") for p in places)]:
+        linear = {
+            place.rpartition(".")[2]
+            for place, module in model.named_modules()
+            if isinstance(module, torch.nn.Linear)
+        }
+        raise PolicyError(
+            f"{name}: it has no layer {', '.join(missing)}. Set train.lora.targets to names of its "
+            f"linear layers ({', '.join(sorted(linear))})."
+        )
+
+
+def require_lora(base: Path, lora: LoraSettings) -> None:
+    """Check that the adapter of a base, if it has one, is that of the settings.
+
+    Raises:
+        PolicyError: it differs. A training would go on with it, whatever the settings are.
+    """
+    path = base / ADAPTER / "adapter_config.json"
+    if not path.is_file():
+        return
+    config = json.loads(path.read_text(encoding="utf-8"))
+    targets = config["target_modules"]
+    found = {"r": config["r"], "alpha": config["lora_alpha"], "targets": targets}
+    wanted: dict[str, Any] = {"r": lora.r, "alpha": lora.alpha, "targets": lora.targets}
+    if isinstance(targets, list):  # else it is a pattern
+        found["targets"], wanted["targets"] = sorted(targets), sorted(lora.targets)
+    else:
+        del found["targets"]
+    for name, value in found.items():
+        if value != wanted[name]:
+            raise PolicyError(
+                f"{base / ADAPTER}: its {name} is {value}, but train.lora.{name} is "
+                f"{wanted[name]}. Run the stage warmstart again, or set train.lora.{name}."
+            )
 
 
 @contextmanager

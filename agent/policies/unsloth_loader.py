@@ -11,6 +11,7 @@ Source: Unsloth 2026.10.7.
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,10 +55,14 @@ def load_with_unsloth(
         seed: of the new adapter's weights.
 
     Raises:
-        PolicyError: Unsloth is not installed or finds no GPU, or was imported too early.
+        PolicyError: Unsloth is not installed or finds no GPU, or was imported too early. Or the
+            base has another adapter.
     """
+    model_files.require_lora(folder, lora)
     if sys.modules.keys().isdisjoint(TRAINERS):
         raise PolicyError(f"Unsloth would replace TRL's trainers. Import {TRAINERS[0]} first.")
+    # Else it fetches files from the Hub to be counted, which can take two minutes for each.
+    os.environ["UNSLOTH_DISABLE_STATISTICS"] = "1"
     try:
         from unsloth import FastLanguageModel
     except ImportError:

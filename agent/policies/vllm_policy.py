@@ -160,8 +160,10 @@ def checked_turn(
             "the engine read other token ids than it was sent. Start vLLM 0.31.0 without an option "
             "that changes prompts."
         )
-    sampled = choice.get("token_ids") or []
-    logprobs = (choice.get("logprobs") or {}).get("token_logprobs") or []
+    sampled = choice.get("token_ids")
+    scores = choice.get("logprobs")
+    logprobs = scores.get("token_logprobs") if isinstance(scores, dict) else None
+    sampled, logprobs = (x if isinstance(x, list) else [] for x in (sampled, logprobs))
     if not 0 < len(sampled) == len(logprobs) <= limit:
         raise PolicyError(
             f"the engine gave {len(sampled)} token ids and {len(logprobs)} log-probabilities for a "

@@ -240,7 +240,8 @@ class VllmServers:
                     f"{server.url} serves {', '.join(cards) or 'no model'}, but the present base "
                     f"is {model}. Start the server so: {self.engine.command}"
                 )
-            if (length := cards[model].get("max_model_len") or 0) < frame_tokens:
+            length = cards[model].get("max_model_len")
+            if not isinstance(length, int) or length < frame_tokens:
                 raise PolicyError(
                     f"{server.url} allows {length} tokens, but a frame may have {frame_tokens}. "
                     f"Start the server so: {self.engine.command}"

@@ -14,6 +14,7 @@ import torch
 from peft import LoraConfig, PeftModel
 
 from agent.errors import LogprobCheckError, PolicyError
+from agent.policies.model_files import require_targets
 from agent.settings import TrainSettings
 
 
@@ -21,7 +22,8 @@ def new_adapter(model: Any, settings: TrainSettings) -> LoraConfig | None:
     """Config of the adapter that TRL adds; None if the base has one, or all weights are trained.
 
     Raises:
-        PolicyError: the base has an adapter, but all weights are to be trained.
+        PolicyError: the base has an adapter, but all weights are to be trained. Or it lacks a
+            layer that is to be adapted.
     """
     if isinstance(model, PeftModel):
         if settings.method == "full":
@@ -32,6 +34,7 @@ def new_adapter(model: Any, settings: TrainSettings) -> LoraConfig | None:
         return None
     if settings.method == "full":
         return None
+    require_targets(model, settings.lora.targets, "the base model")
     return LoraConfig(
         task_type="CAUSAL_LM",
         r=settings.lora.r,

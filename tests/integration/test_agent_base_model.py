@@ -14,7 +14,7 @@ import pytest
 import torch
 from helpers import hub_server
 from helpers.recorder import Recorder
-from helpers.tiny_qwen import PROJECTIONS, qwen, save_qwen, write_adapter, write_base
+from helpers.tiny_qwen import PROJECTIONS, qwen, save_qwen, tokenizer, write_adapter, write_base
 from safetensors.torch import load_file
 
 from agent.errors import PolicyError
@@ -119,6 +119,21 @@ def test_an_adapter_in_the_base_is_part_of_it(nf4: Path, tmp_path: Path) -> None
         replaced = load_model(tmp_path / "base", adapter=other)[0](IDS).logits
         assert torch.equal(replaced, load_model(nf4, adapter=other)[0](IDS).logits)
     assert own.is_dir()
+
+
+@pytest.mark.parametrize(("layers", "others"), [(2, 4), (4, 2)])
+def test_an_adapter_for_another_number_of_layers_is_refused(
+    tmp_path: Path, layers: int, others: int
+) -> None:
+    bases = {count: tmp_path / f"base-{count}" for count in (layers, others)}
+    for count, folder in bases.items():
+        qwen(layers=count).save_pretrained(folder)
+        tokenizer().save_pretrained(folder)
+    adapter = write_adapter(bases[others], tmp_path / "adapter")
+    told = r"adapter: its layers are not those of the model \(28 differ, such as .*layers\.2\."
+    with pytest.raises(PolicyError, match=told):
+        load_model(bases[layers], adapter=adapter)
+    load_model(bases[others], adapter=adapter)
 
 
 def test_gradients_pass_through_4_bit_layers_that_were_evaluated(nf4: Path) -> None:

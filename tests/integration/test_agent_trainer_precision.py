@@ -57,6 +57,15 @@ def taught(nf4: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return base
 
 
+@pytest.mark.parametrize("targets", [["q_proj", "qkv_proj"], ["qkv_proj"]])
+def test_layers_that_the_model_lacks_are_refused(
+    nf4: Path, tmp_path: Path, targets: list[str]
+) -> None:
+    told = r"no layer qkv_proj\. Set train\.lora\.targets to names of its linear layers \(down_proj"
+    with pytest.raises(PolicyError, match=told):
+        qwen_trainer(tmp_path, load_model(nf4)[0], lora={"targets": targets})
+
+
 def trained(trainer: Any) -> dict[str, torch.Tensor]:
     return trained_weights.copies(trainer.live_model)
 

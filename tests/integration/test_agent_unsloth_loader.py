@@ -86,6 +86,24 @@ def test_a_4_bit_base_is_loaded_with_a_new_adapter(base: Path, calls: Calls) -> 
     assert all(weight.requires_grad == ("lora" in n) for n, weight in model.named_parameters())
 
 
+def test_unsloth_is_told_not_to_count_this_machine(
+    base: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UNSLOTH_DISABLE_STATISTICS", "")  # to be restored
+    del os.environ["UNSLOTH_DISABLE_STATISTICS"]
+    load(base)
+    assert os.environ["UNSLOTH_DISABLE_STATISTICS"] == "1"
+
+
+def test_an_adapter_of_another_rank_is_refused(base: Path, calls: Calls, tmp_path: Path) -> None:
+    own = Path(shutil.copytree(base, tmp_path / "base"))
+    write_adapter(own, own / "adapter")
+    told = r"adapter: its r is 16, but train\.lora\.r is 8\. Run the stage warmstart again"
+    with pytest.raises(PolicyError, match=told):
+        load_with_unsloth(own, LoraSettings(r=8), max_seq_length=2048, seed=7)
+    assert calls == {}
+
+
 def test_the_adapter_of_a_base_is_loaded_into_it(
     base: Path, calls: Calls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -110,7 +110,9 @@ def test_the_stand_in_refuses_a_request_without_a_parameter(fake, loaded, left_o
     [
         ({"prompt_token_ids": [1, 2]}, "read other token ids than it was sent"),
         ({"logprobs": None}, "0 log-probabilities for a turn of at most 12"),
+        ({"logprobs": [-1.0]}, "0 log-probabilities for a turn of at most 12"),
         ({"token_ids": None}, "0 token ids"),
+        ({"token_ids": 5}, "0 token ids"),
         ({"token_ids": [3] * 13, "logprobs": {"token_logprobs": [-1.0] * 13}}, "13 token ids"),
         ({"token_ids": [3], "logprobs": {"token_logprobs": [None]}}, "is not a number"),
         ({"token_ids": [3], "logprobs": {"token_logprobs": [float("nan")]}}, "is not a number"),
@@ -137,7 +139,10 @@ def test_a_server_of_another_base_or_of_short_frames_is_refused(fake):
         check("base-9", 100)
     with pytest.raises(PolicyError, match="allows 256 tokens, but a frame may have 257"):
         check(fake.name, 257)
-    fake.away = 1
+    fake.length, length = "many", fake.length
+    with pytest.raises(PolicyError, match="allows many tokens, but a frame may have 100"):
+        check(fake.name, 100)
+    fake.length, fake.away = length, 1
     with pytest.raises(PolicyError, match=r"Correct engine\.urls or start the server"):
         check(fake.name, 100)
 

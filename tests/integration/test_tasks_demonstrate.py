@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -14,11 +15,12 @@ from helpers.recorder import Recorder
 from helpers.tiny_qwen import qwen, save_qwen, tokenizer
 from safetensors.torch import load_file
 
-from agent.policies import unsloth_loader
+from agent.policies import model_files, unsloth_loader
 from agent.policies.base import FrameKey, TurnReply, TurnRequest
 from agent.policies.conversations import Conversations
 from agent.policies.demonstrator import Demonstrator
 from agent.policies.hf_policy import load_model
+from agent.training import unsloth_process
 from env.problems.schema import to_row
 from env.problems.store import ProblemStore
 from tasks import demonstrate, warmstart
@@ -164,10 +166,25 @@ def test_unsloth_trains_in_a_process_of_its_own_and_its_adapter_is_the_bases(
     (standins / "unsloth.py").write_text(UNSLOTH)
     monkeypatch.setenv("PYTHONPATH", str(standins))
     monkeypatch.setattr(unsloth_loader, "require_unsloth", lambda: None)
+    events = []
+    free, train = model_files.free_memory, unsloth_process.train_with_unsloth
+
+    def freed() -> None:
+        events.append("freed, base written" if any(Path("models").glob("*/twin")) else "freed")
+        free()
+
+    def trained(*args: Any, **named: Any) -> None:
+        events.append("trained")
+        train(*args, **named)
+
+    monkeypatch.setattr(model_files, "free_memory", freed)
+    monkeypatch.setattr(unsloth_process, "train_with_unsloth", trained)
     run = Recorder()
     base = warmstart.run(with_unsloth(params, source="tiny"), run)  # type: ignore[arg-type]
     assert run.metrics["warmstart/loss"] > 0
     assert "unsloth" not in sys.modules
+    # Else this process would keep most of a small card, which the base was quantised on.
+    assert events == ["freed, base written", "trained"]
     assert not Path("unsloth_compiled_cache").exists()
     model, _ = load_model(base)  # as the trainer of GRPO loads it
     weights = dict(model.named_parameters())
@@ -190,6 +207,18 @@ def with_unsloth(params: Params, source: str) -> Params:
     data = params.model_dump(by_alias=True, mode="json")
     data["model"] |= {"source": source, "backend": "unsloth", "quantisation": "nf4"}
     return Params.model_validate(data)
+
+
+def test_a_model_without_a_layer_of_the_adapter_is_refused_before_the_demonstrations(
+    params: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demonstrate, "demonstrate", None)
+    data = params.model_dump(by_alias=True, mode="json")
+    data["train"]["lora"] |= {"targets": ["q_proj", "qkv_proj"]}
+    told = r"no layer qkv_proj\. Set train\.lora\.targets to .* \(down_proj, gate_proj, k_proj, "
+    with pytest.raises(StageError, match=told):
+        warmstart.run(Params.model_validate(data), Recorder())  # type: ignore[arg-type]
+    assert not warmstart.BASE.exists()
 
 
 def test_data_without_the_trained_levels_is_refused(params: Params) -> None:

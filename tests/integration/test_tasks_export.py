@@ -150,17 +150,13 @@ def test_an_adapter_of_zeros_is_caught(models: Path, tmp_path: Path) -> None:
     assert any("adapter was lost" in wrong for wrong in verdict(tmp_path / "merged", live, effect))
 
 
-def test_an_adapter_whose_weights_are_not_found_is_caught(models: Path, tmp_path: Path) -> None:
+def test_an_adapter_whose_weights_are_not_found_is_refused(models: Path, tmp_path: Path) -> None:
     shutil.copytree(models / "adapter", tmp_path / "adapter")
     path = tmp_path / "adapter/adapter_model.safetensors"
     renamed = {name.replace(".layers.", ".blocks."): w for name, w in load_file(path).items()}
     save_file(renamed, path, metadata={"format": "pt"})
-    with pytest.warns(UserWarning, match="missing adapter keys"):  # and loads zeros
-        live, effect = record(models / "base", tmp_path / "adapter")
-    assert any(
-        "adapter was lost" in wrong for wrong in judge(MergeDifference(0, 0, 3), effect, LIMIT)
-    )
-    assert live.completions
+    with pytest.raises(PolicyError, match="its layers are not those of the model"):
+        record(models / "base", tmp_path / "adapter")
 
 
 def test_an_effect_below_the_error_proves_nothing() -> None:

@@ -27,6 +27,7 @@ from agent.rollouts.trajectory import FrameRecord, Trajectory
 from agent.training import checkpoints
 from tasks import train, train_fingerprint, train_problems
 from tasks.config import check, write_resolved
+from tasks.deployment import engine
 from tasks.errors import ConfigError, StageError
 from tasks.params import Params
 from tasks.reporting.training_log import TrainingLog
@@ -340,6 +341,31 @@ def test_what_is_missing_is_named(project, server_params):
     train_problems.DATA.unlink()
     with pytest.raises(StageError, match=r"train\.parquet is missing\. Run the stage `prepare`"):
         run_stage(with_train(server_params))
+
+
+def test_an_adapter_of_other_settings_is_refused_before_the_engine_starts(
+    project, base, server_params, monkeypatch
+):
+    monkeypatch.setattr(engine, "engine_servers", None)
+    (project / "models/base").unlink()  # a link to the base of all tests
+    shutil.copytree(base, project / "models/base")
+    adapter = project / "models/base/adapter"
+    adapter.mkdir()
+    config = {"r": 16, "lora_alpha": 16, "target_modules": ["q_proj"]}
+    for lora, told in (
+        (
+            {"r": 8, "targets": ["q_proj"]},
+            r"its r is 16, but train\.lora\.r is 8\. Run the stage war",
+        ),
+        ({"alpha": 32, "targets": ["q_proj"]}, r"its alpha is 16, but train\.lora\.alpha is 32"),
+        (
+            {"targets": ["v_proj"]},
+            r"targets is \['q_proj'\], but train\.lora\.targets is \['v_proj'\]",
+        ),
+    ):
+        (adapter / "adapter_config.json").write_text(json.dumps(config))
+        with pytest.raises(StageError, match=told):
+            run_stage(with_train(server_params, lora=lora))
 
 
 def test_a_level_without_problems_is_named(project, server_params):

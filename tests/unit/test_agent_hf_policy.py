@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -175,6 +176,29 @@ def test_caches_kept_across_turns_equal_recomputation():
         assert [turn.sampled_ids for turn in left] == [turn.sampled_ids for turn in right]
         for a, b in zip(left, right, strict=True):
             assert a.logprobs == pytest.approx(b.logprobs, abs=1e-4)
+
+
+def test_caches_of_a_round_stay_bounded_while_other_turns_are_written(monkeypatch):
+    model, tokenizer = tiny(), byte_tokenizer()
+    caches: list[weakref.ref[torch.Tensor]] = []
+    tokens = []
+    keep = sampling.Batch.keep_past
+
+    def counted(batch, index):
+        keep(batch, index)
+        caches.append(weakref.ref(batch.rows[index].past))
+        tokens.append(sum(past.shape[-2] for ref in caches if (past := ref()) is not None))
+
+    monkeypatch.setattr(sampling.Batch, "keep_past", counted)
+    free = converse(TransformersPolicy(model, tokenizer, settings()), list(range(12)), 3)
+    most_free, tokens[:] = max(tokens), []
+    tight = settings(batch_frames=2, cache_tokens=100)
+    bounded = converse(TransformersPolicy(model, tokenizer, tight), list(range(12)), 3)
+    frame = max(sum(len(t.prompt_ids + t.sampled_ids) for t in turns) for turns in bounded)
+    # Caches are kept, waited for by other turns, or those of a batch.
+    assert max(tokens) <= 2 * 100 + 2 * frame < most_free / 2
+    for left, right in zip(free, bounded, strict=True):
+        assert [turn.sampled_ids for turn in left] == [turn.sampled_ids for turn in right]
 
 
 def test_a_full_gpu_names_the_settings_to_lower(monkeypatch):
