@@ -145,7 +145,7 @@ def find_champion(name: str) -> RegisteredChampion:
     """The champion, whose problems are those of data/problems.
 
     Raises:
-        StageError: there is none, it has no figures, or data/problems are those of another run.
+        StageError: it does not exist, has no figures, or data/problems are those of another run.
     """
     found = versions.champion(name)
     if found is None:
