@@ -20,12 +20,17 @@ help: ## Show this list
 
 setup: .venv/.ready ## Install everything into .venv (fast when nothing changed)
 
+# Programs of .venv hold its absolute path: a moved or copied project makes its own.
+MOVED := $(shell grep -s '^command = ' .venv/pyvenv.cfg | grep -vF ' $(CURDIR)/.venv')
+ifneq ($(MOVED),)
+.PHONY: .venv/.ready
+endif
 .venv/.ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' || \
 	  { echo "setup: Python 3.11 or 3.12 is needed. Name it: make setup PYTHON=python3.11"; exit 1; }
 	@ldconfig -p 2>/dev/null | grep libseccomp.so.2 > /dev/null || [ "$$(uname)" != Linux ] || \
 	  echo "Warning: the sandbox will not start (libseccomp2 is missing). Run apt-get install libseccomp2"
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(if $(MOVED),,test -x $(BIN)/python ||) $(PYTHON) -m venv --clear .venv
 	$(PIP) uv torch
 	$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --constraint constraints.txt --editable ".[dev]" || \
 	  $(PIP) --editable ".[dev]"

@@ -114,7 +114,8 @@ def commands() -> set[str]:
 
 
 def test_each_stage_is_a_command_and_a_module() -> None:
-    assert commands() == {*stages.STAGES, "run", "resolve", "check-problems", "models", "rollback"}
+    own = {"run", "resolve", "check-problems", "models", "relocate", "rollback"}
+    assert commands() == {*stages.STAGES, *own}
     for name in stages.STAGES:
         assert (ROOT / f"tasks/{name}.py").is_file(), name
 
