@@ -13,7 +13,7 @@ BIN := .venv/bin
 PIP = $(BIN)/python -m pip install --quiet --constraint constraints.txt $(PIP_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-cuda lock-cuda setup-vllm lock-vllm setup-cluster full test-fast test test-all check up down ui serve-env bench
+.PHONY: help setup setup-cuda lock-cuda setup-vllm lock-vllm setup-cluster full figures test-fast test test-all check up down ui serve-env bench
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -79,6 +79,10 @@ full: setup ## Run the whole chain: data, gate, training, export, evaluation, re
 # The tests of a file share a process, because they share expensive fixtures.
 # Without Python's caches, hundreds of processes would compile the project again.
 TEST := PYTHONDONTWRITEBYTECODE= OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n 4 --dist loadgroup --no-loadscope-reorder
+figures: ## Copy the figures of the last run to plots/, which the README shows
+	@test -d reports/plots || { echo "figures: reports/plots is missing. Run make full first."; exit 1; }
+	cp reports/plots/*.png plots/
+
 test-fast: setup ## Run the unit tests: no socket, no process, under a minute
 	$(TEST) tests/unit -m "not nightly and not gpu"
 

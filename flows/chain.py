@@ -169,6 +169,7 @@ class Chain:
         self._mlflow.log_metrics(result.metrics)
         # The tags set at the start describe the previous run: data and environment are new.
         self._mlflow.set_tags({"result": result.headline, **lineage.tags(self.params)})
+        self._mlflow.log_artifact("dvc.lock")
         notifications.result(summary.markdown(result))
         return result.headline
 

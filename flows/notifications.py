@@ -22,7 +22,7 @@ from tasks.tracking import runs
 
 PROMOTED = "rlm.promoted"
 """The event of a new champion; automations match it."""
-PLOTS = Path("plots")
+PLOTS = Path("reports/plots")
 EVALUATION = Path("reports/evaluation.json")
 
 logger = logging.getLogger(__name__)

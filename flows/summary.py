@@ -88,7 +88,7 @@ def read_figures(rows: Sequence[StageRow]) -> ChainFigures:
     if promotion := _report("promotion"):
         lines.append(("champion", f"{promotion['verdict']}: {promotion['reason']}"))
     lines.append(("seconds", f"{sum(row.seconds for row in rows):.0f}"))
-    lines.append(("see", "reports/index.html, plots/, `make ui` for MLflow and Prefect"))
+    lines.append(("see", "reports/index.html, reports/plots/, `make ui` for MLflow and Prefect"))
     result = ChainFigures(list(rows), lines, headline, metrics)
     LAST.parent.mkdir(exist_ok=True)
     LAST.write_text(json.dumps(asdict(result)), encoding="utf-8")

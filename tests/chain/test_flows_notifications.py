@@ -252,9 +252,8 @@ def test_a_result_is_shown_as_text_table_and_pictures(
     prefect_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "reports").mkdir()
-    (tmp_path / "plots").mkdir()
-    (tmp_path / "plots/reward_curve.png").write_bytes(PIXEL)
+    (tmp_path / notifications.PLOTS).mkdir(parents=True)
+    (tmp_path / notifications.PLOTS / "reward_curve.png").write_bytes(PIXEL)
     score = {"before": 0.3, "after": 0.8, "difference": 0.5, "ci95": [0.4, 0.6], "mode": "greedy"}
     notifications.EVALUATION.write_text(json.dumps({"f1_greedy": score}))
     notifications.result("## better")

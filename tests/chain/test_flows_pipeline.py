@@ -24,6 +24,7 @@ from tasks.derived import derive
 from tasks.errors import ConfigError, GateFailed
 from tasks.params import Params
 from tasks.renamed import STAGES
+from tasks.tracking import runs as tracking
 
 ROOT = Path(__file__).parents[2]
 CODE = (
@@ -35,8 +36,11 @@ CODE = (
     "rewards",
     "tasks",
     ".dvc/config",
+    ".dvc/.gitignore",
     ".dvcignore",
+    ".gitignore",
 )
+NOTED = "logs/imports.tsv"
 FILES = ("dvc.yaml", "params.yaml", "constraints.txt")
 UNTAUGHT = ["warmstart.kind=none", "gate.episodes=2", "gate.max_episodes=4"]
 TINY = [
@@ -181,11 +185,12 @@ def test_each_section_that_dvc_watches_is_a_setting() -> None:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Iterator[Path]:
-    """A copy of the project's code, without git, in which a chain is played."""
+    """A copy of the project's code in which a chain is played."""
     copy_project(tmp_path, [*CODE, *FILES])
+    (tmp_path / "logs").mkdir()
     with in_folder(tmp_path), pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(ROOT / "tests/helpers/note_imports"), prepend=os.pathsep)
-        patch.setenv("NOTE_IMPORTS", str(tmp_path / "imports.tsv"))
+        patch.setenv("NOTE_IMPORTS", str(tmp_path / NOTED))
         yield tmp_path
 
 
@@ -236,8 +241,13 @@ def plays(project: Path, capfd: pytest.CaptureFixture[str], settings: list[str])
     from flows.chain import play
 
     before = environments()
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *words], check=True)
     assert play("quick", settings) == 0
     told = capfd.readouterr().out
+    status = ["git", "status", "--porcelain"]
+    assert subprocess.run(status, capture_output=True, text=True, check=True).stdout == ""
     for name in stages.STAGES:
         assert re.search(rf"[✓=] {name} \d+ s", told), name
     assert "Improvement: " in told
@@ -246,6 +256,8 @@ def plays(project: Path, capfd: pytest.CaptureFixture[str], settings: list[str])
     (parent, *_) = runs("rlm-quick")
     assert parent.info.status == "FINISHED"
     assert "result/f1_greedy" in parent.data.metrics
+    kept = tracking.client(tracking.tracking_uri()).list_artifacts(parent.info.run_id)
+    assert "dvc.lock" in [file.path for file in kept]
     for name in stages.STAGES:
         child = runs(name)[0]
         assert child.info.status == "FINISHED", name
@@ -255,7 +267,7 @@ def plays(project: Path, capfd: pytest.CaptureFixture[str], settings: list[str])
     with Repo(".") as repo:
         assert repo.status() == {}
         assert repo.push() == 0
-    noted = code_inputs.noted(project / "imports.tsv")
+    noted = code_inputs.noted(project / NOTED)
     for name in stages.BY_DVC:
         assert code_inputs.unlisted(name, noted) == set(), name
         assert code_inputs.unused(name, noted) == set(), name

@@ -68,7 +68,7 @@ def rlm(*words: str) -> Result:
 
 
 def read() -> Any:
-    """What the first version answers, after a look at its weights' folder."""
+    """Answer of the first version, after a look at its weights' folder."""
     import mlflow
 
     mlflow.set_tracking_uri(runs.tracking_uri())
