@@ -12,10 +12,11 @@ import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
-from helpers import code_inputs
+from helpers import code_inputs, documents
 from helpers.chain_runs import copy_project, environments, flow_runs, in_folder, runs
 
 from env.settings import flatten
@@ -23,6 +24,7 @@ from flows import stages
 from tasks.derived import derive
 from tasks.errors import ConfigError, GateFailed
 from tasks.params import Params
+from tasks.registry import champions, versions
 from tasks.renamed import STAGES
 from tasks.tracking import runs as tracking
 
@@ -281,3 +283,12 @@ def plays(project: Path, capfd: pytest.CaptureFixture[str], settings: list[str])
         assert runs(name)[0].data.tags["cached"] == "true"
     assert "rlm version 1 (the weights are unchanged" in told
     assert environments() == before
+
+    # The code and the request of the documents.
+    if versions.champion("rlm") is None:
+        champions.rollback("rlm", "1")
+    names: dict[str, Any] = {}
+    exec(documents.fences("README.md", "python")[0], names)
+    assert "'void': None" in capfd.readouterr().out
+    (answer,) = names["model"].predict(documents.request()["inputs"])
+    assert answer["void"] is None
