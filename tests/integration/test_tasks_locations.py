@@ -107,6 +107,16 @@ def test_a_copy_and_a_moved_copy_read_their_own_files_after_one_command(
         assert read() == ["weights"]
 
 
+def test_reading_a_version_writes_nothing_into_its_artifact(original: Path) -> None:
+    def written() -> dict[Path, int]:
+        return {path: path.stat().st_mtime_ns for path in (original / "mlartifacts").rglob("*")}
+
+    before = written()
+    with in_folder(original):
+        versions.download(versions.get_version("rlm", "1"))
+    assert written() == before
+
+
 def test_a_copy_without_its_files_is_left_as_it_is(original: Path, tmp_path: Path) -> None:
     store = Path(shutil.copy(original / "mlflow.db", tmp_path))
     with pytest.raises(StageError, match=f"Copy {original}/mlartifacts to this folder"):
