@@ -282,7 +282,7 @@ def test_without_a_server_the_run_goes_on(
     with temporary_settings(gone):
         notifications.Progress().advance(0.5, "train")
         notifications.result("## better")
-        notifications.link_to("0" * 32, "rlm")
+        notifications.link_to(runs.StageRun(runs.client(runs.tracking_uri()), "0" * 32))
     assert [record.levelname for record in caplog.records if record.name == "flows.notifications"]
     assert "the run continues" in caplog.text
 
@@ -298,7 +298,7 @@ def test_a_run_whose_server_went_away_says_how_it_ended(
     gone, started = httpx.ConnectError("refused"), time.time() - 1
     with pytest.raises(StageError, match="run the same command again"):
         chain.without_prefect(gone, started)
-    summary.read_figures([summary.StageRow("push", "done", 1.0)])
+    summary.read_figures([summary.StageRow("push", "done", 1.0)], "http://127.0.0.1/#/runs/1")
     assert chain.without_prefect(gone, started) == 0
     assert "every stage is done" in capsys.readouterr().out
     with pytest.raises(StageError, match="went away"):

@@ -254,6 +254,7 @@ def plays(project: Path, capfd: pytest.CaptureFixture[str], settings: list[str])
         assert re.search(rf"[✓=] {name} \d+ s", told), name
     assert "Improvement: " in told
     assert "rlm version 1 (new; challenger)" in told
+    assert "first run with these settings on this machine: no estimate of its time" in told
     assert re.search("champion .*(promoted: better than|kept: against) the untrained base", told)
     (parent, *_) = runs("rlm-quick")
     assert parent.info.status == "FINISHED"
@@ -278,6 +279,7 @@ def plays(project: Path, capfd: pytest.CaptureFixture[str], settings: list[str])
     assert play("quick", settings) == 0
     told = capfd.readouterr().out
     assert "Nothing changed since the last run" in told
+    assert re.search(r"train a few seconds; whole run .* left", told)
     for name in stages.BY_DVC:
         assert f"= {name} " in told
         assert runs(name)[0].data.tags["cached"] == "true"
