@@ -13,19 +13,24 @@ BIN := .venv/bin
 PIP = $(BIN)/python -m pip install --quiet --constraint constraints.txt $(PIP_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-cuda lock-cuda setup-vllm lock-vllm setup-cluster full test-fast test test-all check up down ui serve-env bench
+.PHONY: help setup setup-cuda lock-cuda setup-vllm lock-vllm setup-cluster full figures test-fast test test-all check up down ui serve-env bench
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 setup: .venv/.ready ## Install everything into .venv (fast when nothing changed)
 
+# Programs of .venv hold its absolute path: a moved or copied project makes its own.
+MOVED := $(shell grep -s '^command = ' .venv/pyvenv.cfg | grep -vF ' $(CURDIR)/.venv')
+ifneq ($(MOVED),)
+.PHONY: .venv/.ready
+endif
 .venv/.ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' || \
 	  { echo "setup: Python 3.11 or 3.12 is needed. Name it: make setup PYTHON=python3.11"; exit 1; }
 	@ldconfig -p 2>/dev/null | grep libseccomp.so.2 > /dev/null || [ "$$(uname)" != Linux ] || \
 	  echo "Warning: the sandbox will not start (libseccomp2 is missing). Run apt-get install libseccomp2"
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(if $(MOVED),,test -x $(BIN)/python ||) $(PYTHON) -m venv --clear .venv
 	$(PIP) uv torch
 	$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --constraint constraints.txt --editable ".[dev]" || \
 	  $(PIP) --editable ".[dev]"
@@ -74,6 +79,10 @@ full: setup ## Run the whole chain: data, gate, training, export, evaluation, re
 # The tests of a file share a process, because they share expensive fixtures.
 # Without Python's caches, hundreds of processes would compile the project again.
 TEST := PYTHONDONTWRITEBYTECODE= OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n 4 --dist loadgroup --no-loadscope-reorder
+figures: ## Copy the figures of the last run to plots/, which the README shows
+	@test -d reports/plots || { echo "figures: reports/plots is missing. Run make full first."; exit 1; }
+	cp reports/plots/*.png plots/
+
 test-fast: setup ## Run the unit tests: no socket, no process, under a minute
 	$(TEST) tests/unit -m "not nightly and not gpu"
 

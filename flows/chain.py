@@ -25,10 +25,12 @@ from prefect.cache_policies import NO_CACHE
 from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 from rich.console import Console
+from rich.text import Text
 
 from env import auth
 from flows import hosts, notifications, stages, summary
 from flows.doctor import require_card
+from flows.durations import Durations
 from flows.runtime import RUNNING, exclusive, settle
 from flows.services import processes
 from tasks import config, holder, remote
@@ -109,6 +111,7 @@ class Chain:
         # DVC starts `python`: it must be this interpreter, whichever shell called us.
         os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
         print_kept(kept := stages.unchanged(), killed=killed)
+        self._durations = Durations(self.params, kept)
         if "train" not in kept:
             require_card(self.params)
             require_engine(self.params)
@@ -121,7 +124,7 @@ class Chain:
             raise
         self._mlflow.set_tags({"kind": self.kind})
         os.environ[auth.PARENT_RUN] = self._mlflow.run_id
-        notifications.link_to(self._mlflow.run_id, self.params.tracking.experiment)
+        notifications.link_to(self._mlflow)
         self._progress = notifications.Progress()
         return self
 
@@ -129,9 +132,14 @@ class Chain:
         """Run one stage as a Prefect task; DVC may find that nothing changed."""
         started = time.monotonic()
         number, count = list(stages.STAGES).index(name) + 1, len(stages.STAGES)
-        console.print(f"\n[bold]{number}/{count} {name}[/]  {stages.STAGES[name]}")
+        tell(f"\n[bold]{number}/{count} {name}[/]  {stages.STAGES[name]}")
+        if left := self._durations.left(name):
+            tell(f"[dim]{left}[/]")
+        elif number == 1:
+            tell("[dim]first run with these settings on this machine: no estimate of its time[/]")
         outcome = "interrupted"
         holder.check()
+        self._durations.begin(name)
         try:
             outcome = _stage.with_options(name=name)(name, self.params)
         except GateFailed:
@@ -142,7 +150,8 @@ class Chain:
             raise
         finally:
             self.rows.append(summary.StageRow(name, outcome, time.monotonic() - started))
-            console.print(summary.line(self.rows[-1:]))
+            self._durations.end(name, outcome, self.rows[-1].seconds)
+            tell(summary.line(self.rows[-1:]))
         self._progress.advance(number / count, name)
         if name == "prepare":
             self._mlflow.log_inputs(datasets.inputs())
@@ -165,11 +174,14 @@ class Chain:
 
     def finish(self) -> str:
         """Send the final figures to MLflow and Prefect; return the result as one line."""
-        result = summary.read_figures(self.rows)
+        result = summary.read_figures(self.rows, notifications.run_url(self._mlflow))
         self._mlflow.log_metrics(result.metrics)
         # The tags set at the start describe the previous run: data and environment are new.
         self._mlflow.set_tags({"result": result.headline, **lineage.tags(self.params)})
+        self._mlflow.log_artifact("dvc.lock")
         notifications.result(summary.markdown(result))
+        for name, figure in result.lines:
+            notifications.log(f"{name}: {figure}")
         return result.headline
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -206,6 +218,12 @@ def _stage(name: str, params: Params) -> str:
     cached.set_tags({"cached": "true"})
     cached.end("FINISHED")
     return "cached"
+
+
+def tell(markup: str) -> None:
+    """Print a line, and add it to the logs of the flow run."""
+    console.print(markup)
+    notifications.log(Text.from_markup(markup).plain.strip())
 
 
 def play(profile: str, overrides: list[str]) -> int:

@@ -151,7 +151,9 @@ def plots() -> tuple[State, str]:
     """Whether the figures are in git."""
     listed = subprocess.run(["git", "ls-files", "plots"], capture_output=True, text=True)
     names = listed.stdout.split()
-    return ("met" if "plots/reward_curve.png" in names else "open"), ", ".join(names) or "none"
+    if "plots/reward_curve.png" in names:
+        return "met", ", ".join(names)
+    return "open", "none; run make figures, and commit plots/"
 
 
 def write_up() -> tuple[State, str]:

@@ -17,12 +17,14 @@ from __future__ import annotations
 
 import shlex
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from flows import ask, pipeline
 from flows.runtime import settle, unwrapped
+from tasks.errors import ConfigError
 
 app = typer.Typer(
     help=unwrapped(__doc__),
@@ -86,8 +88,21 @@ app.command("ask", help=unwrapped(ask.__doc__))(ask.ask)
 app.add_typer(pipeline.app)
 
 
+def require_own_code() -> None:
+    """Refuse to run the code of another project here, as the .venv of a copied project would."""
+    here = Path("flows/cli.py")
+    if here.is_file() and not here.samefile(__file__):
+        typer.echo(
+            f"ConfigError: this rlm is that of {Path(__file__).parents[1]}, not of this project. "
+            "Run `make setup` here, then `.venv/bin/rlm`.",
+            err=True,
+        )
+        sys.exit(ConfigError.exit_code)
+
+
 def main() -> None:
     """The command."""
+    require_own_code()
     settle()
     app(prog_name="rlm")
 

@@ -16,7 +16,7 @@ from prefect.states import Cancelled, Completed
 
 from env import auth
 from flows import notifications
-from flows.chain import clean_after_killed_run, mark, unmark
+from flows.chain import clean_after_killed_run, mark, tell, unmark
 from flows.runtime import BusyError, exclusive, settle
 from tasks import config, evaluate_model
 from tasks.tracking import runs
@@ -54,8 +54,10 @@ def evaluate(
                     "evaluate_model", params, title=f"evaluate {model}", begun=mark
                 ) as run:
                     run.set_tags({"kind": "evaluate", "model": model})
-                    notifications.link_to(run.run_id, params.tracking.experiment)
-                    path = evaluate_model.measure_model(params, run, model, base_url)
+                    notifications.link_to(run)
+                    path = evaluate_model.measure_model(params, run, model, base_url, tell)
+                    notifications.log(headline(path))
+                    notifications.log(f"in MLflow: {notifications.run_url(run)}")
             finally:
                 unmark(run)
     except BusyError as busy:

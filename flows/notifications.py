@@ -10,7 +10,7 @@ import base64
 import json
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -19,10 +19,11 @@ from flows.services import processes
 from tasks.errors import StageError
 from tasks.registry import champions, versions
 from tasks.tracking import runs
+from tasks.tracking.runs import StageRun
 
 PROMOTED = "rlm.promoted"
 """The event of a new champion; automations match it."""
-PLOTS = Path("plots")
+PLOTS = Path("reports/plots")
 EVALUATION = Path("reports/evaluation.json")
 
 logger = logging.getLogger(__name__)
@@ -67,21 +68,28 @@ class Progress:
                 self._artifact = artifact  # after a failure it stays None: no second attempt
 
 
-def link_to(run_id: str, experiment: str) -> None:
+def log(line: str) -> None:
+    """Add a line to the logs of this flow run, which `--watch` prints; nothing outside of one."""
+    from prefect import get_run_logger
+    from prefect.exceptions import MissingContextError
+
+    with suppress(MissingContextError):
+        get_run_logger().info(line)
+
+
+def link_to(run: StageRun) -> None:
     """Link this flow run's page to its MLflow run."""
     from prefect.artifacts import create_link_artifact
 
     with optional("the link to MLflow"):
-        create_link_artifact(
-            run_url(run_id, experiment), key="rlm-mlflow", link_text="This run in MLflow"
-        )
+        create_link_artifact(run_url(run), key="rlm-mlflow", link_text="This run in MLflow")
 
 
-def run_url(run_id: str, experiment: str) -> str:
+def run_url(run: StageRun) -> str:
     """Address of a run's page, on the tracking server or on the one that `make up` starts."""
     uri = runs.shown_uri()
     page = uri.rstrip("/") if uri.startswith("http") else processes.MLFLOW
-    return f"{page}/#/experiments/{runs.experiment_id(experiment)}/runs/{run_id}"
+    return f"{page}/#/experiments/{run.experiment_id}/runs/{run.run_id}"
 
 
 def result(markdown: str) -> None:

@@ -113,6 +113,23 @@ def models(profile: Profile = "nano") -> None:
 
 
 @app.command()
+def relocate() -> None:
+    """Make mlflow.db of a moved or copied project use this folder's files; keeps a copy of it."""
+
+    def work() -> None:
+        from tasks.tracking import locations, runs
+
+        uri = runs.tracking_uri()
+        if not uri.startswith("sqlite:"):
+            raise ConfigError(f"{runs.shown_uri()} keeps its own files. Unset MLFLOW_TRACKING_URI.")
+        with exclusive():
+            kept = locations.relocate(runs.local_store(uri))
+        typer.echo(f"relocated; the store as it was: {kept}" if kept else "Nothing to relocate.")
+
+    guarded(work, "rlm relocate")
+
+
+@app.command()
 def rollback(
     to: Annotated[
         str | None,

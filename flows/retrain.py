@@ -21,7 +21,7 @@ from prefect.states import Cancelled, Completed
 
 from env.errors import SourceError, SourceUnreachable
 from flows import hosts
-from flows.chain import console, through
+from flows.chain import tell, through
 from flows.runtime import BusyError, exclusive, settle
 from tasks import config, holder, remote
 from tasks.data import hub
@@ -85,7 +85,7 @@ def retrain(
             params = config.resolve(
                 profile, [*wanted, *fresh.overrides, *start_overrides(start), *known]
             )
-            console.print(f"Retraining on {fresh.content}, {start_in_words(params, again)}.")
+            tell(f"Retraining on {fresh.content}, {start_in_words(params, again)}.")
             remember({**request, "start": start, "completed": False})
             state = through(params, "retrain")
             if state.is_completed():

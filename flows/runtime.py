@@ -44,6 +44,10 @@ QUIET = {
     # Notice a lost server after 15 s, not after four minutes; prefect.toml does the same.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
     "PREFECT_LOGGING_LEVEL": "WARNING",
+    # The pages of flow runs show lines of the stages; the terminal shows them itself.
+    "PREFECT_LOGGING_LOGGERS_PREFECT_FLOW_RUNS_LEVEL": "INFO",
+    "PREFECT_LOGGING_EXTRA_LOGGERS": "agent,env,flows,tasks",
+    "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
     # Prefect prints each event that it cannot deliver; notifications.py warns once.
     "PREFECT_INTERNAL_LOGGING_LEVEL": "CRITICAL",
     # A cold start on a busy laptop takes Prefect's own server up to 45 s.

@@ -32,7 +32,7 @@ STAGES = {
     "train": "GRPO on trees under the curriculum: models/adapter/, reports/train.parquet.",
     "export": "Merge to 16 bits, reload, verify the behaviour: models/merged/.",
     "evaluate": "Compare before and after on the same held-out problems: reports/evaluation.json.",
-    "plots": "Draw the figures, write the report with transcripts: plots/, reports/index.html.",
+    "plots": "Draw the figures, write the report with transcripts: reports/plots/, index.html.",
     "register": "Register a model version with its lineage in the MLflow registry.",
     "promote": "Make the challenger champion if it is proved better: reports/promotion.json.",
     "push": "Push data and models to the DVC remote.",

@@ -58,8 +58,13 @@ def line(rows: Sequence[StageRow]) -> str:
     return "  ".join(f"{MARKS[row.outcome]} {row.stage} {row.seconds:.0f} s" for row in rows)
 
 
-def read_figures(rows: Sequence[StageRow]) -> ChainFigures:
-    """Figures of the current reports; also written to `LAST` for `read_last`."""
+def read_figures(rows: Sequence[StageRow], url: str) -> ChainFigures:
+    """Figures of the current reports; also written to `LAST` for `read_last`.
+
+    Args:
+        rows: the stages of the run.
+        url: address of the run in MLflow.
+    """
     gate, evaluation = _report("gate"), _report("evaluation")
     registered = _report("registered")
     lines = []
@@ -88,7 +93,8 @@ def read_figures(rows: Sequence[StageRow]) -> ChainFigures:
     if promotion := _report("promotion"):
         lines.append(("champion", f"{promotion['verdict']}: {promotion['reason']}"))
     lines.append(("seconds", f"{sum(row.seconds for row in rows):.0f}"))
-    lines.append(("see", "reports/index.html, plots/, `make ui` for MLflow and Prefect"))
+    lines.append(("see", "reports/index.html, reports/plots/, `make ui` for MLflow and Prefect"))
+    lines.append(("in MLflow", url))
     result = ChainFigures(list(rows), lines, headline, metrics)
     LAST.parent.mkdir(exist_ok=True)
     LAST.write_text(json.dumps(asdict(result)), encoding="utf-8")

@@ -222,7 +222,7 @@ stage("evaluate")
 stage("plots")
 print(json.loads(Path("reports/evaluation.json").read_text())["improvement"])
 for name in ("reward_curve", "before_after"):
-    display(Image(f"plots/{name}.png"))
+    display(Image(f"reports/plots/{name}.png"))
 # %% [markdown]
 # ## 8. Register
 #

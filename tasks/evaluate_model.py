@@ -8,7 +8,7 @@ MLflow run.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from agent.evaluation.report import EpisodeRow
     from agent.policies.endpoint import EndpointPolicy, Usage
+    from agent.rollouts.trajectory import Trajectory
     from tasks.evaluate import Model
     from tasks.tracking.runs import StageRun
 
@@ -94,14 +95,23 @@ class CountedEndpoint:
 
 
 @as_stage_error()
-def measure_model(params: Params, run: StageRun, model: str, base_url: str | None = None) -> Path:
+def measure_model(
+    params: Params,
+    run: StageRun,
+    model: str,
+    base_url: str | None = None,
+    say: Callable[[str], object] = print,
+) -> Path:
     """Play the test problems with one model; returns the report's path.
+
+    An endpoint plays the few episodes for the latency first, from which the cost of all follows.
 
     Args:
         params: settings in force; `evaluate` sets the episodes, `evaluate_model` the prices.
         run: MLflow run for the figures.
         model: `models:/NAME/VERSION`, `models:/NAME@ALIAS`, a folder, or the endpoint's model.
         base_url: address of the endpoint; None for a registered model or a folder.
+        say: receives the estimate.
 
     Raises:
         ConfigError: `model` is neither a folder nor a registered model.
@@ -124,10 +134,15 @@ def measure_model(params: Params, run: StageRun, model: str, base_url: str | Non
         if endpoint:
             endpoint.check(settings.generation)
         with environment(patient(params)) as url:
+            alone = []
+            if endpoint:
+                alone = evaluate.play_alone(subject, url, specs, settings, label=model)
+                episodes = len(specs) * (1 + settings.sampling_seeds)
+                say(estimate(endpoint, alone, episodes, sessions, params.evaluate_model))
             played = evaluate.play_modes(
                 subject, url, specs, settings, sessions=sessions, label=model
             )
-            alone = evaluate.play_alone(subject, url, specs, settings, label=model)
+            alone = alone or evaluate.play_alone(subject, url, specs, settings, label=model)
     rows = [
         episode_row(episode, model, mode, number, params.rewards.success_at)
         for (mode, number), episodes in played.items()
@@ -223,6 +238,36 @@ def version_of(name: str, version: str | None, alias: str | None) -> ModelVersio
     if found is None:
         raise StageError(f"the registry has no version of {name!r} with the alias {alias!r}")
     return found
+
+
+def estimate(
+    endpoint: CountedEndpoint,
+    alone: Sequence[Trajectory],
+    episodes: int,
+    sessions: int,
+    settings: EvaluateModelSettings,
+) -> str:
+    """Expected tokens, time and cost of the episodes to come, in words.
+
+    Args:
+        endpoint: its usage is that of `alone`.
+        alone: the episodes so far, played one at a time.
+        episodes: number of episodes to come.
+        sessions: episodes played at the same time.
+        settings: the prices.
+    """
+    seconds = evaluate.seconds_of(alone)
+    if not seconds:
+        return f"{episodes} episodes follow; the first ones failed, so their cost is unknown."
+    used, times = endpoint.usage, episodes / len(alone)
+    least = sum(seconds) * times / sessions / 60
+    total = used.cost(settings.prompt_price, settings.completion_price) * times
+    price = f"about {total:,.4f}" if total else "unknown (evaluate_model.prompt_price is 0)"
+    return (
+        f"{episodes} episodes follow, with about {used.prompt_tokens * times:,.0f} prompt tokens "
+        f"and {used.completion_tokens * times:,.0f} output tokens. They take at least {least:.0f} "
+        f"min and cost {price}, as the first {len(alone)} episodes did on average."
+    )
 
 
 def cost(

@@ -27,7 +27,7 @@ TRAIN = Path("reports/train.parquet")
 BASELINE = Path("reports/baseline.json")
 EVALUATION = Path("reports/evaluation.json")
 TRANSCRIPTS = Path("reports/transcripts.jsonl")
-FOLDER = Path("plots")
+FOLDER = Path("reports/plots")
 PAGE = Path("reports/index.html")
 TRAIN_COLUMNS = {"step", "level", *map(reward_metric, ("reward", *figures.COMPONENTS))}
 
@@ -67,7 +67,7 @@ def run(params: Params, run: StageRun) -> Path:
 
 
 def save(figure: Figure, name: str, dpi: int) -> Path:
-    """Write plots/NAME.png without a date, so that equal input gives equal bytes."""
+    """Write reports/plots/NAME.png without a date, so that equal input gives equal bytes."""
     path = FOLDER / f"{name}.png"
     with replacing(path) as temporary:
         figure.savefig(temporary, dpi=dpi, facecolor="white", metadata={"Software": None})

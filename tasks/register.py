@@ -34,10 +34,10 @@ EVALUATION = Path("reports/evaluation.json")
 DATA_REPORT = Path("data/report.json")
 EXAMPLE = [
     {
-        "question": "What does Kalvot score on Mirbex?",
+        "question": "How well does Jedkuf do on code?",
         "documents": [
-            {"id": "a.txt", "title": "Tolgum", "text": "A study of Tolgum.\nKalvot is not in it."},
-            {"id": "b.txt", "title": None, "text": "Kalvot scores 41 on Mirbex."},
+            {"id": "a.txt", "title": "Kottod", "text": "A study of Kottod.\nJedkuf is not in it."},
+            {"id": "b.txt", "title": None, "text": "Jedkuf scores 43 on Hixajag."},
         ],
         "seed": 0,
     }

@@ -112,8 +112,8 @@ def disk_full(project: Project, data: str) -> tuple[Ended, Ended]:
 def remote_missing(project: Project, data: str) -> tuple[Ended, Ended]:
     """Put the DVC remote where nothing can be written."""
     local = project.folder / ".dvc/config.local"
-    remote = b"['remote \"local\"']\n    url = /proc/no-such-remote\n"
-    with rewritten(local, local.read_bytes() + remote):
+    local.touch()
+    with rewritten(local, b"['remote \"local\"']\n    url = /proc/no-such-remote\n"):
         first = project.start(data).end()
     return first, project.start(data).end()
 

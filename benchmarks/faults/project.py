@@ -314,7 +314,6 @@ def copy_code(folder: Path) -> None:
         shutil.copytree(ROOT / name, folder / name, ignore=skipped)
     for name in FILES:
         shutil.copy(ROOT / name, folder)
-    (folder / ".dvc/config.local").write_text("[core]\n    no_scm = true\n")
 
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:

@@ -25,6 +25,7 @@ from flows.services.processes import (
 )
 from tasks import remote
 from tasks.errors import PipelineError, StageError
+from tasks.tracking import locations, runs
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
 
@@ -35,6 +36,7 @@ def up() -> None:
 
     With RLM_REMOTE, hosts do the work: the pools are cpu and gpu, and no worker is started here.
     """
+    locations.require_here(runs.STORE)
     for service in (SERVER, TRACKING):
         require_port(service)
     databases.require_all()

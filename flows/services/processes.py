@@ -198,10 +198,12 @@ def log_file(service: ServiceProcess) -> Path:
 
 
 def _command(pid: int) -> list[str]:
+    """Command line of a process of this folder; a copied folder has the pid files of another."""
     import psutil
 
     try:
-        return psutil.Process(pid).cmdline()
+        process = psutil.Process(pid)
+        return process.cmdline() if process.cwd() == os.getcwd() else []
     except psutil.Error:  # it ended, or belongs to another user
         return []
 

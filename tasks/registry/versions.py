@@ -177,10 +177,12 @@ def artifact(version: ModelVersion) -> Path:
     kept = FETCHED / "-".join(
         [version.name, str(version.version), version.tags.get("weights_hash", "")]
     )
-    with registry(f"{named(version)}: its artifact cannot be read"):
+    with registry(f"{named(version)}: its artifact cannot be read") as store:
         try:
             if uri.startswith("sqlite:"):
-                return Path(download_artifacts(version.source))
+                # Not by `models:/...`: MLflow would write a file into its own store.
+                place = store.get_model_version_download_uri(version.name, str(version.version))
+                return Path(download_artifacts(place))
             if not kept.is_dir():
                 with replacing(kept) as temporary:
                     download_artifacts(version.source, dst_path=str(temporary))

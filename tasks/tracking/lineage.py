@@ -38,11 +38,8 @@ def tags(params: Params, stage: str | None = None) -> dict[str, str]:
 
 @cache
 def commit() -> str:
-    """Commit of the working tree, with `-dirty` if tracked files differ from it.
-
-    Figures in plots/ are ignored, because every run draws them again.
-    """
-    changed = ["git", "status", "--porcelain", "--untracked-files=no", "--", ".", ":!plots"]
+    """Commit of the working tree, with `-dirty` if tracked files differ from it."""
+    changed = ["git", "status", "--porcelain", "--untracked-files=no"]
     try:
         head, status = (
             subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

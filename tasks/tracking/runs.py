@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from env.auth import PARENT_RUN
 from env.settings import flatten
 from tasks.errors import DISK_IS_FULL, ConfigError, StageError, disk_is_full, stage_named
-from tasks.tracking import datasets, lineage
+from tasks.tracking import datasets, lineage, locations
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -32,7 +32,6 @@ FLUSH_S = 5.0
 RETRY_S = 60.0
 """Seconds until a failed store is tried again."""
 STORE = Path("mlflow.db")
-ARTIFACTS = Path("mlartifacts")
 _USERINFO = re.compile(r"://[^/@:\s]*(:\S*)?@")
 """Name and password of an address anywhere in a text."""
 
@@ -152,6 +151,11 @@ def tracking_uri() -> str:
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{STORE}"
 
 
+def local_store(uri: str) -> Path:
+    """Database file of a local store's address."""
+    return Path(uri.removeprefix("sqlite:///"))
+
+
 def shown_uri() -> str:
     """Address of the store without name, password and query, for messages and links."""
     return without_password(tracking_uri())
@@ -167,8 +171,11 @@ def client(uri: str) -> MlflowClient:
     """MLflow client of an address.
 
     Raises:
-        ConfigError: it is a database of other hosts, whose artifacts would stay on this one.
+        ConfigError: it is a database of other hosts, whose artifacts would stay on this one. Or
+            it is a local one that expects its files in another folder.
     """
+    if uri.startswith("sqlite:"):
+        locations.require_here(local_store(uri))
     if re.match(r"(postgresql|mysql|mssql)\b", uri):
         raise ConfigError(
             f"MLFLOW_TRACKING_URI names a database ({without_password(uri)}), so files would stay "
@@ -196,7 +203,7 @@ def _make_store(uri: str) -> None:
     Its tables are created in many steps over seconds. A process killed between two of them would
     leave a store that no later run can open.
     """
-    path = Path(uri.removeprefix("sqlite:///"))
+    path = local_store(uri)
     if not uri.startswith("sqlite:///") or path.exists():
         return
     import mlflow
@@ -221,8 +228,7 @@ def experiment_id(name: str) -> str:
     if found is None:
         location = None
         if uri.startswith("sqlite:"):
-            folder = Path(uri.removeprefix("sqlite:///")).resolve().parent
-            location = (folder / ARTIFACTS).as_uri()
+            location = locations.own(local_store(uri))
         try:
             return str(client(uri).create_experiment(name, artifact_location=location))
         except MlflowException:  # another process made it in between

@@ -7,6 +7,7 @@ samples for reading; figures go through `runs.py`.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -59,7 +60,7 @@ class _Episode:
             SpanType.LLM if completion else SpanType.AGENT,
             parent,
             begins,
-            inputs={"prompt": frame.turns[0].observation if frame.turns else ""},
+            inputs=self._inputs(frame),
             attributes=self._about(frame),
         )
         if not completion:
@@ -111,6 +112,13 @@ class _Episode:
         found |= {f"reward.{name}": round(value, 4) for name, value in episode.components.items()}
         found |= {f"metrics.{name}": value for name, value in episode.metrics or ()}
         return found | {f"counters.{name}": value for name, value in episode.counters}
+
+    def _inputs(self, frame: FrameRecord) -> dict[str, str]:
+        """First prompt of a frame; the root's question is in front, where the list shows it."""
+        prompt = frame.turns[0].observation if frame.turns else ""
+        asked = re.search(r"^(.+)\ncontext: \d+ papers$", prompt, re.M)
+        root = frame.parent is None and asked is not None
+        return ({"question": asked[1]} if root and asked else {}) | {"prompt": prompt}
 
     def _outputs(self, frame: FrameRecord) -> dict[str, Any]:
         if frame.parent is None:

@@ -13,19 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import fake_endpoint
+from helpers import documents, fake_endpoint
 from helpers.untaught import untaught
 from typer.testing import CliRunner
 
 from agent.nano.settings import NanoSettings
 from agent.policies import scripted
 from agent.policies.base import Policy
+from agent.rollouts.own_documents import Question
 from agent.settings import GenerationSettings
 from benchmarks.exploits.fields_expert import fields_expert
 from env.problems.fields import field_of
 from env.problems.schema import tier_of
 from flows.ask import NO_EVIDENCE, app
-from tasks import config, evaluate
+from tasks import config, evaluate, register
 from tasks.params import Params
 from tasks.registry import champions, serving, versions
 from tasks.tracking import runs
@@ -284,8 +285,12 @@ def test_help_needs_nothing_heavy() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_the_example_asks_what_its_papers_hold() -> None:
-    told = (ROOT / "docs/registry.md").read_text()
-    assert f'--docs examples/nano_papers "{QUESTION}"' in told
-    for path in PAPERS.iterdir():
-        assert path.read_text().startswith("A study of ")
+def test_an_expert_of_the_world_answers_the_request_of_the_page(
+    server_url: str, server_params: Params
+) -> None:
+    (request,) = documents.request()["inputs"]
+    first, second = request["documents"]
+    question = Question(request["question"], {"a.txt": first["text"], "p2": second})
+    for asked in (question, Question(register.EXAMPLE[0]["question"], question.documents)):
+        (answer,) = serving.answer(fields_expert(), server_url, [asked], server_params)
+        assert [(quote.document, quote.text) for quote in answer.evidence] == [("p2", second)]

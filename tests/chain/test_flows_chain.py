@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 import pytest
 from helpers import toy_chain
@@ -123,6 +124,7 @@ def test_an_interrupt_stops_everything_and_says_how_to_go_on(
     prefect_url: str, project: Path, number: signal.Signals
 ) -> None:
     (project / toy_chain.SLOW).touch()
+    begun = datetime.now(UTC)
     command = [sys.executable, "-m", "flows.pipeline", "run"]
     chain = subprocess.Popen(
         [*command, "--profile", "quick", "--set", "validate.min_rows=6"],
@@ -146,6 +148,9 @@ def test_an_interrupt_stops_everything_and_says_how_to_go_on(
     assert chain.wait(timeout=60) == stages.INTERRUPTED
     assert "Interrupted. Finished stages are kept; continue with: rlm run" in told
     assert "run --profile quick --set validate.min_rows=6" in told
+    wanted = {"timestamp": {"after_": begun.isoformat()}}
+    logged = httpx.post(f"{prefect_url}/logs/filter", json={"logs": wanted}).json()
+    assert any(line["message"].startswith("1/13 prepare") for line in logged)
     assert [process for process in started if process.is_running()] == []
     assert runs("rlm-quick")[0].info.status == "KILLED"
 

@@ -29,7 +29,7 @@ TOLD: dict[str, Any] = {
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mlflow_store: Path) -> Path:
     (tmp_path / "params.yaml").write_text((ROOT / "params.yaml").read_text())
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("flows.notifications.link_to", lambda *_: None)
+    monkeypatch.setattr("flows.notifications.link_to", lambda _: None)
     return tmp_path
 
 
@@ -61,7 +61,7 @@ def test_an_evaluation_that_is_killed_is_closed_by_the_next_run(
     marked: list[dict[str, Any]] = []
     kept: list[str] = []
 
-    def play(params: Any, run: StageRun, model: str, base_url: str | None) -> Path:
+    def play(params: Any, run: StageRun, *_: object) -> Path:
         kept.append(chain.MARK.read_text())
         marked.append(json.loads(kept[-1]))
         assert marked[-1]["run_id"] == run.run_id
@@ -87,7 +87,7 @@ def test_an_end_that_mlflow_did_not_hear_is_told_by_the_next_run(
 
     runs: list[StageRun] = []
 
-    def play(params: Any, run: StageRun, model: str, base_url: str | None) -> Path:
+    def play(params: Any, run: StageRun, *_: object) -> Path:
         runs.append(run)
         path = here / "report.json"
         path.write_text(json.dumps(TOLD))

@@ -252,9 +252,8 @@ def test_a_result_is_shown_as_text_table_and_pictures(
     prefect_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "reports").mkdir()
-    (tmp_path / "plots").mkdir()
-    (tmp_path / "plots/reward_curve.png").write_bytes(PIXEL)
+    (tmp_path / notifications.PLOTS).mkdir(parents=True)
+    (tmp_path / notifications.PLOTS / "reward_curve.png").write_bytes(PIXEL)
     score = {"before": 0.3, "after": 0.8, "difference": 0.5, "ci95": [0.4, 0.6], "mode": "greedy"}
     notifications.EVALUATION.write_text(json.dumps({"f1_greedy": score}))
     notifications.result("## better")
@@ -283,7 +282,7 @@ def test_without_a_server_the_run_goes_on(
     with temporary_settings(gone):
         notifications.Progress().advance(0.5, "train")
         notifications.result("## better")
-        notifications.link_to("0" * 32, "rlm")
+        notifications.link_to(runs.StageRun(runs.client(runs.tracking_uri()), "0" * 32))
     assert [record.levelname for record in caplog.records if record.name == "flows.notifications"]
     assert "the run continues" in caplog.text
 
@@ -299,7 +298,7 @@ def test_a_run_whose_server_went_away_says_how_it_ended(
     gone, started = httpx.ConnectError("refused"), time.time() - 1
     with pytest.raises(StageError, match="run the same command again"):
         chain.without_prefect(gone, started)
-    summary.read_figures([summary.StageRow("push", "done", 1.0)])
+    summary.read_figures([summary.StageRow("push", "done", 1.0)], "http://127.0.0.1/#/runs/1")
     assert chain.without_prefect(gone, started) == 0
     assert "every stage is done" in capsys.readouterr().out
     with pytest.raises(StageError, match="went away"):

@@ -12,10 +12,11 @@ import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
-from helpers import code_inputs
+from helpers import code_inputs, documents
 from helpers.chain_runs import copy_project, environments, flow_runs, in_folder, runs
 
 from env.settings import flatten
@@ -23,7 +24,9 @@ from flows import stages
 from tasks.derived import derive
 from tasks.errors import ConfigError, GateFailed
 from tasks.params import Params
+from tasks.registry import champions, versions
 from tasks.renamed import STAGES
+from tasks.tracking import runs as tracking
 
 ROOT = Path(__file__).parents[2]
 CODE = (
@@ -35,8 +38,11 @@ CODE = (
     "rewards",
     "tasks",
     ".dvc/config",
+    ".dvc/.gitignore",
     ".dvcignore",
+    ".gitignore",
 )
+NOTED = "logs/imports.tsv"
 FILES = ("dvc.yaml", "params.yaml", "constraints.txt")
 UNTAUGHT = ["warmstart.kind=none", "gate.episodes=2", "gate.max_episodes=4"]
 TINY = [
@@ -114,7 +120,8 @@ def commands() -> set[str]:
 
 
 def test_each_stage_is_a_command_and_a_module() -> None:
-    assert commands() == {*stages.STAGES, "run", "resolve", "check-problems", "models", "rollback"}
+    own = {"run", "resolve", "check-problems", "models", "relocate", "rollback"}
+    assert commands() == {*stages.STAGES, *own}
     for name in stages.STAGES:
         assert (ROOT / f"tasks/{name}.py").is_file(), name
 
@@ -180,11 +187,12 @@ def test_each_section_that_dvc_watches_is_a_setting() -> None:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Iterator[Path]:
-    """A copy of the project's code, without git, in which a chain is played."""
+    """A copy of the project's code in which a chain is played."""
     copy_project(tmp_path, [*CODE, *FILES])
+    (tmp_path / "logs").mkdir()
     with in_folder(tmp_path), pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(ROOT / "tests/helpers/note_imports"), prepend=os.pathsep)
-        patch.setenv("NOTE_IMPORTS", str(tmp_path / "imports.tsv"))
+        patch.setenv("NOTE_IMPORTS", str(tmp_path / NOTED))
         yield tmp_path
 
 
@@ -235,16 +243,24 @@ def plays(project: Path, capfd: pytest.CaptureFixture[str], settings: list[str])
     from flows.chain import play
 
     before = environments()
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *words], check=True)
     assert play("quick", settings) == 0
     told = capfd.readouterr().out
+    status = ["git", "status", "--porcelain"]
+    assert subprocess.run(status, capture_output=True, text=True, check=True).stdout == ""
     for name in stages.STAGES:
         assert re.search(rf"[✓=] {name} \d+ s", told), name
     assert "Improvement: " in told
     assert "rlm version 1 (new; challenger)" in told
+    assert "first run with these settings on this machine: no estimate of its time" in told
     assert re.search("champion .*(promoted: better than|kept: against) the untrained base", told)
     (parent, *_) = runs("rlm-quick")
     assert parent.info.status == "FINISHED"
     assert "result/f1_greedy" in parent.data.metrics
+    kept = tracking.client(tracking.tracking_uri()).list_artifacts(parent.info.run_id)
+    assert "dvc.lock" in [file.path for file in kept]
     for name in stages.STAGES:
         child = runs(name)[0]
         assert child.info.status == "FINISHED", name
@@ -254,7 +270,7 @@ def plays(project: Path, capfd: pytest.CaptureFixture[str], settings: list[str])
     with Repo(".") as repo:
         assert repo.status() == {}
         assert repo.push() == 0
-    noted = code_inputs.noted(project / "imports.tsv")
+    noted = code_inputs.noted(project / NOTED)
     for name in stages.BY_DVC:
         assert code_inputs.unlisted(name, noted) == set(), name
         assert code_inputs.unused(name, noted) == set(), name
@@ -263,8 +279,18 @@ def plays(project: Path, capfd: pytest.CaptureFixture[str], settings: list[str])
     assert play("quick", settings) == 0
     told = capfd.readouterr().out
     assert "Nothing changed since the last run" in told
+    assert re.search(r"train a few seconds; whole run .* left", told)
     for name in stages.BY_DVC:
         assert f"= {name} " in told
         assert runs(name)[0].data.tags["cached"] == "true"
     assert "rlm version 1 (the weights are unchanged" in told
     assert environments() == before
+
+    # The code and the request of the documents.
+    if versions.champion("rlm") is None:
+        champions.rollback("rlm", "1")
+    names: dict[str, Any] = {}
+    exec(documents.fences("README.md", "python")[0], names)
+    assert "'void': None" in capfd.readouterr().out
+    (answer,) = names["model"].predict(documents.request()["inputs"])
+    assert answer["void"] is None

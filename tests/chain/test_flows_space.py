@@ -34,7 +34,6 @@ def test_the_chain_trains_and_evaluates_against_a_private_space(tmp_path: Path) 
     (project / ".dvc").mkdir()
     for name in FILES:
         shutil.copy(ROOT / name, project / name)
-    (project / ".dvc/config.local").write_text("[core]\n    no_scm = true\n")
     with serve_spaces(tmp_path / "hub") as hub:
         done = subprocess.run(
             [

@@ -65,7 +65,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         source, copy = ROOT / name, folder / name
         copy.parent.mkdir(parents=True, exist_ok=True)
         (shutil.copytree if source.is_dir() else shutil.copy)(source, copy)
-    (folder / ".dvc/config.local").write_text("[core]\n    no_scm = true\n")
     (folder / ".venv").symlink_to(sys.prefix)
     program(standins / "make", f'echo "$*,$UV_TORCH_BACKEND" >> {tmp_path}/made')
     (standins / "unsloth.py").write_text(UNSLOTH)

@@ -30,7 +30,6 @@ def copy_project(folder: Path, names: Iterable[str]) -> None:
             shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(source, target)
-    (folder / ".dvc/config.local").write_text("[core]\n    no_scm = true\n")
 
 
 @contextmanager

@@ -40,7 +40,6 @@ def write(folder: Path, names: tuple[str, ...]) -> None:
     shutil.copytree(ROOT / "profiles", folder / "profiles")
     (folder / ".dvc").mkdir()
     shutil.copy(ROOT / ".dvc/config", folder / ".dvc")
-    (folder / ".dvc/config.local").write_text("[core]\n    no_scm = true\n")
 
 
 def stage(name: str) -> None:

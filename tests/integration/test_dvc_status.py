@@ -24,11 +24,10 @@ PLAYING = {"audit", "gate", "train", "export", "evaluate"}
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repo]:
     """A copy of the code in which every stage is up to date, though none ran."""
     path = tmp_path_factory.mktemp("project")
-    for name in (*PACKAGES, ".dvcignore", "dvc.yaml"):
+    (path / ".dvc").mkdir()
+    for name in (*PACKAGES, ".dvc/config", ".dvcignore", "dvc.yaml"):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, path / name)
-    (path / ".dvc").mkdir()
-    (path / ".dvc/config").write_text("[core]\n    no_scm = true\n    analytics = false\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(path)
         config.write_resolved(Params())

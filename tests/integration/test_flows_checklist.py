@@ -57,7 +57,7 @@ def test_faults_leave_their_points_open(repository: Path) -> None:
     (repository / "weights.bin").write_bytes(bytes(11_000_000))
     subprocess.run(["git", "add", "."], check=True)
     assert checklist.large_files() == ("open", "the largest tracked file is weights.bin, 11.0 MB")
-    assert checklist.plots() == ("open", "none")
+    assert checklist.plots() == ("open", "none; run make figures, and commit plots/")
     (repository / "reports").mkdir()
     merged = {"dtype": "float16", "prompts": 20, "completions_equal": 19, "wrong": ["p1"]}
     merged |= {"episode": {"reward": 0.5, "void": None}}

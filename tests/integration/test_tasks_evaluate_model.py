@@ -48,7 +48,17 @@ def test_an_endpoint_plays_the_same_problems_and_its_cost_is_told(
     run = Recorder()
     with serving() as endpoint:
         endpoint.reply = lambda body: "```repl\nFINAL([])\n```"
-        path = evaluate_model.measure_model(short, run, "some/model", endpoint.url)  # type: ignore[arg-type]
+        said: list[str] = []
+        path = evaluate_model.measure_model(
+            short,
+            run,
+            "some/model",
+            endpoint.url,
+            said.append,  # type: ignore[arg-type]
+        )
+    # The estimate: 2 episodes and two first questions used 40 and 12 tokens; 12 episodes follow.
+    (estimate,) = said
+    assert "12 episodes follow, with about 240 prompt tokens and 72 output tokens" in estimate
     told = json.loads(path.read_text())
     assert path == evaluate_model.REPORTS / "some-model.json"
     assert told["n"] == 6
@@ -160,7 +170,9 @@ def test_episodes_in_flight_are_as_many_as_requests(served_folder: Path, short: 
     with serving() as endpoint:
         endpoint.reply = lambda body: "```repl\nx = 1\n```"
         play(short.model_copy(update={"evaluate_model": few}), endpoint)
-    roots = [body["messages"][1]["content"] for body in endpoint.bodies[2:]]
+    # Two first questions, and two episodes alone.
+    after = endpoint.bodies[2 + 2 * short.env.limits.max_turns :]
+    roots = [body["messages"][1]["content"] for body in after]
     # The first three episodes are over before a fourth one begins.
     assert len(set(roots[: 3 * short.env.limits.max_turns])) == 3
 

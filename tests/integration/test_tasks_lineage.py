@@ -40,20 +40,17 @@ def test_each_stage_is_recorded_with_its_own_seed(stage: str, seed: int) -> None
     assert lineage.seed_of(params, stage) == seed
 
 
-def test_a_commit_is_dirty_by_changed_sources_and_not_by_drawn_figures(
+def test_a_commit_is_dirty_by_changed_sources_and_not_by_new_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert lineage.commit.__wrapped__() == "no git"
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org"]
-    (tmp_path / "plots").mkdir()
-    for name in ("code.py", "plots/curve.png"):
-        (tmp_path / name).write_text("first")
+    (tmp_path / "code.py").write_text("first")
     for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
         subprocess.run([*git, *words], check=True)
     clean = lineage.commit.__wrapped__()
     assert len(clean) == 40
-    (tmp_path / "plots/curve.png").write_text("drawn anew")
     (tmp_path / "notes.txt").write_text("untracked")
     assert lineage.commit.__wrapped__() == clean
     (tmp_path / "code.py").write_text("changed")

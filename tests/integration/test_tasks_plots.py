@@ -114,9 +114,9 @@ def run() -> Recorder:
 
 def test_the_stage_writes_four_figures_and_a_page(drawn: Path) -> None:
     names = ["before_after", "components", "curriculum", "reward_curve"]
-    assert sorted(p.stem for p in (drawn / "plots").iterdir()) == names
+    assert sorted(p.stem for p in (drawn / plots.FOLDER).iterdir()) == names
     for name in names:
-        pixels = imread(drawn / "plots" / f"{name}.png")
+        pixels = imread(drawn / plots.FOLDER / f"{name}.png")
         assert pixels.shape[1] >= 1000  # wide enough for the README
         assert pixels[..., :3].std() > 0.05  # and not blank
 
@@ -131,9 +131,9 @@ def test_the_page_shows_the_model_beside_lines_of_code_by_papers(drawn: Path) ->
 
 
 def test_equal_input_gives_equal_bytes(drawn: Path, folder: Path) -> None:
-    first = {p.name: p.read_bytes() for p in (drawn / "plots").iterdir()}
+    first = {p.name: p.read_bytes() for p in (drawn / plots.FOLDER).iterdir()}
     run()
-    assert first == {p.name: p.read_bytes() for p in (folder / "plots").iterdir()}
+    assert first == {p.name: p.read_bytes() for p in (folder / plots.FOLDER).iterdir()}
 
 
 @pytest.mark.parametrize("name", ["train.parquet", "baseline.json", "evaluation.json"])
@@ -141,7 +141,7 @@ def test_a_missing_input_is_named_with_the_stage_that_writes_it(folder: Path, na
     (folder / "reports" / name).unlink()
     with pytest.raises(StageError, match=rf"^reports/{name} is missing\. Run the stage"):
         run()
-    assert not (folder / "plots").exists()
+    assert not (folder / plots.FOLDER).exists()
 
 
 def test_a_broken_input_is_refused(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,9 @@ def test_the_root_shows_the_answer_and_the_reward_by_component(
     traces.log_episodes(run, [("after", episode)])
     (trace,) = stored(run)
     (root,) = (span for span in trace.data.spans if span.parent_id is None)
+    question, prompt = root.inputs["question"], root.inputs["prompt"]
+    assert question in prompt.splitlines()
+    assert trace.info.request_preview.startswith(json.dumps({"question": question})[:-1])
     assert root.outputs == {"answer": episode.answer, "reward": episode.reward}
     assert root.attributes["reward.primary_objective"] == pytest.approx(
         episode.components["primary_objective"], abs=1e-4

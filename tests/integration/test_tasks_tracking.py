@@ -283,7 +283,7 @@ def test_a_password_stands_in_no_message(
     gone = runs.client(runs.tracking_uri())
     StageRun(gone, run.run_id).set_tags({"curriculum": "hard"})
     monkeypatch.setattr(runs, "experiment_id", lambda name: "1")
-    told = [*map(raised, (begun, asked)), caplog.text, notifications.run_url(run.run_id, "rlm")]
+    told = [*map(raised, (begun, asked)), caplog.text, notifications.run_url(run)]
     assert [text for text in told if "127.0.0.1:9" not in text or "hunter2" in text] == []
 
 

@@ -1,0 +1,104 @@
+"""Time that is left in a run, from earlier runs with the same settings on this machine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Sequence
+
+from env.settings import flatten
+from flows.runtime import RUNNING
+from flows.stages import STAGES
+from tasks.io import write_json
+from tasks.params import Params
+from tasks.tracking import runs
+
+FILE = RUNNING / "durations.json"
+KEPT = 300
+"""Most entries of the file; a stage with its settings is one."""
+KEPT_S = 1.0
+"""Seconds of a stage that DVC does not run again."""
+_SHARED = ("deploy", "engine", "model", "threads")
+"""Settings beside a stage's own that its time depends on."""
+
+
+class Durations:
+    """Seconds of each stage when it last ran from its beginning to its end.
+
+    Args:
+        params: settings in force; a seed does not count.
+        kept: stages that DVC does not run again.
+    """
+
+    def __init__(self, params: Params, kept: Sequence[str]) -> None:
+        self._kept = set(kept)
+        self._keys = {name: _key(name, params) for name in STAGES}
+        try:
+            text = FILE.read_text(encoding="utf-8")
+            self._seconds: dict[str, float | None] = json.loads(text)
+        except (OSError, ValueError):
+            self._seconds = {}
+        self._before: dict[str, float | None] = {}
+
+    def begin(self, name: str) -> None:
+        """Note that a stage began: if it is killed, its next run is only the rest of one."""
+        key = self._keys[name]
+        self._before = {key: self._seconds.pop(key)} if key in self._seconds else {}
+        self._seconds[key] = None
+        self._write()
+
+    def end(self, name: str, outcome: str, seconds: float) -> None:
+        """Note the end of a stage; a stage that resumed leaves no figure.
+
+        Args:
+            name: the stage.
+            outcome: as in `summary.StageRow`.
+            seconds: since `begin`.
+        """
+        key = self._keys[name]
+        if outcome == "cached" or (outcome == "done" and None in self._before.values()):
+            del self._seconds[key]
+            self._seconds |= self._before if outcome == "cached" else {}
+        elif outcome == "done":
+            self._seconds[key] = round(seconds, 1)
+        self._write()
+
+    def left(self, name: str) -> str:
+        """Time of a stage, and of it with all later ones; empty if both are unknown."""
+        names = list(STAGES)
+        each = [self._expected(later) for later in names[names.index(name) :]]
+        told = [] if each[0] is None else [f"{name} {in_words(each[0])}"]
+        whole = [seconds for seconds in each if seconds is not None]
+        if len(whole) == len(each):
+            told.append(f"whole run {in_words(sum(whole))}")
+        return "; ".join(told) + " left" if told else ""
+
+    def _expected(self, name: str) -> float | None:
+        return KEPT_S if name in self._kept else self._seconds.get(self._keys[name])
+
+    def _write(self) -> None:
+        write_json(FILE, dict(list(self._seconds.items())[-KEPT:]))
+
+
+def in_words(seconds: float) -> str:
+    """A duration as it is estimated: rounded, in seconds, minutes or hours."""
+    if seconds < 10:
+        return "a few seconds"
+    if seconds < 100:
+        return f"about {round(seconds, -1):.0f} s"
+    return f"about {seconds / 60:.0f} min" if seconds < 5400 else f"about {seconds / 3600:.1f} h"
+
+
+def _key(name: str, params: Params) -> str:
+    """Name of a stage and hash of what its time depends on: machine, and settings but seeds."""
+    settings = flatten(params.model_dump(by_alias=True, mode="json"))
+    read = {
+        setting: value
+        for setting, value in settings.items()
+        if not setting.endswith("seed")
+        and (runs.reads(name, setting) or setting.split(".")[0] in _SHARED)
+    }
+    text = json.dumps([platform.node(), os.cpu_count(), read], sort_keys=True)
+    return f"{name} {hashlib.sha256(text.encode()).hexdigest()[:16]}"
