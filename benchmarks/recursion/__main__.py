@@ -233,12 +233,14 @@ def compare(work: RecursionWork, seeds: Sequence[int], arms: Sequence[str]) -> N
         for arm in arms:
             for plan in ARMS[arm].experts:
                 demonstrated(work, arm, plan, seed)
+    for seed in seeds:
         for arm in [arm for arm in BUDGETED if arm in arms]:
             budgeted(work, arm, seed, best_rate(work, arm, first))
-        for inheritance in INHERITANCES if "recursive" in arms else ():
-            inherited(work, inheritance, seed, best_rate(work, "recursive", first))
         for arm in [arm for arm in CONTROLLED if arm in arms]:
             trained(work, arm, seed, best_rate(work, arm, first), control=True)
+    for seed in seeds:
+        for inheritance in INHERITANCES if "recursive" in arms else ():
+            inherited(work, inheritance, seed, best_rate(work, "recursive", first))
 
 
 def _slug(name: str) -> str:
