@@ -9,7 +9,9 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -209,6 +211,27 @@ def test_a_worker_that_could_run_nothing_does_not_start(
     assert len(done.stderr.strip().splitlines()) == 1
     assert says in done.stderr
     assert "wrong-secret" not in done.stderr
+
+
+def test_a_server_that_refuses_its_host_name_is_one_message(cluster: Cluster) -> None:
+    class Refusing(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path == "/health" else 403)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        done = cluster.host.run(
+            "-m", "flows.services", "worker", "cpu", MLFLOW_TRACKING_URI=address
+        )
+        server.shutdown()
+    assert done.returncode == 2
+    assert "does not answer to this host name" in done.stderr
+    assert "MLFLOW_SERVER_ALLOWED_HOSTS" in done.stderr
 
 
 def test_a_run_whose_servers_are_gone_ends_before_it_writes(cluster: Cluster) -> None:
