@@ -71,7 +71,7 @@ class Estimate(NamedTuple):
 
 
 def estimate(cards: int, given: dict[str, float]) -> Estimate:
-    """What a training on so many cards needs.
+    """Estimate the needs of a training.
 
     Args:
         cards: number of cards.
@@ -135,13 +135,12 @@ def measure() -> dict[str, float]:
     """The environment's figures on this machine: the expert on two servers behind HAProxy."""
     from agent.rollouts.engine import play
     from agent.rollouts.trajectory import Trajectory
-    from benchmarks.cluster.traffic import statistics
     from benchmarks.exploits.fields_expert import fields_expert
     from benchmarks.scale import groups
     from env.problems.store import ProblemStore
     from tasks.config import resolve
     from tasks.deployment.local import RUN, local_server
-    from tasks.deployment.replicas import local_replicas
+    from tasks.deployment.replicas import local_replicas, statistics
 
     few = "prepare.synthetic.collections={train: 40, validation: 1, test: 1}"
     specs = groups(

@@ -40,9 +40,10 @@ from benchmarks.cluster.hosts import (
     wait_for,
 )
 from benchmarks.cluster.stores import StoreMissingError, postgres, s3_server
-from benchmarks.cluster.traffic import CountedStore, counted, statistics
+from benchmarks.cluster.traffic import CountedStore, counted
 from env import auth
 from tasks import holder, remote
+from tasks.deployment import replicas
 from tasks.errors import ConfigError
 
 REPLICAS = 3
@@ -247,7 +248,7 @@ def pushed_step() -> int:
 
 def sessions(control: Path, column: str) -> dict[int, int]:
     """A count of HAProxy's for each environment server, by its port."""
-    rows = statistics(control, "show stat sessions 4 -1")
+    rows = replicas.statistics(control, replicas.SESSIONS)
     return {int(row["addr"].rpartition(":")[2]): int(row[column]) for row in rows}
 
 

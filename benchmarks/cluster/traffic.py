@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import socket
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from flows.services.processes import free_port
-from tasks.deployment.replicas import haproxy
+from tasks.deployment.replicas import ask, haproxy, statistics
 
 _HEAD = """global
     stats socket "unix@{control}" mode 600 level admin
@@ -62,27 +59,11 @@ def counted(folder: Path, url: str, clients: Sequence[str]) -> Iterator[CountedS
     place = url.removeprefix("http://")
     parts = [_CLIENT.format(name=name, port=port, place=place) for name, port in ports.items()]
     file.write_text(_HEAD.format(control=control) + "".join(parts))
-    process = subprocess.Popen([haproxy(), "-db", "-f", str(file)], start_new_session=True)
+    command = [haproxy(), "-db", "-f", str(file)]
+    with (folder / "haproxy.log").open("wb") as log:
+        process = subprocess.Popen(command, stderr=log, start_new_session=True)
     try:
         yield CountedStore(control, {n: f"http://127.0.0.1:{port}" for n, port in ports.items()})
     finally:
         process.kill()
         process.wait()
-
-
-def statistics(control: Path, command: str = "show stat") -> list[dict[str, str]]:
-    """Rows of HAProxy's statistics.
-
-    Args:
-        control: its control socket.
-        command: `show stat`, with the numbers of a part of it if only that is wanted.
-    """
-    return list(csv.DictReader(io.StringIO(ask(control, command).removeprefix("# "))))
-
-
-def ask(control: Path, command: str) -> str:
-    """HAProxy's answer to a command."""
-    with socket.socket(socket.AF_UNIX) as asked:
-        asked.connect(str(control))
-        asked.sendall(f"{command}\n".encode())
-        return asked.makefile().read()

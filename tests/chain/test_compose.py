@@ -1,8 +1,7 @@
 """compose.yaml: its schema, and the command of each service on this machine, without an engine.
 
-Addresses, ports and passwords are replaced. PostgreSQL and S3 are those of `shared_stores`: no
-registry of packages has MinIO, so its command runs with a program of that name that only notes its
-arguments.
+Addresses, ports and passwords are replaced. PostgreSQL and S3 are those of `shared_stores`. No
+registry of packages has MinIO, so its command runs a program of that name that notes its arguments.
 """
 
 from __future__ import annotations

@@ -66,8 +66,8 @@ def test_each_pool_has_each_deployment_and_one_run_at_a_time_is_allowed(cluster:
     assert str(cluster.server) not in json.dumps(steps)
     limit = f"client.read_global_concurrency_limit_by_name({hosts.LIMIT!r}).limit"
     assert api(cluster.host, limit) == 1
-    # A second request waits in its pool, not in a deployment: a lease there would end a run that
-    # does not reach Prefect for some seconds.
+    # A second request waits in its pool. In a deployment, a lease would end a run that does not
+    # reach Prefect for some seconds.
     assert api(cluster.host, "[p.concurrency_limit for p in client.read_work_pools()]") == [1, 1]
     own = "[d.global_concurrency_limit is None for d in client.read_deployments()]"
     assert all(api(cluster.host, own))
