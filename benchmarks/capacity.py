@@ -36,7 +36,7 @@ FIGURES = {
     "episodes": Figure(64, "episodes of a step for each card", ASSUMED),
     "sampled": Figure(4000, "tokens sampled in an episode", ASSUMED),
     "learned": Figure(16_000, "tokens of an episode that the loss reads", ASSUMED),
-    "learners": Figure(8, "cards that learn; ranks share one host", "train.processes"),
+    "learners": Figure(8, "cards that learn: ranks of one host", "train.processes"),
     "host_cards": Figure(8, "cards of a host", ASSUMED),
     "adapter_mb": Figure(130, "MB of an adapter in fp32, 4B model, r 16", ASSUMED),
     "version_mb": Figure(8000, "MB of a registered model, 4B in 16 bit", ASSUMED),
