@@ -88,12 +88,13 @@ def require_servers() -> None:
     """Check the addresses of the servers that all hosts share.
 
     Raises:
-        ConfigError: MLflow's address is missing or is not a server's.
+        ConfigError: MLflow's address is missing, is not a server's or has an unknown host name.
         StageError: a server does not answer.
     """
+    import httpx
     from prefect.settings import PREFECT_API_URL
 
-    tracking = runs.tracking_uri()
+    tracking = runs.tracking_uri().rstrip("/")
     if not tracking.startswith("http"):
         raise ConfigError(
             f"{auth.REMOTE} is set, but MLFLOW_TRACKING_URI names no server ({runs.shown_uri()}). "
@@ -101,13 +102,20 @@ def require_servers() -> None:
         )
     for name, url in (
         ("PREFECT_API_URL", f"{PREFECT_API_URL.value()}/health"),
-        ("MLFLOW_TRACKING_URI", f"{tracking.rstrip('/')}/health"),
+        ("MLFLOW_TRACKING_URI", f"{tracking}/health"),
     ):
         if not processes.answers(url):
             raise StageError(
                 f"{name}: the server at {runs.without_password(url)} does not answer. Hosts with "
                 f"{auth.REMOTE} share it: start it, or correct the address."
             )
+    # Its health page answers under every name, its pages only under those that it was given.
+    search = f"{tracking}/api/2.0/mlflow/experiments/search?max_results=1"
+    if httpx.get(search, timeout=30.0).status_code == httpx.codes.FORBIDDEN:
+        raise ConfigError(
+            f"MLFLOW_TRACKING_URI: the server at {runs.without_password(tracking)} does not answer "
+            "to this host name. Start it with MLFLOW_SERVER_ALLOWED_HOSTS set to its names."
+        )
 
 
 def work(pool: str) -> NoReturn:

@@ -17,7 +17,7 @@ from agent.policies.vllm_server import Engine
 from agent.training import checkpoints, ranks
 from tasks import config, train, train_problems
 from tasks.errors import EXPECTED, PipelineError
-from tasks.tracking import lineage, runs
+from tasks.tracking import runs
 from tasks.train_fingerprint import fingerprint
 
 
@@ -25,22 +25,23 @@ def work(job: dict[str, Any]) -> None:
     """Take this rank's part in the training; rank 0 records in the stage's run.
 
     Raises:
-        RankError: a rank has other code, settings, data or another base than the stage.
+        RankError: a rank has other code, settings, data, another base or checkpoint than the stage.
     """
     params = config.check(job["params"], "the stage's settings")
     marks = fingerprint(params, train.BASE, train_problems.DATA)
-    ranks.require_equal(marks | {"settings": lineage.params_hash(params)}, job["marks"])
+    start = checkpoints.choose(train.CHECKPOINTS, marks)
+    ranks.require_equal(train.marks_of_rank(params, marks, start), job["marks"])
+    shared = ranks.gather(job["shared"])[0]  # other hosts do not know it
     client: Any = None if ranks.index() else runs.client(runs.tracking_uri())
-    run = runs.StageRun(client, *job["run"])
+    run = runs.StageRun(client, *shared["run"])
     problems = train_problems.read_problems(
         train_problems.DATA,
         params.train.curriculum.levels,
         budgets=params.train.budget.share > 0,
     )
-    start = checkpoints.choose(train.CHECKPOINTS, marks)
-    engine = Engine(**job["engine"]) if job["engine"] else None
+    engine = Engine(**shared["engine"]) if shared["engine"] else None
     try:
-        train.learn(params, run, job["url"], problems, start, marks, engine)
+        train.learn(params, run, shared["url"], problems, start, marks, engine)
     finally:
         if client is not None:
             run.flush()

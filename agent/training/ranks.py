@@ -1,11 +1,12 @@
-"""Ranks: the processes of one machine that share a training (`train.processes`).
+"""Ranks: the processes that share a training, on one host or (`RLM_RANKS`) on several.
 
-torch's launcher starts them (`launch`) and ends all when one fails. Every rank has the same
-episodes, rows and weights: whole groups are dealt for playing (`play_dealt`), rows for learning
-(`batching.py`), and each decision is made on gathered figures. Rank 0 writes files. Without a
-process group, this process is rank 0 of one.
+torch's launcher starts those of a host (`launch`) and ends them when one fails. Every rank has the
+same episodes, rows and weights: whole groups are dealt for playing (`play_dealt`), rows for
+learning (`batching.py`), and each decision is made on gathered figures. Rank 0 writes files.
+Without a process group, this process is rank 0 of one.
 
-Neighbours: `tasks/train.py` starts the ranks, `tasks/train_rank.py` is the main module of each.
+Neighbours: `tasks/train.py` starts the ranks, `tasks/train_rank.py` is the main module of each,
+`tasks/train_join.py` starts those of a further host.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import signal
 import sys
 import time
@@ -21,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from itertools import groupby
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -36,6 +38,7 @@ from torch.distributed.elastic.multiprocessing import (
 from agent.errors import RankError
 from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import Trajectory
+from env import auth
 from env.errors import EpisodeError
 
 T = TypeVar("T")
@@ -46,6 +49,8 @@ GRACE_S = 10
 """Seconds that ended ranks have before they are killed."""
 WAIT = timedelta(days=1)
 """Longest wait for another rank; the launcher notices at once if a rank has died."""
+MEET = timedelta(minutes=10)
+"""Longest wait until the ranks of all hosts are there."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 """Signals whose handlers torch's launcher replaces."""
 
@@ -66,6 +71,35 @@ def require_whole_weights() -> None:
                 f"{name} is set, but each process needs all weights (the trust region measures and "
                 "shortens whole steps). Unset it, and set train.processes to use several GPUs."
             )
+
+
+class Meeting(NamedTuple):
+    """Hosts whose ranks train together."""
+
+    host: str
+    """Address of the first host, which serves the meeting."""
+    port: int
+    number: int
+    """Number of this host, from 0."""
+    hosts: int
+
+
+def meeting() -> Meeting:
+    """The hosts that `RLM_RANKS` names; this one alone without it.
+
+    Raises:
+        RankError: it cannot be read.
+    """
+    text = os.environ.get(auth.RANKS, "")
+    if not text:
+        return Meeting("", 0, 0, 1)
+    found = re.fullmatch(r"([\w.-]+):(\d{1,5})/(\d{1,4})/(\d{1,4})", text)
+    if found is None or not int(found[3]) < int(found[4]):
+        raise RankError(
+            f"{auth.RANKS} is not HOST:PORT/INDEX/COUNT ({text}). Write the first of two hosts as "
+            "10.0.0.1:29500/0/2."
+        )
+    return Meeting(found[1], *(int(found[place]) for place in (2, 3, 4)))
 
 
 def index() -> int:
@@ -133,19 +167,20 @@ def require_equal(marks: Mapping[str, str], wanted: Mapping[str, str]) -> None:
         if differing := sorted(name for name in names if found.get(name) != wanted.get(name)):
             raise RankError(
                 f"rank {rank} differs from the stage in {', '.join(differing)}. Change no file "
-                "while a training starts, and run the same command again."
+                "while a training starts, give all hosts the same ones, and run the same command "
+                "again."
             )
 
 
 def launch(module: str, folder: Path, processes: int, threads: int) -> None:
-    """Run a module as so many ranks, and wait until all are finished.
+    """Run a module as so many ranks of this host, and wait until they are finished.
 
     When one fails, the others are ended. They also end with this process.
 
     Args:
         module: main module; it gets `folder` as its argument and calls `run_rank`.
         folder: an empty or prepared folder of this run, private to the user.
-        processes: number of ranks.
+        processes: number of ranks; each host of a meeting has the same.
         threads: CPU threads of each rank.
 
     Raises:
@@ -155,14 +190,18 @@ def launch(module: str, folder: Path, processes: int, threads: int) -> None:
     for name in ("api", "subprocess_handler"):  # its messages repeat ours
         logger = logging.getLogger(f"torch.distributed.elastic.multiprocessing.{name}")
         logger.setLevel(logging.CRITICAL)
+    here = meeting()
+    first = here.number * processes
     shared = {
-        "WORLD_SIZE": str(processes),
+        "WORLD_SIZE": str(here.hosts * processes),
         "LOCAL_WORLD_SIZE": str(processes),
         "OMP_NUM_THREADS": str(threads),
         "PYTHONWARNINGS": os.environ.get("PYTHONWARNINGS", "ignore"),
-        # Nothing listens beyond this machine.
-        "GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo",
     }
+    if here.hosts == 1:  # then nothing listens beyond this machine
+        shared["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
+    else:  # accelerate requires them, and finds the group that is there
+        shared |= {"MASTER_ADDR": here.host, "MASTER_PORT": str(here.port)}
     if not torch.cuda.is_available():
         # Else accelerate numbers the device, and torch cannot load a checkpoint to `cpu:0`.
         shared["ACCELERATE_TORCH_DEVICE"] = "cpu"
@@ -174,7 +213,10 @@ def launch(module: str, folder: Path, processes: int, threads: int) -> None:
             name="train",
             entrypoint=sys.executable,
             args={rank: ("-m", module, str(folder)) for rank in numbers},
-            envs={rank: shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in numbers},
+            envs={
+                rank: shared | {"RANK": str(first + rank), "LOCAL_RANK": str(rank)}
+                for rank in numbers
+            },
             logs_specs=DefaultLogsSpecs(str(folder / "logs")),
         )
         for number, handler in handlers.items():
@@ -190,16 +232,16 @@ def launch(module: str, folder: Path, processes: int, threads: int) -> None:
     assert result is not None  # it waits without a limit
     if result.is_failed():
         # Ranks that the launcher ended have SIGTERM; the first failure is that of another.
-        first = min(
+        failure = min(
             result.failures.values(), key=lambda f: (f.exitcode == -signal.SIGTERM, f.timestamp)
         )
-        if Path(first.error_file).is_file():
-            raise RankError(first.message)
-        code = first.exitcode
-        how = f"by {first.signal_name()}" if code < 0 else f"with code {code}"
+        if Path(failure.error_file).is_file():
+            raise RankError(failure.message)
+        code = failure.exitcode
+        how = f"by {failure.signal_name()}" if code < 0 else f"with code {code}"
         raise RankError(
-            f"rank {first.local_rank}: ended {how} (SIGKILL often means too little memory). Run "
-            "the same command again to resume."
+            f"rank {first + failure.local_rank}: ended {how} (SIGKILL often means too little "
+            "memory). Run the same command again to resume."
         )
 
 
@@ -221,12 +263,9 @@ def run_rank(work: Callable[[], None], folder: Path, expected: tuple[type[Except
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     try:
-        # A file and not a server of torch's, which would listen on all interfaces.
         dist.init_process_group(
             "nccl" if torch.cuda.is_available() else "gloo",
-            store=dist.FileStore(  # type: ignore[attr-defined]
-                str(folder / "store"), ranks
-            ),
+            store=_store(folder, rank, ranks),
             rank=rank,
             world_size=ranks,
             timeout=WAIT,
@@ -245,6 +284,26 @@ def run_rank(work: Callable[[], None], folder: Path, expected: tuple[type[Except
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(1)  # threads and exit handlers could wait for the other ranks
+
+
+def _store(folder: Path, rank: int, ranks: int) -> Any:
+    """Where the ranks find each other.
+
+    Raises:
+        RankError: those of another host did not come in time.
+    """
+    here = meeting()
+    if here.hosts == 1:
+        # A file and not a server of torch's, which would listen on all interfaces.
+        return dist.FileStore(str(folder / "store"), ranks)  # type: ignore[attr-defined]
+    try:
+        return dist.TCPStore(here.host, here.port, ranks, rank == 0, MEET)  # type: ignore[attr-defined]
+    except dist.DistError as error:
+        raise RankError(
+            f"rank {rank}: the ranks of {here.hosts} hosts did not meet at {here.host}:{here.port} "
+            f"within {MEET.seconds // 60} minutes ({type(error).__name__}). Start all hosts, and "
+            "open the port of the first one."
+        ) from None
 
 
 def _lost_another(error: Exception) -> bool:

@@ -1,14 +1,16 @@
 """A run that begins on one host and ends on another, on PostgreSQL and an S3 server.
 
-    python -m benchmarks.cluster [--keep DIR] [--cut-off] [--quick]
+    python -m benchmarks.cluster [--keep DIR] [--cut-off] [--quick] [--set KEY=VALUE]
 
-Two hosts are two folders with a worker each; they share nothing but the stores. `rlm/full` begins
-on host A. When the store has a checkpoint of its training, all processes of A get SIGKILL. With
-`--cut-off` they get SIGSTOP, as if the network were gone. Host B must go on within three minutes.
-Then A comes back, with its worker or the stopped processes. Exit code 1: a check failed.
+Two hosts are two folders with a worker each; they share nothing but the stores. Each plays on three
+environment servers behind HAProxy. `rlm/full` begins on host A. When the store has a checkpoint of
+its training, all processes of A get SIGKILL. With `--cut-off` they get SIGSTOP, as if the network
+were gone. Host B must go on within three minutes; in its training, one environment server is
+killed. Then A comes back, with its worker or the stopped processes. Exit code 1: a check failed.
 
-`--quick` takes tiny settings, whose challenger need not become champion. PostgreSQL comes from the
-distribution, the S3 server from PyPI (`make setup-cluster`).
+`--quick` takes tiny settings, whose challenger need not become champion. PostgreSQL and HAProxy
+come from the distribution, the S3 server from PyPI (`make setup-cluster`). HAProxy counts the bytes
+between the S3 server and each host.
 """
 
 from __future__ import annotations
@@ -22,8 +24,12 @@ import signal
 import sys
 import tempfile
 import time
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from benchmarks.cluster.hosts import (
     ClusterHost,
@@ -34,9 +40,13 @@ from benchmarks.cluster.hosts import (
     wait_for,
 )
 from benchmarks.cluster.stores import StoreMissingError, postgres, s3_server
+from benchmarks.cluster.traffic import CountedStore, counted
 from env import auth
 from tasks import holder, remote
+from tasks.deployment import replicas
+from tasks.errors import ConfigError
 
+REPLICAS = 3
 TAKEOVER_S = 180.0
 LONGEST_S = 3600.0
 QUICK = [
@@ -79,14 +89,22 @@ champions.crown(versions.list_versions("rlm")[0], versions.champion("rlm"))
 class Drill:
     """The two hosts, the checks that failed, and the times that were measured."""
 
-    def __init__(self, folder: Path, shared: dict[str, str], quick: bool) -> None:
-        self.a = ClusterHost.make(folder / "a", shared)
-        self.b = ClusterHost.make(folder / "b", shared)
+    def __init__(
+        self, folder: Path, shared: dict[str, str], store: CountedStore, options: argparse.Namespace
+    ) -> None:
+        self.a, self.b = (
+            ClusterHost.make(folder / name, {**shared, "AWS_ENDPOINT_URL": store.urls[name]})
+            for name in ("a", "b")
+        )
+        self.store, self.quick = store, options.quick
         self.parameters = {
-            "profile": "quick" if quick else "nano",
-            "overrides": QUICK if quick else [],
+            "profile": "quick" if self.quick else "nano",
+            "overrides": [
+                *(QUICK if self.quick else []),
+                f"deploy.replicas={REPLICAS}",
+                *options.set,
+            ],
         }
-        self.quick = quick
         self.figures: dict[str, Any] = {}
         self.wrong: list[str] = []
 
@@ -97,6 +115,7 @@ class Drill:
 
     def run(self, cut_off: bool) -> None:
         """Begin on A, lose it, go on at B, and bring A back."""
+        began = time.monotonic()
         self.a.start_worker()
         start_run(self.a, self.parameters)
         wait_for(lambda: bool(pushed_step()), LONGEST_S, "a checkpoint in the store")
@@ -106,6 +125,11 @@ class Drill:
         token = str(record()["token"])
         self.lose_a(signal.SIGSTOP if cut_off else signal.SIGKILL)
         self.go_on_at_b()
+        self.figures["seconds in all"] = round(time.monotonic() - began)
+        self.figures["MB sent to and received from S3"] = {
+            name: [round(count / 1e6, 1) for count in moved]
+            for name, moved in self.store.moved().items()
+        }
         before = self.state()
         if cut_off:
             self.a.send(signal.SIGCONT)
@@ -134,10 +158,36 @@ class Drill:
         self.figures["first step of B"] = int(
             re.findall(r"train: resuming after step (\d+)", self.b.output)[0]
         )
+        self.kill_replica()
         wait_for(lambda: flow_runs(self.b)[-1][1] in ENDED, LONGEST_S, "the end of B's run")
         self.figures["flow runs"] = [run[1] for run in flow_runs(self.b)]
         kept = re.findall(r"^= (\w+) ", self.b.output, re.M)
         self.figures["stages that B did not repeat"] = kept
+
+    def kill_replica(self) -> None:
+        """Kill an environment server of B in a step, as soon as no episode of the step begins."""
+        made = len(self.b.steps())
+        wait_for(lambda: len(self.b.steps()) > made, 600, "a step of B")
+        (control,) = (self.b.folder / ".run").glob("haproxy-*.sock")
+        # Connections of the last step stay open until their slot has its next episode.
+        begun = seen = sessions(control, "stot")
+        while (now := sessions(control, "stot")) == begun or now != seen:
+            seen = now
+            time.sleep(0.2)
+        port = max(now, key=lambda port: now[port] - begun[port])
+        servers = {p.pid: p.cmdline() for p in self.b.processes() if _is_server(p)}
+        (pid,) = (pid for pid, words in servers.items() if str(port) in words)
+        os.kill(pid, signal.SIGKILL)
+        self.figures["new sessions of the killed server"] = now[port] - begun[port]
+
+    def replayed(self) -> dict[str, int]:
+        """Steps and episodes that were played again."""
+        code = (
+            "import json, pandas as pd; t = pd.read_parquet('reports/train.parquet')\n"
+            "print(json.dumps(int(t['episode/replaced_voids'].sum())))"
+        )
+        steps = self.figures["last step of A"] - self.figures["first step of B"]
+        return {"steps of A": steps, "episodes of the killed server": int(self.b.ask(code))}
 
     def late_writes(self, token: str) -> list[str]:
         """Push a checkpoint, results and a champion on A, with the number that it had."""
@@ -162,6 +212,8 @@ class Drill:
     def check(self, state: dict[str, Any]) -> None:
         """Check the result."""
         found = registry(self.b)
+        self.figures["played again"] = again = self.replayed()
+        self.expect(again["episodes of the killed server"] > 0, "no episode was played again")
         states = self.figures["flow runs"]
         self.expect(states == ["Crashed", "Completed"], f"the flow runs ended {states}")
         self.expect(len(found["versions"]) == 1, f"versions: {found['versions']}")
@@ -194,13 +246,25 @@ def pushed_step() -> int:
     return int(pushed["step"]) if pushed else 0
 
 
+def sessions(control: Path, column: str) -> dict[int, int]:
+    """A count of HAProxy's for each environment server, by its port."""
+    rows = replicas.statistics(control, replicas.SESSIONS)
+    return {int(row["addr"].rpartition(":")[2]): int(row[column]) for row in rows}
+
+
+def _is_server(process: psutil.Process) -> bool:
+    with suppress(psutil.Error):
+        return "env.server.app" in process.cmdline()
+    return False
+
+
 def running(host: ClusterHost) -> bool:
     """Whether a run of the chain goes on at a host; its worker does not count."""
     lines = []
     for process in host.processes():
         try:
             lines.append(" ".join(process.cmdline()))
-        except Exception:  # it has just ended
+        except psutil.Error:  # it has just ended
             continue
     return any("prefect.engine" in line or "flows.pipeline" in line for line in lines)
 
@@ -229,7 +293,11 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="new folder for hosts and logs, which stays")
     parser.add_argument("--cut-off", action="store_true", help="stop host A, and continue it later")
     parser.add_argument("--quick", action="store_true", help="tiny settings, for a test")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the run"
+    )
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     folder = options.keep or Path(tempfile.mkdtemp(prefix="rlm-cluster-"))
     folder.mkdir(parents=True, exist_ok=True)
     folder = folder.resolve()
@@ -238,10 +306,11 @@ def main() -> int:
         with (
             postgres(folder / "pg", ["prefect", "mlflow"]) as database,
             s3_server(folder) as s3,
-            servers(folder / "server", database, s3) as shared,
+            counted(folder / "s3", s3.url, ["server", "a", "b"]) as store,
+            servers(folder / "server", database, replace(s3, url=store.urls["server"])) as shared,
         ):
-            os.environ.update(shared)
-            drill = Drill(folder, shared, options.quick)
+            os.environ.update({**shared, "AWS_ENDPOINT_URL": s3.url})
+            drill = Drill(folder, shared, store, options)
             try:
                 drill.run(options.cut_off)
             finally:
@@ -249,7 +318,7 @@ def main() -> int:
                     host.send(signal.SIGKILL)
             with_secret = leaks(folder, [database.password, s3.secret])
             drill.expect(not with_secret, f"secrets in {with_secret}")
-    except StoreMissingError as error:
+    except (StoreMissingError, ConfigError) as error:
         print(error, file=sys.stderr)
         return 2
     finally:

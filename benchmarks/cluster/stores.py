@@ -49,7 +49,7 @@ class Postgres:
         self._control("-w", "-m", "fast", "stop")
 
     def _control(self, *arguments: str) -> None:
-        _run([_program("pg_ctl"), "-D", str(self.folder / "data"), *arguments])
+        _run([program("pg_ctl"), "-D", str(self.folder / "data"), *arguments])
 
 
 @contextmanager
@@ -72,7 +72,7 @@ def postgres(folder: Path, databases: Sequence[str]) -> Iterator[Postgres]:
             shutil.chown(path, _user())
     _run(
         [
-            *(_program("initdb"), "-D", str(folder / "data"), "-U", "rlm", "-A", "scram-sha-256"),
+            *(program("initdb"), "-D", str(folder / "data"), "-U", "rlm", "-A", "scram-sha-256"),
             *("-E", "UTF8", "--no-sync", f"--pwfile={folder / 'password'}"),
         ]
     )
@@ -87,14 +87,14 @@ def postgres(folder: Path, databases: Sequence[str]) -> Iterator[Postgres]:
         server.stop()
 
 
-def _program(name: str) -> str:
+def program(name: str) -> str:
     """Path of a program of PostgreSQL.
 
     Raises:
         StoreMissingError: it is not installed.
     """
     folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
-    found = shutil.which(name, path=os.pathsep.join([os.environ["PATH"], *map(str, folders)]))
+    found = shutil.which(name, path=os.pathsep.join([*map(str, folders), os.environ["PATH"]]))
     if found is None:
         raise StoreMissingError(f"{name} of PostgreSQL is missing. Install: {INSTALL}")
     return str(Path(found).resolve())

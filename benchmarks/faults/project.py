@@ -50,7 +50,7 @@ TINY = [
 DONE = re.compile(r"^([✓=✗!]) (\w+) \d+ s$", re.M)
 BEGUN = re.compile(r"^\d+/\d+ (\w+)  ", re.M)
 LONGEST_S = 1800.0
-_REGISTER = """
+REGISTER = """
 from flows.runtime import settle; settle(1)
 from tasks import config, register
 from tasks.registry import versions
@@ -152,8 +152,8 @@ class Project:
         shutil.rmtree(folder, ignore_errors=True)
         copy_code(folder)
         shutil.copytree(base, folder / "models/merged")
-        project.command("-m", "flows.pipeline", "resolve", *_set(TINY))
-        project.command("-c", _REGISTER)
+        project.command("-m", "flows.pipeline", "resolve", *options_of(TINY))
+        project.command("-c", REGISTER)
         shutil.rmtree(folder / "models/merged")
         (folder / "made").touch()
         return project
@@ -184,7 +184,9 @@ class Project:
         """Start the chain; its output goes to a log in the folder."""
         log = self.folder / f"{name}.log"
         command = [sys.executable, "-u", "-m", "flows.pipeline", "run"]
-        process = launch([*command, *_set([*TINY, *overrides])], self.folder, self.settings, log)
+        process = launch(
+            [*command, *options_of([*TINY, *overrides])], self.folder, self.settings, log
+        )
         return ChainProcess(process, log)
 
     def command(self, *arguments: str) -> str:
@@ -343,5 +345,6 @@ def launch(
         )
 
 
-def _set(overrides: list[str]) -> list[str]:
+def options_of(overrides: list[str]) -> list[str]:
+    """Options of `rlm run` that set these settings."""
     return [word for text in overrides for word in ("--set", text)]

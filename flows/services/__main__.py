@@ -61,6 +61,15 @@ def up() -> None:
 
 
 @app.command()
+def share() -> None:
+    """Create what workers of several hosts need on Prefect's server at PREFECT_API_URL.
+
+    It is the limit, the pools cpu and gpu, a deployment of each flow in both, the automations.
+    """
+    hosts.deploy()
+
+
+@app.command()
 def worker(
     pool: Annotated[str, typer.Argument(help="Pool to serve: cpu, or gpu on a host with a card.")],
 ) -> None:

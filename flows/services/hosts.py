@@ -34,6 +34,8 @@ def deploy() -> None:
     for pool in POOLS:
         processes.run_prefect("work-pool", "create", pool, "--type", "process", "--overwrite")
         processes.run_prefect("work-pool", "inspect", pool)
+        # Other requests wait in the pool, as on one machine.
+        processes.run_prefect("work-pool", "set-concurrency-limit", pool, "1")
     file = Path("prefect.hosts.yaml")
     file.write_text(yaml.safe_dump(deployments(), sort_keys=False), encoding="utf-8")
     try:

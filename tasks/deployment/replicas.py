@@ -1,13 +1,15 @@
 """Several servers of this machine behind HAProxy, for `deploy.replicas`.
 
 A session is one WebSocket connection, so HAProxy keeps it at its server, and clients know one
-address. A server that dies costs its own episodes, which are void; it is started again.
+address. A server that dies or hangs costs its own episodes, which are void; it is started again.
 Neighbours: `local.py` (one server), `haproxy.cfg` (the proxy), `env/client.py` (a client connects
 for each episode).
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import logging
 import os
 import shutil
@@ -43,6 +45,8 @@ CONFIG = Path(__file__).with_name("haproxy.cfg")
 RESTARTS = 5
 """Times that each server, and the proxy, is started again."""
 LOOK_EVERY_S = 0.5
+SESSIONS = "show stat sessions 4 -1"
+"""Command of HAProxy for the statistics of the servers, in their order."""
 _LEAST_MB = 512
 """Least value of `env.memory_mb`."""
 
@@ -164,8 +168,17 @@ class _Group:
             for place, server in enumerate(self.servers):
                 if server.process.poll() is not None:
                     self._again(place)
-            if self._proxy is not None and self._proxy.process.poll() is not None:
-                self._proxy_again()
+            if self._proxy is not None:
+                if self._proxy.process.poll() is not None:
+                    self._proxy_again()
+                for place in self._proxy.down():
+                    self._end_hung(self.servers[place], f"env-{place + 1}")
+
+    def _end_hung(self, server: LocalServer, name: str) -> None:
+        """End a living server that fails the proxy's checks; the next look starts it again."""
+        if server.process.poll() is None:
+            logger.warning("deploy: server %s at %s does not answer", name, server.url)
+            server.process.kill()
 
     def _again(self, place: int) -> None:
         """Start a dead server again; it gets sessions when it is like the others."""
@@ -289,10 +302,15 @@ class Proxy:
 
     def set_state(self, name: str, state: Literal["maint", "ready"]) -> None:
         """Take a server out, or let it have sessions again; without effect on a dead proxy."""
-        with suppress(OSError), socket.socket(socket.AF_UNIX) as control:
-            control.connect(str(self._control))
-            control.sendall(f"set server sessions/{name} state {state}\n".encode())
-            control.recv(1000)  # an empty line, when it is done
+        with suppress(OSError):
+            ask(self._control, f"set server sessions/{name} state {state}")
+
+    def down(self) -> list[int]:
+        """Places of the servers that fail the checks; none if the proxy does not answer."""
+        with suppress(OSError):
+            rows = statistics(self._control, SESSIONS)
+            return [place for place, row in enumerate(rows) if row["status"] == "DOWN"]
+        return []
 
     def stop(self) -> None:
         """End the process, and remove its files; an empty log goes too."""
@@ -301,6 +319,32 @@ class Proxy:
             file.unlink(missing_ok=True)
         if self.log.exists() and self.log.stat().st_size == 0:
             self.log.unlink()
+
+
+def statistics(control: Path, command: str = "show stat") -> list[dict[str, str]]:
+    """Rows of HAProxy's statistics.
+
+    Args:
+        control: its control socket.
+        command: `show stat`, or `SESSIONS` for the servers alone.
+
+    Raises:
+        OSError: it does not answer.
+    """
+    return list(csv.DictReader(io.StringIO(ask(control, command).removeprefix("# "))))
+
+
+def ask(control: Path, command: str) -> str:
+    """HAProxy's answer to a command.
+
+    Raises:
+        OSError: it does not answer.
+    """
+    with socket.socket(socket.AF_UNIX) as asked:
+        asked.settimeout(5.0)
+        asked.connect(str(control))
+        asked.sendall(f"{command}\n".encode())
+        return asked.makefile().read()
 
 
 def servers_section(places: Sequence[str], sessions: int) -> str:

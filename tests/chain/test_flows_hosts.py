@@ -9,7 +9,9 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -64,6 +66,11 @@ def test_each_pool_has_each_deployment_and_one_run_at_a_time_is_allowed(cluster:
     assert str(cluster.server) not in json.dumps(steps)
     limit = f"client.read_global_concurrency_limit_by_name({hosts.LIMIT!r}).limit"
     assert api(cluster.host, limit) == 1
+    # A second request waits in its pool. In a deployment, a lease would end a run that does not
+    # reach Prefect for some seconds.
+    assert api(cluster.host, "[p.concurrency_limit for p in client.read_work_pools()]") == [1, 1]
+    own = "[d.global_concurrency_limit is None for d in client.read_deployments()]"
+    assert all(api(cluster.host, own))
 
 
 LOGS = """
@@ -204,6 +211,27 @@ def test_a_worker_that_could_run_nothing_does_not_start(
     assert len(done.stderr.strip().splitlines()) == 1
     assert says in done.stderr
     assert "wrong-secret" not in done.stderr
+
+
+def test_a_server_that_refuses_its_host_name_is_one_message(cluster: Cluster) -> None:
+    class Refusing(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path == "/health" else 403)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        done = cluster.host.run(
+            "-m", "flows.services", "worker", "cpu", MLFLOW_TRACKING_URI=address
+        )
+        server.shutdown()
+    assert done.returncode == 2
+    assert "does not answer to this host name" in done.stderr
+    assert "MLFLOW_SERVER_ALLOWED_HOSTS" in done.stderr
 
 
 def test_a_run_whose_servers_are_gone_ends_before_it_writes(cluster: Cluster) -> None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import logging
 import os
 import signal
-import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -59,11 +56,7 @@ def port_of(server: psutil.Process) -> int:
 def shares() -> dict[int, int]:
     """Sessions that HAProxy has open with each server, by its port."""
     [control] = Path(".run").glob("haproxy-*.sock")
-    with socket.socket(socket.AF_UNIX) as asked:
-        asked.connect(str(control))
-        asked.sendall(b"show stat sessions 4 -1\n")
-        text = asked.makefile().read()
-    rows = csv.DictReader(io.StringIO(text.removeprefix("# ")))
+    rows = replicas.statistics(control, replicas.SESSIONS)
     return {int(row["addr"].rpartition(":")[2]): int(row["scur"]) for row in rows}
 
 
@@ -157,6 +150,27 @@ def test_a_server_that_comes_back_with_other_problems_gets_no_session(
             for slot in range(4):
                 sessions.reset(slot, seed=slot).result()
             wait_until(lambda: sorted(shares().values()) == [0, 2, 2])
+
+
+@pytest.mark.nightly
+def test_a_server_that_hangs_is_ended_and_started_again(
+    params: Params,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    caplog.set_level(logging.WARNING, "tasks.deployment.replicas")
+    sooner = tmp_path / "haproxy.cfg"
+    sooner.write_text(replicas.CONFIG.read_text().replace("timeout check 20s", "timeout check 2s"))
+    monkeypatch.setattr(replicas, "CONFIG", sooner)
+    with replicas.local_replicas(params, data=None) as url:
+        hung = servers()[1]
+        hung.suspend()
+        wait_until(lambda: "plays again" in caplog.text)
+        assert f":{port_of(servers()[-1])} does not answer" in caplog.text
+        assert not hung.is_running()
+        assert len(servers()) == REPLICAS
+        assert healthy(url, timeout_s=5.0)
 
 
 @pytest.mark.nightly
