@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import psycopg
 import pytest
 import yaml
 from helpers import dockerfile, shared_stores
@@ -128,6 +127,8 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
         shared_stores.s3(folder) as s3,
         shared_stores.database(folder / "pg", "prefect") as database,
     ):
+        import psycopg
+
         admin = database.url("psycopg", "prefect").replace("+psycopg", "")
         with psycopg.connect(admin, autocommit=True) as connection:
             connection.execute(COMPOSE["configs"]["databases"]["content"].encode())
