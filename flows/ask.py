@@ -76,8 +76,14 @@ def ask(
         require_possible(docs, question, model, base_url, set_, interactive)
         sys.exit(talk(docs, question, chosen(model, base_url, set_ or []), trace, as_json, seed))
 
-    words = ["rlm ask --docs", shlex.quote(str(docs)), shlex.quote(question or "--interactive")]
-    guarded(work, " ".join(words))
+    words = ["rlm", "ask", "--docs", str(docs), *([question] if question else [])]
+    words += ["--model", model] if model != "champion" else []
+    words += ["--base-url", base_url] if base_url else []
+    words += [word for text in set_ or [] for word in ("--set", text)]
+    flags = {"--interactive": interactive, "--trace": trace, "--json": as_json}
+    words += [flag for flag, given in flags.items() if given]
+    words += ["--seed", str(seed)] if seed else []
+    guarded(work, shlex.join(words))
 
 
 def require_possible(

@@ -29,6 +29,8 @@ ATTEMPTS = 3
 SMALL_VOCABULARY = 2000
 MOST_TOKENS = 0.5
 """Tokens per character beyond which a model with a small vocabulary reads letters, not words."""
+SHOWN = 10
+"""Documents left out that are named."""
 PROFILE = "documents"
 """Profile whose settings an endpoint plays with."""
 
@@ -93,16 +95,29 @@ def read_documents(docs: Path, params: Params) -> tuple[dict[str, str], list[str
     """Text of each readable document by its path in the folder, and why others were left out.
 
     Raises:
-        StageError: no document in the folder can be read.
+        StageError: no document in the folder can be read, or all are too long together.
     """
     from env.problems.schema import Paper
     from tasks.data.documents import READABLE, Documents
 
-    folder = Documents(docs, params.env.document_chars, params.prepare.files.max_mb)
-    papers = [folder.get(name) for name in folder.names()]
-    texts = {paper.paper_id: paper.text for paper in papers if isinstance(paper, Paper)}
-    faults = [paper for paper in papers if not isinstance(paper, Paper)]
-    left_out = [f"{fault.row}: {fault.reason}; {fault.remedy}" for fault in faults]
+    most = params.env.document_chars
+    folder = Documents(docs, most, params.prepare.files.max_mb, "env.document_chars")
+    texts: dict[str, str] = {}
+    left_out, size = [], 0
+    for name in folder.names():
+        paper = folder.get(name)
+        if not isinstance(paper, Paper):
+            left_out.append(f"{paper.row}: {paper.reason}; {paper.remedy}")
+            continue
+        texts[paper.paper_id] = paper.text
+        size += len(paper.text)
+        if size > most:
+            raise StageError(
+                f"the documents in {docs} have more than {most:,} characters in total "
+                "(env.document_chars). Name a smaller folder."
+            )
+    if len(left_out) > SHOWN:
+        left_out[SHOWN:] = [f"{len(left_out) - SHOWN:,} more documents cannot be read"]
     if others := folder.other_formats():
         kinds = ", ".join(f"{kind or 'none'} ({count})" for kind, count in others.most_common())
         left_out.append(f"files of other formats: {kinds}")

@@ -11,17 +11,20 @@ from __future__ import annotations
 
 import math
 import os
+import time
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from concurrent.futures import Future
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import partial
-from threading import Lock
+from threading import Lock, Thread
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+import httpx2  # openai's HTTP client
 import openai
 from tenacity import (
     RetryCallState,
@@ -42,6 +45,8 @@ _EMPTY = "insufficient_quota"
 """OpenAI's code of an empty account; its status 429 is that of a quota."""
 _SHOWN = 400
 """Characters of an endpoint's message that are shown."""
+_MOST_BYTES = 16_000_000
+"""Size of an answer, unpacked; the longest completion is far below."""
 _HELLO = [{"role": "system", "content": "Answer."}, {"role": "user", "content": "Say yes."}]
 """Test question, in the roles of a frame's first prompt."""
 _UNCUT = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
@@ -49,6 +54,46 @@ _UNCUT = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 
 Such a server takes a field that a request leaves out from the model's generation_config.json.
 """
+
+
+class _BoundedClient(openai.DefaultHttpxClient):
+    """HTTP client that bounds a whole answer in time and size.
+
+    httpx bounds the wait for each part only: a body that trickles would never end.
+
+    Args:
+        answer_s: seconds from the request to the end of its answer.
+    """
+
+    def __init__(self, answer_s: float) -> None:
+        super().__init__(timeout=answer_s)
+        self._answer_s = answer_s
+
+    def send(self, request: httpx2.Request, **kwargs: Any) -> httpx2.Response:
+        """The answer, completely read.
+
+        Raises:
+            openai.APIConnectionError: it is too long, or does not end.
+        """
+        deadline = time.monotonic() + self._answer_s
+        response = super().send(request, **(kwargs | {"stream": True}))
+        body = bytearray()
+        with closing(response):
+            for part in response.iter_bytes():
+                body += part
+                fault = ""
+                if len(body) > _MOST_BYTES:
+                    fault = f"its answer has more than {_MOST_BYTES // 1_000_000} MB"
+                elif time.monotonic() > deadline:
+                    fault = f"its answer did not end within {self._answer_s:g} s"
+                if fault:
+                    raise openai.APIConnectionError(message=fault, request=request)
+        headers = response.headers.copy()
+        for name in ("content-encoding", "transfer-encoding", "content-length"):
+            headers.pop(name, None)
+        return httpx2.Response(
+            response.status_code, headers=headers, content=bytes(body), request=request
+        )
 
 
 @dataclass
@@ -77,7 +122,7 @@ class EndpointPolicy:
         concurrency: requests in flight.
         api_key: default: the environment variable OPENAI_API_KEY; local servers need none.
         attempts: tries of a request; the pauses of the default sum to at least 63 s.
-        timeout_s: seconds of one try.
+        timeout_s: seconds of one try, to the end of its answer.
         wait_s: longest growing pause, and longest pause that the endpoint can request.
         gone_after: consecutive lost requests after which the endpoint counts as dead.
 
@@ -118,6 +163,7 @@ class EndpointPolicy:
             api_key=self._key or "none",
             timeout=timeout_s,
             max_retries=0,  # tenacity retries
+            http_client=_BoundedClient(timeout_s),
         )
         self._retrying = Retrying(
             retry=retry_if_exception(_is_transient),
@@ -161,7 +207,8 @@ class EndpointPolicy:
                     f"({self.trouble}). {fix}"
                 ) from None
             raise PolicyError(
-                f"{self.base_url} does not answer: {self.trouble}. Start it or correct the address."
+                f"{self.base_url} does not answer: {self.trouble}. Start it or correct the "
+                "address; if it is slow, raise evaluate_model.timeout_s."
             ) from None
 
     def act(self, requests: Sequence[TurnRequest]) -> list[TurnReply]:
@@ -170,8 +217,27 @@ class EndpointPolicy:
         Raises:
             PolicyError: the endpoint refuses the key, account, address or model, or is dead.
         """
-        with ThreadPoolExecutor(max_workers=self._concurrency) as pool:
-            return list(pool.map(self._turn, requests))
+        replies: list[Future[TurnReply]] = [Future() for _ in requests]
+        left = deque(zip(replies, requests, strict=True))
+
+        def work() -> None:
+            while True:
+                try:
+                    reply, request = left.popleft()
+                except IndexError:
+                    return
+                try:
+                    reply.set_result(self._turn(request))
+                except BaseException as error:
+                    reply.set_exception(error)
+
+        # Not a ThreadPoolExecutor: an interrupt would wait for requests in flight.
+        for _ in range(min(self._concurrency, len(requests))):
+            Thread(target=work, name="endpoint", daemon=True).start()
+        try:
+            return [reply.result() for reply in replies]
+        finally:
+            left.clear()
 
     def release(self, keys: Iterable[FrameKey]) -> None:
         """Discard the state of frames that ended."""
@@ -234,13 +300,13 @@ class EndpointPolicy:
                 seed=seed % 2**31,
                 extra_body=self._body,
             )
-        except ValueError as error:  # the body is not JSON
+        except (ValueError, RecursionError) as error:  # the body is not JSON
             raise openai.OpenAIError(f"the answer is not a completion: {error}") from error
         with self._lock:
             self.usage.requests += 1
-            if (usage := getattr(answer, "usage", None)) is not None:
-                self.usage.prompt_tokens += usage.prompt_tokens or 0
-                self.usage.completion_tokens += usage.completion_tokens or 0
+            usage = getattr(answer, "usage", None)
+            self.usage.prompt_tokens += _count(usage, "prompt_tokens")
+            self.usage.completion_tokens += _count(usage, "completion_tokens")
         choice = _first_choice(answer)
         with self._lock:
             self._lost_in_a_row = 0
@@ -312,6 +378,12 @@ def seconds_asked(retry_after: str | None, now: datetime) -> float:
     with suppress(ValueError):
         seconds = float(retry_after or "")
     return 0.0 if math.isnan(seconds) else max(0.0, seconds)
+
+
+def _count(usage: Any, name: str) -> int:
+    """Number of tokens that an endpoint reports; 0 if it is none, since no client checks it."""
+    found = getattr(usage, name, None)
+    return max(found, 0) if isinstance(found, int) else 0
 
 
 def _first_choice(answer: Any) -> Any:

@@ -30,12 +30,19 @@ class Documents:
         folder: searched with its subfolders; hidden files and other formats are skipped.
         max_chars: limit of characters of one document.
         max_mb: limit of megabytes of one file.
+        chars_setting: name of the setting of `max_chars`.
 
     Raises:
         SourceError: the folder does not exist.
     """
 
-    def __init__(self, folder: Path, max_chars: int, max_mb: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        max_chars: int,
+        max_mb: int,
+        chars_setting: str = "validate.max_text_chars",
+    ) -> None:
         if not folder.is_dir():
             raise SourceError(
                 f"{folder}: the folder does not exist. Correct prepare.files.documents."
@@ -44,6 +51,7 @@ class Documents:
         self._root = folder.resolve()
         self._max_chars = max_chars
         self._max_mb = max_mb
+        self._chars_setting = chars_setting
         self._read: dict[str, Paper | Rejected] = {}
         self._names: list[str] | None = None
 
@@ -102,6 +110,8 @@ class Documents:
                 f"{name.suffix or 'a file without extension'} is not a supported format",
                 f"convert it to one of {', '.join(READABLE)}",
             )
+        if path.exists() and not path.is_file():
+            raise RowFault("it is not a regular file", "leave it out")
         if not path.is_file():
             alike = get_close_matches(name.as_posix(), self.names(), n=1)
             meant = f"; did you mean {alike[0]!r}?" if alike else ""
@@ -128,7 +138,7 @@ class Documents:
         if len(text) > self._max_chars:
             raise RowFault(
                 f"it has {len(text):,} characters or more, the limit is {self._max_chars:,}",
-                "split it, or raise validate.max_text_chars",
+                f"split it, or raise {self._chars_setting}",
             )
         return Paper(paper_id=name.as_posix(), title=_title(text, name), abstract="", text=text)
 

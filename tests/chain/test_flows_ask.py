@@ -6,6 +6,7 @@ A scripted expert stands for the champion's weights; documents, environment and 
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -26,7 +27,8 @@ from benchmarks.exploits.fields_expert import fields_expert
 from env.problems.fields import field_of
 from env.problems.schema import tier_of
 from flows.ask import NO_EVIDENCE, app
-from tasks import config, evaluate, register
+from tasks import asking, config, evaluate, register
+from tasks.data.documents import Documents
 from tasks.params import Params
 from tasks.registry import champions, serving, versions
 from tasks.tracking import runs
@@ -276,6 +278,47 @@ def test_an_endpoint_that_fails_is_one_message(
     assert code == 1
     assert errors.count("\n") == 1
     assert told in errors
+
+
+def test_an_interrupt_names_the_whole_command(notes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("flows.ask.talk", interrupted)
+    words = ["--docs", "notes", "Who's there?", "--model", "m", "--base-url", "http://x/v1"]
+    words += ["--set", "evaluate_model.timeout_s=5", "--trace", "--seed", "3"]
+    code, _, errors = asked(*words)
+    assert code == 130
+    assert shlex.split(errors.partition("continue with: ")[2]) == ["rlm", "ask", *words]
+
+
+def test_too_many_documents_are_refused_before_all_are_read(
+    notes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(30):
+        (notes / f"{number:02}.txt").write_text("The looms arrive. " * 20)
+    read = []
+    get = Documents.get
+    monkeypatch.setattr(Documents, "get", lambda self, name: read.append(name) or get(self, name))
+    words = ["--docs", "notes", "--base-url", "http://127.0.0.1:9/v1", "--model", "m", ASKED]
+    code, _, errors = asked(*words, "--set", "env.document_chars=1000")
+    assert code == 1
+    assert "the documents in notes have more than 1,000 characters in total" in errors
+    assert len(read) == 3
+    for path in notes.iterdir():
+        path.write_text("The looms arrive. " * 60)
+    _, _, errors = asked(*words, "--set", "env.document_chars=1000")
+    assert "it has 1,080 characters or more, the limit is 1,000; split it, or raise env." in errors
+
+
+def test_of_many_broken_documents_ten_are_named(notes: Path) -> None:
+    for number in range(30):
+        (notes / f"{number:02}.pdf").write_bytes(b"no PDF at all")
+    params = config.resolve("documents", [])
+    texts, left_out = asking.read_documents(notes, params)
+    assert sorted(texts) == ["garden.txt", "orders.md"]
+    assert len(left_out) == 11
+    assert left_out[-1] == "20 more documents cannot be read"
 
 
 def test_help_needs_nothing_heavy() -> None:

@@ -6,7 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
@@ -30,6 +30,9 @@ class FakeServer(ThreadingHTTPServer):
         self.reply: Callable[[dict], str | None] = reversed_message
         self.raw: bytes | None = None
         """A whole body to send instead of a completion."""
+        self.usage: object = {"prompt_tokens": 10, "completion_tokens": 3, "total_tokens": 13}
+        self.endless: bytes | None = None
+        """Part of a body that it sends again and again, every 0.05 s."""
         self.finish = "stop"
         self.pause_s = 0.0
         self.in_flight = self.most_in_flight = 0
@@ -57,6 +60,14 @@ class FakeHandler(BaseHTTPRequestHandler):
         if status == 0:  # drop the connection
             self.connection.close()
             return
+        if self.server.endless is not None:
+            self.send_response(status)
+            self.end_headers()
+            with suppress(OSError):  # the client leaves
+                while True:
+                    self.wfile.write(self.server.endless)
+                    time.sleep(0.05)
+            return
         message = {"role": "assistant", "content": self.server.reply(body)}
         answer = {
             "id": "1",
@@ -64,7 +75,7 @@ class FakeHandler(BaseHTTPRequestHandler):
             "created": 0,
             "model": body["model"],
             "choices": [{"index": 0, "message": message, "finish_reason": self.server.finish}],
-            "usage": {"prompt_tokens": 10, "completion_tokens": 3, "total_tokens": 13},
+            "usage": self.server.usage,
         }
         data = json.dumps(answer if status == 200 else {"error": self.server.error}).encode()
         if self.server.raw is not None and status == 200:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -157,7 +159,11 @@ def test_a_refused_request_is_an_error_turn_without_retries(server):
     assert len(server.bodies) == 1
 
 
-@pytest.mark.parametrize("raw", [b"<html>busy</html>", b"[]", b'{"choices": [{"message": 1}]}'])
+@pytest.mark.parametrize(
+    "raw",
+    [b"<html>busy</html>", b"[]", b'{"choices": [{"message": 1}]}', b"[" * 200_000],
+    ids=["page", "list", "no message", "deep"],
+)
 def test_a_body_that_is_not_a_completion_is_an_error_turn(server, raw):
     server.raw = raw
     assert policy_of(server).act([ask(0, "abc")])[0].finish == "error"
@@ -253,6 +259,40 @@ def test_an_unreachable_endpoint_gives_error_turns():
     policy = EndpointPolicy("http://127.0.0.1:9/v1", "m", SETTINGS, attempts=2, wait_s=0.01)
     assert policy.act([ask(0, "abc")])[0].finish == "error"
     assert "refused" in policy.trouble
+
+
+@pytest.mark.parametrize(
+    ("part", "options", "told"),
+    [
+        (b" ", {"timeout_s": 0.5}, "its answer did not end within 0.5 s"),
+        (b" " * 4_000_000, {}, "its answer has more than 16 MB"),
+    ],
+)
+def test_an_answer_that_never_ends_is_cut_off(server, part, options, told):
+    server.endless = part
+    policy = policy_of(server, attempts=1, **options)
+    began = time.monotonic()
+    assert policy.act([ask(0, "abc")])[0].finish == "error"
+    assert told in policy.trouble
+    assert time.monotonic() - began < 8.0
+
+
+def test_an_interrupt_does_not_wait_for_requests_in_flight(server):
+    server.pause_s = 8.0
+    began = time.monotonic()
+    main = threading.main_thread().ident
+    threading.Timer(0.5, signal.pthread_kill, (main, signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        policy_of(server).act([ask(number, "abc") for number in range(3)])
+    assert time.monotonic() - began < 6.0
+
+
+@pytest.mark.parametrize("usage", [[1], {"prompt_tokens": "many"}, {"prompt_tokens": -3}, None])
+def test_a_nonsensical_usage_counts_as_none(server, usage):
+    server.usage = usage
+    policy = policy_of(server)
+    assert policy.act([ask(0, "abc")])[0].text == "cba"
+    assert (policy.usage.requests, policy.usage.prompt_tokens) == (1, 0)
 
 
 def test_a_truncated_answer_ends_by_length(server):
