@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from tasks.errors import StageError
+from tasks.errors import PipelineError, StageError
 
 State = Literal["met", "stand-in", "person", "open"]
 LARGE_MB = 10.0
@@ -255,6 +255,8 @@ def read(path: str, stage: str) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise StageError(f"{path} is missing; run the stage {stage}") from None
+    except ValueError:
+        raise StageError(f"{path} is not JSON; run the stage {stage} again") from None
     return found
 
 
@@ -264,8 +266,9 @@ def check() -> list[CheckedPoint]:
     for name, point in POINTS.items():
         try:
             found.append(CheckedPoint(name, *point()))
-        except (StageError, OSError, KeyError, subprocess.TimeoutExpired) as error:
-            found.append(CheckedPoint(name, "open", str(error)))
+        except Exception as error:  # a damaged file can raise anything in the library that reads it
+            told = str(error) if isinstance(error, PipelineError) else repr(error)
+            found.append(CheckedPoint(name, "open", told))
     return found
 
 

@@ -49,7 +49,7 @@ def checklist() -> None:
     """Check what a published environment and its model need; run it after the chain."""
     from flows.checklist import main as examine
 
-    sys.exit(examine())
+    pipeline.guarded(lambda: sys.exit(examine()), "rlm checklist")
 
 
 @app.command()

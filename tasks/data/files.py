@@ -15,7 +15,7 @@ from pathlib import Path
 
 from env.problems.schema import Paper
 from tasks.data import tables
-from tasks.data.documents import Documents
+from tasks.data.documents import READABLE, Documents
 from tasks.data.drafts import Place, ProblemDraft, complete_all
 from tasks.data.row_schema import AlternativesRow, QuoteRow, UserRow, parse
 from tasks.data.settings import AlignSettings, FilesSettings, SplitSettings
@@ -107,7 +107,7 @@ def _from_folder(
         faults += _unreadable_gold(row, parsed, documents)
         if not papers:
             reason = f"the folder {documents.folder} contains no readable document"
-            faults.append(Rejected(row, "documents", reason, "put .md, .txt, .rst or .pdf there"))
+            faults.append(Rejected(row, "documents", reason, f"put {', '.join(READABLE)} there"))
     return papers, faults
 
 

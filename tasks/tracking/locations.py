@@ -42,9 +42,15 @@ def relocate(store: Path) -> Path | None:
         None if the store needed no change.
 
     Raises:
-        StageError: the files are not beside the store, or another process writes it.
+        StageError: the files are not beside the store, it is damaged, or a process uses it.
     """
-    others = elsewhere(store)
+    try:
+        others = _others(store)
+    except sqlite3.Error as error:
+        raise StageError(
+            f"{store} cannot be read ({error}), and nothing is changed. If a process uses it, stop "
+            "that (`make down`), then run `rlm relocate` again; if it is damaged, restore it."
+        ) from None
     if not others:
         return None
     if not (store.resolve().parent / ARTIFACTS).is_dir():
@@ -70,16 +76,18 @@ def relocate(store: Path) -> Path | None:
 
 def elsewhere(store: Path) -> list[str]:
     """Addresses of the folders, other than the store's own, in which it expects its files."""
-    if not store.is_file():
-        return []
-    address = f"file:{quote(str(store.resolve()))}?mode=ro"
     try:
-        with closing(sqlite3.connect(address, uri=True)) as database:
-            places = database.execute(
-                "SELECT DISTINCT artifact_location FROM experiments"
-            ).fetchall()
+        return _others(store)
     except sqlite3.Error:  # MLflow names the fault of its store
         return []
+
+
+def _others(store: Path) -> list[str]:
+    if not store.is_file() or store.stat().st_size == 0:
+        return []
+    address = f"file:{quote(str(store.resolve()))}?mode=ro"
+    with closing(sqlite3.connect(address, uri=True)) as database:
+        places = database.execute("SELECT DISTINCT artifact_location FROM experiments").fetchall()
     ours = [place for (place,) in places if re.fullmatch(rf"file:.*/{ARTIFACTS}", place or "")]
     return [place for place in ours if place != own(store)]
 

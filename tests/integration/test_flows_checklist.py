@@ -82,3 +82,18 @@ def test_the_command_prints_the_list_and_fails_while_a_point_is_open(
     assert told.exit_code == code
     assert "a point" in told.output
     assert state in told.output
+
+
+def test_a_damaged_report_leaves_only_its_point_open(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (repository / "reports").mkdir()
+    (repository / "reports/evaluation.json").write_text('{"n": ')
+    names = ["before and after", "four defended components", "write-up"]
+    points = {name: checklist.POINTS[name] for name in names}
+    monkeypatch.setattr(checklist, "POINTS", points)
+    done = CliRunner().invoke(cli.app, ["checklist"])
+    assert done.exit_code == 1, done.exception
+    told = " ".join(done.stdout.replace("│", " ").split())
+    assert "reports/evaluation.json is not JSON; run the stage evaluate again" in told
+    assert "params.yaml does not exist" in told

@@ -124,6 +124,14 @@ def test_a_copy_without_its_files_is_left_as_it_is(original: Path, tmp_path: Pat
     assert store.read_bytes() == (original / "mlflow.db").read_bytes()
 
 
+def test_a_store_that_cannot_be_read_is_not_called_relocated(tmp_path: Path) -> None:
+    store = tmp_path / "mlflow.db"
+    store.write_bytes(b"garbage" * 100)
+    with pytest.raises(StageError, match="restore it"):
+        locations.relocate(store)
+    assert store.read_bytes() == b"garbage" * 100
+
+
 def test_servers_do_not_start_on_the_store_of_another_folder(
     original: Path, tmp_path: Path
 ) -> None:
