@@ -52,13 +52,18 @@ def expert(children: int, accuracy: float = 1.0) -> Scripted:
     return Scripted(lambda seen: reply(seen.opening[-1].content, children, accuracy))
 
 
+def is_reader(text: str) -> bool:
+    """Whether a frame's message is the expert's prompt to a reader."""
+    return text.startswith(_READ)
+
+
 def reply(text: str, children: int, accuracy: float) -> str:
     """Turn of a frame, from its last first message: the root's code, or a reader's topics.
 
     Raises:
         ValueError: the message is neither a question of the benchmark nor a reader's prompt.
     """
-    if text.startswith(_READ):
+    if is_reader(text):
         rows = (line.partition(". ") for line in text.split("\n")[1:])
         return "\n".join(f"{number}: {read(said, accuracy)}" for number, _, said in rows)
     kind, parts = read_question(text)

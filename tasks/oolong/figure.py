@@ -44,9 +44,9 @@ def draw(plan: OolongPlan, scores: Scores) -> Figure:
             axes.set_title("With labels" if labels else "Without labels")
         first = next(iter(scores.values()))
         for name in models:
-            if series := first.get(name):
-                costs = [cell.tokens for cell in series.values()]
-                _line(panels[-1], name, models.index(name), series, costs)
+            if name in first:
+                costs = [cell.tokens for cell in first[name].values()]
+                _line(panels[-1], name, models.index(name), first[name], costs)
         panels[-1].set_xscale("log")
         panels[-1].set(xlabel="Tokens read and written for a problem")
         panels[-1].set_title(f"{'With' if next(iter(scores)) else 'Without'} labels, against cost")

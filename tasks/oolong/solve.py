@@ -17,7 +17,7 @@ def solve(kind: str, rows: list[tuple[str, str, str]], parts: dict[str, str]) ->
         rows: (month, user, topic) of each message.
         parts: topics, user or month that the question names.
     """
-    first, second, user = parts.get("a"), parts.get("b"), parts.get("user")
+    first, second, user = parts.get("a", ""), parts.get("b", ""), parts.get("user", "")
     if kind == "count":
         return [str(sum(row[2] == first for row in rows))]
     if kind == "user count":
