@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from tasks.oolong.contexts import CHARS_PER_TOKEN
-from tasks.oolong.expert import answer_plainly, is_reader, reply
+from tasks.oolong.expert import answer_plainly, reply, shows_context
 
 _CHILDREN = 64
 
@@ -40,12 +40,12 @@ class OolongStandIn(ThreadingHTTPServer):
 
     def answer(self, messages: list[dict[str, str]]) -> str:
         """Text of the next turn of a conversation."""
-        system, text = messages[0]["content"], messages[1]["content"]
+        text = messages[1]["content"]
         if text == "Say yes.":  # the client's test question
             return "yes"
-        if is_reader(text) or "```repl" in system:
-            return reply(text, _CHILDREN, self.accuracy)
-        return answer_plainly(text, self.accuracy)
+        if shows_context(text):
+            return answer_plainly(text, self.accuracy)
+        return reply(text, _CHILDREN, self.accuracy)
 
 
 class OolongHandler(BaseHTTPRequestHandler):

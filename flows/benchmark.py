@@ -180,3 +180,8 @@ def require_known(
         raise ConfigError("--set is for endpoints. Other models keep their own settings.")
     if base_url is None and window is not None:
         raise ConfigError("--window is for endpoints: other models are not asked plainly.")
+
+
+if __name__ == "__main__":
+    settle()
+    app(prog_name="rlm benchmark")

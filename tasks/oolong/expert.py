@@ -57,6 +57,11 @@ def is_reader(text: str) -> bool:
     return text.startswith(_READ)
 
 
+def shows_context(text: str) -> bool:
+    """Whether a message is a plain prompt, with the context itself."""
+    return _LINE.search(text) is not None
+
+
 def reply(text: str, children: int, accuracy: float) -> str:
     """Turn of a frame, from its last first message: the root's code, or a reader's topics.
 
