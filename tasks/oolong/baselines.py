@@ -1,8 +1,8 @@
 """Answers without a model: the figures that a model has to beat.
 
-`keywords` counts by the printed topic, or else by the words that first come to mind; `no reading`
-counts lines, and expects an equal share of each topic; `frequent` knows the most frequent answer
-to each kind of question at this length; `random` draws one.
+Keywords count by the printed topic, or else by the words that first come to mind. No reading means
+to count lines, and to expect an equal share of each topic. The most frequent answer to each kind of
+question is known in hindsight.
 """
 
 from __future__ import annotations

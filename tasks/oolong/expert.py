@@ -22,15 +22,15 @@ _PART = 6000
 _CODE = """\
 from collections import Counter
 {solve}
-months = {months!r}
-lines = [line.split(" | ", {columns} - 1) for line in context[{document!r}].split("\\n")]
+months = {months}
+lines = [line.split(" | ", {columns} - 1) for line in context[{document}].split("\\n")]
 if {columns} == 4:
     found = [line[2] for line in lines]
 else:
     prompts = []
     for number, line in enumerate(lines):
         if not prompts or len(prompts[-1]) > {part}:
-            prompts.append({read!r})
+            prompts.append({read})
         prompts[-1] += "\\n" + str(number) + ". " + line[2]
     replies = []
     for start in range(0, len(prompts), {children}):
@@ -38,7 +38,7 @@ else:
     known = dict(row.split(": ", 1) for reply in replies for row in reply.split("\\n"))
     found = [known[str(number)] for number in range(len(lines))]
 rows = [(months[int(line[0][5:7]) - 1], line[1], topic) for line, topic in zip(lines, found)]
-FINAL((solve({kind!r}, rows, {parts!r}) or [""])[0])"""
+FINAL((solve({kind}, rows, {parts}) or [""])[0])"""
 _LINE = re.compile(r"\d{4}-(\d\d)-\d\d \| (\w+) \| (?:(\w+) \| )?(.+)")
 
 
@@ -74,14 +74,14 @@ def reply(text: str, children: int, accuracy: float) -> str:
     kind, parts = read_question(text)
     code = _CODE.format(
         solve=inspect.getsource(solve),
-        months=MONTHS,
+        months=repr(MONTHS),
         columns=4 if "date | user | topic | text" in text else 3,
-        document=DOCUMENT,
+        document=repr(DOCUMENT),
         part=_PART,
-        read=_READ,
+        read=repr(_READ),
         children=children,
-        kind=kind,
-        parts=parts,
+        kind=repr(kind),
+        parts=repr(parts),
     )
     return block(code)
 

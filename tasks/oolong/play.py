@@ -1,46 +1,35 @@
-"""Asks a model all questions, in the recursive harness and plainly, and keeps each answer.
+"""Asks a model all questions that have no answer yet, from short contexts to long ones.
 
-Baselines answer the same questions without a model.
+Baselines answer the same questions without a model. Neighbours: `arms.py` asks, `results.py` keeps.
 """
 
 from __future__ import annotations
 
 import json
-import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from queue import SimpleQueue
-from threading import Thread
 from typing import Any
 
-from agent.policies.base import Policy, TurnReply, TurnRequest
 from agent.policies.endpoint import Usage
-from agent.rollouts.own_documents import Question, play_trees
-from agent.rollouts.trajectory import Trajectory
-from env.prompts import llm_messages
 from tasks.errors import StageError, as_stage_error
 from tasks.io import write_text
+from tasks.oolong.arms import TREE, ask_plainly, ask_trees, scored
 from tasks.oolong.baselines import BASELINES
-from tasks.oolong.contexts import CHARS_PER_TOKEN
 from tasks.oolong.players import OolongPlayer
-from tasks.oolong.questions import DOCUMENT, LongProblem, problems
-from tasks.oolong.results import AnswerFile, ScoredAnswer, answer_file
-from tasks.oolong.scoring import SHOWN, plain_text, score
+from tasks.oolong.questions import LongProblem, problems
+from tasks.oolong.results import AnswerFile, answer_file
 from tasks.registry import serving
 
-TREE = "tree"
 _ROOT_TOKENS = 2000
 """Tokens of a root's prompt and code, about."""
-_FINAL = " Pass it to FINAL as a string: it is not a list of passages."
 Say = Callable[[str], object]
 
 
 @dataclass(frozen=True)
 class OolongPlan:
-    """What to ask."""
+    """Questions of a run, and the folder of their answers."""
 
     lengths: Sequence[int]
     """Tokens of the contexts, ascending."""
@@ -85,10 +74,10 @@ def answer_all(player: OolongPlayer, plan: OolongPlan, say: Say) -> None:
                             params = serving.for_documents(player.params)
                             url = stack.enter_context(serving.own_server(params))
                         with as_stage_error():
-                            _ask_trees(player, url, pending, kept)
+                            ask_trees(player, url, pending, kept)
                     elif pending:
                         with as_stage_error():
-                            _ask_plainly(player, arm, pending, plan.window or 0, kept)
+                            ask_plainly(player, arm, pending, plan.window or 0, kept)
                 except StageError as error:
                     raise StageError(
                         f"{error} All {len(kept.answers)} answers so far are in {path}; the same "
@@ -147,125 +136,3 @@ def progress(
     paid += f" and {cost:,.2f} paid so far" if cost else ""
     shown = "with labels" if labels else "without labels"
     return f"{length:,} tokens {shown}, {arm}: {len(found)} of {len(asked)} answered, {mean}{paid}"
-
-
-def scored(problem: LongProblem, arm: str, answer: Any, **facts: Any) -> ScoredAnswer:
-    """Record of an answer; `void` among the facts leaves it without a score."""
-    return ScoredAnswer(
-        problem_id=problem.problem_id,
-        arm=arm,
-        labels=problem.labels,
-        length=problem.length,
-        context_id=problem.context_id,
-        kind=problem.kind,
-        gold=problem.gold,
-        answer=plain_text(answer)[:SHOWN],
-        score=score(problem.kind, problem.gold, answer) if facts.get("void") is None else None,
-        **facts,
-    )
-
-
-def _ask_trees(
-    player: OolongPlayer, url: str, asked: Sequence[LongProblem], kept: AnswerFile
-) -> None:
-    """Play a recursive episode for each problem."""
-    bill = _Bill(player)
-
-    def ended(episode: Trajectory) -> None:
-        facts = {
-            "void": episode.void,
-            "tokens": episode.counters.tokens,
-            "sub_calls": episode.counters.sub_calls,
-            "seconds": round(episode.seconds, 3),
-            **bill.since(),
-        }
-        answer = episode.answer if episode.answered else None
-        kept.add(scored(asked[int(episode.problem_id)], TREE, answer, **facts))
-
-    questions = [
-        Question(problem.question + _FINAL, {DOCUMENT: problem.context}) for problem in asked
-    ]
-    play_trees(player.policy, url, questions, sessions=player.sessions, on_episode=ended)
-
-
-def _ask_plainly(
-    player: OolongPlayer, arm: str, asked: Sequence[LongProblem], window: int, kept: AnswerFile
-) -> None:
-    """Ask each question once, with as much of its context as the window holds."""
-    bill, prompts = _Bill(player), [plain_prompt(problem, window) for problem in asked]
-    started = time.monotonic()
-    requests = [
-        TurnRequest((place, 0), llm_messages("full", text), 0, "llm", first=True, seed=place)
-        for place, (text, _) in enumerate(prompts)
-    ]
-    for place, reply in as_answered(player.policy, requests, player.sessions):
-        text, cut = prompts[place]
-        lost = "the model gave no answer" if reply.finish == "error" else None
-        facts = {
-            "void": lost,
-            "cut": cut,
-            "tokens": (len(text) + len(reply.text)) // CHARS_PER_TOKEN,
-            "seconds": round(time.monotonic() - started, 3),
-            **bill.since(),
-        }
-        kept.add(scored(asked[place], arm, reply.text, **facts))
-
-
-def plain_prompt(problem: LongProblem, window: int) -> tuple[str, bool]:
-    """Prompt with context and question, and whether the context was cut at the window."""
-    room = max(0, window * CHARS_PER_TOKEN - len(problem.question))
-    context = problem.context
-    cut = len(context) > room
-    if cut:
-        context = context[:room].rpartition("\n")[0]
-    return f"{context}\n\n{problem.question}", cut
-
-
-def as_answered(
-    policy: Policy, requests: Sequence[TurnRequest], workers: int
-) -> Iterator[tuple[int, TurnReply]]:
-    """(index of the request, reply) as soon as each reply is there.
-
-    Raises:
-        PolicyError: the policy raised it.
-    """
-    left = deque(enumerate(requests))
-    done: SimpleQueue[tuple[int, TurnReply | BaseException]] = SimpleQueue()
-
-    def work() -> None:
-        while left:
-            try:
-                place, request = left.popleft()
-            except IndexError:
-                return
-            try:
-                done.put((place, policy.act([request])[0]))
-            except BaseException as error:
-                done.put((place, error))
-
-    for _ in range(min(workers, len(requests))):
-        Thread(target=work, name="plain", daemon=True).start()
-    try:
-        for _ in requests:
-            place, reply = done.get()
-            if isinstance(reply, BaseException):
-                raise reply
-            yield place, reply
-    finally:
-        left.clear()
-        policy.release([request.key for request in requests])
-
-
-class _Bill:
-    """Usage of an endpoint since the last answer, so that the sum over answers is the whole."""
-
-    def __init__(self, player: OolongPlayer) -> None:
-        self._player, self._before = player, vars(player.usage).copy()
-
-    def since(self) -> dict[str, int]:
-        """Requests and tokens since the last call."""
-        now = vars(self._player.usage).copy()
-        names = ("requests", "prompt_tokens", "completion_tokens")
-        found = {name: now[name] - self._before[name] for name in names}
-        self._before = now
-        return found

@@ -49,7 +49,7 @@ class OolongPlayer:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What decides its answers."""
+        """Settings that decide its answers."""
         own = self.params.evaluate_model
         return {
             "model": self.name,

@@ -11,8 +11,9 @@ from typing import Any
 
 from agent.evaluation.statistics import Bootstrap, Interval
 from tasks.io import replacing, write_json, write_text
+from tasks.oolong.arms import TREE
 from tasks.oolong.baselines import BASELINES
-from tasks.oolong.play import TREE, OolongPlan
+from tasks.oolong.play import OolongPlan
 from tasks.oolong.results import ScoredAnswer, parsed
 
 _RESAMPLES = 4000
