@@ -23,9 +23,10 @@ from agent.nano.settings import NanoSettings
 from agent.policies.endpoint import EndpointPolicy
 from benchmarks.oolong_stand_in import OolongStandIn
 from flows.benchmark import app, tokens
-from tasks import asking
+from tasks import asking, evaluate
 from tasks.errors import ConfigError, PipelineError, StageError
 from tasks.oolong import play, players, report
+from tasks.oolong.expert import expert
 from tasks.oolong.play import OolongPlan
 from tasks.oolong.questions import problems
 from tasks.oolong.results import answer_file
@@ -248,6 +249,21 @@ def test_a_model_of_the_made_up_world_cannot_read_the_messages(
     monkeypatch.setattr(asking, "stored", lambda model: stored)
     with pytest.raises(StageError, match="nano cannot read these documents"):
         run(planned(tmp_path / "out"), "champion")
+
+
+def test_a_stored_model_plays_with_its_own_settings_and_room_for_the_longest_context(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server_params: Params
+) -> None:
+    stored = asking.AskedModel("rlm version 7", server_params, tmp_path / "model")
+    monkeypatch.setattr(asking, "stored", lambda model: stored)
+    monkeypatch.setattr(evaluate, "load_policy", lambda folder, generation: expert(64))
+    plan = planned(tmp_path, lengths=(1024,), labels=(False,))
+    with players.opened("champion", None, (), (1024, 131_072)) as player:
+        assert player.params.env.prompt_style == server_params.env.prompt_style
+        assert player.params.env.limits.max_frames == 512
+        assert player.params.env.document_chars > 131_072 * 4
+        play.answer_all(player, plan, print)
+    assert [row["score"] for row in rows(tmp_path / "rlm-version-7.jsonl")] == [1.0] * 8
 
 
 def test_report_has_each_model_with_intervals_and_a_figure(
