@@ -113,8 +113,7 @@ def _reproduce(name: str) -> None:
         with remote.lost(f"{name}: results of another host could not be fetched"):
             repo.reproduce(targets=[name], single_item=True, pull=shared)
         if shared:
-            holder.check()
-            remote.push_stage(repo, name)
+            remote.push_stage(repo, name, holder.check)
 
 
 def unchanged() -> list[str]:
