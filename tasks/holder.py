@@ -132,6 +132,22 @@ def check() -> None:
         _own_record()
 
 
+def require_free() -> None:
+    """Refuse a stage by hand beside a run of any host that holds the store: it has no number.
+
+    Raises:
+        StageError: a run holds the store.
+    """
+    if auth.FENCE in os.environ or remote.address() is None:
+        return
+    record = remote.store().read(RECORD)[0]
+    if record and not record["ended"]:
+        raise StageError(
+            f"the run on {record['host']} since {record['since']} holds the shared store. Wait for "
+            "its end; if it died, `rlm run` takes over."
+        )
+
+
 def entry(name: str) -> Any:
     """An entry of the record; None if it is missing or this run holds no store."""
     return _own_record()[0].get(name) if auth.FENCE in os.environ else None
