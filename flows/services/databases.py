@@ -20,8 +20,8 @@ def require_all() -> None:
     """Check each database that a variable names; SQLite needs no check.
 
     Raises:
-        ConfigError: the address cannot be read, the extra is not installed, the driver is another
-            one, the user may not create tables, or the server is older than PostgreSQL
+        ConfigError: the address cannot be read, or the extra is not installed. Or the driver is
+            another one, the user may not create tables, or PostgreSQL is older than
             `LEAST_VERSION`.
         StageError: the database refuses or does not answer.
     """

@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -79,6 +80,19 @@ def test_a_replaced_run_begins_no_run_in_mlflow(
     assert not Path("mlflow.db").exists()
     os.environ[auth.FENCE] = new
     assert runs.start_run("train", params).run_id
+
+
+@pytest.mark.parametrize("stage", stages.SHARED)
+def test_a_stage_by_hand_does_not_write_beside_a_run(store: remote.SharedStore, stage: str) -> None:
+    own = take()
+    holder.require_free()
+    del os.environ[auth.FENCE]  # as in a shell of any host
+    with pytest.raises(StageError, match=r"holds the shared store\. Wait .*rlm run"):
+        stages.run_stage(stage)
+    os.environ[auth.FENCE] = own
+    holder.change(ended=True)
+    del os.environ[auth.FENCE]
+    holder.require_free()
 
 
 def test_two_hosts_that_take_the_store_at_once_are_one_run(
@@ -401,6 +415,24 @@ def test_a_wrong_variable_is_one_message_without_a_secret(
         pytest.fail("the run began")
     assert secret not in str(found.value)
     assert "a-wrong-secret" not in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("RequestTimeTooSkewed", "the clock of this host is wrong"),
+        ("NotImplemented", "does not check conditions of writes"),
+    ],
+)
+def test_what_another_server_may_answer_is_one_message(
+    store: remote.SharedStore, code: str, says: str
+) -> None:
+    def answered(**_: object) -> tuple[object, dict[str, object]]:
+        return SimpleNamespace(status_code=403), {"Error": {"Code": code}}
+
+    store.client.meta.events.register("before-call.s3.PutObject", answered)
+    with pytest.raises(ConfigError, match=says):
+        store.write("any", {}, None)
 
 
 def test_missing_keys_are_one_message(
