@@ -255,6 +255,8 @@ class SharedStore:
                     f"{where}: the bucket {self.bucket} does not exist. Create it, or correct "
                     f"{self.variable}."
                 ) from None
+            if code == "RequestTimeTooSkewed":
+                raise ConfigError(f"{where}: the clock of this host is wrong. Set it.") from None
             if code in _REFUSED:
                 raise ConfigError(
                     f"{where}: the key was refused ({code}). Correct AWS_ACCESS_KEY_ID and "
