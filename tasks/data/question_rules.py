@@ -31,12 +31,18 @@ _WORD = re.compile(r"\w(?:[\w.-]*\w)?")
 _STOP = re.compile(r"[.!?][\"')\]]?(?=\s|$)")
 _ITEM = re.compile(r"\s*(?:[-*+]|\d{1,3}[.)])\s+")
 _DEFINES = r"(?:The |An? )?{}(?: \([^()]{{1,40}}\))? (?:is|are|was|were|means|denotes|refers to)\s"
-_SHORT = frozenset(["dr", "mr", "mrs", "ms", "prof", "st", "fig", "figs", "eq", "no", "vs", "cf", "al", "approx", "e.g", "i.e", "etc"])
+_SHORT = frozenset(
+    re.findall(r"\S+", "dr mr mrs ms prof st fig figs eq no vs cf al approx e.g i.e etc")
+)
 """Abbreviations whose dot ends no sentence."""
 _COMMON = frozenset(
-    ["a", "an", "and", "as", "at", "but", "by", "for", "from", "he", "her", "his", "how", "if", "in", "it", "its", "no", "not", "of", "on", "or", "she", "so", "that", "the", "their", "then", "there", "these", "they", "this", "those", "to", "we", "what", "when", "where", "which", "who", "why", "with", "you"]
+    re.findall(
+        r"\S+",
+        "a an and as at but by for from he her his how if in it its no not of on or she so that "
+        "the their then there these they this those to we what when where which who why with you",
+    )
 )
-"""Words that are no names, even where they are capitalised."""
+"""Words that are not names, even where they are capitalised."""
 
 
 @dataclass(frozen=True)
@@ -92,23 +98,36 @@ def by_rules(documents: Mapping[str, str], count: int, seed: int) -> list[Drafte
     offers = interleaved(_offers(documents, group, seed) for group in groups([*documents]))
     found: list[DraftedQuestion] = []
     used: set[object] = set()
-    for name, question in offers:
+    for name, naming, question in offers:
         keys = {name.casefold(), question.quotes}
-        if len(found) < count and used.isdisjoint(keys):
+        if len(found) == count:
+            break
+        if used.isdisjoint(keys) and _complete(name, naming, documents, question.documents):
             used |= keys
             found.append(question)
     return found
 
 
-def _offers(
-    documents: Mapping[str, str], group: tuple[str, ...], seed: int
-) -> list[tuple[str, DraftedQuestion]]:
-    """Names of a group with a question about each; the kinds of questions take turns."""
-    kinds: dict[str, list[tuple[str, DraftedQuestion]]] = {"several": [], "is": [], "numbers": []}
+def _complete(
+    name: str, naming: list[Sentence], documents: Mapping[str, str], group: tuple[str, ...]
+) -> bool:
+    """Whether the name occurs in these sentences only: not in a table, nor in a heading."""
+    pattern = re.compile(rf"(?<!\w){re.escape(name)}(?!\w)")
+    inside = sum(len(pattern.findall(sentence.text)) for sentence in naming)
+    return inside == sum(len(pattern.findall(documents[document])) for document in group)
+
+
+_Offer = tuple[str, list[Sentence], DraftedQuestion]
+"""A name, all sentences that contain it, and a question about it."""
+
+
+def _offers(documents: Mapping[str, str], group: tuple[str, ...], seed: int) -> list[_Offer]:
+    """Questions about the names of a group; the kinds of questions take turns."""
+    kinds: dict[str, list[_Offer]] = {"several": [], "is": [], "numbers": []}
     for name, naming in names({document: documents[document] for document in group}).items():
         kind, text, gold = _question(name, naming)
         quotes = tuple((sentence.document, sentence.text) for sentence in gold)
-        kinds.setdefault(kind, []).append((name, DraftedQuestion(text, group, quotes)))
+        kinds.setdefault(kind, []).append((name, naming, DraftedQuestion(text, group, quotes)))
     chosen = random.Random(f"{seed} {group}")
     for offers in kinds.values():
         chosen.shuffle(offers)
