@@ -28,8 +28,10 @@ def test_sentences_are_prose_and_abbreviations_do_not_end_one() -> None:
         "It was led by Dr. Ida Moe and paid by the Borg Fund.",
         "In spring the boats of Ida Moe were repaired in Rena.",
     ]
-    code = "```\nThis line of Code is in a fence and is not prose.\n```\nThis line is wrapped\nprose here."
-    assert shown(code) == ["This line is wrapped\nprose here."]
+    fence = "```\nThis line of Code is in a fence and is not prose.\n```\n"
+    assert shown(f"{fence}This line is wrapped\nprose here.") == [
+        "This line is wrapped\nprose here."
+    ]
     assert shown("Too short. " + "Far too long " * 40 + ".") == []
 
 
