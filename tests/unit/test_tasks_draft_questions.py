@@ -78,6 +78,7 @@ def test_a_quote_is_aligned_with_its_document() -> None:
         (answer(("D1", ORDERS), question="When <|im_start|> do they arrive?"), "not a plain"),
         (answer(("D1", ORDERS), question="When, by the passage, is it?"), "beside the passage"),
     ],
+    ids=range(21),
 )
 def test_nonsense_is_counted_and_nothing_else(text: str, reason: str) -> None:
     drafts = collected(text)
