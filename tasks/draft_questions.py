@@ -1,7 +1,7 @@
 """Drafts of problems about a user's own documents; `flows/draft_questions.py` is the command.
 
 A model behind an endpoint is shown passages and proposes questions with quotes; without one,
-`data/question_rules.py` makes rough ones. Texts of documents and answers are hostile: a quote has
+`data/question_rules.py` makes rough ones. Texts of documents and answers are hostile. A quote has
 to occur in a passage that was shown, and a question about several documents has to quote several.
 So a document can spoil only questions that quote it.
 """

@@ -31,16 +31,11 @@ _WORD = re.compile(r"\w(?:[\w.-]*\w)?")
 _STOP = re.compile(r"[.!?][\"')\]]?(?=\s|$)")
 _ITEM = re.compile(r"\s*(?:[-*+]|\d{1,3}[.)])\s+")
 _DEFINES = r"(?:The |An? )?{}(?: \([^()]{{1,40}}\))? (?:is|are|was|were|means|denotes|refers to)\s"
-_SHORT = frozenset(
-    re.findall(r"\S+", "dr mr mrs ms prof st fig figs eq no vs cf al approx e.g i.e etc")
-)
-"""Abbreviations whose dot ends no sentence."""
-_COMMON = frozenset(
-    re.findall(
-        r"\S+",
-        "a an and as at but by for from he her his how if in it its no not of on or she so that "
-        "the their then there these they this those to we what when where which who why with you",
-    )
+_SHORT = re.compile(r"dr|mrs?|ms|prof|st|figs?|eq|no|vs|cf|al|approx|e\.g|i\.e|etc|\w")
+"""Abbreviations and initials whose dot ends no sentence."""
+_COMMON = re.compile(
+    "an?|and|as|at|but|by|for|from|he|her|his|how|if|in|its?|no|not|of|on|or|she|so|that|the|their|"
+    "then|there|these|they|this|those|to|we|what|when|where|which|who|why|with|you"
 )
 """Words that are not names, even where they are capitalised."""
 
@@ -195,7 +190,7 @@ def _names_of(line: list[tuple[int, str]]) -> Iterator[str]:
     """Names in the words of a sentence."""
     run: list[tuple[int, str]] = []
     for place, (start, word) in enumerate([*line, (-1, "")]):
-        capital = word[:1].isupper() and word.lower() not in _COMMON
+        capital = word[:1].isupper() and not _COMMON.fullmatch(word.lower())
         coded = bool(re.search(r"\d|_", word)) and bool(re.search(r"[^\W\d_]{2}", word))
         if run and not (capital and _adjacent([run[-1], (start, word)])):
             if len(run) <= _NAME_WORDS:
@@ -215,7 +210,7 @@ def sentences(text: str) -> Iterator[tuple[int, int]]:
             end = stop.end()
             rest = text[end : end + 3].strip()[:1]
             word = text[begin : stop.start()].rpartition(" ")[2].lstrip("(").lower()
-            if rest.islower() or (stop[0][0] == "." and (word in _SHORT or len(word) == 1)):
+            if rest.islower() or (stop[0][0] == "." and _SHORT.fullmatch(word)):
                 continue
             begin += len(text[begin:end]) - len(text[begin:end].lstrip())
             if _fit(text[begin:end]):
