@@ -192,8 +192,9 @@ class DocumentTools:
             text, result = await self._call(server, name, arguments)
             return [types.TextContent(type="text", text=text)], result.model_dump()
 
-        async with stdio_server(anyio.wrap_file(incoming), anyio.wrap_file(outgoing)) as streams:
-            await server.run(*streams, server.create_initialization_options())
+        files = anyio.wrap_file(incoming), anyio.wrap_file(outgoing)
+        async with stdio_server(*files) as (requests, answers):
+            await server.run(requests, answers, server.create_initialization_options())
 
     async def _call(
         self, server: Server[Any, Any], name: str, arguments: dict[str, Any]

@@ -94,9 +94,8 @@ def test_rules_write_rough_questions_that_pass_the_check_and_say_so(folder: Path
     assert max(len({e["document"] for e in row["evidence"]}) for row in rows()) == 2
     drafted(output="again.jsonl")
     assert rows("again.jsonl") == rows()
-    drafted("--seed", "1", "--count", "3", output="other.jsonl")
-    assert len(rows("other.jsonl")) == 3
-    assert rows("other.jsonl") != rows()[:3]
+    drafted("--count", "3", output="few.jsonl")
+    assert rows("few.jsonl") == rows()[:3]
 
 
 def test_a_model_proposes_questions_that_pass_the_check_and_their_cost_is_shown(
