@@ -104,25 +104,28 @@ class Chat:
             text = None
         if not isinstance(text, str):
             return _refusal(422, 'the body is JSON such as {"question": "Who pays the rent?"}')
-        events = self._events(Question(self._ask, self._model, text, self._documents))
+        question = Question(self._ask, self._model, text, self._documents)
+        events = self._events(question)
         return StreamingResponse(events, media_type="text/event-stream", headers=HEADERS)
 
     def end(self) -> None:
         """Give up all questions, in any thread."""
         for question in list(self._running):
-            question.give_up(ENDED)
+            question.end()
 
     async def _events(self, question: Question) -> AsyncIterator[str]:
         self._running.add(question)
+        question.begin()
         try:
-            async for event in question.events():
+            while (event := await question.told.get()) is not None:
                 yield f"data: {json.dumps(event)}\n\n"
-        finally:
+        finally:  # also when the client has left
             self._running.discard(question)
+            question.stop.set()
 
 
 class Question:
-    """One question in a thread of its own.
+    """One question in a thread of its own; made in the server's loop.
 
     Args:
         ask: answers it.
@@ -135,31 +138,26 @@ class Question:
         self, ask: Ask, model: AskedModel, text: str, documents: Mapping[str, str]
     ) -> None:
         self._ask, self._model, self._text, self._documents = ask, model, text, documents
-        self._stop = threading.Event()
         self._loop = asyncio.get_running_loop()
-        self._told: asyncio.Queue[Event | None] = asyncio.Queue()
+        self.told: asyncio.Queue[Event | None] = asyncio.Queue()
+        """Events; None after the last one."""
+        self.stop = threading.Event()
+        """Set when nobody waits for the answer."""
 
-    async def events(self) -> AsyncIterator[Event]:
-        """Events until the answer or an error; without a reader the question is given up."""
+    def begin(self) -> None:
+        """Start the thread."""
         # A daemon: a request that an endpoint never answers must not outlive the command.
         threading.Thread(target=self._play, name="question", daemon=True).start()
-        try:
-            while (event := await self._told.get()) is not None:
-                yield event
-        finally:
-            self._stop.set()
 
-    def give_up(self, reason: str) -> None:
-        """End the question with an error, in any thread."""
-        self._stop.set()
-        self._tell({"event": "error", "message": reason})
+    def end(self) -> None:
+        """End with an error, in any thread."""
+        self.stop.set()
+        self._tell({"event": "error", "message": ENDED})
         self._tell(None)
 
     def _play(self) -> None:
         try:
-            found = self._ask(
-                self._text, self._documents, watch=self._tell, stop=self._stop
-            )
+            found = self._ask(self._text, self._documents, watch=self._tell, stop=self.stop)
             prices = self._model.params.evaluate_model
             cost = found.usage and found.usage.cost(prices.prompt_price, prices.completion_price)
             self._tell(answer_event(found, self._model.name) | {"cost": cost or None})
@@ -174,7 +172,7 @@ class Question:
 
     def _tell(self, event: Event | None) -> None:
         with suppress(RuntimeError):  # the server has ended
-            self._loop.call_soon_threadsafe(self._told.put_nowait, event)
+            self._loop.call_soon_threadsafe(self.told.put_nowait, event)
 
 
 class ChatServer(uvicorn.Server):
