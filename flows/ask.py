@@ -154,12 +154,12 @@ def talk(
     loading = console.status(f"loading {model.name}")
     loading.start()
     try:
-        with asking.opened(model, documents) as answered:
+        with asking.opened(model) as answered:
             loading.stop()
             for text in lines(console) if question is None else [question]:
                 try:
                     with console.status(f"asking {model.name} about {len(documents)} documents"):
-                        found = answered(text, seed)
+                        found = answered(text, documents, seed)
                 except StageError as error:
                     if question is not None:
                         raise
