@@ -123,7 +123,9 @@ def require_model(
             f"{command}: --base-url needs --model NAME, the model's name at the endpoint."
         )
     if set_ and base_url is None:
-        raise StageError(f"{command}: --set is for endpoints. Other models keep their own settings.")
+        raise StageError(
+            f"{command}: --set is for endpoints. Other models keep their own settings."
+        )
 
 
 def chosen(model: str, base_url: str | None, sets: list[str]) -> AskedModel:

@@ -99,7 +99,7 @@ class Chatting:
 def chatting(folder: Path, *words: str) -> Iterator[Chatting]:
     """`rlm chat` about `folder/notes`, on a free port, until the block ends."""
     process = subprocess.Popen(
-        [sys.executable, *"-m flows.cli chat --docs notes --port 0".split(), *words],
+        [sys.executable, *["-m", "flows.cli", "chat", "--docs", "notes", "--port", "0"], *words],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stderr=subprocess.PIPE,
