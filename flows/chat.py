@@ -14,6 +14,7 @@ Examples:
 # Heavy modules are imported where they are needed, so that --help is instant.
 from __future__ import annotations
 
+import os
 import shlex
 import socket
 from contextlib import suppress
@@ -80,7 +81,7 @@ def listener(port: int) -> socket.socket:
         return socket.create_server((HOST, port))
     except OSError as error:
         raise StageError(
-            f"chat: {HOST}:{port} cannot be used ({error.strerror}). "
+            f"chat: {HOST}:{port} cannot be used ({os.strerror(error.errno or 0)}). "
             "Choose another port: --port NUMBER, or --port 0 for a free one."
         ) from None
 

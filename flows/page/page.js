@@ -121,6 +121,11 @@ async function ask(question) {
 }
 
 function take(exchange, event) {
+  act(exchange, event);
+  drawProgress(exchange);
+}
+
+function act(exchange, event) {
   if (event.event === "frame") grow(exchange, event);
   else if (event.event === "turn") addTurn(exchange, event);
   else if (event.event === "end") end(exchange.frames.get(event.frame), event.stop_reason);

@@ -36,12 +36,12 @@ needs_browser = pytest.mark.skipif(BINARY is None, reason="needs Chromium")
 
 TAG = "<img src=x onerror=\"document.title='owned'\">.txt"
 TEXTS = {
-    "orders.md": "# Orders 🧵🪡\n\nThe looms arrive on 14 May. 🚂 Before, nothing.\nNo looms go.\n",
+    "orders.md": "# Orders 🧵🪡\n\nThe looms arrive on 14 May. 🚂 Before, nothing.\nNo looms go by rail this year.\n",
     TAG: "<script>document.title = 'owned'</script>\n<b>The looms are late.</b>\n",
     "garden.txt": "The garden was planted in spring.\n",
 }
 QUOTES = {
-    "orders.md": ["The looms arrive on 14 May", "No looms go."],
+    "orders.md": ["The looms arrive on 14 May", "No looms go by rail this year."],
     TAG: ["<b>The looms are late.</b>"],
 }
 
@@ -54,6 +54,23 @@ class Stage:
     fake: FakeServer
     children: threading.Event = field(default_factory=threading.Event)
     """Children answer while it is set."""
+    held: list[str] = field(default_factory=list)
+    """Child requests that are not answered yet."""
+
+    def reply(self, body: dict[str, Any]) -> str:
+        """Reply of the stand-in."""
+        if chat.is_child(body):
+            self.held.append("")
+            self.children.wait(timeout=60)
+            self.held.pop()
+        return chat.scripted_reply(body)
+
+    def until_held(self, number: int) -> None:
+        """Wait until that many child requests are held."""
+        deadline = time.monotonic() + 30
+        while len(self.held) != number:
+            assert time.monotonic() < deadline, f"{len(self.held)} requests are held"
+            time.sleep(0.02)
 
 
 @pytest.fixture(scope="module")
@@ -64,13 +81,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         words += ["--set", "evaluate_model.prompt_price=1000"]
         with chatting(folder, *words) as running:
             stage = Stage(running, fake)
-
-            def reply(body: dict[str, Any]) -> str:
-                if chat.is_child(body):
-                    stage.children.wait(timeout=60)
-                return chat.scripted_reply(body)
-
-            fake.reply = reply
+            fake.reply = stage.reply
             yield stage
 
 
@@ -80,9 +91,7 @@ def stage(served: Stage) -> Iterator[Stage]:
     served.fake.bodies.clear()
     yield served
     served.children.set()
-    deadline = time.monotonic() + 20
-    while served.fake.in_flight and time.monotonic() < deadline:
-        time.sleep(0.05)
+    served.until_held(0)
 
 
 def events(url: str, question: str) -> list[dict[str, Any]]:
@@ -138,17 +147,17 @@ def test_a_reader_asks_watches_the_tree_and_reads_a_highlighted_quote(
         shown = tab.run("[...document.querySelectorAll('.agent')].map(n => n.open).join()")
         assert shown == "true,false,false"
         # By keyboard: from a quote to its place, and back.
-        tab.run(f"{quote_of('No looms go.')}.focus()")
+        tab.run(f"{quote_of('No looms go by rail this year.')}.focus()")
         press(tab, "Enter")
         tab.until("!document.getElementById('reader').hidden")
         assert texts_of(tab, "#text") == [TEXTS["orders.md"]]
         assert texts_of(tab, "#text mark") == QUOTES["orders.md"]
-        assert tab.run("document.activeElement.textContent") == "No looms go."
+        assert tab.run("document.activeElement.textContent") == "No looms go by rail this year."
         assert texts_of(tab, "#reader-facts") == ["Quote 2 of 2 in this document."]
         assert no_overflow(tab)
         press(tab, "Escape")
         assert tab.run("document.getElementById('reader').hidden")
-        assert tab.run("document.activeElement.textContent") == "No looms go."
+        assert tab.run("document.activeElement.textContent") == "No looms go by rail this year."
 
 
 @needs_browser
@@ -220,31 +229,33 @@ def test_two_tabs_are_answered_at_the_same_time(stage: Stage) -> None:
     stage.children.clear()
     with ThreadPoolExecutor(2) as tabs:
         asked = [tabs.submit(events, stage.chat.url, text) for text in ("Looms A?", "Looms B?")]
-        deadline = time.monotonic() + 30
-        while stage.fake.in_flight < 4 and time.monotonic() < deadline:
-            time.sleep(0.02)
-        together = stage.fake.in_flight
+        stage.until_held(4)  # two children of each question
         stage.children.set()
         told = [done.result() for done in asked]
-    assert together == 4  # two children of each question
     assert [one[0]["question"] for one in told] == ["Looms A?", "Looms B?"]
     assert [len(one[-1]["evidence"]) for one in told] == [3, 3]
 
 
-def test_a_browser_that_leaves_ends_its_question(stage: Stage) -> None:
+def test_a_browser_that_leaves_ends_its_question(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def undecided(body: dict[str, Any]) -> str:
+        text = stage.reply(body)
+        return "```repl\nprint(1)\n```" if chat.is_child(body) else text
+
+    monkeypatch.setattr(stage.fake, "reply", undecided)
     stage.children.clear()
     with httpx.stream("POST", f"{stage.chat.url}api/ask", json={"question": "When?"}) as answer:
         for line in answer.iter_lines():
             if '"parent": 0' in line:
                 break
-    time.sleep(1.0)
+    stage.until_held(2)
+    time.sleep(1.0)  # the question notices within 0.2 s
     stage.children.set()
-    time.sleep(1.0)
-    requests = len(stage.fake.bodies)
-    assert requests <= 4, "the root's turns, and its children's requests that were on their way"
-    # A question that went on would end with one more episode in the log, and hold its place.
+    time.sleep(1.0)  # its children would ask for their next turns
+    assert len(stage.fake.bodies) == 4
+    monkeypatch.undo()
     assert len(events(stage.chat.url, "When?")[-1]["evidence"]) == 3
-    assert len(stage.fake.bodies) == requests + 4
 
 
 @pytest.mark.parametrize(
@@ -352,8 +363,9 @@ def test_a_port_in_use_is_one_sentence_with_the_fix(tmp_path: Path) -> None:
 def test_what_cannot_be_served_is_said_at_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], told: str
 ) -> None:
+    params = config.resolve("nano", [])
     monkeypatch.chdir(tmp_path)
-    config.write_resolved(config.resolve("nano", []))
+    config.write_resolved(params)
     (tmp_path / "notes").mkdir()
     shutil.copy(chat.ROOT / "docs/problems.md", tmp_path / "notes")
     untaught(NanoSettings()).tokenizer.save_pretrained(tmp_path / "mine")
