@@ -41,7 +41,7 @@ NOTES = {
     ),
     "minutes.md": (
         "# Meeting of 3 April\n\nThe chair reads the minutes of March. They are approved.\n\n"
-        "The looms were ordered in February. If the river freezes, the looms arrive a week "
+        "The order was placed in February. If the river freezes, the looms arrive a week "
         "late.\n\nThe school asks for a room. The committee will answer in May.\n"
     ),
     "garden.txt": "The garden was planted in spring. Nobody has watered it since.\n",

@@ -36,7 +36,10 @@ needs_browser = pytest.mark.skipif(BINARY is None, reason="needs Chromium")
 
 TAG = "<img src=x onerror=\"document.title='owned'\">.txt"
 TEXTS = {
-    "orders.md": "# Orders 🧵🪡\n\nThe looms arrive on 14 May. 🚂 Before, nothing.\nNo looms go by rail this year.\n",
+    "orders.md": (
+        "# Orders 🧵🪡\n\nThe looms arrive on 14 May. 🚂 Before, nothing.\n"
+        "No looms go by rail this year.\n"
+    ),
     TAG: "<script>document.title = 'owned'</script>\n<b>The looms are late.</b>\n",
     "garden.txt": "The garden was planted in spring.\n",
 }
@@ -246,10 +249,8 @@ def test_a_browser_that_leaves_ends_its_question(
     monkeypatch.setattr(stage.fake, "reply", undecided)
     stage.children.clear()
     with httpx.stream("POST", f"{stage.chat.url}api/ask", json={"question": "When?"}) as answer:
-        for line in answer.iter_lines():
-            if '"parent": 0' in line:
-                break
-    stage.until_held(2)
+        assert answer.status_code == 200
+        stage.until_held(2)
     time.sleep(1.0)  # the question notices within 0.2 s
     stage.children.set()
     time.sleep(1.0)  # its children would ask for their next turns
