@@ -160,7 +160,7 @@ function addTurn(exchange, { frame, turn, text, observation }) {
       element("div", { className: "who" }, title),
       element("pre", { className: kind }, content),
     );
-  if (observation) part("output", observation, "");
+  if (observation) part("output", observation.replace(/^\n+/, ""), "");
   part(`turn ${turn + 1}`, text, "mine");
   exchange.turns += 1;
 }
@@ -171,12 +171,17 @@ function end(frame, reason) {
   if (!frame.isRoot && !frame.isHeld) frame.node.open = false;
 }
 
+function drawFacts(facts, parts) {
+  // A line breaks between facts, never within one.
+  facts.textContent = parts.map((part) => part.replaceAll(" ", "\u00a0")).join(" · ");
+}
+
 function drawProgress({ facts, frames, turns, began, isOver }) {
   if (isOver) return;
   const elapsed = ((performance.now() - began) / 1000).toFixed(1);
   const parts = [`${elapsed} s`];
   if (frames.size) parts.push(count(frames.size, "agent"), count(turns, "turn"));
-  facts.textContent = parts.join(" · ");
+  drawFacts(facts, parts);
 }
 
 function fail(exchange, message) {
@@ -199,7 +204,7 @@ function drawAnswer(exchange, event) {
     parts.push(`${read.toLocaleString("en")} + ${written.toLocaleString("en")} tokens`);
   }
   if (cost) parts.push(`cost ${cost.toFixed(4)}`);
-  exchange.facts.textContent = parts.join(" · ");
+  drawFacts(exchange.facts, parts);
   for (const quote of evidence) {
     const known = exchange.quotes.get(quote.document) || [];
     exchange.quotes.set(quote.document, [...known, quote]);
@@ -331,7 +336,7 @@ request("api/documents").then((answer) => answer.json()).then((found) => {
     const button = element(
       "button", { type: "button" },
       element("span", {}, name),
-      element("span", { className: "size" }, size.toLocaleString("en")),
+      element("span", { className: "size" }, count(size, "character")),
     );
     button.addEventListener("click", () => read(name, [], 0, button));
     return element("li", {}, button);

@@ -107,7 +107,7 @@ def events(url: str, question: str) -> list[dict[str, Any]]:
 def texts_of(tab: Page, selector: str) -> list[str]:
     script = f"[...document.querySelectorAll({json.dumps(selector)})].map(n => n.textContent)"
     found: list[str] = tab.run(f"JSON.stringify({script})")
-    return list(json.loads(found))
+    return [text.replace("\xa0", " ") for text in json.loads(found)]
 
 
 def quote_of(text: str) -> str:
