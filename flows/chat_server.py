@@ -67,7 +67,7 @@ class Chat:
 
     def __init__(self, ask: Ask, model: AskedModel, documents: Mapping[str, str]) -> None:
         self._ask, self._model, self._documents = ask, model, documents
-        self._running: set[Question] = set()
+        self._running: set[PageQuestion] = set()
 
     def application(self) -> ASGIApp:
         """The page and its API, for pages of this machine alone."""
@@ -104,7 +104,7 @@ class Chat:
             text = None
         if not isinstance(text, str):
             return _refusal(422, 'the body is JSON such as {"question": "Who pays the rent?"}')
-        question = Question(self._ask, self._model, text, self._documents)
+        question = PageQuestion(self._ask, self._model, text, self._documents)
         events = self._events(question)
         return StreamingResponse(events, media_type="text/event-stream", headers=HEADERS)
 
@@ -113,7 +113,7 @@ class Chat:
         for question in list(self._running):
             question.end()
 
-    async def _events(self, question: Question) -> AsyncIterator[str]:
+    async def _events(self, question: PageQuestion) -> AsyncIterator[str]:
         self._running.add(question)
         question.begin()
         try:
@@ -124,7 +124,7 @@ class Chat:
             question.stop.set()
 
 
-class Question:
+class PageQuestion:
     """One question in a thread of its own; made in the server's loop.
 
     Args:
