@@ -156,11 +156,11 @@ class DocumentTools:
         question: QueuedQuestion | None = None
         while True:
             try:
-                with asking.opened(self.model, self.documents) as answered:
+                with asking.opened(self.model) as answered:
                     self.ready = True
                     while True:
                         question = question or self._next()
-                        question.answered.set_result(answered(question.text, 0))
+                        question.answered.set_result(answered(question.text, self.documents))
                         question = None
             except Exception as error:
                 # Expected errors explain themselves; of others the log has the traceback.
