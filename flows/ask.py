@@ -99,18 +99,33 @@ def require_possible(
     Raises:
         StageError: an option is wrong or missing.
     """
-    if docs.is_file():
-        raise StageError(f"ask: --docs {docs} is a file. Name its folder.")
-    if not docs.is_dir():
-        raise StageError(f"ask: --docs {docs}: no such folder. Name an existing one.")
+    require_model("ask", docs, model, base_url, set_)
     if interactive == (question is not None):
         raise StageError("ask: write one question, or --interactive and no question.")
     if question is not None and not question.strip():
         raise StageError("ask: the question is empty; write one.")
+
+
+def require_model(
+    command: str, docs: Path, model: str, base_url: str | None, set_: list[str] | None
+) -> None:
+    """Refuse wrong options that all commands about documents have.
+
+    Raises:
+        StageError: an option is wrong or missing; the message begins with the command.
+    """
+    if docs.is_file():
+        raise StageError(f"{command}: --docs {docs} is a file. Name its folder.")
+    if not docs.is_dir():
+        raise StageError(f"{command}: --docs {docs}: no such folder. Name an existing one.")
     if base_url is not None and model == "champion":
-        raise StageError("ask: --base-url needs --model NAME, the model's name at the endpoint.")
+        raise StageError(
+            f"{command}: --base-url needs --model NAME, the model's name at the endpoint."
+        )
     if set_ and base_url is None:
-        raise StageError("ask: --set is for endpoints. Other models keep their own settings.")
+        raise StageError(
+            f"{command}: --set is for endpoints. Other models keep their own settings."
+        )
 
 
 def chosen(model: str, base_url: str | None, sets: list[str]) -> AskedModel:
@@ -203,16 +218,16 @@ def show(found: Answer, documents: int, paid: str) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from tasks import asking
+
     console = Console(highlight=False)
     if found.evidence:
         table = Table("file", "characters", "quote", show_lines=True)
         for quote in found.evidence:
             table.add_row(Text(quote.document), f"{quote.start}-{quote.end}", Text(quote.text))
         console.print(table)
-    elif found.stop_reason == "final":
-        console.print("The model found no evidence in these documents.")
     else:
-        console.print(f"The model gave no answer; its episode ended with {found.stop_reason!r}.")
+        console.print(asking.verdict(found))
     if found.unfounded:
         console.print(f"{found.unfounded} quotes of its answer occur in no document: left out.")
     console.print(

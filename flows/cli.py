@@ -22,7 +22,7 @@ from typing import Annotated
 
 import typer
 
-from flows import ask, pipeline
+from flows import ask, pipeline, serve
 from flows.runtime import settle, unwrapped
 from tasks.errors import ConfigError
 
@@ -85,6 +85,7 @@ def publish(
 
 
 app.command("ask", help=unwrapped(ask.__doc__))(ask.ask)
+app.command("serve", help=unwrapped(serve.__doc__))(serve.serve)
 app.add_typer(pipeline.app)
 
 

@@ -171,6 +171,14 @@ class Ask:
         self.at_once = at_once
         self._places = Semaphore(at_once)
 
+    def fault(self, question: str) -> str | None:
+        """Fault of a question and its fix, whatever the documents; None without one."""
+        from agent.rollouts import own_documents
+
+        return own_documents.fault(
+            own_documents.Question(question, {"any": "text"}), self._params.env
+        )
+
     def __call__(
         self,
         question: str,
@@ -220,6 +228,13 @@ class Ask:
             said = f"; the endpoint: {trouble}" if trouble else ""
             raise StageError(f"the episode was lost ({answer.void}{said}). Ask again.")
         return AskedAnswer(answer, episode, policy.usage if self._is_shared else None)
+
+
+def verdict(answer: Answer) -> str:
+    """Sentence about an answer without evidence."""
+    if answer.stop_reason == "final":
+        return "The model found no evidence in these documents."
+    return f"The model gave no answer; its episode ended with {answer.stop_reason!r}."
 
 
 def answer_event(found: AskedAnswer, model: str) -> Event:

@@ -1,0 +1,403 @@
+"""`rlm serve` as a process, asked by the client of OpenAI; a scripted endpoint is its model."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from helpers import fake_endpoint
+from helpers.fake_endpoint import FakeServer
+
+ROOT = Path(__file__).parents[2]
+KEY = "k" * 40
+ASKED = "When do the looms arrive?"
+LOOMS = "The looms arrive on 14 May."
+READY = re.compile(r"answers at (http://\S+/v1); Ctrl-C stops")
+
+
+def scripted_reply(body: dict[str, Any]) -> str:
+    """Reply of a careful model: it gives the lines with the question's longest word to a child."""
+    messages = body["messages"]
+    if "one of several agents" in messages[0]["content"]:
+        return "```repl\nFINAL(context.splitlines())\n```"
+    word = max(re.findall(r"\w+", messages[1]["content"].splitlines()[0]), key=len)
+    return (
+        f"```repl\nhits = [line for text in context.values() for line in text.splitlines()"
+        f" if {word!r} in line]\nFINAL(rlm_query('Quote.', '\\n'.join(hits)) if hits else [])\n```"
+    )
+
+
+@dataclass
+class Served:
+    """A running `rlm serve`."""
+
+    process: subprocess.Popen[str]
+    url: str
+    said: str
+    fake: FakeServer
+
+    def client(self, **options: Any) -> openai.OpenAI:
+        return openai.OpenAI(base_url=self.url, api_key=KEY, **{"max_retries": 0, **options})
+
+    def ask(self, question: str = ASKED, model: str = "rlm/notes", **options: Any) -> Any:
+        messages = [{"role": "user", "content": question}]
+        create: Any = self.client().chat.completions.create
+        return create(model=model, messages=messages, **options)
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-m", "flows.cli", "serve", *words]
+
+
+@contextmanager
+def served(folder: Path, fake: FakeServer, *words: str, **environ: str) -> Iterator[Served]:
+    """The command with a collection `notes`, until the block ends."""
+    process = subprocess.Popen(
+        command("--docs", "notes", "--base-url", fake.url, "--model", "m", "--port", "0", *words),
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environ},
+        stdout=subprocess.PIPE,
+        stderr=(folder / "stderr").open("w"),
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    said = ""
+    try:
+        while not (found := READY.search(said)):
+            line = process.stdout.readline()
+            assert line, (folder / "stderr").read_text()
+            said += line
+        said += process.stdout.readline()
+        yield Served(process, found[1], said, fake)
+    finally:
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0, (folder / "stderr").read_text()
+        process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A working folder with two collections, beside the project's settings."""
+    folder = tmp_path_factory.mktemp("served")
+    for name, text in {
+        "notes/orders.md": f"# Orders\n{LOOMS}\n"
+        + "".join(f"Order{number} costs {number} crowns.\n" for number in range(10, 20)),
+        "notes/garden.txt": "The garden was planted in spring.",
+        "laws/first.txt": "Nobody walks on the grass.",
+    }.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    for name in ("params.yaml", "profiles"):
+        (folder / name).symlink_to(ROOT / name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(folder: Path) -> Iterator[Served]:
+    """One server for the tests that leave it as it is."""
+    with fake_endpoint.serving() as fake:
+        fake.reply = scripted_reply
+        words = ["--docs", "laws", "--set", "evaluate_model.concurrency=4"]
+        with served(folder, fake, *words, RLM_SERVE_KEY=KEY) as server:
+            yield server
+
+
+@pytest.fixture
+def server(whole: Served) -> Iterator[Served]:
+    """The server, and its endpoint without a fault."""
+    before = dict(vars(whole.fake))
+    yield whole
+    vars(whole.fake).update(before, plan=[])
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def post(server: Served, content: bytes | str, **headers: str) -> httpx.Response:
+    key = {"authorization": f"Bearer {KEY}"}
+    url = f"{server.url}/chat/completions"
+    return httpx.post(url, content=content, headers=key | headers, timeout=60)
+
+
+def test_an_answer_is_the_quotes_with_their_places(server: Served) -> None:
+    answer = server.ask()
+    start = len("# Orders\n")
+    places = f"orders.md, characters {start}-{start + len(LOOMS)}"
+    assert answer.choices[0].message.content == f"> {LOOMS}\n>\n> {places}"
+    assert (answer.model, answer.choices[0].finish_reason) == ("rlm/notes", "stop")
+    assert answer.usage.model_dump(exclude_none=True) == {
+        "prompt_tokens": 20, "completion_tokens": 6, "total_tokens": 26
+    }  # fmt: skip
+    found = answer.rlm
+    assert found["evidence"] == [
+        {"document": "orders.md", "start": start, "end": start + len(LOOMS), "text": LOOMS}
+    ]
+    assert (found["collection"], found["model"], found["sub_calls"]) == ("notes", "m", 1)
+    assert found["usage"]["requests"] == 2
+    none = server.ask("Where is Zanzibar?")
+    assert none.choices[0].message.content == "The model found no evidence in these documents."
+
+
+def test_a_stream_shows_progress_as_comments_and_ends_with_the_answer(server: Served) -> None:
+    body = {"model": "rlm/notes", "stream": True, "messages": [{"role": "user", "content": ASKED}]}
+    lines = [line for line in post(server, json.dumps(body)).text.splitlines() if line]
+    events = [json.loads(line[2:]) for line in lines if line.startswith(": ")]
+    assert [(event["event"], event["frame"]) for event in events] == [
+        *(("frame", 0), ("turn", 0), ("frame", 1), ("turn", 1), ("end", 0), ("end", 1))
+    ]
+    assert (events[0]["question"], events[2]["question"]) == (ASKED, "Quote.")
+    assert len(lines) == len(events) + 2
+    assert json.loads(lines[-2][6:])["rlm"]["evidence"][0]["text"] == LOOMS
+    assert lines[-1] == "data: [DONE]"
+    chunks = list(server.ask(stream=True, stream_options={"include_usage": True}))
+    assert [chunk.choices[0].delta.content for chunk in chunks[:-1]] == [
+        server.ask().choices[0].message.content
+    ]
+    assert chunks[-1].usage.total_tokens == 26
+
+
+def test_ten_clients_at_once_get_their_own_answers(server: Served) -> None:
+    server.fake.pause_s = 0.1
+    server.fake.most_in_flight = 0
+    together = threading.Barrier(10)
+
+    def one(number: int) -> str:
+        together.wait()
+        if number % 2:
+            return str(server.ask(f"What costs Order{number}?").rlm["evidence"][0]["text"])
+        (chunk,) = server.ask(f"What costs Order{number}?", stream=True)
+        return str(chunk.rlm["evidence"][0]["text"])
+
+    with ThreadPoolExecutor(10) as pool:
+        found = list(pool.map(one, range(10, 20)))
+    assert found == [f"Order{number} costs {number} crowns." for number in range(10, 20)]
+    assert server.fake.most_in_flight == 4
+
+
+def test_a_collection_is_named_by_the_model_or_by_a_field(server: Served) -> None:
+    models = {model.id: model.to_dict()["rlm"] for model in server.client().models.list()}
+    assert models.keys() == {"rlm/notes", "rlm/laws"}
+    assert models["rlm/laws"] == {"model": "m", "documents": 1, "characters": 26}
+    assert server.client().models.retrieve("rlm/laws").id == "rlm/laws"
+    found = server.ask("Who walks on the grass?", "rlm", extra_body={"collection": "laws"})
+    assert found.rlm["evidence"][0]["document"] == "first.txt"
+    with pytest.raises(openai.NotFoundError, match="'novels' does not exist. Use one of the models: rlm/notes, rlm/laws"):  # fmt: skip  # noqa: E501
+        server.ask(model="rlm/novels")
+    with pytest.raises(openai.NotFoundError, match="model 'gpt-4o' does not exist"):
+        server.ask(model="gpt-4o")
+    with pytest.raises(openai.BadRequestError, match="name a collection by the model"):
+        server.ask(model="rlm")
+    with pytest.raises(openai.NotFoundError):
+        server.client().models.retrieve("rlm/novels")
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b"\xff", "the body: Invalid JSON"),
+        ("[" * 100_000, "the body: Invalid JSON"),
+        ("{}", "messages: Field required"),
+        ('{"messages": [{"role": "user", "content": 7}]}', "messages.0.content"),
+        ('{"messages": [{"role": "system", "content": "x"}]}', "none has that role"),
+        ('{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}', "no images"),
+        ('{"messages": [{"role": "user", "content": " "}]}', "the question is empty"),
+        (json.dumps({"messages": [{"role": "user", "content": "?" * 99_999}]}), "Shorten it"),
+        ('{"n": 2, "messages": [{"role": "user", "content": "x"}]}', "n: only one answer"),
+    ],
+)
+def test_a_wrong_body_is_one_message(server: Served, body: bytes | str, told: str) -> None:
+    if isinstance(body, str):
+        body = body.replace('{"messages"', '{"model": "rlm/notes", "messages"')
+        body = body.replace('{"n"', '{"model": "rlm/notes", "n"')
+    answer = post(server, body)
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert told in error["message"]
+    assert (error["type"], "input_value" in error["message"]) == ("invalid_request_error", False)
+
+
+def test_foreign_pages_hosts_and_clients_without_the_key_are_refused(server: Served) -> None:
+    body = json.dumps({"model": "rlm/notes", "messages": [{"role": "user", "content": ASKED}]})
+    before = len(server.fake.bodies)
+    page = {"origin": "https://evil.example", "content-type": "text/plain"}
+    assert post(server, body, **page).status_code == 403
+    assert post(server, body, origin="null").status_code == 403
+    assert post(server, body, host="evil.example").status_code == 403
+    for key in ("", "Bearer", f"Bearer {KEY}x", f"Bearer {'ü' * 40}".encode().decode("latin-1")):
+        refused = post(server, body, authorization=key)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (401, "invalid_api_key")
+    with pytest.raises(openai.AuthenticationError, match="the key is missing or wrong"):
+        openai.OpenAI(base_url=server.url, api_key="other").models.list()
+    assert len(server.fake.bodies) == before
+    own = server.url.removesuffix("/v1")
+    assert post(server, body, origin=own).status_code == 200
+    assert "access-control-allow-origin" not in post(server, body, origin=own).headers
+
+
+def test_a_long_body_and_an_unknown_path_are_errors_of_that_form(server: Served) -> None:
+    assert post(server, b" " * 1_000_001).json()["error"]["message"] == (
+        "a body has at most 1000000 bytes"
+    )
+
+    def parts() -> Iterator[bytes]:
+        yield from [b" " * 100_000] * 11
+
+    url, key = f"{server.url}/chat/completions", {"authorization": f"Bearer {KEY}"}
+    assert httpx.post(url, content=parts(), headers=key, timeout=60).status_code == 413
+    assert (
+        httpx.get(f"{server.url}/nothing", headers=key)
+        .json()["error"]["message"]
+        .startswith("GET /v1/nothing: Not Found")
+    )
+    assert httpx.get(url, headers=key).status_code == 405
+
+
+def test_an_endpoint_that_dies_is_an_error_in_any_form_of_answer(server: Served) -> None:
+    for stream in (False, True):
+        server.fake.plan = [200, 401]
+        with pytest.raises(openai.APIError, match="refuses model 'm'") as caught:
+            list(server.ask(stream=stream))
+        status = getattr(caught.value, "status_code", None)
+        assert status == (None if stream else 502)
+    assert server.ask().rlm["evidence"][0]["text"] == LOOMS
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_leaves_ends_the_work(server: Served, stream: bool) -> None:
+    asked, go_on = threading.Event(), threading.Event()
+
+    def held(body: dict[str, Any]) -> str:
+        asked.set()
+        go_on.wait(60)
+        return scripted_reply(body)
+
+    server.fake.reply = held
+    body = {"model": "rlm/notes", "stream": stream}
+    text = json.dumps(body | {"messages": [{"role": "user", "content": ASKED}]}).encode()
+    host, port = server.url.split("/")[2].split(":")
+    with socket.create_connection((host, int(port))) as client:
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {KEY}"
+        client.sendall(f"{head}\r\nContent-Length: {len(text)}\r\n\r\n".encode() + text)
+        assert asked.wait(60)
+        before = len(server.fake.bodies)
+    time.sleep(1)  # the server notices
+    go_on.set()
+    server.fake.reply = scripted_reply
+    assert server.ask().rlm["evidence"][0]["text"] == LOOMS
+    assert len(server.fake.bodies) == before + 2
+
+
+def test_an_interrupt_in_mid_answer_leaves_no_process(folder: Path) -> None:
+    asked, go_on = threading.Event(), threading.Event()
+
+    def held(body: dict[str, Any]) -> str:
+        if body["messages"][-1]["content"].startswith(ASKED):
+            asked.set()
+            go_on.wait(60)
+        return scripted_reply(body)
+
+    with fake_endpoint.serving() as fake, ThreadPoolExecutor(2) as pool:
+        fake.reply = held
+        with served(folder, fake) as server:
+            one = pool.submit(server.ask)
+            assert asked.wait(60)
+            group = server.process.pid
+            started = time.monotonic()
+        assert time.monotonic() - started < 10
+        with pytest.raises(openai.APIError, match="the server stops"):
+            one.result(10)
+        go_on.set()
+        with pytest.raises(ProcessLookupError):
+            os.killpg(group, 0)
+        assert (folder / "stderr").read_text() == ""
+        alive = [path for path in Path("/proc").glob("[0-9]*/environ") if folder.name in _of(path)]
+        assert alive == []
+
+
+def _of(environ: Path) -> str:
+    """Environment of a process, where it names the folder of its settings."""
+    try:
+        return environ.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def test_the_ready_line_is_a_command_that_answers(folder: Path) -> None:
+    with fake_endpoint.serving() as fake:
+        fake.reply = scripted_reply
+        with served(folder, fake) as server:
+            assert "rlm/notes: 2 documents of notes" in server.said
+            words = shlex.split(server.said.splitlines()[-1].replace("QUESTION", ASKED))
+            done = subprocess.run([*words, "-s"], capture_output=True, text=True, timeout=60)
+            assert json.loads(done.stdout)["rlm"]["evidence"][0]["text"] == LOOMS
+            # Without a key; one collection needs no name; an unused port is free for others.
+            assert server.ask(model="rlm").model == "rlm/notes"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--host", "0.0.0.0"), "opens your documents to the network. Set a key"),
+        (("--docs", "laws", "--docs", "notes=laws"), "two collections have the name 'notes'"),
+        (("--docs", "=laws"), "names no collection. Write --docs NAME=DIR"),
+        (("--docs", "nowhere"), "--docs nowhere: no such folder"),
+        (("--key-file", "params.yaml"), "is no key of 32 letters and digits or more"),
+        (("--key-file", "nowhere"), "cannot be read"),
+        (("--port", "99999"), "is not a port"),
+        (("--host", "192.0.2.1", "--key-file", "key"), "192.0.2.1:0 cannot be used"),
+    ],
+)
+def test_what_cannot_be_served_is_one_message(
+    folder: Path, words: tuple[str, ...], told: str
+) -> None:
+    (folder / "key").write_text(f"{KEY}\n")
+    code, errors = refused(folder, "--port", "0", *words)
+    assert code in (1, 2)
+    assert told in errors
+    assert errors.count("\n") == 1
+
+
+def test_a_port_in_use_names_the_fix(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        code, errors = refused(folder, "--port", str(port))
+    assert code == 1
+    assert errors == (
+        f"StageError: serve: 127.0.0.1:{port} cannot be used (Address already in use). Stop the "
+        f"program that listens there, or choose another port: --port {port + 1}.\n"
+    )
+
+
+def refused(folder: Path, *words: str) -> tuple[int, str]:
+    """Exit code and message of a command that does not begin to serve."""
+    done = subprocess.run(
+        command("--docs", "notes", "--base-url", "http://127.0.0.1:9/v1", "--model", "m", *words),
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    return done.returncode, done.stderr
