@@ -99,7 +99,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("served")
     for name, text in {
         "notes/orders.md": f"# Orders\n{LOOMS}\n"
-        + "".join(f"Order{number} costs {number} crowns.\n" for number in range(10, 20)),
+        + "".join(f"Order{number} costs {number} crowns in May.\n" for number in range(10, 20)),
         "notes/garden.txt": "The garden was planted in spring.",
         "laws/first.txt": "Nobody walks on the grass.",
     }.items():
@@ -192,7 +192,7 @@ def test_ten_clients_at_once_get_their_own_answers(server: Served) -> None:
 
     with ThreadPoolExecutor(10) as pool:
         found = list(pool.map(one, range(10, 20)))
-    assert found == [f"Order{number} costs {number} crowns." for number in range(10, 20)]
+    assert found == [f"Order{number} costs {number} crowns in May." for number in range(10, 20)]
     assert server.fake.most_in_flight == 4
 
 
@@ -203,8 +203,9 @@ def test_a_collection_is_named_by_the_model_or_by_a_field(server: Served) -> Non
     assert server.client().models.retrieve("rlm/laws").id == "rlm/laws"
     found = server.ask("Who walks on the grass?", "rlm", extra_body={"collection": "laws"})
     assert found.rlm["evidence"][0]["document"] == "first.txt"
-    with pytest.raises(openai.NotFoundError, match="'novels' does not exist. Use one of the models: rlm/notes, rlm/laws"):  # fmt: skip  # noqa: E501
+    with pytest.raises(openai.NotFoundError, match="'novels' does not exist") as caught:
         server.ask(model="rlm/novels")
+    assert "Use one of the models: rlm/notes, rlm/laws" in str(caught.value)
     with pytest.raises(openai.NotFoundError, match="model 'gpt-4o' does not exist"):
         server.ask(model="gpt-4o")
     with pytest.raises(openai.BadRequestError, match="name a collection by the model"):
