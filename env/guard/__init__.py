@@ -1,1 +1,1 @@
-"""Rules for whoever speaks HTTP to this machine: the environment, and the pages over documents."""
+"""Rules for servers that speak HTTP on this machine: the environment and the chat page."""
