@@ -58,7 +58,7 @@ VARIABLES = {
 """Meaning of each variable; docs/commands.md lists them."""
 
 KEY_CHARS = 32
-"""Least length of the owner's key: anyone may try keys."""
+"""Least length of a key of a server: anyone may try keys."""
 
 _SECURE = {"https": "https", "wss": "https", "http": "http", "ws": "http"}
 _SECRETS = ("authorization", "owner_key", '"reset"')
@@ -83,16 +83,16 @@ def owner_key(url: str) -> dict[str, str]:
     return {"owner_key": key}
 
 
-def read_owner_key(environ: Mapping[str, str]) -> str | None:
-    """The owner's key; None without one.
+def read_key(name: str, environ: Mapping[str, str]) -> str | None:
+    """Key in a variable; None without one.
 
     Raises:
         SettingsError: it is short enough to be guessed.
     """
-    key = environ.get(OWNER_KEY) or None
+    key = environ.get(name) or None
     if key is not None and len(key) < KEY_CHARS:
         raise SettingsError(
-            f"{OWNER_KEY} has fewer than {KEY_CHARS} characters. Set it to the output of "
+            f"{name} has fewer than {KEY_CHARS} characters. Set it to the output of "
             '`python -c "import secrets; print(secrets.token_urlsafe(32))"`.'
         )
     return key

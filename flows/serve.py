@@ -1,17 +1,17 @@
-"""Serve the recursive model to any OpenAI client: `rlm serve --docs NAME=DIR`.
+"""Serve your documents to any OpenAI client: `rlm serve --docs NAME=DIR`.
 
-A client asks at `/v1/chat/completions`. The model `rlm/NAME` names the documents, the last message
-of the user is the question, and the answer has quotes with file and position. A stream shows
-progress as comments. The documents are read once, at the start.
+A client asks at `/v1/chat/completions`. Its model names the documents, the last message of the user
+is the question, and the answer has quotes with file and position. A stream shows progress as
+comments. The documents are read once, at the start.
 
-It listens on this machine alone. Another `--host` needs a key: the environment variable
-RLM_SERVE_KEY or `--key-file`. Put a proxy with TLS before it.
+It listens on this machine alone. Another `--host` needs a key in the environment variable
+RLM_SERVE_KEY. Put a proxy with TLS before it.
 
 Examples:
 
-    rlm serve --docs notes --base-url http://127.0.0.1:11434/v1 --model qwen3
+    rlm serve --docs examples/nano_papers
 
-    rlm serve --docs laws=texts/laws --docs news=texts/2026 --port 8011
+    rlm serve --docs laws=texts/2026 --base-url http://127.0.0.1:11434/v1 --model qwen3
 """
 
 # Heavy modules are imported where they are needed, so that --help is instant.
@@ -28,14 +28,14 @@ from typing import Annotated
 import typer
 
 from env import auth
-from flows.ask import chosen, require_model
+from flows import ask
+from flows.ask import BaseUrl, EndpointSettings, ModelName, model_words
+from flows.listener import LOCAL, listen, url_of
 from flows.pipeline import guarded
 from flows.runtime import settle, unwrapped
-from tasks.errors import ConfigError, StageError
+from tasks.errors import ConfigError, StageError, as_stage_error
 
-HOST = "127.0.0.1"
 PORT = 8010
-LARGEST = 65_535
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -44,46 +44,31 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 def serve(
     docs: Annotated[
         list[str],
-        typer.Option(metavar="[NAME=]DIR", help="Folder of a collection; repeatable."),
-    ],
-    model: Annotated[
-        str,
-        typer.Option(help="Number or alias of a version, a folder, or the endpoint's model."),
-    ] = "champion",
-    base_url: Annotated[
-        str | None,
-        typer.Option(help="Endpoint, such as http://127.0.0.1:8000/v1; OPENAI_API_KEY is its key."),
-    ] = None,
-    set_: Annotated[
-        list[str] | None,
         typer.Option(
-            "--set", metavar="SECTION.KEY=VALUE", help="Setting for an endpoint; repeatable."
+            metavar="[NAME=]DIR", help="Folder, and the name that clients use; repeatable."
         ),
-    ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = HOST,
+    ],
+    model: ModelName = "champion",
+    base_url: BaseUrl = None,
+    set_: EndpointSettings = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = LOCAL,
     port: Annotated[int, typer.Option(help="Port; 0 takes a free one.")] = PORT,
-    key_file: Annotated[
-        Path | None, typer.Option(help="File with the key, in place of RLM_SERVE_KEY.")
-    ] = None,
 ) -> None:
     """Serve until Ctrl-C."""
 
     def work() -> None:
         folders = named_folders(docs)
         for folder in folders.values():
-            require_model("serve", folder, model, base_url, set_)
-        key = read_key(key_file)
+            ask.require_model("serve", folder, model, base_url, set_)
+        key = take_key()
         require_private(host, key)
-        with listener(host, port) as bound:
+        with listen("serve", host, port) as bound, suppress(KeyboardInterrupt):
             run(bound, folders, model, base_url, set_ or [], key)
 
     words = ["rlm", "serve", *(word for text in docs for word in ("--docs", text))]
-    words += ["--model", model] if model != "champion" else []
-    words += ["--base-url", base_url] if base_url else []
-    words += [word for text in set_ or [] for word in ("--set", text)]
-    words += ["--host", host] if host != HOST else []
+    words += model_words(model, base_url, set_)
+    words += ["--host", host] if host != LOCAL else []
     words += ["--port", str(port)] if port != PORT else []
-    words += ["--key-file", str(key_file)] if key_file else []
     guarded(work, shlex.join(words))
 
 
@@ -108,25 +93,15 @@ def named_folders(docs: list[str]) -> dict[str, Path]:
     return folders
 
 
-def read_key(file: Path | None) -> str | None:
-    """Key of the file, else of the environment; None without one.
+def take_key() -> str | None:
+    """Key in the environment, removed from it: processes that it starts do not inherit it.
 
     Raises:
-        ConfigError: the file cannot be read, or the key can be guessed or sent in no header.
+        StageError: it is short enough to be guessed.
     """
-    where = f"--key-file {file}" if file else auth.SERVE_KEY
-    try:
-        key = file.read_text(encoding="utf-8") if file else os.environ.get(auth.SERVE_KEY, "")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"serve: {where} cannot be read ({error}). Name a text file.") from None
-    key = key.strip()
-    if not key and not file:
-        return None
-    if len(key) < auth.KEY_CHARS or not key.isascii() or not key.isprintable() or " " in key:
-        raise ConfigError(
-            f"serve: {where} is no key of {auth.KEY_CHARS} letters and digits or more. Use the "
-            'output of `python -c "import secrets; print(secrets.token_urlsafe(32))"`.'
-        )
+    with as_stage_error():
+        key = auth.read_key(auth.SERVE_KEY, os.environ)
+    os.environ.pop(auth.SERVE_KEY, None)
     return key
 
 
@@ -134,33 +109,15 @@ def require_private(host: str, key: str | None) -> None:
     """Refuse to open documents to a network without a key.
 
     Raises:
-        ConfigError: the host is not of this machine alone, and there is no key.
+        ConfigError: other machines reach the host, and a key is not set.
     """
     from env.guard.origin import is_loopback
 
     if key is None and not is_loopback(host):
         raise ConfigError(
             f"serve: --host {host} opens your documents to the network. Set a key "
-            f"({auth.SERVE_KEY} or --key-file), or leave --host out."
+            f"({auth.SERVE_KEY}), or leave --host out."
         )
-
-
-def listener(host: str, port: int) -> socket.socket:
-    """Listening socket; port 0 takes a free one.
-
-    Raises:
-        StageError: the address cannot be used.
-    """
-    if not 0 <= port <= LARGEST:
-        raise StageError(f"serve: --port {port} is not a port. Use one from 0 to {LARGEST}.")
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family)
-    except OSError as error:
-        raise StageError(
-            f"serve: {host}:{port} cannot be used ({error.strerror}). Stop the program that "
-            f"listens there, or choose another port: --port {port % LARGEST + 1}."
-        ) from None
 
 
 def run(
@@ -177,53 +134,30 @@ def run(
         StageError: the model does not exist or does not load, or documents cannot be read.
         ConfigError: a setting is wrong.
     """
-    from rich.console import Console
+    model = ask.chosen(named, base_url, sets)
+    console = ask.terminal()
+    collections = {
+        name: ask.read_folder(folder, model, console) for name, folder in folders.items()
+    }
+    with ask.loaded(model, console) as answers:
+        from flows.openai_api import Completions
+        from flows.question_queue import QuestionQueue, QuestionServer
 
-    from tasks import asking
-
-    model = chosen(named, base_url, sets)
-    settle(model.params.threads)
-    console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
-    collections = {}
-    for name, folder in folders.items():
-        with console.status(f"reading {folder}"):
-            collections[name], left_out = asking.read_documents(folder, model.params)
-        for reason in left_out:
-            console.print(f"left out: {reason}", style="yellow")
-        asking.require_readable(model, collections[name])
-    with console.status(f"loading {model.name}") as loading, asking.opened(model) as ask:
-        from env.guard.logs import limit_repeats
-        from tasks.desk import Desk
-        from tasks.openai_api import ApiServer
-
-        server = ApiServer(Desk(ask, model.name), collections, key)
-        limit_repeats()
-        loading.stop()
+        queue = QuestionQueue(answers, model)
+        server = QuestionServer(queue, Completions(queue, collections).application(key))
         for name, documents in collections.items():
-            typer.echo(f"rlm/{name}: {len(documents)} documents of {folders[name]}")
-        typer.echo(ready(url_of(bound), next(iter(collections)), model.name, key is not None))
-        with suppress(KeyboardInterrupt):
-            server.run([bound])
-    typer.echo("Stopped.")
+            console.print(f"{name}: {len(documents)} documents of {folders[name]}")
+        url, first = f"{url_of(bound)}/v1", next(iter(collections))
+        console.print(f"{model.name} answers at {url}; Ctrl-C stops. Ask, for example:")
+        console.print(example(url, first, key is not None))
+        server.run([bound])
 
 
-def url_of(bound: socket.socket) -> str:
-    """Address of the API."""
-    host, port = bound.getsockname()[:2]
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
-
-
-def ready(url: str, collection: str, model: str, keyed: bool) -> str:
-    """Lines that say where the server listens, and how to ask it."""
-    body = json.dumps(
-        {"model": f"rlm/{collection}", "messages": [{"role": "user", "content": "QUESTION"}]}
-    )
-    header = f' -H "Authorization: Bearer ${auth.SERVE_KEY}"' if keyed else ""
-    return (
-        f"{model} answers at {url}; Ctrl-C stops. Ask, for example:\n"
-        f"curl {url}/chat/completions{header} -H 'Content-Type: application/json' -d "
-        f"{shlex.quote(body)}"
-    )
+def example(url: str, collection: str, keyed: bool) -> str:
+    """Command that asks the server a question."""
+    body = {"model": collection, "messages": [{"role": "user", "content": "QUESTION"}]}
+    key = f' -H "Authorization: Bearer ${auth.SERVE_KEY}"' if keyed else ""
+    return f"curl {url}/chat/completions{key} -d {shlex.quote(json.dumps(body))}"
 
 
 if __name__ == "__main__":

@@ -21,15 +21,21 @@ from typing import Any
 
 import httpx
 import openai
+import psutil
 import pytest
-from helpers import fake_endpoint
+from helpers import documents, fake_endpoint
 from helpers.fake_endpoint import FakeServer
+from helpers.untaught import untaught
+
+from agent.nano.settings import NanoSettings
+from tasks import config
 
 ROOT = Path(__file__).parents[2]
+PAPERS = ROOT / "examples/nano_papers"
 KEY = "k" * 40
 ASKED = "When do the looms arrive?"
 LOOMS = "The looms arrive on 14 May."
-READY = re.compile(r"answers at (http://\S+/v1); Ctrl-C stops")
+READY = re.compile(r"answers at (http://\S+/v1); Ctrl-C stops.*\n(curl .*)\n")
 
 
 def scripted_reply(body: dict[str, Any]) -> str:
@@ -48,15 +54,18 @@ def scripted_reply(body: dict[str, Any]) -> str:
 class Served:
     """A running `rlm serve`."""
 
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[bytes]
     url: str
-    said: str
+    command: str
+    """Command that asks it."""
+    log: Path
+    """Its output."""
     fake: FakeServer
 
     def client(self, **options: Any) -> openai.OpenAI:
         return openai.OpenAI(base_url=self.url, api_key=KEY, **{"max_retries": 0, **options})
 
-    def ask(self, question: str = ASKED, model: str = "rlm/notes", **options: Any) -> Any:
+    def ask(self, question: str = ASKED, model: str = "notes", **options: Any) -> Any:
         messages = [{"role": "user", "content": question}]
         create: Any = self.client().chat.completions.create
         return create(model=model, messages=messages, **options)
@@ -67,30 +76,36 @@ def command(*words: str) -> list[str]:
 
 
 @contextmanager
-def served(folder: Path, fake: FakeServer, *words: str, **environ: str) -> Iterator[Served]:
-    """The command with a collection `notes`, until the block ends."""
-    process = subprocess.Popen(
-        command("--docs", "notes", "--base-url", fake.url, "--model", "m", "--port", "0", *words),
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environ},
-        stdout=subprocess.PIPE,
-        stderr=(folder / "stderr").open("w"),
-        text=True,
-        start_new_session=True,
-    )
-    assert process.stdout is not None
-    said = ""
+def served(
+    folder: Path,
+    fake: FakeServer,
+    *docs: str,
+    model: str | None = None,
+    end: int = signal.SIGINT,
+    **environ: str,
+) -> Iterator[Served]:
+    """The command about collections, until the block ends."""
+    words = [word for name in docs for word in ("--docs", name)]
+    words += ["--model", model] if model else ["--base-url", fake.url, "--model", "m"]
+    words += [] if model else ["--set", "evaluate_model.concurrency=4"]
+    log = folder / "log"
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            command(*words, "--port", "0"),
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT), **environ},
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
     try:
-        while not (found := READY.search(said)):
-            line = process.stdout.readline()
-            assert line, (folder / "stderr").read_text()
-            said += line
-        said += process.stdout.readline()
-        yield Served(process, found[1], said, fake)
+        wait_until(lambda: bool(READY.search(log.read_text())) or process.poll() is not None)
+        found = READY.search(log.read_text())
+        assert found, log.read_text()
+        yield Served(process, found[1], found[2], log, fake)
     finally:
-        process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 0, (folder / "stderr").read_text()
-        process.stdout.close()
+        process.send_signal(end)
+        assert process.wait(20) == 0, log.read_text()
 
 
 @pytest.fixture(scope="module")
@@ -115,9 +130,10 @@ def whole(folder: Path) -> Iterator[Served]:
     """One server for the tests that leave it as it is."""
     with fake_endpoint.serving() as fake:
         fake.reply = scripted_reply
-        words = ["--docs", "laws", "--set", "evaluate_model.concurrency=4"]
-        with served(folder, fake, *words, RLM_SERVE_KEY=KEY) as server:
+        with served(folder, fake, "notes", "laws", RLM_SERVE_KEY=KEY) as server:
             yield server
+        assert KEY not in server.log.read_text()
+        assert "Traceback" not in server.log.read_text()
 
 
 @pytest.fixture
@@ -129,7 +145,7 @@ def server(whole: Served) -> Iterator[Served]:
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -146,7 +162,7 @@ def test_an_answer_is_the_quotes_with_their_places(server: Served) -> None:
     start = len("# Orders\n")
     places = f"orders.md, characters {start}-{start + len(LOOMS)}"
     assert answer.choices[0].message.content == f"> {LOOMS}\n>\n> {places}"
-    assert (answer.model, answer.choices[0].finish_reason) == ("rlm/notes", "stop")
+    assert (answer.model, answer.choices[0].finish_reason) == ("notes", "stop")
     assert answer.usage.model_dump(exclude_none=True) == {
         "prompt_tokens": 20, "completion_tokens": 6, "total_tokens": 26
     }  # fmt: skip
@@ -154,14 +170,14 @@ def test_an_answer_is_the_quotes_with_their_places(server: Served) -> None:
     assert found["evidence"] == [
         {"document": "orders.md", "start": start, "end": start + len(LOOMS), "text": LOOMS}
     ]
-    assert (found["collection"], found["model"], found["sub_calls"]) == ("notes", "m", 1)
+    assert (found["model"], found["sub_calls"]) == ("m", 1)
     assert found["usage"]["requests"] == 2
     none = server.ask("Where is Zanzibar?")
     assert none.choices[0].message.content == "The model found no evidence in these documents."
 
 
 def test_a_stream_shows_progress_as_comments_and_ends_with_the_answer(server: Served) -> None:
-    body = {"model": "rlm/notes", "stream": True, "messages": [{"role": "user", "content": ASKED}]}
+    body = {"model": "notes", "stream": True, "messages": [{"role": "user", "content": ASKED}]}
     lines = [line for line in post(server, json.dumps(body)).text.splitlines() if line]
     events = [json.loads(line[2:]) for line in lines if line.startswith(": ")]
     assert [(event["event"], event["frame"]) for event in events] == [
@@ -196,22 +212,20 @@ def test_ten_clients_at_once_get_their_own_answers(server: Served) -> None:
     assert server.fake.most_in_flight == 4
 
 
-def test_a_collection_is_named_by_the_model_or_by_a_field(server: Served) -> None:
+def test_the_model_names_a_collection(server: Served) -> None:
     models = {model.id: model.to_dict()["rlm"] for model in server.client().models.list()}
-    assert models.keys() == {"rlm/notes", "rlm/laws"}
-    assert models["rlm/laws"] == {"model": "m", "documents": 1, "characters": 26}
-    assert server.client().models.retrieve("rlm/laws").id == "rlm/laws"
-    found = server.ask("Who walks on the grass?", "rlm", extra_body={"collection": "laws"})
+    assert models == {
+        "notes": {"model": "m", "documents": 2, "characters": models["notes"]["characters"]},
+        "laws": {"model": "m", "documents": 1, "characters": 26},
+    }
+    assert server.client().models.retrieve("laws").id == "laws"
+    found = server.ask("Who walks on the grass?", "laws")
     assert found.rlm["evidence"][0]["document"] == "first.txt"
-    with pytest.raises(openai.NotFoundError, match="'novels' does not exist") as caught:
-        server.ask(model="rlm/novels")
-    assert "Use one of the models: rlm/notes, rlm/laws" in str(caught.value)
-    with pytest.raises(openai.NotFoundError, match="model 'gpt-4o' does not exist"):
-        server.ask(model="gpt-4o")
-    with pytest.raises(openai.BadRequestError, match="name a collection by the model"):
-        server.ask(model="rlm")
-    with pytest.raises(openai.NotFoundError):
-        server.client().models.retrieve("rlm/novels")
+    for ask in (server.ask, lambda model: server.client().models.retrieve(model)):
+        with pytest.raises(openai.NotFoundError, match="model 'novels' does not exist") as caught:
+            ask(model="novels")
+        assert "one of: notes, laws" in str(caught.value)
+        assert caught.value.code == "model_not_found"
 
 
 @pytest.mark.parametrize(
@@ -219,19 +233,19 @@ def test_a_collection_is_named_by_the_model_or_by_a_field(server: Served) -> Non
     [
         (b"\xff", "the body: Invalid JSON"),
         ("[" * 100_000, "the body: Invalid JSON"),
-        ("{}", "messages: Field required"),
+        ('{"messages": []}', "messages: List should have at least 1 item"),
+        ('{"seed": -1, "messages": [{"role": "user", "content": "x"}]}', "seed: Input should be"),
         ('{"messages": [{"role": "user", "content": 7}]}', "messages.0.content"),
-        ('{"messages": [{"role": "system", "content": "x"}]}', "none has that role"),
-        ('{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}', "no images"),
+        ('{"messages": [{"role": "system", "content": "x"}]}', "add one"),
+        ('{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}', "not images"),
         ('{"messages": [{"role": "user", "content": " "}]}', "the question is empty"),
         (json.dumps({"messages": [{"role": "user", "content": "?" * 99_999}]}), "Shorten it"),
-        ('{"n": 2, "messages": [{"role": "user", "content": "x"}]}', "n: only one answer"),
+        ('{"n": 2, "messages": [{"role": "user", "content": "x"}]}', "n: Input should be less"),
     ],
 )
 def test_a_wrong_body_is_one_message(server: Served, body: bytes | str, told: str) -> None:
     if isinstance(body, str):
-        body = body.replace('{"messages"', '{"model": "rlm/notes", "messages"')
-        body = body.replace('{"n"', '{"model": "rlm/notes", "n"')
+        body = re.sub("^{", '{"model": "notes", ', body)
     answer = post(server, body)
     assert answer.status_code == 400
     error = answer.json()["error"]
@@ -240,7 +254,7 @@ def test_a_wrong_body_is_one_message(server: Served, body: bytes | str, told: st
 
 
 def test_foreign_pages_hosts_and_clients_without_the_key_are_refused(server: Served) -> None:
-    body = json.dumps({"model": "rlm/notes", "messages": [{"role": "user", "content": ASKED}]})
+    body = json.dumps({"model": "notes", "messages": [{"role": "user", "content": ASKED}]})
     before = len(server.fake.bodies)
     page = {"origin": "https://evil.example", "content-type": "text/plain"}
     assert post(server, body, **page).status_code == 403
@@ -276,12 +290,13 @@ def test_a_long_body_and_an_unknown_path_are_errors_of_that_form(server: Served)
 
 
 def test_an_endpoint_that_dies_is_an_error_in_any_form_of_answer(server: Served) -> None:
-    for stream in (False, True):
-        server.fake.plan = [200, 401]
-        with pytest.raises(openai.APIError, match="refuses model 'm'") as caught:
-            list(server.ask(stream=stream))
-        status = getattr(caught.value, "status_code", None)
-        assert status == (None if stream else 502)
+    for plan, told in (([200, 401], "refuses model 'm'"), ([200, 0, 0, 0], "Connection error")):
+        for stream in (False, True):
+            server.fake.plan = list(plan)
+            with pytest.raises(openai.APIError, match=told) as caught:
+                list(server.ask(stream=stream))
+            status = getattr(caught.value, "status_code", None)
+            assert status == (None if stream else 502)
     assert server.ask().rlm["evidence"][0]["text"] == LOOMS
 
 
@@ -295,7 +310,7 @@ def test_a_client_that_leaves_ends_the_work(server: Served, stream: bool) -> Non
         return scripted_reply(body)
 
     server.fake.reply = held
-    body = {"model": "rlm/notes", "stream": stream}
+    body = {"model": "notes", "stream": stream}
     text = json.dumps(body | {"messages": [{"role": "user", "content": ASKED}]}).encode()
     host, port = server.url.split("/")[2].split(":")
     with socket.create_connection((host, int(port))) as client:
@@ -310,7 +325,8 @@ def test_a_client_that_leaves_ends_the_work(server: Served, stream: bool) -> Non
     assert len(server.fake.bodies) == before + 2
 
 
-def test_an_interrupt_in_mid_answer_leaves_no_process(folder: Path) -> None:
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_in_mid_answer_leaves_no_process(folder: Path, end: int) -> None:
     asked, go_on = threading.Event(), threading.Event()
 
     def held(body: dict[str, Any]) -> str:
@@ -321,40 +337,61 @@ def test_an_interrupt_in_mid_answer_leaves_no_process(folder: Path) -> None:
 
     with fake_endpoint.serving() as fake, ThreadPoolExecutor(2) as pool:
         fake.reply = held
-        with served(folder, fake) as server:
-            one = pool.submit(server.ask)
+        with served(folder, fake, "notes", end=end) as server:
+            answers = [pool.submit(server.ask), pool.submit(lambda: list(server.ask(stream=True)))]
             assert asked.wait(60)
-            group = server.process.pid
+            processes = psutil.Process(server.process.pid).children(recursive=True)
+            assert processes
+            wait_until(lambda: len(fake.bodies) >= 3)  # one is the test question of the start
             started = time.monotonic()
-        assert time.monotonic() - started < 10
-        with pytest.raises(openai.APIError, match="the server stops"):
-            one.result(10)
+        assert time.monotonic() - started < 15
+        for answer in answers:
+            with pytest.raises(openai.APIError, match="The server ends"):
+                answer.result(10)
         go_on.set()
-        with pytest.raises(ProcessLookupError):
-            os.killpg(group, 0)
-        assert (folder / "stderr").read_text() == ""
-        alive = [path for path in Path("/proc").glob("[0-9]*/environ") if folder.name in _of(path)]
-        assert alive == []
+        assert not psutil.wait_procs(processes, timeout=10)[1]
+        assert "Traceback" not in server.log.read_text()
 
 
-def _of(environ: Path) -> str:
-    """Environment of a process, where it names the folder of its settings."""
-    try:
-        return environ.read_text(errors="replace")
-    except OSError:
-        return ""
-
-
-def test_the_ready_line_is_a_command_that_answers(folder: Path) -> None:
+def test_the_printed_command_and_the_code_of_the_document_are_answered(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with fake_endpoint.serving() as fake:
         fake.reply = scripted_reply
-        with served(folder, fake) as server:
-            assert "rlm/notes: 2 documents of notes" in server.said
-            words = shlex.split(server.said.splitlines()[-1].replace("QUESTION", ASKED))
+        with served(folder, fake, "notes") as server:
+            assert "notes: 2 documents of notes" in server.log.read_text()
+            words = shlex.split(server.command.replace("QUESTION", ASKED))
             done = subprocess.run([*words, "-s"], capture_output=True, text=True, timeout=60)
             assert json.loads(done.stdout)["rlm"]["evidence"][0]["text"] == LOOMS
-            # Without a key; one collection needs no name; an unused port is free for others.
-            assert server.ask(model="rlm").model == "rlm/notes"
+            (code,) = documents.fences("docs/asking.md", "python")
+            assert code.count("http://127.0.0.1:8010/v1") == 1
+            exec(code.replace("http://127.0.0.1:8010/v1", server.url), {})
+    said = capsys.readouterr().out
+    assert said.startswith(f"> {LOOMS}\n>\n> orders.md, characters 9-")
+    assert said.endswith("26 tokens\n")
+
+
+def test_ten_clients_share_one_warm_model_of_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    params = config.resolve("nano", ["env.limits.max_turns=2"])
+    monkeypatch.chdir(tmp_path)
+    config.write_resolved(params)
+    made = untaught(NanoSettings())
+    made.model.save_pretrained("mine")
+    made.tokenizer.save_pretrained("mine")
+    with (
+        fake_endpoint.serving() as unused,
+        served(tmp_path, unused, f"papers={PAPERS}", model="mine") as server,
+        ThreadPoolExecutor(10) as pool,
+    ):
+        asked = ["How well does Jedkuf do on code?", "Report Zuxzuk on speech."] * 5
+        answers = list(pool.map(lambda text: server.ask(text, "papers"), asked))
+        assert [answer.rlm["model"] for answer in answers] == ["mine"] * 10
+        used = [answer.usage.total_tokens for answer in answers]
+        assert min(used) > 0
+        assert used == used[:2] * 5  # it is greedy
+    assert not unused.bodies
 
 
 @pytest.mark.parametrize(
@@ -364,20 +401,25 @@ def test_the_ready_line_is_a_command_that_answers(folder: Path) -> None:
         (("--docs", "laws", "--docs", "notes=laws"), "two collections have the name 'notes'"),
         (("--docs", "=laws"), "names no collection. Write --docs NAME=DIR"),
         (("--docs", "nowhere"), "--docs nowhere: no such folder"),
-        (("--key-file", "params.yaml"), "is no key of 32 letters and digits or more"),
-        (("--key-file", "nowhere"), "cannot be read"),
         (("--port", "99999"), "is not a port"),
-        (("--host", "192.0.2.1", "--key-file", "key"), "192.0.2.1:0 cannot be used"),
+        (("--host", "::"), "opens your documents to the network"),
     ],
 )
 def test_what_cannot_be_served_is_one_message(
     folder: Path, words: tuple[str, ...], told: str
 ) -> None:
-    (folder / "key").write_text(f"{KEY}\n")
     code, errors = refused(folder, "--port", "0", *words)
     assert code in (1, 2)
     assert told in errors
     assert errors.count("\n") == 1
+
+
+def test_a_key_that_can_be_guessed_and_a_foreign_address_are_refused(folder: Path) -> None:
+    _, errors = refused(folder, "--port", "0", RLM_SERVE_KEY="short")
+    assert "RLM_SERVE_KEY has fewer than 32 characters" in errors
+    _, errors = refused(folder, "--host", "192.0.2.1", RLM_SERVE_KEY=KEY)
+    assert "serve: 192.0.2.1:8010 cannot be used (Cannot assign requested address)" in errors
+    assert KEY not in errors
 
 
 def test_a_port_in_use_names_the_fix(folder: Path) -> None:
@@ -386,17 +428,17 @@ def test_a_port_in_use_names_the_fix(folder: Path) -> None:
         code, errors = refused(folder, "--port", str(port))
     assert code == 1
     assert errors == (
-        f"StageError: serve: 127.0.0.1:{port} cannot be used (Address already in use). Stop the "
-        f"program that listens there, or choose another port: --port {port + 1}.\n"
+        f"StageError: serve: 127.0.0.1:{port} cannot be used (Address already in use). "
+        "Choose another port: --port NUMBER, or --port 0 for a free one.\n"
     )
 
 
-def refused(folder: Path, *words: str) -> tuple[int, str]:
+def refused(folder: Path, *words: str, **environ: str) -> tuple[int, str]:
     """Exit code and message of a command that does not begin to serve."""
     done = subprocess.run(
         command("--docs", "notes", "--base-url", "http://127.0.0.1:9/v1", "--model", "m", *words),
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environ},
         capture_output=True,
         text=True,
         timeout=60,
