@@ -9,6 +9,8 @@ Examples:
 
     rlm ask --docs notes --base-url http://127.0.0.1:11434/v1 --model qwen3 "Who pays the rent?"
 
+    rlm serve --docs notes --base-url http://127.0.0.1:11434/v1 --model qwen3
+
     rlm check-problems questions.jsonl --documents papers
 """
 

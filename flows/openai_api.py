@@ -1,7 +1,7 @@
 """OpenAI's chat completions over collections of documents: the application of `rlm serve`.
 
-The model of a request names the collection, the last message of the user is the question, and the
-text of the answer has the quotes. Progress in a stream is comments, which OpenAI's clients ignore.
+The model of a request names the collection, and the user's last message is the question. The text
+of the answer has the quotes. Progress in a stream is comments, which OpenAI's clients ignore.
 The field `rlm` of an answer has quotes, positions and counters as data. Neighbours: `serve.py` is
 the command, `question_queue.py` takes the questions.
 """
@@ -265,7 +265,7 @@ class KeyRequired:
 
 
 def answer_text(answer: Answer) -> str:
-    """The quotes with their places as Markdown, or why there are none."""
+    """The quotes with their places as Markdown, or why it has none."""
     quotes = [
         "\n".join(f"> {line}" for line in quote.text.splitlines())
         + f"\n>\n> {quote.document}, characters {quote.start}-{quote.end}"
