@@ -12,7 +12,7 @@ import asyncio
 import logging
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -105,7 +105,7 @@ class OpenQuestion:
         self._task = asyncio.create_task(self._turn())
         self._task.add_done_callback(lambda _: queue.open.discard(self))
 
-    async def events(self, every_s: float) -> AsyncIterator[Event | None]:
+    async def events(self, every_s: float) -> AsyncGenerator[Event | None, None]:
         """Events of `agent/rollouts/progress.py`, then `answer` or `error`.
 
         Args:
