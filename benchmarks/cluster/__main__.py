@@ -179,13 +179,13 @@ class Drill:
         made = len(self.b.steps())
         wait_for(lambda: len(self.b.steps()) > made, 600, "a step of B")
         (control,) = (self.b.folder / ".run").glob("haproxy-*.sock")
+        servers = {p.pid: p.cmdline() for p in self.b.processes() if _is_server(p)}
         # Connections of the last step stay open until their slot has its next episode.
         begun = seen = sessions(control, "stot")
         while (now := sessions(control, "stot")) == begun or now != seen:
             seen = now
-            time.sleep(0.2)
+            time.sleep(0.05)  # episodes of tiny settings last a few tenths of a second
         port = max(now, key=lambda port: now[port] - begun[port])
-        servers = {p.pid: p.cmdline() for p in self.b.processes() if _is_server(p)}
         (pid,) = (pid for pid, words in servers.items() if str(port) in words)
         os.kill(pid, signal.SIGKILL)
         self.figures["new sessions of the killed server"] = now[port] - begun[port]
