@@ -57,6 +57,7 @@ def draw(plan: OolongPlan, scores: Scores) -> Figure:
                 "With labels: code counts" if labels else "Without labels: a reader counts"
             )
             below.set_xscale("log")
+            below.margins(x=0.09)
             below.set(xlabel="Tokens read and written for a problem")
         for axes in panels[:, 0]:
             axes.set(ylabel="Mean score", ylim=(-0.02, 1.14), yticks=[0, 0.2, 0.4, 0.6, 0.8, 1])
@@ -85,7 +86,7 @@ class _Style:
         heights = [cell.score.mean for cell in cells]
         lows, highs = [cell.score.low for cell in cells], [cell.score.high for cell in cells]
         axes.fill_between(places, lows, highs, color=self._colour, alpha=0.15, linewidth=0)
-        sizes = {"linewidth": 1.8 + 1.6 * self._wider, "markersize": 5.5 + 2.6 * self._wider}
+        sizes = {"linewidth": 1.8 + 1.1 * self._wider, "markersize": 5.5 + 1.9 * self._wider}
         look = {"color": self._colour, "marker": self._marker}
         axes.plot(places, heights, label=name, **look, **sizes)
         hollow = [(x, y) for x, y, cell in zip(places, heights, cells, strict=True) if cell.cut]
@@ -101,16 +102,16 @@ class _Style:
 
 
 def _name_ends(axes: Axes, series: Series) -> None:
-    """Write the length at the first and the last point of a line over cost."""
+    """Write the length above the first and beside the last point of a line over cost."""
     (short, first), *_ = series.items()
     *_, (long, last) = series.items()
+    texts = [(size(short), first, (0, 8), "center"), (size(long), last, (9, -3), "left")]
     if _near(first, last):
-        texts = [(f"{size(short)} to {size(long)}" if short != long else size(short), first)]
-    else:
-        texts = [(size(short), first), (size(long), last)]
-    for text, cell in texts:
+        both = size(short) if short == long else f"{size(short)} to {size(long)}"
+        texts = [(both, first, (0, -19), "center")]
+    for text, cell, offset, side in texts:
         place = (cell.tokens, cell.score.mean)
-        axes.annotate(text, place, (0, 9), textcoords="offset points", fontsize=9, ha="center")
+        axes.annotate(text, place, offset, textcoords="offset points", fontsize=9, ha=side)
 
 
 def _near(one: OolongCell, other: OolongCell) -> bool:
