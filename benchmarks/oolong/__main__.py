@@ -46,7 +46,7 @@ answer without a model. `cut`: the prompt holds only the first part of the conte
 
 def play(plan: OolongPlan) -> None:
     """Answer what has no answer yet, and write the report into the plan's folder."""
-    shared = (plan.lengths, plan.count, plan.labels)
+    shared = (tuple(plan.lengths), plan.count, tuple(plan.labels))
     run("expert", None, [], *shared, None, plan.out, plan.seed)
     with OolongStandIn(0, ACCURACY) as server:
         Thread(target=server.serve_forever, daemon=True).start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import log
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -44,8 +45,8 @@ def draw(plan: OolongPlan, scores: Scores) -> Figure:
                 if is_baseline(name):
                     dashes = _DASHES[grey.index(name) % len(_DASHES)]
                     heights = [cell.score.mean for cell in series.values()]
-                    line = {"color": _BASELINE, "linestyle": dashes, "linewidth": 1.4}
-                    above.plot(list(series), heights, label=name, zorder=3, **line)
+                    look: dict[str, Any] = {"color": _BASELINE, "linestyle": dashes}
+                    above.plot(list(series), heights, label=name, zorder=3, linewidth=1.4, **look)
             above.set_xscale("log", base=2)
             above.set_xticks(list(plan.lengths), [size(length) for length in plan.lengths])
             above.xaxis.set_minor_locator(NullLocator())
@@ -86,19 +87,16 @@ class _Style:
         heights = [cell.score.mean for cell in cells]
         lows, highs = [cell.score.low for cell in cells], [cell.score.high for cell in cells]
         axes.fill_between(places, lows, highs, color=self._colour, alpha=0.15, linewidth=0)
-        sizes = {"linewidth": 1.8 + 1.1 * self._wider, "markersize": 5.5 + 1.9 * self._wider}
-        look = {"color": self._colour, "marker": self._marker}
-        axes.plot(places, heights, label=name, **look, **sizes)
+        look: dict[str, Any] = {
+            "color": self._colour,
+            "marker": self._marker,
+            "markersize": 5.5 + 1.9 * self._wider,
+        }
+        axes.plot(places, heights, label=name, linewidth=1.8 + 1.1 * self._wider, **look)
         hollow = [(x, y) for x, y, cell in zip(places, heights, cells, strict=True) if cell.cut]
         if hollow:
-            size_of = sizes["markersize"]
-            axes.plot(
-                *zip(*hollow, strict=True),
-                linestyle="",
-                markerfacecolor="white",
-                markersize=size_of,
-                **look,
-            )
+            look |= {"linestyle": "", "markerfacecolor": "white"}
+            axes.plot(*zip(*hollow, strict=True), **look)
 
 
 def _name_ends(axes: Axes, series: Series) -> None:
