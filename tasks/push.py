@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agent.errors import disk_is_full
 from tasks import holder, remote
 from tasks.config import read_yaml
 from tasks.errors import StageError
@@ -40,6 +41,8 @@ def run(params: Params, run: StageRun) -> None:
         except LockError as error:
             raise StageError(str(error)) from None
         except (DvcException, OSError) as error:
+            if disk_is_full(error):
+                raise
             raise StageError(
                 f"DVC could not push to the remote {name!r} ({error}). "
                 "List the remotes with `dvc remote list`."

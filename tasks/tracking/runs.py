@@ -17,9 +17,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from agent.errors import disk_is_full
 from env.auth import PARENT_RUN
 from env.settings import flatten
-from tasks.errors import DISK_IS_FULL, ConfigError, StageError, disk_is_full, stage_named
+from tasks.errors import ConfigError, StageError, full_disk, stage_named
 from tasks.tracking import datasets, lineage, locations
 
 if TYPE_CHECKING:
@@ -253,7 +254,7 @@ def answering() -> Iterator[MlflowClient]:
         yield client(uri)
     except (MlflowException, SQLAlchemyError) as error:
         if disk_is_full(error):
-            raise StageError(DISK_IS_FULL) from None
+            raise full_disk(error) from None
         remedy = (
             "Start its server (make up), or unset MLFLOW_TRACKING_URI to record in mlflow.db"
             if uri.startswith("http")
