@@ -9,6 +9,10 @@ class PolicyError(ValueError):
     """A model, tokenizer, chat template or endpoint is unusable; the message says how to fix it."""
 
 
+class StoppedError(RuntimeError):
+    """The caller no longer wants the result."""
+
+
 class ExportError(ValueError):
     """A merge that would damage the model; the message says how to fix it."""
 

@@ -200,8 +200,10 @@ def main() -> None:
             print(f"{name:16} {value:10.4g}  {FIGURES[name].meaning}")
         return
     given = {name: getattr(options, name) for name in FIGURES}
-    if low := [name for name, value in given.items() if value <= 0]:
-        parser.error(f"{', '.join(low)}: not above 0")
+    if wrong := [name for name, value in given.items() if not 0 < value < math.inf]:
+        parser.error(f"{', '.join(wrong)}: not a number above 0")
+    if min(options.cards) < 1:
+        parser.error("cards: not above 0")
     print("| figure | value | source |\n|---|---|---|")
     for name, figure in FIGURES.items():
         source = figure.source if given[name] == figure.value else "given"

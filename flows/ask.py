@@ -99,18 +99,33 @@ def require_possible(
     Raises:
         StageError: an option is wrong or missing.
     """
-    if docs.is_file():
-        raise StageError(f"ask: --docs {docs} is a file. Name its folder.")
-    if not docs.is_dir():
-        raise StageError(f"ask: --docs {docs}: no such folder. Name an existing one.")
+    require_model("ask", docs, model, base_url, set_)
     if interactive == (question is not None):
         raise StageError("ask: write one question, or --interactive and no question.")
     if question is not None and not question.strip():
         raise StageError("ask: the question is empty; write one.")
+
+
+def require_model(
+    command: str, docs: Path, model: str, base_url: str | None, set_: list[str] | None
+) -> None:
+    """Refuse wrong options that all commands about documents have.
+
+    Raises:
+        StageError: an option is wrong or missing; the message begins with the command.
+    """
+    if docs.is_file():
+        raise StageError(f"{command}: --docs {docs} is a file. Name its folder.")
+    if not docs.is_dir():
+        raise StageError(f"{command}: --docs {docs}: no such folder. Name an existing one.")
     if base_url is not None and model == "champion":
-        raise StageError("ask: --base-url needs --model NAME, the model's name at the endpoint.")
+        raise StageError(
+            f"{command}: --base-url needs --model NAME, the model's name at the endpoint."
+        )
     if set_ and base_url is None:
-        raise StageError("ask: --set is for endpoints. Other models keep their own settings.")
+        raise StageError(
+            f"{command}: --set is for endpoints. Other models keep their own settings."
+        )
 
 
 def chosen(model: str, base_url: str | None, sets: list[str]) -> AskedModel:
@@ -141,12 +156,12 @@ def talk(
     loading = console.status(f"loading {model.name}")
     loading.start()
     try:
-        with asking.opened(model, documents) as answered:
+        with asking.opened(model) as answered:
             loading.stop()
             for text in lines(console) if question is None else [question]:
                 try:
                     with console.status(f"asking {model.name} about {len(documents)} documents"):
-                        found = answered(text, seed)
+                        found = answered(text, documents, seed)
                 except StageError as error:
                     if question is not None:
                         raise

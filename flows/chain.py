@@ -292,12 +292,12 @@ def prefect_server() -> Iterator[None]:
     from prefect.logging.handlers import APILogHandler
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
+    if remote.address():  # a server of its own would not know the runs of other hosts
+        hosts.require_servers()
     url = PREFECT_API_URL.value()
     if url and processes.answers(f"{url}/health"):
         yield
         return
-    if remote.address():  # a server of its own would not know the runs of other hosts
-        hosts.require_servers()
     processes.forget_dead()
     server = processes.prefect_server(processes.free_port())
     try:

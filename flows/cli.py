@@ -22,7 +22,7 @@ from typing import Annotated
 
 import typer
 
-from flows import ask, pipeline
+from flows import ask, chat, draft_questions, mcp_server, pipeline
 from flows.runtime import settle, unwrapped
 from tasks.errors import ConfigError
 
@@ -85,6 +85,11 @@ def publish(
 
 
 app.command("ask", help=unwrapped(ask.__doc__))(ask.ask)
+app.command("chat", help=unwrapped(chat.__doc__))(chat.chat)
+app.command("draft-questions", help=unwrapped(draft_questions.__doc__))(
+    draft_questions.draft_questions
+)
+app.command("mcp", help=unwrapped(mcp_server.__doc__))(mcp_server.mcp)
 app.add_typer(pipeline.app)
 
 

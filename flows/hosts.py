@@ -19,7 +19,7 @@ from env import auth
 from flows import notifications
 from flows.runtime import BusyError
 from flows.services import processes
-from flows.services.hosts import LIMIT, POOLS
+from flows.services.hosts import LIMIT, POOLS, require_answer, require_prefect
 from tasks import holder, remote
 from tasks.errors import ConfigError, StageError
 from tasks.tracking import runs
@@ -88,11 +88,11 @@ def require_servers() -> None:
     """Check the addresses of the servers that all hosts share.
 
     Raises:
-        ConfigError: MLflow's address is missing, is not a server's or has an unknown host name.
+        ConfigError: MLflow's address is missing, is not a server's or has an unknown host name. Or
+            Prefect's server refuses this host.
         StageError: a server does not answer.
     """
     import httpx
-    from prefect.settings import PREFECT_API_URL
 
     tracking = runs.tracking_uri().rstrip("/")
     if not tracking.startswith("http"):
@@ -100,18 +100,20 @@ def require_servers() -> None:
             f"{auth.REMOTE} is set, but MLFLOW_TRACKING_URI names no server ({runs.shown_uri()}). "
             "Set both: hosts share one registry."
         )
-    for name, url in (
-        ("PREFECT_API_URL", f"{PREFECT_API_URL.value()}/health"),
-        ("MLFLOW_TRACKING_URI", f"{tracking}/health"),
-    ):
-        if not processes.answers(url):
-            raise StageError(
-                f"{name}: the server at {runs.without_password(url)} does not answer. Hosts with "
-                f"{auth.REMOTE} share it: start it, or correct the address."
-            )
+    require_prefect()
+    require_answer("MLFLOW_TRACKING_URI", f"{tracking}/health")
     # Its health page answers under every name, its pages only under those that it was given.
     search = f"{tracking}/api/2.0/mlflow/experiments/search?max_results=1"
-    if httpx.get(search, timeout=30.0).status_code == httpx.codes.FORBIDDEN:
+    try:
+        status = httpx.get(search, timeout=30.0).status_code
+    except httpx.HTTPError:
+        status = httpx.codes.GATEWAY_TIMEOUT
+    if httpx.codes.is_server_error(status):
+        raise StageError(
+            f"MLFLOW_TRACKING_URI: the server at {runs.without_password(tracking)} cannot list its "
+            f"experiments (status {status}). Look at its database."
+        )
+    if status == httpx.codes.FORBIDDEN:
         raise ConfigError(
             f"MLFLOW_TRACKING_URI: the server at {runs.without_password(tracking)} does not answer "
             "to this host name. Start it with MLFLOW_SERVER_ALLOWED_HOSTS set to its names."

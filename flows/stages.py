@@ -42,6 +42,8 @@ STAGES = {
 DIRECT = ("deploy", "register", "promote", "push")
 """Stages that DVC does not run: they act outside the folder, or use DVC themselves."""
 BY_DVC = tuple(name for name in STAGES if name not in DIRECT)
+SHARED = ("register", "promote", "push")
+"""Stages that write to what all hosts share."""
 GATE = Path("reports/gate.json")
 INTERRUPTED = 130
 GRACE_S = 30.0
@@ -54,8 +56,10 @@ def run_stage(name: str) -> None:
     Raises:
         PipelineError: the stage refused or failed.
     """
-    from tasks import config
+    from tasks import config, holder
 
+    if name in SHARED:
+        holder.require_free()
     if under_chain():
         die_with_parent()
     params = config.load_resolved()
@@ -118,8 +122,7 @@ def _reproduce(name: str) -> None:
         with remote.lost(f"{name}: results of another host could not be fetched"):
             repo.reproduce(targets=[name], single_item=True, pull=shared)
         if shared:
-            holder.check()
-            remote.push_stage(repo, name)
+            remote.push_stage(repo, name, holder.check)
 
 
 def unchanged() -> list[str]:

@@ -7,10 +7,12 @@ recursive episodes on their own environment server. `flows/ask.py` is the comman
 # Heavy modules are imported where they are needed: an endpoint needs neither torch nor MLflow.
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from threading import Event as Flag
+from threading import Semaphore
 from typing import TYPE_CHECKING, Any
 
 from tasks.errors import StageError, as_stage_error
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from agent.policies.base import Policy
     from agent.policies.endpoint import Usage
     from agent.rollouts.own_documents import Answer
+    from agent.rollouts.progress import Event
     from agent.rollouts.trajectory import Trajectory
 
 ATTEMPTS = 3
@@ -150,21 +153,91 @@ def require_readable(model: AskedModel, documents: dict[str, str]) -> None:
         )
 
 
-Ask = Callable[[str, int], AskedAnswer]
-"""Answers a question with a sampling seed.
+class Ask:
+    """Answers questions with one loaded model; many threads may call it at once.
 
-It raises a StageError if the question cannot be asked, or the model or the environment fails.
-"""
+    Questions beyond `at_once` wait.
+
+    Args:
+        policy: model.
+        url: environment that allows users' documents.
+        params: settings of both.
+        at_once: questions that it plays at the same time; more than one for an endpoint alone.
+    """
+
+    def __init__(self, policy: Any, url: str, params: Params, at_once: int) -> None:
+        self._policy, self._url, self._params = policy, url, params
+        self._is_shared = hasattr(policy, "beside")
+        self.at_once = at_once
+        self._places = Semaphore(at_once)
+
+    def __call__(
+        self,
+        question: str,
+        documents: Mapping[str, str],
+        seed: int = 0,
+        *,
+        watch: Callable[[Event], None] | None = None,
+        stop: Flag | None = None,
+    ) -> AskedAnswer:
+        """Answer one question.
+
+        Args:
+            question: the question.
+            documents: text by name.
+            seed: sampling seed, in the mode `sampled`.
+            watch: receives the events of `agent/rollouts/progress.py`, in the caller's thread.
+            stop: when it is set, the work ends soon and sends no more requests.
+
+        Raises:
+            StageError: the question cannot be asked, is stopped, or the model or the environment
+                fails.
+        """
+        from agent.errors import StoppedError
+        from agent.rollouts import own_documents
+        from tasks.registry import serving
+
+        task = own_documents.Question(question, documents, seed)
+        if reason := own_documents.fault(task, self._params.env):
+            raise StageError(reason)
+        stop = stop or Flag()
+        policy = self._policy.beside(stop) if self._is_shared else self._policy
+
+        def require_wanted() -> None:
+            if stop.is_set():
+                raise StoppedError("the question is no longer wanted")
+
+        def tell(_: int, event: Event) -> None:
+            require_wanted()
+            if watch is not None:
+                watch(event)
+
+        with self._places, as_stage_error():
+            require_wanted()
+            [(answer, episode)] = serving.play(policy, self._url, [task], self._params, tell)
+        if answer.void is not None:
+            trouble = getattr(policy, "trouble", "")
+            said = f"; the endpoint: {trouble}" if trouble else ""
+            raise StageError(f"the episode was lost ({answer.void}{said}). Ask again.")
+        return AskedAnswer(answer, episode, policy.usage if self._is_shared else None)
+
+
+def answer_event(found: AskedAnswer, model: str) -> Event:
+    """The answer as the last event of a question: quotes, counters, usage and model."""
+    usage = asdict(found.usage) if found.usage else None
+    return {"event": "answer", **asdict(found.answer), "usage": usage, "model": model}
 
 
 @contextmanager
-def opened(model: AskedModel, documents: dict[str, str]) -> Iterator[Ask]:
-    """A function that answers questions; model and environment stay loaded within the block.
+def opened(model: AskedModel) -> Iterator[Ask]:
+    """Load model and environment for the time of the block.
+
+    An endpoint plays up to `evaluate_model.concurrency` questions at a time, and has as many
+    requests in flight at most. A local model plays one question at a time.
 
     Raises:
         StageError: the model cannot be loaded, the endpoint refuses, or no server starts.
     """
-    from agent.rollouts import own_documents
     from tasks.registry import serving
 
     params = serving.for_documents(model.params)
@@ -174,23 +247,8 @@ def opened(model: AskedModel, documents: dict[str, str]) -> Iterator[Ask]:
             if model.base_url:
                 policy.check()
             with serving.own_server(params) as url:
-
-                def ask(question: str, seed: int) -> AskedAnswer:
-                    task = own_documents.Question(question, documents, seed)
-                    if reason := own_documents.fault(task, params.env):
-                        raise StageError(reason)
-                    before = _used(policy)
-                    with as_stage_error():
-                        [(answer, episode)] = serving.play(policy, url, [task], params)
-                    if answer.void is not None:
-                        trouble = getattr(policy, "trouble", "")
-                        said = f"; the endpoint: {trouble}" if trouble else ""
-                        raise StageError(f"the episode was lost ({answer.void}{said}). Ask again.")
-                    after = _used(policy)
-                    usage = _since(before, after) if before and after else None
-                    return AskedAnswer(answer, episode, usage)
-
-                yield ask
+                most = params.evaluate_model.concurrency if model.base_url else 1
+                yield Ask(policy, url, params, serving.most_sessions(url, most))
 
 
 def _policy(model: AskedModel, params: Params) -> Any:
@@ -213,13 +271,3 @@ def _policy(model: AskedModel, params: Params) -> Any:
         timeout_s=settings.timeout_s,
         attempts=ATTEMPTS,
     )
-
-
-def _used(policy: Any) -> Usage | None:
-    """Copy of an endpoint's usage so far; None for a local model."""
-    return replace(policy.usage) if hasattr(policy, "usage") else None
-
-
-def _since(before: Usage, after: Usage) -> Usage:
-    counts = {name: count - getattr(before, name) for name, count in vars(after).items()}
-    return replace(after, **counts)

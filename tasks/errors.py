@@ -16,13 +16,14 @@ from agent.errors import (
     PolicyError,
     RankError,
     RolloutError,
+    StoppedError,
     disk_is_full,
 )
 from env.errors import EpisodeError, SettingsError
 
 EXPECTED: tuple[type[Exception], ...] = (
     *(CheckpointError, ExportError, LogprobCheckError, PolicyError, RankError, RolloutError),
-    *(EpisodeError, SettingsError),
+    *(EpisodeError, SettingsError, StoppedError),
 )
 """Errors of `agent` and `env` whose messages are written for the user."""
 

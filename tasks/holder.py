@@ -9,6 +9,7 @@ change what the next run reads. Without `RLM_REMOTE` nothing here does anything.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from typing import Any
 
 from env import auth
 from tasks import remote
-from tasks.errors import StageError
+from tasks.errors import ConfigError, PipelineError, StageError
 
 RECORD = "holder.json"
 CHECKPOINTS = "checkpoints"
@@ -27,6 +28,8 @@ CRASHES = 5
 """Restarts of one request after crashes, before it fails."""
 
 Record = dict[str, Any]
+
+logger = logging.getLogger(__name__)
 
 
 class ReplacedError(StageError):
@@ -42,6 +45,7 @@ def held(request: str, flow_run: str | None) -> Iterator[Record | None]:
         flow_run: id of the Prefect run.
 
     Raises:
+        ConfigError: the store's server does not check conditions of writes.
         StageError: another host took the store at the same moment, or the request crashed
             `CRASHES` times in a row.
     """
@@ -49,12 +53,15 @@ def held(request: str, flow_run: str | None) -> Iterator[Record | None]:
     try:
         yield died
     except BaseException:
-        with suppress(StageError):  # the error of the run says more
+        with suppress(PipelineError):  # the error of the run says more
             change(ended=True)
         raise
     else:
         change(ended=True, checkpoint=None)
-        remote.store().delete(CHECKPOINTS)
+        try:
+            delete_checkpoints()
+        except PipelineError as error:  # the next run deletes them
+            logger.warning("pushed checkpoints were not deleted: %s", error)
     finally:
         del os.environ[auth.FENCE]
 
@@ -80,9 +87,11 @@ def _take(request: str, flow_run: str | None) -> Record | None:
     try:
         store.write(RECORD, record, version)
     except remote.RecordChangedError:
-        raise StageError(
-            "another host took the run at the same moment. Wait for it, then run this again."
-        ) from None
+        if store.read(RECORD)[0] != record:  # else the client repeated a write, unanswered at first
+            raise StageError(
+                "another host took the run at the same moment. Wait for it, then run this again."
+            ) from None
+    _require_conditions(store, record, version)
     if died and record["ended"]:
         raise StageError(
             f"the run crashed {crashes} times in a row, last on {died['host']}. Read .run/flow.log "
@@ -90,6 +99,27 @@ def _take(request: str, flow_run: str | None) -> Record | None:
         )
     os.environ[auth.FENCE] = str(record["token"])
     return died
+
+
+def _require_conditions(store: remote.SharedStore, record: Record, replaced: str | None) -> None:
+    """Refuse a server that writes the record although a newer version is stored."""
+    with suppress(remote.RecordChangedError):
+        store.write(RECORD, record, replaced)
+        raise ConfigError(f"{auth.REMOTE} ({remote.address()}): {remote.UNCONDITIONAL}")
+
+
+def delete_checkpoints(but: str = "") -> None:
+    """Delete the pushed checkpoints of this run and earlier ones, except the folder `but`.
+
+    A run that took over meanwhile keeps its own, because their names begin with a higher number.
+    """
+    own = int(os.environ[auth.FENCE])
+
+    def chosen(folder: str) -> bool:
+        number = folder.partition("-")[0]
+        return folder != but and number.isdigit() and int(number) <= own
+
+    remote.store().delete(CHECKPOINTS, chosen)
 
 
 def check() -> None:
@@ -100,6 +130,22 @@ def check() -> None:
     """
     if auth.FENCE in os.environ:
         _own_record()
+
+
+def require_free() -> None:
+    """Refuse a stage by hand beside a run of any host that holds the store: it has no number.
+
+    Raises:
+        StageError: a run holds the store.
+    """
+    if auth.FENCE in os.environ or remote.address() is None:
+        return
+    record = remote.store().read(RECORD)[0]
+    if record and not record["ended"]:
+        raise StageError(
+            f"the run on {record['host']} since {record['since']} holds the shared store. Wait for "
+            "its end; if it died, `rlm run` takes over."
+        )
 
 
 def entry(name: str) -> Any:

@@ -15,7 +15,7 @@ from pathlib import Path
 from agent.training import checkpoints
 from env import auth
 from tasks import holder, remote
-from tasks.errors import StageError
+from tasks.errors import PipelineError
 
 logger = logging.getLogger(__name__)
 
@@ -36,8 +36,8 @@ class CheckpointPusher:
     def push(self) -> None:
         """Push the newest checkpoint if it is `every` steps newer than the last pushed one.
 
-        A store that does not answer is a warning: the training goes on, and the next step tries
-        again.
+        A store that does not answer, or refuses, is a warning: the training goes on, and the next
+        step tries again.
 
         Raises:
             ReplacedError: another run holds the store.
@@ -46,15 +46,16 @@ class CheckpointPusher:
         if auth.FENCE not in os.environ or newest is None or newest[0] < self._last + self.every:
             return
         step, path = newest
-        name = f"{holder.CHECKPOINTS}/{os.environ[auth.FENCE]}-{step}"
+        folder = f"{os.environ[auth.FENCE]}-{step}"
+        name = f"{holder.CHECKPOINTS}/{folder}"
         try:
             holder.check()
             remote.store().upload(path, name)
             holder.change(checkpoint={"name": name, "step": step, "marks": self.marks})
-            remote.store().delete(holder.CHECKPOINTS, but=name)
+            holder.delete_checkpoints(but=folder)
         except holder.ReplacedError:
             raise
-        except StageError as error:
+        except PipelineError as error:
             logger.warning("checkpoint %d was not pushed: %s", step, error)
             return
         self._last = step

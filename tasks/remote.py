@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -31,6 +31,12 @@ _REFUSED = {
 }
 
 
+UNCONDITIONAL = (
+    "this server does not check conditions of writes (If-Match, If-None-Match), so a replaced run "
+    "could write. Use AWS, MinIO or another server that does."
+)
+
+
 class RecordChangedError(Exception):
     """An object is not what the writer last read."""
 
@@ -43,9 +49,7 @@ def address() -> str | None:
     """
     found = os.environ.get(auth.REMOTE, "").rstrip("/")
     if found and not re.fullmatch(r"s3://[a-z0-9][a-z0-9.-]+(/[\w./-]+)?", found):
-        raise ConfigError(
-            f"{auth.REMOTE} is not an address in S3 ({found}). Write it as s3://BUCKET/PREFIX."
-        )
+        raise ConfigError(f"{auth.REMOTE} is not an address in S3. Write it as s3://BUCKET/PREFIX.")
     return found or None
 
 
@@ -77,15 +81,24 @@ def lost(what: str) -> Iterator[None]:
         return
     try:
         yield
-    except (BotoCoreError, ClientError) as error:
+    except (BotoCoreError, ClientError, OSError) as error:
+        # DVC's client makes an OSError of an answer; others are of this folder.
+        if isinstance(error, OSError) and not isinstance(error.__cause__, ClientError):
+            raise
         raise StageError(
             f"{what} ({address()}: {type(error).__name__}). Run the same command again when the "
             "store answers: finished stages are kept."
         ) from None
 
 
-def push_stage(repo: Repo, stage: str) -> None:
+def push_stage(repo: Repo, stage: str, check: Callable[[], None]) -> None:
     """Push the outputs of a stage and the record of its run, which another host looks for.
+
+    Args:
+        repo: the repository of this folder.
+        stage: its name.
+        check: raises an error if this run may not write. It is called before each part: the first
+            may take minutes, but only the record makes the outputs known to others.
 
     Raises:
         StageError: the store does not accept them.
@@ -100,17 +113,23 @@ def push_stage(repo: Repo, stage: str) -> None:
             # DVC itself neither records nor pushes outputs that it does not keep (`cache: false`).
             repo.stage_cache.save(ran)
             record = repo.stage_cache._create_stage(to_single_stage_lockfile(ran), ran.wdir)
+            check()
             for objects in record.get_used_objs().values():
                 if failed := repo.cloud.push(objects, remote=NAME).failed:
                     raise OSError(f"{len(failed)} files failed")
+            check()
             repo.stage_cache.push(NAME)
     except (DvcException, OSError) as error:
         raise StageError(f"{what} ({address()}: {error}). Run the same command again.") from None
 
 
 @cache
-def opened(place: str) -> SharedStore:
+def opened(place: str, variable: str = auth.REMOTE) -> SharedStore:
     """The store at an address; nothing is sent yet.
+
+    Args:
+        place: address in S3.
+        variable: variable that holds it, for messages.
 
     Raises:
         ConfigError: boto3 is not installed.
@@ -120,13 +139,13 @@ def opened(place: str) -> SharedStore:
         from botocore.config import Config
     except ImportError:
         raise ConfigError(
-            f"{auth.REMOTE} needs the extra s3. Install it: "
+            f"{variable} needs the extra s3. Install it: "
             'pip install --constraint constraints.txt --editable ".[s3]"'
         ) from None
     settings = Config(connect_timeout=5, read_timeout=60, retries={"total_max_attempts": 4})
     bucket, _, prefix = place.removeprefix("s3://").partition("/")
     client = boto3.session.Session().client("s3", config=settings)
-    return SharedStore(client, bucket, prefix and f"{prefix}/")
+    return SharedStore(client, bucket, prefix and f"{prefix}/", variable)
 
 
 def store() -> SharedStore:
@@ -145,6 +164,8 @@ class SharedStore:
     client: Any
     bucket: str
     prefix: str
+    variable: str
+    """Variable that holds its address, for messages."""
 
     def read(self, name: str) -> tuple[dict[str, Any] | None, str | None]:
         """A JSON object and its version; two None if it does not exist."""
@@ -186,11 +207,16 @@ class SharedStore:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 self.client.download_file(self.bucket, key, str(path))
 
-    def delete(self, name: str, but: str | None = None) -> None:
-        """Delete the objects below a name, except those below `but`."""
+    def delete(self, name: str, chosen: Callable[[str], bool]) -> None:
+        """Delete chosen folders below a name.
+
+        Args:
+            name: the name.
+            chosen: whether to delete a folder, by its own name.
+        """
         with self._answering():
             for key in self._keys(f"{name}/"):
-                if but is None or not key.startswith(f"{self.prefix}{but}/"):
+                if chosen(key.removeprefix(f"{self.prefix}{name}/").partition("/")[0]):
                     self.client.delete_object(Bucket=self.bucket, Key=key)
 
     def _keys(self, below: str) -> list[str]:
@@ -210,7 +236,8 @@ class SharedStore:
             PartialCredentialsError,
         )
 
-        where = f"{auth.REMOTE} ({address()})"
+        place = f"s3://{self.bucket}/{self.prefix}".rstrip("/")
+        where = f"{self.variable} ({place})"
         try:
             yield
         except (NoCredentialsError, PartialCredentialsError):
@@ -221,11 +248,15 @@ class SharedStore:
             code = str(error.response["Error"]["Code"])
             if code in ("PreconditionFailed", "ConditionalRequestConflict", "412", "409"):
                 raise RecordChangedError from None
+            if code in ("NotImplemented", "501"):
+                raise ConfigError(f"{where}: {UNCONDITIONAL}") from None
             if code == "NoSuchBucket":
                 raise ConfigError(
                     f"{where}: the bucket {self.bucket} does not exist. Create it, or correct "
-                    f"{auth.REMOTE}."
+                    f"{self.variable}."
                 ) from None
+            if code == "RequestTimeTooSkewed":
+                raise ConfigError(f"{where}: the clock of this host is wrong. Set it.") from None
             if code in _REFUSED:
                 raise ConfigError(
                     f"{where}: the key was refused ({code}). Correct AWS_ACCESS_KEY_ID and "

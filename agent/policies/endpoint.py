@@ -14,13 +14,14 @@ import os
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import closing, suppress
+from copy import copy
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import partial
-from threading import Lock, Thread
+from threading import Event, Lock, Semaphore, Thread
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -34,7 +35,7 @@ from tenacity import (
     wait_exponential_jitter,
 )
 
-from agent.errors import PolicyError
+from agent.errors import PolicyError, StoppedError
 from agent.policies.base import FrameKey, TurnReply, TurnRequest
 from agent.settings import GenerationSettings
 
@@ -49,6 +50,8 @@ _MOST_BYTES = 16_000_000
 """Size of an answer, unpacked; the longest completion is far below."""
 _HELLO = [{"role": "system", "content": "Answer."}, {"role": "user", "content": "Say yes."}]
 """Test question, in the roles of a frame's first prompt."""
+_NOTICE_S = 0.2
+"""Seconds until a call notices that its result is no longer wanted."""
 _UNCUT = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 """Fields by which vLLM and SGLang sample from the whole distribution, as training does.
 
@@ -151,6 +154,9 @@ class EndpointPolicy:
         self.trouble = ""
         """The endpoint's message about the last lost request; empty if none was lost."""
         self._concurrency, self._gone_after = concurrency, gone_after
+        self._places = Semaphore(concurrency)
+        """Requests that may be in flight, over all policies of `beside`."""
+        self._stop: Event | None = None
         self._body: dict[str, object] = dict(_UNCUT if sampling == "full" else {})
         """Fields of each request beside OpenAI's."""
         if template_kwargs:
@@ -211,11 +217,25 @@ class EndpointPolicy:
                 "address; if it is slow, raise evaluate_model.timeout_s."
             ) from None
 
+    def beside(self, stop: Event) -> EndpointPolicy:
+        """A policy for other episodes at the same time, with its own frames, usage and failures.
+
+        Connections and the limit of requests in flight are shared.
+
+        Args:
+            stop: when it is set, the policy sends no more requests, and `act` raises StoppedError.
+        """
+        other = copy(self)
+        other.usage, other.trouble, other._lost_in_a_row = Usage(), "", 0
+        other._frames, other._stop = {}, stop
+        return other
+
     def act(self, requests: Sequence[TurnRequest]) -> list[TurnReply]:
         """Return a turn for each request; a lost request gets an `error` turn.
 
         Raises:
             PolicyError: the endpoint refuses the key, account, address or model, or is dead.
+            StoppedError: the result is no longer wanted.
         """
         replies: list[Future[TurnReply]] = [Future() for _ in requests]
         left = deque(zip(replies, requests, strict=True))
@@ -235,7 +255,7 @@ class EndpointPolicy:
         for _ in range(min(self._concurrency, len(requests))):
             Thread(target=work, name="endpoint", daemon=True).start()
         try:
-            return [reply.result() for reply in replies]
+            return [self._awaited(reply) for reply in replies]
         finally:
             left.clear()
 
@@ -247,6 +267,11 @@ class EndpointPolicy:
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
+
+    def _awaited(self, reply: Future[TurnReply]) -> TurnReply:
+        while self._stop is not None and not wait([reply], _NOTICE_S).done:
+            self._require_wanted()
+        return reply.result()
 
     def _turn(self, request: TurnRequest) -> TurnReply:
         if not request.first and request.key not in self._frames:
@@ -291,15 +316,17 @@ class EndpointPolicy:
 
     def _try(self, talk: Sequence[Mapping[str, str]], seed: int) -> Any:
         try:
-            answer = self._client.chat.completions.create(
-                model=self.model,
-                messages=talk,
-                temperature=self.settings.temperature,
-                top_p=1.0,
-                max_tokens=self.settings.max_turn_tokens,
-                seed=seed % 2**31,
-                extra_body=self._body,
-            )
+            with self._places:
+                self._require_wanted()
+                answer = self._client.chat.completions.create(
+                    model=self.model,
+                    messages=talk,
+                    temperature=self.settings.temperature,
+                    top_p=1.0,
+                    max_tokens=self.settings.max_turn_tokens,
+                    seed=seed % 2**31,
+                    extra_body=self._body,
+                )
         except (ValueError, RecursionError) as error:  # the body is not JSON
             raise openai.OpenAIError(f"the answer is not a completion: {error}") from error
         with self._lock:
@@ -311,6 +338,10 @@ class EndpointPolicy:
         with self._lock:
             self._lost_in_a_row = 0
         return choice
+
+    def _require_wanted(self) -> None:
+        if self._stop is not None and self._stop.is_set():
+            raise StoppedError("the question is no longer wanted")
 
     def _require_alive(self) -> None:
         if self._lost_in_a_row >= self._gone_after:

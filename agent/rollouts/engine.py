@@ -17,6 +17,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 
 from agent.policies.base import FrameKey, Policy, TurnReply, TurnRequest, replies
+from agent.rollouts import progress
+from agent.rollouts.progress import Watch
 from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import FrameRecord, Trajectory, TurnRecord, kept_answer
 from env.client import Sessions
@@ -57,6 +59,7 @@ def play(
     sessions: int,
     on_episode: Callable[[Trajectory], None] | None = None,
     whole_answers: bool = False,
+    watch: Watch | None = None,
 ) -> list[Trajectory]:
     """Play one episode for each spec.
 
@@ -67,6 +70,8 @@ def play(
         sessions: episodes in flight.
         on_episode: called with each record when its episode ends.
         whole_answers: keep answers of every length, for callers that use them.
+        watch: called with the index of a spec and each event of its episode (`progress.py`). An
+            error that it raises ends the call.
 
     Returns:
         Records in the order of the specs. An episode lost to infrastructure has `void` set and no
@@ -83,7 +88,7 @@ def play(
         return []
     context = Sessions(where, count) if isinstance(where, str) else nullcontext(where)
     with context as opened:
-        rounds = _Rounds(policy, opened, specs, on_episode, whole_answers)
+        rounds = _Rounds(policy, opened, specs, on_episode, whole_answers, watch)
         return rounds.run(min(count, opened.count))
 
 
@@ -117,6 +122,7 @@ class _Rounds:
     specs: Sequence[EpisodeSpec]
     on_episode: Callable[[Trajectory], None] | None
     whole_answers: bool
+    watch: Watch | None
     next: int = 0
     """Index of the next spec."""
     active: list[_Episode] = field(default_factory=list)
@@ -195,12 +201,16 @@ class _Rounds:
                 turn = len(parent.turns) - 1 if parent else None
                 frame = FrameRecord(view.frame, view.parent, view.depth, view.kind, opened_in=turn)
                 record.frames[view.frame] = frame
+                if self.watch is not None:
+                    self.watch(episode.number, progress.frame_event(view))
             if view.status == "ready":
                 ready.append(view)
             elif view.status == "ended":
                 frame.stop_reason = view.stop_reason
                 frame.ended_s = arrived_s
                 episode.ended.append((episode.number, view.frame))
+                if self.watch is not None:
+                    self.watch(episode.number, progress.end_event(view))
         if observation.done or observation.void is not None:
             record.components = dict(observation.components)
             record.metrics = observation.metrics
@@ -248,7 +258,10 @@ class _Rounds:
                 at_s=started - episode.started,
                 seconds=time.monotonic() - started,
             )
-            episode.trajectory.frames[frame].turns.append(record)
+            turns = episode.trajectory.frames[frame].turns
+            turns.append(record)
+            if self.watch is not None:
+                self.watch(episode.number, progress.turn_event(frame, len(turns) - 1, record))
             episode.turns[frame] = FrameTurn(
                 frame=frame,
                 text=reply.text,

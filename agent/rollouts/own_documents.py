@@ -15,6 +15,7 @@ from typing import Any
 
 from agent.policies.base import Policy
 from agent.rollouts.engine import play
+from agent.rollouts.progress import Watch
 from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import Trajectory
 from env.client import Sessions
@@ -103,6 +104,7 @@ def play_questions(
     *,
     sessions: int,
     numbered: bool,
+    watch: Watch | None = None,
 ) -> list[tuple[Answer, Trajectory]]:
     """Play one episode for each question; returns its answer and its record.
 
@@ -113,6 +115,7 @@ def play_questions(
         rewards: rules of a valid quote.
         sessions: episodes in flight.
         numbered: replace the ids of the documents by p1, p2, ..., as in the synthetic world.
+        watch: receives the index of a question and each event of its episode, as `play` does.
 
     Raises:
         EpisodeError: the environment does not play.
@@ -132,7 +135,7 @@ def play_questions(
         for item, papers in zip(questions, shown, strict=True)
     ]
     with _OwnDocuments(url, count, resets) as opened:
-        played = play(policy, opened, specs, sessions=count, whole_answers=True)
+        played = play(policy, opened, specs, sessions=count, whole_answers=True, watch=watch)
     return [
         (_answer(episode, papers, names, rewards), episode)
         for episode, papers, names in zip(played, shown, labels, strict=True)

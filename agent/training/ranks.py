@@ -287,17 +287,40 @@ def run_rank(work: Callable[[], None], folder: Path, expected: tuple[type[Except
 
 
 def _store(folder: Path, rank: int, ranks: int) -> Any:
-    """Where the ranks find each other.
-
-    Raises:
-        RankError: those of another host did not come in time.
-    """
+    """Where the ranks find each other."""
     here = meeting()
     if here.hosts == 1:
         # A file and not a server of torch's, which would listen on all interfaces.
         return dist.FileStore(str(folder / "store"), ranks)  # type: ignore[attr-defined]
+    return meet(here, rank, int(os.environ["LOCAL_WORLD_SIZE"]))
+
+
+def meet(here: Meeting, rank: int, processes: int) -> Any:
+    """Store of all hosts. Ranks that were counted differently would wait for others for a day.
+
+    Args:
+        here: this host's place among them.
+        rank: number of this rank.
+        processes: ranks of each host.
+
+    Raises:
+        RankError: another host counts hosts or ranks differently, or did not come in time.
+    """
+    own = f"{here.hosts} hosts with {processes} ranks each"
     try:
-        return dist.TCPStore(here.host, here.port, ranks, rank == 0, MEET)  # type: ignore[attr-defined]
+        store = dist.TCPStore(  # type: ignore[attr-defined]
+            here.host, here.port, None, rank == 0, MEET, wait_for_workers=False
+        )
+        if here.number:  # read before the first host can end
+            store.get("host-0")
+        store.set(f"host-{here.number}", own)
+        for number in range(here.hosts):
+            if (said := store.get(f"host-{number}").decode()) != own:
+                raise RankError(
+                    f"rank {rank}: host {number} counts {said}, but this one {own}. Give all hosts "
+                    f"the same COUNT in {auth.RANKS}, train.processes and number of GPUs."
+                )
+        return store
     except dist.DistError as error:
         raise RankError(
             f"rank {rank}: the ranks of {here.hosts} hosts did not meet at {here.host}:{here.port} "

@@ -28,13 +28,13 @@ from openenv.core.env_server.types import ConcurrencyConfig, SchemaResponse
 from starlette.responses import Response
 
 from env.errors import SandboxError, SettingsError
+from env.guard.origin import SameOrigin
 from env.models import RLMAction, RLMObservation, RLMState
 from env.server.capacity import capacity
 from env.server.connections import Connections, ServerLimits
 from env.server.environment import NAME, RLMEnvironment, RLMMetadata
 from env.server.guard import Guard
 from env.server.messages import message_bytes
-from env.server.origin import SameOrigin
 from env.server.page import routes
 from env.server.requests import RequestLimits, short_errors
 from env.server.seats import Seats
@@ -81,7 +81,7 @@ def build() -> FastAPI:
     # The last one added sees a request first.
     app.add_middleware(Guard, seats, idle_s=settings.env.idle_timeout_s, message_bytes=size)
     app.add_middleware(RequestLimits)
-    app.add_middleware(SameOrigin, settings.env.allowed_hosts)
+    app.add_middleware(SameOrigin, settings.env.allowed_hosts, "env.allowed_hosts")
     app.state.connections = connections
     app.add_exception_handler(RequestValidationError, short_errors)
     app.router.on_startup.insert(0, start)

@@ -19,7 +19,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from env.server.logs import limit_repeats
+from env.guard.logs import limit_repeats
 
 logger = logging.getLogger(__name__)
 

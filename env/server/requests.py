@@ -1,7 +1,7 @@
-"""Limits of HTTP requests: size and time of a body, number and rate of requests, and MCP.
+"""Limits of HTTP requests: structure of a body, number and rate of requests, and MCP.
 
-A body is read whole, checked, and then handed on, so that no route waits for a slow client.
 `POST /mcp` is answered here: this environment has no MCP, and OpenEnv's route makes sessions.
+Neighbour: `env/guard/bodies.py` limits size and time of a body.
 """
 
 from __future__ import annotations
@@ -16,35 +16,24 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from env.guard.bodies import BODY_S, CLOSE, BodyReader, BodyRefused, replayed
 from env.server.messages import action_errors, parsed, short
 
 _BODY_BYTES, _MCP_BYTES = 256_000, 4_096
 _PATH_CHARS = 200
 """Limit of a path; OpenEnv's routes of tasks repeat a part of it."""
-_BODY_S = 10.0
-"""Seconds for a whole body."""
 _WAIT_S = 2.0
 """Seconds that a request without a body waits for its route; many clients begin at once."""
-_BODIES, _HANDLED = 16, 64
-"""Requests whose body arrives, and requests that a route works on, at the same time.
+_HANDLED = 64
+"""Requests that a route works on at the same time.
 
-One body more, and the one that has taken longest is given up. A route has done its work when its
-answer begins: a client that reads nothing blocks no other.
+A route has done its work when its answer begins: a client that reads nothing blocks no other.
 """
 _PER_S, _BURST, _PACED_S = 20.0, 64, 2.0
 """POST requests a second, those that come at once before it holds, and seconds of a delay.
 
 Clients play over a WebSocket and need no POST. A flood of them waits here, at no cost.
 """
-_CLOSE = {"connection": "close"}
-
-
-class _Refused(Exception):
-    """A body that is not handed on."""
-
-    def __init__(self, status: int, detail: Any) -> None:
-        super().__init__(detail)
-        self.status, self.detail = status, detail
 
 
 class RequestLimits:
@@ -61,7 +50,7 @@ class RequestLimits:
     def __init__(
         self,
         app: ASGIApp,
-        body_s: float = _BODY_S,
+        body_s: float = BODY_S,
         handled: int = _HANDLED,
         wait_s: float = _WAIT_S,
         per_s: float = _PER_S,
@@ -69,9 +58,8 @@ class RequestLimits:
         self._app = app
         self._interval_s = 1 / per_s
         self._next_s = 0.0
-        self._body_s, self._wait_s = body_s, wait_s
-        self._bodies: list[asyncio.Timeout] = []
-        """Time limits of the bodies that arrive, the oldest first."""
+        self._wait_s = wait_s
+        self._bodies = BodyReader(body_s)
         self._handled = asyncio.Semaphore(handled)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -85,18 +73,19 @@ class RequestLimits:
             if scope["method"] == "POST":
                 await self._pace()
             if len(path) > _PATH_CHARS:
-                raise _Refused(414, f"a path has at most {_PATH_CHARS} characters")
-            body = await self._body(scope, receive, _MCP_BYTES if is_mcp else _BODY_BYTES)
+                raise BodyRefused(414, f"a path has at most {_PATH_CHARS} characters")
+            limit = _MCP_BYTES if is_mcp else _BODY_BYTES
+            body = await self._bodies.read(scope, receive, limit)
             if body and not is_mcp:
                 _check(path, body)
-        except _Refused as error:
-            headers = _CLOSE if error.status != 422 else {}
+        except BodyRefused as error:
+            headers = CLOSE if error.status != 422 else {}
             answer: Response = JSONResponse({"detail": error.detail}, error.status, headers)
             if is_mcp:
                 answer = _no_mcp(b"", headers)
         else:
             if not is_mcp:
-                await self._handle(scope, _replay(body, receive), send, bool(body))
+                await self._handle(scope, replayed(body, receive), send, bool(body))
                 return
             answer = _no_mcp(body, {})
         await answer(scope, receive, send)
@@ -106,39 +95,10 @@ class RequestLimits:
         self._next_s = max(self._next_s, now - _BURST * self._interval_s)
         late = self._next_s - now
         if late > _PACED_S:
-            raise _Refused(503, "too many requests a second; try again later")
+            raise BodyRefused(503, "too many requests a second; try again later")
         self._next_s += self._interval_s
         if late > 0:
             await asyncio.sleep(late)
-
-    async def _body(self, scope: Scope, receive: Receive, limit: int) -> bytes:
-        headers = dict(scope["headers"])
-        length = headers.get(b"content-length", b"0")
-        if length == b"0" and b"transfer-encoding" not in headers:
-            return b""
-        if len(self._bodies) >= _BODIES:
-            oldest = self._bodies.pop(0)
-            if not oldest.expired():
-                oldest.reschedule(0.0)
-        body = b""
-        try:
-            async with asyncio.timeout(self._body_s) as time_limit:
-                self._bodies.append(time_limit)
-                more, size = True, int(length)
-                while more and size <= limit:
-                    message = await receive()
-                    body += message.get("body", b"")
-                    more, size = message.get("more_body", False), len(body)
-        except TimeoutError:
-            raise _Refused(
-                408, f"a body arrives within {self._body_s:g} s, sooner if many do"
-            ) from None
-        finally:
-            if time_limit in self._bodies:
-                self._bodies.remove(time_limit)
-        if size > limit:
-            raise _Refused(413, f"a body has at most {limit} bytes")
-        return body
 
     async def _handle(self, scope: Scope, receive: Receive, send: Send, large: bool) -> None:
         async with AsyncExitStack() as place:
@@ -147,7 +107,7 @@ class RequestLimits:
                     await place.enter_async_context(self._handled)
             except TimeoutError:
                 detail = {"detail": "too many requests at the same time; try again later"}
-                await JSONResponse(detail, 503, _CLOSE)(scope, receive, send)
+                await JSONResponse(detail, 503, CLOSE)(scope, receive, send)
                 return
 
             async def answer(message: Message) -> None:
@@ -164,25 +124,15 @@ async def short_errors(_: Request, error: Exception) -> JSONResponse:
 
 
 def _check(path: str, body: bytes) -> None:
-    """Raise `_Refused` unless routes may read the body."""
+    """Raise `BodyRefused` unless routes may read the body."""
     try:
         value, reason = parsed(body.decode())
     except UnicodeDecodeError:
         value, reason = {}, "a body is UTF-8"
     if reason is not None:
-        raise _Refused(422, reason)
+        raise BodyRefused(422, reason)
     if path == "/step" and (errors := action_errors(value.get("action"))):
-        raise _Refused(422, errors)
-
-
-def _replay(body: bytes, receive: Receive) -> Receive:
-    """Return the body once, then what the client sends, which is its end."""
-    left: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def replayed() -> Message:
-        return left.pop() if left else await receive()
-
-    return replayed
+        raise BodyRefused(422, errors)
 
 
 def _no_mcp(body: bytes, headers: dict[str, str]) -> Response:

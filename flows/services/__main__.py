@@ -40,6 +40,7 @@ def up() -> None:
     for service in (SERVER, TRACKING):
         require_port(service)
     databases.require_all()
+    hosts.require_buckets()
     if remote.address():
         os.environ.setdefault(*hosts.LEASE_STORAGE)
         start(SERVER)

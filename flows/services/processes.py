@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,10 +28,13 @@ RUN = Path(".run")
 BIN = Path(sys.executable).parent
 PREFECT_PORT = int(os.environ.get(auth.PREFECT_PORT, "4200"))
 """Port of the server that schedules; the default is that of prefect.toml."""
-PREFECT = f"http://127.0.0.1:{PREFECT_PORT}"
 MLFLOW_PORT = os.environ.get(auth.MLFLOW_PORT, "5000")
-MLFLOW = f"http://127.0.0.1:{MLFLOW_PORT}"
-HOST = os.environ.get(auth.SERVICES_HOST, "127.0.0.1")
+LOOPBACK = "127.0.0.1"
+HOST = os.environ.get(auth.SERVICES_HOST) or LOOPBACK
+HERE = LOOPBACK if HOST in ("0.0.0.0", "::") else HOST
+"""Address at which this machine reaches its servers."""
+PREFECT = f"http://{HERE}:{PREFECT_PORT}"
+MLFLOW = f"http://{HERE}:{MLFLOW_PORT}"
 POOL = "local"
 WAIT_S = 180.0
 PLACES = ("--host", "--port", "--backend-store-uri", "--artifacts-destination")
@@ -52,11 +56,11 @@ class ServiceProcess:
 def prefect_server(port: int) -> ServiceProcess:
     """A Prefect server; at `PREFECT_PORT` it schedules, at other ports it only records one run."""
     alone = [] if port == PREFECT_PORT else ["--no-services"]
-    host = "127.0.0.1" if alone else HOST
+    host, here = (LOOPBACK, LOOPBACK) if alone else (HOST, HERE)
     return ServiceProcess(
         "prefect-server" if port == PREFECT_PORT else f"prefect-server-{port}",
         ["prefect", "server", "start", "--host", host, "--port", str(port), *alone],
-        f"http://127.0.0.1:{port}/api/health",
+        f"http://{here}:{port}/api/health",
         port,
     )
 
@@ -137,7 +141,7 @@ def require_port(service: ServiceProcess) -> None:
     Raises:
         StageError: the service does not run, and its port is in use.
     """
-    if service.port is None or running(service) or free(service.port):
+    if service.port is None or running(service) or free(service.port, HERE):
         return
     move = f", or set {auth.MLFLOW_PORT}" if service == TRACKING else ""
     raise StageError(
@@ -236,7 +240,7 @@ def answers(health: str) -> bool:
 
     try:
         return httpx.get(health, timeout=2.0).is_success
-    except httpx.HTTPError:
+    except (httpx.HTTPError, httpx.InvalidURL):
         return False
 
 
@@ -248,7 +252,8 @@ def free_port() -> int:
     return port
 
 
-def free(port: int) -> bool:
-    """Whether no program listens on a port of this machine."""
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) != 0
+def free(port: int, host: str) -> bool:
+    """Whether no program listens on a port at an address of this machine."""
+    with socket.socket() as probe, suppress(OSError):  # of a name: the server's message says more
+        return probe.connect_ex((host, port)) != 0
+    return True

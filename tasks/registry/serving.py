@@ -14,7 +14,9 @@ from pathlib import Path
 from agent.policies.base import Policy
 from agent.rollouts import own_documents
 from agent.rollouts.own_documents import Answer, Question
+from agent.rollouts.progress import Watch
 from agent.rollouts.trajectory import Trajectory
+from env.client import Sessions
 from tasks.deployment.local import local_server
 from tasks.params import Params
 from tasks.settings import DeploySettings
@@ -30,6 +32,12 @@ def own_server(params: Params, data: Path | None = None) -> Iterator[str]:
     deploy = DeploySettings(wait_s=params.deploy.wait_s)
     with local_server(params.model_copy(update={"deploy": deploy}), data) as url:
         yield url
+
+
+def most_sessions(url: str, wanted: int) -> int:
+    """Episodes that a server plays at a time, at most `wanted`."""
+    with Sessions(url, wanted) as sessions:
+        return sessions.count
 
 
 def for_documents(params: Params) -> Params:
@@ -54,9 +62,13 @@ def answer(policy: Policy, url: str, questions: Sequence[Question], params: Para
 
 
 def play(
-    policy: Policy, url: str, questions: Sequence[Question], params: Params
+    policy: Policy,
+    url: str,
+    questions: Sequence[Question],
+    params: Params,
+    watch: Watch | None = None,
 ) -> list[tuple[Answer, Trajectory]]:
-    """As `answer`, with the record of each episode."""
+    """As `answer`, with the record of each episode; `watch` receives its events."""
     return own_documents.play_questions(
         policy,
         url,
@@ -64,4 +76,5 @@ def play(
         params.rewards,
         sessions=min(params.env.max_sessions, params.serving.batch_frames),
         numbered=params.prepare.source == "synthetic",
+        watch=watch,
     )

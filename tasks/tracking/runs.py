@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from agent.errors import disk_is_full
 from env.auth import PARENT_RUN
 from env.settings import flatten
+from tasks import holder
 from tasks.errors import ConfigError, StageError, full_disk, stage_named
 from tasks.tracking import datasets, lineage, locations
 
@@ -290,10 +291,12 @@ def start_run(
         begun: called with the run's id as soon as it exists.
 
     Raises:
+        ReplacedError: another run holds the shared store.
         StageError: MLflow does not answer.
     """
     from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 
+    holder.check()
     # Set at once, so that a run killed a moment later can be found.
     tags = {"stage": name} | ({MLFLOW_PARENT_RUN_ID: parent} if parent else {})
     with answering() as store:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -22,6 +23,7 @@ from benchmarks.cluster.hosts import ClusterHost, flow_runs, servers
 from benchmarks.cluster.stores import Postgres, S3Server
 from env import auth
 from flows.services import databases, hosts, processes
+from tasks import remote
 from tasks.errors import ConfigError, StageError
 
 pytestmark = [pytest.mark.nightly, pytest.mark.xdist_group("shared_stores")]
@@ -161,7 +163,7 @@ from prefect import get_client
 from prefect.deployments import run_deployment
 from prefect.states import Crashed, Failed, Running
 overrides = ["train.steps=1", "tracking.experiment='it\\'s <b>'"]
-run = run_deployment("rlm/full", parameters={"overrides": overrides}, timeout=0)
+run = run_deployment("rlm/NAME", parameters={"overrides": overrides}, timeout=0)
 with get_client(sync_client=True) as client:
     client.set_flow_run_state(run.id, Running(), force=True)
     client.set_flow_run_state(run.id, STATE, force=True)
@@ -169,19 +171,23 @@ with get_client(sync_client=True) as client:
 
 
 @pytest.mark.parametrize(
-    ("state", "more"),
+    ("name", "state", "more"),
     [
-        ("Crashed(message='Process exited with status code: -9. It was killed.')", 2),
-        ("Crashed(message='no heartbeat for 90 seconds; its host is gone')", 2),
-        ("Crashed(message='Process exited with status code: 1. An error.')", 1),
-        ("Failed(message='of a stage')", 1),
+        ("full", "Crashed(message='Process exited with status code: -9. It was killed.')", 2),
+        ("full", "Crashed(message='no heartbeat for 90 seconds; its host is gone')", 2),
+        ("full", "Crashed(message='Process exited with status code: 1. An error.')", 1),
+        ("full", "Failed(message='of a stage')", 1),
+        ("retrain-gpu", "Crashed(message='Process exited with status code: -9.')", 2),
+        # Nothing would count its crashes.
+        ("evaluate", "Crashed(message='Process exited with status code: -9.')", 1),
     ],
 )
 def test_a_killed_run_is_started_again_with_its_parameters_and_a_failed_one_is_not(
-    cluster: Cluster, state: str, more: int
+    cluster: Cluster, name: str, state: str, more: int
 ) -> None:
     before = len(flow_runs(cluster.host))
-    cluster.host.run("-c", ASKS.replace("STATE", state)).check_returncode()
+    code = ASKS.replace("STATE", state).replace("NAME", name)
+    cluster.host.run("-c", code).check_returncode()
     deadline = time.monotonic() + (60 if more == 2 else 15)
     while time.monotonic() < deadline and len(flow_runs(cluster.host)) < before + 2:
         time.sleep(1)
@@ -201,6 +207,8 @@ def test_a_killed_run_is_started_again_with_its_parameters_and_a_failed_one_is_n
         ({"AWS_SECRET_ACCESS_KEY": "wrong-secret"}, "cpu", "the key was refused"),
         ({"MLFLOW_TRACKING_URI": ""}, "cpu", "MLFLOW_TRACKING_URI names no server"),
         ({"PREFECT_API_URL": "http://127.0.0.1:9/api"}, "cpu", "PREFECT_API_URL: the server at"),
+        ({"PREFECT_API_URL": "http://127.0.0.1:9"}, "cpu", "PREFECT_API_URL does not end in /api"),
+        ({"PREFECT_API_URL": "http://127.0.0.1:x/api"}, "cpu", "PREFECT_API_URL: the server at"),
     ],
 )
 def test_a_worker_that_could_run_nothing_does_not_start(
@@ -213,10 +221,26 @@ def test_a_worker_that_could_run_nothing_does_not_start(
     assert "wrong-secret" not in done.stderr
 
 
-def test_a_server_that_refuses_its_host_name_is_one_message(cluster: Cluster) -> None:
+@pytest.mark.parametrize(
+    ("variable", "status", "ahead_s", "says"),
+    [
+        ("MLFLOW_TRACKING_URI", 403, 0, "does not answer to this host name.*SERVER_ALLOWED_HOSTS"),
+        ("MLFLOW_TRACKING_URI", 500, 0, "cannot list its experiments .status 500.*database"),
+        ("PREFECT_API_URL", 401, 0, "refuses this host .401.*Set PREFECT_API_AUTH_STRING"),
+        ("PREFECT_API_URL", 200, 99, r"clock of this host is (98|99) s behind that of Prefect"),
+        ("PREFECT_API_URL", 200, -99, r"clock of this host is (99|100) s ahead of that of Prefect"),
+    ],
+)
+def test_a_server_that_is_healthy_but_refuses_is_one_message(
+    cluster: Cluster, variable: str, status: int, ahead_s: int, says: str
+) -> None:
     class Refusing(BaseHTTPRequestHandler):
+        def date_time_string(self, timestamp: float | None = None) -> str:
+            return super().date_time_string(time.time() + ahead_s)
+
         def do_GET(self) -> None:
-            self.send_response(200 if self.path == "/health" else 403)
+            self.send_response(200 if self.path.endswith("/health") else status)
+            self.send_header("Content-Length", "0")
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
@@ -225,13 +249,12 @@ def test_a_server_that_refuses_its_host_name_is_one_message(cluster: Cluster) ->
     with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         address = f"http://127.0.0.1:{server.server_port}"
-        done = cluster.host.run(
-            "-m", "flows.services", "worker", "cpu", MLFLOW_TRACKING_URI=address
-        )
+        given = {variable: address + ("/api" if variable == "PREFECT_API_URL" else "")}
+        done = cluster.host.run("-m", "flows.services", "worker", "cpu", **given)
         server.shutdown()
-    assert done.returncode == 2
-    assert "does not answer to this host name" in done.stderr
-    assert "MLFLOW_SERVER_ALLOWED_HOSTS" in done.stderr
+    assert done.returncode in (1, 2)
+    assert re.search(says, done.stderr), done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
 
 
 def test_a_run_whose_servers_are_gone_ends_before_it_writes(cluster: Cluster) -> None:
@@ -265,6 +288,40 @@ def test_a_wrong_database_is_one_message_without_its_password(
     with pytest.raises(error, match=says) as found:
         databases.require_all()
     assert cluster.database.password not in str(found.value)
+
+
+def test_a_user_that_may_not_create_tables_is_told_before_a_server_starts(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import psycopg
+
+    address = cluster.database.url("psycopg", "mlflow")
+    with psycopg.connect(address.replace("+psycopg", ""), autocommit=True) as connection:
+        connection.execute("CREATE ROLE guest LOGIN PASSWORD 'of-a-guest'")
+        connection.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+    own = f"rlm:{cluster.database.password}@"
+    monkeypatch.setenv("MLFLOW_BACKEND_STORE_URI", address.replace(own, "guest:of-a-guest@"))
+    with pytest.raises(ConfigError, match=r"guest may not create tables.*ALTER DATABASE mlflow"):
+        databases.require_all()
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "says"),
+    [
+        ("AWS_SECRET_ACCESS_KEY", "wrong-secret", r"RLM_REMOTE .*the key was refused"),
+        ("MLFLOW_ARTIFACTS_DESTINATION", "s3://none/x", r"_DESTINATION .*bucket none does not"),
+    ],
+)
+def test_up_refuses_a_place_in_s3_before_it_starts_a_server(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, says: str
+) -> None:
+    for name, given in {**cluster.host.variables, variable: value}.items():
+        monkeypatch.setenv(name, given)
+    remote.opened.cache_clear()
+    with pytest.raises(ConfigError, match=says) as found:
+        hosts.require_buckets()
+    remote.opened.cache_clear()
+    assert "wrong-secret" not in str(found.value)
 
 
 def test_an_old_database_is_refused_by_up(

@@ -7,9 +7,11 @@ import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
+from dvc.data_cloud import DataCloud
 from dvc.repo import Repo
 from helpers import shared_stores
 
@@ -19,6 +21,8 @@ from env import auth
 from flows import stages
 from tasks import holder, pushed_checkpoints, remote
 from tasks.errors import ConfigError, StageError
+from tasks.params import Params
+from tasks.tracking import runs
 
 pytestmark = [pytest.mark.nightly, pytest.mark.xdist_group("shared_stores")]
 MARKS = {"code": "1", "data": "2"}
@@ -64,6 +68,33 @@ def test_a_replaced_run_changes_nothing(store: remote.SharedStore) -> None:
     assert holder.entry("checkpoint") == {"step": 10}
 
 
+def test_a_replaced_run_begins_no_run_in_mlflow(
+    store: remote.SharedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = take(), take()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{Path('mlflow.db').resolve()}")
+    params = Params.model_validate({})
+    os.environ[auth.FENCE] = old
+    with pytest.raises(holder.ReplacedError):
+        runs.start_run("train", params)
+    assert not Path("mlflow.db").exists()
+    os.environ[auth.FENCE] = new
+    assert runs.start_run("train", params).run_id
+
+
+@pytest.mark.parametrize("stage", stages.SHARED)
+def test_a_stage_by_hand_does_not_write_beside_a_run(store: remote.SharedStore, stage: str) -> None:
+    own = take()
+    holder.require_free()
+    del os.environ[auth.FENCE]  # as in a shell of any host
+    with pytest.raises(StageError, match=r"holds the shared store\. Wait .*rlm run"):
+        stages.run_stage(stage)
+    os.environ[auth.FENCE] = own
+    holder.change(ended=True)
+    del os.environ[auth.FENCE]
+    holder.require_free()
+
+
 def test_two_hosts_that_take_the_store_at_once_are_one_run(
     store: remote.SharedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,6 +112,33 @@ def test_two_hosts_that_take_the_store_at_once_are_one_run(
     record = store.read(holder.RECORD)[0]
     assert record is not None
     assert record["request"] == "of the other host"
+
+
+def test_a_host_that_takes_the_store_without_hearing_of_it_holds_it(
+    store: remote.SharedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = remote.SharedStore.write
+
+    def repeated(self: remote.SharedStore, name: str, data: holder.Record, version: str) -> None:
+        write(self, name, data, version)  # its answer is lost, and the client repeats it
+        monkeypatch.setattr(remote.SharedStore, "write", write)
+        write(self, name, data, version)
+
+    take()
+    monkeypatch.setattr(remote.SharedStore, "write", repeated)
+    assert take() == "2"
+
+
+def test_a_store_that_writes_without_the_condition_is_refused(store: remote.SharedStore) -> None:
+    def forget(params: dict[str, dict[str, str]], **_: object) -> None:
+        for name in ("If-Match", "If-None-Match"):
+            params["headers"].pop(name, None)
+
+    store.client.meta.events.register("before-call.s3.PutObject", forget)
+    for _ in range(2):  # without a record, and with one
+        with pytest.raises(ConfigError, match="does not check conditions of writes"):
+            take()
+    assert auth.FENCE not in os.environ
 
 
 def test_a_run_that_ended_leaves_its_record_closed_and_no_checkpoint(
@@ -194,17 +252,64 @@ def test_a_replaced_training_stops_and_its_checkpoint_is_not_read(
     assert holder.entry("checkpoint")["step"] == 1
 
 
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_run_that_was_replaced_in_mid_write_deletes_no_checkpoint_of_the_next_one(
+    store: remote.SharedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: bool
+) -> None:
+    change = holder.change
+
+    def replaced_after(**entries: object) -> None:
+        change(**entries)
+        monkeypatch.setattr(holder, "change", change)
+        own = take()
+        made(tmp_path / "b", 5)
+        pushed_checkpoints.CheckpointPusher(tmp_path / "b", MARKS, 1).push()
+        os.environ[auth.FENCE] = str(int(own) - 1)
+
+    with holder.held("a run", None):
+        made(tmp_path / "a", 4)
+        if ends:
+            pushed_checkpoints.CheckpointPusher(tmp_path / "a", MARKS, 1).push()
+        monkeypatch.setattr(holder, "change", replaced_after)
+        if not ends:
+            pushed_checkpoints.CheckpointPusher(tmp_path / "a", MARKS, 1).push()
+            monkeypatch.setattr(holder, "change", lambda **_: None)
+    assert {key.split("/")[2] for key in store._keys("checkpoints/")} == {"2-5"}
+    record = store.read(holder.RECORD)[0]
+    assert record is not None
+    assert record["checkpoint"]["name"] == "checkpoints/2-5"
+
+
+def test_checkpoints_that_cannot_be_deleted_do_not_fail_a_finished_run(
+    store: remote.SharedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise StageError("the store went away")
+
+    with holder.held("a run", None):
+        made(tmp_path / "a", 4)
+        pushed_checkpoints.CheckpointPusher(tmp_path / "a", MARKS, 1).push()
+        monkeypatch.setattr(remote.SharedStore, "delete", refuse)
+    monkeypatch.undo()
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("AWS_ENDPOINT_URL", "http://127.0.0.1:9"), ("AWS_SECRET_ACCESS_KEY", "of yesterday")],
+)
 def test_a_lost_store_is_a_warning_for_a_checkpoint_which_the_next_push_repeats(
     store: remote.SharedStore,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
+    variable: str,
+    value: str,
 ) -> None:
     take()
     made(tmp_path / "a", 1)
     pusher = pushed_checkpoints.CheckpointPusher(tmp_path / "a", MARKS, 1)
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
-        patch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+        patch.setenv(variable, value)
         remote.opened.cache_clear()
         pusher.push()
         assert "checkpoint 1 was not pushed" in caplog.text
@@ -261,6 +366,26 @@ def test_a_replaced_run_pushes_no_stage(store: remote.SharedStore, tmp_path: Pat
     assert [*store._keys("files/"), *store._keys("runs/")] == []
 
 
+def test_a_run_that_was_replaced_while_it_pushed_records_no_stage(
+    store: remote.SharedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push = DataCloud.push
+
+    def replaced_after(self: DataCloud, *given: object, **named: object) -> object:
+        done = push(self, *given, **named)
+        own = take()
+        os.environ[auth.FENCE] = str(int(own) - 1)
+        return done
+
+    take()
+    chain(tmp_path / "a")
+    monkeypatch.setattr(DataCloud, "push", replaced_after)
+    with pytest.raises(holder.ReplacedError):
+        stages._reproduce("made")
+    assert store._keys("files/")
+    assert store._keys("runs/") == []
+
+
 # --- bad input ---
 
 
@@ -270,7 +395,8 @@ def test_a_replaced_run_pushes_no_stage(store: remote.SharedStore, tmp_path: Pat
         ("AWS_SECRET_ACCESS_KEY", "a-wrong-secret", ConfigError, "key was refused .Signature"),
         ("AWS_ACCESS_KEY_ID", "AKIAWRONG", ConfigError, "key was refused .InvalidAccessKeyId"),
         (auth.REMOTE, "s3://no-such-bucket/x", ConfigError, "bucket no-such-bucket does not exist"),
-        (auth.REMOTE, "/srv/remote", ConfigError, "not an address in S3 ./srv/remote"),
+        (auth.REMOTE, "/srv/remote", ConfigError, "not an address in S3"),
+        (auth.REMOTE, "https://u:a-wrong-secret@h/b", ConfigError, "not an address in S3"),
         ("AWS_ENDPOINT_URL", "http://127.0.0.1:9", StageError, "does not answer .*ENDPOINT_URL"),
     ],
 )
@@ -289,6 +415,24 @@ def test_a_wrong_variable_is_one_message_without_a_secret(
         pytest.fail("the run began")
     assert secret not in str(found.value)
     assert "a-wrong-secret" not in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("RequestTimeTooSkewed", "the clock of this host is wrong"),
+        ("NotImplemented", "does not check conditions of writes"),
+    ],
+)
+def test_what_another_server_may_answer_is_one_message(
+    store: remote.SharedStore, code: str, says: str
+) -> None:
+    def answered(**_: object) -> tuple[object, dict[str, object]]:
+        return SimpleNamespace(status_code=403), {"Error": {"Code": code}}
+
+    store.client.meta.events.register("before-call.s3.PutObject", answered)
+    with pytest.raises(ConfigError, match=says):
+        store.write("any", {}, None)
 
 
 def test_missing_keys_are_one_message(
@@ -313,3 +457,21 @@ def test_a_store_that_goes_away_after_a_stage_is_one_message(
     with pytest.raises(StageError, match="made: done here, but its result could not be pushed"):
         stages._reproduce("made")
     assert Path("out/rows").exists()
+
+
+@pytest.mark.parametrize("moment", ["before the stage", "after the stage"])
+def test_a_key_that_is_revoked_in_mid_run_is_one_message(
+    store: remote.SharedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    def revoke() -> None:
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a-wrong-secret")
+        remote.opened.cache_clear()
+
+    take()
+    chain(tmp_path / "a")
+    if moment == "before the stage":
+        revoke()
+    monkeypatch.setattr(holder, "check", revoke)
+    with pytest.raises((ConfigError, StageError), match=r"made: .*(fetched|pushed)") as found:
+        stages._reproduce("made")
+    assert "a-wrong-secret" not in str(found.value)

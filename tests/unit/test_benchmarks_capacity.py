@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.capacity import FIGURES, estimate, table
+from benchmarks.capacity import FIGURES, estimate, main, table
 
 GIVEN = {name: figure.value for name, figure in FIGURES.items()}
 
@@ -29,3 +29,13 @@ def test_the_table_names_the_longest_part_and_counts_what_is_needed() -> None:
     slow = estimate(512, GIVEN | {"learners": 512, "exchange_mb": 5})
     assert slow.seconds["learning"] == pytest.approx(few.seconds["learning"])
     assert slow.rows["bottleneck"].startswith("exchange of records")
+
+
+@pytest.mark.parametrize("given", ["--cards=0", "--cards=-8", "--learners=0", "--sampled=nan"])
+def test_a_number_that_is_not_above_0_is_one_message(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], given: str
+) -> None:
+    monkeypatch.setattr("sys.argv", ["capacity", given])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert f"{given[2:].partition('=')[0]}: not a" in capsys.readouterr().err

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from env.server.logs import RepeatFilter
+from env.guard.logs import RepeatFilter
 
 
 class Log:

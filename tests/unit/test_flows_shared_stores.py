@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 import sys
 from pathlib import Path
 
@@ -17,13 +18,16 @@ from tasks.tracking import runs
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("place", ["/srv/remote", "s3://", "s3://BUCKET", "https://host/bucket"])
+@pytest.mark.parametrize(
+    "place", ["/srv/remote", "s3://", "s3://BUCKET", "https://key:secret@host/bucket"]
+)
 def test_only_an_address_in_s3_is_a_shared_store(
     monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     monkeypatch.setenv(auth.REMOTE, place)
-    with pytest.raises(ConfigError, match="not an address in S3"):
+    with pytest.raises(ConfigError, match="not an address in S3") as found:
         remote.address()
+    assert "secret" not in str(found.value)
 
 
 @pytest.mark.parametrize(("place", "found"), [("", None), ("s3://rlm/a/", "s3://rlm/a")])
@@ -47,6 +51,21 @@ def test_missing_extras_are_named_with_the_line_that_installs_them(
         databases.require_all()
 
 
+@pytest.mark.parametrize(
+    "rest", ["rlm:secr/et@db/mlflow", "rlm:se#cret@db/mlflow", "rlm:[secret@db/mlflow", "db:1x/m"]
+)
+@pytest.mark.parametrize("variable", databases.DRIVERS)
+def test_a_database_address_that_cannot_be_read_is_one_message_without_its_password(
+    monkeypatch: pytest.MonkeyPatch, variable: str, rest: str
+) -> None:
+    for name in databases.DRIVERS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, f"{databases.DRIVERS[variable]}://{rest}")
+    with pytest.raises(ConfigError, match=rf"{variable} is not an address.*%2F") as found:
+        databases.require_all()
+    assert not any(part in str(found.value) for part in ("secr", "cret", "1x"))
+
+
 @pytest.mark.parametrize("kind", ["postgresql+psycopg", "postgresql", "mysql", "mssql"])
 def test_a_host_refuses_a_database_as_its_tracking_server(kind: str) -> None:
     with pytest.raises(ConfigError, match=r"names a database \(\w+.*://db/mlflow\)") as found:
@@ -68,6 +87,23 @@ def test_deployments_of_hosts_name_no_folder_and_each_pool_has_all(
     assert not any(
         entry["work_pool"]["job_variables"]["stream_output"] for entry in made["deployments"]
     )
+
+
+@pytest.mark.parametrize(
+    ("host", "found"),
+    [("10.0.0.5", "10.0.0.5"), ("0.0.0.0", "127.0.0.1"), ("", "127.0.0.1")],
+)
+def test_a_server_is_looked_for_where_it_listens(
+    monkeypatch: pytest.MonkeyPatch, host: str, found: str
+) -> None:
+    monkeypatch.setenv(auth.SERVICES_HOST, host)
+    for name in (auth.PREFECT_PORT, auth.MLFLOW_PORT):
+        monkeypatch.delenv(name, raising=False)
+    made = runpy.run_path(str(ROOT / "flows/services/processes.py"))
+    assert made["SERVER"].health == f"http://{found}:4200/api/health"
+    assert made["TRACKING"].health == f"http://{found}:5000/health"
+    assert (host or found) in made["TRACKING"].command
+    assert made["prefect_server"](4201).health == "http://127.0.0.1:4201/api/health"
 
 
 def test_the_error_of_a_server_is_shown_without_a_password(tmp_path: Path) -> None:

@@ -22,16 +22,19 @@ class SameOrigin:
 
     Args:
         app: application behind it.
-        allowed: host names besides the server's own; `env.allowed_hosts`.
+        allowed: host names besides the server's own.
+        setting: where they are set, for the reasons; empty if they cannot be set.
     """
 
-    def __init__(self, app: ASGIApp, allowed: Collection[str]) -> None:
-        self._app = app
+    def __init__(self, app: ASGIApp, allowed: Collection[str] = (), setting: str = "") -> None:
+        self._app, self._setting = app, setting
         self._allowed = {name.lower() for name in allowed}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection, as ASGI defines it."""
-        reason = None if scope["type"] == "lifespan" else foreign(scope, self._allowed)
+        reason = (
+            None if scope["type"] == "lifespan" else foreign(scope, self._allowed, self._setting)
+        )
         if reason is None:
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":
@@ -40,23 +43,24 @@ class SameOrigin:
             await PlainTextResponse(reason, 403)(scope, receive, send)
 
 
-def foreign(scope: Scope, allowed: Collection[str]) -> str | None:
+def foreign(scope: Scope, allowed: Collection[str], setting: str = "") -> str | None:
     """Reason why a request counts as one of a foreign page; None if it does not."""
     headers = dict(scope["headers"])
     host, origin = (headers.get(name, b"").decode("latin-1") for name in (b"host", b"origin"))
     name, port = _address(host)
     server = scope.get("server") or ("", None)
+    see = f" ({setting})" if setting else ""
     if host and not (_is_loopback(name) or name in allowed):
         if allowed:
-            return "This server does not answer for that host (env.allowed_hosts).\n"
+            return f"This server does not answer for that host{see}.\n"
         if _is_loopback(server[0]):
-            return "This server answers for this machine only; see env.allowed_hosts.\n"
+            return f"This server answers for this machine only{see}.\n"
     if not origin or (scope["type"] == "http" and scope["method"] in _SAFE):
         return None
     page = _address(origin.partition("://")[2])
     if page == (name, port) or page[0] in allowed:
         return None
-    return "A page of another host may not use this server (env.allowed_hosts).\n"
+    return f"A page of another host may not use this server{see}.\n"
 
 
 def _address(netloc: str) -> tuple[str, int | None]:

@@ -1,0 +1,185 @@
+"""`rlm chat` as a process, beside a stand-in endpoint; `python -m tests.helpers.chat` draws it.
+
+The command writes docs/images/chat-1280.png and chat-390.png.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+if __name__ == "__main__":  # else the tests' folder is on the path
+    sys.path.insert(0, str(ROOT / "tests"))
+
+from helpers import browser, fake_endpoint  # noqa: E402
+
+QUESTION = "When do the looms arrive?"
+WIDTHS = {1280: 900, 390: 844}
+"""Height of the window by its width."""
+NOTES = {
+    "letters/weaver.md": (
+        "# Letter to the weaver\n\nDear Mrs Amsel,\n\nThank you for the samples. The two looms "
+        "leave Ghent on 2 May and arrive on 14 May. Please keep the long hall free until they are "
+        "set up.\n\nThe dyes come later, by rail.\n"
+    ),
+    "ledger.txt": (
+        "Ledger, spring quarter\n\nRent of the mill: 40 pounds, paid by the guild.\nFreight from "
+        "Ghent, two looms: 12 pounds, due on arrival on 14 May.\nCoal: 3 pounds.\nRepair of the "
+        "long hall's roof: 9 pounds. The carpenter asks for half of it before he begins.\n"
+    ),
+    "minutes.md": (
+        "# Meeting of 3 April\n\nThe chair reads the minutes of March. They are approved.\n\n"
+        "The order was placed in February. If the river freezes, the looms arrive a week "
+        "late.\n\nThe school asks for a room. The committee will answer in May.\n"
+    ),
+    "garden.txt": "The garden was planted in spring. Nobody has watered it since.\n",
+}
+"""Documents of the pictures."""
+
+
+def scripted_reply(body: dict[str, Any]) -> str:
+    """Reply of a careful model: it searches, gives its hits to children, and quotes them."""
+    messages = body["messages"]
+    if "one of several agents" in messages[0]["content"]:
+        return (
+            "```repl\n"
+            "sentences = [s for line in context.splitlines() for s in line.split('. ')]\n"
+            "FINAL([s for s in sentences if 'looms' in s])\n```"
+        )
+    if len(messages) == 2:
+        return (
+            "```repl\nhits = search(context, 'looms')\n"
+            "print({name: len(found) for name, found in hits.items()})\n```"
+        )
+    return (
+        "```repl\nprompt = 'Quote every sentence that says when the looms arrive.'\n"
+        "FINAL(rlm_query_batched([prompt] * len(hits), [context[name] for name in hits]))\n```"
+    )
+
+
+def is_child(body: dict[str, Any]) -> bool:
+    """Whether a request is that of an agent below the root."""
+    return "one of several agents" in body["messages"][0]["content"]
+
+
+def written(folder: Path, texts: dict[str, str]) -> Path:
+    """A project folder with the documents in `notes`; returns it."""
+    for name, text in texts.items():
+        path = folder / "notes" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    for name in ("params.yaml", "profiles"):
+        (folder / name).symlink_to(ROOT / name)
+    return folder
+
+
+@dataclass(frozen=True)
+class Chatting:
+    """A running `rlm chat`."""
+
+    url: str
+    process: subprocess.Popen[str]
+    said: list[str]
+    """Lines of its standard error so far."""
+
+
+@contextmanager
+def chatting(folder: Path, *words: str) -> Iterator[Chatting]:
+    """`rlm chat` about `folder/notes`, on a free port, until the block ends."""
+    process = subprocess.Popen(
+        [sys.executable, *["-m", "flows.cli", "chat", "--docs", "notes", "--port", "0"], *words],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    said: list[str] = []
+    ready: queue.Queue[str] = queue.Queue()
+
+    def listen() -> None:
+        assert process.stderr is not None
+        for line in process.stderr:
+            said.append(line)
+            if found := re.search(r"http://127\.0\.0\.1:\d+/(?=$)", line.strip()):
+                ready.put(found[0])
+        ready.put("")
+
+    listener = threading.Thread(target=listen, daemon=True)
+    listener.start()
+    try:
+        url = ready.get(timeout=120)
+        assert url, "".join(said)
+        yield Chatting(url, process, said)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=60)
+        listener.join(timeout=10)
+
+
+@contextmanager
+def window(url: str, width: int) -> Iterator[browser.Page]:
+    """A tab of the page, as wide as a desktop's or a telephone's."""
+    with browser.page("about:blank") as tab:
+        size = {"width": width, "height": WIDTHS[width]}
+        tab.call(
+            "Emulation.setDeviceMetricsOverride", **size, deviceScaleFactor=1, mobile=width < 800
+        )
+        tab.call("Page.navigate", url=url)
+        tab.until("document.querySelectorAll('#documents button').length > 0")
+        yield tab
+
+
+def press(tab: browser.Page, key: str) -> None:
+    """Press a key where the focus is."""
+    text = {"text": "\r"} if key == "Enter" else {}
+    codes = {"Enter": 13, "Escape": 27, "Tab": 9}
+    for kind in ("keyDown", "keyUp"):
+        tab.call(
+            "Input.dispatchKeyEvent",
+            type=kind,
+            key=key,
+            code=key,
+            windowsVirtualKeyCode=codes[key],
+            **text if kind == "keyDown" else {},
+        )
+
+
+def ask(tab: browser.Page, question: str) -> None:
+    """Type a question into the box, which has the focus, and press Enter."""
+    tab.run("document.getElementById('question').focus()")
+    tab.call("Input.insertText", text=question)
+    press(tab, "Enter")
+
+
+def draw(folder: Path) -> None:
+    """Write the pictures of the documents into a folder."""
+    with tempfile.TemporaryDirectory() as home, fake_endpoint.serving() as fake:
+        fake.reply = scripted_reply
+        fake.usage = {"prompt_tokens": 1240, "completion_tokens": 96, "total_tokens": 1336}
+        words = ["--base-url", fake.url, "--model", "qwen3"]
+        words += ["--set", "evaluate_model.prompt_price=0.4"]
+        with chatting(written(Path(home), NOTES), *words) as chat:
+            for width in WIDTHS:
+                with window(chat.url, width) as tab:
+                    ask(tab, QUESTION)
+                    tab.until("document.querySelectorAll('.quote').length === 3")
+                    if width > 800:
+                        tab.run("document.querySelectorAll('.quote')[1].click()")
+                        tab.until("document.querySelector('mark')")
+                    tab.screenshot(folder / f"chat-{width}.png")
+
+
+if __name__ == "__main__":
+    draw(ROOT / "docs/images")

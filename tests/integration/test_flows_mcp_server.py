@@ -1,0 +1,299 @@
+"""`rlm mcp` as a process, called by the client of the MCP SDK; a scripted endpoint answers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from helpers import fake_endpoint
+from mcp import ClientSession, StdioServerParameters
+from mcp.client.stdio import stdio_client
+from mcp.types import CallToolResult
+
+ROOT = Path(__file__).parents[2]
+ASKED = "When do the looms arrive?"
+SENTENCE = "The looms arrive on 14 May."
+
+
+def scripted_reply(body: dict[str, Any]) -> str:
+    """The line with the month that the question names, or with the looms."""
+    (word,) = {w for w in ("March", "looms") if w in body["messages"][1]["content"]} or {"looms"}
+    return (
+        "```python\nprint('to the standard output')\n"
+        f"FINAL([p for n in context for p in context[n].splitlines() if {word!r} in p])\n```"
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes/orders.md").write_text(f"# Orders\n{SENTENCE}\n", encoding="utf-8")
+    (tmp_path / "notes/garden.txt").write_text("Der Garten blüht im March.", encoding="utf-8")
+    (tmp_path / "notes/broken.pdf").write_bytes(b"no PDF at all")
+    for name in ("params.yaml", "profiles"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def fake() -> Iterator[fake_endpoint.FakeServer]:
+    with fake_endpoint.serving() as server:
+        server.reply = scripted_reply
+        yield server
+
+
+def words(url: str) -> list[str]:
+    prices = ["--set", "evaluate_model.prompt_price=1000"]
+    own = ["-m", "flows.cli", "mcp", "--docs", "notes", "--base-url", url, "--model", "m"]
+    return [*own, *prices]
+
+
+@asynccontextmanager
+async def connected(folder: Path, url: str) -> AsyncIterator[ClientSession]:
+    server = StdioServerParameters(
+        command=sys.executable, args=words(url), env={"PYTHONPATH": str(ROOT)}, cwd=folder
+    )
+    with (folder / "errors.txt").open("w") as errors:
+        async with (
+            stdio_client(server, errlog=errors) as streams,
+            ClientSession(*streams) as session,
+        ):
+            await session.initialize()
+            yield session
+
+
+def text_of(result: CallToolResult) -> str:
+    (content,) = result.content
+    assert content.type == "text"
+    return content.text
+
+
+def offspring() -> list[psutil.Process]:
+    return psutil.Process().children(recursive=True)
+
+
+def gone(processes: list[psutil.Process], within_s: float) -> bool:
+    """Whether all processes end in time."""
+    return not psutil.wait_procs(processes, timeout=within_s)[1]
+
+
+def test_an_agent_asks_reads_and_errs_and_no_process_is_left(
+    folder: Path, fake: fake_endpoint.FakeServer
+) -> None:
+    before = set(offspring())
+
+    async def talk() -> list[psutil.Process]:
+        async with connected(folder, fake.url) as session:
+            tools = {tool.name: tool for tool in (await session.list_tools()).tools}
+            assert set(tools) == {"ask_documents", "list_documents", "read_quote"}
+            listed = await session.call_tool("list_documents", {})
+            assert listed.structuredContent is not None
+            assert [d["document"] for d in listed.structuredContent["documents"]] == [
+                "garden.txt",
+                "orders.md",
+            ]
+            assert "broken.pdf: it is not a complete PDF" in text_of(listed)
+
+            answer = await session.call_tool("ask_documents", {"question": ASKED})
+            assert not answer.isError, text_of(answer)
+            assert answer.structuredContent is not None
+            (quote,) = answer.structuredContent["evidence"]
+            assert quote == {"document": "orders.md", "start": 9, "end": 36, "text": SENTENCE}
+            cost = answer.structuredContent["cost"]
+            assert cost == {
+                "requests": 1,
+                "prompt_tokens": 10,
+                "completion_tokens": 3,
+                "price": 0.01,
+            }
+            assert f"orders.md [9:36]\n{SENTENCE}" in text_of(answer)
+            assert "1 requests, 10 + 3 tokens, cost 0.0100" in text_of(answer)
+
+            del quote["text"]
+            passage = await session.call_tool("read_quote", quote)
+            assert passage.structuredContent is not None
+            assert passage.structuredContent["text"] == SENTENCE
+            assert passage.structuredContent["before"] == "# Orders\n"
+
+            for tool, arguments, told in WRONG:
+                wrong = await session.call_tool(tool, arguments)
+                assert wrong.isError, (tool, arguments)
+                assert told in text_of(wrong)
+            again = await session.call_tool("ask_documents", {"question": "Who came in March?"})
+            assert "garden.txt [0:26]\nDer Garten blüht im March." in text_of(again)
+            return [one for one in offspring() if one not in before]
+
+    processes = asyncio.run(talk())
+    assert len(processes) >= 2  # the server and its environment
+    assert gone(processes, within_s=5.0)
+
+
+WRONG: list[tuple[str, dict[str, Any], str]] = [
+    ("ask_documents", {}, "question: Field required. It takes question."),
+    ("ask_documents", {"question": " "}, "the question is empty; write one"),
+    ("ask_documents", {"question": "?" * 9000}, "the question has 9000 characters"),
+    ("ask_documents", {"question": ["a"]}, "question: Input should be a valid string"),
+    ("ask_documents", {"question": ASKED, "top": 3}, "top: Extra inputs are not permitted"),
+    ("list_documents", {"docs": "/etc"}, "It takes no arguments."),
+    ("read_quote", {"document": "order.md", "start": 0, "end": 9}, "Did you mean 'orders.md'?"),
+    ("read_quote", {"document": "../params.yaml", "start": 0, "end": 9}, "no document is named"),
+    ("read_quote", {"document": "orders.md", "start": 9, "end": 999}, "the characters 0 to 37"),
+    ("read_quote", {"document": "orders.md", "start": 9, "end": 9}, "start must be before end"),
+    ("read_quote", {"document": "orders.md", "start": -1, "end": 9}, "greater than or equal to 0"),
+    ("read_quote", {"document": "orders.md", "start": "0", "end": 9}, "a valid integer"),
+    ("read_document", {}, "the tool 'read_document' does not exist"),
+]
+
+
+def test_of_ten_calls_at_once_none_is_lost(folder: Path, fake: fake_endpoint.FakeServer) -> None:
+    async def talk() -> list[CallToolResult]:
+        async with connected(folder, fake.url) as session:
+            questions = [ASKED, "Who came in March?"] * 5
+            asked = [
+                asyncio.create_task(session.call_tool("ask_documents", {"question": question}))
+                for question in questions
+            ]
+            await session.call_tool("list_documents", {})
+            assert not any(task.done() for task in asked)  # it did not wait for them
+            return list(await asyncio.gather(*asked))
+
+    fake.pause_s = 0.3
+    answers = asyncio.run(talk())
+    documents = [
+        quote["document"]
+        for answer in answers
+        for quote in (answer.structuredContent or {})["evidence"]
+    ]
+    assert documents == ["orders.md", "garden.txt"] * 5
+
+
+def test_a_dead_endpoint_is_an_error_of_the_call_and_the_next_one_succeeds(
+    folder: Path, fake: fake_endpoint.FakeServer
+) -> None:
+    fake.plan = [401, 401]  # at the start, and at the first question
+
+    async def talk() -> None:
+        async with connected(folder, fake.url) as session:
+            while len(fake.bodies) < 1:
+                await asyncio.sleep(0.05)
+            refused = await session.call_tool("ask_documents", {"question": ASKED})
+            assert refused.isError
+            assert "refuses model 'm'" in text_of(refused)
+            answer = await session.call_tool("ask_documents", {"question": ASKED})
+            assert SENTENCE in text_of(answer)
+            fake.reply = lambda body: "I do not know."
+            none = await session.call_tool("ask_documents", {"question": ASKED})
+            assert none.isError
+            assert "the model gave no answer; its episode ended with" in text_of(none)
+
+    asyncio.run(talk())
+
+
+def test_progress_is_reported_and_a_client_that_leaves_ends_the_episode(
+    folder: Path, fake: fake_endpoint.FakeServer
+) -> None:
+    seen: list[str | None] = []
+    before, processes = set(offspring()), set()
+
+    def slow_reply(body: dict[str, Any]) -> str:
+        if ASKED in json.dumps(body):  # not the test question of the start
+            time.sleep(30)
+        return scripted_reply(body)
+
+    async def progressed(done: float, total: float | None, message: str | None) -> None:
+        seen.append(message)
+
+    async def talk() -> None:
+        async with connected(folder, fake.url) as session:
+            arguments = {"question": ASKED}
+            call = session.call_tool("ask_documents", arguments, progress_callback=progressed)
+            task = asyncio.create_task(call)
+            while "m searches 2 documents" not in seen:
+                await asyncio.sleep(0.05)
+            processes.update(set(offspring()) - before)
+            task.cancel()
+
+    fake.reply = slow_reply
+    asyncio.run(talk())
+    assert len(processes) >= 2
+    assert gone(list(processes), within_s=8.0)
+
+
+def server_process(folder: Path, url: str) -> subprocess.Popen[str]:
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    return subprocess.Popen([sys.executable, *words(url)], cwd=folder, text=True, **pipes)
+
+
+def send(
+    server: subprocess.Popen[str], method: str, number: int | None = None, **params: Any
+) -> None:
+    assert server.stdin is not None
+    body = {"jsonrpc": "2.0", "method": method, "params": params}
+    server.stdin.write(json.dumps(body | ({"id": number} if number is not None else {})) + "\n")
+    server.stdin.flush()
+
+
+HELLO = {
+    "protocolVersion": "2025-06-18",
+    "capabilities": {},
+    "clientInfo": {"name": "t", "version": "1"},
+}
+
+
+@pytest.mark.parametrize("end", ["input", "signal"])
+def test_the_end_of_the_input_or_a_signal_ends_everything(
+    folder: Path, fake: fake_endpoint.FakeServer, end: str
+) -> None:
+    before = set(offspring())
+    server = server_process(folder, fake.url)
+    assert server.stdin is not None
+    assert server.stdout is not None
+    send(server, "initialize", 1, **HELLO)
+    lines = [json.loads(server.stdout.readline())]
+    send(server, "notifications/initialized")
+    server.stdin.write("not JSON\n")
+    send(server, "tools/call", 2, name="ask_documents", arguments={"question": ASKED})
+    while lines[-1].get("id") != 2:
+        lines.append(json.loads(server.stdout.readline()))  # nothing but the protocol
+    assert lines[-1]["result"]["structuredContent"]["evidence"]
+    processes = [one for one in offspring() if one not in before]
+    assert len(processes) >= 2
+    start = time.monotonic()
+    if end == "signal":
+        server.send_signal(signal.SIGINT)
+        assert server.wait(10) == 130
+    rest, errors = server.communicate(timeout=10)
+    assert server.returncode == (130 if end == "signal" else 0), errors
+    assert time.monotonic() - start < 8.0
+    assert rest == ""
+    assert "Traceback" not in errors
+    assert gone(processes, within_s=5.0)
+
+
+def test_wrong_options_end_before_the_protocol_begins(folder: Path) -> None:
+    for options, told in (
+        (["--docs", "nowhere"], "mcp: --docs nowhere is not a folder"),
+        (["--docs", "notes", "--base-url", "http://x/v1"], "mcp: --base-url needs --model"),
+        (["--docs", "notes", "--set", "a.b=1"], "mcp: --set is for endpoints"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "flows.cli", "mcp", *options],
+            cwd=folder,
+            env={"PYTHONPATH": str(ROOT)},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+        )
+        assert (done.returncode, done.stdout) == (1, "")
+        assert told in done.stderr
