@@ -124,8 +124,11 @@ def relocate() -> None:
         uri = runs.tracking_uri()
         if not uri.startswith("sqlite:"):
             raise ConfigError(f"{runs.shown_uri()} keeps its own files. Unset MLFLOW_TRACKING_URI.")
+        store = runs.local_store(uri)
+        if not store.is_file():
+            raise ConfigError(f"{store} does not exist. Run this in a project that has one.")
         with exclusive():
-            kept = locations.relocate(runs.local_store(uri))
+            kept = locations.relocate(store)
         typer.echo(f"relocated; the store as it was: {kept}" if kept else "Nothing to relocate.")
 
     guarded(work, "rlm relocate")

@@ -69,6 +69,18 @@ with Repo(".") as repo, repo.lock:
 """
 
 
+def test_a_full_disk_is_said_as_such_and_pushes_nothing(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("dvc.data_cloud.DataCloud.push", full)
+    with pytest.raises(StageError, match=r"^push: the disk is full"):
+        pushed()
+    assert not (repository / "remote").exists()
+
+
 def test_another_process_of_dvc_is_one_message(repository: Path) -> None:
     other = subprocess.Popen(
         [sys.executable, "-c", HOLDS], stdin=subprocess.PIPE, stdout=subprocess.PIPE
