@@ -160,7 +160,9 @@ def talk(
             loading.stop()
             for text in lines(console) if question is None else [question]:
                 try:
-                    with console.status(f"asking {model.name} about {counted(len(documents), 'document')}"):
+                    with console.status(
+                        f"asking {model.name} about {counted(len(documents), 'document')}"
+                    ):
                         found = answered(text, documents, seed)
                 except StageError as error:
                     if question is not None:

@@ -35,6 +35,7 @@ from flows.runtime import RUNNING, exclusive, settle
 from flows.services import processes
 from tasks import config, holder, remote
 from tasks.errors import ConfigError, GateFailed, StageError, stage_named
+from tasks.io import write_json
 from tasks.params import Params
 from tasks.tracking import datasets, lineage, runs
 

@@ -362,9 +362,7 @@ def test_a_bad_merge_fails_the_stage_and_leaves_no_model(
     assert json.loads(export.REPORT.read_text())["wrong"]
 
 
-def test_a_full_disk_leaves_no_half_merge(
-    project: Params, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_leaves_no_half_merge(project: Params, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(base: Path, adapter: Path | None, out: Path, **_: Any) -> None:
         out.mkdir()
         (out / "config.json").write_text("{")
