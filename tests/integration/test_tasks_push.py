@@ -75,10 +75,12 @@ def test_a_full_disk_is_said_as_such_and_pushes_nothing(
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("dvc.data_cloud.DataCloud.push", full)
-    with pytest.raises(StageError, match=r"^push: the disk is full"):
-        pushed()
-    assert not (repository / "remote").exists()
+    with monkeypatch.context() as patch:
+        patch.setattr("dvc_objects.fs.generic._try_links", full)
+        with pytest.raises(StageError, match=r"^push: the disk is full"):
+            pushed()
+    assert not [path for path in (repository / "remote").rglob("*") if path.is_file()]
+    assert pushed() == 1
 
 
 def test_another_process_of_dvc_is_one_message(repository: Path) -> None:
