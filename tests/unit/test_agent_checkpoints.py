@@ -36,7 +36,7 @@ def test_an_adapter_that_a_killed_run_left_is_no_checkpoint(tmp_path: Path) -> N
 
 
 def test_a_full_disk_leaves_the_earlier_checkpoint_and_no_half_one(folder: Path) -> None:
-    # The messages of torch.save and of safetensors, which are no OSError.
+    # Messages of torch.save and of safetensors, whose errors are not OSErrors.
     for said in ("basic_ios::clear: iostream error", "I/O error: No space left on device"):
         with pytest.raises(CheckpointError, match=r"step 5 could not be written .*make room"):
             write_half(folder, said)
