@@ -31,6 +31,7 @@ REMOTE = "RLM_REMOTE"
 FENCE = "RLM_FENCE"
 FOLDER = "RLM_FOLDER"
 RANKS = "RLM_RANKS"
+SERVE_KEY = "RLM_SERVE_KEY"
 CHAIN = "RLM_CHAIN"
 PARENT_RUN = "RLM_PARENT_RUN_ID"
 VARIABLES = {
@@ -50,13 +51,14 @@ VARIABLES = {
     FENCE: "Set by the chain: its number in that store; a run with a higher one replaced it.",
     FOLDER: "Set by the worker of a host: its folder, where its runs work.",
     RANKS: "Hosts whose ranks train together, as HOST:PORT/INDEX/COUNT: address of the first one.",
+    SERVE_KEY: "Secret: key that each request to `rlm serve` must show; without it none is needed.",
     CHAIN: "Set by the chain: its process id, which all its child processes inherit.",
     PARENT_RUN: "Set by the chain: its MLflow run, the parent of the stages' runs.",
 }
 """Meaning of each variable; docs/commands.md lists them."""
 
 KEY_CHARS = 32
-"""Least length of the owner's key: anyone may try keys."""
+"""Least length of a key of a server: anyone may try keys."""
 
 _SECURE = {"https": "https", "wss": "https", "http": "http", "ws": "http"}
 _SECRETS = ("authorization", "owner_key", '"reset"')
@@ -81,16 +83,16 @@ def owner_key(url: str) -> dict[str, str]:
     return {"owner_key": key}
 
 
-def read_owner_key(environ: Mapping[str, str]) -> str | None:
-    """The owner's key; None without one.
+def read_key(name: str, environ: Mapping[str, str]) -> str | None:
+    """Key in a variable; None without one.
 
     Raises:
         SettingsError: it is short enough to be guessed.
     """
-    key = environ.get(OWNER_KEY) or None
+    key = environ.get(name) or None
     if key is not None and len(key) < KEY_CHARS:
         raise SettingsError(
-            f"{OWNER_KEY} has fewer than {KEY_CHARS} characters. Set it to the output of "
+            f"{name} has fewer than {KEY_CHARS} characters. Set it to the output of "
             '`python -c "import secrets; print(secrets.token_urlsafe(32))"`.'
         )
     return key

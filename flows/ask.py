@@ -21,9 +21,10 @@ import json
 import shlex
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -32,9 +33,11 @@ from flows.runtime import settle, unwrapped
 from tasks.errors import StageError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from agent.rollouts.own_documents import Answer
     from agent.rollouts.trajectory import Trajectory
-    from tasks.asking import AskedAnswer, AskedModel
+    from tasks.asking import Ask, AskedAnswer, AskedModel
     from tasks.params import Params
 
 NO_EVIDENCE = 3
@@ -42,27 +45,29 @@ NO_EVIDENCE = 3
 SHOWN = 600
 """Characters of a turn's code or output in the trace."""
 
+Docs = Annotated[Path, typer.Option(help="Folder of PDF, text, Markdown and HTML files.")]
+ModelName = Annotated[
+    str, typer.Option(help="Number or alias of a version, a folder, or the endpoint's model.")
+]
+BaseUrl = Annotated[
+    str | None,
+    typer.Option(help="Endpoint, such as http://127.0.0.1:8000/v1; OPENAI_API_KEY is its key."),
+]
+EndpointSettings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Setting for an endpoint; repeatable."),
+]
+
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
 @app.command(help=unwrapped(__doc__))
 def ask(
-    docs: Annotated[Path, typer.Option(help="Folder of PDF, text, Markdown and HTML files.")],
+    docs: Docs,
     question: Annotated[str | None, typer.Argument(help="The question.")] = None,
-    model: Annotated[
-        str,
-        typer.Option(help="Number or alias of a version, a folder, or the endpoint's model."),
-    ] = "champion",
-    base_url: Annotated[
-        str | None,
-        typer.Option(help="Endpoint, such as http://127.0.0.1:8000/v1; OPENAI_API_KEY is its key."),
-    ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="SECTION.KEY=VALUE", help="Setting for an endpoint; repeatable."
-        ),
-    ] = None,
+    model: ModelName = "champion",
+    base_url: BaseUrl = None,
+    set_: EndpointSettings = None,
     interactive: Annotated[
         bool, typer.Option("--interactive", help="Read questions line by line until one is empty.")
     ] = False,
@@ -77,9 +82,7 @@ def ask(
         sys.exit(talk(docs, question, chosen(model, base_url, set_ or []), trace, as_json, seed))
 
     words = ["rlm", "ask", "--docs", str(docs), *([question] if question else [])]
-    words += ["--model", model] if model != "champion" else []
-    words += ["--base-url", base_url] if base_url else []
-    words += [word for text in set_ or [] for word in ("--set", text)]
+    words += model_words(model, base_url, set_)
     flags = {"--interactive": interactive, "--trace": trace, "--json": as_json}
     words += [flag for flag, given in flags.items() if given]
     words += ["--seed", str(seed)] if seed else []
@@ -128,6 +131,13 @@ def require_model(
         )
 
 
+def model_words(model: str, base_url: str | None, set_: list[str] | None) -> list[str]:
+    """Words of a command line that name the model."""
+    words = ["--model", model] if model != "champion" else []
+    words += ["--base-url", base_url] if base_url else []
+    return words + [word for text in set_ or [] for word in ("--set", text)]
+
+
 def chosen(model: str, base_url: str | None, sets: list[str]) -> AskedModel:
     """The model that the options name."""
     from tasks import asking, config
@@ -137,45 +147,72 @@ def chosen(model: str, base_url: str | None, sets: list[str]) -> AskedModel:
     return asking.AskedModel(model, config.resolve(asking.PROFILE, sets), base_url=base_url)
 
 
-def talk(
-    docs: Path, question: str | None, model: AskedModel, trace: bool, as_json: bool, seed: int
-) -> int:
-    """Answer one question, or one for each line of the standard input; returns the exit code."""
+def terminal() -> Console:
+    """The standard error, for progress and reports."""
     from rich.console import Console
 
+    return Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+
+
+def read_folder(docs: Path, model: AskedModel, console: Console) -> dict[str, str]:
+    """Text of each readable document by its name; prints why others are left out.
+
+    Raises:
+        StageError: no document can be read, or the model does not know their language.
+    """
     from tasks import asking
 
-    console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     settle(model.params.threads)
-    with console.status("reading the documents"):
+    with console.status(f"reading the documents of {docs}"):
         documents, left_out = asking.read_documents(docs, model.params)
     for reason in left_out:
         console.print(f"left out: {reason}", style="yellow")
     asking.require_readable(model, documents)
-    code = 0
+    return documents
+
+
+@contextmanager
+def loaded(model: AskedModel, console: Console) -> Iterator[Ask]:
+    """Load the model for the time of the block, and say so meanwhile.
+
+    Raises:
+        StageError: the model cannot be loaded, the endpoint refuses, or no server starts.
+    """
+    from tasks import asking
+
     loading = console.status(f"loading {model.name}")
     loading.start()
     try:
-        with asking.opened(model) as answered:
+        with asking.opened(model) as ask:
             loading.stop()
-            for text in lines(console) if question is None else [question]:
-                try:
-                    with console.status(
-                        f"asking {model.name} about {counted(len(documents), 'document')}"
-                    ):
-                        found = answered(text, documents, seed)
-                except StageError as error:
-                    if question is not None:
-                        raise
-                    console.print(str(error), style="red")
-                    continue
-                code = tell(text, model, found, len(documents), trace, as_json)
+            yield ask
     finally:
         loading.stop()
+
+
+def talk(
+    docs: Path, question: str | None, model: AskedModel, trace: bool, as_json: bool, seed: int
+) -> int:
+    """Answer one question, or one for each line of the standard input; returns the exit code."""
+    console = terminal()
+    documents = read_folder(docs, model, console)
+    code = 0
+    with loaded(model, console) as answered:
+        for text in lines(console) if question is None else [question]:
+            try:
+                about = counted(len(documents), "document")
+                with console.status(f"asking {model.name} about {about}"):
+                    found = answered(text, documents, seed)
+            except StageError as error:
+                if question is not None:
+                    raise
+                console.print(str(error), style="red")
+                continue
+            code = tell(text, model, found, len(documents), trace, as_json)
     return code if question is not None else 0
 
 
-def lines(console: Any) -> Iterator[str]:
+def lines(console: Console) -> Iterator[str]:
     """Questions of the standard input, until an empty line or its end."""
     while True:
         if sys.stdin.isatty():
@@ -207,8 +244,7 @@ def costs(found: AskedAnswer, params: Params) -> str:
     """Tokens and price of an endpoint's answer, for the last line; empty for a local model."""
     if found.usage is None:
         return ""
-    prices = params.evaluate_model
-    price = found.usage.cost(prices.prompt_price, prices.completion_price)
+    price = found.cost(params)
     paid = f", cost {price:.4f}" if price else ""
     read, written = found.usage.prompt_tokens, found.usage.completion_tokens
     return f", {counted(found.usage.requests, 'request')}, {read:,} + {written:,} tokens{paid}"
@@ -225,16 +261,16 @@ def show(found: Answer, documents: int, paid: str) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from tasks import asking
+
     console = Console(highlight=False)
     if found.evidence:
         table = Table("file", "characters", "quote", show_lines=True)
         for quote in found.evidence:
             table.add_row(Text(quote.document), f"{quote.start}-{quote.end}", Text(quote.text))
         console.print(table)
-    elif found.stop_reason == "final":
-        console.print("The model found no evidence in these documents.")
     else:
-        console.print(f"The model gave no answer; its episode ended with {found.stop_reason!r}.")
+        console.print(asking.verdict(found))
     if found.unfounded:
         quotes = counted(found.unfounded, "quote")
         console.print(f"Left out, since no document contains it: {quotes} of its answer.")

@@ -14,7 +14,6 @@ Examples:
 # Heavy modules are imported where they are needed, so that --help is instant.
 from __future__ import annotations
 
-import os
 import shlex
 import socket
 from contextlib import suppress
@@ -23,67 +22,35 @@ from typing import Annotated
 
 import typer
 
-from flows.ask import chosen, require_model
+from flows import ask
+from flows.ask import BaseUrl, Docs, EndpointSettings, ModelName, model_words
+from flows.listener import LOCAL, listen, url_of
 from flows.pipeline import guarded
 from flows.runtime import settle, unwrapped
-from tasks.errors import StageError
 
-HOST = "127.0.0.1"
 PORT = 8020
-LARGEST = 65_535
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
 @app.command(help=unwrapped(__doc__))
 def chat(
-    docs: Annotated[Path, typer.Option(help="Folder of PDF, text, Markdown and HTML files.")],
-    model: Annotated[
-        str,
-        typer.Option(help="Number or alias of a version, a folder, or the endpoint's model."),
-    ] = "champion",
-    base_url: Annotated[
-        str | None,
-        typer.Option(help="Endpoint, such as http://127.0.0.1:8000/v1; OPENAI_API_KEY is its key."),
-    ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="SECTION.KEY=VALUE", help="Setting for an endpoint; repeatable."
-        ),
-    ] = None,
+    docs: Docs,
+    model: ModelName = "champion",
+    base_url: BaseUrl = None,
+    set_: EndpointSettings = None,
     port: Annotated[int, typer.Option(help="Port of the page; 0 takes a free one.")] = PORT,
 ) -> None:
     """Serve the page until Ctrl-C."""
 
     def work() -> None:
-        require_model("chat", docs, model, base_url, set_)
-        with listener(port) as bound, suppress(KeyboardInterrupt):
+        ask.require_model("chat", docs, model, base_url, set_)
+        with listen("chat", LOCAL, port) as bound, suppress(KeyboardInterrupt):
             serve(bound, docs, model, base_url, set_ or [])
 
-    words = ["rlm", "chat", "--docs", str(docs)]
-    words += ["--model", model] if model != "champion" else []
-    words += ["--base-url", base_url] if base_url else []
-    words += [word for text in set_ or [] for word in ("--set", text)]
+    words = ["rlm", "chat", "--docs", str(docs), *model_words(model, base_url, set_)]
     words += ["--port", str(port)] if port != PORT else []
     guarded(work, shlex.join(words))
-
-
-def listener(port: int) -> socket.socket:
-    """Listening socket on this machine; port 0 takes a free one.
-
-    Raises:
-        StageError: the port cannot be used.
-    """
-    if not 0 <= port <= LARGEST:
-        raise StageError(f"chat: --port {port} is not a port. Use one from 0 to {LARGEST}.")
-    try:
-        return socket.create_server((HOST, port))
-    except OSError as error:
-        raise StageError(
-            f"chat: {HOST}:{port} cannot be used ({os.strerror(error.errno or 0)}). "
-            "Choose another port: --port NUMBER, or --port 0 for a free one."
-        ) from None
 
 
 def serve(
@@ -95,33 +62,20 @@ def serve(
         StageError: the model does not exist or does not load, or the documents cannot be read.
         ConfigError: a setting is wrong.
     """
-    from rich.console import Console
+    model = ask.chosen(named, base_url, sets)
+    console = ask.terminal()
+    documents = ask.read_folder(docs, model, console)
+    with ask.loaded(model, console) as answers:
+        from flows.chat_server import Chat
+        from flows.question_queue import QuestionQueue, QuestionServer
 
-    from tasks import asking
-
-    model = chosen(named, base_url, sets)
-    console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
-    settle(model.params.threads)
-    with console.status("reading the documents"):
-        documents, left_out = asking.read_documents(docs, model.params)
-    for reason in left_out:
-        console.print(f"left out: {reason}", style="yellow")
-    asking.require_readable(model, documents)
-    loading = console.status(f"loading {model.name}")
-    loading.start()
-    try:
-        with asking.opened(model) as ask:
-            loading.stop()
-            from flows.chat_server import Chat, ChatServer
-
-            server = ChatServer(Chat(ask, model, documents))
-            console.print(
-                f"{model.name} answers about {len(documents)} documents at "
-                f"http://{HOST}:{bound.getsockname()[1]}/\nCtrl-C stops."
-            )
-            server.run([bound])
-    finally:
-        loading.stop()
+        queue = QuestionQueue(answers, model)
+        server = QuestionServer(queue, Chat(queue, documents).application())
+        console.print(
+            f"{model.name} answers about {len(documents)} documents at {url_of(bound)}/\n"
+            "Ctrl-C stops."
+        )
+        server.run([bound])
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ Examples:
 
     rlm ask --docs notes --base-url http://127.0.0.1:11434/v1 --model qwen3 "Who pays the rent?"
 
+    rlm serve --docs notes --base-url http://127.0.0.1:11434/v1 --model qwen3
+
     rlm check-problems questions.jsonl --documents papers
 """
 
@@ -22,7 +24,7 @@ from typing import Annotated
 
 import typer
 
-from flows import ask, chat, draft_questions, mcp_server, pipeline
+from flows import ask, benchmark, chat, draft_questions, mcp_server, pipeline, serve
 from flows.runtime import settle, unwrapped
 from tasks.errors import ConfigError
 
@@ -85,11 +87,13 @@ def publish(
 
 
 app.command("ask", help=unwrapped(ask.__doc__))(ask.ask)
+app.add_typer(benchmark.app, name="benchmark")
 app.command("chat", help=unwrapped(chat.__doc__))(chat.chat)
 app.command("draft-questions", help=unwrapped(draft_questions.__doc__))(
     draft_questions.draft_questions
 )
 app.command("mcp", help=unwrapped(mcp_server.__doc__))(mcp_server.mcp)
+app.command("serve", help=unwrapped(serve.__doc__))(serve.serve)
 app.add_typer(pipeline.app)
 
 

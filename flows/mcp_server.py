@@ -22,14 +22,15 @@ import signal
 import sys
 from pathlib import Path
 from threading import Event, Thread, main_thread
-from typing import Annotated, TextIO
+from typing import TextIO
 
 import typer
 
 from flows import ask
+from flows.ask import BaseUrl, Docs, EndpointSettings, ModelName
 from flows.pipeline import guarded
 from flows.runtime import settle, unwrapped
-from tasks.errors import StageError, stage_named
+from tasks.errors import stage_named
 
 logger = logging.getLogger(__name__)
 
@@ -94,48 +95,20 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 @app.command(help=unwrapped(__doc__))
 def mcp(
-    docs: Annotated[Path, typer.Option(help="Folder of PDF, text, Markdown and HTML files.")],
-    model: Annotated[
-        str,
-        typer.Option(help="Number or alias of a version, a folder, or the endpoint's model."),
-    ] = "champion",
-    base_url: Annotated[
-        str | None,
-        typer.Option(help="Endpoint, such as http://127.0.0.1:8000/v1; OPENAI_API_KEY is its key."),
-    ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="SECTION.KEY=VALUE", help="Setting for an endpoint; repeatable."
-        ),
-    ] = None,
+    docs: Docs,
+    model: ModelName = "champion",
+    base_url: BaseUrl = None,
+    set_: EndpointSettings = None,
 ) -> None:
     """Serve the tools."""
 
     def work() -> None:
+        ask.require_model("mcp", docs, model, base_url, set_)
         with stage_named("mcp"):
-            require_possible(docs, model, base_url, set_)
             serve(docs, model, base_url, set_ or [])
 
-    words = ["rlm", "mcp", "--docs", str(docs)]
-    words += ["--model", model] if model != "champion" else []
-    words += ["--base-url", base_url] if base_url else []
-    words += [word for text in set_ or [] for word in ("--set", text)]
+    words = ["rlm", "mcp", "--docs", str(docs), *ask.model_words(model, base_url, set_)]
     guarded(work, shlex.join(words))
-
-
-def require_possible(docs: Path, model: str, base_url: str | None, set_: list[str] | None) -> None:
-    """Refuse wrong options, before anything is imported or read.
-
-    Raises:
-        StageError: an option is wrong or missing.
-    """
-    if not docs.is_dir():
-        raise StageError(f"--docs {docs} is not a folder. Name an existing one.")
-    if base_url is not None and model == "champion":
-        raise StageError("--base-url needs --model NAME, the model's name at the endpoint.")
-    if set_ and base_url is None:
-        raise StageError("--set is for endpoints. Other models keep their own settings.")
 
 
 if __name__ == "__main__":

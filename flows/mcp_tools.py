@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import anyio
 from mcp import types
@@ -21,14 +23,20 @@ from mcp.server.stdio import stdio_server
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from agent.rollouts import own_documents
+from env.prompts import cut
 from flows.ask import costs, counted
 from tasks import asking
 from tasks.asking import AskedAnswer, AskedModel
 from tasks.data.row_schema import did_you_mean
 from tasks.errors import PipelineError, StageError
 
+if TYPE_CHECKING:
+    from agent.rollouts.progress import Event
+
 PROGRESS_S = 5.0
-"""Seconds between reports of progress."""
+"""Seconds without an event after which a report says what the question waits for."""
+REPORT_CHARS = 200
+"""Characters of an agent's question in a report."""
 CONTEXT_CHARS = 300
 """Characters before and after a passage that `read_quote` adds."""
 PASSAGE_CHARS = 20_000
@@ -127,6 +135,8 @@ class QueuedQuestion:
     """A question that waits for the model, and its answer."""
 
     text: str
+    watch: Callable[[Event], None]
+    """Receives the events of its agents, in the thread that plays."""
     answered: Future[AskedAnswer] = field(default_factory=Future)
 
 
@@ -160,7 +170,8 @@ class DocumentTools:
                     self.ready = True
                     while True:
                         question = question or self._next()
-                        question.answered.set_result(answered(question.text, self.documents))
+                        found = answered(question.text, self.documents, watch=question.watch)
+                        question.answered.set_result(found)
                         question = None
             except Exception as error:
                 # Expected errors explain themselves; of others the log has the traceback.
@@ -224,18 +235,33 @@ class DocumentTools:
             raise StageError(reason)
         context = server.request_context
         token = context.meta.progressToken if context.meta else None
-        question, start = QueuedQuestion(text), time.monotonic()
+        loop, start = asyncio.get_running_loop(), time.monotonic()
+        reports: asyncio.Queue[str | None] = asyncio.Queue()
+
+        def watch(event: Event) -> None:
+            with suppress(RuntimeError):  # the client has left, and the loop has ended
+                loop.call_soon_threadsafe(reports.put_nowait, report(event))
+
+        question = QueuedQuestion(text, watch)
         self._questions.put(question)
         answer = asyncio.wrap_future(question.answered)
+        answer.add_done_callback(lambda _: reports.put_nowait(None))  # behind all reports
         try:
-            while not (await asyncio.wait({answer}, timeout=PROGRESS_S))[0]:
-                if token is not None:
-                    seconds = round(time.monotonic() - start, 1)
+            while True:
+                try:
+                    async with asyncio.timeout(PROGRESS_S):
+                        message = await reports.get()
+                except TimeoutError:
                     message = self._state(question)
+                if message is None:
+                    return answer.result()
+                if token is not None:
                     await context.session.send_progress_notification(
-                        token, seconds, message=message, related_request_id=str(context.request_id)
+                        token,
+                        time.monotonic() - start,
+                        message=message,
+                        related_request_id=str(context.request_id),
                     )
-            return answer.result()
         finally:
             answer.cancel()  # a cancelled call gives up its place
 
@@ -259,12 +285,11 @@ class DocumentTools:
             )
         cost = None
         if used := found.usage:
-            prices = params.evaluate_model
             cost = CostResult(
                 requests=used.requests,
                 prompt_tokens=used.prompt_tokens,
                 completion_tokens=used.completion_tokens,
-                price=used.cost(prices.prompt_price, prices.completion_price),
+                price=found.cost(params) or 0.0,
             )
         quotes = [QuoteResult(**vars(quote)) for quote in answer.evidence]
         lines = [f"{one.document} [{one.start}:{one.end}]\n{one.text}\n" for one in quotes]
@@ -277,8 +302,17 @@ class DocumentTools:
             seconds=answer.seconds,
             cost=cost,
         )
-        found_none = "The model found no evidence in these documents.\n"
-        return "\n".join([*(lines or [found_none]), f"({paid})"]), result
+        return "\n".join([*(lines or [f"{asking.verdict(answer)}\n"]), f"({paid})"]), result
+
+
+def report(event: Event) -> str:
+    """Line about an event of an agent."""
+    agent = f"agent {event['frame']}"
+    if event["event"] == "turn":
+        return f"{agent} wrote turn {event['turn'] + 1}"
+    if event["event"] == "end":
+        return f"{agent} ended with {event['stop_reason']}"
+    return f"{agent} begins: {cut(event['question'], REPORT_CHARS)}"
 
 
 def _listed() -> list[types.Tool]:

@@ -58,6 +58,13 @@ class AskedAnswer:
     usage: Usage | None = None
     """Requests and tokens of an endpoint for this question."""
 
+    def cost(self, params: Params) -> float | None:
+        """Price of an endpoint's tokens; None for a local model, 0 without prices."""
+        prices = params.evaluate_model
+        if self.usage is None:
+            return None
+        return self.usage.cost(prices.prompt_price, prices.completion_price)
+
 
 def stored(wanted: str) -> AskedModel:
     """A model folder, or a registered version by its number or alias.
@@ -171,6 +178,12 @@ class Ask:
         self.at_once = at_once
         self._places = Semaphore(at_once)
 
+    def fault(self, question: str, documents: Mapping[str, str]) -> str | None:
+        """Fault of a question and its fix; None without one."""
+        from agent.rollouts import own_documents
+
+        return own_documents.fault(own_documents.Question(question, documents), self._params.env)
+
     def __call__(
         self,
         question: str,
@@ -198,7 +211,7 @@ class Ask:
         from tasks.registry import serving
 
         task = own_documents.Question(question, documents, seed)
-        if reason := own_documents.fault(task, self._params.env):
+        if reason := self.fault(question, documents):
             raise StageError(reason)
         stop = stop or Flag()
         policy = self._policy.beside(stop) if self._is_shared else self._policy
@@ -222,10 +235,18 @@ class Ask:
         return AskedAnswer(answer, episode, policy.usage if self._is_shared else None)
 
 
-def answer_event(found: AskedAnswer, model: str) -> Event:
-    """The answer as the last event of a question: quotes, counters, usage and model."""
+def verdict(answer: Answer) -> str:
+    """Sentence about an answer without evidence."""
+    if answer.stop_reason == "final":
+        return "The model found no evidence in these documents."
+    return f"The model gave no answer; its episode ended with {answer.stop_reason!r}."
+
+
+def answer_event(found: AskedAnswer, model: AskedModel) -> Event:
+    """The answer as the last event of a question: quotes, counters, usage, cost and model."""
     usage = asdict(found.usage) if found.usage else None
-    return {"event": "answer", **asdict(found.answer), "usage": usage, "model": model}
+    own = {"usage": usage, "cost": found.cost(model.params) or None, "model": model.name}
+    return {"event": "answer", **asdict(found.answer), **own}
 
 
 @contextmanager

@@ -105,6 +105,7 @@ class Drill:
                 *options.set,
             ],
         }
+        self.began = time.monotonic()
         self.figures: dict[str, Any] = {}
         self.wrong: list[str] = []
 
@@ -113,9 +114,14 @@ class Drill:
         if not holds:
             self.wrong.append(otherwise)
 
+    def tell(self, what: str) -> None:
+        """Print what happens, and the minutes so far; the whole drill takes about 20."""
+        minutes = (time.monotonic() - self.began) / 60
+        print(f"{minutes:4.1f} min  {what}", file=sys.stderr, flush=True)
+
     def run(self, cut_off: bool) -> None:
         """Begin on A, lose it, go on at B, and bring A back."""
-        began = time.monotonic()
+        self.tell("A begins the run")
         self.a.start_worker()
         start_run(self.a, self.parameters)
         wait_for(lambda: bool(pushed_step()), LONGEST_S, "a checkpoint in the store")
@@ -123,13 +129,15 @@ class Drill:
         step = pushed_step()
         wait_for(lambda: max(self.a.steps(), default=0) > step, 300, "a step after the checkpoint")
         token = str(record()["token"])
+        self.tell("A is lost after a checkpoint was pushed; B waits for its lease to end")
         self.lose_a(signal.SIGSTOP if cut_off else signal.SIGKILL)
         self.go_on_at_b()
-        self.figures["seconds in all"] = round(time.monotonic() - began)
+        self.figures["seconds in all"] = round(time.monotonic() - self.began)
         self.figures["MB sent to and received from S3"] = {
             name: [round(count / 1e6, 1) for count in moved]
             for name, moved in self.store.moved().items()
         }
+        self.tell("B has finished; A returns")
         before = self.state()
         if cut_off:
             self.a.send(signal.SIGCONT)
@@ -158,7 +166,9 @@ class Drill:
         self.figures["first step of B"] = int(
             re.findall(r"train: resuming after step (\d+)", self.b.output)[0]
         )
+        self.tell("B trains on; one of its environment servers is killed")
         self.kill_replica()
+        self.tell("B goes on with the rest of the run")
         wait_for(lambda: flow_runs(self.b)[-1][1] in ENDED, LONGEST_S, "the end of B's run")
         self.figures["flow runs"] = [run[1] for run in flow_runs(self.b)]
         kept = re.findall(r"^= (\w+) ", self.b.output, re.M)
@@ -169,13 +179,13 @@ class Drill:
         made = len(self.b.steps())
         wait_for(lambda: len(self.b.steps()) > made, 600, "a step of B")
         (control,) = (self.b.folder / ".run").glob("haproxy-*.sock")
+        servers = {p.pid: p.cmdline() for p in self.b.processes() if _is_server(p)}
         # Connections of the last step stay open until their slot has its next episode.
         begun = seen = sessions(control, "stot")
         while (now := sessions(control, "stot")) == begun or now != seen:
             seen = now
-            time.sleep(0.2)
+            time.sleep(0.05)  # episodes of tiny settings last a few tenths of a second
         port = max(now, key=lambda port: now[port] - begun[port])
-        servers = {p.pid: p.cmdline() for p in self.b.processes() if _is_server(p)}
         (pid,) = (pid for pid, words in servers.items() if str(port) in words)
         os.kill(pid, signal.SIGKILL)
         self.figures["new sessions of the killed server"] = now[port] - begun[port]

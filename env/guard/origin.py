@@ -50,10 +50,10 @@ def foreign(scope: Scope, allowed: Collection[str], setting: str = "") -> str | 
     name, port = _address(host)
     server = scope.get("server") or ("", None)
     see = f" ({setting})" if setting else ""
-    if host and not (_is_loopback(name) or name in allowed):
+    if host and not (is_loopback(name) or name in allowed):
         if allowed:
             return f"This server does not answer for that host{see}.\n"
-        if _is_loopback(server[0]):
+        if is_loopback(server[0]):
             return f"This server answers for this machine only{see}.\n"
     if not origin or (scope["type"] == "http" and scope["method"] in _SAFE):
         return None
@@ -72,7 +72,8 @@ def _address(netloc: str) -> tuple[str, int | None]:
         return "", -1
 
 
-def _is_loopback(name: str) -> bool:
+def is_loopback(name: str) -> bool:
+    """Whether a host name or address is one of this machine alone."""
     if name == "localhost":
         return True
     try:

@@ -58,7 +58,7 @@ def read_settings(environ: Mapping[str, str]) -> ServerSettings:
         SettingsError: the file is missing or not YAML, a key or value is wrong, or the owner's key
             is too short.
     """
-    key = auth.read_owner_key(environ)
+    key = auth.read_key(auth.OWNER_KEY, environ)
     settings = _read_file(environ.get(SETTINGS))
     return settings.model_copy(update={"owner_key": key and SecretStr(key)})
 

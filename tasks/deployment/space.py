@@ -104,7 +104,7 @@ def owner_key(token: str, space: str) -> str:
         ConfigError: the variable's value is short enough to be guessed.
     """
     try:
-        given = auth.read_owner_key(os.environ)
+        given = auth.read_key(auth.OWNER_KEY, os.environ)
     except SettingsError as error:
         raise ConfigError(str(error)) from None
     return given or hmac.new(token.encode(), f"owner of {space}".encode(), "sha256").hexdigest()

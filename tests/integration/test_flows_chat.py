@@ -27,7 +27,7 @@ from helpers.untaught import untaught
 from typer.testing import CliRunner
 
 from agent.nano.settings import NanoSettings
-from flows import chat_server
+from flows import chat_server, question_queue
 from flows.chat import app
 from tasks import config
 
@@ -334,7 +334,7 @@ def test_ctrl_c_in_mid_answer_ends_within_seconds_and_leaves_no_process(tmp_path
             code = running.process.wait(timeout=60)
             took_s = time.monotonic() - begun
             held.set()
-        assert told == [{"event": "error", "message": chat_server.ENDED}]
+        assert told == [{"event": "error", "message": question_queue.ENDED}]
     assert code == 0
     assert took_s < 15  # on a busy machine
     assert not psutil.wait_procs(started, timeout=10)[1]

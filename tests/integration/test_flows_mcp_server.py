@@ -221,6 +221,7 @@ def test_progress_is_reported_and_a_client_that_leaves_ends_the_episode(
             task = asyncio.create_task(call)
             while "m searches 2 documents" not in seen:
                 await asyncio.sleep(0.05)
+            assert f"agent 0 begins: {ASKED}" in seen
             processes.update(set(offspring()) - before)
             task.cancel()
 
@@ -228,6 +229,42 @@ def test_progress_is_reported_and_a_client_that_leaves_ends_the_episode(
     asyncio.run(talk())
     assert len(processes) >= 2
     assert gone(list(processes), within_s=8.0)
+
+
+def test_a_client_that_wants_progress_sees_each_agent_begin_write_and_end(
+    folder: Path, fake: fake_endpoint.FakeServer
+) -> None:
+    seen: list[tuple[float, str | None]] = []
+
+    async def progressed(done: float, total: float | None, message: str | None) -> None:
+        seen.append((done, message))
+
+    def delegating_reply(body: dict[str, Any]) -> str:
+        if "one of several agents" in body["messages"][0]["content"]:
+            return "```python\nFINAL(context.splitlines())\n```"
+        return "```python\nFINAL(rlm_query('Quote it.', context['orders.md']))\n```"
+
+    fake.reply = delegating_reply
+
+    async def talk() -> CallToolResult:
+        async with connected(folder, fake.url) as session:
+            call = session.call_tool(
+                "ask_documents", {"question": ASKED}, progress_callback=progressed
+            )
+            return await call
+
+    answer = asyncio.run(talk())
+    assert not answer.isError, text_of(answer)
+    messages = [message for _, message in seen if message and message.startswith("agent")]
+    assert messages == [
+        f"agent 0 begins: {ASKED}",
+        "agent 0 wrote turn 1",
+        "agent 1 begins: Quote it.",
+        "agent 1 wrote turn 1",
+        "agent 0 ended with final",
+        "agent 1 ended with final",
+    ]
+    assert [done for done, _ in seen] == sorted({done for done, _ in seen})
 
 
 def server_process(folder: Path, url: str) -> subprocess.Popen[str]:
@@ -283,7 +320,7 @@ def test_the_end_of_the_input_or_a_signal_ends_everything(
 
 def test_wrong_options_end_before_the_protocol_begins(folder: Path) -> None:
     for options, told in (
-        (["--docs", "nowhere"], "mcp: --docs nowhere is not a folder"),
+        (["--docs", "nowhere"], "mcp: --docs nowhere: no such folder"),
         (["--docs", "notes", "--base-url", "http://x/v1"], "mcp: --base-url needs --model"),
         (["--docs", "notes", "--set", "a.b=1"], "mcp: --set is for endpoints"),
     ):

@@ -106,7 +106,8 @@ def test_ten_threads_share_a_local_model_that_plays_one_after_the_other(
 def test_who_watches_sees_the_tree_grow(fake: FakeServer, server_params: Params) -> None:
     events: list[dict[str, Any]] = []
     asked = "Which room does key 3 open?"
-    with asking.opened(asking.AskedModel("m", server_params, base_url=fake.url)) as ask:
+    model = asking.AskedModel("m", server_params, base_url=fake.url)
+    with asking.opened(model) as ask:
         found = ask(asked, NOTES, watch=events.append)
     root = {"event": "frame", "frame": 0, "parent": None, "kind": "rlm", "depth": 0}
     child = {"event": "frame", "frame": 1, "parent": 0, "kind": "rlm", "depth": 1}
@@ -118,7 +119,7 @@ def test_who_watches_sees_the_tree_grow(fake: FakeServer, server_params: Params)
         {"event": "end", "frame": 0, "stop_reason": "final"},
         {"event": "end", "frame": 1, "stop_reason": "final"},
     ]
-    told = asking.answer_event(found, "m")
+    told = asking.answer_event(found, model)
     assert (told["event"], told["model"], told["usage"]["requests"]) == ("answer", "m", 2)
     assert told["evidence"] == [
         {"document": "note3", "start": 0, "end": len(NOTES["note3"]), "text": NOTES["note3"]}

@@ -23,6 +23,7 @@ from tasks import config
 LINES = [(page, line) for page in PAGES for line in commands(page)]
 RUN = {
     "README.md": "tests/chain/test_flows_pipeline.py",
+    "docs/asking.md": "tests/integration/test_flows_serve.py",
     "docs/sandbox.md": "tests/integration/test_env_sandbox_alone.py",
 }
 """Documents with Python code, and the test that runs it."""

@@ -1,0 +1,1 @@
+"""A benchmark of long contexts: counts over messages whose topic only a reader knows."""

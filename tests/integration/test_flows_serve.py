@@ -1,0 +1,447 @@
+"""`rlm serve` as a process, asked by the client of OpenAI; a scripted endpoint is its model."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import psutil
+import pytest
+from helpers import documents, fake_endpoint
+from helpers.fake_endpoint import FakeServer
+from helpers.untaught import untaught
+
+from agent.nano.settings import NanoSettings
+from tasks import config
+
+ROOT = Path(__file__).parents[2]
+PAPERS = ROOT / "examples/nano_papers"
+KEY = "k" * 40
+ASKED = "When do the looms arrive?"
+LOOMS = "The looms arrive on 14 May."
+READY = re.compile(r"answers at (http://\S+/v1); Ctrl-C stops.*\n(curl .*)\n")
+
+
+def scripted_reply(body: dict[str, Any]) -> str:
+    """Reply of a careful model: it gives the lines with the question's longest word to a child."""
+    messages = body["messages"]
+    if "one of several agents" in messages[0]["content"]:
+        return "```repl\nFINAL(context.splitlines())\n```"
+    word = max(re.findall(r"\w+", messages[1]["content"].splitlines()[0]), key=len)
+    return (
+        f"```repl\nhits = [line for text in context.values() for line in text.splitlines()"
+        f" if {word!r} in line]\nFINAL(rlm_query('Quote.', '\\n'.join(hits)) if hits else [])\n```"
+    )
+
+
+@dataclass
+class Served:
+    """A running `rlm serve`."""
+
+    process: subprocess.Popen[bytes]
+    url: str
+    command: str
+    """Command that asks it."""
+    log: Path
+    """Its output."""
+    fake: FakeServer
+
+    def client(self, **options: Any) -> openai.OpenAI:
+        return openai.OpenAI(base_url=self.url, api_key=KEY, **{"max_retries": 0, **options})
+
+    def ask(self, question: str = ASKED, model: str = "notes", **options: Any) -> Any:
+        messages = [{"role": "user", "content": question}]
+        create: Any = self.client().chat.completions.create
+        return create(model=model, messages=messages, **options)
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-m", "flows.cli", "serve", *words]
+
+
+@contextmanager
+def served(
+    folder: Path,
+    fake: FakeServer,
+    *docs: str,
+    model: str | None = None,
+    end: int = signal.SIGINT,
+    **environ: str,
+) -> Iterator[Served]:
+    """The command about collections, until the block ends."""
+    words = [word for name in docs for word in ("--docs", name)]
+    words += ["--model", model] if model else ["--base-url", fake.url, "--model", "m"]
+    words += [] if model else ["--set", "evaluate_model.concurrency=4"]
+    log = folder / "log"
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            command(*words, "--port", "0"),
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT), **environ},
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    try:
+        wait_until(lambda: bool(READY.search(log.read_text())) or process.poll() is not None)
+        found = READY.search(log.read_text())
+        assert found, log.read_text()
+        yield Served(process, found[1], found[2], log, fake)
+    finally:
+        process.send_signal(end)
+        assert process.wait(20) == 0, log.read_text()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A working folder with two collections, beside the project's settings."""
+    folder = tmp_path_factory.mktemp("served")
+    for name, text in {
+        "notes/orders.md": f"# Orders\n{LOOMS}\n"
+        + "".join(f"Order{number} costs {number} crowns in May.\n" for number in range(10, 20)),
+        "notes/garden.txt": "The garden was planted in spring.",
+        "laws/first.txt": "Nobody walks on the grass.",
+    }.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    for name in ("params.yaml", "profiles"):
+        (folder / name).symlink_to(ROOT / name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(folder: Path) -> Iterator[Served]:
+    """One server for the tests that leave it as it is."""
+    with fake_endpoint.serving() as fake:
+        fake.reply = scripted_reply
+        with served(folder, fake, "notes", "laws", RLM_SERVE_KEY=KEY) as server:
+            yield server
+        assert KEY not in server.log.read_text()
+        assert "Traceback" not in server.log.read_text()
+
+
+@pytest.fixture
+def server(whole: Served) -> Iterator[Served]:
+    """The server, and its endpoint without a fault."""
+    before = dict(vars(whole.fake))
+    yield whole
+    vars(whole.fake).update(before, plan=[])
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def post(server: Served, content: bytes | str, **headers: str) -> httpx.Response:
+    sent = {"authorization": f"Bearer {KEY}"} | headers
+    url = f"{server.url}/chat/completions"
+    encoded = {name: value.encode() for name, value in sent.items()}
+    return httpx.post(url, content=content, headers=encoded, timeout=60)
+
+
+def test_an_answer_is_the_quotes_with_their_places(server: Served) -> None:
+    answer = server.ask()
+    start = len("# Orders\n")
+    places = f"orders.md, characters {start}-{start + len(LOOMS)}"
+    assert answer.choices[0].message.content == f"> {LOOMS}\n>\n> {places}"
+    assert (answer.model, answer.choices[0].finish_reason) == ("notes", "stop")
+    assert answer.usage.model_dump(exclude_none=True) == {
+        "prompt_tokens": 20, "completion_tokens": 6, "total_tokens": 26
+    }  # fmt: skip
+    found = answer.rlm
+    assert found["evidence"] == [
+        {"document": "orders.md", "start": start, "end": start + len(LOOMS), "text": LOOMS}
+    ]
+    assert (found["model"], found["sub_calls"]) == ("m", 1)
+    assert found["usage"]["requests"] == 2
+    none = server.ask("Where is Zanzibar?")
+    assert none.choices[0].message.content == "The model found no evidence in these documents."
+
+
+def test_a_stream_shows_progress_as_comments_and_ends_with_the_answer(server: Served) -> None:
+    body = {"model": "notes", "stream": True, "messages": [{"role": "user", "content": ASKED}]}
+    lines = [line for line in post(server, json.dumps(body)).text.splitlines() if line]
+    events = [json.loads(line[2:]) for line in lines if line.startswith(": ")]
+    assert [(event["event"], event["frame"]) for event in events] == [
+        *(("frame", 0), ("turn", 0), ("frame", 1), ("turn", 1), ("end", 0), ("end", 1))
+    ]
+    assert (events[0]["question"], events[2]["question"]) == (ASKED, "Quote.")
+    assert len(lines) == len(events) + 2
+    assert json.loads(lines[-2][6:])["rlm"]["evidence"][0]["text"] == LOOMS
+    assert lines[-1] == "data: [DONE]"
+    chunks = list(server.ask(stream=True, stream_options={"include_usage": True}))
+    assert [chunk.choices[0].delta.content for chunk in chunks[:-1]] == [
+        server.ask().choices[0].message.content
+    ]
+    assert chunks[-1].usage.total_tokens == 26
+
+
+def test_ten_clients_at_once_get_their_own_answers(server: Served) -> None:
+    server.fake.pause_s = 0.1
+    server.fake.most_in_flight = 0
+    together = threading.Barrier(10)
+
+    def one(number: int) -> str:
+        together.wait()
+        if number % 2:
+            return str(server.ask(f"What costs Order{number}?").rlm["evidence"][0]["text"])
+        (chunk,) = server.ask(f"What costs Order{number}?", stream=True)
+        return str(chunk.rlm["evidence"][0]["text"])
+
+    with ThreadPoolExecutor(10) as pool:
+        found = list(pool.map(one, range(10, 20)))
+    assert found == [f"Order{number} costs {number} crowns in May." for number in range(10, 20)]
+    assert server.fake.most_in_flight == 4
+
+
+def test_the_model_names_a_collection(server: Served) -> None:
+    models = {model.id: model.to_dict()["rlm"] for model in server.client().models.list()}
+    assert models == {
+        "notes": {"model": "m", "documents": 2, "characters": models["notes"]["characters"]},
+        "laws": {"model": "m", "documents": 1, "characters": 26},
+    }
+    assert server.client().models.retrieve("laws").id == "laws"
+    found = server.ask("Who walks on the grass?", "laws")
+    assert found.rlm["evidence"][0]["document"] == "first.txt"
+    for ask in (server.ask, lambda model: server.client().models.retrieve(model)):
+        with pytest.raises(openai.NotFoundError, match="model 'novels' does not exist") as caught:
+            ask(model="novels")
+        assert "one of: notes, laws" in str(caught.value)
+        assert caught.value.code == "model_not_found"
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b"\xff", "the body: Invalid JSON"),
+        ("[" * 100_000, "the body: Invalid JSON"),
+        ('{"messages": []}', "messages: List should have at least 1 item"),
+        ('{"seed": -1, "messages": [{"role": "user", "content": "x"}]}', "seed: Input should be"),
+        ('{"messages": [{"role": "user", "content": 7}]}', "messages.0.content"),
+        ('{"messages": [{"role": "system", "content": "x"}]}', "add one"),
+        ('{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}', "not images"),
+        ('{"messages": [{"role": "user", "content": " "}]}', "the question is empty"),
+        (json.dumps({"messages": [{"role": "user", "content": "?" * 99_999}]}), "Shorten it"),
+        ('{"n": 2, "messages": [{"role": "user", "content": "x"}]}', "n: Input should be less"),
+    ],
+)
+def test_a_wrong_body_is_one_message(server: Served, body: bytes | str, told: str) -> None:
+    if isinstance(body, str):
+        body = re.sub("^{", '{"model": "notes", ', body)
+    answer = post(server, body)
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert told in error["message"]
+    assert (error["type"], "input_value" in error["message"]) == ("invalid_request_error", False)
+
+
+def test_foreign_pages_hosts_and_clients_without_the_key_are_refused(server: Served) -> None:
+    body = json.dumps({"model": "notes", "messages": [{"role": "user", "content": ASKED}]})
+    before = len(server.fake.bodies)
+    page = {"origin": "https://evil.example", "content-type": "text/plain"}
+    assert post(server, body, **page).status_code == 403
+    assert post(server, body, origin="null").status_code == 403
+    assert post(server, body, host="evil.example").status_code == 403
+    for key in ("", "Bearer", f"Bearer {KEY}x", f"Bearer {'ü' * 40}"):
+        refused = post(server, body, authorization=key)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (401, "invalid_api_key")
+    with pytest.raises(openai.AuthenticationError, match="the key is missing or wrong"):
+        openai.OpenAI(base_url=server.url, api_key="other").models.list()
+    assert len(server.fake.bodies) == before
+    own = server.url.removesuffix("/v1")
+    assert post(server, body, origin=own).status_code == 200
+    assert "access-control-allow-origin" not in post(server, body, origin=own).headers
+
+
+def test_a_long_body_and_an_unknown_path_are_errors_of_that_form(server: Served) -> None:
+    assert post(server, b" " * 1_000_001).json()["error"]["message"] == (
+        "a body has at most 1000000 bytes"
+    )
+
+    def parts() -> Iterator[bytes]:
+        yield from [b" " * 100_000] * 11
+
+    url, key = f"{server.url}/chat/completions", {"authorization": f"Bearer {KEY}"}
+    assert httpx.post(url, content=parts(), headers=key, timeout=60).status_code == 413
+    assert (
+        httpx.get(f"{server.url}/nothing", headers=key)
+        .json()["error"]["message"]
+        .startswith("GET /v1/nothing: Not Found")
+    )
+    assert httpx.get(url, headers=key).status_code == 405
+
+
+def test_an_endpoint_that_dies_is_an_error_in_any_form_of_answer(server: Served) -> None:
+    for plan, told in (([200, 401], "refuses model 'm'"), ([200, 0, 0, 0], "Connection error")):
+        for stream in (False, True):
+            server.fake.plan = list(plan)
+            with pytest.raises(openai.APIError, match=told) as caught:
+                list(server.ask(stream=stream))
+            status = getattr(caught.value, "status_code", None)
+            assert status == (None if stream else 502)
+    assert server.ask().rlm["evidence"][0]["text"] == LOOMS
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_leaves_ends_the_work(server: Served, stream: bool) -> None:
+    asked, go_on = threading.Event(), threading.Event()
+
+    def held(body: dict[str, Any]) -> str:
+        asked.set()
+        go_on.wait(60)
+        return scripted_reply(body)
+
+    server.fake.reply = held
+    body = {"model": "notes", "stream": stream}
+    text = json.dumps(body | {"messages": [{"role": "user", "content": ASKED}]}).encode()
+    host, port = server.url.split("/")[2].split(":")
+    with socket.create_connection((host, int(port))) as client:
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {KEY}"
+        client.sendall(f"{head}\r\nContent-Length: {len(text)}\r\n\r\n".encode() + text)
+        assert asked.wait(60)
+        before = len(server.fake.bodies)
+    time.sleep(1)  # the server notices
+    go_on.set()
+    server.fake.reply = scripted_reply
+    assert server.ask().rlm["evidence"][0]["text"] == LOOMS
+    assert len(server.fake.bodies) == before + 2
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_in_mid_answer_leaves_no_process(folder: Path, end: int) -> None:
+    asked, go_on = threading.Event(), threading.Event()
+
+    def held(body: dict[str, Any]) -> str:
+        if body["messages"][-1]["content"].startswith(ASKED):
+            asked.set()
+            go_on.wait(60)
+        return scripted_reply(body)
+
+    with fake_endpoint.serving() as fake, ThreadPoolExecutor(2) as pool:
+        fake.reply = held
+        with served(folder, fake, "notes", end=end) as server:
+            answers = [pool.submit(server.ask), pool.submit(lambda: list(server.ask(stream=True)))]
+            assert asked.wait(60)
+            processes = psutil.Process(server.process.pid).children(recursive=True)
+            assert processes
+            wait_until(lambda: len(fake.bodies) >= 3)  # one is the test question of the start
+            started = time.monotonic()
+        assert time.monotonic() - started < 15
+        for answer in answers:
+            with pytest.raises(openai.APIError, match="The server ends"):
+                answer.result(10)
+        go_on.set()
+        assert not psutil.wait_procs(processes, timeout=10)[1]
+        assert "Traceback" not in server.log.read_text()
+
+
+def test_the_printed_command_and_the_code_of_the_document_are_answered(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with fake_endpoint.serving() as fake:
+        fake.reply = scripted_reply
+        with served(folder, fake, "notes") as server:
+            assert "notes: 2 documents of notes" in server.log.read_text()
+            words = shlex.split(server.command.replace("QUESTION", ASKED))
+            done = subprocess.run([*words, "-s"], capture_output=True, text=True, timeout=60)
+            assert json.loads(done.stdout)["rlm"]["evidence"][0]["text"] == LOOMS
+            (code,) = documents.fences("docs/asking.md", "python")
+            assert code.count("http://127.0.0.1:8010/v1") == 1
+            exec(code.replace("http://127.0.0.1:8010/v1", server.url), {})
+    said = capsys.readouterr().out
+    assert said.startswith(f"> {LOOMS}\n>\n> orders.md, characters 9-")
+    assert said.endswith("26 tokens\n")
+
+
+def test_ten_clients_share_one_warm_model_of_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    params = config.resolve("nano", ["env.limits.max_turns=2"])
+    monkeypatch.chdir(tmp_path)
+    config.write_resolved(params)
+    made = untaught(NanoSettings())
+    made.model.save_pretrained("mine")
+    made.tokenizer.save_pretrained("mine")
+    with (
+        fake_endpoint.serving() as unused,
+        served(tmp_path, unused, f"papers={PAPERS}", model="mine") as server,
+        ThreadPoolExecutor(10) as pool,
+    ):
+        asked = ["How well does Jedkuf do on code?", "Report Zuxzuk on speech."] * 5
+        answers = list(pool.map(lambda text: server.ask(text, "papers"), asked))
+        assert [answer.rlm["model"] for answer in answers] == ["mine"] * 10
+        used = [answer.usage.total_tokens for answer in answers]
+        assert min(used) > 0
+        assert used == used[:2] * 5  # it is greedy
+    assert not unused.bodies
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--host", "0.0.0.0"), "opens your documents to the network. Set a key"),
+        (("--docs", "laws", "--docs", "notes=laws"), "two collections have the name 'notes'"),
+        (("--docs", "=laws"), "names no collection. Write --docs NAME=DIR"),
+        (("--docs", "nowhere"), "--docs nowhere: no such folder"),
+        (("--port", "99999"), "is not a port"),
+        (("--host", "::"), "opens your documents to the network"),
+    ],
+)
+def test_what_cannot_be_served_is_one_message(
+    folder: Path, words: tuple[str, ...], told: str
+) -> None:
+    code, errors = refused(folder, "--port", "0", *words)
+    assert code in (1, 2)
+    assert told in errors
+    assert errors.count("\n") == 1
+
+
+def test_a_key_that_can_be_guessed_and_a_foreign_address_are_refused(folder: Path) -> None:
+    _, errors = refused(folder, "--port", "0", RLM_SERVE_KEY="short")
+    assert "RLM_SERVE_KEY has fewer than 32 characters" in errors
+    _, errors = refused(folder, "--host", "192.0.2.1", RLM_SERVE_KEY=KEY)
+    assert "serve: 192.0.2.1:8010 cannot be used (Cannot assign requested address)" in errors
+    assert KEY not in errors
+
+
+def test_a_port_in_use_names_the_fix(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        code, errors = refused(folder, "--port", str(port))
+    assert code == 1
+    assert errors == (
+        f"StageError: serve: 127.0.0.1:{port} cannot be used (Address already in use). "
+        "Choose another port: --port NUMBER, or --port 0 for a free one.\n"
+    )
+
+
+def refused(folder: Path, *words: str, **environ: str) -> tuple[int, str]:
+    """Exit code and message of a command that does not begin to serve."""
+    done = subprocess.run(
+        command("--docs", "notes", "--base-url", "http://127.0.0.1:9/v1", "--model", "m", *words),
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environ},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    return done.returncode, done.stderr

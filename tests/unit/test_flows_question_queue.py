@@ -1,0 +1,117 @@
+"""The queue of questions: order, limit, clients that leave, failures."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from typing import Any, cast
+
+import pytest
+
+from flows import question_queue
+from flows.question_queue import FAILED, OpenQuestion, QuestionQueue, QueueFullError
+from tasks.asking import Ask, AskedModel
+from tasks.errors import StageError
+
+MODEL = AskedModel("m", cast(Any, None))
+
+
+class HeldAsk:
+    """Plays one question at a time, until it is released; all of them fail."""
+
+    at_once = 1
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error or StageError("lost")
+        self.played: list[str] = []
+        self.release = threading.Event()
+
+    def __call__(
+        self, text: str, documents: Any, seed: int, *, watch: Any, stop: threading.Event
+    ) -> Any:
+        self.played.append(text)
+        watch({"event": "frame", "question": text})
+        while not (stop.is_set() or self.release.is_set()):
+            threading.Event().wait(0.005)
+        raise self.error
+
+
+def queued(ask: HeldAsk) -> QuestionQueue:
+    return QuestionQueue(cast(Ask, ask), MODEL)
+
+
+async def told(question: OpenQuestion) -> list[Any]:
+    return [event async for event in question.events(every_s=60)]
+
+
+async def until_played(ask: HeldAsk, count: int) -> None:
+    async with asyncio.timeout(10):
+        while len(ask.played) < count:
+            await asyncio.sleep(0.005)
+
+
+def test_questions_are_played_in_the_order_of_arrival_and_one_that_left_is_not() -> None:
+    ask = HeldAsk()
+
+    async def work() -> list[list[Any]]:
+        queue = queued(ask)
+        questions = [queue.take(str(number), {}) for number in range(5)]
+        await until_played(ask, 1)
+        questions[2].close()  # waits
+        questions[0].close()  # is played
+        ask.release.set()
+        answers = [await told(questions[number]) for number in (1, 3, 4)]
+        await asyncio.sleep(0.05)
+        assert not queue.open
+        return answers
+
+    answers = asyncio.run(work())
+    assert ask.played == ["0", "1", "3", "4"]
+    assert [[event["event"] for event in answer] for answer in answers] == [["frame", "error"]] * 3
+    assert answers[0][-1]["message"] == "lost"
+
+
+def test_too_many_questions_are_refused_until_one_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(question_queue, "WAITING", 2)
+    ask = HeldAsk()
+
+    async def work() -> None:
+        queue = queued(ask)
+        questions = [queue.take(str(number), {}) for number in range(3)]
+        with pytest.raises(QueueFullError, match="3 questions wait or are played"):
+            queue.take("3", {})
+        questions[1].close()  # before its task began
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        questions.append(queue.take("3", {}))
+        queue.end()
+        for question in (questions[0], questions[3]):
+            assert (await told(question))[-1]["message"] == question_queue.ENDED
+
+    asyncio.run(work())
+    assert ask.played in ([], ["0"])
+
+
+def test_silence_is_told_and_an_internal_error_is_in_the_log_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    ask = HeldAsk(RuntimeError("a secret path"))
+
+    async def work() -> list[Any]:
+        question = queued(ask).take("When?", {})
+        found = []
+        async for event in question.events(every_s=0.05):
+            found.append(event)
+            if event is None:
+                ask.release.set()
+        return found
+
+    with caplog.at_level(logging.ERROR):
+        events = asyncio.run(work())
+    assert None in events
+    assert [event for event in events if event is not None] == [
+        {"event": "frame", "question": "When?"},
+        {"event": "error", "message": FAILED},
+    ]
+    assert "a secret path" in caplog.text
