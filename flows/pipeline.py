@@ -56,7 +56,7 @@ def run(profile: Profile = "nano", set_: Overrides = None) -> None:
 
     words = ["rlm run", f"--profile {profile}"]
     words += [f"--set {shlex.quote(text)}" for text in set_ or []]
-    guarded(work, " ".join(words), stages=True)
+    guarded(work, " ".join(words), kept="Finished stages")
 
 
 @app.command()
@@ -167,7 +167,7 @@ def _stage_command(name: str) -> Callable[[], None]:
 
                 notifications.promotion(config.load_resolved().register_.model_name)
 
-    return lambda: guarded(work, f"rlm {name}", stages=True)
+    return lambda: guarded(work, f"rlm {name}", kept="Finished stages")
 
 
 for _name, _does in STAGES.items():
@@ -185,7 +185,7 @@ for _old, _new in renamed.STAGES.items():
     app.command(_old, hidden=True)(_renamed_command(_old, _new))
 
 
-def guarded(work: Callable[[], None], again: str, stages: bool = False) -> None:
+def guarded(work: Callable[[], None], again: str, kept: str = "") -> None:
     """Run a command; a pipeline error becomes one message and an exit code.
 
     SIGTERM ends it like Ctrl-C, so that servers and half-written files are cleaned up. A second
@@ -194,7 +194,7 @@ def guarded(work: Callable[[], None], again: str, stages: bool = False) -> None:
     Args:
         work: the command.
         again: command line that resumes or repeats it, for the message after an interrupt.
-        stages: whether it runs stages, whose results are kept.
+        kept: what an interrupt leaves for the next time, such as "Finished stages".
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
@@ -214,7 +214,7 @@ def guarded(work: Callable[[], None], again: str, stages: bool = False) -> None:
         sys.exit(StageError.exit_code)
     except KeyboardInterrupt:
         if not under_chain():  # else the chain prints this
-            how = "Finished stages are kept; continue with" if stages else "To run it again"
+            how = f"{kept} are kept; continue with" if kept else "To run it again"
             typer.echo(f"\nInterrupted. {how}: {again}", err=True)
         sys.exit(INTERRUPTED)
 

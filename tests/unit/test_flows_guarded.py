@@ -48,17 +48,17 @@ def test_a_full_disk_is_one_message(
 
 
 @pytest.mark.parametrize(
-    ("stages", "told"),
-    [(False, "To run it again: "), (True, "Finished stages are kept; continue with: ")],
+    ("kept", "told"),
+    [("", "To run it again: "), ("Answers", "Answers are kept; continue with: ")],
 )
 def test_an_interrupt_promises_only_what_is_kept(
-    stages: bool, told: str, capsys: pytest.CaptureFixture[str]
+    kept: str, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def work() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(SystemExit) as ended:
-        guarded(work, "rlm ask", stages)
+        guarded(work, "rlm ask", kept)
     assert ended.value.code == 130
     assert capsys.readouterr().err == f"\nInterrupted. {told}rlm ask\n"
 
