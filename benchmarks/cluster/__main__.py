@@ -80,7 +80,8 @@ import json
 from tasks.tracking import runs
 store = runs.client(runs.tracking_uri())
 found = store.search_runs([runs.experiment_id("rlm")])
-history = [m for run in found for m in store.get_metric_history(run.info.run_id, "episode/replaced_voids")]
+name = "episode/replaced_voids"
+history = [m for run in found for m in store.get_metric_history(run.info.run_id, name)]
 print(json.dumps(sum(m.value for m in history)))
 """
 _CHECKPOINT = """
