@@ -1,5 +1,9 @@
 """Errors of the agent side. Infrastructure failures are `env.errors.EpisodeError`."""
 
+from __future__ import annotations
+
+import errno
+
 
 class PolicyError(ValueError):
     """A model, tokenizer, chat template or endpoint is unusable; the message says how to fix it."""
@@ -27,3 +31,22 @@ class RankError(RuntimeError):
 
 class CheckpointError(RuntimeError):
     """A checkpoint cannot be written, or the disk has no room for one."""
+
+
+_FULL_DISK = (
+    "No space left on device",  # safetensors, shutil
+    "disk is full",  # SQLite
+    "iostream error",  # torch.save
+    "No usable temporary directory",  # tempfile
+)
+
+
+def disk_is_full(error: BaseException | None) -> bool:
+    """Whether an error or its cause is a full disk; libraries have errors of their own for it."""
+    while error is not None:
+        if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        if any(text in str(error) for text in _FULL_DISK):
+            return True
+        error = error.__cause__ or error.__context__
+    return False

@@ -185,6 +185,7 @@ def syntax_message(traceback: str) -> str:
 def stopped_message(error: str, limits: LimitSettings, variables_lost: bool) -> str:
     """Observation of a cell that was stopped, by a limit or because it left the REPL."""
     sentence = {
+        "calls": f"stopped because the {limits.sub_calls:,} sub-calls of this episode are used up",
         "cpu": f"stopped after {limits.cell_cpu_s:g} s of CPU time",
         "wall": f"stopped after {limits.cell_wall_s:g} s",
         "memory": f"stopped at {limits.memory_mb} MB of memory",

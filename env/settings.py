@@ -39,6 +39,11 @@ class LimitSettings(Settings):
         "counted once; null: no budget",
     )
 
+    @property
+    def sub_calls(self) -> int:
+        """Sub-calls of one episode. Refused ones count: each costs the server a round trip."""
+        return 32 * self.max_frames
+
 
 class SandboxSettings(Settings):
     """The REPL's boundary."""

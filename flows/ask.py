@@ -200,7 +200,8 @@ def talk(
     with loaded(model, console) as answered:
         for text in lines(console) if question is None else [question]:
             try:
-                with console.status(f"asking {model.name} about {len(documents)} documents"):
+                about = counted(len(documents), "document")
+                with console.status(f"asking {model.name} about {about}"):
                     found = answered(text, documents, seed)
             except StageError as error:
                 if question is not None:
@@ -246,7 +247,12 @@ def costs(found: AskedAnswer, params: Params) -> str:
     price = found.cost(params)
     paid = f", cost {price:.4f}" if price else ""
     read, written = found.usage.prompt_tokens, found.usage.completion_tokens
-    return f", {found.usage.requests} requests, {read:,} + {written:,} tokens{paid}"
+    return f", {counted(found.usage.requests, 'request')}, {read:,} + {written:,} tokens{paid}"
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun in the singular or plural."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def show(found: Answer, documents: int, paid: str) -> None:
@@ -266,10 +272,11 @@ def show(found: Answer, documents: int, paid: str) -> None:
     else:
         console.print(asking.verdict(found))
     if found.unfounded:
-        console.print(f"{found.unfounded} quotes of its answer occur in no document: left out.")
+        quotes = counted(found.unfounded, "quote")
+        console.print(f"Left out, since no document contains it: {quotes} of its answer.")
     console.print(
-        f"{documents} documents, {found.turns} turns, {found.sub_calls} sub-calls, "
-        f"depth {found.depth}, {found.seconds:.1f} s{paid}",
+        f"{counted(documents, 'document')}, {counted(found.turns, 'turn')}, "
+        f"{counted(found.sub_calls, 'sub-call')}, depth {found.depth}, {found.seconds:.1f} s{paid}",
         style="dim",
         soft_wrap=True,
     )

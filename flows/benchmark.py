@@ -105,7 +105,7 @@ def oolong(
     words += ["--window", window] if window else []
     words += ["--out", str(out), "--seed", str(seed)]
     words += [word for text in set_ or [] for word in ("--set", text)]
-    guarded(work, shlex.join(words))
+    guarded(work, shlex.join(words), kept="Answers")
 
 
 def run(

@@ -35,6 +35,7 @@ from flows.runtime import RUNNING, exclusive, settle
 from flows.services import processes
 from tasks import config, holder, remote
 from tasks.errors import ConfigError, GateFailed, StageError, stage_named
+from tasks.io import write_json
 from tasks.params import Params
 from tasks.tracking import datasets, lineage, runs
 
@@ -313,7 +314,7 @@ def prefect_server() -> Iterator[None]:
 def mark(run_id: str) -> None:
     """Write which MLflow run works here; if it is killed, the next run cleans up after it."""
     entry = {"run_id": run_id, "process": str(os.getpid()), "flow_run": flow_run.id}
-    MARK.write_text(json.dumps(entry), encoding="utf-8")
+    write_json(MARK, entry)
     holder.change(mlflow_run=run_id)
 
 
@@ -325,13 +326,13 @@ def unmark(run: runs.StageRun | None) -> None:
     Args:
         run: None if the run failed at its start, perhaps before it was marked.
     """
-    with suppress(FileNotFoundError):
+    with suppress(OSError):  # it is gone, or the disk is full
         if run is not None and run.closed:
             MARK.unlink()
             return
         entry = json.loads(MARK.read_text(encoding="utf-8"))
         ended = (run and run.status) or "FAILED"
-        MARK.write_text(json.dumps({**entry, "ended": ended}), encoding="utf-8")
+        write_json(MARK, {**entry, "ended": ended})
 
 
 def clean_after_killed_run() -> bool:

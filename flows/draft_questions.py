@@ -67,7 +67,7 @@ def draft_questions(
     words += ["--model", model] if model else []
     words += ["--count", str(count), "--seed", str(seed)]
     words += [word for text in set_ or [] for word in ("--set", text)]
-    guarded(work, shlex.join(words))
+    guarded(work, shlex.join(words), kept="Answers")
 
 
 def draft(

@@ -7,6 +7,7 @@ import json
 import os
 import platform
 from collections.abc import Sequence
+from contextlib import suppress
 
 from env.settings import flatten
 from flows.runtime import RUNNING
@@ -79,7 +80,8 @@ class Durations:
         return KEPT_S if name in self._kept else self._seconds.get(self._keys[name])
 
     def _write(self) -> None:
-        write_json(FILE, dict(list(self._seconds.items())[-KEPT:]))
+        with suppress(OSError):  # an estimate is worth no failed run
+            write_json(FILE, dict(list(self._seconds.items())[-KEPT:]))
 
 
 def in_words(seconds: float) -> str:

@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from agent.rollouts import own_documents
 from env.prompts import cut
-from flows.ask import costs
+from flows.ask import costs, counted
 from tasks import asking
 from tasks.asking import AskedAnswer, AskedModel
 from tasks.data.row_schema import did_you_mean
@@ -269,14 +269,14 @@ class DocumentTools:
         if not self.ready:
             return f"loading {self.model.name}"
         if question.answered.running():
-            return f"{self.model.name} searches {len(self.documents)} documents"
+            return f"{self.model.name} searches {counted(len(self.documents), 'document')}"
         return "waiting for an earlier question"
 
     def _described(self, found: AskedAnswer) -> tuple[str, AnswerResult]:
         answer, params = found.answer, self.model.params
         paid = (
-            f"{answer.turns} turns, {answer.sub_calls} sub-calls, {answer.seconds:.1f} s"
-            f"{costs(found, params)}"
+            f"{counted(answer.turns, 'turn')}, {counted(answer.sub_calls, 'sub-call')}, "
+            f"{answer.seconds:.1f} s{costs(found, params)}"
         )
         if answer.stop_reason != "final":
             raise StageError(

@@ -18,10 +18,11 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from agent.errors import disk_is_full
 from flows.runtime import exclusive, settle, unwrapped
 from flows.stages import INTERRUPTED, STAGES, run_stage, under_chain
 from tasks import renamed
-from tasks.errors import DISK_IS_FULL, ConfigError, PipelineError, StageError, disk_is_full
+from tasks.errors import ConfigError, PipelineError, StageError, full_disk
 
 app = typer.Typer(
     help=unwrapped(__doc__),
@@ -54,7 +55,8 @@ def run(profile: Profile = "nano", set_: Overrides = None) -> None:
         sys.exit(play(profile, set_ or []))
 
     words = ["rlm run", f"--profile {profile}"]
-    guarded(work, " ".join([*words, *(f"--set {shlex.quote(text)}" for text in set_ or [])]))
+    words += [f"--set {shlex.quote(text)}" for text in set_ or []]
+    guarded(work, " ".join(words), kept="Finished stages")
 
 
 @app.command()
@@ -122,8 +124,11 @@ def relocate() -> None:
         uri = runs.tracking_uri()
         if not uri.startswith("sqlite:"):
             raise ConfigError(f"{runs.shown_uri()} keeps its own files. Unset MLFLOW_TRACKING_URI.")
+        store = runs.local_store(uri)
+        if not store.is_file():
+            raise ConfigError(f"{store} does not exist. Run this in a project that has one.")
         with exclusive():
-            kept = locations.relocate(runs.local_store(uri))
+            kept = locations.relocate(store)
         typer.echo(f"relocated; the store as it was: {kept}" if kept else "Nothing to relocate.")
 
     guarded(work, "rlm relocate")
@@ -162,7 +167,7 @@ def _stage_command(name: str) -> Callable[[], None]:
 
                 notifications.promotion(config.load_resolved().register_.model_name)
 
-    return lambda: guarded(work, f"rlm {name}")
+    return lambda: guarded(work, f"rlm {name}", kept="Finished stages")
 
 
 for _name, _does in STAGES.items():
@@ -180,7 +185,7 @@ for _old, _new in renamed.STAGES.items():
     app.command(_old, hidden=True)(_renamed_command(_old, _new))
 
 
-def guarded(work: Callable[[], None], again: str) -> None:
+def guarded(work: Callable[[], None], again: str, kept: str = "") -> None:
     """Run a command; a pipeline error becomes one message and an exit code.
 
     SIGTERM ends it like Ctrl-C, so that servers and half-written files are cleaned up. A second
@@ -188,7 +193,8 @@ def guarded(work: Callable[[], None], again: str) -> None:
 
     Args:
         work: the command.
-        again: command line that resumes it, for the message after an interrupt.
+        again: command line that resumes or repeats it, for the message after an interrupt.
+        kept: what an interrupt leaves for the next time, such as "Finished stages".
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
@@ -204,11 +210,12 @@ def guarded(work: Callable[[], None], again: str) -> None:
     except Exception as error:
         if not disk_is_full(error):
             raise
-        typer.echo(f"StageError: {DISK_IS_FULL}", err=True)
+        typer.echo(f"StageError: {full_disk(error)}", err=True)
         sys.exit(StageError.exit_code)
     except KeyboardInterrupt:
         if not under_chain():  # else the chain prints this
-            typer.echo(f"\nInterrupted. Finished stages are kept; continue with: {again}", err=True)
+            how = f"{kept} are kept; continue with" if kept else "To run it again"
+            typer.echo(f"\nInterrupted. {how}: {again}", err=True)
         sys.exit(INTERRUPTED)
 
 

@@ -15,9 +15,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from agent.errors import disk_is_full
 from env.auth import CHAIN
 from flows.runtime import die_with_parent, settle
-from tasks.errors import ConfigError, GateFailed, StageError
+from tasks.errors import ConfigError, GateFailed, StageError, full_disk
 
 if TYPE_CHECKING:
     import psutil
@@ -94,6 +95,8 @@ def reproduce(name: str) -> None:
         try:
             work.result()
         except DvcException as error:
+            if disk_is_full(error):  # of DVC itself, which keeps the results of a stage
+                raise StageError(f"{name}: {full_disk(error)}") from None
             status = exit_status(error)
             if status == GateFailed.exit_code and name == "gate":
                 raise GateFailed(gate_advice()) from None
@@ -103,8 +106,10 @@ def reproduce(name: str) -> None:
                 raise KeyboardInterrupt from None
             reason = f"exit code {status}" if status is not None else f"DVC: {deepest(error)}"
             raise StageError(f"{name}: command failed ({reason}). See its output above.") from None
-        except BaseException:
+        except BaseException as error:
             stop_command(name)
+            if isinstance(error, OSError) and disk_is_full(error):
+                raise StageError(f"{name}: {full_disk(error)}") from None
             raise
 
 

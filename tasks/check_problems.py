@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from tasks import prepare
 from tasks.data.source import Found
-from tasks.errors import StageError
+from tasks.errors import ConfigError, StageError
 from tasks.params import Params
 
 SHOWN = 3
@@ -42,6 +43,11 @@ def read_problem_rows(params: Params, path: str, documents: str | None) -> Check
     Raises:
         ConfigError: the file or the folder cannot be read.
     """
+    if not Path(path).is_file():
+        what = "is a folder" if Path(path).is_dir() else "does not exist"
+        raise ConfigError(f"{path}: {what}. Name a JSONL or Parquet file.")
+    if documents and not Path(documents).is_dir():
+        raise ConfigError(f"--documents {documents}: no such folder. Name an existing one.")
     update = {"path": path, "documents": documents or params.prepare.files.documents}
     files = params.prepare.files.model_copy(update=update)
     section = params.prepare.model_copy(update={"source": "files", "files": files})

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import errno
+import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from agent.errors import (
     CheckpointError,
@@ -14,6 +17,7 @@ from agent.errors import (
     RankError,
     RolloutError,
     StoppedError,
+    disk_is_full,
 )
 from env.errors import EpisodeError, SettingsError
 
@@ -46,30 +50,37 @@ class StageError(PipelineError):
     """A stage failed."""
 
 
-DISK_IS_FULL = (
-    "the disk is full. Free some space, then run the same command again: finished stages are kept."
-)
-
-
-def disk_is_full(error: BaseException | None) -> bool:
-    """Whether an error or its cause is a full disk; libraries wrap it in errors of their own."""
-    while error is not None:
-        if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
-            return True
-        if any(text in str(error) for text in ("No space left on device", "disk is full")):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
+def full_disk(error: BaseException) -> StageError:
+    """Error for the user: the file if it is known, the free space, and what to do."""
+    file = getattr(error, "filename2", None) or getattr(error, "filename", None)
+    at = f"at {file}; " if file else ""
+    folders = (Path(tempfile.tempdir or os.environ.get("TMPDIR") or "/tmp"), Path.cwd())
+    disks = {folder.stat().st_dev: folder for folder in folders if folder.is_dir()}
+    free = ", ".join(
+        f"{shutil.disk_usage(folder).free / 1e6:.0f} MB in {folder}" for folder in disks.values()
+    )
+    return StageError(
+        f"the disk is full ({at}free now: {free}). Free some space, then run the same command "
+        "again: finished work is kept."
+    )
 
 
 @contextmanager
 def stage_named(name: str) -> Iterator[None]:
-    """Prefix the messages of errors with the stage's name, except the gate's advice."""
+    """Prefix the messages of errors with the stage's name, except the gate's advice.
+
+    Raises:
+        StageError: the disk is full.
+    """
     try:
         yield
     except (ConfigError, StageError) as error:
         error.args = (f"{name}: {error}",)
         raise
+    except Exception as error:
+        if not disk_is_full(error):
+            raise
+        raise StageError(f"{name}: {full_disk(error)}") from error
 
 
 @contextmanager

@@ -6,9 +6,13 @@ not a DVC stage, because a stage must not call DVC on its own outputs.
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agent.errors import disk_is_full
 from tasks import holder, remote
 from tasks.config import read_yaml
 from tasks.errors import StageError
@@ -29,6 +33,7 @@ def run(params: Params, run: StageRun) -> None:
 
     holder.check()
     name = remote.NAME if remote.address() else params.push.remote
+    failures: list[BaseException] = []
     with remote.repository() as repo:
         try:
             if changed := repo.status():
@@ -36,16 +41,37 @@ def run(params: Params, run: StageRun) -> None:
                     f"{', '.join(sorted(changed))} changed since their last run. Run "
                     "`rlm run` or `dvc repro` first."
                 )
-            pushed = repo.push(remote=name)
+            with transfer_failures(failures):
+                pushed = repo.push(remote=name)
         except LockError as error:
             raise StageError(str(error)) from None
         except (DvcException, OSError) as error:
+            if full := next(filter(disk_is_full, [error, *failures]), None):
+                raise full from None
             raise StageError(
                 f"DVC could not push to the remote {name!r} ({error}). "
                 "List the remotes with `dvc remote list`."
             ) from None
     run.log_metrics({"push/files_pushed": float(pushed)})
     run.set_tags({"dvc.remote": name, **{f"dvc.{k}": v for k, v in recorded().items()}})
+
+
+@contextmanager
+def transfer_failures(found: list[BaseException]) -> Iterator[None]:
+    """Collect the errors of single files, which DVC logs; its own error only counts them."""
+
+    def keep(record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None:
+            found.append(error)
+        return not disk_is_full(error)  # which is one message, and no traceback for each file
+
+    transfers = logging.getLogger("dvc_data.hashfile.transfer")
+    transfers.addFilter(keep)
+    try:
+        yield
+    finally:
+        transfers.removeFilter(keep)
 
 
 def recorded() -> dict[str, str]:

@@ -12,7 +12,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from agent.errors import CheckpointError
+from agent.errors import CheckpointError, disk_is_full
 from agent.policies.vllm_server import ServedAdapter, VllmServers
 
 FOLDER = ".adapters"
@@ -52,7 +52,9 @@ class AdapterSync:
             return adapter
         try:
             model.save_pretrained(str(path), selected_adapters=["default"])
-        except OSError as error:
+        except Exception as error:
+            if not isinstance(error, OSError) and not disk_is_full(error):
+                raise
             raise CheckpointError(
                 f"{path}: the adapter cannot be written for the engine ({error}). Make room and "
                 "run the same command again to resume."

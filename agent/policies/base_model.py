@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent.errors import PolicyError
+from agent.errors import PolicyError, disk_is_full
 from agent.policies import model_files
 from agent.policies.baked_template import bake
 from agent.policies.model_files import TWIN
@@ -256,6 +256,8 @@ def _hub_errors(settings: ModelSettings) -> Iterator[None]:
             f"model needs the environment variable HF_TOKEN (it is {known})."
         ) from None
     except (errors.HfHubHTTPError, httpx.TransportError, OSError) as error:
+        if disk_is_full(error):
+            raise
         where = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
         cause = next(iter(str(error).splitlines()), type(error).__name__)
         raise PolicyError(

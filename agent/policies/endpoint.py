@@ -62,7 +62,7 @@ Such a server takes a field that a request leaves out from the model's generatio
 class _BoundedClient(openai.DefaultHttpxClient):
     """HTTP client that bounds a whole answer in time and size.
 
-    httpx bounds the wait for each part only: a body that trickles would never end.
+    httpx bounds the wait for each part only: headers or a body that trickle would never end.
 
     Args:
         answer_s: seconds from the request to the end of its answer.
@@ -78,18 +78,30 @@ class _BoundedClient(openai.DefaultHttpxClient):
         Raises:
             openai.APIConnectionError: it is too long, or does not end.
         """
-        deadline = time.monotonic() + self._answer_s
+        answer: Future[httpx2.Response] = Future()
+
+        def read() -> None:
+            try:
+                answer.set_result(self._read(request, kwargs))
+            except BaseException as error:
+                answer.set_exception(error)
+
+        # Nothing can interrupt the client while it reads headers.
+        Thread(target=read, name="answer", daemon=True).start()
+        if not wait([answer], self._answer_s).done:
+            fault = f"its answer did not end within {self._answer_s:g} s"
+            raise openai.APIConnectionError(message=fault, request=request)
+        return answer.result()
+
+    def _read(self, request: httpx2.Request, kwargs: dict[str, Any]) -> httpx2.Response:
+        deadline = time.monotonic() + self._answer_s + 1.0  # nobody waits by then
         response = super().send(request, **(kwargs | {"stream": True}))
         body = bytearray()
         with closing(response):
             for part in response.iter_bytes():
                 body += part
-                fault = ""
-                if len(body) > _MOST_BYTES:
+                if len(body) > _MOST_BYTES or time.monotonic() > deadline:
                     fault = f"its answer has more than {_MOST_BYTES // 1_000_000} MB"
-                elif time.monotonic() > deadline:
-                    fault = f"its answer did not end within {self._answer_s:g} s"
-                if fault:
                     raise openai.APIConnectionError(message=fault, request=request)
         headers = response.headers.copy()
         for name in ("content-encoding", "transfer-encoding", "content-length"):

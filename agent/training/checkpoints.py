@@ -18,7 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from agent.errors import CheckpointError
+from agent.errors import CheckpointError, disk_is_full
 from agent.policies import adapter_sync
 
 STATE = "state.json"
@@ -51,8 +51,10 @@ def writing(folder: Path, step: int) -> Iterator[Path]:
         yield aside
         shutil.rmtree(place, ignore_errors=True)
         os.replace(aside, place)
-    except OSError as error:
+    except Exception as error:
         shutil.rmtree(aside, ignore_errors=True)
+        if not isinstance(error, OSError) and not disk_is_full(error):
+            raise
         raise CheckpointError(
             f"{place}: the checkpoint of step {step} could not be written ({error}). Earlier ones "
             "are complete: make room and run the same command again to resume."

@@ -21,7 +21,7 @@ def repeatable_cell(cell: CellDone, limit_s: float, called: bool) -> CellDone | 
     """The cell as every run would return it, or the reason why the episode is void.
 
     Args:
-        cell: the cell as it ended; a starved one is void anyway.
+        cell: the cell as it ended; a starved one is void anyway, and counts decide about calls.
         limit_s: CPU seconds of a cell.
         called: whether the cell made sub-calls.
 
@@ -29,7 +29,7 @@ def repeatable_cell(cell: CellDone, limit_s: float, called: bool) -> CellDone | 
         The cell with a `cpu_s` that is counted instead of measured: the whole limit if the cell
         reached it, else 0. Or the reason.
     """
-    if cell.error == "starved":
+    if cell.error in ("starved", "calls"):
         return cell
     if cell.error == "evicted":
         return CROWDED

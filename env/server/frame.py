@@ -50,8 +50,6 @@ class Frame:
     turns: int = 0
     repl: Repl | None = None
     """Opened at the first cell."""
-    sub_calls: int = 0
-    """Sub-calls of all its cells, refused ones included."""
     called: bool = False
     """Whether the current cell has made sub-calls."""
     calls: PendingCalls | None = None

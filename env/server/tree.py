@@ -32,9 +32,6 @@ from env.server.subcalls import first_messages, limit_on
 from env.server.turn import parse
 from env.settings import EnvSettings
 
-_CALLS_PER_FRAME = 32
-"""Limit of an episode's sub-calls, as a multiple of `max_frames`. Refused ones count: they cost a
-cell nothing and the server a round trip. The frame with the most of them gets the blame."""
 TEXT_BYTES = 16 << 20
 """Limit of the texts of one episode that the server keeps for its score.
 
@@ -304,11 +301,16 @@ class Tree:
         """
         while True:
             # Step 1, a sub-call: open children and wait for them. If limits refuse all of them,
-            # the cell resumes at once with the refusals as values.
+            # the cell resumes at once with the refusals as values. A cell that goes on calling
+            # when the calls of the episode are used up is stopped, at the price of a whole cell.
             if isinstance(event, SubCall):
-                self._count_calls(frame, len(event.prompts))
-                if self.done:
-                    return
+                frame.called = True
+                self._counts["sub_calls"] += len(event.prompts)
+                if self._counts["sub_calls"] > self._limits.sub_calls:
+                    self._release(frame)
+                    cost_s = self._limits.cell_cpu_s
+                    event = CellDone("", "calls", variables_lost=True, cpu_s=cost_s)
+                    continue
                 calls = self._open_children(frame, event)
                 if calls.waiting:
                     frame.calls, frame.status = calls, "waiting"
@@ -344,16 +346,6 @@ class Tree:
                 return
             code, frame.final_code = frame.final_code, None
             event = self._run(frame, code)
-
-    def _count_calls(self, frame: Frame, calls: int) -> None:
-        """Count sub-calls of the current cell; end the episode if it has made too many."""
-        frame.called = True
-        frame.sub_calls += calls
-        self._counts["sub_calls"] += calls
-        if self._counts["sub_calls"] > _CALLS_PER_FRAME * self._limits.max_frames:
-            culprit = max(self._frames, key=lambda frame: frame.sub_calls)
-            self._fail(culprit)
-            self._end_all("budget", culprit)
 
     def _late(self, frame: Frame) -> bool:
         """Whether the step has taken too long; then the episode ends, and its frame is to blame."""

@@ -78,24 +78,29 @@ class LocalServer:
         self.log = LOGS / f"{name}.log"
         self._written = self.log.absolute()  # the working directory may change
         self._wait_s = params.deploy.wait_s
-        with listener(params.deploy) as bound, self.log.open("wb") as stream:
-            host, self.port = params.deploy.host, int(bound.getsockname()[1])
-            at = f"--host {host} --port {self.port} --fd {bound.fileno()}"
-            self._settings.write_text(yaml.safe_dump(sections))
-            self.process = subprocess.Popen(
-                [sys.executable, *f"-m env.server.app --until-eof {at}".split()],
-                env={
-                    **os.environ,
-                    auth.SETTINGS: str(self._settings),
-                    auth.DATA: str(data.resolve()) if data else "",
-                    "PYTHONPATH": _source_root(),
-                },
-                stdin=subprocess.PIPE,
-                stdout=stream,
-                stderr=subprocess.STDOUT,
-                pass_fds=[bound.fileno()],
-                start_new_session=True,
-            )
+        host = params.deploy.host
+        try:
+            with listener(params.deploy) as bound, self.log.open("wb") as stream:
+                self.port = int(bound.getsockname()[1])
+                at = f"--host {host} --port {self.port} --fd {bound.fileno()}"
+                self._settings.write_text(yaml.safe_dump(sections))
+                self.process = subprocess.Popen(
+                    [sys.executable, *f"-m env.server.app --until-eof {at}".split()],
+                    env={
+                        **os.environ,
+                        auth.SETTINGS: str(self._settings),
+                        auth.DATA: str(data.resolve()) if data else "",
+                        "PYTHONPATH": _source_root(),
+                    },
+                    stdin=subprocess.PIPE,
+                    stdout=stream,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=[bound.fileno()],
+                    start_new_session=True,
+                )
+        except BaseException:
+            self._clean()
+            raise
         self.url = address(host, self.port)
         self._stop = stopper(self.process, "environment's server")
         atexit.register(self._stop)
@@ -113,6 +118,10 @@ class LocalServer:
         """End the process and the rest of its group; an empty log goes."""
         self._stop()
         atexit.unregister(self._stop)
+        self._clean()
+
+    def _clean(self) -> None:
+        """Delete the settings, and a log without a line."""
         self._settings.unlink(missing_ok=True)
         if self._written.exists() and self._written.stat().st_size == 0:
             self._written.unlink()

@@ -36,6 +36,7 @@ from tasks.deployment.local import (
     wait_healthy,
 )
 from tasks.errors import ConfigError, StageError
+from tasks.io import write_text
 from tasks.params import Params
 
 logger = logging.getLogger(__name__)
@@ -280,7 +281,7 @@ class Proxy:
 
     def start(self) -> None:
         """Start the process; it ends with this one."""
-        self._file.write_text(self._servers, encoding="utf-8")
+        write_text(self._file, self._servers)
         with self.log.open("ab") as stream:
             self.process = subprocess.Popen(
                 [sys.executable, str(UNTIL_EOF), *self._command],

@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agent.errors import disk_is_full
 from tasks.config import RESOLVED, read_resolved
-from tasks.errors import StageError
+from tasks.errors import StageError, full_disk
 from tasks.io import replacing
 from tasks.registry import trained_questions
 from tasks.tracking import lineage, runs
@@ -90,6 +91,8 @@ def registry(doing: str) -> Iterator[MlflowClient]:
     try:
         yield runs.client(runs.tracking_uri())
     except (MlflowException, SQLAlchemyError) as error:
+        if disk_is_full(error):
+            raise full_disk(error) from None
         raise StageError(
             f"{doing}: the MLflow registry at {runs.shown_uri()} failed "
             f"({runs.first_line(error)}). Nothing is half done: when it answers again, run the "
@@ -187,6 +190,8 @@ def artifact(version: ModelVersion) -> Path:
                 with replacing(kept) as temporary:
                     download_artifacts(version.source, dst_path=str(temporary))
         except OSError as error:
+            if disk_is_full(error):
+                raise
             raise StageError(
                 f"{named(version)}: its artifact cannot be read ({error}). Restore it."
             ) from error

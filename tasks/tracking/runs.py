@@ -17,10 +17,11 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from env.auth import PARENT_RUN
+from agent.errors import disk_is_full
+from env.auth import PARENT_RUN, REMOTE
 from env.settings import flatten
 from tasks import holder
-from tasks.errors import DISK_IS_FULL, ConfigError, StageError, disk_is_full, stage_named
+from tasks.errors import ConfigError, StageError, full_disk, stage_named
 from tasks.tracking import datasets, lineage, locations
 
 if TYPE_CHECKING:
@@ -254,12 +255,12 @@ def answering() -> Iterator[MlflowClient]:
         yield client(uri)
     except (MlflowException, SQLAlchemyError) as error:
         if disk_is_full(error):
-            raise StageError(DISK_IS_FULL) from None
-        remedy = (
-            "Start its server (make up), or unset MLFLOW_TRACKING_URI to record in mlflow.db"
-            if uri.startswith("http")
-            else "Wait for the process that locks it, or restore the file"
-        )
+            raise full_disk(error) from None
+        remedy = "Wait for the process that locks it, or restore the file"
+        if uri.startswith("http"):
+            remedy = "Start its server"
+            if not os.environ.get(REMOTE):  # which needs a server
+                remedy += " (make up), or unset MLFLOW_TRACKING_URI to record in mlflow.db"
         raise StageError(
             f"MLflow at {shown_uri()} does not answer ({first_line(error)}). {remedy}, then run "
             "the same command again: finished stages are kept."

@@ -125,7 +125,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     folder = tmp_path_factory.mktemp("compose")
     with (
         shared_stores.s3(folder) as s3,
-        shared_stores.database(folder / "pg", "prefect") as database,
+        shared_stores.database("prefect") as database,
     ):
         import psycopg
 

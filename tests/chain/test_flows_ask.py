@@ -255,6 +255,7 @@ def test_questions_are_read_line_by_line_and_trees_are_shown(notes: Path) -> Non
     assert done.exit_code == 0, done.stderr
     assert done.stdout.count("The looms arrive on 14 May. │") == 2
     assert done.stdout.count("agent 1 (rlm), ended with final") == 2
+    assert "2 documents, 3 turns, 1 sub-call, depth 1, " in done.stdout
     assert "3 requests, 30 + 9 tokens, cost 0.0300" in done.stdout
     assert "the question has 9999 characters" in done.stderr
 
@@ -289,7 +290,7 @@ def test_an_interrupt_names_the_whole_command(notes: Path, monkeypatch: pytest.M
     words += ["--set", "evaluate_model.timeout_s=5", "--trace", "--seed", "3"]
     code, _, errors = asked(*words)
     assert code == 130
-    assert shlex.split(errors.partition("continue with: ")[2]) == ["rlm", "ask", *words]
+    assert shlex.split(errors.partition("To run it again: ")[2]) == ["rlm", "ask", *words]
 
 
 def test_too_many_documents_are_refused_before_all_are_read(

@@ -96,6 +96,21 @@ def test_a_missing_engine_or_card_is_refused_before_the_first_stage(
         pass
 
 
+def test_a_full_disk_under_dvc_is_one_message(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    config.write_resolved(config.resolve("quick", []))
+    with monkeypatch.context() as patch:
+        patch.setattr("dvc.stage.Stage.save", full)
+        with pytest.raises(StageError, match=r"^prepare: the disk is full"):
+            stages.reproduce("prepare")
+    stages.reproduce("prepare")
+    assert (project / "out/prepare").is_file()
+
+
 def test_a_failed_stage_ends_the_flow_with_its_own_words(
     prefect_url: str, project: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

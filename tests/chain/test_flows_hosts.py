@@ -43,7 +43,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("cluster")
     with (
         shared_stores.s3(folder) as s3,
-        shared_stores.database(folder / "pg", "prefect", "mlflow") as database,
+        shared_stores.database("prefect", "mlflow") as database,
         servers(folder / "server", database, s3) as shared,
     ):
         host = ClusterHost.make(folder / "host", shared)

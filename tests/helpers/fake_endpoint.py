@@ -33,6 +33,8 @@ class FakeServer(ThreadingHTTPServer):
         self.usage: object = {"prompt_tokens": 10, "completion_tokens": 3, "total_tokens": 13}
         self.endless: bytes | None = None
         """Part of a body that it sends again and again, every 0.05 s."""
+        self.endless_headers = False
+        """Whether that part comes before the headers have ended."""
         self.finish = "stop"
         self.pause_s = 0.0
         self.in_flight = self.most_in_flight = 0
@@ -62,7 +64,10 @@ class FakeHandler(BaseHTTPRequestHandler):
             return
         if self.server.endless is not None:
             self.send_response(status)
-            self.end_headers()
+            if self.server.endless_headers:
+                self.flush_headers()
+            else:
+                self.end_headers()
             with suppress(OSError):  # the client leaves
                 while True:
                     self.wfile.write(self.server.endless)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -25,16 +25,18 @@ def s3(folder: Path) -> Iterator[S3Server]:
 
 
 @contextmanager
-def database(folder: Path, *names: str) -> Iterator[Postgres]:
-    """A PostgreSQL server with databases; its user may enter the folder."""
-    for parent in [folder, *folder.parents][: len(folder.parts) - 2]:
-        if parent.exists() and os.access(parent, os.W_OK):
-            parent.chmod(parent.stat().st_mode | 0o011)
-    try:
-        with postgres(folder, names) as server:
-            yield server
-    except StoreMissingError as error:
-        pytest.fail(str(error))
+def database(*names: str) -> Iterator[Postgres]:
+    """A PostgreSQL server with databases, in a folder of its own that its user may enter.
+
+    Another run of pytest would close pytest's folder to other users.
+    """
+    with TemporaryDirectory(prefix="rlm-postgres-") as folder:
+        Path(folder).chmod(0o755)
+        try:
+            with postgres(Path(folder) / "pg", names) as server:
+                yield server
+        except StoreMissingError as error:
+            pytest.fail(str(error))
 
 
 def use(patch: pytest.MonkeyPatch, server: S3Server, prefix: str) -> None:

@@ -262,14 +262,15 @@ def test_an_unreachable_endpoint_gives_error_turns():
 
 
 @pytest.mark.parametrize(
-    ("part", "options", "told"),
+    ("part", "headers", "options", "told"),
     [
-        (b" ", {"timeout_s": 0.5}, "its answer did not end within 0.5 s"),
-        (b" " * 4_000_000, {}, "its answer has more than 16 MB"),
+        (b" ", False, {"timeout_s": 0.5}, "its answer did not end within 0.5 s"),
+        (b"a: b\r\n", True, {"timeout_s": 0.5}, "its answer did not end within 0.5 s"),
+        (b" " * 4_000_000, False, {}, "its answer has more than 16 MB"),
     ],
 )
-def test_an_answer_that_never_ends_is_cut_off(server, part, options, told):
-    server.endless = part
+def test_an_answer_that_never_ends_is_cut_off(server, part, headers, options, told):
+    server.endless, server.endless_headers = part, headers
     policy = policy_of(server, attempts=1, **options)
     began = time.monotonic()
     assert policy.act([ask(0, "abc")])[0].finish == "error"

@@ -243,29 +243,37 @@ def test_an_episode_out_of_time_ends_all_frames_and_is_no_void(host: SandboxHost
     assert play.tree.void is None
 
 
-def test_an_endless_loop_of_refused_sub_calls_ends(host: SandboxHost) -> None:
-    play = Play(host, max_depth=0)
-    play.code((0, 'while True: rlm_query("a")'))
-    assert play.tree.done
-    assert play.tree.counters.sub_calls < 2000
-    # It gets the blame: its tokens are trained, and the turn is an error.
+def test_an_endless_loop_of_refused_sub_calls_is_stopped_and_told(host: SandboxHost) -> None:
+    play = Play(host, max_depth=0, max_frames=8)
+    play.code((0, 'x = 5\nwhile True: rlm_query("a")'))
+    told = "error: stopped because the 256 sub-calls of this episode are used up\nerror: all variab"
+    assert play.said(0).startswith(told)
+    counters = play.tree.counters
+    assert (counters.sub_calls, counters.errors, counters.timeouts) == (257, 1, 0)
+    play.code((0, 'FINAL([len(context), "x" in globals()])'))
+    assert play.tree.answer == [2, False]
+    assert play.tree.void is None
+
+
+def test_calls_beyond_the_limit_cost_their_frame_a_cell_and_no_other_frame(
+    host: SandboxHost,
+) -> None:
+    for calls, reasons in ((126, ["final", "final"]), (127, ["max_turns", "final"])):
+        play = Play(host, max_depth=1, max_frames=4, max_turns=1)
+        play.code((0, 'FINAL(rlm_query_batched(["a", "b"]))'))
+        many = f'for _ in range({calls}): rlm_query("a")\nFINAL(1)'  # the limit is 128 with these
+        play.code((1, many), (2, "FINAL(2)"))
+        assert [state.stop_reason for state in play.tree.states()] == ["final", *reasons]
+        assert play.tree.answer[1] == 2
+        assert play.tree.counters.errors == calls - 126
+
+
+def test_cells_that_go_on_calling_use_up_the_seconds_of_the_episode(host: SandboxHost) -> None:
+    play = Play(host, max_depth=0, max_frames=1, max_turns=64, episode_s=1.0)  # cells of 0.4 s
+    for _ in range(3):
+        assert not play.tree.done
+        play.code((0, 'while True: rlm_query("a")'))
     assert [state.stop_reason for state in play.tree.states()] == ["timeout"]
-    assert play.tree.counters.errors == 1
-
-
-def test_for_too_many_sub_calls_the_frame_that_made_most_is_to_blame(host: SandboxHost) -> None:
-    for calls, reasons in (
-        (126, ["budget", "final", "budget"]),  # with the root's two: the last that are allowed
-        (127, ["budget", "timeout", "budget"]),
-    ):
-        play = Play(host, max_depth=1, max_frames=4)
-        play.code((0, 'rlm_query_batched(["a", "b"])'))
-        many = f'for _ in range({calls}): rlm_query("a")\nFINAL(1)'
-        play.code((1, many), (2, 'rlm_query("a")\nFINAL(2)'))
-        assert [state.stop_reason for state in play.tree.states()] == reasons
-        assert [frame.failed for frame in play.tree._frames] == [False, True, False]
-        assert play.tree.counters.errors == 1
-        assert play.tree.counters.sub_calls == 129
 
 
 def test_plain_final_lines_answer(host: SandboxHost) -> None:

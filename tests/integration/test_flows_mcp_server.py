@@ -118,7 +118,7 @@ def test_an_agent_asks_reads_and_errs_and_no_process_is_left(
                 "price": 0.01,
             }
             assert f"orders.md [9:36]\n{SENTENCE}" in text_of(answer)
-            assert "1 requests, 10 + 3 tokens, cost 0.0100" in text_of(answer)
+            assert "1 request, 10 + 3 tokens, cost 0.0100" in text_of(answer)
 
             del quote["text"]
             passage = await session.call_tool("read_quote", quote)

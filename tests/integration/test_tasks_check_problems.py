@@ -14,6 +14,7 @@ import pytest
 from tasks import check_problems
 from tasks.config import resolve
 from tasks.data.row_schema import AlternativesRow, QuoteRow, UserRow, parse
+from tasks.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
 DATA = "tests/data/own_problems.jsonl"
@@ -74,7 +75,9 @@ def test_a_file_that_cannot_be_read_ends_with_2() -> None:
     done = command("absent.jsonl")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1
-    assert "absent.jsonl: does not exist" in done.stderr
+    assert "absent.jsonl: does not exist. Name a" in done.stderr
+    with pytest.raises(ConfigError, match=r"^--documents absent: no such folder"):
+        told(ROOT / DATA, documents="absent")
 
 
 def told(path: Path, *overrides: str, documents: str | None = None) -> list[str]:

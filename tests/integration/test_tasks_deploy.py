@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from env.client import Sessions
@@ -136,6 +137,24 @@ def test_a_taken_port_is_said_before_anything_starts() -> None:
             local_server(params, data=None),
         ):
             pass
+
+
+def test_a_full_disk_leaves_no_file_and_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    params = resolve()
+    monkeypatch.chdir(tmp_path)
+
+    def full(path: Path, *_: object, **__: object) -> None:
+        path.touch()
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    before = psutil.Process().children()
+    with pytest.raises(OSError, match="No space"), local_server(params, data=None):
+        pass
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    assert psutil.Process().children() == before
 
 
 def test_a_server_that_dies_shows_why(tmp_path: Path) -> None:

@@ -362,6 +362,18 @@ def test_a_bad_merge_fails_the_stage_and_leaves_no_model(
     assert json.loads(export.REPORT.read_text())["wrong"]
 
 
+def test_a_full_disk_leaves_no_half_merge(project: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(base: Path, adapter: Path | None, out: Path, **_: Any) -> None:
+        out.mkdir()
+        (out / "config.json").write_text("{")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(export, "merge", full)
+    with pytest.raises(OSError, match="No space"):
+        run(project)
+    assert sorted(path.name for path in Path("models").iterdir()) == ["adapter", "base"]
+
+
 def test_a_folder_that_cannot_be_loaded_fails_the_stage(
     project: Params, monkeypatch: pytest.MonkeyPatch, warm: str
 ) -> None:

@@ -117,6 +117,15 @@ def test_reading_a_version_writes_nothing_into_its_artifact(original: Path) -> N
     assert written() == before
 
 
+def test_a_folder_without_a_store_is_left_empty(tmp_path: Path) -> None:
+    with in_folder(tmp_path):
+        told = rlm("relocate")
+    assert told.exit_code == ConfigError.exit_code
+    assert "mlflow.db does not exist. Run this in a project that has one." in told.output
+    assert told.output.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_copy_without_its_files_is_left_as_it_is(original: Path, tmp_path: Path) -> None:
     store = Path(shutil.copy(original / "mlflow.db", tmp_path))
     with pytest.raises(StageError, match=f"Copy {original}/mlartifacts to this folder"):

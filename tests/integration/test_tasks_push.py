@@ -69,6 +69,20 @@ with Repo(".") as repo, repo.lock:
 """
 
 
+def test_a_full_disk_is_said_as_such_and_pushes_nothing(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dvc_objects.fs.generic._try_links", full)
+        with pytest.raises(StageError, match=r"^push: the disk is full"):
+            pushed()
+    assert not [path for path in (repository / "remote").rglob("*") if path.is_file()]
+    assert pushed() == 1
+
+
 def test_another_process_of_dvc_is_one_message(repository: Path) -> None:
     other = subprocess.Popen(
         [sys.executable, "-c", HOLDS], stdin=subprocess.PIPE, stdout=subprocess.PIPE

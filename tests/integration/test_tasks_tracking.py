@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 import time
 import traceback
@@ -10,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mlflow.exceptions import MlflowException
 from sqlalchemy.exc import OperationalError
 
 from env import auth
@@ -348,5 +351,40 @@ def test_a_run_whose_end_was_not_taken_is_closed_later(monkeypatch: pytest.Monke
 
 
 def test_a_full_disk_under_the_store_is_said_as_such(mlflow_store: Path) -> None:
-    with pytest.raises(StageError, match=r"^the disk is full\."), runs.answering():
+    told = r"^the disk is full \(free now: \d+ MB in /"
+    with pytest.raises(StageError, match=told), runs.answering():
         raise OperationalError("INSERT", {}, Exception("database or disk is full"))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "reports/x.json"),
+        OSError(errno.EDQUOT, os.strerror(errno.EDQUOT), "reports/x.json"),
+        RuntimeError("basic_ios::clear: iostream error"),
+    ],
+    ids=["full", "quota", "torch"],
+)
+def test_a_full_disk_in_a_stage_is_one_message_and_ends_its_run(error: Exception) -> None:
+    where = r"at reports/x\.json; " if isinstance(error, OSError) else ""
+    told = rf"^evaluate: the disk is full \({where}free now: .*run the same command again"
+    with pytest.raises(StageError, match=told), stage_run("evaluate", PARAMS) as run:
+        raise error
+    assert stored(run).info.status == "FAILED"
+    assert stored(run).data.tags["error"].startswith("evaluate: the disk is full")
+
+
+@pytest.mark.parametrize(
+    ("shared", "remedy"),
+    [
+        ("", r"Start its server \(make up\), or unset MLFLOW_TRACKING_URI"),
+        ("s3://bucket/rlm", "Start its server, then run the same command again"),
+    ],
+)
+def test_the_remedy_for_a_lost_server_is_one_that_the_host_has(
+    monkeypatch: pytest.MonkeyPatch, shared: str, remedy: str
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    monkeypatch.setenv("RLM_REMOTE", shared)
+    with pytest.raises(StageError, match=remedy), runs.answering():
+        raise MlflowException("gone")

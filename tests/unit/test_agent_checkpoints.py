@@ -35,6 +35,23 @@ def test_an_adapter_that_a_killed_run_left_is_no_checkpoint(tmp_path: Path) -> N
     assert list(tmp_path.rglob("*")) == [folder]
 
 
+def test_a_full_disk_leaves_the_earlier_checkpoint_and_no_half_one(folder: Path) -> None:
+    # Messages of torch.save and of safetensors, whose errors are not OSErrors.
+    for said in ("basic_ios::clear: iostream error", "I/O error: No space left on device"):
+        with pytest.raises(CheckpointError, match=r"step 5 could not be written .*make room"):
+            write_half(folder, said)
+    with pytest.raises(RuntimeError, match=r"^shapes$"):
+        write_half(folder, "shapes")
+    assert list(checkpoints.steps(folder)) == [4]
+    assert [path.name for path in folder.rglob("weights")] == []
+
+
+def write_half(folder: Path, said: str) -> None:
+    with checkpoints.writing(folder, 5) as aside:
+        (aside / "weights").write_text("half")
+        raise RuntimeError(said)
+
+
 def test_unfitting_checkpoints_are_renamed_and_named(folder: Path) -> None:
     assert checkpoints.choose(folder, {"code": "two"}).reason == "code changed: starting clean"
     message = checkpoints.set_aside(folder)

@@ -1,7 +1,8 @@
-"""Errors of a command that are not its own: a full disk, a fault of the code."""
+"""Ends of a command that are not its own: a full disk, a fault of the code, an interrupt."""
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from flows.pipeline import guarded
-from tasks.errors import DISK_IS_FULL
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +43,24 @@ def test_a_full_disk_is_one_message(
     with pytest.raises(SystemExit) as ended:
         guarded(work, "rlm run")
     assert ended.value.code == 1
-    assert capsys.readouterr().err == f"StageError: {DISK_IS_FULL}\n"
+    told = r"StageError: the disk is full \(free now: \d+ MB in /.*\)\. Free some space, .*\.\n"
+    assert re.fullmatch(told, capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("kept", "told"),
+    [("", "To run it again: "), ("Answers", "Answers are kept; continue with: ")],
+)
+def test_an_interrupt_promises_only_what_is_kept(
+    kept: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def work() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(SystemExit) as ended:
+        guarded(work, "rlm ask", kept)
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == f"\nInterrupted. {told}rlm ask\n"
 
 
 def test_a_fault_of_the_code_keeps_its_traceback() -> None:

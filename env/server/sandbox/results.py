@@ -12,9 +12,10 @@ from env.server.sandbox.wire import BadFrameError, JSONValue
 SubCallName = Literal["llm_query", "llm_query_batched", "rlm_query", "rlm_query_batched"]
 
 CellError = Literal[
-    "exception", "syntax", "cpu", "wall", "memory", "evicted", "exit", "killed", "starved"
+    "exception", "syntax", "calls", "cpu", "wall", "memory", "evicted", "exit", "killed", "starved"
 ]
-"""`evicted`: the server was short of memory or descriptors, and this REPL or its session held most.
+"""`calls`: the tree stopped it, since the sub-calls of its episode were used up.
+`evicted`: the server was short of memory or descriptors, and this REPL or its session held most.
 `exit`: it ended its interpreter. `killed`: it crashed it, slept, or violated the protocol.
 `starved`: the machine did not let it run; not the policy's fault."""
 
