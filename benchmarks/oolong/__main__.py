@@ -115,7 +115,7 @@ def main() -> None:
             draw(KEPT, ROOT / "docs")
 
     words = ["python -m benchmarks.oolong", f"--out {options.out}", "--keep" * options.keep]
-    guarded(work, " ".join(filter(None, words)))
+    guarded(work, " ".join(filter(None, words)), kept="Answers")
 
 
 if __name__ == "__main__":
