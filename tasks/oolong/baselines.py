@@ -62,7 +62,7 @@ def at_random(asked: Sequence[LongProblem]) -> list[str]:
     """One of the choices; a number up to twice the equal share."""
     answers = []
     for problem in asked:
-        rng = Random(problem.problem_id)
+        rng = Random(f"{problem.context_id}/{problem.kind}")
         choices = BY_NAME[problem.kind].choices
         share = len(problem.lines) // len(topics())
         answers.append(rng.choice(choices()) if choices else str(rng.randint(0, 2 * share)))

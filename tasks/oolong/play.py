@@ -22,6 +22,8 @@ from tasks.oolong.questions import LongProblem, problems
 from tasks.oolong.results import AnswerFile, answer_file
 from tasks.registry import serving
 
+BASELINE_FILE = "without_model.jsonl"
+"""Answers of the baselines; no model's file has an underscore in its name."""
 _ROOT_TOKENS = 2000
 """Tokens of a root's prompt and code, about."""
 Say = Callable[[str], object]
@@ -94,7 +96,7 @@ def answer_baselines(plan: OolongPlan) -> None:
         for name, answers in BASELINES.items():
             answered = zip(asked, answers(asked), strict=True)
             rows += [asdict(scored(problem, name, answer)) for problem, answer in answered]
-    write_text(plan.out / "baselines.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    write_text(plan.out / BASELINE_FILE, "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def estimate(player: OolongPlayer, plan: OolongPlan, kept: AnswerFile) -> str:
@@ -109,7 +111,10 @@ def estimate(player: OolongPlayer, plan: OolongPlan, kept: AnswerFile) -> str:
     prices = player.params.evaluate_model
     total = Usage(prompt_tokens=tokens).cost(prices.prompt_price, 0.0)
     price = "unknown (evaluate_model.prompt_price is 0)" if not total else f"about {total:,.2f}"
-    text = f"{len(kept.answers)} answers are there, {questions} questions follow."
+    there = sum(one.void is None for one in kept.answers.values())
+    text = f"{questions:,} questions follow; {kept.path} has {there:,} answers."
+    if there and questions:
+        text = f"Continues. {text}"
     if not questions or player.endpoint is None:
         return text
     return (

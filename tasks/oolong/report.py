@@ -13,7 +13,7 @@ from agent.evaluation.statistics import Bootstrap, Interval
 from tasks.io import replacing, write_json, write_text
 from tasks.oolong.arms import TREE
 from tasks.oolong.baselines import BASELINES
-from tasks.oolong.play import OolongPlan
+from tasks.oolong.play import BASELINE_FILE, OolongPlan
 from tasks.oolong.results import ScoredAnswer, parsed
 
 _RESAMPLES = 4000
@@ -57,7 +57,7 @@ def read_scores(plan: OolongPlan) -> Scores:
     """
     wanted = {one.problem_id for _, _, asked in plan.cells() for one in asked}
     found: dict[bool, dict[str, dict[int, OolongCell]]] = {shown: {} for shown in plan.labels}
-    files = sorted(plan.out.glob("*.jsonl"), key=lambda path: (path.stem == "baselines", path.stem))
+    files = sorted(plan.out.glob("*.jsonl"), key=lambda path: (path.name == BASELINE_FILE, path))
     for path in files:
         head, answers = parsed(path, path.read_text(encoding="utf-8"))
         cells: dict[tuple[str, bool, int], list[ScoredAnswer]] = defaultdict(list)

@@ -21,7 +21,9 @@ from typer.testing import CliRunner
 
 from agent.nano.settings import NanoSettings
 from agent.policies.endpoint import EndpointPolicy
-from benchmarks.oolong_stand_in import OolongStandIn
+from benchmarks.oolong.__main__ import PLAN, keep, unpacked
+from benchmarks.oolong.__main__ import play as play_benchmark
+from benchmarks.oolong.stand_in import OolongStandIn
 from flows.benchmark import app, tokens
 from tasks import asking, evaluate
 from tasks.errors import ConfigError, PipelineError, StageError
@@ -111,7 +113,7 @@ def test_a_second_run_asks_nothing_and_a_larger_one_the_rest(tmp_path: Path) -> 
     plan = planned(tmp_path, lengths=(1024,), labels=(False,))
     run(plan)
     before = (tmp_path / "expert.jsonl").read_bytes()
-    assert run(plan) == ["8 answers are there, 0 questions follow."]
+    assert run(plan) == [f"0 questions follow; {tmp_path / 'expert.jsonl'} has 8 answers."]
     assert (tmp_path / "expert.jsonl").read_bytes() == before
     run(replace(plan, count=16))
     after = (tmp_path / "expert.jsonl").read_bytes()
@@ -125,7 +127,7 @@ def test_a_half_written_line_is_played_again(tmp_path: Path) -> None:
     path = tmp_path / "expert.jsonl"
     text = path.read_text()
     path.write_text(text[:-30])
-    assert run(plan)[0] == "7 answers are there, 1 questions follow."
+    assert run(plan)[0].startswith("Continues. 1 questions follow;")
     assert path.read_text().count("\n") == text.count("\n")
     assert len(rows(path)) == 8
 
@@ -160,7 +162,7 @@ def test_a_killed_run_keeps_its_answers_and_the_next_continues(
     sets = ("evaluate_model.concurrency=1",)
     plan = OolongPlan((1024,), 24, (True,), 4096, 0, out)
     said = run(plan, "m", stand_in.url, sets)
-    assert said[0].startswith(f"{len(kept) - 1} answers are there")
+    assert said[0].startswith(f"Continues. {48 - len(kept) + 1} questions follow;")
     found = rows(path)
     assert path.read_text().startswith("".join(kept))
     assert len({(row["problem_id"], row["arm"]) for row in found}) == len(found) == 48
@@ -287,6 +289,25 @@ def test_report_has_each_model_with_intervals_and_a_figure(
     assert json.loads(summary.read_text())["without labels"]["m, recursive"]["1k"]["n"] == 16
     assert "| 2k | 1.00 (1.00 to 1.00)" in table.read_text()
     assert figure.read_bytes().startswith(b"\x89PNG")
+
+
+def test_one_command_makes_all_figures_and_its_answers_can_be_kept(tmp_path: Path) -> None:
+    out, again = tmp_path / "out", tmp_path / "again"
+    plan = replace(PLAN, lengths=(1024,), count=8, out=out)
+    play_benchmark(plan)
+    before = {path.name: path.read_bytes() for path in out.glob("*.jsonl")}
+    assert set(before) == {"expert.jsonl", "stand-in-90.jsonl", play.BASELINE_FILE}
+    play_benchmark(plan)
+    assert {path.name: path.read_bytes() for path in out.glob("*.jsonl")} == before
+    keep(out, tmp_path / "kept")
+    again.mkdir()
+    assert unpacked(tmp_path / "kept", replace(plan, out=again)) == report.read_scores(plan)
+
+
+def test_no_model_has_the_file_of_the_baselines(tmp_path: Path, server_params: Params) -> None:
+    name = Path(play.BASELINE_FILE).stem
+    player = players.OolongPlayer(name, expert(1), server_params, 1)
+    assert f"{player.file_name}.jsonl" != play.BASELINE_FILE
 
 
 def test_problems_of_the_plan_alone_are_reported(tmp_path: Path) -> None:
