@@ -175,9 +175,9 @@ class Drill:
         self.figures["first step of B"] = int(
             re.findall(r"train: resuming after step (\d+)", self.b.output)[0]
         )
-        for _ in range(KILLS):
+        for after_s in KILLS:
             self.tell("B trains on; one of its environment servers is killed")
-            self.kill_replica()
+            self.kill_replica(after_s)
             if self.replayed():
                 break
         self.tell("B goes on with the rest of the run")
@@ -186,10 +186,10 @@ class Drill:
         kept = re.findall(r"^= (\w+) ", self.b.output, re.M)
         self.figures["stages that B did not repeat"] = kept
 
-    def kill_replica(self) -> None:
-        """Kill an environment server of B in a step, as soon as no episode of the step begins.
+    def kill_replica(self, after_s: float) -> None:
+        """Kill an environment server of B in a step, seconds after its connections opened.
 
-        It returns after the step. Episodes of tiny settings may end before the signal arrives.
+        It returns after the step. A server that plays no episode at this moment costs none.
         """
         made = len(self.b.steps())
         wait_for(lambda: len(self.b.steps()) > made, 600, "a step of B")
@@ -199,7 +199,8 @@ class Drill:
         begun = seen = sessions(control, "stot")
         while (now := sessions(control, "stot")) == begun or now != seen:
             seen = now
-            time.sleep(0.05)  # episodes of tiny settings last a few tenths of a second
+            time.sleep(0.1)
+        time.sleep(after_s)
         port = max(now, key=lambda port: now[port] - begun[port])
         (pid,) = (pid for pid, words in servers.items() if str(port) in words)
         os.kill(pid, signal.SIGKILL)
@@ -255,8 +256,8 @@ class Drill:
         self.figures["objects in the store"] = len(state["objects"])
 
 
-KILLS = 4
-"""Most servers that are killed until one costs an episode."""
+KILLS = (0.3, 1.0, 2.0)
+"""Seconds after which servers are killed, until one costs an episode."""
 ENDED = ("Completed", "Failed", "Crashed", "Cancelled", "Gated")
 
 
