@@ -102,11 +102,11 @@ def draw(rows: Sequence[Row], sizes: Sequence[int]) -> Figure:
         axes.axvspan(min(sizes), 16, color=INK, alpha=0.04)
         axes.text(15.6, 0.02, "trained up to here", ha="right", fontsize=9, color=INK)
         axes.set(
-            xlabel="Papers of a problem",
             ylabel="F1 of the greedy answer",
             ylim=(0, 1),
             xticks=sizes,
         )
+        axes.set_xlabel("Papers of a problem", loc="left")  # commits stand on the right
         above = axes.secondary_xaxis("top", functions=(_hits, _papers))
         above.set(xlabel="Sentences that may answer", xticks=[HITS * size for size in sizes])
         axes.set_title("One policy that calls itself, and the same policy alone")
