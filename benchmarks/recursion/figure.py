@@ -106,7 +106,7 @@ def draw(rows: Sequence[Row], sizes: Sequence[int]) -> Figure:
             ylim=(0, 1),
             xticks=sizes,
         )
-        axes.set_xlabel("Papers of a problem", loc="left")  # commits stand on the right
+        axes.set_xlabel("Papers of a problem", loc="left")  # commits are on the right
         above = axes.secondary_xaxis("top", functions=(_hits, _papers))
         above.set(xlabel="Sentences that may answer", xticks=[HITS * size for size in sizes])
         axes.set_title("One policy that calls itself, and the same policy alone")
