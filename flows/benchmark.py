@@ -80,7 +80,7 @@ def oolong(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the results.")] = Path(
         "reports/oolong"
     ),
-    seed: Annotated[int, typer.Option(help="Seed of the problems.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the problems.")] = 0,
     set_: Annotated[
         list[str] | None,
         typer.Option(

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 from starlette.responses import StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from env.guard.logs import limit_repeats
 from tasks.asking import Ask, AskedAnswer, AskedModel, answer_event
@@ -33,17 +34,10 @@ WAITING = 64
 """Questions that wait for their turn."""
 BEAT_S = 15.0
 """Seconds of silence after which a stream sends an empty comment: proxies cut silent streams."""
+REQUEST_S = 10.0
+"""Seconds for the head of a request: connections without one would take all descriptors."""
 ENDED = "The server ends. Start it again to ask."
 FAILED = "The server failed; its terminal says why. Ask again."
-SERVING: dict[str, Any] = {
-    "lifespan": "off",
-    "ws": "none",
-    "log_level": "warning",
-    "access_log": False,
-    "server_header": False,
-    "timeout_graceful_shutdown": 2,
-}
-"""Arguments of uvicorn."""
 
 
 class QueueFullError(Exception):
@@ -196,6 +190,40 @@ class EventStream(StreamingResponse):
         async with aclosing(question.events(BEAT_S)) as events:
             async for event in events:
                 yield ":\n\n" if event is None else write(event)
+
+
+class TimedProtocol(H11Protocol):
+    """A connection, closed when no request arrives in time; an answer may take any time."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin to wait for the first request."""
+        super().connection_made(transport)  # type: ignore[arg-type]
+        self._close_without_request(None)
+
+    def on_response_complete(self) -> None:
+        """Begin to wait for the next request."""
+        answered = self.cycle
+        super().on_response_complete()
+        self._close_without_request(answered)
+
+    def _close_without_request(self, answered: object) -> None:
+        def close() -> None:
+            if self.cycle is answered:
+                self.transport.close()
+
+        self.loop.call_later(REQUEST_S, close)
+
+
+SERVING: dict[str, Any] = {
+    "http": TimedProtocol,
+    "lifespan": "off",
+    "ws": "none",
+    "log_level": "warning",
+    "access_log": False,
+    "server_header": False,
+    "timeout_graceful_shutdown": 2,
+}
+"""Arguments of uvicorn."""
 
 
 class QuestionServer(uvicorn.Server):

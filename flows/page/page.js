@@ -263,6 +263,7 @@ async function read(name, quotes, place, opener) {
     return;
   }
   if (shown !== wanted) return; // another document was chosen meanwhile
+  problem("");
   const edges = indexes(text, quotes.flatMap(({ start, end: last }) => [start, last]));
   const marks = [];
   const parts = [];

@@ -59,15 +59,15 @@ def read_scores(plan: OolongPlan) -> Scores:
     found: dict[bool, dict[str, dict[int, OolongCell]]] = {shown: {} for shown in plan.labels}
     files = sorted(plan.out.glob("*.jsonl"), key=lambda path: (path.name == BASELINE_FILE, path))
     for path in files:
-        head, answers = parsed(path, path.read_text(encoding="utf-8"))
+        head, answers = parsed(path, path.read_text(encoding="utf-8", errors="surrogateescape"))
         cells: dict[tuple[str, bool, int], list[ScoredAnswer]] = defaultdict(list)
         for answer in answers.values():
-            if answer.problem_id in wanted:
-                cells[answer.cell].append(answer)
-        for (arm, labels, length), of_cell in sorted(cells.items()):
-            if any(one.score is not None for one in of_cell):
+            cells[answer.cell].append(answer)
+        for (arm, labels, length), played in sorted(cells.items()):
+            of_plan = [one for one in played if one.problem_id in wanted]
+            if any(one.score is not None for one in of_plan):
                 name = series_name(str((head or {}).get("model", path.stem)), arm)
-                found[labels].setdefault(name, {})[length] = _cell(of_cell, plan.seed)
+                found[labels].setdefault(name, {})[length] = _cell(of_plan, played, plan.seed)
     return found
 
 
@@ -141,14 +141,16 @@ def _score_text(cell: OolongCell) -> str:
     return f"{cell.score.mean:.2f} ({low:.2f} to {high:.2f}){marks}"
 
 
-def _cell(answers: Sequence[ScoredAnswer], seed: int) -> OolongCell:
+def _cell(answers: Sequence[ScoredAnswer], played: Sequence[ScoredAnswer], seed: int) -> OolongCell:
+    """Cell of some answers; `played` are all of the file, with those that no plan names."""
     scored = [one for one in answers if one.score is not None]
     values = [one.score for one in scored if one.score is not None]
     # An answer's bill holds what concurrent answers paid too, so only the sum means something.
-    paid = sum(one.prompt_tokens + one.completion_tokens for one in answers)
+    paid = sum(one.prompt_tokens + one.completion_tokens for one in played)
+    billed = sum(one.score is not None for one in played)
     return OolongCell(
         score=Bootstrap(_RESAMPLES, seed).mean(values, [one.context_id for one in scored]),
-        tokens=paid / len(scored) if paid else fmean(one.tokens for one in scored),
+        tokens=paid / billed if paid else fmean(one.tokens for one in scored),
         seconds=fmean(one.seconds for one in scored),
         lost=len(answers) - len(scored),
         cut=any(one.cut for one in scored),

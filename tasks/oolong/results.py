@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -51,6 +51,15 @@ class ScoredAnswer:
     def cell(self) -> tuple[str, bool, int]:
         """Arm, labels and length."""
         return self.arm, self.labels, self.length
+
+    def instead_of(self, lost: ScoredAnswer) -> ScoredAnswer:
+        """This answer with the bill of a lost one, which may hold requests of other questions."""
+        return replace(
+            self,
+            requests=self.requests + lost.requests,
+            prompt_tokens=self.prompt_tokens + lost.prompt_tokens,
+            completion_tokens=self.completion_tokens + lost.completion_tokens,
+        )
 
 
 class AnswerFile:
@@ -93,10 +102,16 @@ def answer_file(path: Path, settings: Mapping[str, Any]) -> Iterator[AnswerFile]
 
     Raises:
         ConfigError: the file holds answers under other settings, or other content.
-        StageError: another run is writing to it.
+        StageError: it cannot be written, or another run is writing to it.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+", encoding="utf-8") as file:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        opened = path.open("a+", encoding="utf-8", errors="surrogateescape")
+    except OSError as error:
+        raise StageError(
+            f"{path} cannot be written ({error.strerror}). Choose another folder with --out."
+        ) from None
+    with opened as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -105,20 +120,27 @@ def answer_file(path: Path, settings: Mapping[str, Any]) -> Iterator[AnswerFile]
             ) from None
         file.seek(0)
         text = file.read()
-        whole = text[: text.rfind("\n") + 1]
-        if whole != text:
-            os.truncate(path, len(whole.encode()))
-        head, answers = parsed(path, whole)
-        opened = AnswerFile(path, file, answers)
+        head, answers = parsed(path, text)
         wanted = json.loads(json.dumps(flatten(settings)))
-        if head is None:
-            opened._write(wanted)
-        elif other := sorted(key for key in {*head, *wanted} if head.get(key) != wanted.get(key)):
+        begun = text[text.rfind("\n") + 1 :]
+        if head is None and not json.dumps(wanted).startswith(begun):
+            raise ConfigError(
+                f"{path} is not a file of this benchmark with these settings. Move the file, or "
+                "choose another folder with --out."
+            )
+        was = head or wanted
+        if other := sorted(key for key in {*was, *wanted} if was.get(key) != wanted.get(key)):
             raise ConfigError(
                 f"{path} holds answers under other settings: {', '.join(other[:5])}. Repeat the "
                 "settings, or choose another folder with --out."
             )
-        yield opened
+        if begun:
+            kept = text.removesuffix(begun)
+            os.truncate(path, len(kept.encode("utf-8", "surrogateescape")))
+        kept_answers = AnswerFile(path, file, answers)
+        if head is None:
+            kept_answers._write(wanted)
+        yield kept_answers
 
 
 def parsed(
@@ -126,19 +148,22 @@ def parsed(
 ) -> tuple[dict[str, Any] | None, dict[tuple[str, str], ScoredAnswer]]:
     """Settings and answers of a file's text; None and nothing of an empty one.
 
+    The last line does not count without its end: a run writes it, or was killed then.
+
     Raises:
         ConfigError: a line is not an answer.
     """
     answers: dict[tuple[str, str], ScoredAnswer] = {}
     head = None
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n")[:-1], 1):
         try:
             row = json.loads(line)
             if number == 1:
                 head = dict(row)
             else:
                 answer = ScoredAnswer(**row)
-                answers[answer.problem_id, answer.arm] = answer
+                key = answer.problem_id, answer.arm
+                answers[key] = answer.instead_of(answers[key]) if key in answers else answer
         except (TypeError, ValueError) as error:
             raise ConfigError(
                 f"{path}, line {number}: not an answer of this benchmark ({error}). Move the file, "

@@ -178,6 +178,16 @@ def test_hostile_names_and_texts_are_shown_as_text(stage: Stage) -> None:
 
 
 @needs_browser
+def test_a_message_about_a_document_ends_with_the_next_document(stage: Stage) -> None:
+    with window(stage.chat.url, 1280) as tab:
+        tab.run("read('gone.md', [], 0, document.getElementById('send'))")
+        assert texts_of(tab, "#problem") == ["no document of that name was read"]
+        tab.run("document.querySelector('#documents button').click()")
+        tab.until("!document.getElementById('reader').hidden")
+        assert tab.run("document.getElementById('problem').hidden")
+
+
+@needs_browser
 def test_escape_stops_the_question_and_the_next_one_is_answered(stage: Stage) -> None:
     stage.children.clear()
     with window(stage.chat.url, 1280) as tab:

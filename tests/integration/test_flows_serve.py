@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -17,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -26,8 +28,13 @@ import pytest
 from helpers import documents, fake_endpoint
 from helpers.fake_endpoint import FakeServer
 from helpers.untaught import untaught
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
 
 from agent.nano.settings import NanoSettings
+from flows import question_queue
+from flows.question_queue import QuestionQueue
 from tasks import config
 
 ROOT = Path(__file__).parents[2]
@@ -445,3 +452,36 @@ def refused(folder: Path, *words: str, **environ: str) -> tuple[int, str]:
         timeout=60,
     )
     return done.returncode, done.stderr
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """Port of a server that waits half a second for a request and answers one after a second."""
+    monkeypatch.setattr(question_queue, "REQUEST_S", 0.5)
+
+    async def late(_: Any) -> PlainTextResponse:
+        await asyncio.sleep(1.0)
+        return PlainTextResponse("late")
+
+    application = Starlette(routes=[Route("/", late)])
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        queue = QuestionQueue(SimpleNamespace(at_once=1), None)  # type: ignore[arg-type]
+        server = question_queue.QuestionServer(queue, application)
+        thread = threading.Thread(target=server.run, args=([bound],))
+        thread.start()
+        yield bound.getsockname()[1]
+        server.should_exit = True
+        thread.join(20)
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET / HTTP/1.1\r\nHost: 127"])
+def test_a_connection_without_a_request_is_closed_and_a_late_answer_is_not(
+    impatient: int, begun: bytes
+) -> None:
+    for whole in (b"", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"):
+        with socket.create_connection(("127.0.0.1", impatient), timeout=4) as client:
+            client.sendall(whole)
+            answer = client.recv(1000) if whole else b""
+            assert answer.endswith(b"late" if whole else b"")
+            client.sendall(begun)
+            assert client.recv(1000) == b""  # before the client's own time limit

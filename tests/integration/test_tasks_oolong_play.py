@@ -28,10 +28,11 @@ from flows.benchmark import app, tokens
 from tasks import asking, evaluate
 from tasks.errors import ConfigError, PipelineError, StageError
 from tasks.oolong import play, players, report
+from tasks.oolong.arms import TREE, scored
 from tasks.oolong.expert import expert
 from tasks.oolong.play import OolongPlan
 from tasks.oolong.questions import problems
-from tasks.oolong.results import answer_file
+from tasks.oolong.results import ScoredAnswer, answer_file
 from tasks.params import Params
 from tasks.registry import serving
 
@@ -243,6 +244,32 @@ def test_a_file_of_other_content_is_refused(tmp_path: Path, line: str) -> None:
         pass
 
 
+@pytest.mark.parametrize("text", ['{"mine": 1}\n{"mine": 2}', '{"mine": 1}', '{"mo', "\udcff", "x"])
+def test_a_file_of_other_content_is_left_as_it_is(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "m.jsonl"
+    path.write_text(text, errors="surrogateescape")
+    before = path.read_bytes()
+    with pytest.raises(ConfigError, match="--out"), answer_file(path, {"name": "m"}):
+        pass
+    assert path.read_bytes() == before
+
+
+def test_a_half_written_first_line_is_written_again(tmp_path: Path) -> None:
+    path = tmp_path / "m.jsonl"
+    path.write_text('{"model')
+    with answer_file(path, {"model": "m"}):
+        pass
+    assert path.read_text() == '{"model": "m"}\n'
+
+
+def test_a_folder_that_cannot_be_written_is_one_message(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    told = r"out/m.jsonl cannot be written \(Not a directory\). Choose another folder"
+    path = tmp_path / "file/out/m.jsonl"
+    with pytest.raises(StageError, match=told), answer_file(path, {"model": "m"}):
+        pass
+
+
 def test_a_model_of_the_made_up_world_cannot_read_the_messages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server_params: Params
 ) -> None:
@@ -315,6 +342,39 @@ def test_problems_of_the_plan_alone_are_reported(tmp_path: Path) -> None:
     scores = report.read_scores(planned(tmp_path, labels=(False,)))
     assert scores[False]["expert, recursive"][1024].score.n == 8
     assert next(iter(problems(0, 1024, 8, False))).context_id == "1024-0"
+
+
+def kept(path: Path, *answers: ScoredAnswer) -> None:
+    with answer_file(path, {"model": path.stem}) as file:
+        for answer in answers:
+            file.add(answer)
+
+
+def test_tokens_are_a_mean_over_all_that_were_played(tmp_path: Path) -> None:
+    asked = list(problems(0, 1024, 16, labels=False))
+    late = [scored(one, TREE, one.gold, prompt_tokens=0) for one in asked[1:]]
+    kept(tmp_path / "m.jsonl", scored(asked[0], TREE, "", prompt_tokens=1600), *late)
+    plan = planned(tmp_path, lengths=(1024,), labels=(False,))
+    cell = report.read_scores(plan)[False]["m, recursive"][1024]
+    assert (cell.score.n, cell.tokens) == (8, 100)
+
+
+def test_the_bill_of_a_lost_answer_is_kept_when_it_is_repeated(tmp_path: Path) -> None:
+    first, second = problems(0, 1024, 2, labels=False)
+    lost = scored(first, TREE, None, void="lost", prompt_tokens=150)
+    answers = scored(second, TREE, second.gold), scored(first, TREE, "", prompt_tokens=50)
+    kept(tmp_path / "m.jsonl", lost, *answers)
+    plan = planned(tmp_path, lengths=(1024,), labels=(False,))
+    assert report.read_scores(plan)[False]["m, recursive"][1024].tokens == 100
+
+
+def test_a_half_written_line_of_another_model_does_not_stop_the_report(tmp_path: Path) -> None:
+    (asked,) = problems(0, 1024, 1, labels=False)
+    kept(tmp_path / "killed.jsonl", scored(asked, TREE, asked.gold))
+    with (tmp_path / "killed.jsonl").open("a") as file:
+        file.write('{"problem_id": "1024')
+    scores = report.read_scores(planned(tmp_path, lengths=(1024,), labels=(False,)))
+    assert scores[False]["killed, recursive"][1024].score.n == 1
 
 
 @pytest.mark.parametrize(
