@@ -186,8 +186,8 @@ class Completions:
         if model not in self._collections:
             raise ApiError(
                 404,
-                f"model {model[:100]!r} does not exist. The model names a collection of documents, one "
-                f"of: {', '.join(self._collections)}",
+                f"model {model[:100]!r} does not exist. The model names a collection of documents, "
+                f"one of: {', '.join(self._collections)}",
                 "model_not_found",
             )
         return self._collections[model]
