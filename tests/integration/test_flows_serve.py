@@ -458,6 +458,8 @@ def refused(folder: Path, *words: str, **environ: str) -> tuple[int, str]:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """Port of a server that waits half a second for a request and answers one after a second."""
     monkeypatch.setattr(question_queue, "REQUEST_S", 0.5)
+    # Its filter would stay on the handlers of this process.
+    monkeypatch.setattr(question_queue, "limit_repeats", lambda: None)
 
     async def late(_: Any) -> PlainTextResponse:
         await asyncio.sleep(1.0)
