@@ -152,6 +152,7 @@ def tables(rows: Sequence[Row], sizes: Sequence[int]) -> str:
         _scores("One plan alone", [row for row in rows if row["what"] == "demonstrated"], sizes),
         _scores("Printed fields", chosen(rows, "control").values(), sizes),
         _differences(rows, sizes),
+        _differences([row for row in rows if row.get("plan") != "recite"], sizes, " that reads"),
         _costs(found.values(), sizes),
         _budgets(rows),
         _readers(rows),
@@ -174,10 +175,10 @@ def _scores(title: str, rows: Any, sizes: Sequence[int]) -> str:
     return _joined(lines)
 
 
-def _differences(rows: Sequence[Row], sizes: Sequence[int]) -> str:
+def _differences(rows: Sequence[Row], sizes: Sequence[int], kind: str = "") -> str:
     lines = [
-        "**Recursive minus the best agent with the same window**, trained or shown its best plan "
-        "only; paired by problem",
+        f"**Recursive minus the best agent with the same window{kind}**, trained or shown its best "
+        "plan only; paired by problem",
         f"| seed | {' | '.join(map(str, sizes))} |",
         "|---" * (1 + len(sizes)) + "|",
     ]
