@@ -146,13 +146,14 @@ def summary(row: Row) -> str:
 def tables(rows: Sequence[Row], sizes: Sequence[int]) -> str:
     """All tables as Markdown."""
     found = chosen(rows)
+    reading = [row for row in rows if row.get("plan") != "recite"]
     parts = [
         _scores("Trained arms", found.values(), sizes),
         _scores("Bases", [row for row in rows if row["what"] == "base"], sizes),
         _scores("One plan alone", [row for row in rows if row["what"] == "demonstrated"], sizes),
         _scores("Printed fields", chosen(rows, "control").values(), sizes),
         _differences(rows, sizes),
-        _differences([row for row in rows if row.get("plan") != "recite"], sizes, " that reads"),
+        _differences(reading, sizes, " that reads") if len(reading) < len(rows) else "",
         _costs(found.values(), sizes),
         _budgets(rows),
         _readers(rows),
