@@ -6,7 +6,7 @@ A root searches its method and counts the sentences. Then it
 - calls children that call readers,
 - prints pages of sentences and reads them itself,
 - prints the names of the benchmarks alone and reads those,
-- writes names of the field from memory,
+- writes names of the field from memory, in one turn or in pieces,
 - or answers without reading.
 
 A reader repeats the name of each benchmark and says its field, which is knowledge and not text.
@@ -71,7 +71,7 @@ class ReadingPlan:
 
     kind: PlanKind
     size: int
-    """Sentences of a reader's call, or of a page."""
+    """Sentences of a reader's call or of a page; names of a piece."""
     most: int | None
     """Most sentences that are looked at; None for all."""
     keep: Kept
@@ -173,10 +173,12 @@ class ReadingTalks:
         ending = _ending(plan.keep, field)
         if plan.kind == "readers":
             return [*talk, _written(block(first + _READERS.format(size=plan.size) + ending))]
-        if plan.kind == "recite":
-            listed = " ".join(name for name in self.taught if self.fields[name] == field)
-            code = f'FINAL([t for t in s for n in "{listed}".split() if n in t])'
-            return [*talk, _written(block(code))]
+        if plan.kind in ("recite", "pieces"):
+            listed = [name for name in self.taught if self.fields[name] == field]
+            known = f'"{" ".join(listed)}".split()'
+            if plan.kind == "pieces":
+                talk, known = [*talk, *_pieces(listed, plan.size)], "r"
+            return [*talk, _written(block(f"FINAL([t for t in s for n in {known} if n in t])"))]
         hits = self.sentences(rng, method, min(count, plan.most or count))
         if plan.kind == "names":
             printed = sorted(name for name, _ in hits)
@@ -206,6 +208,17 @@ def _ending(keep: Kept, field: str) -> str:
     """Code that answers with some of the sentences `s`, by the readers' words `r`."""
     fitting = f'FINAL([t for t in s for n, f in zip(r, r[1:]) if f == "{field}" and n in t])'
     return {"field": fitting, "all": "FINAL(s)", "first": "FINAL(s[:1])"}[keep]
+
+
+def _pieces(listed: Sequence[str], size: int) -> Conversation:
+    """Turns that write names into `r`. Each prints its last name, after which the next goes on."""
+    talk, code, new = [], "r = []\n", ["r"]
+    for at in range(0, len(listed), size):
+        piece = listed[at : at + size]
+        code += f'r += "{" ".join(piece)}".split()\nprint(r[-1])'
+        talk += [_written(block(code)), _printed(piece[-1], new)]
+        code, new = "", []
+    return talk
 
 
 def _written(text: str) -> dict[str, str]:

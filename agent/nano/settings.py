@@ -9,10 +9,11 @@ from pydantic import Field, model_validator
 
 from env.settings import Settings
 
-PlanKind = Literal["readers", "children", "pages", "names", "recite", "unread"]
+PlanKind = Literal["readers", "children", "pages", "names", "recite", "pieces", "unread"]
 """Reader of the sentences: readers, children with readers, the root in pages or by names alone.
 
-With `recite` the root writes names of the field from memory, with `unread` it guesses.
+With `recite` the root writes names of the field from memory, with `pieces` some of them a turn. With
+`unread` it guesses.
 """
 
 Size = Literal["1", "2", "4", "8", "12", "24", "144"]

@@ -226,7 +226,7 @@ def compare(work: RecursionWork, seeds: Sequence[int], arms: Sequence[str]) -> N
     first = seeds[0]
     for seed in seeds:
         before(work, seed)
-        for arm in arms:
+        for arm in [arm for arm in arms if ARMS[arm].trained]:
             for rate in RATES if seed == first else [best_rate(work, arm, first)]:
                 trained(work, arm, seed, rate, control=False)
     for seed in seeds:

@@ -28,6 +28,8 @@ class Arm:
     """Settings of bases that show one plan alone, by the plan's name."""
     base: tuple[str, ...] = ()
     """Settings of a base of its own; empty for the base of the default run."""
+    trained: bool = True
+    """Whether it is trained; otherwise only bases that show one plan alone are measured."""
 
 
 def _sampled(*settings: str) -> list[str]:
@@ -55,6 +57,8 @@ _STUFFED = tuple(
     f"warmstart.nano.reading.page.{size}={share}"
     for size, share in {"8": 0.1, "12": 0.25, "24": 0.15, "144": 0.5}.items()
 )
+_MANY = ("prepare.synthetic.lexicon=1600",)
+_NARROW = _sampled("max_frame_tokens=256")
 _LARGE = (f"warmstart.nano.model.context={WINDOW}", "warmstart.nano.batch_tokens=8192")
 
 ARMS: dict[str, Arm] = {
@@ -93,11 +97,39 @@ ARMS: dict[str, Arm] = {
         },
         base=(*_PAGES, *_LARGE),
     ),
+    "recursive, many names": Arm(
+        _NARROW, {"readers": (*_expert("readers", "size=4"), *_MANY)}, base=_MANY
+    ),
+    "alone, many names": Arm(
+        (*_ALONE, *_LONG_TURNS, *_NARROW),
+        {
+            "names": (*_expert("names"), *_MANY),
+            "pages": (*_expert("pages", "page=8"), "warmstart.nano.reading.forgetful=0.0", *_MANY),
+        },
+        trained=False,
+    ),
+    "alone, forgetful, many names": Arm(
+        (*_ALONE, *_LONG_TURNS, *_NARROW, *_sampled("forget_turns=true")),
+        {
+            "pieces": (
+                *_expert("pieces", "size=24"),
+                "warmstart.nano.reading.forgetful=1.0",
+                *_MANY,
+            ),
+            "pages": (*_expert("pages", "page=8"), "warmstart.nano.reading.forgetful=1.0", *_MANY),
+        },
+        trained=False,
+    ),
 }
-"""Every arm by its name in the figure. Trees have depth 2; with readers only, 1."""
+"""Every arm by its name in the figure. Trees have depth 2; with readers only, 1.
+
+With many names, a list of a field's names is longer than the window of 256 tokens.
+"""
 
 WITHOUT = ("stuffed", "alone", "alone, forgetful")
 """Arms of one agent with the window of the recursive one."""
+WITHOUT_MANY_NAMES = ("alone, many names", "alone, forgetful, many names")
+"""The same with more names than the window holds."""
 BUDGETED = ("recursive", "recursive, budgets")
 """Arms that answer under budgets too."""
 CONTROLLED = ("recursive", "alone", "alone, forgetful")
