@@ -175,9 +175,9 @@ class ReadingTalks:
             return [*talk, _written(block(first + _READERS.format(size=plan.size) + ending))]
         if plan.kind in ("recite", "pieces"):
             listed = [name for name in self.taught if self.fields[name] == field]
-            known = f'"{" ".join(listed)}".split()'
             if plan.kind == "pieces":
-                talk, known = [*talk, *_pieces(listed, plan.size)], "r"
+                return [*talk, *_pieces(listed, plan.size)]
+            known = f'"{" ".join(listed)}".split()'
             return [*talk, _written(block(f"FINAL([t for t in s for n in {known} if n in t])"))]
         hits = self.sentences(rng, method, min(count, plan.most or count))
         if plan.kind == "names":
@@ -211,12 +211,17 @@ def _ending(keep: Kept, field: str) -> str:
 
 
 def _pieces(listed: Sequence[str], size: int) -> Conversation:
-    """Turns that write names into `r`. Each prints its last name, after which the next goes on."""
+    """Turns that write so many names each; the last one answers.
+
+    A turn prints its last name, after which the next one goes on.
+    """
     talk, code, new = [], "r = []\n", ["r"]
     for at in range(0, len(listed), size):
         piece = listed[at : at + size]
-        code += f'r += "{" ".join(piece)}".split()\nprint(r[-1])'
-        talk += [_written(block(code)), _printed(piece[-1], new)]
+        code += f'r += "{" ".join(piece)}".split()\n'
+        if piece[-1] == listed[-1]:
+            return [*talk, _written(block(code + "FINAL([t for t in s for n in r if n in t])"))]
+        talk += [_written(block(f"{code}print(r[-1])")), _printed(piece[-1], new)]
         code, new = "", []
     return talk
 

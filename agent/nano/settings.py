@@ -12,7 +12,7 @@ from env.settings import Settings
 PlanKind = Literal["readers", "children", "pages", "names", "recite", "pieces", "unread"]
 """Reader of the sentences: readers, children with readers, the root in pages or by names alone.
 
-With `recite` the root writes names of the field from memory, with `pieces` some of them a turn. With
+With `recite` the root writes names of the field from memory, with `pieces` some in each turn. With
 `unread` it guesses.
 """
 

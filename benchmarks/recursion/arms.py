@@ -58,7 +58,7 @@ _STUFFED = tuple(
     for size, share in {"8": 0.1, "12": 0.25, "24": 0.15, "144": 0.5}.items()
 )
 _MANY = ("prepare.synthetic.lexicon=1600",)
-_NARROW = _sampled("max_frame_tokens=256")
+_NARROW = (*_sampled("max_frame_tokens=256"),)
 _LARGE = (f"warmstart.nano.model.context={WINDOW}", "warmstart.nano.batch_tokens=8192")
 
 ARMS: dict[str, Arm] = {

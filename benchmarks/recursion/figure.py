@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from agent.evaluation.statistics import Bootstrap, Interval
-from benchmarks.recursion.arms import WITHOUT
+from benchmarks.recursion.arms import WITHOUT, WITHOUT_MANY_NAMES
 from env.problems.settings import HITS
 from tasks.reporting.figures import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, figure_style
 
@@ -154,6 +154,7 @@ def tables(rows: Sequence[Row], sizes: Sequence[int]) -> str:
         _scores("Printed fields", chosen(rows, "control").values(), sizes),
         _differences(rows, sizes),
         _differences(reading, sizes, " that reads") if len(reading) < len(rows) else "",
+        _differences(rows, sizes, " and many names", "recursive, many names", WITHOUT_MANY_NAMES),
         _costs(found.values(), sizes),
         _budgets(rows),
         _readers(rows),
@@ -176,7 +177,13 @@ def _scores(title: str, rows: Any, sizes: Sequence[int]) -> str:
     return _joined(lines)
 
 
-def _differences(rows: Sequence[Row], sizes: Sequence[int], kind: str = "") -> str:
+def _differences(
+    rows: Sequence[Row],
+    sizes: Sequence[int],
+    kind: str = "",
+    recursive: str = "recursive",
+    without: Sequence[str] = WITHOUT,
+) -> str:
     lines = [
         f"**Recursive minus the best agent with the same window{kind}**, trained or shown its best "
         "plan only; paired by problem",
@@ -185,9 +192,9 @@ def _differences(rows: Sequence[Row], sizes: Sequence[int], kind: str = "") -> s
     ]
     found = chosen(rows)
     for (arm, seed), row in sorted(found.items()):
-        others = [found[other, seed] for other in WITHOUT if (other, seed) in found]
-        others += [base for other in WITHOUT for base in demonstrated(rows, other, seed)]
-        if arm != "recursive" or not others:
+        others = [found[other, seed] for other in without if (other, seed) in found]
+        others += [base for other in without for base in demonstrated(rows, other, seed)]
+        if arm != recursive or not others:
             continue
         cells = []
         for size in sizes:

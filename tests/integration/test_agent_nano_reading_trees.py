@@ -162,15 +162,18 @@ def test_a_root_answers_with_the_sentences_that_an_observation_shows(
     assert 0 < episode.metrics.recall < 1 == episode.metrics.precision
 
 
+@pytest.mark.parametrize(("kind", "size"), [("recite", 1), ("pieces", 24)])
 def test_names_from_memory_find_all_gold_but_what_is_never_taught(
-    sessions: Sessions, problems: list[Problem]
+    sessions: Sessions, problems: list[Problem], kind: PlanKind, size: int
 ) -> None:
-    episode, _, root = played(sessions, problems[1], ReadingPlan("recite", 1, None, "field"))
+    episode, policy, root = played(sessions, problems[1], ReadingPlan(kind, size, None, "field"))
     gold = {span.text for fact in problems[1].evidence for span in fact.spans}
     left_out = {text for text in gold if BENCHMARK.findall(text)[0] in untaught(512)}
     assert isinstance(episode.answer, list)
     assert set(episode.answer) == gold - left_out
-    assert root[-1]["content"].count(" ") > 50
+    written = " ".join(turn["content"] for turn in root[2::2])
+    assert len(BENCHMARK.findall(written)) > 50
+    assert policy.read == root
 
 
 @pytest.mark.parametrize("kind", ["readers", "children", "pages", "names", "unread"])
