@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from benchmarks.recursion import figure
-from benchmarks.recursion.arms import ARMS, CONTROLLED, WITHOUT
+from benchmarks.recursion.arms import ARMS, CONTROLLED, WITHOUT, WITHOUT_MANY_NAMES
 from tasks.config import resolve
 
 SIZES = (4, 8)
@@ -38,12 +38,12 @@ def test_the_settings_of_each_arm_and_of_its_experts_are_valid(arm: str) -> None
     chosen = ARMS[arm]
     params = resolve(overrides=[*chosen.base, *chosen.sets])
     alone = params.env.limits.max_frames == 1
-    assert alone == (arm not in ("recursive", "recursive, budgets", "readers only"))
+    assert alone == (not arm.startswith(("recursive", "readers only")))
     for sets in chosen.experts.values():
         mixture = resolve(overrides=list(sets)).warmstart.nano.reading
         assert sorted(mixture.plan.values())[-2:] == [0.0, 1.0]
         assert mixture.keep["field"] == mixture.most["all"] == 1.0
-    assert {*CONTROLLED, *WITHOUT} <= set(ARMS)
+    assert {*CONTROLLED, *WITHOUT, *WITHOUT_MANY_NAMES} <= set(ARMS)
 
 
 def test_the_rate_with_the_better_validation_score_is_the_arm_s() -> None:
@@ -73,6 +73,17 @@ def test_a_base_that_was_shown_one_plan_may_be_the_best_agent_alone() -> None:
     other = shown | {"seed": 1}
     table = figure.tables([recursive, alone, shown, other], SIZES)
     assert "| 0 | 0.40 [0.40, 0.40] alone | 0.20 [0.20, 0.20] alone: pages |" in table
+
+
+def test_arms_with_many_names_are_compared_among_themselves() -> None:
+    recursive = row("recursive, many names", {4: [0.9, 0.9], 8: [0.8, 0.8]})
+    alone = row("alone", {4: [0.8, 0.8], 8: [0.7, 0.7]})
+    shown = row(
+        "alone, many names", {4: [0.5, 0.5], 8: [0.6, 0.6]}, what="demonstrated", plan="names"
+    )
+    table = figure.tables([recursive, alone, shown], SIZES)
+    assert "| 0 | 0.40 [0.40, 0.40] alone, many names: names | 0.20 [0.20, 0.20]" in table
+    assert "[0.10, 0.10] alone |" not in table
 
 
 def test_the_figure_has_a_line_for_each_seed_and_a_mean_for_each_arm() -> None:
