@@ -61,6 +61,10 @@ _MANY = ("prepare.synthetic.lexicon=1600",)
 _NARROW = (*_sampled("max_frame_tokens=256"),)
 _LARGE = (f"warmstart.nano.model.context={WINDOW}", "warmstart.nano.batch_tokens=8192")
 
+RECURSIVE_MANY_NAMES = "recursive, many names"
+WITHOUT_MANY_NAMES = ("alone, many names", "alone, forgetful, many names")
+"""Arms of one agent with more names than the window holds."""
+
 ARMS: dict[str, Arm] = {
     "recursive": Arm(
         (), {"readers": _expert("readers", "size=4"), "children": _expert("children")}
@@ -97,7 +101,7 @@ ARMS: dict[str, Arm] = {
         },
         base=(*_PAGES, *_LARGE),
     ),
-    "recursive, many names": Arm(
+    RECURSIVE_MANY_NAMES: Arm(
         _NARROW, {"readers": (*_expert("readers", "size=4"), *_MANY)}, base=_MANY
     ),
     "alone, many names": Arm(
@@ -128,8 +132,6 @@ With many names, a list of a field's names is longer than the window of 256 toke
 
 WITHOUT = ("stuffed", "alone", "alone, forgetful")
 """Arms of one agent with the window of the recursive one."""
-WITHOUT_MANY_NAMES = ("alone, many names", "alone, forgetful, many names")
-"""The same with more names than the window holds."""
 BUDGETED = ("recursive", "recursive, budgets")
 """Arms that answer under budgets too."""
 CONTROLLED = ("recursive", "alone", "alone, forgetful")

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from agent.evaluation.statistics import Bootstrap, Interval
-from benchmarks.recursion.arms import WITHOUT, WITHOUT_MANY_NAMES
+from benchmarks.recursion.arms import RECURSIVE_MANY_NAMES, WITHOUT, WITHOUT_MANY_NAMES
 from env.problems.settings import HITS
 from tasks.reporting.figures import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, figure_style
 
@@ -144,7 +144,9 @@ def summary(row: Row) -> str:
 
 
 def tables(rows: Sequence[Row], sizes: Sequence[int]) -> str:
-    """All tables as Markdown."""
+    """All tables as Markdown; those with many names are the last ones."""
+    many = [row for row in rows if row["arm"] in (RECURSIVE_MANY_NAMES, *WITHOUT_MANY_NAMES)]
+    rows = [row for row in rows if row not in many]
     found = chosen(rows)
     reading = [row for row in rows if row.get("plan") != "recite"]
     parts = [
@@ -154,10 +156,11 @@ def tables(rows: Sequence[Row], sizes: Sequence[int]) -> str:
         _scores("Printed fields", chosen(rows, "control").values(), sizes),
         _differences(rows, sizes),
         _differences(reading, sizes, " that reads") if len(reading) < len(rows) else "",
-        _differences(rows, sizes, " and many names", "recursive, many names", WITHOUT_MANY_NAMES),
         _costs(found.values(), sizes),
         _budgets(rows),
         _readers(rows),
+        _scores("Many names", many, sizes),
+        _differences(many, sizes, "", RECURSIVE_MANY_NAMES, WITHOUT_MANY_NAMES),
     ]
     return "\n\n".join(part for part in parts if part)
 
