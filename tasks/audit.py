@@ -193,5 +193,5 @@ def complaint(report: Mapping[str, Any], settings: AuditSettings) -> str:
         f"{len(unsolved)} of {sum(row['problems'] for row in report['levels'].values())} problems "
         f"give the oracle less than {settings.min_oracle:g} (audit.min_oracle): {named}{more}. "
         f"Check them in {PAGE}: gold too short for rewards.min_span_chars, papers longer than "
-        "env.limits.child_context_chars, or too few turns and frames (env.limits)."
+        "env.limits.child_context_chars, or too few turns, frames or tree_tokens (env.limits)."
     )

@@ -39,13 +39,15 @@ _SAY_EVERY = 100
 logger = logging.getLogger(__name__)
 
 
+@as_stage_error()
 def run(params: Params, run: StageRun) -> Path:
     """Write the base model; returns its folder.
 
     Raises:
         ConfigError: the demonstrations do not support the prompts, limits or lexicon; or the engine
             that will train is missing.
-        StageError: the champion is missing or cannot be read; or `model.source` cannot be read.
+        StageError: the champion is missing or cannot be read; `model.source` cannot be
+            read; the vocabulary is too small; or the disk has no room.
     """
     from tasks.deployment.engine import require_engine
 
@@ -58,7 +60,9 @@ def run(params: Params, run: StageRun) -> Path:
 
         return demonstrate.write_base(params, run, BASE)
     if params.model.source != NANO:
-        return fetch(params, run)
+        with replacing(BASE) as folder:
+            source_model.write(params, run, folder)
+        return BASE
     import torch
 
     from agent.nano.warmstart import build, save, teach
@@ -82,18 +86,6 @@ def run(params: Params, run: StageRun) -> Path:
         _judge(settings, taught.metrics)
     with replacing(BASE) as folder:
         save(taught, folder)
-    return BASE
-
-
-@as_stage_error()
-def fetch(params: Params, run: StageRun) -> Path:
-    """Write `model.source` as the base model; returns its folder.
-
-    Raises:
-        StageError: the model cannot be read, or the disk has no room.
-    """
-    with replacing(BASE) as folder:
-        source_model.write(params, run, folder)
     return BASE
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from agent.errors import PolicyError
 from env.problems import names
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def build_tokenizer(
         whole: names that get one token each, after all other entries.
 
     Raises:
-        ValueError: `vocab` is too small to give each name two tokens.
+        PolicyError: `vocab` is too small to give each name two tokens.
     """
     # Repetition merges each syllable before any rarer word.
     syllables = [" ".join(names.NAMES)] * 20
@@ -62,7 +63,7 @@ def build_tokenizer(
     encoded = fast(list(names.NAMES), add_special_tokens=False)["input_ids"]
     long = [name for name, ids in zip(names.NAMES, encoded, strict=True) if len(ids) != 2]
     if long:
-        raise ValueError(
+        raise PolicyError(
             f"{len(long)} names ({', '.join(long[:3])}...) do not have two tokens. "
             "Raise warmstart.nano.model.vocab."
         )

@@ -44,6 +44,13 @@ def test_variables_stay_and_new_ones_are_named(repl: Repl) -> None:
     assert done(repl.run("x = 5\nprint(x + y[0])")).stdout == "7\n"
 
 
+def test_keys_of_globals_that_are_no_names_are_not_told(repl: Repl) -> None:
+    first = done(repl.run("x = 1\nglobals().update({'a b': 2, '7': 3})\nglobals()[3] = 4"))
+    assert (first.new_names, first.error) == (["x"], None)
+    assert done(repl.run("globals()['a b'] + globals()[3]")).stdout == "6\n"
+    assert "{'x': 'int'}" in done(repl.run("SHOW_VARS()")).stdout
+
+
 def test_last_expression_is_echoed_as_in_a_repl(repl: Repl) -> None:
     assert done(repl.run("1\n'a' + 'b'")).stdout == "'ab'\n"
     assert done(repl.run("None")).stdout == ""

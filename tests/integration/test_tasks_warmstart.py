@@ -10,7 +10,7 @@ from agent.settings import GenerationSettings, ModelSettings
 from env.models import Message
 from tasks import warmstart
 from tasks.config import resolve
-from tasks.errors import ConfigError
+from tasks.errors import ConfigError, StageError
 
 pytestmark = pytest.mark.xdist_group("transformers")  # so that one process imports it
 
@@ -57,6 +57,14 @@ def test_a_missing_engine_is_refused_before_the_base_is_made(place):
     with pytest.raises(ConfigError, match=r"engine\.python: .*Run make setup-vllm"):
         warmstart.run(resolve(overrides=[*SMALL, *NO_ENGINE]), Recorder())
     assert not place.parent.exists()
+
+
+def test_a_vocabulary_too_small_for_the_names_is_refused_before_anything_is_taught(place):
+    run = Recorder()
+    with pytest.raises(StageError, match=r"Raise warmstart\.nano\.model\.vocab"):
+        warmstart.run(resolve(overrides=[*SMALL, "warmstart.nano.model.vocab=400"]), run)
+    assert not place.parent.exists()
+    assert run.metrics == {}
 
 
 def test_a_model_on_the_cpu_is_warned_of(caplog, monkeypatch):

@@ -4,6 +4,7 @@ from random import Random
 
 import pytest
 
+from agent.errors import PolicyError
 from agent.nano.plans import BEST, ReadingTalks, draw_plan
 from agent.nano.reading import ReadingLessons
 from agent.nano.settings import NanoSettings, ReadingMixture
@@ -94,7 +95,7 @@ def test_a_turn_ends_with_the_end_token(tokenizer):
 
 
 def test_a_vocabulary_too_small_for_the_names_is_refused():
-    with pytest.raises(ValueError, match="do not have two tokens"):
+    with pytest.raises(PolicyError, match=r"do not have two tokens.*warmstart\.nano\.model\.vocab"):
         build_tokenizer(["word"], vocab=300)
 
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import comb
+from statistics import fmean
 
 import pytest
 from helpers.work import calls
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from env.problems.schema import Problem
+from env.problems.settings import SyntheticSettings, fields_level
+from env.problems.synthetic import generate
 from rewards.combine import EpisodeFacts, score
 from rewards.sentences import ReaderFacts, lines_shown, share
 from rewards.settings import RewardSettings
@@ -97,3 +102,50 @@ def test_efficiency_counts_tokens_and_neither_turns_nor_sub_calls() -> None:
 
 def test_par_grows_with_the_candidates() -> None:
     assert replace(READER, candidates=48).par > 1.5 * READER.par
+
+
+# --- guesses
+
+
+def blind_guess(problem: Problem, count: int, shows: bool) -> float:
+    """Expected reward of so many candidates drawn at random, read without cost or error."""
+    gold = [span.text for fact in problem.evidence for span in fact.spans]
+    rest = [span.text for span in problem.candidates if span.text not in gold]
+    facts = EpisodeFacts(
+        papers=problem.texts,
+        evidence=problem.places,
+        answer=None,
+        answered=True,
+        papers_read=frozenset(),
+        turns=2,
+        turns_with_error=0,
+        turns_with_one_block=2,
+        sub_calls=0,
+        reader=ReaderFacts(float(shows), 0.0, len(problem.candidates), tokens=0),
+    )
+    bounds = RewardSettings()
+    return sum(
+        comb(len(gold), right)
+        * comb(len(rest), count - right)
+        / comb(len(problem.candidates), count)
+        * score(replace(facts, answer=[*gold[:right], *rest[: count - right]]), bounds).total
+        for right in range(min(count, len(gold)) + 1)
+    )
+
+
+def test_the_best_blind_guess_earns_a_quarter_and_its_show_of_reading_little() -> None:
+    """The limits that docs/rewards.md states."""
+    levels = {str(papers): fields_level(papers) for papers in (4, 8, 16)}
+    problems = generate(SyntheticSettings(levels=levels, collections={"test": 5}))
+    best, gains = {}, []
+    for level in levels:
+        of_level = [problem for problem in problems if problem.difficulty == level]
+        shown, alone = (
+            [fmean(blind_guess(one, count, shows) for one in of_level) for count in (2, 3, 5)]
+            for shows in (True, False)
+        )
+        best[level] = max(shown)
+        gains += [more - less for more, less in zip(shown, alone, strict=True)]
+    assert best["4"] < 0.29
+    assert max(best["8"], best["16"]) < 0.25
+    assert max(gains) < 0.085

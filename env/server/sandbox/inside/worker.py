@@ -131,9 +131,7 @@ class _Repl:
         new = [
             name
             for name, value in self._variables.items()
-            if name not in before
-            and not name.startswith("_")
-            and not isinstance(value, types.ModuleType)
+            if name not in before and _is_told(name) and not isinstance(value, types.ModuleType)
         ]
         self._restore()
         result = {
@@ -245,13 +243,18 @@ class _Repl:
         shown = {
             name: type(value).__name__
             for name, value in self._variables.items()
-            if name not in self._hidden and not name.startswith("_")
+            if name not in self._hidden and _is_told(name)
         }
         return f"Available variables: {shown}" if shown else "No variables created yet."
 
     def _budget_left(self) -> float:
         """Tokens that are left to all agents together; infinite without a budget."""
         return float("inf") if self._tokens_left is None else self._tokens_left
+
+
+def _is_told(name: object) -> bool:
+    """Whether a key of the variables is a public name; `globals()` takes keys of any kind."""
+    return isinstance(name, str) and name.isidentifier() and not name.startswith("_")
 
 
 def _reserve(size: int) -> mmap.mmap:
