@@ -215,7 +215,8 @@ def _pieces(listed: Sequence[str], size: int) -> Conversation:
 
     A turn prints its last name, after which the next one goes on.
     """
-    talk, code, new = [], "r = []\n", ["r"]
+    talk: Conversation = []
+    code, new = "r = []\n", ["r"]
     for at in range(0, len(listed), size):
         piece = listed[at : at + size]
         code += f'r += "{" ".join(piece)}".split()\n'
