@@ -82,6 +82,7 @@ def difference(one: Row, other: Row, papers: int) -> Interval:
 def draw(rows: Sequence[Row], sizes: Sequence[int]) -> Figure:
     """Plot F1 against the number of papers: a thin line for each seed, a thick one for the mean."""
     found = chosen(rows)
+    drawn = [row for (arm, _), row in found.items() if arm in STYLES]
     with figure_style():
         figure = Figure(figsize=(9.6, 5.6))
         axes: Axes = figure.subplots()
@@ -113,7 +114,7 @@ def draw(rows: Sequence[Row], sizes: Sequence[int]) -> Figure:
         if any(row["what"] == "demonstrated" for row in rows):
             axes.plot([], [], color=INK, linestyle=":", label="shown its best plan only")
         axes.legend(fontsize=9, ncols=2)
-        figure.text(0.99, 0.01, _origin(found.values()), ha="right", fontsize=8, color=GREY)
+        figure.text(0.99, 0.01, _origin(drawn), ha="right", fontsize=8, color=GREY)
     return figure
 
 
