@@ -314,7 +314,7 @@ class Liar(str):
     def __getitem__(self, key): return Liar("x" * 10**6)
 print(Liar("x" * 10_000))
 sys.stdout.write(Liar("y" * 10_000))
-## names that are none -> killed lost
+## names that are none -> ok
 globals()[1] = globals()[None] = 2
 ## the output's parts -> killed lost
 sys.stdout._parts.append("x" * 10**6)

@@ -7,7 +7,7 @@ import pytest
 from agent.policies.scripted import Scripted, Seen, block
 from agent.rollouts.engine import play
 from agent.rollouts.specs import EpisodeSpec
-from benchmarks.recursion.arms import ARMS
+from benchmarks.recursion.arms import ARMS, RECURSIVE_MANY_NAMES
 from benchmarks.recursion.measure import held_out
 from tasks.config import resolve
 from tasks.deployment.local import local_server
@@ -15,7 +15,7 @@ from tasks.deployment.local import local_server
 CALLS = """\
 said = [llm_query("a"), rlm_query("b"), *llm_query_batched(["c", "d"]), *rlm_query_batched(["e"])]
 FINAL([len(said), *(one for one in said if not one.startswith("error: "))])"""
-TREES = ("recursive", "recursive, budgets", "readers only")
+TREES = ("recursive", "recursive, budgets", "readers only", RECURSIVE_MANY_NAMES)
 ALONE = [arm for arm in ARMS if arm not in TREES]
 
 
