@@ -92,14 +92,13 @@ test: setup ## Run all tests except the nightly ones and those that need a GPU
 test-all: setup ## Run the nightly tests too, which take minutes each
 	$(TEST) -m "not gpu"
 
-check: setup ## Check lint, format, types, imports, spelling, plain language and sizes
+check: setup ## Check lint, format, types, imports, spelling and sizes
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/codespell
 	$(BIN)/python -m checks.size
-	$(BIN)/python -m checks.prose
 
 up: setup ## Start Prefect's server and worker and the MLflow server in the background
 	$(BIN)/python -m flows.services up
