@@ -1,0 +1,38 @@
+"""A prefix tree has one node for each distinct prefix, and a node sees exactly its prefix."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.policies.prefix_tree import PrefixTree, packs
+
+SEQUENCES = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6), min_size=1, max_size=8)
+
+
+@given(SEQUENCES)
+def test_each_node_is_one_prefix_and_sees_that_prefix_alone(sequences) -> None:
+    tree = PrefixTree.of(sequences)
+    prefixes = {tuple(s[: n + 1]) for s in sequences for n in range(len(s))}
+    assert len(tree.ids_N) == len(prefixes)
+    visible = tree.visible()
+    for sequence, path in zip(sequences, tree.paths, strict=True):
+        assert tree.ids_N[path].tolist() == sequence
+        assert tree.positions_N[path].tolist() == list(range(len(sequence)))
+        for place, node in enumerate(path):
+            assert visible[node].nonzero()[0].tolist() == sorted(path[: place + 1].tolist())
+
+
+@given(SEQUENCES, st.integers(1, 12))
+def test_packs_take_each_sequence_once_and_keep_to_their_size(sequences, most) -> None:
+    found = list(packs(sequences, most))
+    assert sorted(index for pack in found for index in pack) == list(range(len(sequences)))
+    for pack in found:
+        nodes = len(PrefixTree.of([sequences[index] for index in pack]).ids_N)
+        assert nodes <= most or len(pack) == 1
+
+
+def test_equal_beginnings_share_a_pack() -> None:
+    reader = [1, 2, 3, 4, 5, 6]
+    sequences = [[*reader, 7], [9, 9], [*reader, 8], [*reader, 7]]
+    assert [0, 3, 2] in list(packs(sequences, 8))
