@@ -18,6 +18,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+Tokens = Sequence[int] | NDArray[np.int64]
+
 
 @dataclass(frozen=True)
 class PrefixTree:
@@ -33,7 +35,7 @@ class PrefixTree:
     """Nodes of each sequence, from its first token to its last."""
 
     @staticmethod
-    def of(sequences: Sequence[Sequence[int]]) -> PrefixTree:
+    def of(sequences: Sequence[Tokens]) -> PrefixTree:
         """Tree of some sequences, which may be equal."""
         arrays = [np.asarray(sequence, dtype=np.int64) for sequence in sequences]
         paths = [path := np.zeros(0, dtype=np.int64)] * len(arrays)
@@ -46,7 +48,8 @@ class PrefixTree:
             positions.append(np.arange(shared, len(path)))
             parents.append(np.concatenate([[-1], path])[shared:-1])
             nodes += len(new)
-        return PrefixTree(*map(np.concatenate, (ids, positions, parents)), paths)
+        parts = [np.concatenate(part) for part in (ids, positions, parents)]
+        return PrefixTree(*parts, paths=paths)
 
     def visible(self) -> NDArray[np.bool_]:
         """[N, N]: whether a node (row) sees another one (column): its ancestors and itself."""
@@ -57,7 +60,7 @@ class PrefixTree:
         return seen_N_N
 
 
-def in_order(sequences: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
+def in_order(sequences: Sequence[Tokens]) -> tuple[list[int], list[int]]:
     """Lexicographic order, and how many tokens each sequence there shares with the one before."""
     arrays = [np.asarray(sequence, dtype=">u4") for sequence in sequences]
     texts = [array.tobytes() for array in arrays]  # bytes are compared much faster than tokens
@@ -66,7 +69,7 @@ def in_order(sequences: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
     return order, [0, *(_common(one, other) for one, other in pairs)][: len(order)]
 
 
-def packs(sequences: Sequence[Sequence[int]], most_nodes: int) -> Iterator[list[int]]:
+def packs(sequences: Sequence[Tokens], most_nodes: int) -> Iterator[list[int]]:
     """Indices of the sequences of each pack: a pack's tree has at most `most_nodes` nodes.
 
     Sequences with a common beginning are neighbours in lexicographic order, so they share a pack
