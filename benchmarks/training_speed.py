@@ -7,7 +7,7 @@ trees: a root of two turns, whose code differs by a few tokens, and readers whos
 of a group share. All ways have the same rows and the same losses, and take turns:
 
 - trees: the project's trainers.
-- padded: what they did up to version 0.3: rows padded to batches of 2,048 tokens, with logits of
+- padded: what they did up to version 0.2: rows padded to batches of 2,048 tokens, with logits of
   all columns from the first sampled one (GRPO), or of all (supervised).
 - transformers: `model(labels=...)` on the padded rows. TRL 1.15 has only a Triton kernel for both
   losses, which needs a GPU; this is its pass without the kernel.

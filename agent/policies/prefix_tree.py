@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Tokens = Sequence[int] | NDArray[np.int64]
+"""Token ids of a sequence."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,8 @@ class PrefixTree:
             positions.append(np.arange(shared, len(path)))
             parents.append(np.concatenate([[-1], path])[shared:-1])
             nodes += len(new)
-        parts = [np.concatenate(part) for part in (ids, positions, parents)]
-        return PrefixTree(*parts, paths=paths)
+        ids_N, positions_N, parents_N = map(np.concatenate, (ids, positions, parents))
+        return PrefixTree(ids_N, positions_N, parents_N, paths)
 
     def visible(self) -> NDArray[np.bool_]:
         """[N, N]: whether a node (row) sees another one (column): its ancestors and itself."""
