@@ -40,6 +40,7 @@ CASES: dict[str, list[Row]] = {
     "blank rows": [BLANK, *APART, BLANK],
     "blank rows alone": [BLANK, BLANK],
     "all at once, one much longer": [*READERS, LONG, *TURNS, BLANK, *APART],
+    "a row alone": [LONG],
     "a beginning of another row": [(PROMPT, [10, 19]), *READERS],
 }
 
