@@ -120,7 +120,9 @@ class SftSettings(Settings):
     epochs: int = Field(2, ge=1)
     learning_rate: float = Field(2e-4, gt=0)
     batch_tokens: int = Field(
-        16_384, ge=128, description="tokens of an optimizer step, padding included"
+        16_384,
+        ge=128,
+        description="tokens of an optimizer step, counted as in train.micro_batch_tokens",
     )
     seed: int = Field(0, ge=0)
 
@@ -254,7 +256,11 @@ class TrainSettings(Settings):
         2, ge=1, le=64, description="processes of this machine that share a step's groups"
     )
     micro_batch_tokens: int = Field(
-        2048, ge=1, description="tokens of one forward and backward pass, padding included"
+        512,
+        ge=1,
+        description="tokens of one forward and backward pass: on a CPU those of the rows' prefix "
+        "tree (512 is best for nano, 1024 for SmolLM2-135M; attention grows with the square), on "
+        "a GPU with padding",
     )
     gradient_checkpointing: bool = Field(False, description="recompute activations to save memory")
     save_every: int = Field(5, ge=1)

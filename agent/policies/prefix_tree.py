@@ -13,9 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
+
+Tokens = Sequence[int] | NDArray[np.int64]
+"""Token ids of a sequence."""
 
 
 @dataclass(frozen=True)
@@ -32,21 +36,21 @@ class PrefixTree:
     """Nodes of each sequence, from its first token to its last."""
 
     @staticmethod
-    def of(sequences: Sequence[Sequence[int]]) -> PrefixTree:
+    def of(sequences: Sequence[Tokens]) -> PrefixTree:
         """Tree of some sequences, which may be equal."""
-        nodes: dict[tuple[int, int], int] = {}
-        positions: list[int] = []
-        paths = []
-        for sequence in sequences:
-            path, parent = np.empty(len(sequence), dtype=np.int64), -1
-            for place, token in enumerate(sequence):
-                parent = nodes.setdefault((parent, int(token)), len(nodes))
-                if parent == len(positions):
-                    positions.append(place)
-                path[place] = parent
-            paths.append(path)
-        edges = np.array(list(nodes), dtype=np.int64).reshape(-1, 2)
-        return PrefixTree(edges[:, 1], np.array(positions, dtype=np.int64), edges[:, 0], paths)
+        arrays = [np.asarray(sequence, dtype=np.int64) for sequence in sequences]
+        paths = [path := np.zeros(0, dtype=np.int64)] * len(arrays)
+        ids, positions, parents = [path], [path], [path]
+        nodes = 0
+        for index, shared in zip(*in_order(arrays), strict=True):
+            new = np.arange(nodes, nodes + len(arrays[index]) - shared)
+            paths[index] = path = np.concatenate([path[:shared], new])
+            ids.append(arrays[index][shared:])
+            positions.append(np.arange(shared, len(path)))
+            parents.append(np.concatenate([[-1], path])[shared:-1])
+            nodes += len(new)
+        ids_N, positions_N, parents_N = map(np.concatenate, (ids, positions, parents))
+        return PrefixTree(ids_N, positions_N, parents_N, paths)
 
     def visible(self) -> NDArray[np.bool_]:
         """[N, N]: whether a node (row) sees another one (column): its ancestors and itself."""
@@ -57,7 +61,16 @@ class PrefixTree:
         return seen_N_N
 
 
-def packs(sequences: Sequence[Sequence[int]], most_nodes: int) -> Iterator[list[int]]:
+def in_order(sequences: Sequence[Tokens]) -> tuple[list[int], list[int]]:
+    """Lexicographic order, and how many tokens each sequence there shares with the one before."""
+    arrays = [np.asarray(sequence, dtype=">u4") for sequence in sequences]
+    texts = [array.tobytes() for array in arrays]  # bytes are compared much faster than tokens
+    order = sorted(range(len(texts)), key=texts.__getitem__)
+    pairs = pairwise(arrays[index] for index in order)
+    return order, [0, *(_common(one, other) for one, other in pairs)][: len(order)]
+
+
+def packs(sequences: Sequence[Tokens], most_nodes: int) -> Iterator[list[int]]:
     """Indices of the sequences of each pack: a pack's tree has at most `most_nodes` nodes.
 
     Sequences with a common beginning are neighbours in lexicographic order, so they share a pack
@@ -65,19 +78,19 @@ def packs(sequences: Sequence[Sequence[int]], most_nodes: int) -> Iterator[list[
     """
     pack: list[int] = []
     nodes = 0
-    for index in sorted(range(len(sequences)), key=lambda index: tuple(sequences[index])):
-        sequence = sequences[index]
-        new = len(sequence) - (_common(sequences[pack[-1]], sequence) if pack else 0)
+    for index, shared in zip(*in_order(sequences), strict=True):
+        new = len(sequences[index]) - shared
         if pack and nodes + new > most_nodes:
             yield pack
-            pack, nodes, new = [], 0, len(sequence)
+            pack, nodes, new = [], 0, len(sequences[index])
         pack.append(index)
         nodes += new
     if pack:
         yield pack
 
 
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
+def _common(one: NDArray[np.uint32], other: NDArray[np.uint32]) -> int:
     """Length of the common prefix."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
+    length = min(len(one), len(other))
+    apart = np.flatnonzero(one[:length] != other[:length])
+    return int(apart[0]) if len(apart) else length

@@ -18,6 +18,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from agent.policies.prefix_tree import in_order, packs
 from agent.rollouts.trajectory import FrameRecord, Trajectory
 from agent.settings import TrainSettings
 from agent.training.advantages import (
@@ -89,8 +90,8 @@ class MicroBatch:
     logprobs_B_T: NDArray[np.float32]
     weights_B: NDArray[np.float32]
     advantages_B: NDArray[np.float32]
-    places_B: NDArray[np.int64]
-    """Place of each row among the step's rows by length; -1 for blank rows."""
+    families_B: NDArray[np.int64]
+    """Number of each row's family in the step (`_families`); -1 for blank rows."""
     context: int
     """Number of leading columns without a sampled token; at least 1."""
 
@@ -140,25 +141,67 @@ def loss_normaliser(rows: Sequence[LossRow], trees: int, settings: TrainSettings
 
 
 def micro_batches(
-    rows: Sequence[LossRow], most_tokens: int, pad_id: int, *, rank: int = 0, ranks: int = 1
+    rows: Sequence[LossRow],
+    most_tokens: int,
+    pad_id: int,
+    *,
+    trees: bool,
+    rank: int = 0,
+    ranks: int = 1,
 ) -> list[MicroBatch]:
-    """Cut the rows, sorted by length, into batches of `most_tokens`; none is dropped.
+    """Cut the rows into batches of at most `most_tokens`; none is dropped.
 
-    Padding counts as tokens. A longer row is a batch of its own.
-    Rows of similar length are dealt to the ranks. All ranks get equally many batches of equally
-    many rows, because a batch has collective calls. Blank rows of weight 0 fill the last one.
+    With `trees`, a beginning that rows of a batch share counts once, so rows with equal beginnings
+    are neighbours. Otherwise padding counts too, so rows of similar length are. A row that is
+    longer than the limit is a batch of its own.
+
+    All ranks get equally many batches of equally many rows, because a batch has collective calls.
+    Blank rows of weight 0 see to that.
     """
-    ordered = list(enumerate(sorted(rows, key=lambda row: len(row.ids_T))))
+    placed = list(zip(_families(rows), rows, strict=True))
+    rounds = (_packed if trees else _by_length)(placed, most_tokens, ranks)
     batches = []
-    start = 0
-    for end, (_, row) in enumerate(ordered[1:], 1):
-        if -(-(end + 1 - start) // ranks) * len(row.ids_T) > most_tokens and end - start >= ranks:
-            batches.append(ordered[start:end])
-            start = end
-    if ordered:
-        batches.append(ordered[start:])
-    filled = [part + [(-1, _BLANK)] * (-len(part) % ranks) for part in batches]
-    return [_pad(part[rank::ranks], pad_id) for part in filled]
+    for dealt in rounds:
+        mine, most = dealt[rank], max(map(len, dealt))
+        batches.append(_pad(mine + [(-1, _BLANK)] * (most - len(mine)), pad_id))
+    return batches
+
+
+_Placed = tuple[int, LossRow]
+"""A row, and the number of its family."""
+
+
+def _families(rows: Sequence[LossRow]) -> list[int]:
+    """Family of each row: it joins that of the row before it if they share half of its tokens.
+
+    The order is lexicographic, so families do not depend on how the rows are cut and dealt.
+    """
+    order, shared = in_order([row.ids_T for row in rows])
+    families, family = [0] * len(rows), -1
+    for index, common in zip(order, shared, strict=True):
+        family += 2 * common < len(rows[index].ids_T)
+        families[index] = family
+    return families
+
+
+def _packed(rows: Sequence[_Placed], most_tokens: int, ranks: int) -> list[list[list[_Placed]]]:
+    """Rows of each rank in each round; a rank's prefix tree has at most `most_tokens` nodes."""
+    found = packs([row.ids_T for _, row in rows], most_tokens)
+    parts = [[rows[index] for index in pack] for pack in found]
+    parts += [[] for _ in range(-len(parts) % ranks)]
+    return [parts[first : first + ranks] for first in range(0, len(parts), ranks)]
+
+
+def _by_length(rows: Sequence[_Placed], most_tokens: int, ranks: int) -> list[list[list[_Placed]]]:
+    """Rows of each rank in each round; padded, a rank's are at most `most_tokens`."""
+    ordered = sorted(rows, key=lambda placed: len(placed[1].ids_T))
+    cuts = [0]
+    for end, (_, row) in enumerate(ordered):
+        count = end - cuts[-1]
+        if -(-(count + 1) // ranks) * len(row.ids_T) > most_tokens and count >= ranks:
+            cuts.append(end)
+    parts = [ordered[first:end] for first, end in pairwise([*cuts, len(ordered)])] if rows else []
+    return [[part[rank::ranks] for rank in range(ranks)] for part in parts]
 
 
 def _tree_rows(
@@ -245,8 +288,8 @@ _BLANK = LossRow(
 )
 
 
-def _pad(placed: Sequence[tuple[int, LossRow]], pad_id: int) -> MicroBatch:
-    """Pad rows, given with their places, on the right to the longest."""
+def _pad(placed: Sequence[_Placed], pad_id: int) -> MicroBatch:
+    """Pad rows on the right to the longest."""
     rows = [row for _, row in placed]
     shape = (len(rows), max(len(row.ids_T) for row in rows))
     ids = np.full(shape, pad_id, dtype=np.int64)
@@ -268,6 +311,6 @@ def _pad(placed: Sequence[tuple[int, LossRow]], pad_id: int) -> MicroBatch:
         logprobs_B_T=logprobs,
         weights_B=np.asarray([row.weight for row in rows], dtype=np.float32),
         advantages_B=np.asarray([row.advantage for row in rows], dtype=np.float32),
-        places_B=np.asarray([place for place, _ in placed], dtype=np.int64),
+        families_B=np.asarray([family for family, _ in placed], dtype=np.int64),
         context=max(first, 1),
     )

@@ -1,12 +1,13 @@
 """Supervised training of a LoRA adapter on rows with labels, by TRL's SFTTrainer.
 
-A thin subclass. Rows are cut by length into batches of at most `micro_batch_tokens`, and a step has
-as many of them as `batch_tokens` holds. No row is cut: the rollout that made it kept the limits.
+A thin subclass. Rows are cut into batches of at most `micro_batch_tokens`, and a step has as many
+of them as `batch_tokens` holds. No row is cut: the rollout that made it kept the limits.
 Neighbours: `demonstrations.py` makes the rows, `tasks/demonstrate.py` calls it.
 
 Source: `SFTTrainer` of TRL 1.15. Departures:
 
-- TRL computes each loss with a Triton kernel, which no option avoids. On a CPU, plain torch does.
+- TRL computes each loss with a Triton kernel, which no option avoids. On a CPU, plain torch does
+  (`token_logprobs.py`), which reads a beginning that rows of a batch share once.
 - TRL casts the adapter of a 4-bit base to bfloat16, which rounds small steps away. It is float32.
 - Gradients of a float16 model are made with a scaled loss (`loss_scale.py`). TRL has none.
 """
@@ -21,15 +22,16 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from torch.nn import functional
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
 from agent.errors import PolicyError
+from agent.policies.model_files import this_device
+from agent.policies.prefix_tree import packs
 from agent.settings import SftSettings, TrainSettings
-from agent.training import trained_weights
+from agent.training import token_logprobs, trained_weights
 from agent.training.demonstrations import IGNORED, DemonstrationRow
 from agent.training.loss_scale import first_scale, needs_scale, scaled_backward
 
@@ -48,22 +50,18 @@ _WARMUP = 0.05
 
 
 class TokenBatches:
-    """Batches of rows of similar length, in another order in each epoch.
+    """Batches of rows that begin alike, or on a GPU are of similar length; shuffled each epoch.
 
     Args:
-        lengths: tokens of each row.
-        most_tokens: most tokens of a batch, padding included; a longer row is a batch of its own.
+        rows: token ids of each row.
+        most_tokens: most tokens of a batch; a longer row is a batch of its own. A beginning that
+            rows share counts once; on a GPU, padding counts.
         seed: seed of the order.
     """
 
-    def __init__(self, lengths: Sequence[int], most_tokens: int, seed: int) -> None:
-        self._batches: list[list[int]] = []
-        for place in sorted(range(len(lengths)), key=lengths.__getitem__):
-            last = self._batches[-1] if self._batches else []
-            if last and (len(last) + 1) * lengths[place] <= most_tokens:
-                last.append(place)
-            else:
-                self._batches.append([place])
+    def __init__(self, rows: Sequence[Sequence[int]], most_tokens: int, seed: int) -> None:
+        by_length = token_logprobs.fused(torch.device(this_device()))
+        self._batches = list((_by_length if by_length else packs)(rows, most_tokens))
         self._rng = Random(seed)
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -73,6 +71,17 @@ class TokenBatches:
     def __len__(self) -> int:
         """Number of batches."""
         return len(self._batches)
+
+
+def _by_length(rows: Sequence[Sequence[int]], most_tokens: int) -> Iterator[list[int]]:
+    batch: list[int] = []
+    for place in sorted(range(len(rows)), key=lambda place: len(rows[place])):
+        if batch and (len(batch) + 1) * len(rows[place]) > most_tokens:
+            yield batch
+            batch = []
+        batch.append(place)
+    if batch:
+        yield batch
 
 
 class AdapterTrainer(SFTTrainer):
@@ -100,9 +109,7 @@ class AdapterTrainer(SFTTrainer):
         on_step: OnSupervisedStep,
     ) -> None:
         self._on_step = on_step
-        self._batches = TokenBatches(
-            [len(row["input_ids"]) for row in rows], _batch_tokens(settings, train), settings.seed
-        )
+        self._batches = _batches(rows, settings, train)
         adapter = trained_weights.new_adapter(model, train)
         kept = trained_weights.own_adapter(model)
         arguments = supervised_arguments(settings, train, output_dir)
@@ -157,19 +164,15 @@ class AdapterTrainer(SFTTrainer):
         num_items_in_batch: Any = None,
     ) -> Any:
         """Cross-entropy of the labels, divided by the number of labels of the whole step."""
-        if inputs["input_ids"].is_cuda:
+        if token_logprobs.fused(inputs["input_ids"].device):
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        labels_B_T = inputs["labels"][:, 1:]
-        counted = labels_B_T != IGNORED
-        logits_B_T_V = model(
-            input_ids=inputs["input_ids"],
-            attention_mask=inputs["attention_mask"],
-            use_cache=False,
-        ).logits[:, :-1]
-        loss = functional.cross_entropy(
-            logits_B_T_V[counted].float(), labels_B_T[counted], reduction="sum"
+        counted_B_T = inputs["labels"] != IGNORED
+        counted_B_T[:, 0] = False
+        logprobs_K_V, places_N = token_logprobs.predictions(
+            model, inputs["input_ids"], inputs["attention_mask"], counted_B_T
         )
-        return loss / (counted.sum() if num_items_in_batch is None else num_items_in_batch)
+        loss = -logprobs_K_V[places_N, inputs["labels"][counted_B_T]].sum()
+        return loss / (len(places_N) if num_items_in_batch is None else num_items_in_batch)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log as TRL does, then call `on_step`."""
@@ -234,9 +237,15 @@ def count_steps(
     rows: Sequence[DemonstrationRow], settings: SftSettings, train: TrainSettings
 ) -> int:
     """Optimizer steps of a training."""
-    lengths = [len(row["input_ids"]) for row in rows]
-    batches = len(TokenBatches(lengths, _batch_tokens(settings, train), settings.seed))
+    batches = len(_batches(rows, settings, train))
     return settings.epochs * -(-batches // _batches_of_step(settings, train))
+
+
+def _batches(
+    rows: Sequence[DemonstrationRow], settings: SftSettings, train: TrainSettings
+) -> TokenBatches:
+    ids = [row["input_ids"] for row in rows]
+    return TokenBatches(ids, _batch_tokens(settings, train), settings.seed)
 
 
 def _batches_of_step(settings: SftSettings, train: TrainSettings) -> int:

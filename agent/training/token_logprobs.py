@@ -1,15 +1,24 @@
-"""Log-probabilities of sampled tokens in plain torch, where TRL's Triton kernel does not run."""
+"""Log-probabilities of rows in plain torch, where TRL's Triton kernel does not run.
+
+The rows of a micro-batch are read as a prefix tree, so a beginning that they share passes through
+the model once, and logits are made only where a token is predicted that counts. GRPO and the
+supervised training use it.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
+from torch.nn import functional
+
+from agent.policies.prefix_tree import PrefixTree
 
 
-def fused(ids: torch.Tensor) -> bool:
-    """Whether TRL's kernel computes log-probabilities of these ids: on a GPU."""
-    return ids.is_cuda
+def fused(device: torch.device) -> bool:
+    """Whether TRL's kernel computes log-probabilities on this device: on a GPU."""
+    return device.type == "cuda"
 
 
 def sampled_logprobs(
@@ -23,26 +32,61 @@ def sampled_logprobs(
 
     Args:
         model: causal language model.
-        ids_B_T: prompts and completions.
+        ids_B_T: prompts and completions, padded on the right.
         attention_B_T: 1 where a row has a token.
         sampled_B_C: columns of the completions whose tokens the policy sampled.
         temperature: that of the rollout, which divides the logits.
     """
-    columns = sampled_B_C.shape[1]
-    # [B, C, V]: the column before each completion token predicts it.
-    logits = model(
-        input_ids=ids_B_T,
-        attention_mask=attention_B_T,
-        logits_to_keep=columns + 1,
-        use_cache=False,
-    ).logits[:, :-1]
-    logprobs_N_V = torch.log_softmax(logits[sampled_B_C].float() / temperature, dim=-1)
-    targets_N = ids_B_T[:, -columns:][sampled_B_C]
-    logps_N = logprobs_N_V.gather(-1, targets_N[:, None])[:, 0]
+    counted_B_T = functional.pad(sampled_B_C, (ids_B_T.shape[1] - sampled_B_C.shape[1], 0))
+    logprobs_K_V, places_N = predictions(model, ids_B_T, attention_B_T, counted_B_T, temperature)
+    logps_N = logprobs_K_V[places_N, ids_B_T[counted_B_T]]
     with torch.no_grad():
-        entropies_N = -(logprobs_N_V.exp() * logprobs_N_V).sum(-1)
+        entropies_N = -(logprobs_K_V.exp() * logprobs_K_V).sum(-1)[places_N]
     blank = logps_N.new_zeros(sampled_B_C.shape)
     return (
         blank.masked_scatter(sampled_B_C, logps_N),
         blank.masked_scatter(sampled_B_C, entropies_N),
     )
+
+
+def predictions(
+    model: Any,
+    ids_B_T: torch.Tensor,
+    attention_B_T: torch.Tensor,
+    counted_B_T: torch.Tensor,
+    temperature: float = 1.0,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Distributions from which the counted tokens are drawn, from one pass over the rows' tree.
+
+    Args:
+        counted_B_T: True at the tokens that count; the first of a row has no prediction.
+
+    Returns:
+        Log-probabilities [K, V] in float32 after each distinct beginning that a counted token
+        continues; and [N], which of them each counted token is drawn from, row after row.
+    """
+    present_B_T = attention_B_T.bool()
+    tree = PrefixTree.of(
+        [row[here].numpy() for row, here in zip(ids_B_T, present_B_T, strict=True)]
+    )
+    nodes_B_T = torch.zeros_like(ids_B_T)
+    nodes_B_T[present_B_T] = torch.from_numpy(np.concatenate(tree.paths))
+    # The node before a token predicts it.
+    nodes_K, places_N = nodes_B_T[:, :-1][counted_B_T[:, 1:]].unique(return_inverse=True)
+    logits_K_V = model(
+        input_ids=torch.from_numpy(tree.ids_N)[None],
+        position_ids=torch.from_numpy(tree.positions_N)[None],
+        attention_mask=_mask(tree, next(model.parameters()).dtype),
+        logits_to_keep=nodes_K,
+        use_cache=False,
+    ).logits[0]
+    return torch.log_softmax(logits_K_V.float() / temperature, dim=-1), places_N
+
+
+def _mask(tree: PrefixTree, dtype: torch.dtype) -> torch.Tensor | None:
+    """Additive mask, [1, 1, N, N]; None for a single row, whose causal attention is faster."""
+    if len(tree.ids_N) == max(map(len, tree.paths)):
+        return None
+    seen_N_N = torch.from_numpy(tree.visible())
+    hidden = torch.full((), torch.finfo(dtype).min, dtype=dtype)
+    return torch.zeros((), dtype=dtype).where(seen_N_N, hidden)[None, None]

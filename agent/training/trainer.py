@@ -6,7 +6,7 @@ number formats. `checkpoints.py` finds and prunes checkpoints. The caller provid
 the logging (`tasks/train.py`). A step:
 
 1. Play the groups with the live weights.
-2. Make rows, and cut them by length into micro-batches of at most `micro_batch_tokens`.
+2. Make rows, and cut them into micro-batches of at most `micro_batch_tokens`.
 3. Repeat `num_iterations` times: sum the gradients of all micro-batches, take an optimizer step,
    and shorten it if it moved the policy too far (`trust_region.py`). The Trainer calls one such
    update a step.
@@ -53,6 +53,7 @@ from agent.training import (
     logprob_check,
     loss_inputs,
     ranks,
+    token_logprobs,
     trained_weights,
 )
 from agent.training.batching import Rows, make_rows, micro_batches
@@ -222,9 +223,12 @@ class TreeGRPOTrainer(RowLossTrainer):
         used = rows.rows if logprob_check.due(step, self._settings.logprob_check) else learning
         self._note("train/rows_forwarded", len(used))
         size, pad = self._settings.micro_batch_tokens, int(self._tokenizer.pad_token_id)
+        device = self.accelerator.device
+        trees = not token_logprobs.fused(device)
+        of_rank = {"rank": ranks.index(), "ranks": ranks.count()}
         batches = [
-            loss_inputs.tensors(batch, rows.normaliser, self.accelerator.device)
-            for batch in micro_batches(used, size, pad, rank=ranks.index(), ranks=ranks.count())
+            loss_inputs.tensors(batch, rows.normaliser, device)
+            for batch in micro_batches(used, size, pad, trees=trees, **of_rank)
         ]
         if self.beta > 0:
             with trained_weights.replaced(self.live_model, self._reference):

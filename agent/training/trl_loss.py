@@ -87,7 +87,7 @@ class RowLossTrainer(GRPOTrainer):
         TRL 1.15 has only a Triton kernel for this. On a CPU, plain torch computes the sampled
         tokens, and the other columns are 0.
         """
-        if token_logprobs.fused(input_ids):
+        if token_logprobs.fused(input_ids.device):
             found = super()._get_per_token_logps_and_entropies(
                 model, input_ids, attention_mask, logits_to_keep, **kwargs
             )

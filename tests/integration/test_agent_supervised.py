@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +142,9 @@ def test_the_adapter_learns_in_float32_and_goes_on_into_grpo(
     def rollout(live: Any, step: int) -> list[list[Trajectory]]:
         short = GenerationSettings(max_turn_tokens=24, max_frame_tokens=512)
         player = TransformersPolicy(live, tokenizer(), short)
-        played = play(player, server_url, [s for s in specs[:2] for _ in range(2)], sessions=4)
+        # Equal trees with opposite advantages would have no gradient.
+        drawn = [replace(spec, seed=seed) for spec in specs[:2] for seed in range(2)]
+        played = play(player, server_url, drawn, sessions=4)
         for number, tree in enumerate(played):  # so that there is a signal
             tree.reward = float(number % 2)
         return [played[:2], played[2:]]

@@ -10,6 +10,7 @@ from itertools import chain
 import numpy as np
 import pytest
 
+from agent.policies.prefix_tree import PrefixTree
 from agent.rollouts.trajectory import FrameRecord, Trajectory, TurnRecord
 from agent.settings import TrainSettings
 from agent.training.advantages import (
@@ -20,6 +21,7 @@ from agent.training.advantages import (
 )
 from agent.training.batching import (
     LossRow,
+    MicroBatch,
     make_rows,
     micro_batches,
 )
@@ -274,9 +276,9 @@ def test_each_turn_that_forgot_the_earlier_ones_is_a_row_of_its_frame():
     assert rows[0].weight == rows[1].weight == 1.0
 
 
-def test_micro_batches_hold_every_row_once_and_at_most_the_tokens_asked_for():
+def test_micro_batches_by_length_hold_every_row_once_and_at_most_the_tokens_asked_for():
     rows = make_rows(by_hand(), SETTINGS, RNG).rows
-    batches = micro_batches(rows, most_tokens=14, pad_id=99)
+    batches = micro_batches(rows, most_tokens=14, pad_id=99, trees=False)
     assert [batch.ids_B_T.shape for batch in batches] == [
         *[(4, 2), (4, 3), (4, 3), (2, 3)],
         *[(2, 5), (1, 8), (1, 8)],
@@ -287,9 +289,49 @@ def test_micro_batches_hold_every_row_once_and_at_most_the_tokens_asked_for():
     assert total == pytest.approx(make_rows(by_hand(), SETTINGS, RNG).normaliser)
 
 
+def test_micro_batches_of_trees_count_a_shared_beginning_once():
+    rows = make_rows(by_hand(), SETTINGS, RNG).rows
+    batches = micro_batches(rows, most_tokens=14, pad_id=99, trees=True)
+    assert sorted(contents(batches)) == sorted(tuple(row.ids_T.tolist()) for row in rows)
+    trees = [PrefixTree.of(contents([batch])) for batch in batches]
+    assert all(len(tree.ids_N) <= 14 for tree in trees)
+    distinct = {ids[: n + 1] for ids in contents(batches) for n in range(len(ids))}
+    assert len(distinct) <= sum(len(tree.ids_N) for tree in trees) < 40
+    assert sum(map(len, contents(batches))) == 64
+
+
+def contents(batches: list[MicroBatch]) -> list[tuple[int, ...]]:
+    """Ids of the rows that are not blank."""
+    rows = [zip(b.ids_B_T, b.attention_B_T, b.families_B, strict=True) for b in batches]
+    return [tuple(ids[: seen.sum()].tolist()) for ids, seen, family in chain(*rows) if family >= 0]
+
+
+PER_TOKEN = ("ids_T", "env_mask_T", "logprobs_T")
+
+
+def test_a_family_has_the_rows_that_share_half_of_their_tokens():
+    row = found(make_rows(by_hand(), SETTINGS, RNG).rows)[0, 0]
+    texts = [[1, 2, 3, 4], [5, 6], [1, 2, 9], [5, 7, 8], [1, 2, 3, 8]]
+    rows = [
+        replace(row, **{name: getattr(row, name)[: len(text)] for name in PER_TOKEN})
+        for text in texts
+    ]
+    rows = [replace(row, ids_T=np.array(text)) for row, text in zip(rows, texts, strict=True)]
+    for most, trees in ((100, True), (5, True), (100, False), (4, False)):
+        batches = micro_batches(rows, most, 0, trees=trees)
+        families = [int(family) for batch in batches for family in batch.families_B]
+        assert dict(zip(contents(batches), families, strict=True)) == {
+            (1, 2, 3, 4): 0,
+            (1, 2, 3, 8): 0,
+            (1, 2, 9): 0,
+            (5, 6): 1,
+            (5, 7, 8): 2,
+        }
+
+
 def test_padding_is_on_the_right_and_the_context_holds_no_sampled_token():
     rows = found(make_rows(by_hand(), SETTINGS, RNG).rows)
-    (batch,) = micro_batches([rows[0, 0], rows[0, 2]], most_tokens=16, pad_id=99)
+    (batch,) = micro_batches([rows[0, 0], rows[0, 2]], most_tokens=16, pad_id=99, trees=False)
     assert batch.ids_B_T.tolist() == [[12, 13, 14, *[99] * 5], [1, 2, 3, 4, 5, 6, 7, 8]]
     assert batch.attention_B_T.tolist() == [[1, 1, 1, 0, 0, 0, 0, 0], [1] * 8]
     assert batch.context == 2
@@ -404,20 +446,18 @@ def test_the_normaliser_of_dr_grpo_is_independent_of_samples():
     assert make_rows(longer, settings, RNG).normaliser == 5 * limit
 
 
+@pytest.mark.parametrize("trees", [True, False])
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_ranks_share_all_rows_in_equally_many_batches_of_equal_sizes(ranks):
+def test_ranks_share_all_rows_in_equally_many_batches_of_equal_sizes(ranks, trees):
     rows = make_rows(by_hand(), SETTINGS, RNG).rows
-    dealt = [micro_batches(rows, 10, 0, rank=rank, ranks=ranks) for rank in range(ranks)]
-    sizes = [[len(batch.weights_B) for batch in batches] for batches in dealt]
-    assert sizes == [sizes[0]] * ranks
-    placed = [
-        (int(place), float(weight))
-        for batches in dealt
-        for batch in batches
-        for place, weight in zip(batch.places_B, batch.weights_B, strict=True)
+    dealt = [
+        micro_batches(rows, 8, 0, trees=trees, rank=rank, ranks=ranks) for rank in range(ranks)
     ]
-    (alone,) = micro_batches(rows, 1000, 0)
-    assert sorted(pair for pair in placed if pair[0] >= 0) == list(
-        enumerate(alone.weights_B.tolist())
-    )
-    assert all(weight == 0 for place, weight in placed if place < 0)
+    sizes = [[len(batch.weights_B) for batch in batches] for batches in dealt]
+    assert len(sizes[0]) > 1
+    assert sizes == [sizes[0]] * ranks
+    batches = list(chain(*dealt))
+    assert sorted(contents(batches)) == sorted(tuple(row.ids_T.tolist()) for row in rows)
+    weights = [pair for b in batches for pair in zip(b.weights_B, b.families_B, strict=True)]
+    assert sum(weight for weight, _ in weights) == pytest.approx(sum(row.weight for row in rows))
+    assert all(weight == 0 for weight, family in weights if family < 0)
