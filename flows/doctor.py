@@ -90,11 +90,11 @@ def require_card(params: Params, machine: Machine | None = None) -> None:
     Raises:
         ConfigError: no card has the compute capability, or driver and torch do not fit.
     """
-    from agent.settings import MADE, NANO  # not installed before `make setup`
+    from agent.settings import NANO  # not installed before `make setup`
     from tasks.errors import ConfigError
 
     wanted = next((p for p in PROFILES if p.name == params.profile), PROFILES[0])
-    if not wanted.card_gb or params.model.source in (NANO, MADE):
+    if not wanted.card_gb or params.model.source == NANO:
         return
     machine = machine or inspect()
     card = fitting_card(machine, replace(wanted, card_gb=0.001))

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from agent.settings import MADE, NANO
+from agent.settings import NANO
 from env.problems.schema import CANDIDATES, COLUMNS, Problem, to_row
 from env.problems.store import ProblemStore
 from tasks import register
@@ -267,8 +267,8 @@ def write_model(
             name=model.name,
             dataset=dataset,
             n=tags["evaluation.n"],
-            base="a small model of this project" if name in (NANO, MADE) else base,
-            small=name in (NANO, MADE),
+            base="a small model of this project" if name == NANO else base,
+            small=name == NANO,
             warm_start=kinds[params.warmstart.kind],
             method=params.train.method,
             train=params.train,

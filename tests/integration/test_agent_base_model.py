@@ -14,7 +14,7 @@ import pytest
 import torch
 from helpers import hub_server
 from helpers.recorder import Recorder
-from helpers.tiny_qwen import PROJECTIONS, qwen, save_qwen, tokenizer, write_adapter, write_base
+from helpers.random_model import PROJECTIONS, qwen, save_qwen, tokenizer, write_adapter, write_base
 from safetensors.torch import load_file
 
 from agent.errors import PolicyError

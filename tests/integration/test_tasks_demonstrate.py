@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from helpers.fake_endpoint import serving
 from helpers.recorder import Recorder
-from helpers.tiny_qwen import qwen, save_qwen, tokenizer
+from helpers.random_model import qwen, save_qwen, tokenizer
 from safetensors.torch import load_file
 
 from agent.policies import model_files, unsloth_loader

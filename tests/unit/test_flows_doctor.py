@@ -167,10 +167,10 @@ def test_a_profile_for_cards_is_refused_where_torch_cannot_use_one(
         require_card(settings("a100"), machine)
 
 
-def test_a_smaller_card_another_profile_and_a_model_that_is_made_here_are_not_refused() -> None:
+def test_a_smaller_card_another_profile_and_nano_are_not_refused() -> None:
     small = replace(parse_cards(A100)[0], memory_mb=24_000, free_mb=20_000)
     require_card(settings("a100"), replace(READY, cards=(small,), unsloth=False))
-    for profile, source in (("nano", "org/model"), ("mine", "org/model"), ("a100", "made")):
+    for profile, source in (("nano", "org/model"), ("mine", "org/model"), ("a100", "nano")):
         require_card(settings(profile, source), LAPTOP)
 
 
