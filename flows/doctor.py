@@ -231,6 +231,7 @@ def _facts(machine: Machine) -> list[tuple[str, str]]:
         ("sandbox", "libseccomp found" if machine.seccomp else "libseccomp not found"),
         ("unsloth", "installed" if machine.unsloth else "not installed"),
         ("vllm", "installed" if machine.vllm else "not installed"),
+        ("smollm2", machine.smollm2),
     ]
 
 

@@ -256,9 +256,7 @@ def _in_package(name: str) -> SourceModel:
     return SourceModel(name, sizes, packed.parameters, commit=None, packed=packed)
 
 
-def _fetch(
-    settings: ModelSettings, source: SourceModel, names: list[str], unpacked: Path
-) -> Path:
+def _fetch(settings: ModelSettings, source: SourceModel, names: list[str], unpacked: Path) -> Path:
     """Folder with these files of the model.
 
     Those of the Hub are in the cache of its client; those of a package are unpacked to `unpacked`.
