@@ -16,7 +16,7 @@ PIP = $(BIN)/python -m pip install --quiet --constraint constraints.txt $(PIP_AR
 .PHONY: help setup setup-cuda lock-cuda setup-vllm lock-vllm setup-cluster setup-smollm2 full figures test-fast test test-all check up down ui serve-env bench
 
 help: ## Show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 setup: .venv/.ready ## Install everything into .venv (fast when nothing changed)
 

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from agent.policies.gguf_source import PREFIX
 from agent.settings import NANO
 from env.problems.schema import CANDIDATES, COLUMNS, Problem, to_row
 from env.problems.store import ProblemStore
@@ -248,9 +249,11 @@ def write_model(
     source = versions.download(champion.version)
     params, tags = champion.params, champion.tags
     name = params.model.source
-    local = name in (NANO, MADE) or name.startswith((".", "/")) or Path(name).exists()
+    packed = name.startswith(PREFIX)
+    local = name == NANO or packed or name.startswith((".", "/")) or Path(name).exists()
     revision = params.model.revision
-    base = "a local folder" if local else name + (f" at {revision}" if revision else "")
+    fetched = name + (f" at {revision}" if revision and not packed else "")
+    base = "a local folder" if local and not packed else fetched
     kinds = {"nano": "lessons on generated problems", "sft": "supervised, on demonstrations"}
     kinds |= {"champion": "an earlier version of this model", "none": "none"}
     with replacing(model.folder) as folder:

@@ -1,10 +1,10 @@
 """Base models from the Hub, a folder or an installed package: checked, and written as models/base.
 
-Only weights in safetensors or GGUF are read, and no code of the model is run. A base is stored in 16 bit,
-or in NF4 (double quantisation) with its twin. The twin has, bit for bit, the weights that the NF4
-layers multiply with. Adapters are merged onto it and servers can serve it, since a merge into 4 bit
-would round the training away. Neighbours: `tasks/warmstart.py` calls it, `gguf_source.py`
-reads packages, `model_files.py` names the parts, `hf_policy.py` loads them.
+Only weights in safetensors or GGUF are read, and no code of the model is run. A base is stored in
+16 bit, or in NF4 (double quantisation) with its twin. The twin has, bit for bit, the weights that
+the NF4 layers multiply with. Adapters are merged onto it and servers can serve it, since a merge
+into 4 bit would round the training away. Neighbours: `tasks/warmstart.py` calls it,
+`gguf_source.py` reads packages, `model_files.py` names the parts, `hf_policy.py` loads them.
 
 The token for the Hub comes only from the environment variable HF_TOKEN.
 """
@@ -149,8 +149,8 @@ def require_space(
 ) -> None:
     """Check the free space before anything is fetched.
 
-    It must hold the download or unpacked copy, the base, its twin, and the merged model of the stage `export`. Files
-    in the cache of the Hub's client are not downloaded again.
+    It must hold the download or the unpacked copy, the base, its twin, and the merged model of the
+    stage `export`. Files in the cache of the Hub's client are not downloaded again.
 
     Raises:
         PolicyError: the space is too small.
@@ -188,9 +188,10 @@ def require_memory(source: SourceModel) -> None:
     needed = _PROGRAM_BYTES + _TRAINED_BYTES * source.parameters + active
     if (found := machine_bytes()) < needed:
         raise PolicyError(
-            f"{source.name}: {source.parameters / 1e6:,.0f} million weights need {needed / 1e9:.1f} "
-            f"GB of memory to be trained in float32 on a CPU, but this machine or its container has "
-            f"{found / 1e9:.1f} GB. Use a larger one, or a smaller model.source such as nano."
+            f"{source.name}: {source.parameters / 1e6:,.0f} million weights need "
+            f"{needed / 1e9:.1f} GB of memory to be trained in float32 on a CPU, but this machine "
+            f"or its container has {found / 1e9:.1f} GB. Use a larger one, or a smaller "
+            "model.source, such as nano."
         )
 
 

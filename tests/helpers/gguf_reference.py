@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from functools import cached_property
 from importlib import metadata
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -47,18 +48,19 @@ TEXTS = [
     "½ ² ٣ Ⅳ 7½",
     "{'id': 'p1', 'start': 252, 'end': 283}",
 ]
-QUESTIONS = [
-    "What is the capital of France?",
-    "What is 2 + 2?",
-    "Name the largest planet of the solar system.",
-    "Which language is spoken in Brazil?",
-    "Who wrote Romeo and Juliet?",
-    "Is water wet? Answer yes or no.",
-    "What color is the sky on a clear day?",
-    "Translate 'hello' to Spanish.",
-    "How many days has a week?",
-    "What is the opposite of hot?",
+REPLIES = [
+    ("What is the capital of France?", "The capital of France is"),
+    ("What is 2 + 2?", "2 + 2 ="),
+    ("Name the largest planet of the solar system.", "The largest planet is"),
+    ("Which language is spoken in Brazil?", "In Brazil, people speak"),
+    ("Who wrote Romeo and Juliet?", "Romeo and Juliet was written by William"),
+    ("Is water wet? Answer yes or no.", ""),
+    ("What color is the sky on a clear day?", "On a clear day the sky is"),
+    ("Translate 'hello' to Spanish.", "In Spanish, 'hello' is 'h"),
+    ("How many days has a week?", "A week has"),
+    ("What is the opposite of hot?", "The opposite of hot is"),
 ]
+"""Questions, and how their replies begin."""
 OPENINGS = [
     "The capital of Germany is",
     "1, 2, 3, 4,",
@@ -104,7 +106,7 @@ class Reference:
         while True:
             pairs = [
                 (self._ranks.get(f"{a} {b}", len(self._ranks)), n)
-                for n, (a, b) in enumerate(zip(symbols, symbols[1:], strict=False))
+                for n, (a, b) in enumerate(pairwise(symbols))
             ]
             rank, at = min(pairs, default=(len(self._ranks), 0))
             if rank == len(self._ranks):
@@ -157,7 +159,7 @@ class Reference:
         turns = self.fields["llama.rope.freq_base"] ** (-np.arange(0, size, 2) / size)
         angles = np.arange(length)[:, None] * turns
         pairs = (x[..., 0::2] + 1j * x[..., 1::2]) * np.exp(1j * angles)
-        return np.stack([pairs.real, pairs.imag], -1).reshape(x.shape)
+        return np.stack([pairs.real, pairs.imag], -1).reshape(x.shape).astype(x.dtype)
 
 
 def _heads(x: np.ndarray, count: int) -> np.ndarray:
@@ -186,12 +188,12 @@ _BYTES = _byte_names()
 
 
 def prompts() -> list[str]:
-    """Prompts in the model's chat format, and plain openings."""
+    """Replies that begin, in the model's chat format, and openings without it."""
     system = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
     asked = [
         f"<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\n{question}<|im_end|>\n"
-        "<|im_start|>assistant\n"
-        for question in QUESTIONS
+        f"<|im_start|>assistant\n{reply}"
+        for question, reply in REPLIES
     ]
     return [*asked, *OPENINGS]
 

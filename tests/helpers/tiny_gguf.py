@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 from gguf import MODEL_ARCH_NAMES, GGMLQuantizationType, GGUFWriter, get_tensor_name_map, quantize
-from helpers.random_model import tokenizer
 from transformers import PreTrainedModel
+
+from helpers.random_model import tokenizer
 
 NAME = "tiny-gguf"
 VERSION = "1.2.3"

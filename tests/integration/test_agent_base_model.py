@@ -13,8 +13,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 from helpers import hub_server
-from helpers.recorder import Recorder
-from helpers.tiny_gguf import TEMPLATE
 from helpers.random_model import (
     PROJECTIONS,
     llama,
@@ -24,6 +22,8 @@ from helpers.random_model import (
     write_adapter,
     write_base,
 )
+from helpers.recorder import Recorder
+from helpers.tiny_gguf import TEMPLATE
 from safetensors.torch import load_file
 
 from agent.errors import PolicyError

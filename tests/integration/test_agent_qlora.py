@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.recorder import Recorder
 from helpers.random_model import qwen_trainer, save_qwen, write_adapter, write_base
+from helpers.recorder import Recorder
 
 from agent.errors import ExportError
 from agent.policies.chat_template import ChatFormat

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.gguf_reference import OPENINGS, TABLE, TEXTS, prompts
+from helpers.gguf_reference import TABLE, TEXTS, prompts
 
 from agent.policies.base_model import prepare_base
 from agent.policies.chat_template import ChatFormat
@@ -70,7 +70,7 @@ def test_twenty_prompts_have_the_recorded_next_token(loaded: tuple[Any, Any]) ->
 
 
 def test_the_recorded_choices_are_no_foregone_conclusion() -> None:
-    assert len({entry["token"] for entry in RECORDED["next"]}) >= len(OPENINGS)
+    assert len({entry["token"] for entry in RECORDED["next"]}) >= 15
 
 
 def test_it_has_the_tokens_and_the_template_of_smollm2_instruct(loaded: tuple[Any, Any]) -> None:
