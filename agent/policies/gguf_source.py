@@ -241,7 +241,10 @@ class GgufModel:
         names = get_tensor_name_map(arch, self.config.num_hidden_layers)
         tied = set(model._tied_weights_keys or ()) if self.config.tie_word_embeddings else set()
         return {
-            names.get_name(name, try_suffixes=(".weight", ".bias")): (name, tuple(weight.shape))
+            names.get_name(name, try_suffixes=(".weight", ".bias")) or name: (
+                name,
+                tuple(weight.shape),
+            )
             for name, weight in model.state_dict().items()
             if name not in tied
         }
