@@ -24,7 +24,7 @@ from tempfile import TemporaryDirectory, gettempdir
 from typing import TYPE_CHECKING, Any
 
 from agent.errors import PolicyError, disk_is_full
-from agent.policies import gguf_source, model_files
+from agent.policies import gguf_source, gguf_tokenizer, model_files
 from agent.policies.baked_template import bake
 from agent.policies.model_files import TWIN
 from agent.settings import ModelSettings
@@ -345,7 +345,7 @@ def _check(
     tokenizer.name_or_path = source.name  # for messages; a folder of the cache says nothing
     bake(tokenizer, settings)
     if source.packed:
-        gguf_source.require_end_of_turn(tokenizer)
+        gguf_tokenizer.require_end_of_turn(tokenizer)
     return tokenizer
 
 

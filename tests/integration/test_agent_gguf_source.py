@@ -239,7 +239,9 @@ def refused(tmp_path: Path, settings: ModelSettings = SOURCE) -> str:
         ),
         ({"tokenizer.ggml.add_bos_token": True}, "the BOS token"),
         ({"llama.rope.scaling.type": "yarn"}, "the scaling of positions"),
-        ({"llama.context_length": None}, "has no field 'llama.context_length'"),
+        ({"llama.context_length": None}, "has no field llama.context_length"),
+        ({"tokenizer.ggml.merges": None}, "has no field tokenizer.ggml.merges"),
+        ({"tokenizer.ggml.tokens": None}, "has no field tokenizer.ggml.tokens"),
         (
             {"llama.feed_forward_length": 300},
             "are not those of a plain llama (6 differ",
