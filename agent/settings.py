@@ -14,8 +14,6 @@ PER_ROW = frozenset({"grpo", "bnpo", "sapo", "vespo", "luspo"})
 
 NANO = "nano"
 """Source of the model that this project builds itself (`agent/nano`)."""
-MADE = "made"
-"""Source of a small Qwen3 that this project makes in place of a download (`agent/made`)."""
 
 LEAST_PROBLEMS = 200
 """Least pairs of episodes of a promotion; with fewer, the interval proves nothing."""
@@ -51,23 +49,14 @@ class GenerationSettings(Settings):
         return self.model_copy(update={"temperature": 0.0})
 
 
-class MadeSettings(Settings):
-    """Teaching of the made model, which stands for pretraining."""
-
-    steps: int = Field(450, ge=1)
-    batch_tokens: int = Field(2048, ge=256)
-    learning_rate: float = Field(1.5e-3, gt=0)
-    seed: int = Field(0, ge=0)
-
-
 class ModelSettings(Settings):
     """The base model of `warmstart.kind: none` and `sft`; see `agent/policies/base_model.py`."""
 
     source: str = Field(
         NANO,
         min_length=1,
-        description="nano; made: a small Qwen3 that is taught here; a model's name on the Hub, or "
-        "a folder",
+        description="nano; a model's name on the Hub; package:NAME, an installed package with one "
+        "GGUF file; or a folder",
     )
     revision: str | None = Field(None, description="commit, tag or branch of the model on the Hub")
     backend: Literal["transformers", "unsloth"] = Field(
@@ -84,7 +73,6 @@ class ModelSettings(Settings):
         "turns, else the path of a file",
     )
     template_kwargs: TemplateArguments = Field({}, description="fixed arguments of the template")
-    made: MadeSettings = MadeSettings()
 
 
 class LoraSettings(Settings):

@@ -49,7 +49,7 @@ def page() -> str:
 
 def make_targets(makefile: str) -> dict[str, str]:
     """Each target with its help."""
-    found = re.findall(r"^([a-z-]+):.*## (.+)$", makefile, re.M)
+    found = re.findall(r"^([a-z0-9-]+):.*## (.+)$", makefile, re.M)
     return {f"make {name}": text for name, text in found}
 
 

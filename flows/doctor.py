@@ -90,11 +90,11 @@ def require_card(params: Params, machine: Machine | None = None) -> None:
     Raises:
         ConfigError: no card has the compute capability, or driver and torch do not fit.
     """
-    from agent.settings import MADE, NANO  # not installed before `make setup`
+    from agent.settings import NANO  # not installed before `make setup`
     from tasks.errors import ConfigError
 
     wanted = next((p for p in PROFILES if p.name == params.profile), PROFILES[0])
-    if not wanted.card_gb or params.model.source in (NANO, MADE):
+    if not wanted.card_gb or params.model.source == NANO:
         return
     machine = machine or inspect()
     card = fitting_card(machine, replace(wanted, card_gb=0.001))
@@ -231,6 +231,7 @@ def _facts(machine: Machine) -> list[tuple[str, str]]:
         ("sandbox", "libseccomp found" if machine.seccomp else "libseccomp not found"),
         ("unsloth", "installed" if machine.unsloth else "not installed"),
         ("vllm", "installed" if machine.vllm else "not installed"),
+        ("smollm2", machine.smollm2),
     ]
 
 

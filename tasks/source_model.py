@@ -1,6 +1,6 @@
 """The base model before any training of this project: `model.source`, in 16 bit or NF4.
 
-Neighbours: `warmstart.py` and `demonstrate.py` call it, `made_model.py` writes the source `made`.
+Neighbours: `warmstart.py` and `demonstrate.py` call it, `agent/policies/base_model.py` writes.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent.settings import MADE
 from tasks.params import Params
 from tasks.registry import warm_start
 
@@ -20,18 +19,12 @@ def write(params: Params, run: StageRun, folder: Path) -> str:
     """Write the base, its origin and, with `nf4`, its twin into a folder; returns the origin.
 
     Raises:
-        ConfigError: the made model's lessons do not fit the settings.
         PolicyError: the model cannot be read or adapted, or the disk has no room.
     """
     from agent.policies.base_model import prepare_base
 
-    if params.model.source == MADE:
-        from tasks import made_model
-
-        origin = made_model.write(params, run, folder)
-    else:
-        targets = params.train.lora.targets if params.train.method == "lora" else []
-        origin = prepare_base(params.model, folder, targets=targets).origin
+    targets = params.train.lora.targets if params.train.method == "lora" else []
+    origin = prepare_base(params.model, folder, targets=targets).origin
     warm_start.write_provenance(folder, {"from": origin})
     run.set_tags({"base": origin})
     return origin

@@ -1,10 +1,10 @@
-"""Base models from the Hub or a folder: checked, fetched, and written as models/base.
+"""Base models from the Hub, a folder or an installed package: checked, and written as models/base.
 
-Only weights in safetensors are read, and no code of the model is run. A base is stored in 16 bit,
-or in NF4 (double quantisation) with its twin. The twin has, bit for bit, the weights that the NF4
-layers multiply with. Adapters are merged onto it and servers can serve it, since a merge into 4 bit
-would round the training away. Neighbours: `tasks/warmstart.py` calls it, `model_files.py` names the
-parts, `hf_policy.py` loads them.
+Only weights in safetensors or GGUF are read, and no code of the model is run. A base is stored in
+16 bit, or in NF4 (double quantisation) with its twin. The twin has, bit for bit, the weights that
+the NF4 layers multiply with. Adapters are merged onto it and servers can serve it, since a merge
+into 4 bit would round the training away. Neighbours: `tasks/warmstart.py` calls it,
+`gguf_source.py` reads packages, `model_files.py` names the parts, `hf_policy.py` loads them.
 
 The token for the Hub comes only from the environment variable HF_TOKEN.
 """
@@ -20,13 +20,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory, gettempdir
 from typing import TYPE_CHECKING, Any
 
 from agent.errors import PolicyError, disk_is_full
-from agent.policies import model_files
+from agent.policies import gguf_source, gguf_tokenizer, model_files
 from agent.policies.baked_template import bake
 from agent.policies.model_files import TWIN
 from agent.settings import ModelSettings
+from env.cgroups import machine_bytes
 
 if TYPE_CHECKING:
     import torch
@@ -39,6 +41,12 @@ _WEIGHTS = re.compile(r"model(-\d+-of-\d+)?\.safetensors")
 _PICKLED = re.compile(r"[^/]+\.(bin|pt|pth|ckpt|h5|msgpack)")
 _WAIT_S = 30.0
 """Seconds that one request to the Hub may take."""
+_PROGRAM_BYTES = 3e9
+"""Memory of the stages and their servers, as for nano."""
+_TRAINED_BYTES = 8
+"""Of each weight on a CPU: float32, and a copy while an adapter is merged and compared."""
+_ACTIVE_BYTES, _MOST_ACTIVE = 16, 2e9
+"""Activations of a micro-batch for each weight, and at most."""
 _FIX = "Set model.source to a causal language model that transformers supports."
 
 
@@ -51,11 +59,15 @@ class SourceModel:
     """Bytes of each file at the top of the model's folder."""
     parameters: int
     commit: str | None
-    """Commit on the Hub; None for a folder."""
+    """Commit on the Hub; None for a folder or a package."""
+    packed: gguf_source.GgufModel | None = None
+    """The file of an installed package; `sizes` are then those of its unpacked copy."""
 
     @property
     def origin(self) -> str:
-        """Name and commit."""
+        """Name and commit, or name and version of the package."""
+        if self.packed:
+            return f"{self.name}=={self.packed.package.version}"
         return f"{self.name}@{self.commit}" if self.commit else self.name
 
     @property
@@ -76,19 +88,23 @@ def prepare_base(
         device: default: the GPU of this process if it has one, else cpu.
 
     Raises:
-        PolicyError: the model does not exist, is not accessible, or has no safetensors. Or it is
-            an adapter, is quantised already, lacks a layer of `targets`, cannot be played, or the
-            disk has no room.
+        PolicyError: the model does not exist, is not accessible, or has no safetensors or GGUF. Or
+            it is an adapter, is quantised already, lacks a layer of `targets`, cannot be played, or
+            the disk or the memory has no room.
     """
     device = device or model_files.this_device()
     dtype = model_files.compute_dtype(device)
     source = find_source(settings)
     require_space(source, settings, dtype, out)
-    folder = _fetch(settings, source, [name for name in source.sizes if _SMALL.fullmatch(name)])
-    with model_files.reading(source.name, _FIX):
-        tokenizer = _check(folder, source, settings, targets)
-        _fetch(settings, source, source.weights)
-        _write(folder, tokenizer, settings, dtype, device, out)
+    if device == "cpu":
+        require_memory(source)
+    with TemporaryDirectory() as unpacked:
+        small = [name for name in source.sizes if _SMALL.fullmatch(name)]
+        folder = _fetch(settings, source, small, Path(unpacked))
+        with model_files.reading(source.name, _FIX):
+            tokenizer = _check(folder, source, settings, targets)
+            _fetch(settings, source, source.weights, Path(unpacked))
+            _write(folder, tokenizer, settings, dtype, device, out)
     return source
 
 
@@ -99,7 +115,9 @@ def find_source(settings: ModelSettings) -> SourceModel:
         PolicyError: see `prepare_base`.
     """
     folder = Path(settings.source)
-    if folder.is_dir():
+    if settings.source.startswith(gguf_source.PREFIX):
+        found = _in_package(settings.source)
+    elif folder.is_dir():
         sizes = {path.name: path.stat().st_size for path in folder.iterdir() if path.is_file()}
         with model_files.reading(folder, _FIX):
             parameters = sum(_parameters(folder / n) for n in sizes if _WEIGHTS.fullmatch(n))
@@ -131,8 +149,8 @@ def require_space(
 ) -> None:
     """Check the free space before anything is fetched.
 
-    It must hold the download, the base, its twin, and the merged model of the stage `export`. Files
-    in the cache of the Hub's client are not downloaded again.
+    It must hold the download or the unpacked copy, the base, its twin, and the merged model of the
+    stage `export`. Files in the cache of the Hub's client are not downloaded again.
 
     Raises:
         PolicyError: the space is too small.
@@ -144,11 +162,12 @@ def require_space(
         "merged model": billions * 2,
     }
     needed = {_disk(out): sum(parts.values())}
-    if source.commit is not None:
-        missing = [name for name in source.weights if not _cached(source, name)]
-        parts = {"download": sum(source.sizes[name] for name in missing) / 1e9, **parts}
-        cache = _disk(_cache())
-        needed[cache] = needed.get(cache, 0.0) + parts["download"]
+    if source.commit is not None or source.packed:
+        what, place = ("unpacked", gettempdir()) if source.packed else ("download", _cache())
+        missing = [name for name in source.weights if source.packed or not _cached(source, name)]
+        parts = {what: sum(source.sizes[name] for name in missing) / 1e9, **parts}
+        disk = _disk(Path(place))
+        needed[disk] = needed.get(disk, 0.0) + parts[what]
     for disk, size in needed.items():
         free = shutil.disk_usage(disk).free / 1e9
         if free < size:
@@ -157,6 +176,23 @@ def require_space(
                 f"{source.name}: {disk} has {free:.1f} GB free, but {size:.1f} GB are needed (GB: "
                 f"{shown}). Make room, or choose a smaller model.source."
             )
+
+
+def require_memory(source: SourceModel) -> None:
+    """Check that this machine, or its control group, has the memory to train a model on its CPU.
+
+    Raises:
+        PolicyError: it is estimated to have too little.
+    """
+    active = min(_ACTIVE_BYTES * source.parameters, _MOST_ACTIVE)
+    needed = _PROGRAM_BYTES + _TRAINED_BYTES * source.parameters + active
+    if (found := machine_bytes()) < needed:
+        raise PolicyError(
+            f"{source.name}: {source.parameters / 1e6:,.0f} million weights need "
+            f"{needed / 1e9:.1f} GB of memory to be trained in float32 on a CPU, but this machine "
+            f"or its container has {found / 1e9:.1f} GB. Use a larger one, or a smaller "
+            "model.source, such as nano."
+        )
 
 
 def _disk(path: Path) -> Path:
@@ -214,8 +250,24 @@ def _ask_hub(settings: ModelSettings) -> SourceModel:
     return SourceModel(settings.source, sizes, counted, found.sha)
 
 
-def _fetch(settings: ModelSettings, source: SourceModel, names: list[str]) -> Path:
-    """Folder with these files of the model; those of the Hub are in the cache of its client."""
+def _in_package(name: str) -> SourceModel:
+    """The model of an installed package, with the files that its unpacked copy will have."""
+    packed = gguf_source.GgufModel(gguf_source.find_package(name.removeprefix(gguf_source.PREFIX)))
+    sizes = {"config.json": 0, "model.safetensors": 4 * packed.parameters}
+    return SourceModel(name, sizes, packed.parameters, commit=None, packed=packed)
+
+
+def _fetch(settings: ModelSettings, source: SourceModel, names: list[str], unpacked: Path) -> Path:
+    """Folder with these files of the model.
+
+    Those of the Hub are in the cache of its client; those of a package are unpacked to `unpacked`.
+    """
+    if source.packed:
+        if names == source.weights:
+            source.packed.unpack_weights(unpacked)
+        else:
+            source.packed.unpack_small(unpacked)
+        return unpacked
     if source.commit is None:
         return Path(source.name)
     from huggingface_hub import snapshot_download
@@ -291,7 +343,10 @@ def _check(
     model_files.require_targets(empty, targets, source.name)
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     tokenizer.name_or_path = source.name  # for messages; a folder of the cache says nothing
-    return bake(tokenizer, settings)
+    bake(tokenizer, settings)
+    if source.packed:
+        gguf_tokenizer.require_end_of_turn(tokenizer)
+    return tokenizer
 
 
 def _write(

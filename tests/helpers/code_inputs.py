@@ -45,7 +45,6 @@ NOT_TAKEN = {
     ("env.problems.store", "env.problems.synthetic"),
     ("tasks.warmstart", "tasks.demonstrate"),
     ("tasks.source_model", "agent.policies.base_model"),
-    ("tasks.source_model", "tasks.made_model"),
     ("tasks.registry.warm_start", "agent.policies.base_model"),
 }
 """Imports inside functions that the default run does not call, as (importer, imported).

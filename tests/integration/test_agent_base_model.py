@@ -13,8 +13,17 @@ from types import SimpleNamespace
 import pytest
 import torch
 from helpers import hub_server
+from helpers.random_model import (
+    PROJECTIONS,
+    llama,
+    qwen,
+    save_qwen,
+    tokenizer,
+    write_adapter,
+    write_base,
+)
 from helpers.recorder import Recorder
-from helpers.tiny_qwen import PROJECTIONS, qwen, save_qwen, tokenizer, write_adapter, write_base
+from helpers.tiny_gguf import TEMPLATE
 from safetensors.torch import load_file
 
 from agent.errors import PolicyError
@@ -265,6 +274,29 @@ def test_a_model_of_the_hub_becomes_the_base(
     assert "model.safetensors" in fetched(hub)
     assert not fetched(hub) & {"own.py", "model.onnx", "pytorch_model.bin"}
     assert len(list(base.parent.iterdir())) == 1
+
+
+def test_a_llama_with_the_files_of_smollm2_on_the_hub_becomes_the_base(
+    hub: hub_server.Hub, tmp_path: Path
+) -> None:
+    folder = tmp_path / "smollm2"
+    llama(dtype=torch.bfloat16).save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
+    (folder / "chat_template.jinja").unlink()
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    old = {"chat_template": TEMPLATE, "pad_token": "<|im_end|>", "bos_token": "<|im_start|>"}
+    old |= {"tokenizer_class": "GPT2Tokenizer", "unk_token": "<|endoftext|>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config | old))
+    name = "HuggingFaceTB/SmolLM2-135M-Instruct"
+    hub.files[name] = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert prepare_base(ModelSettings(source=name), tmp_path / "base").origin.startswith(name)
+    model, own = load_model(tmp_path / "base")
+    assert (own.eos_token, model.generation_config.eos_token_id) == ("<|im_end|>", 2)
+    text = "\n\n1. It's 12  3"
+    assert own.encode(text) == tokenizer().encode(text)
+    assert own.decode(own.encode(text)) == text
+    with torch.no_grad():
+        assert (model(IDS).logits - llama(dtype=torch.bfloat16).float()(IDS).logits).norm() < 1
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.random_model import qwen_trainer, save_qwen, write_adapter, write_base
 from helpers.recorder import Recorder
-from helpers.tiny_qwen import qwen_trainer, save_qwen, write_adapter, write_base
 
 from agent.errors import ExportError
 from agent.policies.chat_template import ChatFormat
@@ -124,7 +124,7 @@ import os, signal
 from pathlib import Path
 import torch
 from agent.policies.hf_policy import load_model
-from helpers.tiny_qwen import play_qwen, qwen_trainer
+from helpers.random_model import play_qwen, qwen_trainer
 
 def play(model, step):
     if step == 3:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.tiny_qwen import flat, qwen, tokenizer
+from helpers.random_model import flat, qwen, tokenizer
 
 from agent.errors import PolicyError
 from agent.policies import sampling
@@ -224,7 +224,7 @@ import json, sys
 from pathlib import Path
 import torch
 from agent.training.supervised import AdapterTrainer, SFTTrainer
-from helpers.tiny_qwen import qwen
+from helpers.random_model import qwen
 from integration.test_agent_supervised import sft_gradient
 
 torch.set_num_threads(1)

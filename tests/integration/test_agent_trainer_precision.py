@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.tiny_qwen import (
+from helpers.random_model import (
     PROJECTIONS,
     flat,
     gradients,
@@ -260,7 +260,7 @@ def test_trls_kernel_gives_the_log_probabilities_of_plain_torch(tmp_path: Path) 
         import json, sys
         from pathlib import Path
         import torch
-        from helpers.tiny_qwen import flat, gradients, qwen, qwen_trainer
+        from helpers.random_model import flat, gradients, qwen, qwen_trainer
         from agent.training import token_logprobs
 
         torch.set_num_threads(1)

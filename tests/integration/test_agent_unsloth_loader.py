@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.tiny_qwen import save_qwen, write_adapter, write_base
+from helpers.random_model import save_qwen, write_adapter, write_base
 
 from agent.errors import PolicyError
 from agent.policies.hf_policy import load_model
@@ -160,7 +160,7 @@ import inspect, json, os, sys
 from pathlib import Path
 import torch
 from agent.training.trainer import TreeGRPOTrainer
-from helpers.tiny_qwen import flat, gradients, qwen, qwen_trainer
+from helpers.random_model import flat, gradients, qwen, qwen_trainer
 
 torch.set_num_threads(1)
 

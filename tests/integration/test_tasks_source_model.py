@@ -1,6 +1,6 @@
-"""The path of the profile tiny-qwen with few steps: it asserts what is written, and not learning.
+"""The path of a model of the Hub: quantised, shown demonstrations, trained, merged.
 
-The nightly tests/chain/test_flows_tiny_qwen.py asserts that the model learns.
+Its weights are random and its steps few: it asserts what is written, and not learning.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from helpers.random_model import save_qwen
 from helpers.recorder import Recorder
 from safetensors.torch import load_file, save_file
 
 from agent.policies.hf_policy import load_model
 from env.problems.schema import to_row
 from env.problems.store import ProblemStore
-from tasks import export, made_model, train, warmstart
+from tasks import export, train, warmstart
 from tasks.config import resolve
-from tasks.errors import ConfigError
 from tasks.params import Params
 from tasks.tracking import runs
 
@@ -29,24 +29,26 @@ pytestmark = [
 ]
 FEW = [
     "threads=1",
-    "model.made={steps: 2, batch_tokens: 512}",
+    "model.quantisation=nf4",
+    "warmstart.kind=sft",
     "warmstart.sft={problems: 4, batch_tokens: 2048}",
     "train.curriculum={levels: [easy], target: easy}",
-    "train={steps: 1, problems_per_step: 1, group_size: 2, evaluate_every: 0}",
-    "train.generation={max_turn_tokens: 160, max_frame_tokens: 512}",
+    "train={steps: 1, problems_per_step: 1, group_size: 2, evaluate_every: 0, processes: 1}",
+    "train.generation={max_turn_tokens: 320, max_frame_tokens: 1024}",
     "export.prompts=2",
 ]
 
 
 @pytest.fixture(scope="module")
-def profile() -> Params:
-    """Settings of the profile with few steps."""
-    return resolve("tiny-qwen", FEW)
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Params:
+    """Settings of few steps, with a folder as the model's source."""
+    source = save_qwen(tmp_path_factory.mktemp("source"))
+    return resolve(overrides=[f"model.source={source}", *FEW])
 
 
 @pytest.fixture
 def params(
-    profile: Params,
+    settings: Params,
     served_folder: Path,
     server_problems: ProblemStore,
     monkeypatch: pytest.MonkeyPatch,
@@ -56,7 +58,7 @@ def params(
     for split in ("train", "validation"):
         rows = [to_row(server_problems.get(n)) for n in server_problems.ids(split, "easy")[:4]]
         pd.DataFrame(rows).to_parquet(f"data/problems/{split}.parquet")
-    return profile
+    return settings
 
 
 def move(adapter: Path) -> None:
@@ -65,18 +67,16 @@ def move(adapter: Path) -> None:
     save_file(moved, adapter, metadata={"format": "pt"})
 
 
-def test_made_quantised_taught_trained_and_merged(params: Params) -> None:
+def test_quantised_taught_trained_and_merged(params: Params) -> None:
     run = Recorder()
     base = warmstart.run(params, run)  # type: ignore[arg-type]
-    assert json.loads((base / "provenance.json").read_text())["from"] == "made, seed 0"
+    assert json.loads((base / "provenance.json").read_text())["from"] == params.model.source
     model, _ = load_model(base)
     assert model.active_peft_config.target_modules == set(params.train.lora.targets)
     quantised = {type(module).__name__ for module in model.modules()}
     assert "Linear4bit" in quantised
     twin, _ = load_model(base / "twin")
     assert all(weight.dtype == torch.float32 for weight in twin.parameters())
-    for kind in ("reader", "asked", "plain"):
-        assert {f"warmstart/made_{kind}", f"warmstart/base_{kind}"} <= run.metrics.keys()
     with runs.stage_run("train", params) as training:
         adapter = train.run(params, training)
     assert (adapter / "adapter_model.safetensors").is_file()
@@ -84,10 +84,3 @@ def test_made_quantised_taught_trained_and_merged(params: Params) -> None:
     with runs.stage_run("export", params) as exporting:
         merged = export.run(params, exporting)
     assert (merged / "model.safetensors").is_file()
-
-
-def test_prompts_that_the_made_model_cannot_read_are_refused(params: Params) -> None:
-    data = params.model_dump(by_alias=True, mode="json")
-    data["env"]["prompt_style"] = "full"
-    with pytest.raises(ConfigError, match=r"reads only compact prompts\. Set compact"):
-        made_model.check(Params.model_validate(data))

