@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from heapq import nsmallest
 from math import log
 from typing import Any
@@ -27,20 +28,17 @@ _LONGEST = 2000
 """Characters of a passage at most: text without any sentence is cut."""
 _K1, _B = 1.5, 0.75
 
-COMMON = frozenset(
+_COMMON = frozenset(
     word
     for line in (
-        "a about after all also an and any are as at be because been before being between",
-        "both but by can could did do does during each every for from get give given had",
-        "has have how however if in into is it its just least less made make many may",
-        "might more most much must no not of on one only or other our out over own",
-        "per same say says she should so some still such than that the their them then there",
-        "these they this those through to under until up use used using very was we were what",
-        "when where whether which while who whom whose why will with within without would you your",
+        "a an and are as at be by can could did do does for from had has have how i if in is it",
+        "its me my not of on or should so that the their them there these they this to was we",
+        "were what when where which while who why will with would you your",
     )
     for word in line.split()
 )
-"""Words that are not worth a search: a question full of them is about something else."""
+"""Words that say nothing about the subject of a question."""
+_ENDINGS = ("ing", "ed", "es", "s", "ly")
 
 _BLANK = re.compile(r"\n\s*\n")
 _SENTENCE = re.compile(r"(?<=[.?!])\s+(?![a-z])")
@@ -76,7 +74,6 @@ def rank(
     if not isinstance(text, str) or not text.strip():
         raise ValueError("rank: text must be a text that is not empty")
     asked = set(words(text))
-    asked = asked - COMMON or asked
     holding: Counter[str] = Counter()
     matches: dict[tuple[Any, str], tuple[int, list[tuple[str, int]]]] = {}
     total = number = 0
@@ -100,9 +97,16 @@ def rank(
 
 
 def words(text: str) -> list[str]:
-    """Words in lower case, without the s of a plural."""
-    found = _WORD.findall(text.lower())
-    return [w[:-1] if len(w) > 3 and w[-1] == "s" and w[-2] != "s" else w for w in found]
+    """Words in lower case, without common ones and without the endings of English."""
+    return [_stem(word) for word in _WORD.findall(text.lower()) if word not in _COMMON]
+
+
+@lru_cache(1 << 14)
+def _stem(word: str) -> str:
+    for ending in _ENDINGS:
+        if word.endswith(ending) and len(word) >= len(ending) + 3:
+            return word.removesuffix(ending)
+    return word
 
 
 def passages(text: str, chars: int = PASSAGE_CHARS, least: int = LEAST_CHARS) -> Iterator[str]:

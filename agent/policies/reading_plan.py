@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from itertools import combinations
 
 from env.problems.schema import Fact, Problem, Span
-from env.ranking import COMMON
 from env.settings import LimitSettings
 from rewards.settings import RewardSettings
 from rewards.spans import locate, span_f1
@@ -33,6 +32,20 @@ Cost = Callable[[Sequence[str]], float]
 
 _NAME = re.compile(r"[A-Z][\w-]*(?: [A-Z][\w-]*)+")
 _WORD = re.compile(r"\w[\w'-]+")
+_COMMON = frozenset(
+    word
+    for line in (
+        "a about after all also an and any are as at be because been before being between",
+        "both but by can could did do does during each every for from get give given had",
+        "has have how however if in into is it its just least less made make many may",
+        "might more most much must no not of on one only or other our out over own",
+        "per same say says she should so some still such than that the their them then there",
+        "these they this those through to under until up use used using very was we were what",
+        "when where whether which while who whom whose why will with within without would you your",
+    )
+    for word in line.split()
+)
+"""Words that are not worth a search."""
 
 
 def fault(problem: Problem, limits: LimitSettings, rewards: RewardSettings) -> str | None:
@@ -61,7 +74,7 @@ def fault(problem: Problem, limits: LimitSettings, rewards: RewardSettings) -> s
 
 def words_of(text: str) -> list[str]:
     """Names and words of a text that are worth a search, without repeats."""
-    single = (w for w in _WORD.findall(text) if len(w) > 2 and w.lower() not in COMMON)
+    single = (w for w in _WORD.findall(text) if len(w) > 2 and w.lower() not in _COMMON)
     return list(dict.fromkeys([*_NAME.findall(text), *single]))
 
 
