@@ -54,9 +54,9 @@ def named_passages(papers: Iterable[str], readers: Iterable[Reader]) -> set[str]
     for passage in sorted(shown - named, key=len, reverse=True)[:searches]:
         if left <= 0:
             break
-        # The question may follow the last passage.
-        if passage in whole or passage.rpartition("\n")[0] in whole:
-            left -= len(passage)
+        # A line with the question may follow the last passage.
+        parts = (passage, passage.rpartition("\n")[0])
+        left -= next((len(part) for part in parts if part in whole), 0)
     return set() if left > 0 else named
 
 
