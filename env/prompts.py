@@ -63,6 +63,7 @@ FINAL(found)
 Where words alone can't tell which passage answers, or papers are long, rank passages, number \
 them, and let readers reply with numbers. That takes one turn:
 ```repl
+import re
 question = "How accurate is Kalvot on Mirbex?"
 found = rank(context, question, 24)
 parts = [found[k:k + 8] for k in range(0, len(found), 8)]
@@ -70,7 +71,7 @@ task = f"Reply with the numbers of the passages that help to answer, or none: {{
 asked = [task + "".join(f"\\n{{n}} {{t}}" for n, (d, t) in enumerate(part, 1)) for part in parts]
 replies = llm_query_batched(asked)
 FINAL([{{"paper_id": d, "text": t}} for part, reply in zip(parts, replies) \
-for n, (d, t) in enumerate(part, 1) if str(n) in reply.split()])
+for n, (d, t) in enumerate(part, 1) if str(n) in re.findall("[0-9]+", reply)])
 ```
 
 Each item of the answer is a string that occurs verbatim in a paper, or {{"paper_id": ..., \

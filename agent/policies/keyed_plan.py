@@ -22,6 +22,11 @@ TASKS: dict[PromptStyle, str] = {
     "compact": "{question} Numbers:",
 }
 """First line of a reader's prompt; the numbered passages follow, one after the other."""
+NUMBERS: dict[PromptStyle, str] = {
+    "full": 're.findall("[0-9]+", reply)',
+    "compact": "reply.split()",
+}
+"""Expression of the numbers in `reply`; models with a `full` prompt may not have been taught."""
 NONE = "none"
 """Reply of a reader without a passage that answers."""
 
@@ -54,6 +59,7 @@ def code(question: str, keyed: Keyed, style: PromptStyle, most: int) -> str:
         most: sub-calls of one call; with more readers, the code makes several calls.
     """
     size = keyed.shown
+    imports = "import re\n" if NUMBERS[style].startswith("re.") else ""
     if keyed.readers <= most:
         ask = "replies = llm_query_batched(asked)"
     else:
@@ -63,14 +69,14 @@ def code(question: str, keyed: Keyed, style: PromptStyle, most: int) -> str:
             f"    replies += llm_query_batched(asked[k:k + {most}])"
         )
     return (
-        f"question = {text_literal(question)}\n"
+        f"{imports}question = {text_literal(question)}\n"
         f"found = rank(context, question, {keyed.ranked})\n"
         f"parts = [found[k:k + {size}] for k in range(0, len(found), {size})]\n"
         f'asked = [f"{TASKS[style]}" + "".join(f"\\n{{n}} {{t}}" for n, (d, t) in '
         "enumerate(part, 1)) for part in parts]\n"
         f"{ask}\n"
         'FINAL([{"paper_id": d, "text": t} for part, reply in zip(parts, replies) '
-        "for n, (d, t) in enumerate(part, 1) if str(n) in reply.split()])"
+        f"for n, (d, t) in enumerate(part, 1) if str(n) in {NUMBERS[style]}])"
     )
 
 
