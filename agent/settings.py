@@ -99,6 +99,13 @@ class SftSettings(Settings):
     base_url: str | None = Field(None, description="endpoint; its key is OPENAI_API_KEY")
     model: str | None = Field(None, description="name of the model at the endpoint")
     problems: int = Field(600, ge=1, description="training problems, evenly of all levels")
+    plan: Literal["children", "keyed"] = Field(
+        "children",
+        description="what the demonstrator shows: children that search and quote, or readers that "
+        "name the numbers of ranked passages",
+    )
+    ranked_passages: int = Field(24, ge=1, le=256, description="passages that a keyed root ranks")
+    reader_passages: int = Field(8, ge=1, le=64, description="passages of a reader, if keyed")
     slips: float = Field(
         0.15, ge=0, le=1, description="episodes of the demonstrator with a mistake and its repair"
     )

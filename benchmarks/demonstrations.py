@@ -1,6 +1,7 @@
 """Measure what can be demonstrated: `python -m benchmarks.demonstrations [--profile papers]`.
 
-The demonstrator plays training problems of each level on a real server. A problem is shown if the
+The demonstrator plays training problems of each level on a real server, by the plan of the settings
+(`--set warmstart.sft.plan=keyed`). A problem is shown if the
 answer has an F1 of at least 0.99. Turns and tokens are means of an episode, by the server's count.
 Problems come from `prepare.source`, for example own files with `--profile documents`. Reasons why
 problems are not shown follow the table.
@@ -16,13 +17,14 @@ from pathlib import Path
 from statistics import fmean
 
 from agent.policies.demonstrator import Demonstrator
-from agent.policies.reading_plan import LEAST_F1, fault
+from agent.policies.reading_plan import LEAST_F1
 from agent.rollouts.engine import play
 from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import Trajectory
 from benchmarks.arena import SESSIONS
 from env.problems.schema import Problem, to_row
 from tasks.config import resolve
+from tasks.demonstrate import fault, keyed
 from tasks.deployment.local import local_server
 from tasks.params import Params
 from tasks.prepare import read_source, write_parquet
@@ -54,7 +56,12 @@ def demonstrate(params: Params, problems: Sequence[Problem], slips: float) -> li
         RuntimeError: an episode is void.
     """
     specs = [EpisodeSpec(problem.problem_id, seed=n) for n, problem in enumerate(problems)]
-    policy = Demonstrator(problems, params.env, slips=slips)
+    policy = Demonstrator(
+        *(problems, params.env),
+        slips=slips,
+        keyed=keyed(params) if params.warmstart.sft.plan == "keyed" else None,
+        rewards=params.rewards,
+    )
     with tempfile.TemporaryDirectory() as folder:
         write_parquet(Path(folder) / "train.parquet", [to_row(problem) for problem in problems])
         with local_server(params, data=Path(folder)) as url:
@@ -93,7 +100,7 @@ def main() -> None:
     options = parser.parse_args()
     params = resolve(options.profile, ["threads=1", *options.set])
     problems = choose(params, options.problems)
-    reasons = {p.problem_id: fault(p, params.env.limits, params.rewards) for p in problems}
+    reasons = {problem.problem_id: fault(params, problem) for problem in problems}
     good = [problem for problem in problems if reasons[problem.problem_id] is None]
     episodes = demonstrate(params, good, options.slips) if good else []
     print(f"| {' | '.join(HEADS)} |\n|{'---|' * len(HEADS)}")
@@ -103,6 +110,8 @@ def main() -> None:
     for reason, count in Counter(filter(None, reasons.values())).most_common():
         print(f"\nNot played, {count}: {reason}.")
     for episode in episodes:
+        if params.warmstart.sft.plan == "keyed":
+            break  # a passage is often longer than the evidence in it
         if episode.metrics is None or episode.metrics.f1 < LEAST_F1:
             print(f"\nNot shown: {episode.problem_id}, F1 {episode.metrics and episode.metrics.f1}")
 

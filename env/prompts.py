@@ -29,6 +29,8 @@ printed, cut at {observation_chars} characters, so print little. These functions
 the keyword, as verbatim strings. It returns a list for a text, and a dict {{paper_id: list}} of \
 the matching papers for a dict. It looks for an exact match first, then ignores case, then allows \
 misspellings.
+- rank(text_or_dict, question, most=24) returns the passages that share the rarest words with a \
+question, best first, as a list of (paper_id, passage).
 - list_papers(context) returns the paper ids, get_abstract(context, paper_id) returns an abstract.
 - extract(text, start_phrase, end_phrase) returns the verbatim slice that starts with the first \
 phrase and ends with the second.
@@ -58,6 +60,20 @@ found = rlm_query_batched([prompt] * len(papers), [context[paper_id] for paper_i
 FINAL(found)
 ```
 
+Where words alone can't tell which passage answers, or papers are long, rank passages, number \
+them, and let readers reply with numbers. That takes one turn:
+```repl
+import re
+question = "How accurate is Kalvot on Mirbex?"
+found = rank(context, question, 24)
+parts = [found[k:k + 8] for k in range(0, len(found), 8)]
+task = f"Reply with the numbers of the passages that help to answer, or none: {{question}}"
+asked = [task + "".join(f"\\n{{n}} {{t}}" for n, (d, t) in enumerate(part, 1)) for part in parts]
+replies = llm_query_batched(asked)
+FINAL([{{"paper_id": d, "text": t}} for part, reply in zip(parts, replies) \
+for n, (d, t) in enumerate(part, 1) if str(n) in re.findall("[0-9]+", reply)])
+```
+
 Each item of the answer is a string that occurs verbatim in a paper, or {{"paper_id": ..., \
 "text": ...}}, or {{"paper_id": ..., "start": ..., "end": ...}}. Nested lists are flattened. A \
 wrong passage costs as much as a missing one. Limits: {max_turns} turns for each agent, \
@@ -74,9 +90,10 @@ it. Your documents are in a Python REPL, in the variable `context`: a string, or
 
 In each turn, write exactly one block of Python between a line ```repl and a line ```. You then \
 receive what it printed, cut at {observation_chars} characters. These functions are available: \
-search(context, keyword, window={window}), extract(text, start_phrase, end_phrase), \
-rlm_query(prompt, context=None), rlm_query_batched(prompts, contexts=None), llm_query(prompt), \
-llm_query_batched(prompts), SHOW_VARS(), FINAL(value), FINAL_VAR("name").
+search(context, keyword, window={window}), rank(context, question, most=24), \
+extract(text, start_phrase, end_phrase), rlm_query(prompt, context=None), \
+rlm_query_batched(prompts, contexts=None), llm_query(prompt), llm_query_batched(prompts), \
+SHOW_VARS(), FINAL(value), FINAL_VAR("name").
 
 For example:
 ```repl

@@ -70,6 +70,9 @@ class EnvSettings(Settings):
     quiet_search: bool = Field(
         True, description="false: search also prints what it finds, as the published scaffold does"
     )
+    passage_chars: int = Field(
+        1000, ge=1, description="characters of a paragraph from which `rank` takes its sentences"
+    )
     memory_mb: int | None = Field(
         None, ge=512, description="MB of server and REPLs; null: the machine's or container's"
     )

@@ -1,7 +1,8 @@
 """The papers whose evidence children found, as process quality counts them.
 
 Showing a paper proves nothing, whether it is printed, in a prompt or given to an idle child. A
-child that returns the evidence, and little else of what it was given, has found it.
+child that returns the evidence, and little else of what it was given, has found it. A reader that
+is shown numbered passages returns those whose numbers it replies.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from math import ceil
 from typing import Any
 
+from rewards.numbered import named_passages
 from rewards.spans import Evidence, distinct_items, quoted_text
 
 _MOST_RETURNED = 0.5
@@ -38,8 +40,10 @@ def papers_found(
     spans: dict[str, set[str]] = {}
     for paper_id, start, end in (place for fact in evidence for place in fact):
         spans.setdefault(papers[paper_id][start:end], set()).add(paper_id)
+    returns = list(children)
     found: set[str] = set()
-    for given, answer in children:
+    named = "\0".join(named_passages(papers.values(), returns))
+    for given, answer in returns:
         whole = "\0".join(given.values())
         quotes: list[str] = []
         left = _MOST_RETURNED * len(whole)
@@ -50,10 +54,18 @@ def papers_found(
                 break
         returned = "" if left < 0 else "\0".join(quotes)
         for span, ids in spans.items():
-            least = ceil(min_cover * len(span) - 1e-9)  # the same rounding as in the primary
-            if span in whole and (span[:least] in returned or span[-least:] in returned):
+            if span in whole and _is_in(span, returned, min_cover):
                 found |= ids
+    for span, ids in spans.items():
+        if _is_in(span, named, min_cover):
+            found |= ids
     return frozenset(found)
+
+
+def _is_in(span: str, text: str, min_cover: float) -> bool:
+    """Whether a text contains a span, or nearly all of it from its start or to its end."""
+    least = ceil(min_cover * len(span) - 1e-9)  # the same rounding as in the primary
+    return span[:least] in text or span[-least:] in text
 
 
 def _quotes(answer: Any, given: Mapping[str, str]) -> Iterator[str]:

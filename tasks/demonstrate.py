@@ -29,6 +29,7 @@ from tasks.reporting.progress import Steps
 if TYPE_CHECKING:
     from agent.policies.base import Policy
     from agent.policies.conversations import Conversations
+    from agent.policies.keyed_plan import Keyed
     from agent.training.demonstrations import DemonstrationRow
     from tasks.tracking.runs import StageRun
 
@@ -94,7 +95,16 @@ def check(params: Params) -> None:
         ConfigError: a setting is not supported.
         PolicyError: `model.backend` is not installed, or needs a GPU.
     """
-    if params.env.limits.max_depth < 1 or params.env.limits.max_turns < 3:
+    settings = params.warmstart.sft
+    if settings.teacher == "demonstrator" and settings.plan == "keyed":
+        readers = keyed(params).readers
+        if readers >= params.env.limits.max_frames:
+            raise ConfigError(
+                f"warmstart.sft: {settings.ranked_passages} passages make {readers} readers, and "
+                f"env.limits.max_frames allows {params.env.limits.max_frames} frames with the "
+                "root. Raise reader_passages or max_frames, or lower ranked_passages."
+            )
+    elif params.env.limits.max_depth < 1 or params.env.limits.max_turns < 3:
         raise ConfigError(
             "env.limits: demonstrations start children, which look, and then quote. Set max_depth "
             "to at least 1 and max_turns to at least 3."
@@ -112,8 +122,6 @@ def choose(params: Params) -> list[Problem]:
         SettingsError: the data is missing.
         StageError: the demonstrator can show none of them.
     """
-    from agent.policies.reading_plan import fault
-
     settings, levels = params.warmstart.sft, params.train.curriculum.levels
     store = ProblemStore.load(PROBLEMS)
     chosen: list[Problem] = []
@@ -123,7 +131,7 @@ def choose(params: Params) -> list[Problem]:
         chosen += map(store.get, ids[: max(1, settings.problems // len(levels))])
     if settings.teacher == "endpoint":
         return chosen
-    faults = {p.problem_id: fault(p, params.env.limits, params.rewards) for p in chosen}
+    faults = {problem.problem_id: fault(params, problem) for problem in chosen}
     shown = [problem for problem in chosen if faults[problem.problem_id] is None]
     for reason, count in Counter(filter(None, faults.values())).most_common():
         logger.warning("warmstart: %d of %d problems are not shown: %s", count, len(chosen), reason)
@@ -134,6 +142,23 @@ def choose(params: Params) -> list[Problem]:
             "Correct the data, or set warmstart.sft.teacher=endpoint."
         )
     return shown
+
+
+def keyed(params: Params) -> Keyed:
+    """Sizes of the keyed plan."""
+    from agent.policies.keyed_plan import Keyed
+
+    settings = params.warmstart.sft
+    return Keyed(settings.ranked_passages, settings.reader_passages)
+
+
+def fault(params: Params, problem: Problem) -> str | None:
+    """Reason why the plan of the settings can't show a problem; None if it can."""
+    from agent.policies import keyed_plan, reading_plan
+
+    if params.warmstart.sft.plan == "keyed" and not problem.candidates:
+        return keyed_plan.fault(problem, keyed(params), params.env, params.rewards)
+    return reading_plan.fault(problem, params.env.limits, params.rewards)
 
 
 def demonstrate(
@@ -165,9 +190,14 @@ def demonstrate(
             look_chars=generation.max_frame_tokens,
             slips=settings.slips,
             seed=settings.seed,
+            keyed=keyed(params) if settings.plan == "keyed" else None,
+            rewards=params.rewards,
         )
         episodes = play_all(params, demonstrator, conversations, problems)
-        good = good_episodes(episodes, settings.min_reward, LEAST_F1)
+        # A ranked passage may be longer than the evidence in it, and some may not be ranked. The
+        # reward says whether such an answer is worth showing.
+        least = LEAST_F1 if settings.plan == "children" else 0.0
+        good = good_episodes(episodes, settings.min_reward, least)
         mistakes = demonstrator.mistakes
     rows = demonstration_rows(good, mistakes)
     played = Counter(problem.difficulty for problem in problems)

@@ -2,7 +2,8 @@
 
 Its episodes teach a model the form of the work on any source of problems. A root searches for words
 of the question and gives promising papers to children. A child prints passages and quotes verbatim
-what answers the task. In problems with candidates, readers choose among numbered sentences. Gold
+what answers the task. With the keyed plan, the root ranks passages instead and readers name those
+that answer. In problems with candidates, readers choose among numbered sentences. Gold
 decides where it looks and what it quotes, but it writes no gold that the frame was not shown.
 
 A share of the episodes has a slip and its repair: a misspelt variable, or a quote that is not
@@ -18,12 +19,14 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Literal
 
+from agent.policies import keyed_plan
 from agent.policies import reading_cells as cells
 from agent.policies import reading_plan as plan
 from agent.policies.base import FrameKey, TurnReply, TurnRequest
 from agent.policies.scripted import block
 from env.problems.schema import Fact, Problem, Span
 from env.settings import EnvSettings
+from rewards.settings import RewardSettings
 
 Mistake = tuple[int, int, int]
 """(episode number, frame number, turn) of a turn that is wrong on purpose."""
@@ -44,6 +47,7 @@ _THOUGHTS = {
     "ask_all": "The search does not single out papers, so children read all of them.",
     "sentences": "I count the sentences that the question may be about.",
     "readers": "Only a reader can choose among them, so readers get a few each.",
+    "keyed": "I rank the passages, and answer with those that readers choose.",
     "look": "I look at the passages around the words of the task.",
     "page": "The passages do not answer the task, so I read the paper from its beginning.",
     "next_page": "I read on.",
@@ -72,6 +76,8 @@ class _Tree:
     slip: SlipKind | None
     waiting: deque[str] = field(default_factory=deque)
     """Papers whose children have not played yet, in the order of the sub-calls."""
+    replies: dict[str, str] = field(default_factory=dict)
+    """Replies of the keyed plan's readers, by prompt."""
 
 
 @dataclass
@@ -99,6 +105,8 @@ class Demonstrator:
         look_chars: most characters that a cell prints, below `env.limits.observation_chars`.
         slips: share of the episodes with a slip.
         seed: seed of the slips, and of papers that are read in vain.
+        keyed: sizes of the keyed plan; None for children that search and quote.
+        rewards: what counts as a quote.
     """
 
     def __init__(
@@ -109,9 +117,13 @@ class Demonstrator:
         look_chars: int | None = None,
         slips: float = 0.0,
         seed: int = 0,
+        keyed: keyed_plan.Keyed | None = None,
+        rewards: RewardSettings | None = None,
     ) -> None:
         self._problems = {problem.problem_id: problem for problem in problems}
         self._env = env
+        self._keyed = keyed
+        self._rewards = rewards or RewardSettings()
         most = env.limits.observation_chars
         self._chars = _rounded(min(most, look_chars or most) - 1)  # print adds a line break
         self._slips, self._seed = slips, seed
@@ -163,19 +175,23 @@ class Demonstrator:
             problem = self._problems[request.problem.problem_id]
             rng = Random(f"{self._seed}/{episode}/{problem.problem_id}")
             kinds: list[SlipKind] = ["find", "ask"]
-            if not problem.candidates:
+            if self._keyed and not problem.candidates:
+                kinds = ["ask"]
+            elif not problem.candidates:
                 kinds += ["look", "quote", "quote"]
             slip = rng.choice(kinds) if rng.random() < self._slips else None
             self._trees[episode] = _Tree(problem, rng, slip)
         tree, task = self._trees[episode], request.messages[-1].content
-        node = self._nodes[request.key] = _Node(task.rpartition("\ncontext: ")[0] or task)
+        node = self._nodes[request.key] = _Node(
+            task if request.kind == "llm" else task.rpartition("\ncontext: ")[0]
+        )
         if frame and request.kind == "rlm":
             node.paper = tree.waiting.popleft()
 
     # --- turns
 
     def _root(self, tree: _Tree, node: _Node) -> str:
-        """Search in the first turn, make sub-calls in the second."""
+        """Search in the first turn, make sub-calls in the second; both at once, if keyed."""
         problem, most = tree.problem, self._env.limits.max_children
         style, quiet = self._env.prompt_style, self._env.quiet_search
         if problem.candidates:
@@ -185,6 +201,11 @@ class Demonstrator:
             size = max(_READER_LINES, -(-len(problem.candidates) // most))
             task = _READER_TASKS[style].format(question=problem.question)
             return self._cell(tree, node, "ask", "readers", cells.ask_readers(task, size))
+        if self._keyed:
+            args = (problem, self._keyed, self._env, self._rewards)
+            tree.replies = keyed_plan.replies(*args)
+            code = keyed_plan.code(problem.question, self._keyed, style, most)
+            return self._cell(tree, node, "ask", "keyed", code)
         words = plan.search_words(problem)
         if node.turns == 0:
             count = len(set().union(*(plan.papers_with(word, problem.texts) for word in words)))
@@ -240,7 +261,9 @@ class Demonstrator:
         return right
 
     def _read(self, tree: _Tree, node: _Node) -> str:
-        """Numbers of the lines of a reader's prompt that are gold."""
+        """Numbers of the passages or lines of a reader's prompt that are gold."""
+        if tree.replies:
+            return tree.replies.get(node.task, keyed_plan.NONE)
         gold = {span.text for fact in tree.problem.evidence for span in fact.spans}
         lines = (line.partition(" ") for line in node.task.split("\n"))
         return " ".join(number for number, _, text in lines if text in gold) or "none"

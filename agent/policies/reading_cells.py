@@ -45,7 +45,7 @@ def ask_children(prompt: str, papers: Sequence[str] | None, most: int) -> str:
         most: most children of one call; with more papers, the code makes several calls.
     """
     chosen = "list(context)" if papers is None else _listed(papers)
-    lines = [f"papers = {chosen}", f"prompt = {_text(prompt)}"]
+    lines = [f"papers = {chosen}", f"prompt = {text_literal(prompt)}"]
     if papers is not None and len(papers) <= most:
         lines.append(
             "found = rlm_query_batched([prompt] * len(papers), [context[p] for p in papers])"
@@ -99,17 +99,17 @@ def quote(passages: Sequence[str]) -> str:
 
 def quoted(passage: str) -> str:
     """Python expression of a quote."""
-    return _text(passage)
+    return text_literal(passage)
 
 
 def extracted(passage: str, edge: int) -> str:
     """Python expression that takes a long passage from `context` by its first and last words."""
-    return f"extract(context, {_text(passage[:edge])}, {_text(passage[-edge:])})"
+    return f"extract(context, {text_literal(passage[:edge])}, {text_literal(passage[-edge:])})"
 
 
 def find_sentences(word: str) -> str:
     """Search all papers for the sentences with a word, and print their number."""
-    return f"lines = sum(search(context, {_text(word)}).values(), [])\nprint(len(lines))"
+    return f"lines = sum(search(context, {text_literal(word)}).values(), [])\nprint(len(lines))"
 
 
 def ask_readers(question: str, size: int) -> str:
@@ -120,7 +120,7 @@ def ask_readers(question: str, size: int) -> str:
         size: sentences of a reader.
     """
     return (
-        f"task = {_text(question)}\n"
+        f"task = {text_literal(question)}\n"
         f"parts = [range(k, min(k + {size}, len(lines))) for k in range(0, len(lines), {size})]\n"
         'asked = ["\\n".join([task, *(f"{n} {lines[n]}" for n in part)]) for part in parts]\n'
         'numbers = " ".join(llm_query_batched(asked)).split()\n'
@@ -153,10 +153,10 @@ def _swapped(name: str) -> str:
 
 
 def _listed(texts: Sequence[str]) -> str:
-    return f"[{', '.join(map(_text, texts))}]"
+    return f"[{', '.join(map(text_literal, texts))}]"
 
 
-def _text(text: str) -> str:
+def text_literal(text: str) -> str:
     """A Python literal, in double quotes where that needs no escapes."""
     written = repr(text)
     if '"' in text or not written.startswith("'"):

@@ -217,6 +217,8 @@ class Service:
                     env.sandbox,
                     env.search_window,
                     env.quiet_search,
+                    env.passage_chars,
+                    self.settings.rewards.min_span_chars,
                     env.memory_mb,
                     self._relieve,
                 )

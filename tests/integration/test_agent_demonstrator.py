@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from agent.policies import keyed_plan
 from agent.policies.demonstrator import Demonstrator
+from agent.policies.keyed_plan import Keyed
 from agent.policies.reading_plan import LEAST_F1, fault
 from agent.rollouts.engine import play
 from agent.rollouts.specs import EpisodeSpec
@@ -81,6 +83,38 @@ def test_every_problem_of_whole_papers_is_shown(papers: Params) -> None:
         told.append("NameError" in turns[turn + 1].observation)
         assert told[-1] or "not verbatim: [" in turns[turn + 1].observation
     assert {True, False} == set(told)
+
+
+@pytest.mark.parametrize(
+    ("style", "keyed", "children"),
+    [("full", Keyed(24, 8), 8), ("compact", Keyed(24, 4), 4), ("compact", Keyed(12, 1), 8)],
+)
+def test_readers_name_ranked_passages_of_whole_papers(
+    style: str, keyed: Keyed, children: int, papers: Params
+) -> None:
+    limits = [f"env.prompt_style={style}", f"env.limits.max_children={children}"]
+    params = resolve("papers", ["threads=1", FEW, *limits])
+    store = ProblemStore.generate(params.prepare.synthetic)
+    every = [store.get(name) for level in ("easy", "medium") for name in store.ids(None, level)]
+    args = (keyed, params.env, params.rewards)
+    problems = [problem for problem in every if keyed_plan.fault(problem, *args) is None]
+    assert len(problems) > len(every) / 2
+    with local_server(params, data=None) as url, Sessions(url, 8) as sessions:
+        policy = Demonstrator(problems, params.env, keyed=keyed, rewards=params.rewards)
+        specs = [EpisodeSpec(problem.problem_id, seed=n) for n, problem in enumerate(problems)]
+        episodes = play(policy, sessions, specs, sessions=sessions.count)
+    for problem, episode in zip(problems, episodes, strict=True):
+        assert episode.answer == keyed_plan.answer(problem, *args)
+        assert episode.components["format_compliance"] > 0
+        assert len(episode.root.turns) == 1
+        replies = [frame.turns[0].text for frame in episode.children(0)]
+        assert len(replies) == -(
+            -len(keyed_plan.ranked(problem, keyed.ranked, *args[1:])) // keyed.shown
+        )
+        assert any(reply != "none" for reply in replies)
+        if keyed.shown > 1:
+            assert episode.components["process_quality"] > 0
+    assert max(episode.reward or 0.0 for episode in episodes) > 0.8
 
 
 @pytest.mark.parametrize("style", ["compact", "full"])

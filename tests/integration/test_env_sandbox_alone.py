@@ -8,7 +8,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 COPIED = (
-    *("env/server/sandbox", "env/chat_tokens.py", "env/settings.py", "env/errors.py"),
+    *(
+        "env/server/sandbox",
+        "env/chat_tokens.py",
+        "env/ranking.py",
+        "env/settings.py",
+        "env/errors.py",
+    ),
     "rewards/settings.py",
 )
 EMPTY = ("env/__init__.py", "env/server/__init__.py", "rewards/__init__.py")

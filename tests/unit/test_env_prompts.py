@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from env import prompts
 from env.chat_tokens import TOKEN, split_chat_tokens, split_span, without_chat_tokens
+from env.ranking import rank
 from env.settings import LimitSettings
 
 LIMITS = LimitSettings()
@@ -67,6 +68,7 @@ def test_full_style_says_every_name_and_limit() -> None:
     system = prompts.root_messages("full", LIMITS, 7, "Why?", 5)[0].content
     for name in (
         "search(",
+        "rank(",
         "list_papers(",
         "get_abstract(",
         "extract(",
@@ -104,7 +106,7 @@ def test_the_worked_examples_are_python_with_the_functions_of_the_repl() -> None
     root = prompts.root_messages("full", LIMITS, 7, "Why?", 5)[0].content
     child = prompts.child_messages("full", LIMITS, 7, "Why?", "a text")[0].content
     blocks = re.findall(r"^```repl\n(.*?)^```$", root + child, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 3
+    assert len(blocks) == 4
 
     handed: list[str] = []
 
@@ -118,13 +120,17 @@ def test_the_worked_examples_are_python_with_the_functions_of_the_repl() -> None
     names = {
         "context": context,
         "search": lambda text, _: found if isinstance(text, dict) else found["a"],
+        "rank": rank,
+        "llm_query_batched": lambda asked: ["1" if "\n1 Kalvot on" in p else "" for p in asked],
         "rlm_query_batched": ask,
         "FINAL": answers.append,
     }
     exec(blocks[0] + blocks[1], names)
-    exec(blocks[2], names | {"context": context["a"]})
+    exec(blocks[2], names)
+    exec(blocks[3], names | {"context": context["a"]})
     assert handed == [context["a"]]
-    assert answers == [[[context["a"]]], [context["a"]]]
+    chosen = {"paper_id": "a", "text": context["a"]}
+    assert answers == [[[context["a"]]], [chosen], [context["a"]]]
 
 
 def test_observation_is_output_then_names_then_trouble() -> None:

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from env import ranking
 from env.cgroups import machine_bytes, most_processes
 from env.errors import SandboxError
 from env.server.sandbox.boundary import compile_filter
@@ -49,6 +50,8 @@ class SandboxHost:
             modules to import besides the standard library.
         search_window: Default `window` of `search`.
         quiet_search: False makes `search` and `extract` print their results.
+        passage_chars: Characters of a paragraph from which `rank` takes its sentences.
+        span_chars: Characters of a passage at least.
         memory_mb: Memory of the server and all its REPLs; None for the machine's or container's.
         relieve: Called when no descriptor is free; it may close some that nobody needs.
 
@@ -65,6 +68,8 @@ class SandboxHost:
         settings: SandboxSettings,
         search_window: int = 0,
         quiet_search: bool = True,
+        passage_chars: int = ranking.PASSAGE_CHARS,
+        span_chars: int = ranking.LEAST_CHARS,
         memory_mb: int | None = None,
         relieve: Callable[[], None] = lambda: None,
     ) -> None:
@@ -75,6 +80,8 @@ class SandboxHost:
             "stdout_chars": limits.observation_chars,
             "search_window": search_window,
             "quiet_search": quiet_search,
+            "passage_chars": passage_chars,
+            "span_chars": span_chars,
         }
         self._bpf = compile_filter() if self._seccomp else None
         total = machine_bytes() if memory_mb is None else memory_mb << 20

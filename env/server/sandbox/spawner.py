@@ -30,6 +30,8 @@ from env.errors import SandboxError
 from env.server.sandbox.usage import MemoryUsage, private
 
 _FOLDER = Path(__file__).resolve().parent
+_ROOT = _FOLDER.parents[2]
+"""Folder of `env`, of which the zygote imports `ranking` alone."""
 _START_S = 60.0
 _DESCRIPTORS_S = 10.0
 """Seconds to wait for a free descriptor."""
@@ -50,11 +52,11 @@ _CODE = f"""
 import ctypes, os, sys
 persona = ctypes.CDLL(None).personality
 now = persona(0xFFFFFFFF)
-if sys.argv[3:] != ["again"] and persona(now | {_NO_RANDOM_ADDRESSES}) == now >= 0:
+if sys.argv[4:] != ["again"] and persona(now | {_NO_RANDOM_ADDRESSES}) == now >= 0:
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:], "again"])
-sys.path.append(sys.argv[1])
+sys.path += sys.argv[1:3]
 from inside.zygote import main
-main(int(sys.argv[2]))
+main(int(sys.argv[3]))
 """
 
 
@@ -211,7 +213,7 @@ class Zygote(Spawner):
         _hold_standard_descriptors()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         super().__init__(ours, relieve)
-        command = [sys.executable, "-s", "-S", "-P", "-B", "-c", _CODE, str(_FOLDER)]
+        command = [sys.executable, "-s", "-S", "-P", "-B", "-c", _CODE, str(_FOLDER), str(_ROOT)]
         with theirs, tempfile.TemporaryFile() as errors:
             # Step 2: exec an interpreter that inherits only the control socket and these streams.
             self._process = subprocess.Popen(

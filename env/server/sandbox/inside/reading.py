@@ -11,6 +11,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from env import ranking
+
 _CLOSE = 0.85
 """Least similarity of a misspelling: 6-letter names that differ in one letter are below it."""
 
@@ -20,16 +22,20 @@ _ABSTRACT_CHARS = 2000
 
 
 class Reader:
-    """`search`, `list_papers`, `get_abstract`, `extract` with the settings of this REPL.
+    """`search`, `rank`, `list_papers`, `get_abstract`, `extract` with this REPL's settings.
 
     Args:
         window: Characters kept on each side of a hit before widening to whole sentences.
         quiet: False prints the results, as the published scaffold does.
+        chars: Characters of a paragraph from which `rank` takes its sentences.
+        least: Characters of a passage at least.
     """
 
-    def __init__(self, window: int, quiet: bool) -> None:
+    def __init__(self, window: int, quiet: bool, chars: int, least: int) -> None:
         self._window = window
         self._quiet = quiet
+        self._chars = chars
+        self._least = least
 
     def search(
         self, text: Any, keyword: str, window: int | None = None, bidirectional: bool = True
@@ -54,6 +60,10 @@ class Reader:
         if not self._quiet:
             _show(found, keyword, grouped=isinstance(text, Mapping))
         return found if isinstance(text, Mapping) else found.get("", [])
+
+    def rank(self, documents: Any, text: str, most: int = ranking.MOST) -> list[tuple[str, str]]:
+        """The passages of `documents` that fit `text` best: (paper_id, passage), best first."""
+        return ranking.rank(documents, text, most, chars=self._chars, least=self._least)
 
     def list_papers(self, context: Any) -> list[str]:
         """The ids of the papers."""

@@ -79,11 +79,17 @@ class _Repl:
         module = types.ModuleType("__main__")
         self._variables = module.__dict__
         self._variables["__builtins__"] = builtins
-        reader = Reader(options["search_window"], options["quiet_search"])
+        reader = Reader(
+            options["search_window"],
+            options["quiet_search"],
+            options["passage_chars"],
+            options["span_chars"],
+        )
         calls = Calls(self._ask, self._finish, self._variables)
         self._reserved: dict[str, Any] = {
             "context": context,
             "search": reader.search,
+            "rank": reader.rank,
             "list_papers": reader.list_papers,
             "get_abstract": reader.get_abstract,
             "get_paper_abstract": reader.get_paper_abstract,

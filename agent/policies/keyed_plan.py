@@ -1,0 +1,152 @@
+"""The keyed plan: rank passages, number them for readers, and answer with those that they name.
+
+A reader replies with a few numbers, where a child that searches and quotes writes a hundred tokens.
+Pure functions of a problem with its gold; `demonstrator.py` plays the plan. Everything that a
+reader is asked and replies is worded here, so that another form is a change of this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from agent.policies.reading_cells import text_literal
+from env.problems.schema import Problem
+from env.prompts import defuse
+from env.ranking import rank
+from env.settings import EnvSettings, PromptStyle
+from rewards.settings import RewardSettings
+
+TASKS: dict[PromptStyle, str] = {
+    "full": "Reply with the numbers of the passages that help to answer, or none: {question}",
+    "compact": "{question} Numbers:",
+}
+"""First line of a reader's prompt; the numbered passages follow, one after the other."""
+NUMBERS: dict[PromptStyle, str] = {
+    "full": 're.findall("[0-9]+", reply)',
+    "compact": "reply.split()",
+}
+"""Expression of the numbers in `reply`; models with a `full` prompt may not have been taught."""
+NONE = "none"
+"""Reply of a reader without a passage that answers."""
+
+Passage = tuple[str, str]
+"""(paper_id, text)."""
+
+
+@dataclass(frozen=True)
+class Keyed:
+    """Sizes of the plan."""
+
+    ranked: int
+    """Passages that the root ranks."""
+    shown: int
+    """Passages of each reader."""
+
+    @property
+    def readers(self) -> int:
+        """Readers of one episode, at most."""
+        return -(-self.ranked // self.shown)
+
+
+def code(question: str, keyed: Keyed, style: PromptStyle, most: int) -> str:
+    """Code of the root's only turn.
+
+    Args:
+        question: the question, for the ranking and for the readers.
+        keyed: sizes of the plan.
+        style: prompt style.
+        most: sub-calls of one call; with more readers, the code makes several calls.
+    """
+    size = keyed.shown
+    imports = "import re\n" if NUMBERS[style].startswith("re.") else ""
+    if keyed.readers <= most:
+        ask = "replies = llm_query_batched(asked)"
+    else:
+        ask = (
+            "replies = []\n"
+            f"for k in range(0, len(asked), {most}):\n"
+            f"    replies += llm_query_batched(asked[k:k + {most}])"
+        )
+    return (
+        f"{imports}question = {text_literal(question)}\n"
+        f"found = rank(context, question, {keyed.ranked})\n"
+        f"parts = [found[k:k + {size}] for k in range(0, len(found), {size})]\n"
+        f'asked = [f"{TASKS[style]}" + "".join(f"\\n{{n}} {{t}}" for n, (d, t) in '
+        "enumerate(part, 1)) for part in parts]\n"
+        f"{ask}\n"
+        'FINAL([{"paper_id": d, "text": t} for part, reply in zip(parts, replies) '
+        f"for n, (d, t) in enumerate(part, 1) if str(n) in {NUMBERS[style]}])"
+    )
+
+
+def replies(
+    problem: Problem, keyed: Keyed, env: EnvSettings, rewards: RewardSettings
+) -> dict[str, str]:
+    """What each reader of the plan should reply, by its prompt as the reader sees it."""
+    return {
+        defuse(prompt): " ".join(
+            str(number)
+            for number, passage in enumerate(part, 1)
+            if _is_gold(problem, passage, rewards)
+        )
+        or NONE
+        for prompt, part in readers(problem, keyed, env, rewards)
+    }
+
+
+def readers(
+    problem: Problem, keyed: Keyed, env: EnvSettings, rewards: RewardSettings
+) -> Iterator[tuple[str, Sequence[Passage]]]:
+    """Prompt and passages of each reader, as `code` makes them."""
+    found = ranked(problem, keyed.ranked, env, rewards)
+    task = TASKS[env.prompt_style].format(question=problem.question)
+    for k in range(0, len(found), keyed.shown):
+        part = found[k : k + keyed.shown]
+        lines = (f"\n{number} {text}" for number, (_, text) in enumerate(part, 1))
+        yield task + "".join(lines), part
+
+
+def ranked(problem: Problem, most: int, env: EnvSettings, rewards: RewardSettings) -> list[Passage]:
+    """The passages that `rank` finds for the question, in the REPL of this environment."""
+    chars, least = env.passage_chars, rewards.min_span_chars
+    return rank(problem.texts, problem.question, most, chars=chars, least=least)
+
+
+def answer(
+    problem: Problem, keyed: Keyed, env: EnvSettings, rewards: RewardSettings
+) -> list[dict[str, str]]:
+    """The answer of the plan with readers that make no mistake."""
+    found = ranked(problem, keyed.ranked, env, rewards)
+    return [
+        {"paper_id": paper_id, "text": text}
+        for paper_id, text in found
+        if _is_gold(problem, (paper_id, text), rewards)
+    ]
+
+
+def fault(problem: Problem, keyed: Keyed, env: EnvSettings, rewards: RewardSettings) -> str | None:
+    """Reason why the plan finds nothing of a problem; None if it finds a part at least."""
+    longest = max((len(p) for p, _ in readers(problem, keyed, env, rewards)), default=0)
+    if longest > env.limits.prompt_chars:
+        return "a reader's prompt is longer than env.limits.prompt_chars"
+    if not answer(problem, keyed, env, rewards):
+        return f"no evidence is among the first {keyed.ranked} passages for its question"
+    return None
+
+
+def _is_gold(problem: Problem, passage: Passage, rewards: RewardSettings) -> bool:
+    """Whether a passage lies inside an alternative of a fact, or is nearly the same."""
+    paper_id, text = passage
+    spans = (s for fact in problem.evidence for s in fact.spans if s.paper_id == paper_id)
+    return any(_covers(problem.texts[paper_id], text, s.start, s.end, rewards) for s in spans)
+
+
+def _covers(paper: str, text: str, start: int, end: int, rewards: RewardSettings) -> bool:
+    at = paper.find(text)
+    while at >= 0:
+        common = min(at + len(text), end) - max(at, start)
+        if common == len(text) or common >= rewards.min_cover * (end - start):
+            return True
+        at = paper.find(text, at + 1)
+    return False

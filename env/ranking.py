@@ -1,0 +1,141 @@
+"""Passages of documents, and their order for a question: the REPL's `rank`.
+
+Pure, and of the standard library alone, because the zygote of the sandbox imports this module, and
+policies outside of it do as well. The scores are Okapi's BM25 with its usual constants. Every
+passage is a verbatim slice of its document, so quoting one retrieves its characters.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from heapq import nsmallest
+from math import log
+from typing import Any
+
+MOST = 24
+"""Passages that `rank` returns unless it's told otherwise."""
+PASSAGE_CHARS = 1000
+"""Characters up to which a paragraph is one passage."""
+LEAST_CHARS = 12
+"""Shorter pieces, such as headings, are no passages."""
+
+_WRAPPED = 120
+"""Longest line of a paragraph that was wrapped; with a longer one, each line is a paragraph."""
+_LONGEST = 2000
+"""Characters of a passage at most: text without any sentence is cut."""
+_K1, _B = 1.5, 0.75
+
+_COMMON = frozenset(
+    word
+    for line in (
+        "a an and are as at be by can could did do does for from had has have how i if in is it",
+        "its me my not of on or should so that the their them there these they this to was we",
+        "were what when where which while who why will with would you your",
+    )
+    for word in line.split()
+)
+"""Words that say nothing about the subject of a question."""
+_ENDINGS = ("ing", "ed", "es", "s", "ly")
+
+_BLANK = re.compile(r"\n\s*\n")
+_SENTENCE = re.compile(r"(?<=[.?!])\s+(?![a-z])")
+_WORD = re.compile(r"[^\W_]+")
+
+
+def rank(
+    documents: Any,
+    text: str,
+    most: int = MOST,
+    *,
+    chars: int = PASSAGE_CHARS,
+    least: int = LEAST_CHARS,
+) -> list[tuple[Any, str]]:
+    """The passages that share the rarest words with a text, best first.
+
+    The work grows with the characters of the documents, the memory with the matching passages.
+
+    Args:
+        documents: {id: text}; a text or a list of texts has the id "".
+        text: a question, or some words.
+        most: passages at most.
+        chars: a longer paragraph counts by its sentences.
+        least: characters of a passage at least.
+
+    Returns:
+        (id, passage) of passages with a word of the text. Equal scores keep their order.
+
+    Raises:
+        ValueError: the text is empty.
+        TypeError: the documents are none.
+    """
+    if not isinstance(text, str) or not text.strip():
+        raise ValueError("rank: text must be a text that is not empty")
+    asked = set(words(text))
+    holding: Counter[str] = Counter()
+    matches: dict[tuple[Any, str], tuple[int, list[tuple[str, int]]]] = {}
+    total = number = 0
+    for document, whole in _texts(documents).items():
+        for passage in passages(whole, chars, least):
+            bag = words(passage)
+            total, number = total + len(bag), number + 1
+            if (document, passage) in matches or asked.isdisjoint(bag):
+                continue
+            counts = [(word, bag.count(word)) for word in asked.intersection(bag)]
+            holding.update(word for word, _ in counts)
+            matches[document, passage] = len(bag), counts
+    weight = {w: log(1 + (number - n + 0.5) / (n + 0.5)) for w, n in holding.items()}
+
+    def loss(entry: tuple[Any, str]) -> float:
+        length, counts = matches[entry]
+        room = _K1 * (1 - _B + _B * length * number / total)
+        return -sum(weight[word] * n * (_K1 + 1) / (n + room) for word, n in sorted(counts))
+
+    return nsmallest(max(0, int(most)), matches, key=loss)
+
+
+def words(text: str) -> list[str]:
+    """Words in lower case, without common ones and without the endings of English."""
+    return [_stem(word) for word in _WORD.findall(text.lower()) if word not in _COMMON]
+
+
+@lru_cache(1 << 14)
+def _stem(word: str) -> str:
+    for ending in _ENDINGS:
+        if word.endswith(ending) and len(word) >= len(ending) + 3:
+            return word.removesuffix(ending)
+    return word
+
+
+def passages(text: str, chars: int = PASSAGE_CHARS, least: int = LEAST_CHARS) -> Iterator[str]:
+    """Paragraphs of a text, the sentences of long ones, and the rows of tables."""
+    for block in _split(_BLANK, text):
+        lines = block.split("\n")
+        apart = any(len(line) > _WRAPPED or line.startswith("|") for line in lines)
+        for paragraph in lines if apart else [block]:
+            pieces = [paragraph] if len(paragraph) <= chars else _split(_SENTENCE, paragraph)
+            for piece in map(str.strip, pieces):
+                for start in range(0, len(piece), _LONGEST):
+                    if len(piece) - start >= least:
+                        yield piece[start : start + _LONGEST]
+
+
+def _split(end: re.Pattern[str], text: str) -> Iterator[str]:
+    """Parts of a text, one by one: a list of them could take ten times its memory."""
+    start = 0
+    for found in end.finditer(text):
+        yield text[start : found.start()]
+        start = found.end()
+    yield text[start:]
+
+
+def _texts(documents: Any) -> dict[Any, str]:
+    if isinstance(documents, (list, tuple)) and all(isinstance(part, str) for part in documents):
+        documents = "\n\n".join(documents)
+    if isinstance(documents, str):
+        return {"": documents}
+    if not isinstance(documents, Mapping):
+        raise TypeError(f"rank: give it a text or a dict, not {type(documents).__name__}")
+    return {key: whole for key, whole in documents.items() if isinstance(whole, str)}

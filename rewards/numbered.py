@@ -1,0 +1,114 @@
+"""Numbered passages in the text that a reader was given, and the numbers that it replied.
+
+The policy writes both, and no clock limits this module: its work grows with their characters.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+_KEY = re.compile(r"^[(\[]?([0-9]{1,4})[)\].:]{0,2}[ \t]", re.MULTILINE)
+"""Number at the start of a line: `7 `, `7. `, `7: `, `(7) `, `[7] `."""
+_GAP = re.compile(r"[\s,;]+")
+_AROUND = "()[]{}.:'\"`*"
+_LEAST_NUMBERS = 0.25
+"""Share of numbers among the words of a list of numbers; with fewer, a text merely has some."""
+_LONGEST_NO = 40
+"""Characters of a reply without any number, such as `none`."""
+_SEARCHED_CHARS = 100_000_000
+"""Limit of passages times characters of the papers in which they are looked for."""
+
+Reader = tuple[Mapping[str, str], Any]
+"""Text that a child was given, under any key, and the value that it returned."""
+
+
+def named_passages(papers: Iterable[str], readers: Iterable[Reader]) -> set[str]:
+    """Passages whose numbers readers replied; none, if they named more than half.
+
+    All readers of an episode are judged together, because a reader of a single passage has no
+    other choice than all or nothing. Both sides are characters of distinct passages. Of those that
+    nobody named, only passages of the papers count, so that no filler makes the rest look chosen.
+
+    Args:
+        papers: texts of the papers.
+        readers: children that ended with an answer. One that was given several texts, or no
+            numbers, or that replied something else than numbers, is no reader.
+    """
+    shown: set[str] = set()
+    named: set[str] = set()
+    for given, answer in readers:
+        passages = numbered_passages(next(iter(given.values()))) if len(given) == 1 else {}
+        numbers = replied_numbers(answer) if passages else None
+        if numbers is None:
+            continue
+        shown.update(passages.values())
+        named.update(passages[number] for number in numbers if number in passages)
+    left = sum(map(len, named))
+    if not named:
+        return named
+    whole = "\0".join(papers)
+    searches = _SEARCHED_CHARS // max(1, len(whole))
+    for passage in sorted(shown - named, key=len, reverse=True)[:searches]:
+        if left <= 0:
+            break
+        # A line with the question may follow the last passage.
+        parts = (passage, passage.rpartition("\n")[0])
+        left -= next((len(part) for part in parts if part in whole), 0)
+    return set() if left > 0 else named
+
+
+def numbered_passages(text: str) -> dict[int, str]:
+    """Passages by number, each from a line that starts with it to the next such line.
+
+    A passage may have lines that start with numbers of their own. So the longest run of lines
+    counts whose numbers rise.
+    """
+    found = list(_KEY.finditer(text))
+    before: list[int] = []
+    least: list[int] = []  # by length of a run, the least number that ends one
+    ends: list[int] = []  # the index of that line
+    for index, match in enumerate(found):
+        number = int(match[1])
+        length = bisect_left(least, number)
+        before.append(ends[length - 1] if length else -1)
+        least[length : length + 1] = [number]
+        ends[length : length + 1] = [index]
+    run = []
+    index = ends[-1] if ends else -1
+    while index >= 0:
+        run.append(found[index])
+        index = before[index]
+    passages = {}
+    stop = len(text)
+    for match in run:  # the last one first
+        passages[int(match[1])] = text[match.end() : stop].strip()
+        stop = match.start()
+    return {number: passage for number, passage in passages.items() if passage}
+
+
+def replied_numbers(answer: Any) -> set[int] | None:
+    """Numbers of a reply; empty for `none`, an empty list and the like, None for anything else."""
+    items = answer if isinstance(answer, list) else [answer]
+    if all(type(item) is int for item in items):
+        return set(items)
+    if not all(isinstance(item, str) for item in items):
+        return None if answer is not None else set()
+    words = list(_words(items))
+    numbers = {int(word) for word in words if _is_number(word)}
+    if not numbers:
+        return set() if sum(map(len, items)) <= _LONGEST_NO else None
+    count = sum(map(_is_number, words))
+    return numbers if count >= _LEAST_NUMBERS * len(words) else None
+
+
+def _words(texts: Iterable[str]) -> Iterator[str]:
+    for text in texts:
+        yield from filter(None, (word.strip(_AROUND) for word in _GAP.split(text)))
+
+
+def _is_number(word: str) -> bool:
+    """Whether a word is a number that may be a key: `int` refuses those of thousands of digits."""
+    return len(word) <= 4 and word.isascii() and word.isdigit()

@@ -1,0 +1,109 @@
+"""The keyed plan: its code runs, and takes from a reader's reply what that reader was shown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from agent.policies import keyed_plan
+from agent.policies.keyed_plan import Keyed
+from env.problems.schema import Fact, Paper, Problem, Span
+from env.ranking import rank
+from env.settings import EnvSettings, LimitSettings, PromptStyle
+from rewards.settings import RewardSettings
+
+TEXTS = {
+    "p1": "Kalvot reads maps.\n\nKalvot is slow on long roads, as all are.\n\nKalvot was not here.",
+    "p2": "Kalvot is slow on maps.\n\nMirbex has no Kalvot at all.",
+}
+ENV, REWARDS = EnvSettings(), RewardSettings()
+
+
+GOLD = ("p1", "Kalvot is slow on long roads, as all are.")
+
+
+def problem(*gold: tuple[str, str], question: str = 'Is "Kalvot" slow?') -> Problem:
+    facts = []
+    for number, (paper_id, text) in enumerate(gold or [GOLD]):
+        start = TEXTS[paper_id].index(text)
+        span = Span(paper_id=paper_id, start=start, end=start + len(text), text=text)
+        facts.append(Fact(fact_id=f"f{number}", spans=(span,)))
+    papers = [Paper(paper_id=i, title=i, abstract="", text=t) for i, t in TEXTS.items()]
+    return Problem(
+        problem_id="one", collection_id="c", split="train", difficulty="easy", tier="focused",
+        question=question, papers=tuple(papers), evidence=tuple(facts),
+    )  # fmt: skip
+
+
+def run(
+    keyed: Keyed, most: int, reply: Any, style: PromptStyle = "compact"
+) -> tuple[list[str], Any]:
+    """Prompts of all readers, and the answer."""
+    asked: list[str] = []
+    answers: list[Any] = []
+
+    def ask(prompts: list[str]) -> list[str]:
+        assert len(prompts) <= most
+        asked.extend(prompts)
+        return [reply(prompt) for prompt in prompts]
+
+    names = {"context": TEXTS, "rank": rank, "llm_query_batched": ask, "FINAL": answers.append}
+    exec(keyed_plan.code(problem().question, keyed, style, most), names)
+    return asked, answers[0]
+
+
+@pytest.mark.parametrize("keyed", [Keyed(5, 1), Keyed(5, 2), Keyed(24, 8)])
+@pytest.mark.parametrize("most", [1, 2, 8])
+def test_the_code_asks_the_readers_of_the_plan(keyed: Keyed, most: int) -> None:
+    asked, answer = run(keyed, most, lambda prompt: "1")
+    parts = dict(keyed_plan.readers(problem(), keyed, ENV, REWARDS))
+    assert asked == list(parts)
+    assert answer == [{"paper_id": part[0][0], "text": part[0][1]} for part in parts.values()]
+    assert len(asked) <= keyed.readers
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        *("none", "", "3 4 99", "-1", "1.", "\u0661", "\u00b9", "9" * 10_000, "error: too long"),
+        *("a novel of 1000 words, " * 99, "0 1e0 0x1 +1 01"),
+    ],
+)
+def test_a_reply_without_a_number_that_was_shown_adds_nothing(reply: str) -> None:
+    assert run(Keyed(4, 2), 8, lambda prompt: reply)[1] == []
+
+
+@pytest.mark.parametrize("reply", ["2", "2, 1.", "Passages (1) and 2", "2\n99 -7"])
+def test_models_that_were_not_taught_may_reply_in_words_of_their_own(reply: str) -> None:
+    count = len(run(Keyed(4, 2), 8, lambda prompt: reply, "full")[1])
+    assert count == 2 * (1 + ("1" in reply))
+
+
+def test_readers_reply_the_numbers_of_gold_or_none() -> None:
+    replies = keyed_plan.replies(problem(), Keyed(5, 2), ENV, REWARDS)
+    assert sorted(replies.values()) == ["2", "none", "none"]
+    (prompt,) = (prompt for prompt, reply in replies.items() if reply == "2")
+    assert prompt.split("\n")[2] == "2 Kalvot is slow on long roads, as all are."
+
+
+def test_gold_is_a_passage_inside_a_span_or_around_nearly_all_of_it() -> None:
+    whole = "Kalvot reads maps.\n\nKalvot is slow on long roads, as all are."
+    for text, count in ((whole, 2), ("Kalvot is slow on long roads, as all are", 1), ("Kalvot", 1)):
+        found = keyed_plan.answer(problem(("p1", text)), Keyed(24, 8), ENV, REWARDS)
+        assert len(found) == count
+    assert (
+        keyed_plan.answer(problem(("p2", "w on maps.\n\nMirbex ha")), Keyed(9, 9), ENV, REWARDS)
+        == []
+    )
+
+
+def test_what_cannot_be_shown_says_why() -> None:
+    assert keyed_plan.fault(problem(), Keyed(24, 8), ENV, REWARDS) is None
+    first = keyed_plan.fault(problem(), Keyed(1, 1), ENV, REWARDS)
+    assert first is not None
+    assert "first 1 passages" in first
+    short = EnvSettings(limits=LimitSettings(prompt_chars=60))
+    told = keyed_plan.fault(problem(), Keyed(24, 8), short, REWARDS)
+    assert told is not None
+    assert "env.limits.prompt_chars" in told
