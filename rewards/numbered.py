@@ -1,4 +1,6 @@
-"""Numbered passages in the text that a reader was given, and the numbers that it replied.
+"""Passages in the text that a reader was given, and those that its reply names.
+
+A reader of numbered passages replies with numbers, and a reader of a single one with yes or no.
 
 The policy writes both, and no clock limits this module: its work grows with their characters.
 """
@@ -26,7 +28,7 @@ Reader = tuple[Mapping[str, str], Any]
 
 
 def named_passages(papers: Iterable[str], readers: Iterable[Reader]) -> set[str]:
-    """Passages whose numbers readers replied; none, if they named more than half.
+    """Passages that the replies of readers name; none, if they name more than half.
 
     All readers of an episode are judged together, because a reader of a single passage has no
     other choice than all or nothing. Both sides are characters of distinct passages. Of those that
@@ -34,14 +36,21 @@ def named_passages(papers: Iterable[str], readers: Iterable[Reader]) -> set[str]
 
     Args:
         papers: texts of the papers.
-        readers: children that ended with an answer. One that was given several texts, or no
-            numbers, or that replied something else than numbers, is no reader.
+        readers: children that ended with an answer. One that was given several texts, or that
+            replied something else than numbers, yes or no, is no reader.
     """
     shown: set[str] = set()
     named: set[str] = set()
     for given, answer in readers:
-        passages = numbered_passages(next(iter(given.values()))) if len(given) == 1 else {}
+        if len(given) != 1:
+            continue
+        (text,) = given.values()
+        passages = numbered_passages(text)
         numbers = replied_numbers(answer) if passages else None
+        verdict = replied_verdict(answer)
+        if verdict or (verdict is False and not passages):
+            # The question has a line of its own before the passage.
+            passages, numbers = {0: text.partition("\n")[2] or text}, {0} if verdict else set()
         if numbers is None:
             continue
         shown.update(passages.values())
@@ -87,6 +96,14 @@ def numbered_passages(text: str) -> dict[int, str]:
         passages[int(match[1])] = text[match.end() : stop].strip()
         stop = match.start()
     return {number: passage for number, passage in passages.items() if passage}
+
+
+def replied_verdict(answer: Any) -> bool | None:
+    """Whether a short reply begins with yes or no; None if it does with neither."""
+    if not isinstance(answer, str) or len(answer) > _LONGEST_NO:
+        return None
+    word = next(_words([answer]), "").lower()
+    return word == "yes" if word in ("yes", "no") else None
 
 
 def replied_numbers(answer: Any) -> set[int] | None:

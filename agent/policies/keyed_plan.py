@@ -1,6 +1,9 @@
 """The keyed plan: rank passages, number them for readers, and answer with those that they name.
 
 A reader replies with a few numbers, where a child that searches and quotes writes a hundred tokens.
+A reader of a single passage says yes or no. That's the form that a small model learns to read in
+first: it needs no list to keep apart, and its reply is one decision right behind the passage.
+
 Pure functions of a problem with its gold; `demonstrator.py` plays the plan. Everything that a
 reader is asked and replies is worded here, so that another form is a change of this module.
 """
@@ -22,6 +25,16 @@ TASKS: dict[PromptStyle, str] = {
     "compact": "{question} Numbers:",
 }
 """First line of a reader's prompt; the numbered passages follow, one after the other."""
+VERDICTS: dict[PromptStyle, str] = {
+    "full": "Does the passage help to answer this question? Reply yes or no: {question}",
+    "compact": "{question} Yes or no?",
+}
+"""First line of the prompt of a reader that gets a single passage; the passage follows."""
+YES: dict[PromptStyle, str] = {
+    "full": 'reply.lower().startswith("yes")',
+    "compact": 'reply == "yes"',
+}
+"""Expression that says whether the `reply` of such a reader keeps its passage."""
 NUMBERS: dict[PromptStyle, str] = {
     "full": 're.findall("[0-9]+", reply)',
     "compact": "reply.split()",
@@ -58,25 +71,36 @@ def code(question: str, keyed: Keyed, style: PromptStyle, most: int) -> str:
         style: prompt style.
         most: sub-calls of one call; with more readers, the code makes several calls.
     """
+    head = f"question = {text_literal(question)}\nfound = rank(context, question, {keyed.ranked})\n"
+    item = '{"paper_id": d, "text": t}'
+    if keyed.shown == 1:
+        prompts = f'[f"{VERDICTS[style]}\\n{{t}}" for d, t in found]'
+        pairs = "(d, t), reply in zip(found, replies)"
+        return f"{head}{_ask(prompts, keyed, most)}\nFINAL([{item} for {pairs} if {YES[style]}])"
     size = keyed.shown
     imports = "import re\n" if NUMBERS[style].startswith("re.") else ""
-    if keyed.readers <= most:
-        ask = "replies = llm_query_batched(asked)"
-    else:
-        ask = (
-            "replies = []\n"
-            f"for k in range(0, len(asked), {most}):\n"
-            f"    replies += llm_query_batched(asked[k:k + {most}])"
-        )
+    prompts = (
+        f'[f"{TASKS[style]}" + "".join(f"\\n{{n}} {{t}}" for n, (d, t) in '
+        "enumerate(part, 1)) for part in parts]"
+    )
     return (
-        f"{imports}question = {text_literal(question)}\n"
-        f"found = rank(context, question, {keyed.ranked})\n"
+        f"{imports}{head}"
         f"parts = [found[k:k + {size}] for k in range(0, len(found), {size})]\n"
-        f'asked = [f"{TASKS[style]}" + "".join(f"\\n{{n}} {{t}}" for n, (d, t) in '
-        "enumerate(part, 1)) for part in parts]\n"
-        f"{ask}\n"
-        'FINAL([{"paper_id": d, "text": t} for part, reply in zip(parts, replies) '
+        f"{_ask(prompts, keyed, most)}\n"
+        f"FINAL([{item} for part, reply in zip(parts, replies) "
         f"for n, (d, t) in enumerate(part, 1) if str(n) in {NUMBERS[style]}])"
+    )
+
+
+def _ask(prompts: str, keyed: Keyed, most: int) -> str:
+    """Code that gives each of these prompts to a reader."""
+    if keyed.readers <= most:
+        return f"replies = llm_query_batched({prompts})"
+    return (
+        f"asked = {prompts}\n"
+        "replies = []\n"
+        f"for k in range(0, len(asked), {most}):\n"
+        f"    replies += llm_query_batched(asked[k:k + {most}])"
     )
 
 
@@ -84,15 +108,13 @@ def replies(
     problem: Problem, keyed: Keyed, env: EnvSettings, rewards: RewardSettings
 ) -> dict[str, str]:
     """What each reader of the plan should reply, by its prompt as the reader sees it."""
-    return {
-        defuse(prompt): " ".join(
-            str(number)
-            for number, passage in enumerate(part, 1)
-            if _is_gold(problem, passage, rewards)
-        )
-        or NONE
-        for prompt, part in readers(problem, keyed, env, rewards)
-    }
+    found = {}
+    for prompt, part in readers(problem, keyed, env, rewards):
+        gold = [n for n, passage in enumerate(part, 1) if _is_gold(problem, passage, rewards)]
+        yes_or_no = "yes" if gold else "no"
+        numbers = " ".join(map(str, gold)) or NONE
+        found[defuse(prompt)] = yes_or_no if keyed.shown == 1 else numbers
+    return found
 
 
 def readers(
@@ -100,10 +122,12 @@ def readers(
 ) -> Iterator[tuple[str, Sequence[Passage]]]:
     """Prompt and passages of each reader, as `code` makes them."""
     found = ranked(problem, keyed.ranked, env, rewards)
-    task = TASKS[env.prompt_style].format(question=problem.question)
+    tasks = VERDICTS if keyed.shown == 1 else TASKS
+    task = tasks[env.prompt_style].format(question=problem.question)
     for k in range(0, len(found), keyed.shown):
         part = found[k : k + keyed.shown]
-        lines = (f"\n{number} {text}" for number, (_, text) in enumerate(part, 1))
+        keys = [""] if keyed.shown == 1 else [f"{number} " for number in range(1, len(part) + 1)]
+        lines = (f"\n{key}{text}" for key, (_, text) in zip(keys, part, strict=True))
         yield task + "".join(lines), part
 
 

@@ -56,7 +56,7 @@ def run(
 @pytest.mark.parametrize("keyed", [Keyed(5, 1), Keyed(5, 2), Keyed(24, 8)])
 @pytest.mark.parametrize("most", [1, 2, 8])
 def test_the_code_asks_the_readers_of_the_plan(keyed: Keyed, most: int) -> None:
-    asked, answer = run(keyed, most, lambda prompt: "1")
+    asked, answer = run(keyed, most, lambda prompt: "yes" if keyed.shown == 1 else "1")
     parts = dict(keyed_plan.readers(problem(), keyed, ENV, REWARDS))
     assert asked == list(parts)
     assert answer == [{"paper_id": part[0][0], "text": part[0][1]} for part in parts.values()]
@@ -72,6 +72,19 @@ def test_the_code_asks_the_readers_of_the_plan(keyed: Keyed, most: int) -> None:
 )
 def test_a_reply_without_a_number_that_was_shown_adds_nothing(reply: str) -> None:
     assert run(Keyed(4, 2), 8, lambda prompt: reply)[1] == []
+
+
+@pytest.mark.parametrize("reply", ["no", "none", "", "1", "Yesterday.", "a novel. " * 20])
+def test_a_reader_of_one_passage_keeps_it_by_saying_yes(reply: str) -> None:
+    assert run(Keyed(4, 1), 8, lambda prompt: reply)[1] == []
+    assert len(run(Keyed(4, 1), 8, lambda prompt: "yes")[1]) == 4
+    told = keyed_plan.replies(problem(), Keyed(5, 1), ENV, REWARDS)
+    assert [prompt.split("\n")[1] for prompt, said in told.items() if said == "yes"] == [GOLD[1]]
+    assert set(told.values()) == {"yes", "no"}
+
+
+def test_a_model_that_was_not_taught_may_say_yes_in_a_sentence() -> None:
+    assert len(run(Keyed(4, 1), 8, lambda prompt: "Yes, it does.", "full")[1]) == 4
 
 
 @pytest.mark.parametrize("reply", ["2", "2, 1.", "Passages (1) and 2", "2\n99 -7"])

@@ -71,6 +71,38 @@ def test_readers_of_one_passage_are_judged_together() -> None:
     assert not found((numbered(GOLD), "1"), (no[0][0], "A novel of many words. " * 9))
 
 
+def asked(text: str) -> str:
+    return f"How accurate is Kalvot? Yes or no?\n{text}"
+
+
+@pytest.mark.parametrize("reply", ["yes", "Yes.", "**Yes**", "yes, it is"])
+def test_a_reader_that_says_yes_to_the_evidence_has_read_its_paper(reply: str) -> None:
+    no = [(asked(text), "no") for text in OTHERS]
+    assert found((asked(GOLD), reply), *no)
+    assert found((f"{asked(GOLD)}\nKalvot?", reply), *no)
+    assert found((GOLD, reply), *no)
+
+
+@pytest.mark.parametrize("reply", ["no", "none", "yesterday", "", None, True, ["yes"], "yes " * 99])
+def test_a_reader_that_does_not_say_yes_names_nothing(reply: Any) -> None:
+    assert not found((asked(GOLD), reply), *((asked(text), "no") for text in OTHERS))
+
+
+def test_who_says_yes_to_more_than_half_has_chosen_nothing() -> None:
+    yes = [(asked(text), "yes") for text in OTHERS]
+    assert not found((asked(GOLD), "yes"))
+    assert not found((asked(GOLD), "yes"), *yes)
+    assert not found((asked(GOLD), "yes"), (asked("A junk sentence of words. " * 9), "no"))
+    assert not found((asked(GOLD), "yes"), (asked(GOLD), "no"), (asked(GOLD), "no"))
+    assert not found((FOUR, "yes"))
+
+
+def test_yes_without_the_passage_names_nothing() -> None:
+    no = [(asked(text), "no") for text in OTHERS]
+    assert not found((asked("passage 4"), "yes"), *no)
+    assert not found((asked(GOLD[:13]), "yes"), (asked(GOLD[13:]), "yes"), *no)
+
+
 def test_repeats_and_what_is_in_no_paper_make_nothing_look_chosen() -> None:
     assert not found((numbered(*[GOLD] * 4), "1"))
     assert not found((numbered(GOLD), "1"), (numbered(GOLD), "none"))
