@@ -85,7 +85,7 @@ def apart(model: torch.nn.Module, rows: Sequence[Row]) -> tuple[float, float]:
     theirs = gradients(model, wanted[0])
     assert len(mine) == len(theirs) > 0
     pairs = [(found, wanted), *zip(mine, theirs, strict=True)]
-    errors = [float((a - b).abs().max()) if a.numel() else 0.0 for a, b in pairs]
+    errors = [float((a - b).detach().abs().max()) if a.numel() else 0.0 for a, b in pairs]
     return errors[0], max(errors[1:])
 
 
