@@ -104,6 +104,14 @@ def check(params: Params) -> None:
                 f"env.limits.max_frames allows {params.env.limits.max_frames} frames with the "
                 "root. Raise reader_passages or max_frames, or lower ranked_passages."
             )
+        if params.env.passage_chars >= params.rewards.read_chars:
+            logger.warning(
+                "warmstart: a reader that is shown a passage of %d characters or more has read its "
+                "paper (rewards.read_chars), which costs process quality. Raise read_chars above "
+                "env.passage_chars (%d), or lower that.",
+                params.rewards.read_chars,
+                params.env.passage_chars,
+            )
     elif params.env.limits.max_depth < 1 or params.env.limits.max_turns < 3:
         raise ConfigError(
             "env.limits: demonstrations start children, which look, and then quote. Set max_depth "

@@ -1,7 +1,8 @@
-"""Answers to the world `fields` without a model: what code finds, and what a reader adds.
+"""Answers without a model: what code finds, and in the world `fields` what a reader adds.
 
-A line maps a problem to its answer. `oracle` and `lexicon_in_code` know what no paper says; the
-other lines know question and papers only, and `boosted` the gold of training problems.
+A line maps a problem to its answer. `bm25` and `keyword_search` know nothing of the world. `oracle`
+and `lexicon_in_code` know what no paper says; the other lines know question and papers only, and
+`boosted` the gold of training problems.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from env.problems.fields import BENCHMARK, field_of, read_question, sentences_wi
 from env.problems.lexicon import FIELDS
 from env.problems.names import FACTS
 from env.problems.schema import Problem, Span
+from env.ranking import LEAST_CHARS, PASSAGE_CHARS, rank
 from rewards.settings import RewardSettings
 from rewards.spans import locate, span_f1
 
@@ -41,6 +43,22 @@ def keyword_search(problem: Problem) -> Any:
     scope = {"context": problem.texts, "question": problem.question, "FINAL": answers.append}
     exec(KEYWORD, scope)
     return answers[0]
+
+
+def bm25(most: int, chars: int = PASSAGE_CHARS, least: int = LEAST_CHARS) -> Line:
+    """The first passages of `rank`, without a reader.
+
+    Args:
+        most: number of passages; choose it on problems that aren't compared.
+        chars: `env.passage_chars`.
+        least: `rewards.min_span_chars`.
+    """
+
+    def line(problem: Problem) -> Any:
+        found = rank(problem.texts, problem.question, most, chars=chars, least=least)
+        return [{"paper_id": paper_id, "text": text} for paper_id, text in found]
+
+    return line
 
 
 def every_sentence(problem: Problem) -> Any:

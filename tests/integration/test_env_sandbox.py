@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 from helpers.sandbox_events import call, done
 
+from env import ranking
 from env.errors import SandboxError
 from env.server.sandbox import UNSET, Repl, Sandbox, SandboxHost, SubCall
 from env.settings import LimitSettings, SandboxSettings
@@ -220,6 +221,37 @@ def test_the_published_scaffolds_search_prints_what_it_finds() -> None:
     assert "--- snippet 0 ---" in shown
     assert "(no hits for 'qqqq')" in shown
     loud.close()
+
+
+def test_rank_gives_the_passages_that_are_ranked_outside_of_the_repl() -> None:
+    host = SandboxHost(LIMITS, SandboxSettings(), passage_chars=40, span_chars=20)
+    repl = host.open(PAPERS)
+    asked = "How accurate is Kalvot on Mirbex?"
+    found = [list(pair) for pair in ranking.rank(PAPERS, asked, 2, chars=40, least=20)]
+    assert done(repl.run(f"FINAL(rank(context, {asked!r}, 2))")).final == found
+    assert found[0] == ["p1", "Kalvot scores 31 on Mirbex."]
+    repl.close()
+    host.close()
+
+
+def test_a_wrong_rank_is_an_error_of_the_cell(repl: Repl) -> None:
+    for call_, told in (
+        ("rank(context, '')", "ValueError: rank: "),
+        ("rank(5, 'a')", "TypeError: rank: "),
+    ):
+        trace = done(repl.run(call_)).traceback
+        assert trace.startswith(f"line 1: {call_}\n{told}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["'a' * 5_000_000", "'ab. ' * 900_000", "'\\n ' * 2_500_000", "'\\ud800 cat. ' * 300_000"],
+)
+def test_rank_of_a_text_without_passages_ends(host: SandboxHost, text: str) -> None:
+    repl = host.open("")
+    assert done(repl.run(f"found = rank({text}, 'cat')")).error in (None, "cpu", "memory")
+    assert done(repl.run("1 + 1")).stdout == "2\n"
+    repl.close()
 
 
 # --- sub-calls and FINAL
