@@ -316,7 +316,7 @@ def test_unusable_templates_are_refused(template, complaint):
 
 
 def test_a_cache_with_a_sliding_window_is_refused():
-    from agent.policies.sampling import CacheShape
+    from agent.policies.row_buffer import CacheShape
 
     with pytest.raises(PolicyError, match="SlidingWindow"):
         CacheShape.of(tiny("mistral"))
