@@ -17,7 +17,7 @@ from agent.policies import model_files
 from agent.policies.base import FrameKey, TurnReply, TurnRequest
 from agent.policies.conversations import Conversations, TurnPrompt
 from agent.policies.drafts import Drafts
-from agent.policies.folding import folded
+from agent.policies.folding import Folding
 from agent.settings import GenerationSettings
 
 if TYPE_CHECKING:
@@ -154,6 +154,7 @@ class TransformersPolicy:
         self._frames: dict[FrameKey, _FrameCache] = {}
         self._shape: CacheShape | None = None
         self._drafts = Drafts()
+        self._folding = Folding(model)
 
     def act(self, requests: Sequence[TurnRequest]) -> list[TurnReply]:
         """Return a turn for each request, decoded in batches of `batch_frames`.
@@ -190,7 +191,7 @@ class TransformersPolicy:
         training = self.model.training
         self.model.eval()
         try:
-            with folded(self.model):
+            with self._folding.folded():
                 self._shape = self._shape or CacheShape.of(self.model)
                 while rows:
                     part, rows = rows[:size], rows[size:]
@@ -241,6 +242,8 @@ class TransformersPolicy:
         for key in keys:
             self._frames.pop(key, None)
             self._conversations.release(key)
+        if not self._frames:
+            self._folding.forget()
 
     def _bound_caches(self, waiting: Collection[FrameKey]) -> None:
         """Drop the oldest caches beyond `cache_tokens`, but none that a waiting turn will read."""
