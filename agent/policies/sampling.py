@@ -64,8 +64,8 @@ class Batch:
         self, model: Any, shape: CacheShape, rows: Sequence[SampledTurn], prefill_tokens: int
     ):
         self.model, self.shape = model, shape
-        # In this order, the longest common beginning of a row is that with the row before it.
-        self.rows = sorted(rows, key=lambda row: row.tokens)
+        # In this order, no earlier row has more in common with a row than the one before it.
+        self.rows = sorted(rows, key=lambda row: row.tokens[:-1])
         self.length = [row.cached for row in self.rows]
         """Tokens of each row that are in the buffer."""
         self.newest = [row.tokens[-1] for row in self.rows]
@@ -150,7 +150,7 @@ class _Share:
     owner: int
     """The row that reads the last token in common."""
     common: int
-    """Tokens in common, without the last one of the row."""
+    """Number of first tokens in common."""
 
 
 def _levels(rows: Sequence[SampledTurn]) -> list[list[_Share]]:
@@ -158,8 +158,8 @@ def _levels(rows: Sequence[SampledTurn]) -> list[list[_Share]]:
     levels: list[list[_Share]] = []
     owners: list[tuple[int, int, int]] = []  # (end, level, row) of the last row's tokens
     for index, row in enumerate(rows):
-        common = _common(rows[index - 1].tokens, row.tokens) if index else 0
-        common = min(common, len(row.tokens) - 1)
+        # The first step reads the last tokens.
+        common = _common(rows[index - 1].tokens[:-1], row.tokens[:-1]) if index else 0
         if common < max(_SHARED, row.cached + 1):
             common = 0
         level, owner = 0, index
