@@ -27,6 +27,8 @@ from agent.errors import PolicyError
 
 _ATTENTION = "rows"
 """Name of this module's attention among those of transformers."""
+_WIDE = 32
+"""Tokens of a row that are worth a copy of its columns."""
 
 
 @dataclass(frozen=True)
@@ -218,9 +220,13 @@ def read(
     """
     device = buffer.device
     counts = [len(part) for _, _, part in tokens]
-    width, every = max(counts), len(tokens) == buffer.shape[2]
+    width = max(counts)
     rows = [row for row, _, _ in tokens]
-    places = range(len(tokens)) if not every else rows
+    # A few queries of rows that read nothing cost less than a copy of the others' columns.
+    whole = len(rows) == buffer.shape[2] or (width < _WIDE and 2 * len(rows) > buffer.shape[2])
+    places = rows if whole else range(len(rows))
+    starts = dict.fromkeys(range(buffer.shape[2]), 0) if whole else {}
+    starts |= {place: start for place, (_, start, _) in zip(places, tokens, strict=True)}
     columns = [range(start, start + len(part)) for _, start, part in tokens]
 
     def of(values: Any) -> Tensor:
@@ -231,8 +237,8 @@ def read(
     layout = _Layout(
         rows_N=of(row for row, _, part in tokens for _ in part),
         columns_N=columns_N,
-        slots_N=None if min(counts) == width else of(slots),
-        rows_R=None if every else of(rows),
+        slots_N=None if min(counts) == width and len(starts) == len(rows) else of(slots),
+        rows_R=None if whole else of(rows),
         width=width,
         columns=max(part.stop for part in columns),
     )
@@ -240,9 +246,9 @@ def read(
     with _attention(model):
         output = model(
             input_ids=ids[None],
-            attention_mask=_mask(model.config, buffer, of(p.start for p in columns), layout),
+            attention_mask=_mask(model.config, buffer, of(starts.values()), layout),
             position_ids=columns_N[None],
-            past_key_values=Cache(layers=[_BufferLayer(*kv, layout) for kv in buffer]),
+            past_key_values=Cache(layers=[_BufferLayer(kv[0], kv[1], layout) for kv in buffer]),
             use_cache=True,
             logits_to_keep=0 if logits else 1,
             rows=layout,

@@ -112,9 +112,9 @@ class Batch:
     def drop_done(self) -> list[int]:
         """Remove completed rows. Returns the former indices of the other rows."""
         alive = [index for index, row in enumerate(self.rows) if not row.done]
-        self.rows, self.length, self.newest = (
-            [values[index] for index in alive] for values in (self.rows, self.length, self.newest)
-        )
+        self.rows = [self.rows[index] for index in alive]
+        self.length = [self.length[index] for index in alive]
+        self.newest = [self.newest[index] for index in alive]
         places = torch.tensor(alive, dtype=torch.long, device=self.shape.device)
         self.kv = self.kv.index_select(2, places)
         return alive
@@ -305,10 +305,7 @@ def _draw(logits: Tensor, temperature: float, at_N: Tensor) -> tuple[list[int], 
         at_N: uniform numbers, in float64.
     """
     shares = torch.softmax(logits / temperature if temperature else logits, dim=-1)
-    if temperature:
-        tokens = _inverse(shares, at_N)
-    else:
-        tokens = logits.argmax(-1)
+    tokens = _inverse(shares, at_N) if temperature else logits.argmax(-1)
     chosen = shares.gather(-1, tokens[:, None])[:, 0].log()
     return tokens.tolist(), chosen.tolist()
 
@@ -326,5 +323,7 @@ def _inverse(shares: Tensor, at_N: Tensor) -> Tensor:
     before = torch.nn.functional.pad(sums, (1, 0)).gather(1, block)
     inside = blocks.gather(1, block[:, :, None].expand(-1, -1, _BLOCK))[:, 0].double().cumsum(-1)
     # The sums of a block are the same numbers, but for the order of the additions.
-    place = torch.searchsorted(inside, (at - before).clamp_(max=inside[:, -1:] * (1 - 1e-15)), right=True)
+    place = torch.searchsorted(
+        inside, (at - before).clamp_(max=inside[:, -1:] * (1 - 1e-15)), right=True
+    )
     return (block * _BLOCK + place)[:, 0]

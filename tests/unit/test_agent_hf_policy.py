@@ -509,7 +509,9 @@ def test_the_sums_are_freed_with_the_last_frame():
     from peft import LoraConfig, get_peft_model
 
     policy = TransformersPolicy(
-        get_peft_model(tiny(), LoraConfig(target_modules="all-linear")), byte_tokenizer(), settings()
+        get_peft_model(tiny(), LoraConfig(target_modules="all-linear")),
+        byte_tokenizer(),
+        settings(),
     )
     converse(policy, [0, 1], 1)
     policy.release([(0, 0)])
