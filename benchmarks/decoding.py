@@ -31,7 +31,7 @@ from typing import Any
 import torch
 
 from agent.policies import sampling
-from agent.policies.drafts import Drafts
+from agent.policies.drafts import DraftStore
 from agent.policies.hf_policy import load_model
 from agent.policies.row_buffer import CacheShape
 from agent.settings import GenerationSettings
@@ -114,7 +114,10 @@ def ours(
     module: Any, model: Any, prompts: Prompts, stop: int, limit: int, **more: Any
 ) -> list[list[int]]:
     """Sampled turns of this project's loop, now or then."""
-    rows = [module.SampledTurn(n, ids, 0, None, limit, seed=n) for n, ids in enumerate(prompts)]
+    first = 1000 * len(prompts)  # no phase repeats the turns of another one
+    rows = [
+        module.SampledTurn(n, ids, 0, None, limit, seed=first + n) for n, ids in enumerate(prompts)
+    ]
     for _ in module.sample(model, CacheShape.of(model), rows, frozenset([stop]), 1.0, **more):
         pass
     return [row.sampled for row in rows]
@@ -154,7 +157,7 @@ def main() -> None:
         variants: dict[str, Callable[[Prompts], list[list[int]]]] = {
             f"loop of {options.before}": lambda p: ours(before, model, p, stop, _CODE + 20),
             "this loop, nothing guessed": now,
-            "this loop": functools.partial(now, drafts=Drafts()),
+            "this loop": functools.partial(now, drafts=DraftStore()),
             "`generate`": lambda p: generate(model, p, settings, pad),
             "`generate`, prompt lookup, greedy": greedy,
         }

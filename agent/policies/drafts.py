@@ -55,7 +55,7 @@ class _Hits:
         self.wrong = self.wrong * _DECAY + failed
 
 
-class Drafts:
+class DraftStore:
     """Completed turns of all frames, bounded, and how often guesses came true."""
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ class Drafts:
 class Drafter:
     """Guesses of one row."""
 
-    drafts: Drafts
+    drafts: DraftStore
     text: list[int]
     """The row's conversation, to which the caller adds what the row samples."""
     _own: _Index = field(default_factory=dict)

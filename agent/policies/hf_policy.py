@@ -16,7 +16,7 @@ from agent.errors import PolicyError
 from agent.policies import model_files
 from agent.policies.base import FrameKey, TurnReply, TurnRequest
 from agent.policies.conversations import Conversations, TurnPrompt
-from agent.policies.drafts import Drafts
+from agent.policies.drafts import DraftStore
 from agent.policies.folding import Folding
 from agent.settings import GenerationSettings
 
@@ -153,7 +153,7 @@ class TransformersPolicy:
         self.chat = self._conversations.chat
         self._frames: dict[FrameKey, _FrameCache] = {}
         self._shape: CacheShape | None = None
-        self._drafts = Drafts()
+        self._drafts = DraftStore()
         self._folding = Folding(model)
 
     def act(self, requests: Sequence[TurnRequest]) -> list[TurnReply]:

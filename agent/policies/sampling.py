@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from agent.policies import row_buffer
-from agent.policies.drafts import Drafter, Drafts
+from agent.policies.drafts import Drafter, DraftStore
 from agent.policies.row_buffer import CacheShape
 
 _GROW = 64
@@ -201,7 +201,7 @@ def sample(
     stop_ids: frozenset[int],
     temperature: float,
     *,
-    drafts: Drafts | None = None,
+    drafts: DraftStore | None = None,
     prefill_tokens: int = 8192,
 ) -> Iterator[SampledTurn]:
     """Sample a turn for each row; store its tokens, log-probabilities and cache in the row.

@@ -12,7 +12,7 @@ import torch
 
 from agent.policies import drafts as drafting
 from agent.policies import sampling
-from agent.policies.drafts import Drafter, Drafts
+from agent.policies.drafts import Drafter, DraftStore
 from agent.policies.row_buffer import CacheShape
 from agent.policies.sampling import SampledTurn, sample
 
@@ -87,7 +87,7 @@ def run(
     model: Any,
     rows: list[SampledTurn],
     temperature: float,
-    drafts: Drafts | None = None,
+    drafts: DraftStore | None = None,
 ) -> None:
     shape = CacheShape.of(model)
     found = sample(model, shape, rows, frozenset([STOP]), temperature, drafts=drafts)
@@ -126,7 +126,7 @@ def widths(model: Any) -> Iterator[list[int]]:
 def test_turns_are_those_of_plain_passes_whatever_is_guessed(model, temperature, kind):
     known = turns(prompts())
     run(model, known, temperature)
-    store = None if kind == "none" else Drafts()
+    store = None if kind == "none" else DraftStore()
     for row in known:
         new = row.sampled
         if kind == "wrong":
@@ -146,7 +146,7 @@ def test_right_guesses_save_passes(model):
     known = turns(prompts()[:1])
     with widths(model) as plain:
         run(model, known, 1.0)
-    store = Drafts()
+    store = DraftStore()
     store.add([*known[0].tokens, *known[0].sampled], len(known[0].tokens))
     with widths(model) as guessed:
         run(model, turns(prompts()[:1]), 1.0, store)
@@ -157,14 +157,14 @@ def test_right_guesses_save_passes(model):
 def test_a_row_is_guessed_to_repeat_the_longest_match_of_its_own_conversation():
     quote = list(range(10, 20))
     text = [*quote, 1, 2, 3, *quote[7:], 4, 5, 6, *quote]
-    assert list(Drafter(Drafts(), text).guess(0.01, 3)) == [1, 2, 3]
+    assert list(Drafter(DraftStore(), text).guess(0.01, 3)) == [1, 2, 3]
 
 
 def test_a_verifier_that_takes_a_wrong_token_is_found_out(model, monkeypatch):
     def credulous(drawn, guess, room, stop_ids):
         return [*guess, drawn[len(guess)]][:room]
 
-    store = Drafts()
+    store = DraftStore()
     for row in turns(prompts()):
         store.add([*row.tokens, *range(4, WORDS)], len(row.tokens))
     monkeypatch.setattr(sampling, "_true", credulous)
@@ -176,7 +176,7 @@ def test_a_verifier_that_takes_a_wrong_token_is_found_out(model, monkeypatch):
 
 @pytest.mark.parametrize("temperature", TEMPERATURES)
 def test_later_turns_continue_the_caches(model, temperature):
-    store, rows = Drafts(), turns(prompts())
+    store, rows = DraftStore(), turns(prompts())
     rng = random.Random(4)
     for _ in range(3):
         run(model, rows, temperature, store)
@@ -244,7 +244,7 @@ def test_many_conversations_that_branch_at_random_have_their_own_caches(model):
 
 def test_the_store_keeps_the_newest_turns_within_its_bound(monkeypatch):
     monkeypatch.setattr(drafting, "_KEPT", 400)
-    store = Drafts()
+    store = DraftStore()
     rng = random.Random(3)
     written = [rng.choices(range(1000), k=50) for _ in range(40)]
     for text in written:
@@ -255,7 +255,7 @@ def test_the_store_keeps_the_newest_turns_within_its_bound(monkeypatch):
 
 
 def test_guesses_that_fail_become_rarer():
-    store = Drafts()
+    store = DraftStore()
     drafter = Drafter(store, [1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3])
     lengths = []
     for _ in range(60):
