@@ -124,7 +124,8 @@ def bare_forward(model: Any, rows: int, context: int, steps: int = 30) -> tuple[
     """(tokens, seconds) of decoding steps without sampling."""
     import torch
 
-    from agent.policies.sampling import Batch, CacheShape, SampledTurn
+    from agent.policies.row_buffer import CacheShape
+    from agent.policies.sampling import Batch, SampledTurn
 
     ids = [5] * (context - steps // 2)
     with torch.inference_mode():
@@ -140,6 +141,8 @@ def bare_forward(model: Any, rows: int, context: int, steps: int = 30) -> tuple[
         started = time.perf_counter()
         for _ in range(steps):
             batch.step()
+            for index in range(rows):
+                batch.keep(index, [5])
     return rows * steps, time.perf_counter() - started
 
 

@@ -329,7 +329,7 @@ def _check(
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-    from agent.policies.sampling import require_playable
+    from agent.policies.row_buffer import require_playable
 
     if "quantization_config" in json.loads((folder / "config.json").read_text(encoding="utf-8")):
         raise PolicyError(

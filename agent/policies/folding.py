@@ -2,7 +2,9 @@
 
 An adapter costs a small model up to a third of each decoding step, and 4-bit layers on a CPU unpack
 their weights in each. Only float32 arithmetic is folded: shorter numbers would round a small update
-away. Neighbour: `hf_policy.py` samples from the folded model.
+away. The sums are new tensors that stand in for the layers' own weights, so nothing has to be
+restored. They are kept from round to round, since a rollout has many rounds of the same weights.
+Neighbour: `hf_policy.py` samples from the folded model.
 """
 
 from __future__ import annotations
@@ -15,75 +17,111 @@ if TYPE_CHECKING:
     import torch
 
 
-@contextmanager
-def folded(model: Any) -> Iterator[None]:
-    """Merge LoRA weights into the model for the duration of the block.
+class Folding:
+    """Sums of a model's weights and its adapter, made when they are first used.
 
-    A 4-bit model on a CPU multiplies with unpacked weights instead, and its own do not change.
-    Other models with a weight shorter than float32 stay as they are.
+    Layers with 4 bits on a CPU multiply with unpacked weights. Other models with a weight shorter
+    than float32 stay as they are.
     """
-    import torch
 
-    config = getattr(model, "active_peft_config", None)
-    layers = _packed(model)
-    if layers:
-        with _unpacked(layers):
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._sums: dict[Any, torch.Tensor] = {}
+        self._chosen: list[Any] = []
+        """Adapters in the sums, by layer."""
+        self._weights: list[torch.Tensor] = []
+        """Copies of their weights."""
+
+    @contextmanager
+    def folded(self) -> Iterator[None]:
+        """Let the layers multiply with the sums for the duration of the block."""
+        self._renew()
+        for module, weight in self._sums.items():
+            module.forward = _linear(weight, _base(module).bias)
+        try:
             yield
-        return
-    exact = all(p.dtype == torch.float32 for p in model.parameters())
-    if config is None or config.peft_type != "LORA" or not exact:
-        yield
-        return
-    kept = [(p, p.detach().clone()) for p in model.parameters() if not p.requires_grad]
-    model.merge_adapter()
-    try:
-        yield
-    finally:
-        model.unmerge_adapter()
-        with torch.no_grad():
-            # Unmerging subtracts the update, which changes the last digits.
-            for weight, value in kept:
-                weight.copy_(value)
+        finally:
+            for module in self._sums:
+                del module.forward
+
+    def forget(self) -> None:
+        """Free the memory of the sums."""
+        self._sums, self._weights = {}, []
+
+    def _renew(self) -> None:
+        """Make the sums again if the adapter has changed."""
+        import torch
+
+        layers = _packed(self._model) or _adapted(self._model)
+        adapted = [module for module in layers if module is not _base(module)]
+        chosen = [(module.disable_adapters, [*module.active_adapters]) for module in adapted]
+        weights = [
+            weight.detach()
+            for module in adapted
+            for name, weight in module.named_parameters()
+            if name.startswith("lora_")
+        ]
+        same = [*self._sums] == layers and self._chosen == chosen
+        if same and all(map(torch.equal, self._weights, weights)):
+            return
+        self.forget()
+        self._chosen, self._weights = chosen, [weight.clone() for weight in weights]
+        self._sums = {module: _sum(module) for module in layers}
 
 
-def _packed(model: Any) -> dict[Any, Any]:
-    """4-bit layers of a model that computes in float32 on a CPU, and the layers that call them.
+def _base(module: Any) -> Any:
+    """The layer itself, without its adapter."""
+    return getattr(module, "base_layer", module)
 
-    Returns:
-        The 4-bit layer by the layer with its adapter, or by itself; empty for other models.
-    """
+
+def _packed(model: Any) -> list[Any]:
+    """4-bit layers, with their adapters, of a model that computes in float32 on a CPU."""
     import torch
 
     found: dict[Any, Any] = {}
     for module in model.modules():
-        base = getattr(module, "base_layer", module)
+        base = _base(module)
         if hasattr(base.weight if hasattr(base, "weight") else None, "quant_state"):
             if base.weight.device.type != "cpu" or base.compute_dtype != torch.float32:
-                return {}
+                return []
             if base not in found.values():
                 found[module] = base
-    return found
+    return list(found)
 
 
-@contextmanager
-def _unpacked(layers: dict[Any, Any]) -> Iterator[None]:
-    """Let layers multiply with the unpacked sum of their 4-bit weights and their adapters."""
-    for module, base in layers.items():
-        module.forward = _linear(_weight(module, base), base.bias)
-    try:
-        yield
-    finally:
-        for module in layers:
-            del module.forward
-
-
-def _weight(module: Any, base: Any) -> torch.Tensor:
-    """Unpacked weights of a layer, shape [out, in], float32."""
+def _adapted(model: Any) -> list[Any]:
+    """Linear layers with a LoRA adapter of a float32 model, if it has no other kind of adapter."""
     import torch
-    from bitsandbytes.functional import dequantize_4bit
 
+    config = getattr(model, "active_peft_config", None)
+    exact = all(p.dtype == torch.float32 for p in model.parameters())
+    if config is None or config.peft_type != "LORA" or not exact:
+        return []
+    from peft.tuners.lora import Linear, LoraLayer
+
+    layers = [module for module in model.modules() if isinstance(module, LoraLayer)]
+    plain = all(
+        type(layer) is Linear
+        and type(layer.base_layer) is torch.nn.Linear
+        and not (layer.merged or layer.lora_variant or any(layer.lora_bias.values()))
+        for layer in layers
+    )
+    return layers if plain else []
+
+
+def _sum(module: Any) -> torch.Tensor:
+    """Weight of a layer plus its adapters, unpacked: [out, in], float32."""
+    import torch
+
+    base = _base(module)
     with torch.no_grad():
-        weight: torch.Tensor = dequantize_4bit(base.weight.data, base.weight.quant_state).float()
+        if hasattr(base.weight, "quant_state"):
+            from bitsandbytes.functional import dequantize_4bit
+
+            weight: torch.Tensor = dequantize_4bit(base.weight.data, base.weight.quant_state)
+            weight = weight.float()
+        else:
+            weight = base.weight.data
         if module is not base and not module.disable_adapters:
             for name in module.active_adapters:
                 weight = weight + module.get_delta_weight(name)

@@ -16,13 +16,15 @@ from agent.errors import PolicyError
 from agent.policies import model_files
 from agent.policies.base import FrameKey, TurnReply, TurnRequest
 from agent.policies.conversations import Conversations, TurnPrompt
-from agent.policies.folding import folded
+from agent.policies.drafts import DraftStore
+from agent.policies.folding import Folding
 from agent.settings import GenerationSettings
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from agent.policies.sampling import CacheShape, SampledTurn
+    from agent.policies.row_buffer import CacheShape
+    from agent.policies.sampling import SampledTurn
 
 
 def load_model(
@@ -151,6 +153,8 @@ class TransformersPolicy:
         self.chat = self._conversations.chat
         self._frames: dict[FrameKey, _FrameCache] = {}
         self._shape: CacheShape | None = None
+        self._drafts = DraftStore()
+        self._folding = Folding(model)
 
     def act(self, requests: Sequence[TurnRequest]) -> list[TurnReply]:
         """Return a turn for each request, decoded in batches of `batch_frames`.
@@ -169,7 +173,8 @@ class TransformersPolicy:
         """
         import torch
 
-        from agent.policies.sampling import CacheShape, sample
+        from agent.policies.row_buffer import CacheShape
+        from agent.policies.sampling import sample
 
         prompts, rows = [], []
         for place, request in enumerate(requests):
@@ -179,17 +184,21 @@ class TransformersPolicy:
                 yield place, TurnReply(text="", finish="length")
             else:
                 rows.append(row)
-        rows.sort(key=lambda row: (row.cached, len(row.tokens)))
+        # Rows of a length fill a batch, and equal ones are in the same one.
+        rows.sort(key=lambda row: (len(row.tokens), row.tokens))
         size, temperature = self.settings.batch_frames, self.settings.temperature
         stop_ids = self._conversations.stop_ids
         training = self.model.training
         self.model.eval()
         try:
-            with folded(self.model):
+            with self._folding.folded():
                 self._shape = self._shape or CacheShape.of(self.model)
                 while rows:
                     part, rows = rows[:size], rows[size:]
-                    for row in sample(self.model, self._shape, part, stop_ids, temperature):
+                    turns = sample(
+                        self.model, self._shape, part, stop_ids, temperature, drafts=self._drafts
+                    )
+                    for row in turns:
                         request, prompt = requests[row.place], prompts[row.place]
                         yield row.place, self._reply(request, prompt, row)
                     del part, row  # they refer to caches
@@ -214,7 +223,7 @@ class TransformersPolicy:
         frame = self._frames[request.key]
         row = SampledTurn(
             place=place,
-            tokens=self._conversations.ids(request.key)[frame.cached :],
+            tokens=list(self._conversations.ids(request.key)),
             cached=frame.cached,
             past=frame.past,
             limit=prompt.limit,
@@ -233,6 +242,8 @@ class TransformersPolicy:
         for key in keys:
             self._frames.pop(key, None)
             self._conversations.release(key)
+        if not self._frames:
+            self._folding.forget()
 
     def _bound_caches(self, waiting: Collection[FrameKey]) -> None:
         """Drop the oldest caches beyond `cache_tokens`, but none that a waiting turn will read."""

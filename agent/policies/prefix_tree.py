@@ -5,8 +5,8 @@ trees of a group ask readers the same questions about the same passages. A `Pref
 node for each distinct prefix. A forward pass over its nodes, in which a node sees its ancestors and
 itself, computes what separate passes over the sequences would, up to the last digits.
 
-Pure numpy. `sampling.py` reads the first messages of frames this way, and `agent/training` the
-rows of a loss.
+Pure numpy. `agent/training` reads the rows of a loss this way. Rollouts share beginnings without a
+tree's mask, because `sampling.py` has a buffer to copy keys and values in.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Batched sampling over growing conversations: one loop over key-value buffers.
+"""Batched sampling over growing conversations: one loop over a buffer of keys and values.
 
 A conversation keeps the keys and values of the tokens it has read, so a turn costs only its new
-tokens. Rows of different lengths share one buffer. The columns that a row does not use are masked,
-and each row has its own positions, so gaps have no effect. Completed rows leave the batch.
+tokens. What rows have in common is read once: the agents of a rollout begin with the same system
+message, and the trees of a group read the same question, and often the same observation. Each
+token that a row samples uses a number of the row's own, so guesses of several tokens can be
+checked in one forward pass and change nothing but the speed. Completed rows leave the batch.
 
-It supports decoders whose cache has plain growing layers of one shape: Llama, Qwen 2.5 and 3,
-Mistral without a window. `CacheShape.of` refuses others. Neighbour: `hf_policy.py`.
+Neighbours: `row_buffer.py` (the forward pass), `drafts.py` (the guesses), `hf_policy.py`.
 """
 
 from __future__ import annotations
@@ -16,71 +17,24 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache
-from transformers.cache_utils import Cache, DynamicLayer
 
-from agent.errors import PolicyError
+from agent.policies import row_buffer
+from agent.policies.drafts import Drafter, DraftStore
+from agent.policies.row_buffer import CacheShape
 
 _GROW = 64
 """Columns that a full buffer grows by."""
-
-
-@dataclass(frozen=True)
-class CacheShape:
-    """Shape, type and device of one token's keys and values in a model's cache."""
-
-    layers: int
-    heads: int
-    dim: int
-    dtype: torch.dtype
-    device: torch.device
-
-    @staticmethod
-    def of(model: Any) -> CacheShape:
-        """Shape of the cache after a forward pass of one token.
-
-        Raises:
-            PolicyError: the cache has sliding, recurrent or unequal layers.
-        """
-        device = model.get_input_embeddings().weight.device
-        cache = DynamicCache(config=model.config)
-        with torch.inference_mode():
-            model(
-                input_ids=torch.zeros(1, 1, dtype=torch.long, device=device),
-                past_key_values=cache,
-                use_cache=True,
-            )
-        layers = [
-            (layer.keys, layer.values)
-            for layer in cache.layers
-            if type(layer) is DynamicLayer
-            and isinstance(layer.keys, Tensor)
-            and isinstance(layer.values, Tensor)
-        ]
-        kinds = {(part.shape, part.dtype, part.device) for pair in layers for part in pair}
-        if len(layers) != len(cache.layers) or len(kinds) != 1:
-            raise _unplayable(cache, type(model).__name__)
-        ((size, dtype, where),) = kinds  # size: [1, heads, 1, dim]
-        return CacheShape(len(layers), size[1], size[3], dtype, where)
-
-
-def require_playable(config: Any, name: str) -> None:
-    """Refuse a model by its transformers config, before its weights are there.
-
-    Raises:
-        PolicyError: the cache has sliding or recurrent layers; `CacheShape.of` checks the rest.
-    """
-    cache = DynamicCache(config=config)
-    if any(type(layer) is not DynamicLayer for layer in cache.layers):
-        raise _unplayable(cache, name)
-
-
-def _unplayable(cache: Cache, name: str) -> PolicyError:
-    kinds = sorted({type(layer).__name__ for layer in cache.layers})
-    return PolicyError(
-        f"{name}: the cache ({', '.join(kinds)}) does not consist of equal full-attention layers "
-        "on one device. Serve the model behind an OpenAI-compatible endpoint."
-    )
+_SHARED = 16
+"""Least tokens in common for which a row waits until another one has read them."""
+_GUESSED = 512
+"""Most tokens of a step with guesses, which bounds its logits."""
+_FREE_TOKENS = {"cpu": 16.0}
+"""Tokens that cost as much arithmetic as reading the weights takes time, by type of device."""
+_OTHER_FREE_TOKENS = 128.0
+_ROW_COST = 0.8
+"""Time of a row in a step for its keys and values, as a multiple of a token's arithmetic."""
+_BLOCK = 256
+"""Entries of the vocabulary that are summed up at once."""
 
 
 @dataclass
@@ -90,7 +44,7 @@ class SampledTurn:
     place: int
     """Index of the request."""
     tokens: list[int]
-    """Tokens that are not in the cache yet, at least one."""
+    """All tokens of the conversation before the turn, more than `cached`."""
     cached: int
     """Number of tokens in `past`."""
     past: Tensor | None
@@ -103,30 +57,6 @@ class SampledTurn:
     done: bool = False
 
 
-class _BufferLayer(DynamicLayer):
-    """One layer of the buffer, as the model sees it. It writes new columns in place."""
-
-    def __init__(self, keys: Tensor, values: Tensor, used: int) -> None:
-        super().__init__()
-        self._buffers = keys, values
-        self._used = used
-        self.is_initialized = True
-
-    def update(
-        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[Tensor, Tensor]:
-        keys, values = self._buffers
-        end = self._used + key_states.shape[-2]
-        keys[:, :, self._used : end] = key_states
-        values[:, :, self._used : end] = value_states
-        self._used = end
-        self.keys, self.values = keys[:, :, :end], values[:, :, :end]
-        return self.keys, self.values
-
-    def get_seq_length(self) -> int:
-        return self._used
-
-
 class Batch:
     """Rows that are decoded together. `kv` is [layers, 2, rows, heads, columns, dim]."""
 
@@ -134,100 +64,122 @@ class Batch:
         self, model: Any, shape: CacheShape, rows: Sequence[SampledTurn], prefill_tokens: int
     ):
         self.model, self.shape = model, shape
-        # Sort rows by length, so that a slice of them has little padding.
-        self.rows = sorted(rows, key=lambda row: (len(row.tokens), row.cached))
-        slices = _slices([len(row.tokens) - 1 for row in self.rows], prefill_tokens)
-        starts = [max(row.cached for row in self.rows[part]) for part in slices]
-        widths = [len(self.rows[part][-1].tokens) - 1 for part in slices]
-        self.used = max(start + width for start, width in zip(starts, widths, strict=True))
-        columns = self.used + min(_GROW, max(row.limit for row in self.rows))
-        count = len(self.rows)
-        self.kv = torch.zeros(
-            (shape.layers, 2, count, shape.heads, columns, shape.dim),
-            dtype=shape.dtype,
-            device=shape.device,
-        )
-        # Additive: 0 where a row may look, the least number elsewhere.
-        self.hidden = torch.finfo(shape.dtype).min
-        self.mask = torch.full(
-            (count, columns), self.hidden, dtype=shape.dtype, device=shape.device
-        )
+        # In this order, no earlier row has more in common with a row than the one before it.
+        self.rows = sorted(rows, key=lambda row: row.tokens[:-1])
+        self.length = [row.cached for row in self.rows]
+        """Tokens of each row that are in the buffer."""
+        self.newest = [row.tokens[-1] for row in self.rows]
+        """Last token of each row, which the next step reads."""
+        columns = max(len(row.tokens) + min(_GROW, row.limit) for row in self.rows)
+        self.kv = shape.buffer(len(self.rows), columns)
         for index, row in enumerate(self.rows):
             if row.past is not None:
                 self.kv[:, :, index, :, : row.cached] = row.past
-                self.mask[index, : row.cached] = 0
-        for part, start, width in zip(slices, starts, widths, strict=True):
-            if width:
-                self._prefill(part, start, width)
-        self.last = self._ids([[row.tokens[-1]] for row in self.rows])
-        self.positions = self._ids([[row.cached + len(row.tokens) - 1] for row in self.rows])
+        for shares in _levels(self.rows):
+            self._read_level(shares, prefill_tokens)
 
-    def step(self) -> Tensor:
-        """Read each row's last token. Returns logits of the next: [rows, vocabulary] in fp32."""
-        if self.used == self.kv.shape[-2]:
-            self.kv = torch.nn.functional.pad(self.kv, (0, 0, 0, _GROW))
-            self.mask = torch.nn.functional.pad(self.mask, (0, _GROW), value=self.hidden)
-        self.mask[:, self.used] = 0
-        logits = self._forward(
-            slice(None), self.last, self.positions, self.used, self.mask[:, None, None]
-        )
-        self.used += 1
-        self.positions = self.positions + 1
-        return logits[:, -1].float()
+    def step(self, guesses: Sequence[Sequence[int]] | None = None) -> Tensor:
+        """Read the newest token of each row that is not done, and the guess of what follows.
+
+        Args:
+            guesses: tokens by row; default: none.
+
+        Returns:
+            Logits after each token, one row after the other: [N, vocabulary] in fp32.
+        """
+        tokens = [
+            (index, self.length[index], [self.newest[index], *(guesses[index] if guesses else ())])
+            for index, row in enumerate(self.rows)
+            if not row.done
+        ]
+        needed = max(start + len(part) for _, start, part in tokens)
+        if needed > self.kv.shape[-2]:
+            more = needed - self.kv.shape[-2] + _GROW
+            self.kv = torch.nn.functional.pad(self.kv, (0, 0, 0, more))
+        return row_buffer.read(self.model, self.kv, tokens, logits=True).float()
+
+    def keep(self, index: int, tokens: Sequence[int]) -> None:
+        """Take the tokens that a row has sampled in a step; all but the last are in the buffer."""
+        self.length[index] += len(tokens)
+        self.newest[index] = tokens[-1]
 
     def keep_past(self, index: int) -> None:
         """Copy a row's keys and values from the buffer to the row."""
         row = self.rows[index]
-        columns = (self.mask[index, : self.used] == 0).nonzero()[:, 0]
-        row.past = self.kv[:, :, index].index_select(-2, columns)
-        row.cached = len(columns)
+        row.cached = self.length[index]
+        row.past = self.kv[:, :, index, :, : row.cached].clone()
 
-    def drop_done(self) -> Tensor:
+    def drop_done(self) -> list[int]:
         """Remove completed rows. Returns the former indices of the other rows."""
         alive = [index for index, row in enumerate(self.rows) if not row.done]
-        places = self._ids(alive)
         self.rows = [self.rows[index] for index in alive]
+        self.length = [self.length[index] for index in alive]
+        self.newest = [self.newest[index] for index in alive]
+        places = torch.tensor(alive, dtype=torch.long, device=self.shape.device)
         self.kv = self.kv.index_select(2, places)
-        self.mask = self.mask.index_select(0, places)
-        self.positions = self.positions.index_select(0, places)
-        self.last = self.last.index_select(0, places)
-        return places
+        return alive
 
-    def _prefill(self, part: slice, start: int, width: int) -> None:
-        """Read all but the last token of a slice of rows into columns [start, start + width)."""
-        rows = self.rows[part]
-        # The columns of the padding on the right stay masked, so no token attends to them.
-        ids = self._ids([[*row.tokens[:-1], *[0] * (width + 1 - len(row.tokens))] for row in rows])
-        offsets = torch.arange(width, device=self.shape.device)
-        positions = self._ids([[row.cached] for row in rows]) + offsets
-        causal = torch.where(offsets[:, None] >= offsets, 0.0, self.hidden).to(self.shape.dtype)
-        mask = torch.cat(
-            [
-                self.mask[part, None, None, :start].expand(-1, -1, width, -1),
-                causal.expand(len(rows), 1, -1, -1),
-            ],
-            dim=-1,
-        )  # [rows, 1, width, start + width]
-        self._forward(part, ids, positions, start, mask)
-        for index, row in enumerate(rows, part.start):
-            self.mask[index, start : start + len(row.tokens) - 1] = 0
-
-    def _forward(
-        self, part: slice, ids: Tensor, positions: Tensor, used: int, mask: Tensor
-    ) -> Tensor:
-        layers: list[Any] = [_BufferLayer(kv[0, part], kv[1, part], used) for kv in self.kv]
-        output = self.model(
-            input_ids=ids,
-            attention_mask=mask[..., : used + ids.shape[1]],
-            position_ids=positions,
-            past_key_values=Cache(layers=layers),
-            use_cache=True,
-            logits_to_keep=1,
+    def _read_level(self, shares: Sequence[_Share], budget: int) -> None:
+        """Read all but the last token of some rows, after what others have read for them."""
+        for share in shares:
+            start = self.length[share.row]
+            if share.common > start:
+                columns = slice(start, share.common)
+                self.kv[:, :, share.row, :, columns] = self.kv[:, :, share.owner, :, columns]
+                self.length[share.row] = share.common
+        unread = sorted(
+            (len(self.rows[share.row].tokens) - 1 - self.length[share.row], share.row)
+            for share in shares
         )
-        return torch.as_tensor(output.logits)
+        unread = [(width, row) for width, row in unread if width > 0]
+        for part in _slices([width for width, _ in unread], budget):
+            tokens = [
+                (row, self.length[row], self.rows[row].tokens[self.length[row] : -1])
+                for row in sorted(row for _, row in unread[part])
+            ]
+            row_buffer.read(self.model, self.kv, tokens, logits=False)
+            for row, start, read in tokens:
+                self.length[row] = start + len(read)
 
-    def _ids(self, values: Sequence[Any]) -> Tensor:
-        return torch.tensor(values, dtype=torch.long, device=self.shape.device)
+
+@dataclass(frozen=True)
+class _Share:
+    """What a row takes over from another one before it reads the rest."""
+
+    row: int
+    owner: int
+    """The row that reads the last token in common."""
+    common: int
+    """Number of first tokens in common."""
+
+
+def _levels(rows: Sequence[SampledTurn]) -> list[list[_Share]]:
+    """Shares of rows in lexicographic order; those of a level need only the levels before it."""
+    levels: list[list[_Share]] = []
+    owners: list[tuple[int, int, int]] = []  # (end, level, row) of the last row's tokens
+    for index, row in enumerate(rows):
+        # The first step reads the last tokens.
+        common = _common(rows[index - 1].tokens[:-1], row.tokens[:-1]) if index else 0
+        if common < max(_SHARED, row.cached + 1):
+            common = 0
+        level, owner = 0, index
+        if common:
+            while len(owners) > 1 and owners[-2][0] >= common:
+                owners.pop()
+            _, before, owner = owners[-1]
+            level, owners[-1] = before + 1, (common, before, owner)
+        else:
+            owners = []
+        owners.append((len(row.tokens) - 1, level, index))
+        levels += [[]] * (level == len(levels))
+        levels[level] = [*levels[level], _Share(index, owner, common)]
+    return levels
+
+
+def _common(one: Sequence[int], other: Sequence[int]) -> int:
+    """Length of the common prefix."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def _slices(widths: Sequence[int], budget: int) -> list[slice]:
@@ -238,7 +190,7 @@ def _slices(widths: Sequence[int], budget: int) -> list[slice]:
         too_ragged = width > 2 * widths[cuts[-1]] + 16
         if index > cuts[-1] and (too_many or too_ragged):
             cuts.append(index)
-    return [slice(a, b) for a, b in zip(cuts, [*cuts[1:], len(widths)], strict=True)]
+    return [slice(a, b) for a, b in zip(cuts, [*cuts[1:], len(widths)], strict=True) if a < b]
 
 
 @torch.inference_mode()
@@ -248,6 +200,8 @@ def sample(
     rows: Sequence[SampledTurn],
     stop_ids: frozenset[int],
     temperature: float,
+    *,
+    drafts: DraftStore | None = None,
     prefill_tokens: int = 8192,
 ) -> Iterator[SampledTurn]:
     """Sample a turn for each row; store its tokens, log-probabilities and cache in the row.
@@ -255,38 +209,121 @@ def sample(
     Yields each row when it is complete. The caller's work in between has no effect.
 
     Each token uses one uniform number from the row's own seed, through the inverse distribution
-    function. So the other rows of the batch affect only the last digits of the logits. The
-    log-probabilities are those of the sampling distribution, in fp32. Temperature 0 takes the
-    largest logit and reports the log-probabilities of temperature 1.
+    function. So the other rows of the batch, and the guesses, affect only the last digits of the
+    logits. The log-probabilities are those of the sampling distribution, in fp32. Temperature 0
+    takes the largest logit and reports the log-probabilities of temperature 1.
+
+    Args:
+        model: the model.
+        shape: of its cache.
+        rows: turns to sample.
+        stop_ids: tokens that end a turn.
+        temperature: of the sampling.
+        drafts: source of guesses, which gets the completed turns; None: guess nothing.
+        prefill_tokens: most tokens that are read at once.
     """
     batch = Batch(model, shape, rows, prefill_tokens)
     limit = max(row.limit for row in batch.rows)
     generators = [torch.Generator().manual_seed(row.seed) for row in batch.rows]
     uniform = [torch.rand(limit, generator=g, dtype=torch.float64) for g in generators]
     noise = torch.stack(uniform).to(shape.device)  # [rows, tokens]
-    number = 0
+    drafters = [Drafter(drafts, list(row.tokens)) for row in batch.rows] if drafts else []
     while batch.rows:
-        logits = batch.step()
-        logprobs = torch.log_softmax(logits / (temperature or 1.0), dim=-1)
-        if temperature:
-            # Inverse distribution function: the first token whose cumulated share exceeds `at`.
-            cumulated = logprobs.double().exp().cumsum(-1)
-            at = noise[:, number, None] * cumulated[:, -1:]
-            batch.last = torch.searchsorted(cumulated, at, right=True)
-        else:
-            batch.last = logits.argmax(-1, keepdim=True)
-        chosen = logprobs.gather(-1, batch.last)[:, 0].tolist()
-        tokens = batch.last[:, 0].tolist()
-        number += 1
+        guesses = _guesses(batch.rows, drafters, shape.device.type)
+        logits = batch.step(guesses)
+        taken = [
+            (index, len(row.sampled) + ahead)
+            for index, row in enumerate(batch.rows)
+            if not row.done
+            for ahead in range(1 + len(guesses[index]))
+        ]
+        at = noise[tuple(torch.tensor(taken, device=shape.device).T)]
+        drawn, chosen = _draw(logits, temperature, at)
+        first = 0
         for index, row in enumerate(batch.rows):
             if row.done:
                 continue
-            row.sampled.append(tokens[index])
-            row.logprobs.append(chosen[index])
-            if tokens[index] in stop_ids or len(row.sampled) == row.limit:
+            new = _true(drawn[first:], guesses[index], row.limit - len(row.sampled), stop_ids)
+            row.sampled += new
+            row.logprobs += chosen[first : first + len(new)]
+            first += 1 + len(guesses[index])
+            batch.keep(index, new)
+            if drafts:
+                drafters[index].text += new
+                drafters[index].sampled(new)
+            if new[-1] in stop_ids or len(row.sampled) == row.limit:
                 row.done = True
                 batch.keep_past(index)
+                if drafts:
+                    drafts.add(drafters[index].text, len(row.tokens))
                 yield row
         running = sum(not row.done for row in batch.rows)
         if running <= len(batch.rows) // 2:
-            noise = noise.index_select(0, batch.drop_done())
+            alive = batch.drop_done()
+            noise = noise[alive]
+            drafters = [drafters[index] for index in alive] if drafts else []
+
+
+def _guesses(
+    rows: Sequence[SampledTurn], drafters: Sequence[Drafter], device: str
+) -> list[Sequence[int]]:
+    """Guesses of the running rows, as long as they pay; empty ones without drafters."""
+    guesses: list[Sequence[int]] = [()] * len(rows)
+    if not drafters:
+        return guesses
+    running = sum(not row.done for row in rows)
+    # A guessed token costs its arithmetic, and saves that and its part of a step, if it is right.
+    free = _FREE_TOKENS.get(device, _OTHER_FREE_TOKENS)
+    worth = 1 / (1 + _ROW_COST + free / running)
+    room = max(_GUESSED, 2 * running) - running
+    for index, row in enumerate(rows):
+        if not row.done:
+            most = min(room, row.limit - len(row.sampled) - 1)
+            guesses[index] = drafters[index].guess(worth, most)
+            room -= len(guesses[index])
+    return guesses
+
+
+def _true(
+    drawn: Sequence[int], guess: Sequence[int], room: int, stop_ids: frozenset[int]
+) -> list[int]:
+    """Drawn tokens up to the first that the guess does not foresee, a stop or the limit."""
+    new: list[int] = []
+    for token, guessed in zip(drawn, [*guess, None], strict=False):
+        new.append(token)
+        if token != guessed or token in stop_ids or len(new) == room:
+            break
+    return new
+
+
+def _draw(logits: Tensor, temperature: float, at_N: Tensor) -> tuple[list[int], list[float]]:
+    """Tokens and their log-probabilities.
+
+    Args:
+        logits: [N, vocabulary], in fp32.
+        temperature: of the sampling; 0 takes the largest logit.
+        at_N: uniform numbers, in float64.
+    """
+    shares = torch.softmax(logits / temperature if temperature else logits, dim=-1)
+    tokens = _inverse(shares, at_N) if temperature else logits.argmax(-1)
+    chosen = shares.gather(-1, tokens[:, None])[:, 0].log()
+    return tokens.tolist(), chosen.tolist()
+
+
+def _inverse(shares: Tensor, at_N: Tensor) -> Tensor:
+    """Inverse distribution function: the first tokens whose cumulated shares exceed `at`.
+
+    It finds the block of the vocabulary first, since float64 sums of all entries are slow.
+    """
+    count, entries = shares.shape
+    blocks = torch.nn.functional.pad(shares, (0, -entries % _BLOCK)).view(count, -1, _BLOCK)
+    sums = blocks.sum(-1, dtype=torch.float64).cumsum(-1)
+    at = at_N[:, None] * sums[:, -1:]
+    block = torch.searchsorted(sums, at, right=True).clamp_(max=sums.shape[1] - 1)
+    before = torch.nn.functional.pad(sums, (1, 0)).gather(1, block)
+    inside = blocks.gather(1, block[:, :, None].expand(-1, -1, _BLOCK))[:, 0].double().cumsum(-1)
+    # The sums of a block are the same numbers, but for the order of the additions.
+    place = torch.searchsorted(
+        inside, (at - before).clamp_(max=inside[:, -1:] * (1 - 1e-15)), right=True
+    )
+    return (block * _BLOCK + place)[:, 0]

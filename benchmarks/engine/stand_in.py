@@ -21,7 +21,8 @@ import torch
 from peft import PeftModel
 
 from agent.policies.hf_policy import load_model
-from agent.policies.sampling import CacheShape, SampledTurn, sample
+from agent.policies.row_buffer import CacheShape
+from agent.policies.sampling import SampledTurn, sample
 from agent.policies.vllm_server import Engine
 
 GATHER_S = 0.01

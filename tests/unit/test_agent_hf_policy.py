@@ -16,7 +16,7 @@ from agent.policies import sampling
 from agent.policies.base import TurnReply, TurnRequest
 from agent.policies.base_model import prepare_base
 from agent.policies.chat_template import ChatFormat
-from agent.policies.folding import folded
+from agent.policies.folding import Folding
 from agent.policies.hf_policy import TransformersPolicy, load_model
 from agent.settings import GenerationSettings, ModelSettings
 from env.models import Message
@@ -316,7 +316,7 @@ def test_unusable_templates_are_refused(template, complaint):
 
 
 def test_a_cache_with_a_sliding_window_is_refused():
-    from agent.policies.sampling import CacheShape
+    from agent.policies.row_buffer import CacheShape
 
     with pytest.raises(PolicyError, match="SlidingWindow"):
         CacheShape.of(tiny("mistral"))
@@ -455,24 +455,88 @@ def test_an_adapter_is_folded_into_the_weights_only_while_it_plays():
     ).eval()
     before = {name: value.clone() for name, value in adapted.state_dict().items()}
     ids = torch.arange(40)[None]
+    used = []
+    layer = adapted.base_model.model.model.layers[0].mlp.up_proj.lora_A["default"]
+    hook = layer.register_forward_hook(lambda *_: used.append(True))
     with torch.no_grad():
         apart = adapted(input_ids=ids).logits
-        with folded(adapted):
-            changed = [n for n, v in adapted.state_dict().items() if not torch.equal(v, before[n])]
+        assert used.pop()
+        with Folding(adapted).folded():
             together = adapted(input_ids=ids).logits
-    assert len(changed) == 14  # the linear layers
+        assert not used
+        again = adapted(input_ids=ids).logits
+        assert used
+    hook.remove()
     assert together.numpy() == pytest.approx(apart.numpy(), abs=1e-4)
+    assert torch.equal(again, apart)
     assert all(torch.equal(value, before[name]) for name, value in adapted.state_dict().items())
 
 
-def test_an_adapter_on_shortened_weights_is_not_folded():
+def test_sums_with_an_adapter_are_made_once_for_its_weights():
     from peft import LoraConfig, get_peft_model
 
-    config = LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False)
-    adapted = get_peft_model(tiny().to(torch.bfloat16), config).eval()
-    before = {name: value.clone() for name, value in adapted.state_dict().items()}
-    with folded(adapted):
-        assert all(torch.equal(value, before[n]) for n, value in adapted.state_dict().items())
+    adapted = get_peft_model(
+        tiny(), LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False)
+    ).eval()
+    folding = Folding(adapted)
+    ids = torch.arange(40)[None]
+
+    def logits() -> tuple[torch.Tensor, list[int]]:
+        with torch.no_grad(), folding.folded():
+            found = adapted(input_ids=ids).logits
+        return found, [id(weight) for weight in folding._sums.values()]
+
+    first, sums = logits()
+    assert len(sums) == 14  # the linear layers
+    again, kept = logits()
+    assert kept == sums
+    assert torch.equal(again, first)
+    with torch.no_grad():
+        for name, weight in adapted.named_parameters():
+            if "lora_B" in name:
+                weight.data.mul_(1.5)  # which no version counter sees
+    trained, _ = logits()
+    with torch.no_grad():
+        plain = adapted(input_ids=ids).logits
+        assert trained.numpy() == pytest.approx(plain.numpy(), abs=1e-4)
+        assert trained.numpy() != pytest.approx(first.numpy(), abs=1e-2)
+        with adapted.disable_adapter():
+            bare, _ = logits()
+            assert torch.equal(bare, adapted(input_ids=ids).logits)
+
+
+def test_the_sums_are_freed_with_the_last_frame():
+    from peft import LoraConfig, get_peft_model
+
+    policy = TransformersPolicy(
+        get_peft_model(tiny(), LoraConfig(target_modules="all-linear")),
+        byte_tokenizer(),
+        settings(),
+    )
+    converse(policy, [0, 1], 1)
+    policy.release([(0, 0)])
+    assert policy._folding._sums
+    policy.release([(1, 0)])
+    assert not policy._folding._sums
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "dora", "bias"])
+def test_an_adapter_that_cannot_be_folded_exactly_is_not_folded(kind):
+    from peft import LoraConfig, get_peft_model
+
+    config = LoraConfig(
+        r=2,
+        target_modules="all-linear",
+        init_lora_weights=False,
+        use_dora=kind == "dora",
+        lora_bias=kind == "bias",
+    )
+    model = tiny().to(torch.bfloat16) if kind == "bfloat16" else tiny("qwen")
+    if kind == "bias":  # only layers with a bias can have an adapter with one
+        config.target_modules = ["q_proj", "k_proj", "v_proj"]
+    folding = Folding(get_peft_model(model, config).eval())
+    with folding.folded():
+        assert not folding._sums
 
 
 def test_a_four_bit_model_on_a_cpu_plays_with_unpacked_weights(tmp_path):
@@ -488,9 +552,10 @@ def test_a_four_bit_model_on_a_cpu_plays_with_unpacked_weights(tmp_path):
     ids = torch.arange(40)[None]
     with torch.no_grad():
         apart = adapted(input_ids=ids).logits
-        with adapted.disable_adapter(), folded(adapted):
+        folding = Folding(adapted)
+        with adapted.disable_adapter(), folding.folded():
             bare = adapted(input_ids=ids).logits
-        with folded(adapted):
+        with folding.folded():
             together = adapted(input_ids=ids).logits
         again = adapted(input_ids=ids).logits
     assert together.numpy() == pytest.approx(apart.numpy(), abs=1e-4)

@@ -1,0 +1,268 @@
+"""Keys and values of rows that are read together, and the attention over them.
+
+A token's column in the buffer is its position in the conversation. So a row needs neither padding
+nor gaps, and a token that was read in vain is overwritten by the next one at its position. A pass
+reads any number of tokens of each row, in one line: its linear layers see only tokens that count.
+
+Attention works on the buffer where it lies. Heads that share keys become further queries, because
+a copy of the keys for each head costs more than all else in a step of a small model on a CPU.
+
+It supports decoders whose cache has plain growing layers of one shape: Llama, Qwen 2.5 and 3,
+Mistral without a window. `CacheShape.of` refuses others. Neighbour: `sampling.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AttentionInterface, DynamicCache
+from transformers.cache_utils import Cache, DynamicLayer
+
+from agent.errors import PolicyError
+
+_ATTENTION = "rows"
+"""Name of this module's attention among those of transformers."""
+_WIDE = 32
+"""Tokens of a row that are worth a copy of its columns."""
+
+
+@dataclass(frozen=True)
+class CacheShape:
+    """Shape, type and device of one token's keys and values in a model's cache."""
+
+    layers: int
+    heads: int
+    dim: int
+    dtype: torch.dtype
+    device: torch.device
+
+    @staticmethod
+    def of(model: Any) -> CacheShape:
+        """Shape of the cache after a forward pass of one token.
+
+        Raises:
+            PolicyError: the cache has sliding, recurrent or unequal layers, or the model's
+                attention can't be replaced.
+        """
+        device = model.get_input_embeddings().weight.device
+        cache = DynamicCache(config=model.config)
+        with torch.inference_mode():
+            model(
+                input_ids=torch.zeros(1, 1, dtype=torch.long, device=device),
+                past_key_values=cache,
+                use_cache=True,
+            )
+        layers = [
+            (layer.keys, layer.values)
+            for layer in cache.layers
+            if type(layer) is DynamicLayer
+            and isinstance(layer.keys, Tensor)
+            and isinstance(layer.values, Tensor)
+        ]
+        kinds = {(part.shape, part.dtype, part.device) for pair in layers for part in pair}
+        if len(layers) != len(cache.layers) or len(kinds) != 1:
+            raise _unplayable(cache, type(model).__name__)
+        if not model._can_set_attn_implementation():
+            raise PolicyError(
+                f"{type(model).__name__}: its attention is not called through transformers' "
+                "AttentionInterface. Serve the model behind an OpenAI-compatible endpoint."
+            )
+        ((size, dtype, where),) = kinds  # size: [1, heads, 1, dim]
+        return CacheShape(len(layers), size[1], size[3], dtype, where)
+
+    def buffer(self, rows: int, columns: int) -> Tensor:
+        """Keys and values of no token yet: [layers, 2, rows, heads, columns, dim]."""
+        size = (self.layers, 2, rows, self.heads, columns, self.dim)
+        return torch.zeros(size, dtype=self.dtype, device=self.device)
+
+
+def require_playable(config: Any, name: str) -> None:
+    """Refuse a model by its transformers config, before its weights are there.
+
+    Raises:
+        PolicyError: the cache has sliding or recurrent layers; `CacheShape.of` checks the rest.
+    """
+    cache = DynamicCache(config=config)
+    if any(type(layer) is not DynamicLayer for layer in cache.layers):
+        raise _unplayable(cache, name)
+
+
+def _unplayable(cache: Cache, name: str) -> PolicyError:
+    kinds = sorted({type(layer).__name__ for layer in cache.layers})
+    return PolicyError(
+        f"{name}: the cache ({', '.join(kinds)}) does not consist of equal full-attention layers "
+        "on one device. Serve the model behind an OpenAI-compatible endpoint."
+    )
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Where the tokens of a pass belong. N: tokens, R: rows of the pass, W: most tokens of one."""
+
+    rows_N: Tensor
+    """Row of the buffer."""
+    columns_N: Tensor
+    """Column of the buffer, which is the position."""
+    slots_N: Tensor | None
+    """Place in [R, W], flat; None where every row has W tokens."""
+    rows_R: Tensor | None
+    """Rows of the pass; None: all of the buffer."""
+    width: int
+    """W."""
+    columns: int
+    """Columns of the buffer that the pass looks at."""
+
+
+class _BufferLayer(DynamicLayer):
+    """One layer of the buffer, as the model sees it. It writes new columns in place."""
+
+    def __init__(self, keys: Tensor, values: Tensor, layout: _Layout) -> None:
+        super().__init__()
+        self._buffers, self._layout = (keys, values), layout
+        self.is_initialized = True
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        layout = self._layout
+        seen = []
+        for buffer, states in zip(self._buffers, (key_states, value_states), strict=True):
+            buffer[layout.rows_N, :, layout.columns_N] = states[0].transpose(0, 1)
+            part = buffer[:, :, : layout.columns]
+            seen.append(part if layout.rows_R is None else part.index_select(0, layout.rows_R))
+        self.keys, self.values = seen
+        return self.keys, self.values
+
+    def get_seq_length(self) -> int:
+        return self._layout.columns
+
+
+def _attend(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor,
+    scaling: float | None = None,
+    *,
+    rows: _Layout,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Attention of N tokens to the columns of their rows, as transformers calls it.
+
+    Args:
+        module: the layer's attention.
+        query: [1, heads, N, dim].
+        key: [R, heads of keys, columns, dim].
+        value: as `key`.
+        attention_mask: [R, 1, heads of a group x W, columns], additive.
+        scaling: of the scores.
+        rows: where the tokens belong.
+        kwargs: without effect in models that `CacheShape.of` admits.
+
+    Returns:
+        [1, N, heads, dim], and no weights.
+    """
+    _, heads, _, dim = query.shape
+    count, groups, width = key.shape[0], key.shape[1], rows.width
+    flat = query[0]
+    if rows.slots_N is not None:
+        flat = query.new_zeros(heads, count * width, dim).index_copy_(1, rows.slots_N, flat)
+    asked = flat.view(groups, heads // groups, count, width, dim).permute(2, 0, 1, 3, 4)
+    found = torch.nn.functional.scaled_dot_product_attention(
+        asked.reshape(count, groups, -1, dim), key, value, attention_mask, scale=scaling
+    )
+    found = found.view(count, groups, heads // groups, width, dim).permute(0, 3, 1, 2, 4)
+    found = found.reshape(count * width, heads, dim)
+    if rows.slots_N is not None:
+        found = found.index_select(0, rows.slots_N)
+    return found[None], None
+
+
+AttentionInterface.register(_ATTENTION, _attend)
+
+
+@contextmanager
+def _attention(model: Any) -> Iterator[None]:
+    """Let the model use this module's attention, for the duration of the block."""
+    config = model.config
+    before = config._attn_implementation
+    config._attn_implementation = _ATTENTION
+    try:
+        yield
+    finally:
+        config._attn_implementation = before
+
+
+def read(
+    model: Any,
+    buffer: Tensor,
+    tokens: Sequence[tuple[int, int, Sequence[int]]],
+    *,
+    logits: bool,
+) -> Tensor:
+    """Read tokens into the buffer, in one forward pass.
+
+    Args:
+        model: the model.
+        buffer: [layers, 2, rows, heads, columns, dim]; the pass fills the tokens' columns.
+        tokens: (row, first column, tokens) of each row that reads, in ascending order of the rows.
+            The columns before the first one are filled.
+        logits: whether the logits are wanted.
+
+    Returns:
+        Logits of the tokens, one row after the other: [N, vocabulary]; else those of the last.
+    """
+    device = buffer.device
+    counts = [len(part) for _, _, part in tokens]
+    width = max(counts)
+    rows = [row for row, _, _ in tokens]
+    # A few queries of rows that read nothing cost less than a copy of the others' columns.
+    whole = len(rows) == buffer.shape[2] or (width < _WIDE and 2 * len(rows) > buffer.shape[2])
+    places = rows if whole else range(len(rows))
+    starts = dict.fromkeys(range(buffer.shape[2]), 0) if whole else {}
+    starts |= {place: start for place, (_, start, _) in zip(places, tokens, strict=True)}
+    columns = [range(start, start + len(part)) for _, start, part in tokens]
+
+    def of(values: Any) -> Tensor:
+        return torch.tensor(list(values), dtype=torch.long, device=device)
+
+    columns_N = of(column for part in columns for column in part)
+    slots = (place * width + at for place, n in zip(places, counts, strict=True) for at in range(n))
+    layout = _Layout(
+        rows_N=of(row for row, _, part in tokens for _ in part),
+        columns_N=columns_N,
+        slots_N=None if min(counts) == width and len(starts) == len(rows) else of(slots),
+        rows_R=None if whole else of(rows),
+        width=width,
+        columns=max(part.stop for part in columns),
+    )
+    ids = of(token for _, _, part in tokens for token in part)
+    with _attention(model):
+        output = model(
+            input_ids=ids[None],
+            attention_mask=_mask(model.config, buffer, of(starts.values()), layout),
+            position_ids=columns_N[None],
+            past_key_values=Cache(layers=[_BufferLayer(kv[0], kv[1], layout) for kv in buffer]),
+            use_cache=True,
+            logits_to_keep=0 if logits else 1,
+            rows=layout,
+        )
+    return torch.as_tensor(output.logits)[0]
+
+
+def _mask(config: Any, buffer: Tensor, starts_R: Tensor, layout: _Layout) -> Tensor:
+    """Additive mask: 0 at a token's own column and those before it, the least number elsewhere."""
+    groups = config.get_text_config().num_attention_heads // buffer.shape[3]
+    last = starts_R[:, None] + torch.arange(layout.width, device=buffer.device)
+    columns = torch.arange(layout.columns, device=buffer.device)
+    hidden = torch.finfo(buffer.dtype).min
+    mask = torch.zeros(1, dtype=buffer.dtype, device=buffer.device).masked_fill(
+        columns > last[:, None, :, None], hidden
+    )  # [R, 1, W, columns]
+    return mask.repeat(1, 1, groups, 1) if layout.width > 1 else mask.expand(-1, -1, groups, -1)

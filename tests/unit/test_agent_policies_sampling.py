@@ -1,0 +1,267 @@
+"""The sampling loop against plain passes over whole conversations, one row and token at a time."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+
+from agent.policies import drafts as drafting
+from agent.policies import sampling
+from agent.policies.drafts import Drafter, DraftStore
+from agent.policies.row_buffer import CacheShape
+from agent.policies.sampling import SampledTurn, sample
+
+pytestmark = pytest.mark.xdist_group("transformers")  # so that one process imports it
+
+STOP, WORDS = 3, 40
+TEMPERATURES = [0.0, 0.7, 1.0]
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    """A random decoder with grouped heads that repeats itself, as agents do."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(5)
+    config = LlamaConfig(
+        vocab_size=WORDS,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        initializer_range=0.35,
+        bos_token_id=None,
+        eos_token_id=None,
+        pad_token_id=None,
+    )
+    return LlamaForCausalLM(config).eval()
+
+
+def prompts() -> list[list[int]]:
+    """Beginnings in common, nested and equal ones, and one that begins like none."""
+    rng = random.Random(1)
+
+    def some(count: int) -> list[int]:
+        return rng.choices(range(4, WORDS), k=count)
+
+    system, one, other = some(40), some(30), some(21)
+    tails = [[], [], some(1), some(25), some(3)]
+    first = [system + one + tail for tail in tails]
+    return [*first, system + other, system + other, some(9), [7], system[:20], system]
+
+
+def turns(asked: Sequence[list[int]], limit: int = 24) -> list[SampledTurn]:
+    return [
+        SampledTurn(place, ids, 0, None, limit - place % 5, seed=100 + place)
+        for place, ids in enumerate(asked)
+    ]
+
+
+@torch.no_grad()
+def reference(model: Any, row: SampledTurn, temperature: float) -> tuple[list[int], list[float]]:
+    """Tokens and log-probabilities of a turn, with a pass over the whole conversation for each."""
+    generator = torch.Generator().manual_seed(row.seed)
+    noise = torch.rand(row.limit, generator=generator, dtype=torch.float64)
+    ids, logprobs = list(row.tokens), []
+    for number in range(row.limit):
+        logits = model(input_ids=torch.tensor([ids])).logits[0, -1].double()
+        scores = torch.log_softmax(logits / (temperature or 1.0), -1)
+        below = scores.exp().cumsum(-1)
+        token = int((below > noise[number] * below[-1]).nonzero()[0, 0])
+        token = token if temperature else int(logits.argmax())
+        ids.append(token)
+        logprobs.append(float(scores[token]))
+        if token == STOP:
+            break
+    return ids[len(row.tokens) :], logprobs
+
+
+def run(
+    model: Any,
+    rows: list[SampledTurn],
+    temperature: float,
+    drafts: DraftStore | None = None,
+) -> None:
+    shape = CacheShape.of(model)
+    found = sample(model, shape, rows, frozenset([STOP]), temperature, drafts=drafts)
+    assert sorted(row.place for row in found) == [row.place for row in rows]
+
+
+def require_equal(model: Any, rows: Sequence[SampledTurn], temperature: float) -> None:
+    """Tokens, log-probabilities and caches are those of plain passes."""
+    for row in rows:
+        tokens, logprobs = reference(model, row, temperature)
+        assert row.sampled == tokens
+        assert row.logprobs == pytest.approx(logprobs, abs=1e-4)
+        ids = torch.tensor([row.tokens + row.sampled[:-1]])
+        with torch.no_grad():
+            layers = model(input_ids=ids, use_cache=True).past_key_values.layers
+        plain = torch.stack([torch.stack([layer.keys[0], layer.values[0]]) for layer in layers])
+        assert row.cached == ids.shape[1]
+        torch.testing.assert_close(row.past, plain, rtol=0, atol=1e-4)
+
+
+@contextmanager
+def widths(model: Any) -> Iterator[list[int]]:
+    """Tokens of each forward pass in the block."""
+    found: list[int] = []
+
+    def count(module: Any, args: Any, kwargs: Any) -> None:
+        found.append(kwargs["input_ids"].numel())
+
+    hook = model.register_forward_pre_hook(count, with_kwargs=True)
+    yield found
+    hook.remove()
+
+
+@pytest.mark.parametrize("temperature", TEMPERATURES)
+@pytest.mark.parametrize("kind", ["none", "empty", "right", "wrong", "overlong"])
+def test_turns_are_those_of_plain_passes_whatever_is_guessed(model, temperature, kind):
+    known = turns(prompts())
+    run(model, known, temperature)
+    store = None if kind == "none" else DraftStore()
+    for row in known:
+        new = row.sampled
+        if kind == "wrong":
+            new = [t if n % 3 else (t + 1) % WORDS for n, t in enumerate(new)]
+        if kind == "overlong":  # beyond the limit and beyond the stop
+            new = [*new, *range(WORDS)]
+        if kind in ("right", "wrong", "overlong"):
+            store.add([*row.tokens, *new], len(row.tokens))
+    rows = turns(prompts())
+    run(model, rows, temperature, store)
+    require_equal(model, rows, temperature)
+    assert len({len(row.sampled) for row in rows}) > 3
+    assert any(row.sampled[-1] == STOP for row in rows) or temperature == 0
+
+
+def test_right_guesses_save_passes(model):
+    known = turns(prompts()[:1])
+    with widths(model) as plain:
+        run(model, known, 1.0)
+    store = DraftStore()
+    store.add([*known[0].tokens, *known[0].sampled], len(known[0].tokens))
+    with widths(model) as guessed:
+        run(model, turns(prompts()[:1]), 1.0, store)
+    assert len(known[0].sampled) > 12
+    assert len(guessed) <= len(plain) / 3
+
+
+def test_a_row_is_guessed_to_repeat_the_longest_match_of_its_own_conversation():
+    quote = list(range(10, 20))
+    text = [*quote, 1, 2, 3, *quote[7:], 4, 5, 6, *quote]
+    assert list(Drafter(DraftStore(), text).guess(0.01, 3)) == [1, 2, 3]
+
+
+def test_a_verifier_that_takes_a_wrong_token_is_found_out(model, monkeypatch):
+    def credulous(drawn, guess, room, stop_ids):
+        return [*guess, drawn[len(guess)]][:room]
+
+    store = DraftStore()
+    for row in turns(prompts()):
+        store.add([*row.tokens, *range(4, WORDS)], len(row.tokens))
+    monkeypatch.setattr(sampling, "_true", credulous)
+    rows = turns(prompts())
+    run(model, rows, 1.0, store)
+    with pytest.raises(AssertionError):
+        require_equal(model, rows, 1.0)
+
+
+@pytest.mark.parametrize("temperature", TEMPERATURES)
+def test_later_turns_continue_the_caches(model, temperature):
+    store, rows = DraftStore(), turns(prompts())
+    rng = random.Random(4)
+    for _ in range(3):
+        run(model, rows, temperature, store)
+        observed = rng.choices(range(4, WORDS), k=20)
+        rows = [
+            SampledTurn(
+                row.place,
+                [*row.tokens, *row.sampled, *observed[: 5 + row.place]],
+                row.cached,
+                row.past,
+                row.limit,
+                row.seed + 1,
+            )
+            for row in rows
+        ]
+    run(model, rows, temperature, store)
+    require_equal(model, rows, temperature)
+
+
+def test_equal_first_messages_are_read_once(model):
+    asked = prompts()[:1] * 8
+    with widths(model) as read:
+        run(model, turns(asked, limit=8), 1.0)
+    assert read[:2] == [1, len(asked[0]) - 1]  # the shape of the cache, the message
+    assert max(read[2:]) == 8
+
+
+def test_a_common_beginning_is_read_once(model):
+    system, one, other = list(range(4, 40)), [5] * 10, [6] * 14
+    with widths(model) as read:
+        run(model, turns([system + one, system + other, system + one], limit=8), 1.0)
+    assert sum(read[1:3]) == len(system) + 9 + 13
+
+
+def test_equal_conversations_read_an_observation_once(model):
+    rows = turns([prompts()[0]] * 4, limit=12)
+    for row in rows:
+        row.seed, row.limit = 1, 12
+    run(model, rows, 1.0)
+    observed = [9, 8, 7, 6] * 6
+    again = [
+        SampledTurn(r.place, [*r.tokens, *r.sampled, *observed], r.cached, r.past, 5, r.place)
+        for r in rows
+    ]
+    with widths(model) as read:
+        run(model, again, 1.0)
+    assert read[1] == len(observed)  # and the last sampled token, less the last one
+    assert max(read[2:]) == 4
+    require_equal(model, again, 1.0)
+
+
+def test_many_conversations_that_branch_at_random_have_their_own_caches(model):
+    rng = random.Random(7)
+    asked = [[rng.randrange(4, WORDS)] for _ in range(3)]
+    for _ in range(60):
+        base = rng.choice(asked)
+        cut = rng.randint(1, len(base))
+        asked.append(base[:cut] + rng.choices(range(4, 8), k=rng.randint(1, 40)))
+    rows = turns(asked, limit=6)
+    with widths(model) as read:
+        run(model, rows, 1.0)
+    assert sum(read) < sum(map(len, asked))
+    require_equal(model, rows, 1.0)
+
+
+def test_the_store_keeps_the_newest_turns_within_its_bound(monkeypatch):
+    monkeypatch.setattr(drafting, "_KEPT", 400)
+    store = DraftStore()
+    rng = random.Random(3)
+    written = [rng.choices(range(1000), k=50) for _ in range(40)]
+    for text in written:
+        store.add(text, 0)
+        assert len(store._new) + len(store._old) <= 2 * (400 + 2 * 50)
+    assert store.find(tuple(written[-1][:8])) is not None
+    assert store.find(tuple(written[0][:8])) is None
+
+
+def test_guesses_that_fail_become_rarer():
+    store = DraftStore()
+    drafter = Drafter(store, [1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3])
+    lengths = []
+    for _ in range(60):
+        lengths.append(len(drafter.guess(0.5, 16)))
+        drafter.text += [9, 1, 2, 3]
+        drafter.sampled([9, 1, 2, 3])
+        drafter.text[-4] = random.Random(len(lengths)).randrange(100, 10**6)
+    assert lengths[0] >= 1
+    assert lengths[-1] == 0
