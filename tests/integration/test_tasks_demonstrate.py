@@ -24,7 +24,7 @@ from agent.training import unsloth_process
 from env.problems.schema import to_row
 from env.problems.store import ProblemStore
 from tasks import demonstrate, warmstart
-from tasks.errors import StageError
+from tasks.errors import ConfigError, StageError
 from tasks.params import Params
 
 pytestmark = [
@@ -219,6 +219,15 @@ def test_a_model_without_a_layer_of_the_adapter_is_refused_before_the_demonstrat
     with pytest.raises(StageError, match=told):
         warmstart.run(Params.model_validate(data), Recorder())  # type: ignore[arg-type]
     assert not warmstart.BASE.exists()
+
+
+def test_more_readers_than_frames_are_refused(params: Params) -> None:
+    plan = {"plan": "keyed", "ranked_passages": 12, "reader_passages": 1}
+    demonstrate.check(changed(params, **plan))
+    data = changed(params, **plan).model_dump(by_alias=True, mode="json")
+    data["env"]["limits"] |= {"max_frames": 12}
+    with pytest.raises(ConfigError, match=r"12 readers, and .*max_frames allows 12"):
+        demonstrate.check(Params.model_validate(data))
 
 
 def test_data_without_the_trained_levels_is_refused(params: Params) -> None:

@@ -56,6 +56,8 @@ if sys.argv[4:] != ["again"] and persona(now | {_NO_RANDOM_ADDRESSES}) == now >=
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:], "again"])
 sys.path += sys.argv[1:3]
 from inside.zygote import main
+for name in ('env.ranking', 'env'):  # cells import nothing of the server
+    del sys.modules[name]
 main(int(sys.argv[3]))
 """
 

@@ -31,7 +31,13 @@ class Reader:
         least: Characters of a passage at least.
     """
 
-    def __init__(self, window: int, quiet: bool, chars: int, least: int) -> None:
+    def __init__(
+        self,
+        window: int,
+        quiet: bool,
+        chars: int = ranking.PASSAGE_CHARS,
+        least: int = ranking.LEAST_CHARS,
+    ) -> None:
         self._window = window
         self._quiet = quiet
         self._chars = chars
