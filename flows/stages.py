@@ -64,10 +64,11 @@ def run_stage(name: str) -> None:
         die_with_parent()
     params = config.load_resolved()
     settle(params.threads)
+    from tasks.reporting import progress
     from tasks.tracking import runs
 
     stage = importlib.import_module(f"tasks.{name}")
-    with runs.stage_run(name, params) as run:
+    with progress.stage(name), runs.stage_run(name, params) as run:
         stage.run(params, run)
 
 

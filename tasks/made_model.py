@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING
 
 from tasks.errors import ConfigError
 from tasks.params import Params
-from tasks.reporting.progress import Steps
+from tasks.reporting import progress
 
 if TYPE_CHECKING:
     from tasks.tracking.runs import StageRun
 
 _LOG_EVERY = 10
-_SAY_EVERY = 100
 
 
 def write(params: Params, run: StageRun, folder: Path) -> str:
@@ -40,10 +39,10 @@ def write(params: Params, run: StageRun, folder: Path) -> str:
     settings = params.model.made
     torch.set_num_threads(params.threads)
     lessons = MadeLessons(params.prepare.synthetic.lexicon, settings.seed)
-    with Steps("warmstart", settings.steps, line_every=_SAY_EVERY) as progress:
+    with progress.doing("teach the made model", "steps", settings.steps) as work:
 
         def on_step(step: int, loss: float) -> None:
-            progress.done(step, f"loss {loss:.3f}")
+            work.advance(figures=f"loss {loss:.3f}")
             if step % _LOG_EVERY == 0:
                 run.log_metrics({"warmstart/made_loss": loss}, step=step)
 

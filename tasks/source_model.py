@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from agent.settings import MADE
 from tasks.params import Params
 from tasks.registry import warm_start
+from tasks.reporting import progress
 
 if TYPE_CHECKING:
     from tasks.tracking.runs import StageRun
@@ -31,7 +32,8 @@ def write(params: Params, run: StageRun, folder: Path) -> str:
         origin = made_model.write(params, run, folder)
     else:
         targets = params.train.lora.targets if params.train.method == "lora" else []
-        origin = prepare_base(params.model, folder, targets=targets).origin
+        with progress.doing(f"read {params.model.source}"):
+            origin = prepare_base(params.model, folder, targets=targets).origin
     warm_start.write_provenance(folder, {"from": origin})
     run.set_tags({"base": origin})
     return origin

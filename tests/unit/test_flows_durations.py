@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from flows.durations import FILE, Durations, in_words
+from flows.durations import FILE, Durations
 from flows.stages import STAGES
 from tasks.params import Params
+from tasks.reporting.progress import in_words
 
 PARAMS = Params()
 
