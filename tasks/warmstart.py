@@ -69,9 +69,9 @@ def run(params: Params, run: StageRun) -> Path:
     settings = params.warmstart.nano
     check(params)
     torch.set_num_threads(params.threads)
-    lessons = _lessons(params)
+    taught_by = lessons(params)
     if params.warmstart.kind == "none":
-        taught = build(settings, lessons)
+        taught = build(settings, taught_by)
     else:
         with progress.doing("", "steps", settings.steps) as work:
 
@@ -80,7 +80,7 @@ def run(params: Params, run: StageRun) -> Path:
                 if step % _LOG_EVERY == 0:
                     run.log_metrics(metrics, step=step)
 
-            taught = teach(settings, lessons, on_step)
+            taught = teach(settings, taught_by, on_step)
         run.log_metrics(taught.metrics, step=int(taught.metrics["warmstart/steps"]))
         _judge(settings, taught.metrics)
     with replacing(BASE) as folder:
@@ -113,7 +113,7 @@ def check(params: Params) -> None:
         )
 
 
-def _lessons(params: Params) -> ReadingLessons:
+def lessons(params: Params) -> ReadingLessons:
     """Lessons with the lexicon of `prepare`.
 
     Raises:
