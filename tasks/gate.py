@@ -58,7 +58,7 @@ PRIMARY = "primary_objective"
 FINDS = 2
 """Episodes of a level that earn by reading, of which random code has none."""
 SUCCESSES = 7
-"""Successful episodes of a level; random lines have as many of sixty in 0.5 % of cases at most."""
+"""Successful episodes of a level; random lines have as many of sixty in 0.7 % of cases."""
 
 PlayLevel = Callable[[str, int, int], list[Trajectory]]
 """Function that plays the problems [start, stop) of a difficulty's shuffled list."""

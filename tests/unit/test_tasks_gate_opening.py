@@ -10,12 +10,10 @@ from tasks.gate import FINDS, SUCCESSES
 from tasks.settings import GateSettings
 
 PLAYED = GateSettings().max_episodes
-# Measured on 900 problems a level of the default world (docs/experiments.md): episodes in which a
-# primary objective of `success_at` or more was earned without reading.
-RANDOM_CODE = {"easy": 0.027, "hard": 0.0}
-RANDOM_LINE = {"easy": 0.035, "hard": 0.0}
-READ_BY_LUCK = 0.0011
-"""Upper 95 % bound of the share of episodes that earn by reading: none of 2,700 of random code."""
+# Shares of 1,800 episodes a level of the default world (900 problems, two seeds) that succeed by
+# luck: 52 and 67 at easy. None of them counts as read.
+RANDOM_CODE = {"easy": 0.029, "hard": 0.0}
+RANDOM_LINE = {"easy": 0.037, "hard": 0.0}
 
 
 def opens(share: float, least: int) -> float:
@@ -30,10 +28,7 @@ def either(first: float, second: float) -> float:
 
 @pytest.mark.parametrize("luck", [RANDOM_CODE, RANDOM_LINE])
 def test_random_code_and_random_lines_open_it_in_one_of_a_hundred_runs_at_most(luck):
-    levels = [
-        either(opens(share, SUCCESSES), opens(READ_BY_LUCK, FINDS)) for share in luck.values()
-    ]
-    assert either(*levels) < 0.01
+    assert either(*(opens(share, SUCCESSES) for share in luck.values())) < 0.01
 
 
 @pytest.mark.parametrize(
@@ -65,4 +60,4 @@ def test_a_model_that_only_searches_opens_it_as_the_docstring_says(share, at_one
 
 
 def test_one_earning_episode_would_open_it_for_random_code():
-    assert either(opens(0.027, 1), opens(0.022, 1)) > 0.8
+    assert either(opens(0.029, 1), opens(0.023, 1)) > 0.8  # what it earns at easy and at hard
