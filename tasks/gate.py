@@ -17,8 +17,8 @@ while it is closed. It opens at one level of sixty episodes with the probability
     that succeed without reading       0.00   0.03    0.39    0.97
 
 and for random code, or an answer that is a random line, with at most 0.01 over both levels
-(`tests/unit/test_tasks_gate_opening.py`). A group of eight episodes at 5 % has one that earns in a third of
-cases, which GRPO can learn from.
+(`tests/unit/test_tasks_gate_opening.py`). A group of eight episodes at 5 % has one that earns in a
+third of cases, which GRPO can learn from.
 
 What the model could do before its demonstrations is in reports/zeroshot.json (`zeroshot.py`).
 Writes reports/gate.json and, if the gate is open, reports/baseline.json.

@@ -62,7 +62,7 @@ class Work:
         self.changed: Callable[[], None] = lambda: None
         self._at_once, self._expected_s, self._clock = max(1, at_once), expected_s, clock
         self._first, self._busy = 0, 0.0
-        self._last = clock()
+        self.began = self._last = clock()
 
     def begin_at(self, done: int) -> None:
         """Set the units that an earlier run has finished."""
@@ -176,7 +176,8 @@ class Reporter:
         works = list(self.works)
         parts = ["; ".join(filter(None, map(str, works)))]
         if all(work.left_s() is None for work in works):
-            parts.append(f"{in_words(now - self._began)} so far")
+            began = works[0].began if works else self._began
+            parts.append(f"{in_words(now - began)} so far")
         self.say(", ".join(filter(None, parts)))
 
     def say(self, text: str) -> None:
