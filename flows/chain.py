@@ -47,7 +47,7 @@ console = Console(highlight=False, soft_wrap=True)
 
 @flow(name="rlm", flow_run_name="full {profile}", retries=0, log_prints=False)
 def rlm(profile: str = "nano", overrides: list[str] | None = None) -> State[str]:
-    """Build, check, deploy, audit, gate, train, export, evaluate, register, promote, push.
+    """Run the chain, from the data to a registered, judged and pushed model.
 
     Args:
         profile: `nano` is params.yaml itself; others are in profiles/.
@@ -75,6 +75,7 @@ def through(params: Params, kind: str = "full") -> State[str]:
         chain.run("validate")
         chain.deploy()
         chain.run("audit")
+        chain.run("zeroshot")
         chain.run("warmstart")
         try:
             chain.run("gate")

@@ -14,6 +14,7 @@ from flows.runtime import RUNNING
 from flows.stages import STAGES
 from tasks.io import write_json
 from tasks.params import Params
+from tasks.reporting.progress import in_words
 from tasks.tracking import runs
 
 FILE = RUNNING / "durations.json"
@@ -82,15 +83,6 @@ class Durations:
     def _write(self) -> None:
         with suppress(OSError):  # an estimate is worth no failed run
             write_json(FILE, dict(list(self._seconds.items())[-KEPT:]))
-
-
-def in_words(seconds: float) -> str:
-    """A duration as it is estimated: rounded, in seconds, minutes or hours."""
-    if seconds < 10:
-        return "a few seconds"
-    if seconds < 100:
-        return f"about {round(seconds, -1):.0f} s"
-    return f"about {seconds / 60:.0f} min" if seconds < 5400 else f"about {seconds / 3600:.1f} h"
 
 
 def _key(name: str, params: Params) -> str:

@@ -19,6 +19,7 @@ from flows import notifications
 from flows.chain import clean_after_killed_run, mark, tell, unmark
 from flows.runtime import BusyError, exclusive, settle
 from tasks import config, evaluate_model
+from tasks.reporting import progress
 from tasks.tracking import runs
 
 
@@ -55,7 +56,8 @@ def evaluate(
                 ) as run:
                     run.set_tags({"kind": "evaluate", "model": model})
                     notifications.link_to(run)
-                    path = evaluate_model.measure_model(params, run, model, base_url, tell)
+                    with progress.stage("evaluate"):
+                        path = evaluate_model.measure_model(params, run, model, base_url, tell)
                     notifications.log(headline(path))
                     notifications.log(f"in MLflow: {notifications.run_url(run)}")
             finally:

@@ -28,8 +28,9 @@ STAGES = {
     "validate": "Check them with Great Expectations: reports/data_docs/.",
     "deploy": "Start the environment, smoke-test it over the wire: reports/deployment.json.",
     "audit": "Play the problems with three scripted policies: reports/problems.html.",
+    "zeroshot": "Play the bare model, before any demonstration: reports/zeroshot.json.",
     "warmstart": "Build and teach the base model: models/base/.",
-    "gate": "Refuse a base that never earns a reward; measure the baseline: reports/gate.json.",
+    "gate": "Refuse a base that earns by luck at best; measure the baseline: reports/gate.json.",
     "train": "GRPO on trees under the curriculum: models/adapter/, reports/train.parquet.",
     "export": "Merge to 16 bits, reload, verify the behaviour: models/merged/.",
     "evaluate": "Compare before and after on the same held-out problems: reports/evaluation.json.",
@@ -64,10 +65,11 @@ def run_stage(name: str) -> None:
         die_with_parent()
     params = config.load_resolved()
     settle(params.threads)
+    from tasks.reporting import progress
     from tasks.tracking import runs
 
     stage = importlib.import_module(f"tasks.{name}")
-    with runs.stage_run(name, params) as run:
+    with progress.stage(name), runs.stage_run(name, params) as run:
         stage.run(params, run)
 
 

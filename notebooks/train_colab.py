@@ -97,10 +97,12 @@ if engine.kind == "vllm" and not engine.urls:  # its servers have an environment
 # %% [markdown]
 # ## 2. Data and base model
 #
-# The problems are generated and checked. The warm start writes `models/base`.
+# The problems are generated and checked. The bare model plays ten zero-shot episodes, which show
+# whether it needs demonstrations. The warm start writes `models/base`.
 # %%
 stage("prepare")
 stage("validate")
+stage("zeroshot")
 stage("warmstart")
 # %% [markdown]
 # With a card, Unsloth loads the base, which the profiles `t4` and `a100` store in 4 bit. It adds
@@ -174,8 +176,9 @@ asyncio.run(play_a_turn())
 # %% [markdown]
 # ## 4. Rollouts before training
 #
-# The gate plays at least ten zero-shot episodes. If no episode earns a reward, the model is too
-# weak or the task too hard, and the notebook stops here with advice.
+# The gate plays the base at the target difficulty and at the easiest, ten episodes and more of each.
+# If too few earn a reward by what was read, the model is too weak or the task too hard, and the
+# notebook stops here with advice.
 # %%
 stage("gate")
 for level, figures in json.loads(Path("reports/gate.json").read_text())["levels"].items():

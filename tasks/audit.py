@@ -28,8 +28,8 @@ from rewards.combine import COMPONENTS
 from tasks.errors import StageError, as_stage_error
 from tasks.io import write_json, write_text
 from tasks.params import Params
+from tasks.playing import play_shown
 from tasks.reporting.html import problems_page
-from tasks.reporting.progress import Steps
 from tasks.settings import AuditSettings
 
 if TYPE_CHECKING:
@@ -123,7 +123,6 @@ def play_all(problems: Sequence[Problem], url: str, params: Params) -> dict[str,
     Raises:
         EpisodeError: the environment is lost.
     """
-    from agent.rollouts.engine import play
     from agent.rollouts.specs import EpisodeSpec
 
     specs = [
@@ -132,12 +131,10 @@ def play_all(problems: Sequence[Problem], url: str, params: Params) -> dict[str,
     ]
     sessions = min(len(specs), params.env.max_sessions, params.audit.sessions)
     policies = {"oracle": oracle(problems), "keyword": keyword(), "random": random_code()}
-    played = {}
-    with Steps("audit", len(policies)) as steps:
-        for number, (name, policy) in enumerate(policies.items(), 1):
-            played[name] = play(policy, url, specs, sessions=sessions)
-            steps.done(number, name)
-    return played
+    return {
+        name: play_shown(name, policy, url, specs, sessions=sessions)
+        for name, policy in policies.items()
+    }
 
 
 def describe(played: Episodes, settings: AuditSettings) -> dict[str, Any]:

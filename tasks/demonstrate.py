@@ -24,7 +24,8 @@ from tasks import source_model
 from tasks.errors import ConfigError, StageError, as_stage_error
 from tasks.io import replacing
 from tasks.params import Params
-from tasks.reporting.progress import Steps
+from tasks.playing import play_shown
+from tasks.reporting import progress
 
 if TYPE_CHECKING:
     from agent.policies.base import Policy
@@ -62,12 +63,11 @@ def write_base(params: Params, run: StageRun, base: Path) -> Path:
         origin = source_model.write(params, run, folder)
         free_memory()  # for the process of Unsloth
         rows = demonstrate(params, run, problems, *load_configs(folder))
-        with Steps(
-            "warmstart", count_steps(rows, settings, params.train), line_every=10
-        ) as progress:
+        steps = count_steps(rows, settings, params.train)
+        with progress.doing("supervised training", "steps", steps) as work:
 
             def on_step(step: int, figures: Mapping[str, float]) -> None:
-                progress.done(step, f"loss {figures['loss']:.3f}")
+                work.advance(figures=f"loss {figures['loss']:.3f}")
                 run.log_metrics({"warmstart/loss": figures["loss"]}, step=step)
 
             job = (rows, settings, params.train)
@@ -228,7 +228,6 @@ def play_all(
 ) -> list[Trajectory]:
     """Episodes of the problems, with the token ids of the model that will be trained."""
     from agent.policies.tokenised import TokenisedPolicy
-    from agent.rollouts.engine import play
     from tasks.deployment.environment import environment
 
     specs = [
@@ -237,7 +236,8 @@ def play_all(
     ]
     sessions = min(params.env.max_sessions, params.train.generation.batch_frames)
     with environment(params) as url:
-        return play(TokenisedPolicy(policy, conversations), url, specs, sessions=sessions)
+        tokenised = TokenisedPolicy(policy, conversations)
+        return play_shown("demonstrations", tokenised, url, specs, sessions=sessions)
 
 
 def endpoint(params: Params) -> Policy:

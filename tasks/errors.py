@@ -41,7 +41,7 @@ class ConfigError(PipelineError):
 
 
 class GateFailed(PipelineError):
-    """The zero-shot gate refused to train; `reports/gate.json` has the reason and the advice."""
+    """The gate refused to train; `reports/gate.json` has the reason and the advice."""
 
     exit_code = 3
 

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from agent.errors import PolicyError
 from agent.evaluation.held_out import choose_held_out
@@ -37,6 +36,8 @@ from env.problems.store import ProblemStore
 from tasks.errors import StageError, as_stage_error
 from tasks.io import replacing, require, write_json, write_text
 from tasks.params import Params
+from tasks.playing import play_shown
+from tasks.reporting import progress
 from tasks.settings import EvaluateSettings
 from tasks.tracking import traces
 
@@ -105,7 +106,8 @@ def run(params: Params, run: StageRun) -> Path:
     )
     kept = chosen(played, settings.transcripts)
     sample = [transcript(episode, name, "greedy") for name, episode in kept]
-    traces.log_episodes(run, chosen(played, params.tracking.traces))
+    with progress.doing("traces for MLflow"):
+        traces.log_episodes(run, chosen(played, params.tracking.traces))
     with replacing(EPISODES) as temporary:
         pd.DataFrame(rows["before"] + rows["after"]).to_parquet(temporary, index=False)
     write_text(TRANSCRIPTS, "".join(json.dumps(item) + "\n" for item in sample))
@@ -168,24 +170,13 @@ def play_model(
     label: str,
     on_episode: Callable[[Trajectory], None] | None = None,
 ) -> list[Trajectory]:
-    """Episodes of a model in the order of `specs`, with a progress bar.
+    """Episodes of a model in the order of `specs`, with their progress.
 
     `on_episode` receives each episode when it ends, so that finished ones survive an error.
     """
-    from agent.rollouts.engine import play
-
-    policy = load_policy(model, generation)
-    text = TextColumn("{task.description}")
-    columns = (text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        bar = progress.add_task(label, total=len(specs))
-
-        def ended(episode: Trajectory) -> None:
-            progress.advance(bar)
-            if on_episode is not None:
-                on_episode(episode)
-
-        return play(policy, url, specs, sessions=sessions, on_episode=ended)
+    with progress.doing(f"{label}: load the model"):
+        policy = load_policy(model, generation)
+    return play_shown(label, policy, url, specs, sessions=sessions, on_episode=on_episode)
 
 
 def play_modes(

@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,8 @@ from agent.training.merge import merge
 from tasks.errors import StageError, as_stage_error
 from tasks.io import replacing, require, write_json
 from tasks.params import Params
+from tasks.playing import play_shown
+from tasks.reporting import progress
 
 if TYPE_CHECKING:
     from tasks.tracking.runs import StageRun
@@ -83,11 +86,16 @@ def export(params: Params, trained: Path, out: Path, url: str) -> dict[str, Any]
     settings = params.export
     adapter = trained if params.train.method == "lora" else None
     base = BASE if adapter else trained
-    merge(base, adapter, out, dtype=settings.dtype)
+    with progress.doing("merge"):
+        merge(base, adapter, out, dtype=settings.dtype)
+    started = time.monotonic()
     live, effect, whole_effect, problem = record_live(params, trained, url)
+    took_s = time.monotonic() - started
     free_memory()  # for the process that loads the merged model
     limit = settings.max_logit_error or error_limit(settings.dtype, live.dtype)
-    measured = check(out, live, params, url=url, problem=problem)
+    # It repeats the completions, and plays one episode.
+    with progress.doing("compare the merged model in a new process", expected_s=took_s):
+        measured = check(out, live, params, url=url, problem=problem)
     return {
         "base": str(BASE),
         "trained": str(trained),
@@ -115,18 +123,21 @@ def record_live(params: Params, trained: Path, url: str) -> tuple[Record, float,
     from agent.policies.hf_policy import load_model
 
     adapter = trained if params.train.method == "lora" else None
-    model, tokenizer = load_model(BASE if adapter else trained, adapter=adapter)
+    with progress.doing("load the trained model"):
+        model, tokenizer = load_model(BASE if adapter else trained, adapter=adapter)
     prompts, problem = gather_prompts(model, tokenizer, params, url)
     live = observe(
         model,
         prompts,
         stop_ids=sorted(ChatFormat(tokenizer).stop_ids),
         max_new_tokens=params.evaluate.generation.max_turn_tokens,
+        counted=progress.counted,
     )
     del model
     free_memory()  # two may not fit into the memory of a GPU
-    before, _ = load_model(BASE)
-    effect = whole_effect = max(relative_errors(live, before))
+    with progress.doing("compare the trained model with its base"):
+        before, _ = load_model(BASE)
+        effect = whole_effect = max(relative_errors(live, before))
     if (BASE / ADAPTER).is_dir():
         with before.disable_adapter():
             whole_effect = max(relative_errors(live, before))
@@ -145,14 +156,13 @@ def gather_prompts(
         StageError: the episodes have no prompts.
     """
     from agent.policies.hf_policy import TransformersPolicy
-    from agent.rollouts.engine import play
     from tasks.evaluate import choose
 
     wanted = params.export.prompts
     specs = choose(TEST, wanted, params.export.seed)
     sessions = min(wanted, params.env.max_sessions)
     policy = TransformersPolicy(model, tokenizer, params.evaluate.generation.greedy)
-    episodes = play(policy, url, specs, sessions=sessions)
+    episodes = play_shown("prompts", policy, url, specs, sessions=sessions)
     frames = [frame for episode in episodes for frame in episode.frames.values() if frame.turns]
     roots = [frame.turns[0].prompt_ids for frame in frames if frame.parent is None]
     children = [frame.turns[0].prompt_ids for frame in frames if frame.parent is not None]

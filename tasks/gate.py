@@ -1,18 +1,34 @@
-"""Stage `gate`: decide whether the base model can be trained, and measure the baseline.
+"""Stage `gate`: decide whether models/base can be trained by GRPO, and measure the baseline.
 
-GRPO learns from differences between episodes. If `primary_objective` is always 0, there is nothing
-to learn, whatever the other components are. The gate plays a few zero-shot episodes at T = 1, at
-the target difficulty and at the easiest, and more while all are 0. Ten episodes would refuse a
-model with 5 % success in 60 % of cases, sixty in 5 %. The gate refuses only if both levels stay
-at 0.
+GRPO learns from differences between episodes, so the base must sometimes earn a primary objective,
+and not by luck. In the default world, an answer that is a random line earns one in 3 to 4 % of the
+problems: a gate that one earning episode opens would open for random code four times out of five.
+What luck never does is read: its quote was in nothing that one of its agents had read. So a level
+opens the gate
 
+- with `FINDS` episodes that earn and quote a text that an agent had read, or
+- with `SUCCESSES` successful ones, for a model that searches by code and reads nothing.
+
+The gate plays the target difficulty and the easiest, ten episodes each, and more up to sixty each
+while it is closed. It opens at one level of sixty episodes with the probability
+
+    share of earning episodes           2 %    5 %    10 %    20 %
+    that quote what was read           0.34   0.81    0.99    1.00
+    that succeed without reading       0.00   0.03    0.39    0.97
+
+and for random code, or an answer that is a random line, with at most 0.01 over both levels
+(`tests/unit/test_tasks_gate_opening.py`). A group of eight episodes at 5 % has one that earns in a
+third of cases, which GRPO can learn from.
+
+What the model could do before its demonstrations is in reports/zeroshot.json (`zeroshot.py`).
 Writes reports/gate.json and, if the gate is open, reports/baseline.json.
 """
 
 from __future__ import annotations
 
+import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -20,9 +36,13 @@ from typing import TYPE_CHECKING, Any
 
 from agent.rollouts.specs import EpisodeSpec, read_specs
 from agent.rollouts.trajectory import Trajectory
+from rewards.settings import RewardSettings
+from rewards.spans import distinct_items, quoted_text
 from tasks.errors import GateFailed, StageError, as_stage_error
 from tasks.io import write_json
 from tasks.params import Params
+from tasks.playing import play_shown
+from tasks.reporting import progress
 from tasks.settings import GateSettings
 
 if TYPE_CHECKING:
@@ -30,10 +50,15 @@ if TYPE_CHECKING:
 
 DATA = Path("data/problems/train.parquet")
 BASE = Path("models/base")
+ZERO_SHOT = Path("reports/zeroshot.json")
 GATE = Path("reports/gate.json")
 BASELINE = Path("reports/baseline.json")
 
 PRIMARY = "primary_objective"
+FINDS = 2
+"""Episodes of a level that earn by reading, of which random code has none."""
+SUCCESSES = 7
+"""Successful episodes of a level; random lines have as many of sixty in 0.7 % of cases."""
 
 PlayLevel = Callable[[str, int, int], list[Trajectory]]
 """Function that plays the problems [start, stop) of a difficulty's shuffled list."""
@@ -44,19 +69,19 @@ def run(params: Params, run: StageRun) -> Path:
     """Play the base model, decide, and measure the baseline; returns the baseline's path.
 
     Raises:
-        GateFailed: both levels stayed at 0; reports/gate.json has the same advice.
+        GateFailed: no level opened the gate; reports/gate.json has the same advice.
         StageError: the model or the data is missing, or most episodes are void.
     """
     import torch
 
     from agent.policies.hf_policy import TransformersPolicy, load_model
-    from agent.rollouts.engine import play
     from tasks.deployment.environment import environment
 
     settings, curriculum = params.gate, params.train.curriculum
     specs = by_level(DATA, settings.seed)
     torch.set_num_threads(params.threads)
-    policy = TransformersPolicy(*load_model(BASE), settings.generation)
+    with progress.doing("load the model"):
+        policy = TransformersPolicy(*load_model(BASE), settings.generation)
     sessions = min(params.env.max_sessions, settings.generation.batch_frames)
     with environment(params) as url:
 
@@ -64,11 +89,12 @@ def run(params: Params, run: StageRun) -> Path:
             some = specs.get(level, [])[start:stop]
             if not some and start == 0:
                 raise StageError(f"{DATA} has no problem of difficulty {level!r}")
-            return play(policy, url, some, sessions=sessions)
+            return play_shown(level, policy, url, some, sessions=sessions)
 
         levels = tuple(dict.fromkeys((curriculum.target, curriculum.levels[0])))
-        played = probe(play_level, levels, settings)
-        report = decide(played, settings) | {"model": str(BASE), "seed": settings.seed}
+        played = probe(play_level, levels, settings, params.rewards)
+        report = decide(played, settings, params.rewards)
+        report |= {"model": str(BASE), "seed": settings.seed, "zero_shot": zero_shot()}
         run.log_artifact(write_json(GATE, report))
         run.set_tags({"gate": "open" if report["passed"] else "refused"})
         if not report["passed"]:
@@ -100,13 +126,21 @@ def by_level(path: Path, seed: int) -> dict[str, list[EpisodeSpec]]:
     return levels
 
 
+def zero_shot() -> dict[str, Any] | None:
+    """The report of the stage `zeroshot`; None if it has not run here."""
+    if not ZERO_SHOT.is_file():
+        return None
+    found: dict[str, Any] = json.loads(ZERO_SHOT.read_text(encoding="utf-8"))
+    return found
+
+
 def probe(
-    play_level: PlayLevel, levels: Sequence[str], settings: GateSettings
+    play_level: PlayLevel, levels: Sequence[str], settings: GateSettings, rewards: RewardSettings
 ) -> dict[str, list[Trajectory]]:
-    """Episodes by level: `episodes` of each; while all are 0, more, up to `max_episodes` each."""
+    """Episodes by level: `episodes` of each; more, up to `max_episodes`, while none opens."""
     played = {level: play_level(level, 0, settings.episodes) for level in levels}
     for level in levels:
-        while not any(map(earned, played.values())):
+        while not any(opens(episodes, rewards) for episodes in played.values()):
             start = len(played[level])
             stop = min(start + settings.episodes, settings.max_episodes)
             more = play_level(level, start, stop) if start < stop else []
@@ -116,9 +150,28 @@ def probe(
     return played
 
 
-def earned(episodes: Sequence[Trajectory]) -> bool:
-    """Whether the primary objective of any episode is above 0."""
-    return any(primary(episode) > 0 for episode in episodes)
+def opens(episodes: Sequence[Trajectory], rewards: RewardSettings) -> bool:
+    """Whether the episodes of a level open the gate: they earn, and not by luck."""
+    counts = count(episodes, rewards)
+    return counts["found"] >= FINDS or counts["succeeded"] >= SUCCESSES
+
+
+def count(episodes: Sequence[Trajectory], rewards: RewardSettings) -> dict[str, int]:
+    """Numbers of episodes that earn, that earn by reading, and that succeed."""
+    earning = [episode for episode in episodes if primary(episode) > 0]
+    return {
+        "earned": len(earning),
+        "found": sum(has_read(episode, rewards.min_span_chars) for episode in earning),
+        "succeeded": sum(primary(episode) >= rewards.success_at for episode in earning),
+    }
+
+
+def has_read(episode: Trajectory, least_chars: int) -> bool:
+    """Whether an agent had read a text that the answer quotes, of at least so many characters."""
+    items = distinct_items(episode.answer) or []
+    quotes = [text for item in items if len(text := quoted_text(item) or "") >= least_chars]
+    turns = [turn for frame in episode.frames.values() for turn in frame.turns]
+    return any(quote in turn.observation for quote in quotes for turn in turns)
 
 
 def primary(episode: Trajectory) -> float:
@@ -126,31 +179,19 @@ def primary(episode: Trajectory) -> float:
     return 0.0 if episode.void else episode.components.get(PRIMARY, 0.0)
 
 
-def decide(played: dict[str, list[Trajectory]], settings: GateSettings) -> dict[str, Any]:
+def decide(
+    played: dict[str, list[Trajectory]], settings: GateSettings, rewards: RewardSettings
+) -> dict[str, Any]:
     """The gate's report: the decision, the figures of each level, and advice.
 
     Raises:
         StageError: most episodes are void, so no decision is possible.
     """
-    every = [episode for episodes in played.values() for episode in episodes]
-    valid = [episode for episode in every if episode.void is None]
-    if 2 * len(valid) < len(every) or not valid:
-        first = next(episode.void for episode in every if episode.void)
-        raise StageError(
-            f"{len(every) - len(valid)} of {len(every)} episodes are void ({first}). "
-            "Read the log of the environment, then run the stage again."
-        )
-    passed = any(map(earned, played.values()))
-    levels = {
-        level: {
-            "episodes": len(episodes),
-            "void": sum(episode.void is not None for episode in episodes),
-            "earned": sum(primary(episode) > 0 for episode in episodes),
-            **means([episode for episode in episodes if episode.void is None]),
-        }
-        for level, episodes in played.items()
-    }
-    advice = "open: some episodes earn a primary objective" if passed else advise(valid, played)
+    valid = mostly_valid([episode for episodes in played.values() for episode in episodes])
+    passed = any(opens(episodes, rewards) for episodes in played.values())
+    levels = {level: figures(episodes, rewards) for level, episodes in played.items()}
+    told = "; ".join(f"{level}: {in_words(row)}" for level, row in levels.items())
+    advice = f"open ({told})" if passed else f"{told}. GRPO cannot learn. {advise(valid)}"
     return {
         "passed": passed,
         "advice": advice,
@@ -159,30 +200,62 @@ def decide(played: dict[str, list[Trajectory]], settings: GateSettings) -> dict[
     }
 
 
-def advise(valid: Sequence[Trajectory], played: dict[str, list[Trajectory]]) -> str:
-    """Likely reason why all episodes earned 0, and how to fix it."""
-    counts = ", ".join(f"{len(episodes)} at {level}" for level, episodes in played.items())
-    finding = f"primary_objective is 0 in all zero-shot episodes ({counts}): GRPO cannot learn. "
+def mostly_valid(episodes: Sequence[Trajectory]) -> list[Trajectory]:
+    """The episodes that are not void.
+
+    Raises:
+        StageError: they are fewer than half.
+    """
+    valid = [episode for episode in episodes if episode.void is None]
+    if 2 * len(valid) < len(episodes) or not valid:
+        first = next(episode.void for episode in episodes if episode.void)
+        raise StageError(
+            f"{len(episodes) - len(valid)} of {len(episodes)} episodes are void ({first}). "
+            "Read the log of the environment, then run the stage again."
+        )
+    return valid
+
+
+def figures(episodes: Sequence[Trajectory], rewards: RewardSettings) -> dict[str, Any]:
+    """Counts and means of a level's episodes; void ones have no part in the means."""
+    return {
+        "episodes": len(episodes),
+        "void": sum(episode.void is not None for episode in episodes),
+        **count(episodes, rewards),
+        **means([episode for episode in episodes if episode.void is None]),
+    }
+
+
+def in_words(row: Mapping[str, Any]) -> str:
+    """The counts of `figures` as a sentence."""
+    return (
+        f"{row['earned']} of {row['episodes']} episodes earn a primary objective, "
+        f"{row['found']} by reading, and {row['succeeded']} succeed"
+    )
+
+
+def advise(valid: Sequence[Trajectory]) -> str:
+    """Likely reason why too few episodes earn, and how to fix it."""
     ends = [episode.root.stop_reason for episode in valid]
     turns = sum(episode.counters.turns for episode in valid)
     malformed = sum(episode.counters.format_errors for episode in valid)
     if ends.count("truncated") > len(ends) / 2:
-        return finding + (
+        return (
             "Most roots were truncated: raise max_turn_tokens and max_frame_tokens in "
             "gate.generation and train.generation, or warm-start the model longer."
         )
     if malformed > turns / 2:
-        return finding + (
+        return (
             f"{malformed} of {turns} turns lack exactly one repl block: warm-start the model "
             "(warmstart.kind: nano, or more warmstart.nano.steps)."
         )
     if ends.count("final") < len(ends) / 2:
-        return finding + (
+        return (
             "Few roots gave an answer: warm-start the model longer, or raise env.limits.max_turns."
         )
-    return finding + (
-        "The answers contain no evidence: warm-start the model longer, use a stronger one, or make "
-        "the easiest level easier (prepare.synthetic.levels)."
+    return (
+        "The answers contain too little evidence that was read: warm-start the model longer, use a "
+        "stronger one, or make the easiest level easier (prepare.synthetic.levels)."
     )
 
 

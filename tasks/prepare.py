@@ -28,7 +28,7 @@ from tasks.data.splits import SPLITS as SPLITS
 from tasks.errors import ConfigError, StageError
 from tasks.io import replacing, write_json
 from tasks.params import Params
-from tasks.reporting.progress import Counted
+from tasks.reporting import progress
 
 if TYPE_CHECKING:
     from tasks.tracking.runs import StageRun
@@ -89,10 +89,10 @@ def read_source(params: Params) -> Found:
     )
     align, splits = settings.align, settings.splits
     try:
-        with Counted("prepare") as progress:
+        with progress.doing("read", "rows") as work:
             if settings.source == "hub":
-                return hub.read_data_set(settings.hub, align, splits, bounds, progress.done)
-            return files.read_problem_file(settings.files, align, splits, bounds, progress.done)
+                return hub.read_data_set(settings.hub, align, splits, bounds, work.reach)
+            return files.read_problem_file(settings.files, align, splits, bounds, work.reach)
     except SourceUnreachable as error:
         raise StageError(str(error)) from None
     except SourceError as error:

@@ -164,10 +164,10 @@ class WarmstartSettings(Settings):
 
 
 class GateSettings(Settings):
-    """Zero-shot reward gate."""
+    """Episodes of the base that decide whether GRPO can train it."""
 
     episodes: int = Field(10, ge=1, description="episodes per level")
-    max_episodes: int = Field(60, ge=1, description="maximum per level while all are 0")
+    max_episodes: int = Field(60, ge=1, description="maximum per level while the gate is closed")
     baseline_episodes: int = Field(32, ge=20, description="episodes per level of the baseline")
     generation: GenerationSettings = GenerationSettings(batch_frames=256)
     seed: int = Field(0, ge=0)

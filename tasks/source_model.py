@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tasks.params import Params
 from tasks.registry import warm_start
+from tasks.reporting import progress
 
 if TYPE_CHECKING:
     from tasks.tracking.runs import StageRun
@@ -24,7 +25,8 @@ def write(params: Params, run: StageRun, folder: Path) -> str:
     from agent.policies.base_model import prepare_base
 
     targets = params.train.lora.targets if params.train.method == "lora" else []
-    origin = prepare_base(params.model, folder, targets=targets).origin
+    with progress.doing(f"read {params.model.source}"):
+        origin = prepare_base(params.model, folder, targets=targets).origin
     warm_start.write_provenance(folder, {"from": origin})
     run.set_tags({"base": origin})
     return origin

@@ -21,7 +21,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,8 +33,9 @@ from env import auth
 from tasks.errors import ConfigError, as_stage_error
 from tasks.io import replacing, require
 from tasks.params import Params
+from tasks.playing import play_shown
 from tasks.pushed_checkpoints import CheckpointPusher, fetch_newer
-from tasks.reporting.progress import Steps
+from tasks.reporting import progress
 from tasks.train_fingerprint import fingerprint
 from tasks.train_problems import DATA, HELD_OUT, read_held_out, read_problems, with_wrong_gold
 
@@ -87,13 +88,12 @@ def run(params: Params, run: StageRun) -> Path:
         start = checkpoints.choose(CHECKPOINTS, marks)
     kept = checkpoints.set_aside(CHECKPOINTS) if start.checkpoint is None else ""
     reason = f"{start.reason}. {kept}" if kept else start.reason
-    say = Steps("train", settings.steps).say
-    say(reason)
+    progress.say(reason)
     run.set_tags({"start": reason})
     base_hash = marks["base model"]
     with (
         training_environment(params) as url,
-        engine_servers(params, BASE, base_hash, say) as engine,
+        engine_servers(params, BASE, base_hash, progress.say) as engine,
     ):
         if (processes := processes_here(settings.processes)) > 1 or several:
             shared = {
@@ -101,7 +101,8 @@ def run(params: Params, run: StageRun) -> Path:
                 "engine": engine and vars(engine),
                 "run": [run.run_id, run.experiment_id],
             }
-            learn_in_ranks(params, marks, start, processes, shared)
+            with progress.stage("train", quiet=True):  # rank 0 says how far they are
+                learn_in_ranks(params, marks, start, processes, shared)
         else:
             learn(params, run, url, problems, start, marks, engine)
     return RESULT[settings.method]
@@ -204,10 +205,9 @@ def learn(
 
     settings = params.train
     torch.set_num_threads(threads_of_rank(params))
-    progress = Steps("train", settings.steps)
-    shown = nullcontext() if ranks.index() else progress
     sessions_wanted = min(params.env.max_sessions, settings.problems_per_step * settings.group_size)
-    model, tokenizer = load_model(BASE)
+    with progress.doing("load the model"):
+        model, tokenizer = load_model(BASE)
     playing = players(
         tokenizer,
         params.engine,
@@ -216,8 +216,9 @@ def learn(
         rank=ranks.index(),
         share=ranks.gather,
     )
-    with Sessions(url, sessions_wanted) as sessions, playing as maker, shown:
-        callbacks = TrainingCallbacks(params, run, problems, sessions, maker, progress, marks)
+    shown = progress.doing("", "steps", settings.steps)
+    with Sessions(url, sessions_wanted) as sessions, playing as maker, shown as steps:
+        callbacks = TrainingCallbacks(params, run, problems, sessions, maker, steps, marks)
         trainer = TreeGRPOTrainer(
             model,
             tokenizer,
@@ -227,6 +228,7 @@ def learn(
             on_step=callbacks.on_step,
             state=callbacks.save,
             engine=params.engine.kind,
+            counted=progress.counted,
         )
         size = trainer.checkpoint_bytes()
         checkpoints.require_space(CHECKPOINTS, size, settings.keep_checkpoints)
@@ -253,7 +255,7 @@ class TrainingCallbacks:
         problems: dict[str, list[EpisodeSpec]],
         sessions: Sessions,
         players: Players,
-        progress: Steps,
+        steps: progress.Work,
         marks: dict[str, str],
     ) -> None:
         from agent.training import ranks
@@ -268,7 +270,7 @@ class TrainingCallbacks:
         self.held_out = read_held_out(problems, self.settings)
         self.flight = max(1, sessions.count // ranks.count())
         self.model: Any = None
-        self.players, self.progress, self.marks = players, progress, marks
+        self.players, self.steps, self.marks = players, steps, marks
         self.curriculum = Curriculum(self.settings.curriculum)
         self.log = TrainingLog(run, params.tracking.traces)
         self.pushed = CheckpointPusher(CHECKPOINTS, marks, params.train.push_every)
@@ -280,20 +282,23 @@ class TrainingCallbacks:
         if state is not None:
             self.curriculum.restore(state["curriculum"])
             self.log.restore(state)
-            self.progress.begin_at(state["step"])
+            self.steps.begin_at(state["step"])
 
     def rollout(self, model: Any, step: int) -> list[list[Trajectory]]:
         """Groups of episodes of a step, played with the current weights."""
-        from agent.rollouts.engine import play
         from agent.training import ranks
         from agent.training.groups import draw_groups
 
         self.started = time.monotonic()
         self.model = model
         policy = self.players.policy(model, self.settings.generation, step - 1)
+        name = "rollout" if ranks.count() == 1 else "rollout of rank 0"
         self.drawn = draw_groups(
             lambda specs: ranks.play_dealt(
-                lambda dealt: play(policy, self.sessions, dealt, sessions=self.flight), specs
+                lambda dealt: play_shown(
+                    *(name, policy, self.sessions, dealt), sessions=self.flight
+                ),
+                specs,
             ),
             step,
             self.curriculum,
@@ -330,9 +335,11 @@ class TrainingCallbacks:
             self.log.add_episodes(step, played)
         # Both are missing if all episodes of the step are void.
         reward, primary = (metrics.get(f"reward/{n}", math.nan) for n in ("overall", "primary"))
-        self.progress.done(step, f"{level}  reward {reward:.3f}  primary {primary:.3f}")
+        figures = f"{level}  reward {reward:.3f}  primary {primary:.3f}"
+        self.steps.advance(figures=figures)
+        progress.result(f"step {step}/{self.settings.steps}  {figures}")
         for event in events:
-            self.progress.say(
+            progress.say(
                 f"step {step}: {event.kind} from {event.source} to {event.target} "
                 f"({self.settings.curriculum.metric} {event.metric:.3f})"
             )
@@ -345,14 +352,14 @@ class TrainingCallbacks:
         The training stays as it is: nothing reaches the loss, the curriculum or a random number.
         Other ranks go on, and wait for this one where they next exchange something.
         """
-        from agent.rollouts.engine import play
-
         started = time.monotonic()
         policy = self.players.policy(self.model, self.settings.generation.greedy, step, alone=True)
-        played = play(policy, self.sessions, self.held_out, sessions=self.flight)
+        played = play_shown(
+            "held-out problems", policy, self.sessions, self.held_out, sessions=self.flight
+        )
         found = held_out_metrics(played, self.settings.curriculum.levels, self.success_at)
         reward = found.get("eval/reward", math.nan)
-        self.progress.say(f"step {step}: held-out reward {reward:.3f} ({len(played)} episodes)")
+        progress.say(f"step {step}: held-out reward {reward:.3f} ({len(played)} episodes)")
         return found | {"eval/step_seconds": time.monotonic() - started}
 
     def save(self) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from agent.policies.vllm_server import Engine
 from agent.training import checkpoints, ranks
 from tasks import config, train, train_problems
 from tasks.errors import EXPECTED, PipelineError
+from tasks.reporting import progress
 from tasks.tracking import runs
 from tasks.train_fingerprint import fingerprint
 
@@ -41,7 +42,8 @@ def work(job: dict[str, Any]) -> None:
     )
     engine = Engine(**shared["engine"]) if shared["engine"] else None
     try:
-        train.learn(params, run, shared["url"], problems, start, marks, engine)
+        with progress.stage("train", quiet=ranks.index() > 0):
+            train.learn(params, run, shared["url"], problems, start, marks, engine)
     finally:
         if client is not None:
             run.flush()

@@ -26,7 +26,7 @@ from tasks.errors import ConfigError, as_stage_error
 from tasks.io import replacing
 from tasks.params import Params
 from tasks.registry import warm_start
-from tasks.reporting.progress import Steps
+from tasks.reporting import progress
 
 if TYPE_CHECKING:
     from agent.nano.reading import ReadingLessons
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 BASE = Path("models/base")
 _LOG_EVERY = 10
-_SAY_EVERY = 100
 
 logger = logging.getLogger(__name__)
 
@@ -70,18 +69,18 @@ def run(params: Params, run: StageRun) -> Path:
     settings = params.warmstart.nano
     check(params)
     torch.set_num_threads(params.threads)
-    lessons = _lessons(params)
+    taught_by = lessons(params)
     if params.warmstart.kind == "none":
-        taught = build(settings, lessons)
+        taught = build(settings, taught_by)
     else:
-        with Steps("warmstart", settings.steps, line_every=_SAY_EVERY) as progress:
+        with progress.doing("", "steps", settings.steps) as work:
 
             def on_step(step: int, metrics: Mapping[str, float]) -> None:
-                progress.done(step, f"loss {metrics['warmstart/loss']:.3f}")
+                work.advance(figures=f"loss {metrics['warmstart/loss']:.3f}")
                 if step % _LOG_EVERY == 0:
                     run.log_metrics(metrics, step=step)
 
-            taught = teach(settings, lessons, on_step)
+            taught = teach(settings, taught_by, on_step)
         run.log_metrics(taught.metrics, step=int(taught.metrics["warmstart/steps"]))
         _judge(settings, taught.metrics)
     with replacing(BASE) as folder:
@@ -114,7 +113,7 @@ def check(params: Params) -> None:
         )
 
 
-def _lessons(params: Params) -> ReadingLessons:
+def lessons(params: Params) -> ReadingLessons:
     """Lessons with the lexicon of `prepare`.
 
     Raises:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,9 @@ from agent.settings import GenerationSettings
 
 if TYPE_CHECKING:
     import torch
+
+Counted = Callable[[str, Sequence[Any]], Iterable[Any]]
+"""(what is done, items) -> the items; the caller sees how many are finished."""
 
 TOP = 64
 """Largest logits that are kept of each token."""
@@ -99,10 +102,18 @@ def error_limit(dtype: str, arithmetic: str) -> float:
 
 
 def observe(
-    model: Any, prompts: Sequence[Sequence[int]], *, stop_ids: Sequence[int], max_new_tokens: int
+    model: Any,
+    prompts: Sequence[Sequence[int]],
+    *,
+    stop_ids: Sequence[int],
+    max_new_tokens: int,
+    counted: Counted = lambda _, items: items,
 ) -> Record:
-    """Record greedy completions and their logits."""
-    completions = [_complete(model, prompt, stop_ids, max_new_tokens) for prompt in prompts]
+    """Record greedy completions and their logits; `counted` passes on the prompts."""
+    completions = [
+        _complete(model, prompt, stop_ids, max_new_tokens)
+        for prompt in counted("completions", prompts)
+    ]
     return Record(
         prompts=[list(prompt) for prompt in prompts],
         completions=completions,

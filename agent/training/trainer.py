@@ -33,7 +33,7 @@ import functools
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal
@@ -73,6 +73,10 @@ State = Callable[[], dict[str, Any]]
 """The caller's part of a checkpoint, as JSON values, for a resume."""
 
 
+Counted = Callable[[str, Sequence[Any]], Iterable[Any]]
+"""(what is done, items) -> the items; the caller sees how many are finished."""
+
+
 def _no_reward(**_: Any) -> list[float | None]:
     """Placeholder: TRL requires a reward function, but rewards come with the episodes."""
     raise NotImplementedError("rewards come from the environment with the trajectories")
@@ -90,6 +94,7 @@ class TreeGRPOTrainer(RowLossTrainer):
         on_step: receives each step's figures.
         state: returns the caller's part of a checkpoint.
         engine: engine of the rollout, which decides the limits of the check of log-probabilities.
+        counted: passes on micro-batches, each of which can take seconds.
     """
 
     def __init__(
@@ -103,6 +108,7 @@ class TreeGRPOTrainer(RowLossTrainer):
         on_step: OnStep,
         state: State,
         engine: Literal["own", "vllm"] = "own",
+        counted: Counted = lambda _, items: items,
     ) -> None:
         adapter = trained_weights.new_adapter(model, settings)
         kept = trained_weights.own_adapter(model)
@@ -141,6 +147,7 @@ class TreeGRPOTrainer(RowLossTrainer):
         self._batches: list[loss_inputs.LossInputs] = []
         self._learns = False
         self._engine = engine
+        self._counted = counted
         # Float32 weights agree to the last digits; shorter ones need other limits.
         self._exact = all(p.dtype == torch.float32 for p in self.live_model.parameters())
 
@@ -193,7 +200,7 @@ class TreeGRPOTrainer(RowLossTrainer):
         """Add the gradients of `scale` times the update's loss. Returns the loss."""
         self._compared = []
         loss = torch.zeros((), device=self.accelerator.device)
-        for place, batch in enumerate(self._batches, 1):
+        for place, batch in enumerate(self._counted("gradient", self._batches), 1):
             # Ranks exchange gradients once, with the last micro-batch.
             last = place == len(self._batches)
             with nullcontext() if last else self.accelerator.no_sync(model):
@@ -232,7 +239,7 @@ class TreeGRPOTrainer(RowLossTrainer):
         ]
         if self.beta > 0:
             with trained_weights.replaced(self.live_model, self._reference):
-                for batch in batches:
+                for batch in self._counted("reference", batches):
                     batch["ref_per_token_logps"] = self._logps_of(self.live_model, batch)
         return batches
 
@@ -292,7 +299,10 @@ class TreeGRPOTrainer(RowLossTrainer):
     def _step_kl(self) -> float:
         """Divergence of the policy from the one that sampled, on a share of the step's rows."""
         shares = loss_inputs.divergence_rows(self._batches)
-        after = [loss_inputs.sampled_only(self._logps_of(self.model, s), s) for s in shares]
+        after = [
+            loss_inputs.sampled_only(self._logps_of(self.model, share), share)
+            for share in self._counted("step limit", shares)
+        ]
         # All ranks measure the same divergence, so they shorten the step alike.
         parts = ranks.gather((loss_inputs.old_logps(shares), np.concatenate([np.zeros(0), *after])))
         return step_kl(*(np.concatenate(side) for side in zip(*parts, strict=True)))

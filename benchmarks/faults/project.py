@@ -285,7 +285,10 @@ class Project:
                 os.kill(pid, signal.SIGKILL)
 
 
-BY_DVC = ("prepare", "validate", "audit", "warmstart", "gate", "train", "export", "evaluate")
+BY_DVC = (
+    *("prepare", "validate", "audit", "zeroshot", "warmstart"),
+    *("gate", "train", "export", "evaluate"),
+)
 
 
 def mlflow_server(project: Project, port: int) -> AbstractContextManager[subprocess.Popen[bytes]]:

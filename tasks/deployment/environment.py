@@ -17,6 +17,7 @@ from tasks.deployment.local import local_server
 from tasks.deployment.replicas import local_replicas
 from tasks.errors import ConfigError, StageError
 from tasks.params import Params
+from tasks.reporting import progress
 
 ENV_URL = auth.URL
 DATA = Path("data/problems")
@@ -38,11 +39,15 @@ def environment(params: Params) -> Iterator[str]:
             yield _given(params, given.rstrip("/"))
         elif params.deploy.target == "local":
             servers = local_server if params.deploy.replicas == 1 else local_replicas
-            yield stack.enter_context(servers(params, data))
+            with progress.doing("start the environment"):
+                url = stack.enter_context(servers(params, data))
+            yield url
         elif params.deploy.target == "docker":
             from tasks.deployment.docker import container
 
-            yield stack.enter_context(container(params, data))
+            with progress.doing("start the environment"):
+                url = stack.enter_context(container(params, data))
+            yield url
         else:
             from tasks.deployment.space import deployed
 

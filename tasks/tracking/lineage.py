@@ -82,6 +82,8 @@ def seed_of(params: Params, stage: str | None) -> int:
         return params.prepare.synthetic.seed
     if stage == "warmstart":
         return params.warmstart.nano.seed
+    if stage == "zeroshot":
+        return params.gate.seed
     section = getattr(params, stage, None) if stage else None
     seed: int = getattr(section, "seed", params.train.seed)
     return seed

@@ -313,7 +313,8 @@ def start_run(
 
 def reads(stage: str, setting: str) -> bool:
     """Whether a stage's run records a setting: its own section, and those of every episode."""
-    return setting.split(".")[0] in (stage, "profile", "env", "rewards")
+    sections = ("gate", "warmstart") if stage == "zeroshot" else (stage,)
+    return setting.split(".")[0] in (*sections, "profile", "env", "rewards")
 
 
 @contextmanager

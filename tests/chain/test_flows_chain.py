@@ -165,7 +165,7 @@ def test_an_interrupt_stops_everything_and_says_how_to_go_on(
     assert "run --profile quick --set validate.min_rows=6" in told
     wanted = {"timestamp": {"after_": begun.isoformat()}}
     logged = httpx.post(f"{prefect_url}/logs/filter", json={"logs": wanted}).json()
-    assert any(line["message"].startswith("1/13 prepare") for line in logged)
+    assert any(line["message"].startswith("1/14 prepare") for line in logged)
     assert [process for process in started if process.is_running()] == []
     assert runs("rlm-quick")[0].info.status == "KILLED"
 

@@ -45,6 +45,7 @@ NOT_TAKEN = {
     ("env.problems.store", "env.problems.synthetic"),
     ("tasks.warmstart", "tasks.demonstrate"),
     ("tasks.source_model", "agent.policies.base_model"),
+    ("tasks.zeroshot", "tasks.demonstrate"),
     ("tasks.registry.warm_start", "agent.policies.base_model"),
 }
 """Imports inside functions that the default run does not call, as (importer, imported).

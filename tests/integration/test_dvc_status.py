@@ -17,7 +17,7 @@ from tasks.derived import derive
 from tasks.params import Params
 
 DVC = yaml.safe_load(code_inputs.DVC.read_text(encoding="utf-8"))["stages"]
-PLAYING = {"audit", "gate", "train", "export", "evaluate"}
+PLAYING = {"audit", "zeroshot", "gate", "train", "export", "evaluate"}
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def test_nothing_changed_is_nothing_dirty(finished: Repo) -> None:
 @pytest.mark.parametrize(
     ("name", "dirty"),
     [
-        ("agent/nano/model.py", {"warmstart"}),
+        ("agent/nano/model.py", {"zeroshot", "warmstart"}),
         ("agent/training/batching.py", {"train"}),
         ("env/problems/papers/text/passages.toml", {"prepare", "validate"}),
         ("env/prompts.py", PLAYING | {"warmstart"}),

@@ -1,4 +1,4 @@
-"""The zero-shot gate: when it opens, when it refuses, what it writes."""
+"""The gate: when it opens, when it refuses, what it writes."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ from typing import Any
 import pytest
 
 from agent.policies.base import TurnReply
-from agent.policies.scripted import Scripted, oracle
-from agent.rollouts.trajectory import FrameRecord, Trajectory
+from agent.policies.scripted import Scripted, oracle, random_code
+from agent.rollouts.trajectory import FrameRecord, Trajectory, TurnRecord
 from agent.settings import EngineSettings
 from env.models import AnswerMetrics, Counters
 from env.problems.schema import to_row
+from rewards.settings import RewardSettings
 from tasks import gate, prepare
 from tasks.errors import GateFailed, StageError
 from tasks.settings import GateSettings
 
 SETTINGS = GateSettings(episodes=10, max_episodes=60)
+REWARDS = RewardSettings()
+QUOTE = "On Pobaseg, Jakzam comes to 35."
 
 
 def episode(
@@ -28,11 +31,16 @@ def episode(
     stop: str = "final",
     format_errors: int = 0,
     void: str | None = None,
+    read: bool = True,
 ) -> Trajectory:
+    root = FrameRecord(0, None, 0, "rlm", stop_reason=stop)
+    shown = f"new: {[QUOTE]}" if read else "context: 4 papers"
+    root.turns.append(TurnRecord(shown, text=f"FINAL({[QUOTE]})", finish="stop"))
     return Trajectory(
         problem_id="q",
         difficulty=level,
-        frames={0: FrameRecord(0, None, 0, "rlm", stop_reason=stop)},
+        frames={0: root},
+        answer=[QUOTE],
         reward=None if void else 0.2 + 0.4 * primary,
         components={} if void else {"primary_objective": primary, "format_compliance": 1.0},
         metrics=None if void else AnswerMetrics(precision=primary, recall=primary, f1=primary),
@@ -44,53 +52,78 @@ def episode(
 class Level:
     """Plays episodes that are all 0, but for those whose number is in `hits`."""
 
-    def __init__(self, hits: dict[str, int], available: int = 1000) -> None:
-        self.hits, self.available = hits, available
+    def __init__(
+        self, hits: dict[str, list[int]], available: int = 1000, read: bool = True
+    ) -> None:
+        self.hits, self.available, self.read = hits, available, read
         self.calls: list[tuple[str, int, int]] = []
 
     def __call__(self, level: str, start: int, stop: int) -> list[Trajectory]:
         self.calls.append((level, start, stop))
         return [
-            episode(0.5 if self.hits.get(level) == number else 0.0, level=level)
+            episode(0.5 if number in self.hits.get(level, []) else 0.0, level=level, read=self.read)
             for number in range(start, min(stop, self.available))
         ]
 
 
-def test_a_hit_among_the_first_ten_ends_the_probe():
-    play = Level({"easy": 3})
-    gate.probe(play, ("hard", "easy"), SETTINGS)
+def probe(play: Level, *levels: str) -> dict[str, list[Trajectory]]:
+    return gate.probe(play, levels or ("hard", "easy"), SETTINGS, REWARDS)
+
+
+def decide(played: dict[str, list[Trajectory]]) -> dict[str, Any]:
+    return gate.decide(played, SETTINGS, REWARDS)
+
+
+def test_two_finds_among_the_first_ten_end_the_probe():
+    play = Level({"easy": [3, 4]})
+    probe(play)
     assert play.calls == [("hard", 0, 10), ("easy", 0, 10)]
 
 
-def test_the_target_is_played_on_until_its_first_hit():
-    play = Level({"hard": 27})
-    played = gate.probe(play, ("hard", "easy"), SETTINGS)
+def test_the_target_is_played_on_until_it_opens():
+    play = Level({"hard": [9, 27]})
+    played = probe(play)
     assert play.calls[2:] == [("hard", 10, 20), ("hard", 20, 30)]
-    assert gate.decide(played, SETTINGS)["passed"]
+    assert decide(played)["passed"]
 
 
 def test_both_levels_are_played_to_the_end_before_refusing():
-    play = Level({"hard": 60, "easy": 60})  # one more than may be played
-    played = gate.probe(play, ("hard", "easy"), SETTINGS)
+    play = Level({"hard": [1, 60], "easy": [1, 60]})  # the second is one more than may be played
+    played = probe(play)
     assert {level: len(episodes) for level, episodes in played.items()} == {"hard": 60, "easy": 60}
-    assert not gate.decide(played, SETTINGS)["passed"]
+    assert not decide(played)["passed"]
 
 
-def test_a_hit_of_the_easy_level_alone_opens_the_gate():
-    play = Level({"easy": 59})
-    report = gate.decide(gate.probe(play, ("hard", "easy"), SETTINGS), SETTINGS)
+def test_the_easy_level_alone_opens_the_gate():
+    report = decide(probe(Level({"easy": [58, 59]})))
     assert report["passed"]
-    assert (report["levels"]["easy"]["earned"], report["levels"]["hard"]["earned"]) == (1, 0)
+    assert (report["levels"]["easy"]["found"], report["levels"]["hard"]["found"]) == (2, 0)
+
+
+def test_six_successes_that_quote_what_no_agent_read_are_luck_and_seven_are_not():
+    six = decide(probe(Level({"easy": list(range(6))}, read=False)))
+    assert not six["passed"]
+    assert six["levels"]["easy"] | {"found": 0, "succeeded": 6} == six["levels"]["easy"]
+    assert decide(probe(Level({"easy": list(range(7))}, read=False)))["passed"]
+
+
+def test_many_small_gains_that_quote_what_no_agent_read_do_not_open_the_gate():
+    assert not decide({"hard": [episode(0.3, read=False)] * 60})["passed"]
+
+
+def test_a_text_shorter_than_a_span_counts_as_unread():
+    found = episode(0.5)
+    found.answer = [QUOTE[:4]]
+    assert not gate.has_read(found, REWARDS.min_span_chars)
 
 
 def test_few_problems_end_the_probe_early():
-    play = Level({}, available=14)
-    played = gate.probe(play, ("hard",), SETTINGS)
+    played = probe(Level({}, available=14), "hard")
     assert len(played["hard"]) == 14
 
 
 def test_other_components_do_not_open_the_gate():
-    report = gate.decide({"hard": [episode(0.0)] * 10}, SETTINGS)
+    report = decide({"hard": [episode(0.0)] * 10})
     assert report["levels"]["hard"]["components"]["format_compliance"] == 1.0
     assert not report["passed"]
 
@@ -101,20 +134,20 @@ def test_other_components_do_not_open_the_gate():
         (episode(stop="truncated"), "max_turn_tokens"),
         (episode(format_errors=2), "exactly one repl block"),
         (episode(stop="max_turns"), "max_turns"),
-        (episode(), "contain no evidence"),
+        (episode(), "too little evidence"),
     ],
 )
 def test_the_advice_fits_what_was_seen(sample, word):
-    report = gate.decide({"hard": [sample] * 10}, SETTINGS)
+    report = decide({"hard": [sample] * 10})
     assert word in report["advice"]
 
 
 def test_void_episodes_are_left_out_and_many_of_them_stop_the_stage():
-    few = gate.decide({"hard": [episode(1.0)] * 6 + [episode(void="lost")] * 4}, SETTINGS)
+    few = decide({"hard": [episode(1.0)] * 6 + [episode(void="lost")] * 4})
     assert few["levels"]["hard"]["void"] == 4
     assert few["levels"]["hard"]["reward_mean"] == pytest.approx(0.6)
     with pytest.raises(StageError, match="lost"):
-        gate.decide({"hard": [episode(1.0)] * 4 + [episode(void="lost")] * 6}, SETTINGS)
+        decide({"hard": [episode(1.0)] * 4 + [episode(void="lost")] * 6})
 
 
 def test_the_baseline_weighs_levels_alike():
@@ -193,6 +226,19 @@ def test_a_refusing_gate_writes_its_report_and_raises_its_advice(stage):
     assert "repl block" in report["advice"]
     assert {level["episodes"] for level in report["levels"].values()} == {12}
     assert not gate.BASELINE.exists()
+
+
+def test_random_code_is_refused(stage):
+    with pytest.raises(GateFailed, match="0 by reading"):
+        stage(random_code())
+
+
+def test_the_report_has_the_zero_shot_figures(stage, server_problems):
+    gate.ZERO_SHOT.parent.mkdir()
+    gate.ZERO_SHOT.write_text('{"advice": "demonstrations are needed"}')
+    stage(oracle(server_problems.get(item) for item in server_problems.ids()))
+    report = json.loads(gate.GATE.read_text())
+    assert report["zero_shot"] == {"advice": "demonstrations are needed"}
 
 
 def test_a_failing_policy_is_no_refusal(stage):

@@ -26,7 +26,8 @@ def test_a_hash_follows_names_and_contents_and_nothing_else(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("stage", "seed"), [("prepare", 1), ("warmstart", 2), ("gate", 3), ("train", 4), ("push", 4)]
+    ("stage", "seed"),
+    [("prepare", 1), ("warmstart", 2), ("zeroshot", 3), ("gate", 3), ("train", 4), ("push", 4)],
 )
 def test_each_stage_is_recorded_with_its_own_seed(stage: str, seed: int) -> None:
     params = Params.model_validate(

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from flows.durations import FILE, Durations, in_words
+from flows.durations import FILE, Durations
 from flows.stages import STAGES
 from tasks.params import Params
+from tasks.reporting.progress import in_words
 
 PARAMS = Params()
 
@@ -43,7 +44,7 @@ def test_a_first_run_has_no_estimate() -> None:
 def test_all_known_stages_sum_to_the_whole_run() -> None:
     for name in STAGES:
         play(name, "done", 60)
-    assert left("prepare") == "prepare about 60 s; whole run about 13 min left"
+    assert left("prepare") == "prepare about 60 s; whole run about 14 min left"
     assert left("promote", kept=("promote",)) == "promote a few seconds; whole run about 60 s left"
 
 

@@ -1,0 +1,147 @@
+"""Stage `zeroshot`: play the bare model ten times, before demonstrations are paid for.
+
+The bare model is what demonstrations start from: `model.source`, or nano with random weights. Its
+figures say whether it needs them. Nothing is refused here, because demonstrations follow. Without
+them (`warmstart.kind: none`) the bare model is the base, which the gate plays next and judges, and
+nothing is trained in between.
+
+Ten problems of the easiest level are played, the first that the gate plays, with the same seeds.
+Writes reports/zeroshot.json.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from agent.rollouts.trajectory import Trajectory
+from agent.settings import NANO
+from rewards.settings import RewardSettings
+from tasks import gate, source_model, warmstart
+from tasks.errors import StageError, as_stage_error
+from tasks.io import write_json
+from tasks.params import Params
+from tasks.playing import play_shown
+from tasks.reporting import progress
+
+if TYPE_CHECKING:
+    from tasks.tracking.runs import StageRun
+
+EPISODES = 10
+NOT_PLAYED = {
+    "none": "no demonstrations follow: the gate plays the bare model and decides",
+    "champion": "the base is a registered champion, so there is no bare model",
+}
+"""Kinds of warm start without zero-shot episodes, and why."""
+
+
+@as_stage_error()
+def run(params: Params, run: StageRun) -> Path:
+    """Play the bare model if demonstrations follow; returns the report's path.
+
+    Raises:
+        ConfigError: the demonstrations that follow do not support a setting.
+        StageError: model or data is missing, or most episodes are void.
+    """
+    kind = params.warmstart.kind
+    report: dict[str, Any] = {"kind": kind, "played": kind not in NOT_PLAYED}
+    if report["played"]:
+        report |= describe(play_bare(params, run), params.rewards)
+        report |= {"temperature": params.gate.generation.temperature, "seed": params.gate.seed}
+        run.log_metrics(metrics(report))
+    else:
+        report["advice"] = NOT_PLAYED[kind]
+    progress.say(report["advice"])
+    run.set_tags({"zero_shot": report["advice"]})
+    run.log_artifact(write_json(gate.ZERO_SHOT, report))
+    return gate.ZERO_SHOT
+
+
+def play_bare(params: Params, run: StageRun) -> list[Trajectory]:
+    """Zero-shot episodes at the easiest level.
+
+    Raises:
+        StageError: the level has no problem.
+    """
+    import torch
+
+    from agent.policies.hf_policy import TransformersPolicy
+    from tasks.deployment.environment import environment
+
+    level, generation = params.train.curriculum.levels[0], params.gate.generation
+    specs = gate.by_level(gate.DATA, params.gate.seed).get(level, [])[:EPISODES]
+    if not specs:
+        raise StageError(f"{gate.DATA} has no problem of difficulty {level!r}")
+    torch.set_num_threads(params.threads)
+    with bare_model(params, run) as (model, tokenizer), environment(params) as url:
+        policy = TransformersPolicy(model, tokenizer, generation)
+        sessions = min(params.env.max_sessions, generation.batch_frames)
+        return play_shown(f"zero-shot, {level}", policy, url, specs, sessions=sessions)
+
+
+@contextmanager
+def bare_model(params: Params, run: StageRun) -> Iterator[tuple[Any, Any]]:
+    """Model and tokenizer before any demonstration. Files of theirs exist while the block runs.
+
+    Raises:
+        ConfigError: the demonstrations do not support a setting.
+        PolicyError: the model cannot be read or adapted, or the disk has no room.
+    """
+    if params.model.source == NANO:
+        from agent.nano.warmstart import build
+
+        warmstart.check(params)
+        taught = build(params.warmstart.nano, warmstart.lessons(params))
+        yield taught.model.eval(), taught.tokenizer
+        return
+    from agent.policies.hf_policy import load_model
+    from tasks import demonstrate
+
+    demonstrate.check(params)
+    warmstart.BASE.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=".bare-", dir=warmstart.BASE.parent) as name:
+        folder = Path(name) / "model"
+        source_model.write(params, run, folder)
+        with progress.doing("load the model"):
+            loaded = load_model(folder)
+        yield loaded
+
+
+def describe(episodes: Sequence[Trajectory], rewards: RewardSettings) -> dict[str, Any]:
+    """Figures of the episodes, and whether demonstrations are needed.
+
+    Raises:
+        StageError: most episodes are void.
+    """
+    valid = gate.mostly_valid(episodes)
+    figures = gate.figures(episodes, rewards)
+    turns = sum(episode.counters.turns for episode in valid)
+    told = f"{figures['earned']} of {figures['episodes']} zero-shot episodes earn anything"
+    if figures["earned"]:
+        needed = "the bare model earns already, so demonstrations may be unnecessary"
+    else:
+        needed = "demonstrations are needed"
+    return {
+        "advice": f"{needed}: {told} at {episodes[0].difficulty}",
+        "level": episodes[0].difficulty,
+        **figures,
+        "error_rate": sum(episode.counters.errors for episode in valid) / max(1, turns),
+        "stop_reasons": dict(Counter(str(episode.root.stop_reason) for episode in valid)),
+    }
+
+
+def metrics(report: dict[str, Any]) -> dict[str, float]:
+    """The figures of a report for MLflow."""
+    named = {
+        "reward": report["reward_mean"],
+        "f1": report["f1"],
+        "earned": report["earned"],
+        "error_rate": report["error_rate"],
+        **report["components"],
+        **{f"stop_{reason}": count for reason, count in report["stop_reasons"].items()},
+    }
+    return {f"zeroshot/{name}": float(value) for name, value in named.items()}

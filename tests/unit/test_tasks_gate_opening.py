@@ -1,0 +1,63 @@
+"""How often the gate opens: exact, by what an episode earns and whether it was read."""
+
+from __future__ import annotations
+
+from math import comb
+
+import pytest
+
+from tasks.gate import FINDS, SUCCESSES
+from tasks.settings import GateSettings
+
+PLAYED = GateSettings().max_episodes
+# Shares of 1,800 episodes a level of the default world (900 problems, two seeds) that succeed by
+# luck: 52 and 67 at easy. None of them counts as read.
+RANDOM_CODE = {"easy": 0.029, "hard": 0.0}
+RANDOM_LINE = {"easy": 0.037, "hard": 0.0}
+
+
+def opens(share: float, least: int) -> float:
+    """Probability of at least so many episodes of a level, each with this probability."""
+    fewer = (comb(PLAYED, n) * share**n * (1 - share) ** (PLAYED - n) for n in range(least))
+    return 1 - sum(fewer)
+
+
+def either(first: float, second: float) -> float:
+    return 1 - (1 - first) * (1 - second)
+
+
+@pytest.mark.parametrize("luck", [RANDOM_CODE, RANDOM_LINE])
+def test_random_code_and_random_lines_open_it_in_one_of_a_hundred_runs_at_most(luck):
+    assert either(*(opens(share, SUCCESSES) for share in luck.values())) < 0.01
+
+
+@pytest.mark.parametrize(
+    ("share", "at_one", "at_two"),
+    [
+        (0.02, 0.34, 0.56),
+        (0.05, 0.81, 0.96),
+        (0.10, 0.99, 1.00),
+        (0.20, 1.00, 1.00),
+    ],
+)
+def test_a_model_that_reads_opens_it_as_the_docstring_says(share, at_one, at_two):
+    once = opens(share, FINDS)
+    assert once == pytest.approx(at_one, abs=0.005)
+    assert either(once, once) == pytest.approx(at_two, abs=0.005)
+
+
+@pytest.mark.parametrize(
+    ("share", "at_one"),
+    [
+        (0.02, 0.00),
+        (0.05, 0.03),
+        (0.10, 0.39),
+        (0.20, 0.97),
+    ],
+)
+def test_a_model_that_only_searches_opens_it_as_the_docstring_says(share, at_one):
+    assert opens(share, SUCCESSES) == pytest.approx(at_one, abs=0.005)
+
+
+def test_one_earning_episode_would_open_it_for_random_code():
+    assert either(opens(0.029, 1), opens(0.023, 1)) > 0.8  # what it earns at easy and at hard
