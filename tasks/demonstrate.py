@@ -181,10 +181,11 @@ def demonstrate(
     Raises:
         StageError: no episode is good.
     """
+    from agent.policies import keyed_plan
     from agent.policies.conversations import Conversations
     from agent.policies.demonstrator import Demonstrator
     from agent.policies.reading_plan import LEAST_F1
-    from agent.training.demonstrations import demonstration_rows, good_episodes
+    from agent.training.demonstrations import demonstration_rows, good_episodes, repetitive
 
     settings, generation = params.warmstart.sft, params.train.generation
     conversations = Conversations(model, tokenizer, generation)
@@ -207,7 +208,10 @@ def demonstrate(
         least = LEAST_F1 if settings.plan == "children" else 0.0
         good = good_episodes(episodes, settings.min_reward, least)
         mistakes = demonstrator.mistakes
-    rows = demonstration_rows(good, mistakes)
+    left_out: set[tuple[int, int]] = set()
+    if settings.teacher == "demonstrator" and settings.plan == "keyed":
+        left_out = repetitive(good, keyed_plan.NOTHING, settings.seed)
+    rows = demonstration_rows(good, mistakes, left_out=left_out)
     played = Counter(problem.difficulty for problem in problems)
     kept = Counter(episode.difficulty for episode in good.values())
     run.log_metrics(

@@ -42,6 +42,10 @@ NUMBERS: dict[PromptStyle, str] = {
 """Expression of the numbers in `reply`; models with a `full` prompt may not have been taught."""
 NONE = "none"
 """Reply of a reader without a passage that answers."""
+YES_OR_NO = ("no", "yes")
+"""Replies of a reader of a single passage: whether it answers."""
+NOTHING = (NONE, YES_OR_NO[0])
+"""Replies of readers that find nothing."""
 
 Passage = tuple[str, str]
 """(paper_id, text)."""
@@ -111,9 +115,8 @@ def replies(
     found = {}
     for prompt, part in readers(problem, keyed, env, rewards):
         gold = [n for n, passage in enumerate(part, 1) if _is_gold(problem, passage, rewards)]
-        yes_or_no = "yes" if gold else "no"
         numbers = " ".join(map(str, gold)) or NONE
-        found[defuse(prompt)] = yes_or_no if keyed.shown == 1 else numbers
+        found[defuse(prompt)] = YES_OR_NO[bool(gold)] if keyed.shown == 1 else numbers
     return found
 
 

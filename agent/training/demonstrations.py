@@ -8,12 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
+from random import Random
 from typing import TypedDict
 
 from agent.rollouts.trajectory import FrameRecord, Trajectory
 
 IGNORED = -100
 """Label of a token without a loss."""
+_ROOTS = 100
+"""Roots of the keyed plan that are taught."""
+_IDLE_READERS = 2
+"""Readers that find nothing for each that does."""
 
 
 class DemonstrationRow(TypedDict):
@@ -24,21 +29,51 @@ class DemonstrationRow(TypedDict):
 
 
 def demonstration_rows(
-    episodes: Mapping[int, Trajectory], mistakes: Collection[tuple[int, int, int]] = ()
+    episodes: Mapping[int, Trajectory],
+    mistakes: Collection[tuple[int, int, int]] = (),
+    *,
+    left_out: Collection[tuple[int, int]] = (),
 ) -> list[DemonstrationRow]:
     """Rows of the frames that ended with an answer.
 
     Args:
         episodes: good episodes by their number.
         mistakes: (episode, frame, turn) of turns that have no labels.
+        left_out: (episode, frame) of frames that would teach nothing new.
     """
     rows = []
     for number, episode in episodes.items():
         for frame in episode.frames.values():
-            if frame.stop_reason == "final":
+            if frame.stop_reason == "final" and (number, frame.frame) not in left_out:
                 wrong = {turn for e, f, turn in mistakes if (e, f) == (number, frame.frame)}
                 rows += _rows(frame, wrong)
     return rows
+
+
+def repetitive(
+    episodes: Mapping[int, Trajectory], nothing: Collection[str], seed: int
+) -> set[tuple[int, int]]:
+    """Frames of the keyed plan that repeat what enough others show, as (episode, frame).
+
+    Its roots write the same code about another question, so a hundred of them teach it. Most
+    readers find nothing in what they're shown. A model that sees all of these learns to say so
+    always, long before it learns to read; it gets two for each that finds something.
+
+    Args:
+        episodes: good episodes by their number.
+        nothing: replies of readers that find nothing.
+        seed: seed of the choice among these readers.
+    """
+    rng = Random(seed)
+    found: set[tuple[int, int]] = set()
+    for place, (number, episode) in enumerate(episodes.items()):
+        if place >= _ROOTS:
+            found.add((number, 0))
+        readers = [frame for frame in episode.frames.values() if frame.kind == "llm"]
+        idle = [frame.frame for frame in readers if frame.turns[-1].text in nothing]
+        kept = _IDLE_READERS * (len(readers) - len(idle))
+        found |= {(number, frame) for frame in rng.sample(idle, max(0, len(idle) - kept))}
+    return found
 
 
 def good_episodes(

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from agent.rollouts.trajectory import FrameRecord, Trajectory, TurnRecord
-from agent.training.demonstrations import IGNORED, demonstration_rows, good_episodes
+from agent.training.demonstrations import (
+    IGNORED,
+    demonstration_rows,
+    good_episodes,
+    repetitive,
+)
 from env.models import AnswerMetrics, StopReason
 
 
@@ -47,3 +52,25 @@ def test_good_episodes_have_enough_reward_and_f1() -> None:
     played = [episode(reward=0.9), episode(reward=0.5), episode(reward=None), episode(f1=0.5)]
     assert list(good_episodes(played, 0.7)) == [0, 3]
     assert list(good_episodes(played, 0.7, min_f1=0.99)) == [0]
+
+
+def asking(*replies: str) -> Trajectory:
+    tree = episode(*TWO)
+    for number, reply in enumerate(replies, 1):
+        said = TurnRecord("", reply, "stop", prompt_ids=[1], sampled_ids=[2])
+        tree.frames[number] = FrameRecord(number, 0, 1, "llm", [said], "final")
+    return tree
+
+
+def test_two_idle_readers_are_taught_for_each_that_finds_something() -> None:
+    left_out = repetitive({3: asking("no", "yes", *["no"] * 9), 4: asking("no")}, ["no"], seed=0)
+    assert (3, 2) not in left_out
+    assert len([frame for number, frame in left_out if number == 3]) == 10 - 2
+    assert (4, 1) in left_out
+    rows = demonstration_rows({3: asking("no", "yes", "no", "no")}, left_out={(3, 1), (3, 4)})
+    assert len(rows) == 1 + 2
+
+
+def test_a_hundred_roots_of_the_keyed_plan_are_enough() -> None:
+    left_out = repetitive({number: asking("1") for number in range(102)}, ["none"], seed=0)
+    assert left_out == {(100, 0), (101, 0)}
