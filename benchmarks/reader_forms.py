@@ -48,7 +48,7 @@ WORDS = 5
 
 
 @dataclass(frozen=True)
-class Reader:
+class ReaderTask:
     """A reader's prompt, the right reply, and its passages."""
 
     prompt: str
@@ -57,7 +57,7 @@ class Reader:
     gold: tuple[bool, ...]
 
 
-def readers(form: str, problem: Problem, params: Params) -> Iterator[Reader]:
+def readers(form: str, problem: Problem, params: Params) -> Iterator[ReaderTask]:
     """Readers of a problem in a form."""
     kind, count = form.split()
     found = keyed_plan.ranked(problem, RANKED, params.env, params.rewards)
@@ -76,10 +76,10 @@ def readers(form: str, problem: Problem, params: Params) -> Iterator[Reader]:
             form_of = "{n} {t}" if kind == "before" else "{t} [{n}]"
             lines = (form_of.format(n=n, t=t) for n, t in enumerate(texts, 1))
             prompt, reply = "\n".join([f"{problem.question} Numbers:", *lines]), " ".join(numbers)
-        yield Reader(prompt, reply or "none", texts, gold)
+        yield ReaderTask(prompt, reply or "none", texts, gold)
 
 
-def chosen(form: str, reader: Reader, reply: str) -> list[bool]:
+def chosen(form: str, reader: ReaderTask, reply: str) -> list[bool]:
     """Which passages a reply names."""
     kind = form.split()[0]
     if kind == "yes":

@@ -14,6 +14,8 @@ LossInputs = dict[str, torch.Tensor]
 
 KL_EVERY = 10
 """Every tenth family of rows measures a step's divergence, so that few beginnings are read."""
+KL_LEAST = 8
+"""The first families always do, because the mean over one or two rows is mostly noise."""
 
 
 def tensors(batch: MicroBatch, normaliser: float, device: torch.device) -> LossInputs:
@@ -52,7 +54,8 @@ def divergence_rows(batches: Sequence[LossInputs]) -> list[LossInputs]:
     """The families of a step that measure it, however the rows are cut and dealt."""
     shares = []
     for batch in batches:
-        rows = batch["families"] % KL_EVERY == 0
+        families = batch["families"]
+        rows = (families % KL_EVERY == 0) | (families >= 0) & (families < KL_LEAST)
         if rows.any():
             shares.append({name: part[rows] for name, part in batch.items() if part.dim()})
     return shares

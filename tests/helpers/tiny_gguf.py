@@ -120,6 +120,8 @@ def install(site: Path, *files: str, name: str = NAME) -> Path:
     folder = site / name.replace("-", "_")
     folder.mkdir()
     (folder / "__init__.py").write_text("raise SystemExit('imported')\n")
+    for file in files:
+        (folder / file).touch()  # the backport of importlib.metadata leaves missing files out
     listed = [folder / "__init__.py", *(folder / file for file in files), info / "METADATA"]
     record = "".join(f"{path.relative_to(site)},,\n" for path in listed)
     (info / "RECORD").write_text(record)

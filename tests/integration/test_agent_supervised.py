@@ -94,7 +94,7 @@ def test_rows_have_the_ids_of_a_rollout_of_the_same_texts(
                 replies[tuple(read)] = turn.sampled_ids
                 read += turn.sampled_ids
 
-    def sample(model: Any, shape: Any, rows: Any, *_: Any) -> Iterator[Any]:
+    def sample(model: Any, shape: Any, rows: Any, *_: Any, **__: Any) -> Iterator[Any]:
         for row in rows:
             row.sampled = replies[tuple(row.tokens)]
             row.logprobs = [0.0] * len(row.sampled)

@@ -70,14 +70,15 @@ def converse(policy: Any, turns: int, episodes: int = 5) -> list[list[TurnReply]
 @pytest.mark.parametrize("forgets", [False, True])
 @pytest.mark.parametrize("temperature", [1.0, 0.7, 0.0])
 def test_its_turns_are_those_of_the_own_model(fake, loaded, forgets, temperature):
-    # Alone and without a cache, as the stand-in plays: no rounding differs.
+    # Alone and without a cache, as the stand-in plays. Only the last digits differ, because the own
+    # model attends to keys that it doesn't repeat for each head.
     changes = {"forget_turns": forgets, "temperature": temperature, "batch_frames": 1}
     settings = GENERATION.model_copy(update=changes | {"cache_tokens": 0})
     own = converse(TransformersPolicy(*loaded, settings), 6)
     theirs = converse(served(fake, loaded, settings), 6)
     for mine, other in zip(chain(*own), chain(*theirs), strict=True):
         assert replace(other, logprobs=[]) == replace(mine, logprobs=[])
-        assert other.logprobs == pytest.approx(mine.logprobs, abs=1e-6)
+        assert other.logprobs == pytest.approx(mine.logprobs, abs=1e-5)
     finishes = {(turn.finish, bool(turn.sampled_ids)) for turn in chain(*own)}
     full = set() if forgets else {("length", False)}
     ends = set() if temperature == 0 else {("stop", True)}
