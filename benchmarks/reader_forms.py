@@ -41,6 +41,8 @@ from tasks.params import Params
 FORMS = ("yes 1", "before 1", "before 4", "before 8", "after 4", "after 8", "after 16", "quote 8")
 RANKED = 16
 """Passages of a problem, the same in every form."""
+PROBLEMS = 90
+"""Test problems."""
 IDLE = 2
 """Readers without an answer for each that has one, in the lessons."""
 WORDS = 5
@@ -106,9 +108,9 @@ def lessons(
         for reader in some + rng.sample(idle, min(len(idle), IDLE * len(some))):
             prompt = chat.first(llm_messages(params.env.prompt_style, reader.prompt))
             reply = chat.completion(reader.reply)
-            ids, labels = prompt + reply, [IGNORED] * len(prompt) + reply
-            rows.append(DemonstrationRow(input_ids=ids, labels=labels))
-            left -= len(ids)
+            labels = [IGNORED] * len(prompt) + reply
+            rows.append(DemonstrationRow(input_ids=prompt + reply, labels=labels))
+            left -= len(labels)
         if left <= 0:
             return rows
     raise SystemExit(f"reader_forms: {len(problems)} problems have no {tokens} tokens. Lower it.")
@@ -121,8 +123,7 @@ def read(form: str, policy: TransformersPolicy, problems: Sequence[Problem], par
     tokens = 0
     for problem in problems:
         every = list(readers(form, problem, params))
-        gold = [answers for reader in every for answers in reader.gold]
-        if not any(gold):
+        if not any(gold := [answers for reader in every for answers in reader.gold]):
             continue
         requests = [
             TurnRequest(
@@ -153,7 +154,7 @@ def _f1(named: Sequence[bool], gold: Sequence[bool]) -> float:
     return 2 * both / (sum(named) + sum(gold))
 
 
-def measure(form: str, seed: int, tokens: int, count: int, params: Params) -> dict[str, Any]:
+def measure(form: str, seed: int, tokens: int, params: Params) -> dict[str, Any]:
     """Teach the base a form, and read with it before and after."""
     torch.set_num_threads(params.threads)
     torch.manual_seed(seed)
@@ -167,7 +168,7 @@ def measure(form: str, seed: int, tokens: int, count: int, params: Params) -> di
         prepare_base(params.model, folder)
         model, tokenizer = load_model(folder)
         generation = params.evaluate.generation.greedy.model_copy(update={"max_turn_tokens": 48})
-        test = pools["test"][:count]
+        test = pools["test"][:PROBLEMS]
         bare = read(form, TransformersPolicy(model, tokenizer, generation), test, params)
         rows = lessons(form, pools["train"], ChatFormat(tokenizer), tokens, params)
         began = time.monotonic()
@@ -186,14 +187,12 @@ def measure(form: str, seed: int, tokens: int, count: int, params: Params) -> di
 def main() -> None:
     """Measure the forms that are not in the file yet, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--profile", default="smollm2")
     parser.add_argument("--forms", nargs="+", default=list(FORMS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--tokens", type=int, default=80_000, help="of the lessons of a form")
-    parser.add_argument("--problems", type=int, default=90, help="test problems")
     parser.add_argument("--results", type=Path, default=Path("reader_forms.jsonl"))
     options = parser.parse_args()
-    params = resolve(profile=options.profile)
+    params = resolve(profile="smollm2")
     lines = options.results.read_text().splitlines() if options.results.exists() else []
     done = [json.loads(line) for line in lines]
     for seed in options.seeds:
@@ -201,7 +200,7 @@ def main() -> None:
             key = (form, seed, options.tokens)
             if key not in [(row["form"], row["seed"], row["budget"]) for row in done]:
                 print(f"teach {form}, seed {seed}", flush=True)
-                done.append(measure(form, seed, options.tokens, options.problems, params))
+                done.append(measure(form, seed, options.tokens, params))
                 with options.results.open("a") as file:
                     file.write(json.dumps(done[-1]) + "\n")
     print(

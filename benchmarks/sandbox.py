@@ -1,6 +1,5 @@
 """Compare the cost of the REPL sandbox with other ways to run a policy's Python.
 
-    pip install smolagents==1.26.0 pydantic-monty==1.4.0   # optional, measured where installed
     python -m benchmarks.sandbox [--living 1,64,512,800]
 
 Prints one table. Wall times are medians and CPU times means, in milliseconds; CPU time is that of
@@ -20,7 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from benchmarks.peers.sandbox import GROUP, Open, Session, installed
+from benchmarks.peers.sandbox import GROUP, Open, Session, systems
 from benchmarks.processes import cpu_of, cpu_s, pss_mb, tree
 from env.server.sandbox import Repl, SandboxHost
 from env.settings import LimitSettings, SandboxSettings
@@ -195,7 +194,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
     print(f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f} at the start")
     columns = {}
-    for name, system in installed().items():
+    for name, system in systems().items():
         if options.only is None or options.only in name:
             with system() as start:
                 columns[name] = measure(start, living)

@@ -1,4 +1,4 @@
-"""Limits on lines of code and words of documents: section `tool.checks` of pyproject.toml.
+"""Limit on lines of code: section `tool.checks` of pyproject.toml.
 
 Lines are radon's SLOC, without blank lines, comments and docstrings.
 """
@@ -21,13 +21,6 @@ def sizes(limits: Mapping[str, Any], files: list[str]) -> Iterator[tuple[str, in
     code = [f for f in files if f.endswith(".py") and f.split("/")[0] in limits["code"]]
     lines = sum(analyze(_read(name)).sloc for name in code)
     yield "lines of code outside tests", lines, limits["code_lines"]
-    readme = _read("README.md")
-    yield "words of README.md", len(readme.split()), limits["readme_words"]
-    documents = [
-        f for f in files if f.endswith(".md") and not f.startswith(tuple(limits["not_documents"]))
-    ]
-    words = sum(len(_read(name).split()) for name in documents)
-    yield "words of the other documents", words, limits["document_words"]
 
 
 def tracked() -> list[str]:

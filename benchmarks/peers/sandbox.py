@@ -1,19 +1,16 @@
 """The systems that `benchmarks/sandbox.py` measures, behind one small interface.
 
-Each is used as its documentation shows, with its default limits. Peers that are not installed are
-left out.
+Peers' sandboxes were measured beside it up to commit 80dd4ef (docs/measurements.md).
 """
 
 from __future__ import annotations
 
 import io
 import itertools
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 from dataclasses import dataclass
 from functools import partial
-from importlib import metadata
 
 from env.server.sandbox import SandboxHost, SubCall
 from env.settings import LimitSettings, SandboxSettings
@@ -77,54 +74,10 @@ def _in_process() -> Iterator[Open]:
         yield start
 
 
-@contextmanager
-def _smolagents() -> Iterator[Open]:
-    """smolagents: an interpreter of the syntax tree in this process."""
-    from smolagents.local_python_executor import LocalPythonExecutor
-
-    def start(context: str) -> Session:
-        executor = LocalPythonExecutor([])
-        executor.send_variables({"context": context})
-        executor.send_tools({"llm_query": _answer, "FINAL": _answer})
-        return Session(executor, executor.state.clear)
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield start
-
-
-@contextmanager
-def _monty() -> Iterator[Open]:
-    """pydantic-monty: an interpreter in Rust, one process per session."""
-    from pydantic_monty import CollectString, Monty
-
-    with Monty(max_processes=1000) as pool:
-
-        def start(context: str) -> Session:
-            checkout = pool.checkout()
-            session = checkout.__enter__()
-            session.feed_run("0", inputs={"context": context})
-            lookup = {"llm_query": _answer, "FINAL": _answer}
-            return Session(
-                lambda code: session.feed_run(
-                    code, external_lookup=lookup, print_callback=CollectString()
-                ),
-                lambda: checkout.__exit__(None, None, None),
-            )
-
-        yield start
-
-
-def installed() -> dict[str, Callable[[], AbstractContextManager[Open]]]:
-    """Context manager of each installed system, by its name with version."""
-    found: dict[str, Callable[[], AbstractContextManager[Open]]] = {
+def systems() -> dict[str, Callable[[], AbstractContextManager[Open]]]:
+    """Context manager of each system by its name."""
+    return {
         "sandbox": partial(_sandbox, shared=False),
         f"sandbox, groups of {GROUP}": partial(_sandbox, shared=True),
         "`exec` in process": _in_process,
     }
-    for package, make in (("smolagents", _smolagents), ("pydantic-monty", _monty)):
-        try:
-            found[f"{package} {metadata.version(package)}"] = make
-        except metadata.PackageNotFoundError:
-            continue
-    return found

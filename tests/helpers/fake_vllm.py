@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.engine.stand_in import Answer, StandIn, running
 from helpers.vllm_contract import GIVEN, SAMPLING, contract
+from helpers.vllm_stand_in import Answer, StandIn, running
 
 NAME = "base-0123"
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.vllm_stand_in import StandIn, running
 from helpers.vllm_trees import request, save_base
 
 from agent.policies.base import TurnReply
@@ -15,8 +16,6 @@ from agent.policies.hf_policy import TransformersPolicy, load_model
 from agent.policies.vllm_policy import VllmPolicy
 from agent.policies.vllm_server import VllmServers
 from agent.settings import EngineSettings, GenerationSettings
-from benchmarks.engine.__main__ import OWN, table
-from benchmarks.engine.stand_in import StandIn, running
 
 pytestmark = pytest.mark.xdist_group("transformers")  # so that one process imports it
 SETTINGS = GenerationSettings(max_turn_tokens=12, max_frame_tokens=128)
@@ -61,20 +60,3 @@ def test_noise_makes_another_policy_that_is_always_the_same(base: Path, loaded: 
         exact = [float(logps[start + n - 1, token]) for n, token in enumerate(turn.sampled_ids)]
         apart += [abs(mine - theirs) for mine, theirs in zip(exact, turn.logprobs, strict=True)]
     assert sum(apart) / len(apart) > 1e-3
-
-
-def test_arms_are_compared_with_the_own_engine_of_the_same_seed() -> None:
-    def row(arm: str, seed: int, f1: float) -> dict[str, Any]:
-        return {
-            "arm": arm,
-            "seed": seed,
-            "mismatch": [0.01, 0.02],
-            "test": {"greedy": f1, "sampled": f1 - 0.1},
-        }
-
-    rows = [row(OWN, 0, 0.9), row(OWN, 1, 0.8), row("engine, corrected", 1, 0.85)]
-    *_, own, corrected = table(rows).splitlines()
-    assert own.startswith("| own | 0, 1 | 0.850 ±")
-    assert corrected.startswith(
-        "| engine, corrected | 1 | 0.850 | +0.050 | 0.750 | +0.050 | 0.0150"
-    )

@@ -1,1 +1,0 @@
-"""Trainings whose episodes another engine plays, with weights that are slightly off."""
