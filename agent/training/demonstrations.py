@@ -15,7 +15,7 @@ from agent.rollouts.trajectory import FrameRecord, Trajectory
 
 IGNORED = -100
 """Label of a token without a loss."""
-_ROOTS = 100
+_ROOTS = 200
 """Roots of the keyed plan that are taught."""
 _IDLE_READERS = 2
 """Readers that find nothing for each that does."""
@@ -55,7 +55,7 @@ def repetitive(
 ) -> set[tuple[int, int]]:
     """Frames of the keyed plan that repeat what enough others show, as (episode, frame).
 
-    Its roots write the same code about another question, so a hundred of them teach it. Most
+    Its roots write the same code about another question, so two hundred of them teach it. Most
     readers find nothing in what they're shown. A model that sees all of these learns to say so
     always, long before it learns to read; it gets two for each that finds something.
 

@@ -52,21 +52,36 @@ _WARMUP = 0.05
 class TokenBatches:
     """Batches of rows that begin alike, or on a GPU are of similar length; shuffled each epoch.
 
+    Such a batch holds frames of one kind, such as roots alone. A model that sees no root for some
+    steps forgets how to be one. So a step takes its batches from all over their order.
+
     Args:
         rows: token ids of each row.
         most_tokens: most tokens of a batch; a longer row is a batch of its own. A beginning that
             rows share counts once; on a GPU, padding counts.
         seed: seed of the order.
+        together: batches of an optimizer step.
     """
 
-    def __init__(self, rows: Sequence[Sequence[int]], most_tokens: int, seed: int) -> None:
+    def __init__(
+        self, rows: Sequence[Sequence[int]], most_tokens: int, seed: int, together: int = 1
+    ) -> None:
+        self._together = together
         by_length = token_logprobs.fused(torch.device(this_device()))
         self._batches = list((_by_length if by_length else packs)(rows, most_tokens))
         self._rng = Random(seed)
 
     def __iter__(self) -> Iterator[list[int]]:
         """Indices of the rows of each batch."""
-        return iter(self._rng.sample(self._batches, len(self._batches)))
+        steps = -(-len(self._batches) // self._together)
+        # A stretch of the order for each place in a step; the last stretch may be shorter.
+        stretches = [
+            self._rng.sample(stretch, len(stretch))
+            for start in range(0, len(self._batches), steps)
+            for stretch in [self._batches[start : start + steps]]
+        ]
+        for step in range(steps):
+            yield from (stretch[step] for stretch in stretches if step < len(stretch))
 
     def __len__(self) -> int:
         """Number of batches."""
@@ -245,7 +260,8 @@ def _batches(
     rows: Sequence[DemonstrationRow], settings: SftSettings, train: TrainSettings
 ) -> TokenBatches:
     ids = [row["input_ids"] for row in rows]
-    return TokenBatches(ids, _batch_tokens(settings, train), settings.seed)
+    together = _batches_of_step(settings, train)
+    return TokenBatches(ids, _batch_tokens(settings, train), settings.seed, together)
 
 
 def _batches_of_step(settings: SftSettings, train: TrainSettings) -> int:
