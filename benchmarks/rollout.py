@@ -25,9 +25,8 @@ from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import Trajectory
 from agent.settings import GenerationSettings
 from benchmarks import taught
-from benchmarks.peers.rollout import GeneratePolicy, generate, trl_loop
+from benchmarks.peers.rollout import GeneratePolicy, trl_loop
 from env.client import Sessions
-from env.models import Message
 from env.problems.store import ProblemStore
 from tasks.deployment.local import local_server
 from tasks.params import Params
@@ -243,65 +242,13 @@ def report(
     )
 
 
-def decoding(model: Any, tokenizer: Any, batch: int, tokens: int) -> None:
-    """Compare the sampling loop alone with `generate`, over two turns of a conversation.
-
-    For the second turn `generate` reads the whole conversation again; the policy reads only what
-    is new.
-    """
-    import random
-
-    settings = GenerationSettings(max_turn_tokens=tokens, batch_frames=batch)
-    rng = random.Random(0)
-    words = ["Kalvot", "Mirbex", "on", "7"]
-    texts = [" ".join(rng.choices(words, k=rng.randint(15, 40))) for _ in range(batch)]
-    for warm in (True, False):
-        policy = TransformersPolicy(model, tokenizer, settings)
-        conversations: list[list[int]] = [[] for _ in texts]
-        for number in range(2):
-            requests = [
-                TurnRequest(
-                    key=(place, 0),
-                    messages=[Message(role="user", content=text)],
-                    depth=0,
-                    kind="rlm",
-                    first=number == 0,
-                    seed=place,
-                )
-                for place, text in enumerate(texts)
-            ]
-            start = time.perf_counter()
-            replies = policy.act(requests)
-            ours = sum(len(r.sampled_ids) for r in replies) / (time.perf_counter() - start)
-            prompts = [c + r.prompt_ids for c, r in zip(conversations, replies, strict=True)]
-            start = time.perf_counter()
-            rows = generate(model, prompts, settings, tokenizer.pad_token_id)
-            theirs = sum(map(len, rows)) / (time.perf_counter() - start)
-            conversations = [p + r.sampled_ids for p, r in zip(prompts, replies, strict=True)]
-            if not warm:
-                length = sum(map(len, prompts)) / len(prompts)
-                tokens_run, seconds = bare_forward(model, batch, round(length) + tokens // 2)
-                bare = tokens_run / seconds
-                print(
-                    f"| {number + 1} | {length:.0f} | {ours:.0f} | {theirs:.0f} | "
-                    f"{ours / theirs:.2f} | {ours / bare:.0%} |"
-                )
-
-
 def main() -> None:
-    """Print both tables."""
+    """Print the table."""
     parser = taught.arguments(__doc__)
     parser.add_argument("--episodes", type=int, default=64, help="a multiple of 8")
-    parser.add_argument(
-        "--tokens", type=int, default=60, help="tokens of a turn of the sampling loop alone"
-    )
     options, params = taught.begin(parser)
     model, tokenizer = load_model(options.model, device="cpu")
     measure(model, tokenizer, params, options)
-    print("\nThe sampling loop alone:\n")
-    print("| turn | prompt | tokens/s | `generate` tokens/s | ratio | of the bare forward pass |")
-    print("|---|---|---|---|---|---|")
-    decoding(model, tokenizer, 64, options.tokens)
 
 
 if __name__ == "__main__":

@@ -92,6 +92,8 @@ def test_batches_hold_each_row_once_and_count_a_shared_prompt_once() -> None:
 
 
 def test_each_step_has_batches_from_all_over_the_order() -> None:
+    from agent.training.supervised import TokenBatches
+
     rows = [[kind, number] for kind in range(4) for number in range(6)]
     batches = TokenBatches(rows, most_tokens=2, seed=0, together=4)
     order = [rows[place][0] for [place] in batches]
