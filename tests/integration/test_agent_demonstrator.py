@@ -15,14 +15,14 @@ from agent.policies.reading_plan import LEAST_F1, fault
 from agent.rollouts.engine import play
 from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import Trajectory
-from benchmarks import demonstrations
 from env.client import Sessions
-from env.problems.schema import Problem
+from env.problems.schema import Problem, to_row
 from env.problems.store import ProblemStore
 from env.settings import EnvSettings
 from tasks.config import resolve
 from tasks.deployment.local import local_server
 from tasks.params import Params
+from tasks.prepare import read_source, write_parquet
 
 FEW = "prepare.synthetic.collections={train: 1, validation: 1, test: 1}"
 
@@ -163,8 +163,10 @@ def test_a_data_set_of_the_hub_is_shown(quiet: bool, tmp_path: Path) -> None:
         *("env.limits.observation_chars=6000", f"env.quiet_search={str(quiet).lower()}"),
     ]
     params = resolve(overrides=changes)
-    problems = demonstrations.choose(params, per_level=9)
-    episodes = demonstrations.demonstrate(params, problems, slips=0.0)
+    problems = [problem for problem in read_source(params).problems if problem.split == "train"]
+    write_parquet(tmp_path / "train.parquet", [to_row(problem) for problem in problems])
+    with local_server(params, data=tmp_path) as url, Sessions(url, 4) as sessions:
+        episodes, _ = played(sessions, params.env, problems)
     assert_shown(episodes)
     assert_writes_what_was_shown(episodes, problems)
     quotes = [turn.text for e in episodes for f in e.frames.values() for turn in f.turns]
