@@ -20,6 +20,7 @@ from torch import Tensor
 
 from agent.policies import row_buffer
 from agent.policies.drafts import Drafter, DraftStore
+from agent.policies.prefix_tree import in_order
 from agent.policies.row_buffer import CacheShape
 
 _GROW = 64
@@ -65,7 +66,8 @@ class Batch:
     ):
         self.model, self.shape = model, shape
         # In this order, no earlier row has more in common with a row than the one before it.
-        self.rows = sorted(rows, key=lambda row: row.tokens[:-1])
+        order, shared = in_order([row.tokens[:-1] for row in rows])
+        self.rows = [rows[index] for index in order]
         self.length = [row.cached for row in self.rows]
         """Tokens of each row that are in the buffer."""
         self.newest = [row.tokens[-1] for row in self.rows]
@@ -75,7 +77,7 @@ class Batch:
         for index, row in enumerate(self.rows):
             if row.past is not None:
                 self.kv[:, :, index, :, : row.cached] = row.past
-        for shares in _levels(self.rows):
+        for shares in _levels(self.rows, shared):
             self._read_level(shares, prefill_tokens)
 
     def step(self, guesses: Sequence[Sequence[int]] | None = None) -> Tensor:
@@ -153,13 +155,16 @@ class _Share:
     """Number of first tokens in common."""
 
 
-def _levels(rows: Sequence[SampledTurn]) -> list[list[_Share]]:
-    """Shares of rows in lexicographic order; those of a level need only the levels before it."""
+def _levels(rows: Sequence[SampledTurn], shared: Sequence[int]) -> list[list[_Share]]:
+    """Shares of rows in lexicographic order; those of a level need only the levels before it.
+
+    Args:
+        rows: the rows in this order.
+        shared: how many tokens before its last one each row shares with the row before it.
+    """
     levels: list[list[_Share]] = []
     owners: list[tuple[int, int, int]] = []  # (end, level, row) of the last row's tokens
-    for index, row in enumerate(rows):
-        # The first step reads the last tokens.
-        common = _common(rows[index - 1].tokens[:-1], row.tokens[:-1]) if index else 0
+    for index, (row, common) in enumerate(zip(rows, shared, strict=True)):
         if common < max(_SHARED, row.cached + 1):
             common = 0
         level, owner = 0, index
@@ -174,12 +179,6 @@ def _levels(rows: Sequence[SampledTurn]) -> list[list[_Share]]:
         levels += [[]] * (level == len(levels))
         levels[level] = [*levels[level], _Share(index, owner, common)]
     return levels
-
-
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    """Length of the common prefix."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def _slices(widths: Sequence[int], budget: int) -> list[slice]:
