@@ -105,7 +105,9 @@ class SftSettings(Settings):
         "name the numbers of ranked passages",
     )
     ranked_passages: int = Field(24, ge=1, le=256, description="passages that a keyed root ranks")
-    reader_passages: int = Field(8, ge=1, le=64, description="passages of a reader, if keyed")
+    reader_passages: int = Field(
+        8, ge=0, le=64, description="passages of a reader, if keyed; 0: the root reads them itself"
+    )
     slips: float = Field(
         0.15, ge=0, le=1, description="episodes of the demonstrator with a mistake and its repair"
     )

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from benchmarks.ablation import train
+from benchmarks.trained import train
 
 PARTS = {
     "step": "train/step_seconds",

@@ -209,7 +209,8 @@ def demonstrate(
         good = good_episodes(episodes, settings.min_reward, least)
         mistakes = demonstrator.mistakes
     left_out: set[tuple[int, int]] = set()
-    if settings.teacher == "demonstrator" and settings.plan == "keyed":
+    # A root without readers shows in each episode which passages answer.
+    if settings.teacher == "demonstrator" and settings.plan == "keyed" and settings.reader_passages:
         left_out = repetitive(good, keyed_plan.NOTHING, settings.seed)
     rows = demonstration_rows(good, mistakes, left_out=left_out)
     played = Counter(problem.difficulty for problem in problems)

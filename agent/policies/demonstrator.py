@@ -191,7 +191,10 @@ class Demonstrator:
     # --- turns
 
     def _root(self, tree: _Tree, node: _Node) -> str:
-        """Search in the first turn, make sub-calls in the second; both at once, if keyed."""
+        """Search in the first turn, make sub-calls in the second; both at once, if keyed.
+
+        A keyed root without readers prints passages in the first turn and answers in the second.
+        """
         problem, most = tree.problem, self._env.limits.max_children
         style, quiet = self._env.prompt_style, self._env.quiet_search
         if problem.candidates:
@@ -203,6 +206,8 @@ class Demonstrator:
             return self._cell(tree, node, "ask", "readers", cells.ask_readers(task, size))
         if self._keyed:
             args = (problem, self._keyed, self._env, self._rewards)
+            if node.turns:
+                return self._say("quote", keyed_plan.own_choice(*args, "".join(node.shown)))
             tree.replies = keyed_plan.replies(*args)
             code = keyed_plan.code(problem.question, self._keyed, style, most)
             return self._cell(tree, node, "ask", "keyed", code)

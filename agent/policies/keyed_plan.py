@@ -58,16 +58,16 @@ class Keyed:
     ranked: int
     """Passages that the root ranks."""
     shown: int
-    """Passages of each reader."""
+    """Passages of each reader; 0 if the root reads them itself, without children."""
 
     @property
     def readers(self) -> int:
         """Readers of one episode, at most."""
-        return -(-self.ranked // self.shown)
+        return -(-self.ranked // self.shown) if self.shown else 0
 
 
 def code(question: str, keyed: Keyed, style: PromptStyle, most: int) -> str:
-    """Code of the root's only turn.
+    """Code of the root's only turn, or of its first turn if it reads the passages itself.
 
     Args:
         question: the question, for the ranking and for the readers.
@@ -77,6 +77,8 @@ def code(question: str, keyed: Keyed, style: PromptStyle, most: int) -> str:
     """
     head = f"question = {text_literal(question)}\nfound = rank(context, question, {keyed.ranked})\n"
     item = '{"paper_id": d, "text": t}'
+    if not keyed.shown:
+        return f"{head}for n, (d, t) in enumerate(found, 1):\n    print(n, t)"
     if keyed.shown == 1:
         prompts = f'[f"{VERDICTS[style]}\\n{{t}}" for d, t in found]'
         pairs = "(d, t), reply in zip(found, replies)"
@@ -108,6 +110,19 @@ def _ask(prompts: str, keyed: Keyed, most: int) -> str:
     )
 
 
+def own_choice(
+    problem: Problem, keyed: Keyed, env: EnvSettings, rewards: RewardSettings, printed: str
+) -> str:
+    """Code of a root that read the passages itself: the numbers of gold that was `printed`."""
+    numbers = [
+        number
+        for number, passage in enumerate(ranked(problem, keyed.ranked, env, rewards), 1)
+        if f"{number} {passage[1]}" in printed and _is_gold(problem, passage, rewards)
+    ]
+    item = '{"paper_id": d, "text": t}'
+    return f"FINAL([{item} for n, (d, t) in enumerate(found, 1) if n in {numbers}])"
+
+
 def replies(
     problem: Problem, keyed: Keyed, env: EnvSettings, rewards: RewardSettings
 ) -> dict[str, str]:
@@ -124,6 +139,8 @@ def readers(
     problem: Problem, keyed: Keyed, env: EnvSettings, rewards: RewardSettings
 ) -> Iterator[tuple[str, Sequence[Passage]]]:
     """Prompt and passages of each reader, as `code` makes them."""
+    if not keyed.shown:
+        return
     found = ranked(problem, keyed.ranked, env, rewards)
     tasks = VERDICTS if keyed.shown == 1 else TASKS
     task = tasks[env.prompt_style].format(question=problem.question)

@@ -65,10 +65,9 @@ def repetitive(
         seed: seed of the choice among these readers.
     """
     rng = Random(seed)
-    found: set[tuple[int, int]] = set()
-    for place, (number, episode) in enumerate(episodes.items()):
-        if place >= _ROOTS:
-            found.add((number, 0))
+    roots = set(rng.sample(list(episodes), min(_ROOTS, len(episodes))))
+    found = {(number, 0) for number in episodes if number not in roots}
+    for number, episode in episodes.items():
         readers = [frame for frame in episode.frames.values() if frame.kind == "llm"]
         idle = [frame.frame for frame in readers if frame.turns[-1].text in nothing]
         kept = _IDLE_READERS * (len(readers) - len(idle))

@@ -223,7 +223,7 @@ def supervised_arguments(
         warmup_steps=_WARMUP,
         weight_decay=0.0,
         adam_beta1=0.9,
-        adam_beta2=0.99,
+        adam_beta2=0.95,
         max_grad_norm=1.0,
         # Precision of the loaded model, as in GRPO.
         bf16=False,

@@ -29,10 +29,10 @@ from typing import Any
 import pandas as pd
 
 from agent.policies.hf_policy import TransformersPolicy
-from benchmarks.ablation import SOURCE, run_stages, score, train
 from benchmarks.fields import PAPERS
 from benchmarks.recursion import figure, measure
 from benchmarks.recursion.arms import ARMS, BUDGETED, CONTROLLED
+from benchmarks.trained import SOURCE, run_stages, score, train
 from tasks.config import resolve
 from tasks.params import Params
 from tasks.tracking.lineage import commit

@@ -19,7 +19,7 @@ from agent.rollouts.engine import play
 from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import Trajectory
 from agent.training.group_sampling import LEAST_BUDGET
-from benchmarks import ablation
+from benchmarks import trained
 from benchmarks.fields import PAPERS, levels
 from env.problems.lexicon import untaught, untrained
 from env.problems.names import RESERVED
@@ -77,7 +77,7 @@ def base_policy(params: Params) -> TransformersPolicy:
 
 def trained_policy(params: Params) -> TransformersPolicy:
     """The greedy policy that the stage `train` left in the working directory."""
-    return ablation.trained_policy(params, temperature=0.0)
+    return trained.trained_policy(params, temperature=0.0)
 
 
 def answers(

@@ -100,6 +100,21 @@ def test_readers_reply_the_numbers_of_gold_or_none() -> None:
     assert prompt.split("\n")[2] == "2 Kalvot is slow on long roads, as all are."
 
 
+def test_a_root_without_readers_chooses_among_the_passages_that_it_printed() -> None:
+    alone, printed, answers = Keyed(5, 0), list[str](), list[Any]()
+    names = {
+        "context": TEXTS, "rank": rank, "FINAL": answers.append,
+        "print": lambda *words: printed.append(" ".join(map(str, words))),
+    }  # fmt: skip
+    exec(keyed_plan.code(problem().question, alone, "compact", 8), names)
+    seen = "\n".join(printed)
+    for shown, answer in ((seen, [dict(zip(("paper_id", "text"), GOLD, strict=True))]), ("", [])):
+        exec(keyed_plan.own_choice(problem(), alone, ENV, REWARDS, shown), names)
+        assert answers.pop() == answer
+    assert keyed_plan.replies(problem(), alone, ENV, REWARDS) == {}
+    assert alone.readers == 0
+
+
 def test_gold_is_a_passage_inside_a_span_or_around_nearly_all_of_it() -> None:
     whole = "Kalvot reads maps.\n\nKalvot is slow on long roads, as all are."
     for text, count in ((whole, 2), ("Kalvot is slow on long roads, as all are", 1), ("Kalvot", 1)):

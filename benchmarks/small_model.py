@@ -1,0 +1,411 @@
+"""Compare what teaches a real model of 135 M parameters: `python -m benchmarks.small_model`.
+
+Each arm starts from the bare model and plays the same test problems, greedily and sampled.
+`demonstrations` is the base of the profile `smollm2`, `GRPO` what the stage `train` makes of it,
+and `more demonstrations` is shown as many more epochs as GRPO takes time. `alone` has no children:
+its root reads the ranked passages itself, in demonstrations and in GRPO. `bare` hasn't been taught,
+and `bare: documents` has the documents in its prompt instead of a REPL. Lines of code without a
+model stand in the same table.
+
+Each result is appended to a file at once and not made again; the file beside this module is
+committed. `--draw` prints its tables for docs/experiments.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from agent.evaluation.statistics import Bootstrap
+from agent.policies import baselines, keyed_plan
+from agent.policies.base import FrameKey, Policy, TurnReply, TurnRequest
+from agent.policies.hf_policy import TransformersPolicy, load_model
+from agent.policies.scripted import block
+from agent.rollouts.engine import play
+from agent.settings import GenerationSettings
+from benchmarks.trained import run_stages, train, trained_policy
+from env.models import Message
+from env.problems.schema import Problem
+from env.problems.store import ProblemStore
+from tasks.config import resolve
+from tasks.demonstrate import keyed
+from tasks.deployment.local import local_server
+from tasks.evaluate import choose
+from tasks.params import Params
+from tasks.tracking.lineage import commit
+from tasks.train import BASE
+
+PROFILE = "smollm2"
+RESULTS = Path(__file__).with_suffix(".jsonl.gz")
+SESSIONS = 64
+PROBLEMS = Path("data/problems")
+ALONE = [
+    "warmstart.sft.reader_passages=0",
+    "env.limits.max_depth=0",
+    # Room for the printed passages.
+    "env.limits.observation_chars=3000",
+    *(f"{stage}.generation.max_frame_tokens=1536" for stage in ("gate", "train", "evaluate")),
+]
+"""Settings of a root that reads the passages itself."""
+BARE = "warmstart.kind=none"
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A base, and what GRPO makes of it."""
+
+    base: Sequence[str] = ()
+    """Settings of the base and of the environment."""
+    grpo: Sequence[str] | None = None
+    """Settings of the training; None for the base as it is."""
+
+
+ARMS = {
+    "bare": Arm([BARE]),
+    "demonstrations": Arm(),
+    "GRPO": Arm(grpo=()),
+    "GRPO, roots only": Arm(grpo=["train.inheritance=none"]),
+    "more demonstrations": Arm(),
+    "alone, demonstrations": Arm(ALONE),
+    "alone, GRPO": Arm(ALONE, ()),
+}
+DOCUMENTS = "bare: documents"
+REFERENCE = ("demonstrations", "more demonstrations", "GRPO, roots only", "alone, GRPO")
+"""Arms with which `GRPO` is compared."""
+BOOTSTRAP = Bootstrap(resamples=10_000, seed=0)
+
+Row = dict[str, Any]
+
+
+class DocumentsInPrompt:
+    """A policy that is shown documents instead of a REPL and quotes what answers, line by line.
+
+    Args:
+        policy: writes the quotes.
+        store: problems with their documents.
+        room: most tokens of the documents; they are cut at the end.
+    """
+
+    def __init__(self, policy: TransformersPolicy, store: ProblemStore, room: int) -> None:
+        self._policy, self._store, self._room = policy, store, room
+
+    def act(self, requests: Sequence[TurnRequest]) -> list[TurnReply]:
+        """Turns that pass the lines which a document has to FINAL."""
+        asked = [
+            self._store.get(request.problem.problem_id) for request in requests if request.problem
+        ]
+        prompts = [
+            TurnRequest(
+                key=request.key,
+                messages=[Message(role="user", content=self._prompt(problem))],
+                depth=0,
+                kind="llm",
+                first=True,
+                seed=request.seed,
+            )
+            for request, problem in zip(requests, asked, strict=True)
+        ]
+        replies = self._policy.act(prompts)
+        return [
+            TurnReply(text=block(f"FINAL({_quotes(reply.text, problem)!r})"))
+            for reply, problem in zip(replies, asked, strict=True)
+        ]
+
+    def release(self, keys: Iterable[FrameKey]) -> None:
+        """Discard the state of frames that ended."""
+        self._policy.release(keys)
+
+    def _prompt(self, problem: Problem) -> str:
+        tokenizer = self._policy.chat.tokenizer
+        ids = tokenizer.encode("\n\n".join(problem.texts.values()))[: self._room]
+        return (
+            f"{tokenizer.decode(ids)}\n\nQuote from the text above, word for word, the sentences "
+            f"that answer the question, one a line.\n{problem.question}"
+        )
+
+
+def _quotes(reply: str, problem: Problem) -> list[dict[str, str]]:
+    lines = dict.fromkeys(line.strip().strip('"').removeprefix("- ") for line in reply.split("\n"))
+    return [
+        {"paper_id": paper_id, "text": line}
+        for line in lines
+        for paper_id, text in problem.texts.items()
+        if line and line in text
+    ]
+
+
+@dataclass(frozen=True)
+class SmallModelWork:
+    """Folder and sizes of the comparison."""
+
+    folder: Path
+    results: Path
+    problems: int
+    sets: Sequence[str]
+    """Settings of every arm."""
+
+    def find(self, **key: Any) -> Row | None:
+        """The result with these values, if it is known."""
+        known = read_results(self.results)
+        return next((row for row in known if all(row.get(k) == key[k] for k in key)), None)
+
+    def add(self, row: Row) -> None:
+        """Append a result, with its commit and date."""
+        row |= {"commit": commit(), "date": time.strftime("%Y-%m-%d")}
+        with gzip.open(self.results, "at") as stream:
+            stream.write(json.dumps(row) + "\n")
+        means = {
+            mode: {k: round(fmean(v), 3) for k, v in row[mode].items()} for mode in _modes(row)
+        }
+        print(f"{time.strftime('%H:%M')} {row['arm']} {row['seed']} {means}", flush=True)
+
+
+def read_results(path: Path) -> list[Row]:
+    """Results in a file, one JSON object a line; empty if it doesn't exist."""
+    if not path.exists():
+        return []
+    with gzip.open(path, "rt") as stream:
+        return [json.loads(line) for line in stream]
+
+
+def _modes(row: Row) -> list[str]:
+    return [mode for mode in ("greedy", "sampled") if mode in row]
+
+
+def measured(work: SmallModelWork, arm: str, seed: int) -> None:
+    """Make an arm and play the test problems with it, unless its result is known."""
+    if work.find(arm=arm, seed=seed):
+        return
+    chosen = ARMS[arm]
+    seeds = [f"warmstart.sft.seed={seed}", f"train.seed={seed}"]
+    sets = [*work.sets, *chosen.base, *seeds]
+    name = "alone" if chosen.base is ALONE else "bare" if BARE in chosen.base else "base"
+    if arm == "more demonstrations":
+        shown, trained = (work.find(arm=a, seed=seed) for a in ("demonstrations", "GRPO"))
+        if not (shown and trained):
+            raise SystemExit("small_model: measure demonstrations and GRPO first.")
+        epochs = 1 + math.ceil(trained["seconds"] / shown["seconds"])
+        sets.append(f"warmstart.sft.epochs={epochs}")
+        name = "more"
+    root = work.folder / f"seed-{seed}" / name
+    seconds = _make_base(root, sets)
+    row: Row = {"arm": arm, "seed": seed, "seconds": seconds}
+    if chosen.grpo is None:
+        os.chdir(root)
+        params = resolve(PROFILE, sets)
+        load = base_policy
+    else:
+        began = time.monotonic()
+        folder = root.parent / arm.replace(",", "").replace(" ", "-")
+        params = train(folder, root, [*sets, *chosen.grpo], PROFILE)
+        load = trained_policy
+        row |= {"seconds": time.monotonic() - began, "steps": _steps(params)}
+    for mode, temperature in {"greedy": 0.0, "sampled": 1.0}.items():
+        row[mode] = played(work, params, load(params, temperature))
+    work.add(row | {"collections": _collections(work, params)})
+
+
+def _make_base(root: Path, sets: Sequence[str]) -> float:
+    """Data and a base of these settings in a folder, and the seconds of the warm start."""
+    took = root / "seconds"
+    if not took.exists():
+        root.mkdir(parents=True, exist_ok=True)
+        for linked in ("params.yaml", "profiles"):
+            if not (root / linked).exists():
+                (root / linked).symlink_to(Path(__file__).resolve().parent.parent / linked)
+        run_stages(root, sets, ["prepare"], PROFILE)
+        began = time.monotonic()
+        run_stages(root, sets, ["warmstart"], PROFILE)
+        took.write_text(str(time.monotonic() - began))
+    return float(took.read_text())
+
+
+def base_policy(params: Params, temperature: float) -> TransformersPolicy:
+    """The base of the working directory."""
+    torch.set_num_threads(params.threads)
+    settings = params.evaluate.generation.model_copy(update={"temperature": temperature})
+    return TransformersPolicy(*load_model(BASE), settings)
+
+
+def _steps(params: Params) -> list[Row]:
+    """What the training logged of each step: signal, and trees that were lost."""
+    rows = pd.read_parquet("reports/train.parquet")
+    return json.loads(rows.to_json(orient="records"))
+
+
+def played(work: SmallModelWork, params: Params, policy: Policy) -> dict[str, list[float]]:
+    """F1, reward and tokens of each test problem. A void episode would end the comparison."""
+    specs = choose(PROBLEMS / "test.parquet", work.problems, params.evaluate.seed)
+    with local_server(params, data=PROBLEMS) as url:
+        episodes = play(policy, url, specs, sessions=SESSIONS)
+    if reason := next((one.void for one in episodes if one.void), None):
+        raise SystemExit(f"small_model: {reason}")
+    turns = [[t for frame in one.frames.values() for t in frame.turns] for one in episodes]
+    return {
+        "f1": [round(one.metrics.f1, 4) for one in episodes if one.metrics],
+        "reward": [round(one.reward or 0.0, 4) for one in episodes],
+        "tokens": [
+            float(sum(len(t.prompt_ids) + len(t.sampled_ids) for t in some)) for some in turns
+        ],
+    }
+
+
+def _problems(work: SmallModelWork, params: Params, split: str = "test") -> list[Problem]:
+    store = ProblemStore.load(PROBLEMS)
+    specs = choose(PROBLEMS / f"{split}.parquet", work.problems, params.evaluate.seed)
+    return [store.get(spec.problem_id) for spec in specs]
+
+
+def _collections(work: SmallModelWork, params: Params) -> list[str]:
+    return [problem.collection_id for problem in _problems(work, params)]
+
+
+def documents(work: SmallModelWork, seed: int) -> None:
+    """Play the bare model with the documents in its prompt, unless its result is known."""
+    if work.find(arm=DOCUMENTS, seed=seed):
+        return
+    sets = [*work.sets, BARE]
+    root = work.folder / f"seed-{seed}" / "bare"
+    seconds = _make_base(root, sets)
+    os.chdir(root)
+    params = resolve(PROFILE, sets)
+    settings = params.evaluate.generation.greedy
+    room = 6_000
+    wide = settings.model_copy(update={"max_turn_tokens": 200, "max_frame_tokens": room + 500})
+    inner = TransformersPolicy(*load_model(BASE), _small(wide))
+    policy = DocumentsInPrompt(inner, ProblemStore.load(PROBLEMS), room)
+    row: Row = {"arm": DOCUMENTS, "seed": seed, "seconds": seconds}
+    row["greedy"] = played(work, params, policy)
+    work.add(row | {"collections": _collections(work, params)})
+
+
+def _small(settings: GenerationSettings) -> GenerationSettings:
+    """A few long prompts at a time."""
+    return settings.model_copy(update={"batch_frames": 8, "cache_tokens": 65_536})
+
+
+def lines(work: SmallModelWork) -> None:
+    """Measure code without a model on the same problems, unless it is known."""
+    if work.find(arm="keyword search"):
+        return
+    os.chdir(work.folder / "seed-0" / "base")
+    params = resolve(PROFILE, work.sets)
+    chars, least = params.env.passage_chars, params.rewards.min_span_chars
+
+    def line(k: int) -> Callable[[Problem], Any]:
+        return baselines.bm25(k, chars, least)
+
+    tuned = _problems(SmallModelWork(work.folder, work.results, 60, ()), params, "validation")
+    best = max(range(1, 13), key=lambda k: fmean(baselines.f1(p, line(k)(p)) for p in tuned))
+
+    def plan(problem: Problem) -> Any:
+        return keyed_plan.answer(problem, keyed(params), params.env, params.rewards)
+
+    test = _problems(work, params)
+    for name, code in {
+        "keyword search": baselines.keyword_search,
+        f"BM25, first {best}": line(best),
+        "plan with perfect readers": plan,
+    }.items():
+        scores = [round(baselines.f1(problem, code(problem)), 4) for problem in test]
+        row: Row = {"arm": name, "seed": 0, "greedy": {"f1": scores}}
+        work.add(row | {"collections": _collections(work, params)})
+
+
+def table(rows: Sequence[Row]) -> str:
+    """A line for each arm: means over seeds, with intervals over collections."""
+    head = "| arm | seeds | F1 greedy | F1 sampled | reward sampled | tokens a right answer |"
+    out = [head, "|---|---|---|---|---|---|"]
+    for arm in dict.fromkeys(row["arm"] for row in rows):
+        mine = [row for row in rows if row["arm"] == arm]
+        cells = [
+            _interval(mine, *which)
+            for which in (("greedy", "f1"), ("sampled", "f1"), ("sampled", "reward"))
+        ]
+        cells.append(_price(mine))
+        out.append(f"| {arm} | {len(mine)} | {' | '.join(cells)} |")
+    return "\n".join(out)
+
+
+def differences(rows: Sequence[Row]) -> str:
+    """`GRPO` minus other arms on the same problems and seeds."""
+    out = ["| GRPO minus | F1 greedy | reward sampled |", "|---|---|---|"]
+    for arm in REFERENCE:
+        pairs = [
+            (a, b)
+            for a in rows
+            for b in rows
+            if a["arm"] == "GRPO" and b["arm"] == arm and a["seed"] == b["seed"]
+        ]
+        if pairs:
+            cells = [
+                _cell([np.subtract(a[m][k], b[m][k]) for a, b in pairs], pairs[0][0])
+                for m, k in (("greedy", "f1"), ("sampled", "reward"))
+            ]
+            out.append(f"| {arm} | {' | '.join(cells)} |")
+    return "\n".join(out)
+
+
+def _interval(rows: Sequence[Row], mode: str, score: str) -> str:
+    if mode not in rows[0] or score not in rows[0][mode]:
+        return "-"
+    return _cell([np.array(row[mode][score]) for row in rows], rows[0])
+
+
+def _cell(values: Sequence[np.ndarray], row: Mapping[str, Any]) -> str:
+    """Mean over problems and seeds with its interval, and the mean of each seed."""
+    found = BOOTSTRAP.mean(np.mean(values, axis=0).tolist(), row["collections"])
+    each = f" ({', '.join(f'{v.mean():.3f}' for v in values)})" if len(values) > 1 else ""
+    return f"{found.mean:.3f} [{found.low:.3f}, {found.high:.3f}]{each}"
+
+
+def _price(rows: Sequence[Row]) -> str:
+    """Tokens that were read and written for each point of greedy F1."""
+    if "tokens" not in rows[0]["greedy"]:
+        return "-"
+    right = sum(sum(row["greedy"]["f1"]) for row in rows)
+    tokens = sum(sum(row["greedy"]["tokens"]) for row in rows)
+    return f"{tokens / right:,.0f}" if right else "none is right"
+
+
+def main() -> None:
+    """Do what is missing, and print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--work", type=Path, default=Path("runs/small_model"))
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--arms", nargs="+", default=[*ARMS, DOCUMENTS])
+    parser.add_argument("--problems", type=int, default=210, help="test problems")
+    parser.add_argument("--set", nargs="*", default=[], help="settings of every arm")
+    parser.add_argument("--draw", action="store_true", help="print what is known, do nothing")
+    options = parser.parse_args()
+    work = SmallModelWork(
+        options.work.resolve(), options.results.resolve(), options.problems, options.set
+    )
+    for seed in () if options.draw else options.seeds:
+        for arm in options.arms:
+            (documents(work, seed) if arm == DOCUMENTS else measured(work, arm, seed))
+        if seed == options.seeds[0]:
+            lines(work)
+    known = read_results(work.results)
+    if not known:
+        sys.exit(f"{work.results}: no results yet; leave out --draw")
+    print(f"{table(known)}\n\n{differences(known)}")
+
+
+if __name__ == "__main__":
+    main()
