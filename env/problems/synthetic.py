@@ -21,14 +21,17 @@ def generate(settings: SyntheticSettings) -> list[Problem]:
         settings: the world, sizes, levels and the seed.
 
     Returns:
-        `collections[split] x questions_per_collection` problems for each split and level. Each gold
+        `collections[split] x questions_per_collection` problems for each split and level, without
+        those whose question a later split asks too: names may repeat in large worlds. Each gold
         span is a whole sentence or table row.
     """
     write_collection = _WRITERS[settings.world]
-    return [
+    problems = [
         problem
         for split in get_args(Split)
         for difficulty in settings.levels_of(split)
         for number in range(settings.collections.get(split, 0))
         for problem in write_collection(settings, split, difficulty, number)
     ]
+    asked: dict[str, str] = {problem.question: problem.split for problem in problems}
+    return [problem for problem in problems if asked[problem.question] == problem.split]

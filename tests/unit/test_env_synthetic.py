@@ -7,9 +7,11 @@ import time
 from collections import Counter, defaultdict
 from functools import cache
 from random import Random
+from typing import Any
 
 import pytest
 
+from env.problems import synthetic
 from env.problems.fields import read_question
 from env.problems.names import COMMON, FACTS, FIRST, NAMES, RESERVED, SECOND, choose
 from env.problems.schema import COLUMNS, Problem, from_row, tier_of, to_row
@@ -134,3 +136,20 @@ def test_a_row_gives_the_problem_back() -> None:
 def test_a_row_without_text_is_refused_by_the_name_of_its_column() -> None:
     with pytest.raises(ValueError, match="question"):
         from_row({**to_row(world()[0]), "question": None})
+
+
+def test_a_question_that_a_later_split_asks_too_is_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = SyntheticSettings(collections={"train": 2, "validation": 2, "test": 1})
+    write = synthetic._WRITERS["fields"]
+    both = write(settings, "test", "easy", 0)[0].question
+
+    def writer(*args: Any) -> list[Problem]:
+        first, *others = write(*args)
+        return [first.model_copy(update={"question": both}), *others]
+
+    monkeypatch.setitem(synthetic._WRITERS, "fields", writer)
+    problems = synthetic.generate(settings)
+    assert {p.split for p in problems if p.question == both} == {"test"}
+    assert {p.split for p in problems} == {"train", "validation", "test"}
