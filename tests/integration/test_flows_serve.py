@@ -379,6 +379,22 @@ def test_the_printed_command_and_the_code_of_the_document_are_answered(
     assert said.endswith("26 tokens\n")
 
 
+def test_a_public_harness_scores_the_answers(server: Served, tmp_path: Path) -> None:
+    pytest.importorskip("inspect_ai", reason="examples/inspect_long_context.py installs it")
+    evidence = [{"document": "orders.md", "quote": LOOMS}]
+    asked = [{"question": text, "evidence": evidence} for text in (ASKED, "Where is Zanzibar?")]
+    (tmp_path / "asked.jsonl").write_text("\n".join(map(json.dumps, asked)))
+    words = [sys.executable, "-m", "inspect_ai", "eval", "examples/inspect_long_context.py"]
+    words += ["--model", "openai-api/rlm/notes", "-T", f"questions={tmp_path / 'asked.jsonl'}"]
+    words += ["--log-dir", str(tmp_path / "logs"), "--log-format", "json"]
+    environ = {**os.environ, "RLM_BASE_URL": server.url, "RLM_API_KEY": KEY}
+    subprocess.run(words, cwd=ROOT, env=environ, check=True, timeout=120)
+    (log,) = (json.loads(path.read_text()) for path in tmp_path.glob("logs/*.json"))
+    assert [sample["scores"]["f1"]["value"] for sample in log["samples"]] == [1.0, 0.0]
+    assert [sample["model_usage"]["openai-api/rlm/notes"]["total_tokens"]
+            for sample in log["samples"]] == [26, 13]  # fmt: skip
+
+
 def test_ten_clients_share_one_warm_model_of_this_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

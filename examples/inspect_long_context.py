@@ -1,0 +1,63 @@
+"""Measure `rlm serve` with inspect-ai: 14 questions about 200,000 tokens of documents.
+
+Whatever speaks OpenAI's protocol can be measured by a harness that somebody else wrote, so this
+page holds only the questions and leaves the asking, the retries, the scores and the logs to
+inspect-ai. The questions, with their gold quotes, are those of `examples/documents`: a hundred
+documents, which together are longer than the window of most models. The score is inspect's own F1
+over words, where quoting too much costs as much as missing something.
+
+inspect-ai goes into the project's .venv; it adds packages to the tested set and changes none of it.
+The second command writes the documents:
+
+    pip install -c constraints.txt inspect-ai==0.3.285
+    python -m examples.documents.collect
+
+Then serve the documents, and ask in another terminal:
+
+    rlm serve --docs documents=data/documents --base-url http://127.0.0.1:11434/v1 --model qwen3
+
+    RLM_BASE_URL=http://127.0.0.1:8010/v1 RLM_API_KEY=none \
+        inspect eval examples/inspect_long_context.py --model openai-api/rlm/documents
+
+`inspect view` shows each question with its answer. A slow model wants `--max-connections 1` and
+`-M client_timeout=3600`. With `-T questions=$PWD/FILE` you ask your own questions, in the form of
+docs/own_data.md. To run a benchmark that puts its context into the prompt, write that context to a
+folder and serve it, because the server reads documents when it starts and of a request only the
+question.
+"""
+
+import re
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from inspect_ai import Task, task
+from inspect_ai.dataset import Sample, json_dataset
+from inspect_ai.model import GenerateConfig
+from inspect_ai.scorer import f1
+
+QUESTIONS = Path(__file__).parent / "documents" / "questions.jsonl"
+
+
+@task
+def long_context(questions: str = str(QUESTIONS)) -> Task:
+    """The questions of a file."""
+    return Task(
+        dataset=json_dataset(questions, sample),
+        scorer=f1(answer_fn=quoted),
+        # inspect repeats every status of 500 or more, forever; a question that fails is a 502.
+        config=GenerateConfig(max_retries=2),
+    )
+
+
+def sample(row: dict[str, Any]) -> Sample:
+    """A question and its targets: all its gold quotes in one text, once for each alternative."""
+    evidence = [item.get("alternatives", [item]) for item in row["evidence"]]
+    targets = [" ".join(quote["quote"] for quote in chosen) for chosen in product(*evidence)]
+    return Sample(input=row["question"], target=targets)
+
+
+def quoted(answer: str) -> str:
+    """The quotes of an answer without the lines that say where they are."""
+    quotes = re.sub(r"^>\n> .*, characters \d+-\d+$", "", answer, flags=re.M)
+    return "\n".join(line[2:] for line in quotes.splitlines() if line.startswith("> "))
