@@ -24,7 +24,7 @@ from typing import Annotated
 
 import typer
 
-from flows import ask, benchmark, chat, draft_questions, mcp_server, pipeline, serve
+from flows import ask, chat, draft_questions, mcp_server, pipeline, serve
 from flows.runtime import settle, unwrapped
 from tasks.errors import ConfigError
 
@@ -87,7 +87,6 @@ def publish(
 
 
 app.command("ask", help=unwrapped(ask.__doc__))(ask.ask)
-app.add_typer(benchmark.app, name="benchmark")
 app.command("chat", help=unwrapped(chat.__doc__))(chat.chat)
 app.command("draft-questions", help=unwrapped(draft_questions.__doc__))(
     draft_questions.draft_questions

@@ -8,9 +8,9 @@ episodes; the registered model and `tasks/asking.py` ask the questions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from agent.policies.base import Policy
@@ -128,42 +128,18 @@ def play_questions(
         {label: item.documents[name] for label, name in names.items()}
         for item, names in zip(questions, labels, strict=True)
     ]
-    relabelled = [
-        replace(item, documents=papers) for item, papers in zip(questions, shown, strict=True)
+    specs = [EpisodeSpec(str(number), seed=item.seed) for number, item in enumerate(questions)]
+    count = min(sessions, len(questions))
+    resets = [
+        {"question": item.text, "papers": papers}
+        for item, papers in zip(questions, shown, strict=True)
     ]
-    played = play_trees(policy, url, relabelled, sessions=sessions, watch=watch)
+    with _OwnDocuments(url, count, resets) as opened:
+        played = play(policy, opened, specs, sessions=count, whole_answers=True, watch=watch)
     return [
         (_answer(episode, papers, names, rewards), episode)
         for episode, papers, names in zip(played, shown, labels, strict=True)
     ]
-
-
-def play_trees(
-    policy: Policy,
-    url: str,
-    questions: Sequence[Question],
-    *,
-    sessions: int,
-    on_episode: Callable[[Trajectory], None] | None = None,
-    watch: Watch | None = None,
-) -> list[Trajectory]:
-    """Records of the episodes, each with its whole answer; `problem_id` is the question's index.
-
-    Arguments and errors are those of `play_questions`; `on_episode` receives each ended episode.
-    """
-    specs = [EpisodeSpec(str(number), seed=item.seed) for number, item in enumerate(questions)]
-    count = min(sessions, len(questions))
-    resets = [{"question": item.text, "papers": dict(item.documents)} for item in questions]
-    with _OwnDocuments(url, count, resets) as opened:
-        return play(
-            policy,
-            opened,
-            specs,
-            sessions=count,
-            on_episode=on_episode,
-            whole_answers=True,
-            watch=watch,
-        )
 
 
 class _OwnDocuments(Sessions):

@@ -59,7 +59,7 @@ def test_data_beside_the_code_is_an_input_or_needed_by_no_stage() -> None:
         if not path.is_file() or name.endswith(".py") or ignored.match_file(name):
             continue
         named = any(name == dep or name.startswith(f"{dep}/") for dep in deps)
-        assert named or name.startswith(("tasks/deployment/", "tasks/oolong/")), name
+        assert named or name.startswith("tasks/deployment/"), name
         # The fingerprint of checkpoints hashes Python files alone.
         assert not any(name.startswith(f"{dep}/") for dep in dvc_stages()["train"]["deps"]), name
 

@@ -1,1 +1,0 @@
-"""The committed figures of `rlm benchmark oolong`, and the stand-in endpoint that they need."""
