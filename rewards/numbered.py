@@ -1,4 +1,4 @@
-"""Passages in the text that a reader was given, and those that its reply names.
+"""Passages in the text that a reader was given, those that its reply names, and its score.
 
 A reader of numbered passages replies with numbers, and a reader of a single one with yes or no.
 
@@ -12,6 +12,9 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from rewards.settings import RewardSettings
+from rewards.spans import Evidence
+
 _KEY = re.compile(r"^[(\[]?([0-9]{1,4})[)\].:]{0,2}[ \t]", re.MULTILINE)
 """Number at the start of a line: `7 `, `7. `, `7: `, `(7) `, `[7] `."""
 _GAP = re.compile(r"[\s,;]+")
@@ -22,6 +25,9 @@ _LONGEST_NO = 40
 """Characters of a reply without any number, such as `none`."""
 _SEARCHED_CHARS = 100_000_000
 """Limit of passages times characters of the papers in which they are looked for."""
+
+_PLACES = 50
+"""Places of a passage in a paper that are looked at."""
 
 Reader = tuple[Mapping[str, str], Any]
 """Text that a child was given, under any key, and the value that it returned."""
@@ -45,12 +51,7 @@ def named_passages(papers: Iterable[str], readers: Iterable[Reader]) -> set[str]
         if len(given) != 1:
             continue
         (text,) = given.values()
-        passages = numbered_passages(text)
-        numbers = replied_numbers(answer) if passages else None
-        verdict = replied_verdict(answer)
-        if verdict or (verdict is False and not passages):
-            # The question has a line of its own before the passage.
-            passages, numbers = {0: text.partition("\n")[2] or text}, {0} if verdict else set()
+        passages, numbers = _choice(text, answer)
         if numbers is None:
             continue
         shown.update(passages.values())
@@ -67,6 +68,65 @@ def named_passages(papers: Iterable[str], readers: Iterable[Reader]) -> set[str]
         parts = (passage, passage.rpartition("\n")[0])
         left -= next((len(part) for part in parts if part in whole), 0)
     return set() if left > 0 else named
+
+
+def reader_scores(
+    readers: Mapping[int, tuple[str, Any]],
+    papers: Mapping[str, str],
+    evidence: Evidence,
+    settings: RewardSettings,
+) -> dict[int, float]:
+    """F1 of the passages that each reader's reply names against those with gold, by frame.
+
+    A reply that names nothing where nothing is gold has 1, and one without numbers to numbered
+    passages 0. A child that was shown no passages to choose from has no score.
+
+    Args:
+        readers: what each was given, and its reply.
+        papers, evidence: of the problem.
+        settings: `min_span_chars`, `min_cover`.
+    """
+    gold = [(papers[p], a, b) for fact in evidence for p, a, b in fact]
+    work = max(1, len(readers) * sum(len(paper) for paper, _, _ in gold))
+    scores = {}
+    for frame, (text, answer) in readers.items():
+        passages, numbers = _choice(text, answer)
+        if numbers is None and len(passages) < 2:
+            continue
+        right = {
+            number
+            for number, passage in list(passages.items())[: _SEARCHED_CHARS // work]
+            if len(passage) >= settings.min_span_chars
+            and any(holds_gold(passage, *place, settings.min_cover) for place in gold)
+        }
+        named = (numbers or set()) & set(passages)
+        both = 2 * len(named & right) / max(1, len(named) + len(right))
+        scores[frame] = 0.0 if numbers is None else both if named or right else 1.0
+    return scores
+
+
+def holds_gold(passage: str, paper: str, start: int, end: int, cover: float) -> bool:
+    """Whether a passage lies in gold [start, end) of a paper, or covers that share of it."""
+    at = paper.find(passage)
+    for _ in range(_PLACES):
+        if at < 0:
+            return False
+        common = min(at + len(passage), end) - max(at, start)
+        if common == len(passage) or common >= cover * (end - start):
+            return True
+        at = paper.find(passage, at + 1)
+    return False
+
+
+def _choice(text: str, answer: Any) -> tuple[dict[int, str], set[int] | None]:
+    """Passages in a reader's text by number, and the numbers of its reply; None if it has none."""
+    passages = numbered_passages(text)
+    numbers = replied_numbers(answer) if passages else None
+    verdict = replied_verdict(answer)
+    if verdict or (verdict is False and not passages):
+        # The question has a line of its own before the passage.
+        return {0: text.partition("\n")[2] or text}, {0} if verdict else set()
+    return passages, numbers
 
 
 def numbered_passages(text: str) -> dict[int, str]:

@@ -18,6 +18,7 @@ from env.problems.schema import Problem
 from env.prompts import defuse
 from env.ranking import rank
 from env.settings import EnvSettings, PromptStyle
+from rewards.numbered import holds_gold
 from rewards.settings import RewardSettings
 
 TASKS: dict[PromptStyle, str] = {
@@ -182,15 +183,9 @@ def fault(problem: Problem, keyed: Keyed, env: EnvSettings, rewards: RewardSetti
 def _is_gold(problem: Problem, passage: Passage, rewards: RewardSettings) -> bool:
     """Whether a passage lies inside an alternative of a fact, or is nearly the same."""
     paper_id, text = passage
-    spans = (s for fact in problem.evidence for s in fact.spans if s.paper_id == paper_id)
-    return any(_covers(problem.texts[paper_id], text, s.start, s.end, rewards) for s in spans)
-
-
-def _covers(paper: str, text: str, start: int, end: int, rewards: RewardSettings) -> bool:
-    at = paper.find(text)
-    while at >= 0:
-        common = min(at + len(text), end) - max(at, start)
-        if common == len(text) or common >= rewards.min_cover * (end - start):
-            return True
-        at = paper.find(text, at + 1)
-    return False
+    return any(
+        holds_gold(text, problem.texts[paper_id], span.start, span.end, rewards.min_cover)
+        for fact in problem.evidence
+        for span in fact.spans
+        if span.paper_id == paper_id
+    )

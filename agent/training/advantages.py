@@ -1,16 +1,17 @@
 """Credit assignment: weights and advantages of the frames of a tree.
 
 Pure numpy. Advantages are relative to the group. Each descendant inherits its root's advantage,
-and its weight scales its loss. With `inheritance: local`, an ablation, the advantage of a child's
-own score is added. `batching.py` makes rows of them.
+and its weight scales its loss. With `own_score`, a share of a child's advantage comes from its own
+score instead. `batching.py` makes rows of them.
 
 Source: the weighting by 1/k is described in alphaXiv's "Reinforcing Recursive Language Models";
-batch scaling follows DAPO. Departures: `full`, `none`, `local`.
+batch scaling follows DAPO. Departures: `full`, `none`, `own_score`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -43,8 +44,7 @@ def frame_weights(trajectory: Trajectory, inheritance: str) -> dict[int, float]:
     """Weight of each frame in the loss of its tree.
 
     The root has 1. A child has w(parent) / k with `inverse_count`, 1 with `full`, 0 with `none`.
-    The parent opened k frames with sampled tokens in all its turns, `llm` frames included. `local`
-    has the weights of `inverse_count` and differs only in the advantages.
+    The parent opened k frames with sampled tokens in all its turns, `llm` frames included.
     """
     weights: dict[int, float] = {}
     # By depth, so that a parent's weight is known before its children's.
@@ -81,55 +81,91 @@ def relative_advantages(
     Returns:
         Advantages in the shape of `values_G`; 0 for None and in groups without a signal.
     """
-    valid = [value for group in values_G for value in group if value is not None]
-    batch_std = float(np.std(valid)) if valid else 0.0
-    advantages: list[list[float]] = []
-    for group in values_G:
-        if not has_signal(group, settings):
-            advantages.append([0.0] * len(group))
-            continue
-        kept = [value for value in group if value is not None]
-        std = float(np.std(kept))
-        scale = {"batch": batch_std, "group": std, "none": 1.0}[settings.scale_rewards]
-        scale = max(scale, settings.std_floor)
-        mean = float(np.mean(kept))
-        advantages.append([0.0 if v is None else (v - mean) / scale for v in group])
-    return advantages
+    batch_std = _deviation(value for group in values_G for value in group if value is not None)
+    return [_relative(group, batch_std, settings) for group in values_G]
+
+
+def _relative(
+    values_G: Sequence[float | None], batch_std: float, settings: TrainSettings
+) -> list[float]:
+    if not has_signal(values_G, settings):
+        return [0.0] * len(values_G)
+    kept = [value for value in values_G if value is not None]
+    scales = {"batch": batch_std, "group": _deviation(kept), "none": 1.0}
+    scale = max(scales[settings.scale_rewards], settings.std_floor)
+    mean = float(np.mean(kept))
+    return [0.0 if v is None else (v - mean) / scale for v in values_G]
+
+
+def _deviation(values: Iterable[float]) -> float:
+    kept = list(values)
+    return float(np.std(kept)) if kept else 0.0
 
 
 def own_advantages(
     groups: Sequence[Sequence[Trajectory]], settings: TrainSettings
 ) -> list[list[dict[int, float]]]:
-    """Advantages of the children's own scores in their group, for `inheritance: local`.
+    """Advantages of the children's own scores, for `own_score`.
 
-    A child's score is the span F1 of its answer on its own texts, which the server reports at the
-    end. It is 0 without an answer. Scores are relative to all children of all trees of a problem,
-    with the limits and the scaling of rewards. `llm` frames, frames that were ended from outside
-    and children that were given no text have no score and only inherit.
+    The server reports a child's score at the end: the span F1 of its answer on its own texts, or of
+    the passages that a reader named. Trees of a group ask the same question, so many of their
+    children have the same prompt. Their scores are relative to each other, since nothing but their
+    own replies differs. A child whose prompt no other has is compared with all of the problem's.
+
+    A frame that ended without an answer has 0 if it could have had a score: as an `rlm` frame, or
+    beside a frame with the same prompt that has one. Frames that were ended from outside and
+    children without a score only inherit.
 
     Returns:
         Frame -> advantage for each tree; frames without a score are absent, as are void trees.
     """
-    scored = [  # (index of the tree, frame, score) of each group's children
-        [
-            (place, number, tree.frame_scores.get(number, 0.0))
-            for place, tree in enumerate(group)
-            if valid_reward(tree) is not None
-            for number, frame in sorted(tree.frames.items())
-            if frame.parent is not None
-            and frame.kind == "rlm"
-            and frame.stop_reason not in CUT
-            and (number in tree.frame_scores or frame.stop_reason != "final")
-            and sampled_anything(frame)
-        ]
-        for group in groups
-    ]
-    relative = relative_advantages([[score for _, _, score in group] for group in scored], settings)
+    scored = [_own_scores(group) for group in groups]
+    batch_std = _deviation(score for scores in scored for score in scores.values())
     own: list[list[dict[int, float]]] = [[{} for _ in group] for group in groups]
-    for trees, frames, values in zip(own, scored, relative, strict=True):
-        for (place, number, _), value in zip(frames, values, strict=True):
-            trees[place][number] = value
+    for trees, group, scores in zip(own, groups, scored, strict=True):
+        alike = defaultdict(list)
+        for place in scores:
+            alike[_prompt(group, place)].append(place)
+        found: dict[_Place, float] = {}
+        for peers in [list(scores), *(peers for peers in alike.values() if len(peers) > 1)]:
+            values = _relative([scores[place] for place in peers], batch_std, settings)
+            found |= zip(peers, values, strict=True)
+        for (tree, frame), value in found.items():
+            trees[tree][frame] = value
     return own
+
+
+_Place = tuple[int, int]
+"""(index of a tree in its group, frame)."""
+
+
+def _own_scores(group: Sequence[Trajectory]) -> dict[_Place, float]:
+    """Score of each child of a group that has one, or could have had one."""
+    children = {
+        (index, number): frame
+        for index, tree in enumerate(group)
+        if valid_reward(tree) is not None
+        for number, frame in sorted(tree.frames.items())
+        if frame.parent is not None and frame.stop_reason not in CUT and sampled_anything(frame)
+    }
+    reported = {
+        place: group[place[0]].frame_scores[place[1]]
+        for place in children
+        if place[1] in group[place[0]].frame_scores
+    }
+    prompts = {_prompt(group, place) for place in reported}
+    return {
+        place: reported.get(place, 0.0)
+        for place, frame in children.items()
+        if place in reported
+        or (frame.kind == "rlm" and frame.stop_reason != "final")
+        or (frame.kind == "llm" and _prompt(group, place) in prompts)
+    }
+
+
+def _prompt(group: Sequence[Trajectory], place: _Place) -> tuple[int, ...]:
+    tree, frame = place
+    return tuple(group[tree].frames[frame].turns[0].prompt_ids)
 
 
 def shuffle_advantages(

@@ -109,7 +109,7 @@ def make_rows(
     # 1. A tree's advantage: its reward relative to its group.
     rewards_G = [[valid_reward(tree) for tree in group] for group in groups]
     advantages = relative_advantages(rewards_G, settings)
-    own = own_advantages(groups, settings) if settings.inheritance == "local" else None
+    own = own_advantages(groups, settings) if settings.own_score else None
     if settings.control == "shuffled_advantages":
         advantages = shuffle_advantages(advantages, rewards_G, rng)
         own = None  # not shuffled, so it would let the control learn
@@ -220,7 +220,9 @@ def _tree_rows(
             continue
         # A turn that overspent the budget stays in the loss, even one that a token limit cut.
         masked = settings.mask_truncated and frame.stop_reason != "overspent"
-        inherited = advantage + own.get(number, 0.0)
+        inherited = advantage
+        if number in own:
+            inherited += settings.own_score * (own[number] - advantage)
         # A child without an answer is never rewarded for the answers of others.
         if frame.parent is not None and frame.stop_reason != "final":
             inherited = min(inherited, 0.0)

@@ -39,7 +39,7 @@ from tasks.tracking.lineage import commit
 from tasks.train import BASE
 
 RATES = (2e-3, 4e-3)
-INHERITANCES = ("full", "none", "local")
+INHERITANCES = ("full", "none")
 """Values of `train.inheritance` besides the arms' own, `inverse_count`."""
 BUDGETS = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Tokens of a tree, as multiples of the expert's."""

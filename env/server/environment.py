@@ -42,6 +42,7 @@ from env.server.rounding import rounded
 from env.server.service import Service
 from env.server.tree import Tree
 from env.settings import rules
+from rewards.numbered import reader_scores
 from rewards.rubrics import EpisodeRubric
 from rewards.spans import frame_scores
 
@@ -399,6 +400,16 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
                     frame.number: (frame.answer, frame.given if frame.context is not None else {})
                     for frame in tree.children
                     if frame.kind == "rlm" and frame.stop_reason == "final"
+                },
+                tree.papers,
+                facts.evidence,
+                settings,
+            )
+            | reader_scores(
+                {
+                    frame.number: (frame.prompt, frame.answer)
+                    for frame in tree.children
+                    if frame.kind == "llm" and frame.stop_reason == "final"
                 },
                 tree.papers,
                 facts.evidence,

@@ -2,9 +2,9 @@
 
 Exact shares are counts of characters: a few replays that halve the answer would find the gold.
 Two digits do not hide a sentence among a few. An answer that earns nothing therefore has metrics of
-zero and no scores of children. An answer that earns something contains little besides gold. Process
-quality tells how much gold is in what frames were shown or returned, which may be any part of
-the papers. Only an answer with all evidence, and nothing else, has it.
+zero. An answer that earns something contains little besides gold. Process quality and the scores of
+children tell how much gold is in what frames were shown or returned, which may be any part of the
+papers. Only an answer with all evidence, and nothing else, has them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def rounded(scored: Mapping[str, Any], process_weight: float) -> dict[str, Any]:
         "reward": round(reward, _DIGITS),
         "components": _two_digits(components),
         "metrics": AnswerMetrics(**_two_digits(metrics)),
-        "frame_scores": _two_digits(scored["frame_scores"]) if earns else {},
+        "frame_scores": _two_digits(scored["frame_scores"]) if whole else {},
     }
 
 

@@ -46,7 +46,7 @@ NIGHTLY: dict[str, dict[str, Any]] = {
     # Adam divides by small gradients, whose last digits grow with the rate.
     "no scale": {"scale_rewards": "none", "inheritance": "full", "learning_rate": 2e-3},
     "roots only": {"method": "full", "inheritance": "none", "micro_batch_tokens": 20},
-    "local": {"method": "lora", "inheritance": "local", "loss_type": "dr_grpo"},
+    "own score": {"method": "lora", "own_score": 0.5, "loss_type": "dr_grpo"},
 }
 
 

@@ -353,7 +353,7 @@ def test_a_turn_without_a_prompt_is_refused():
         make_rows([[tree]], SETTINGS, RNG)
 
 
-LOCAL = SETTINGS.model_copy(update={"inheritance": "local"})
+OWN = SETTINGS.model_copy(update={"own_score": 0.25})
 
 
 def scored_group() -> list[Trajectory]:
@@ -368,15 +368,19 @@ def scored_group() -> list[Trajectory]:
     second.frame_scores = {1: 0.6}
     void = deep_tree(None, void="lost")
     void.frame_scores = {1: 1.0}
+    for index, tree in enumerate((first, second)):
+        for number, one in tree.frames.items():
+            for given in one.turns[:1]:
+                given.prompt_ids = [100 + 10 * index + number] * len(given.prompt_ids)
     return [first, second, void]
 
 
 def test_a_childs_own_advantage_is_its_score_less_the_mean_of_its_group():
-    ((first, second, void),) = own_advantages([scored_group()], LOCAL)
+    ((first, second, void),) = own_advantages([scored_group()], OWN)
     assert first == {1: pytest.approx(0.55), 4: pytest.approx(-0.25)}
     assert second == {1: pytest.approx(0.15), 2: pytest.approx(-0.45)}
     assert void == {}
-    by_group = LOCAL.model_copy(update={"scale_rewards": "group"})
+    by_group = OWN.model_copy(update={"scale_rewards": "group"})
     deviation = np.std([1.0, 0.2, 0.6, 0.0])
     ((first, _, _),) = own_advantages([scored_group()], by_group)
     assert first[1] == pytest.approx(0.55 / deviation)
@@ -385,36 +389,66 @@ def test_a_childs_own_advantage_is_its_score_less_the_mean_of_its_group():
 def test_a_child_that_was_given_no_text_only_inherits():
     group = scored_group()
     del group[0].frame_scores[4]
-    ((first, second, _),) = own_advantages([group], LOCAL)
+    ((first, second, _),) = own_advantages([group], OWN)
     assert first == {1: pytest.approx(1.0 - 1.6 / 3)}
     assert second == {1: pytest.approx(0.6 - 1.6 / 3), 2: pytest.approx(-1.6 / 3)}
 
 
-def test_under_local_a_childs_own_advantage_is_added_to_its_roots():
-    rows = found(make_rows([scored_group()], LOCAL, RNG).rows)
-    assert rows[0, 1].advantage == pytest.approx(0.3 + 0.55)
-    assert rows[0, 4].advantage == pytest.approx(0.3 - 0.25)
+def test_a_share_of_a_childs_advantage_is_its_own():
+    rows = found(make_rows([scored_group()], OWN, RNG).rows)
+    assert rows[0, 1].advantage == pytest.approx(0.75 * 0.3 + 0.25 * 0.55)
+    assert rows[0, 4].advantage == pytest.approx(0.75 * 0.3 - 0.25 * 0.25)
     assert rows[0, 2].advantage == pytest.approx(0.3)  # an `llm` frame has no score
-    assert rows[1, 1].advantage == pytest.approx(-0.3 + 0.15)
-    assert rows[1, 2].advantage == pytest.approx(-0.3 - 0.45)
+    assert rows[1, 1].advantage == pytest.approx(-0.75 * 0.3 + 0.25 * 0.15)
+    assert rows[1, 2].advantage == pytest.approx(-0.75 * 0.3 - 0.25 * 0.45)
     assert rows[1, 3].weight == 0  # a budget ended it
 
 
-def test_local_differs_from_inverse_count_in_the_childrens_advantages_alone():
-    local = make_rows([scored_group()], LOCAL, RNG)
+def test_own_scores_change_the_childrens_advantages_alone():
+    own = make_rows([scored_group()], OWN, RNG)
     plain = make_rows([scored_group()], SETTINGS, RNG)
-    for one, other in zip(local.rows, plain.rows, strict=True):
+    for one, other in zip(own.rows, plain.rows, strict=True):
         assert one.weight == other.weight
         assert one.fate == other.fate
         if one.frame == 0:
             assert one.advantage == other.advantage
-    assert local.normaliser == plain.normaliser
-    assert local.flat_groups == plain.flat_groups
+    assert own.normaliser == plain.normaliser
+    assert own.flat_groups == plain.flat_groups
+
+
+def test_children_with_the_same_prompt_are_compared_with_each_other():
+    """Readers 1 of both trees have a prompt of their own; the others have scores of their own."""
+    group = scored_group()
+    for tree in group:
+        tree.frames[1].kind = "llm"
+        tree.frames[1].turns[0].prompt_ids = [8, 8]
+    ((first, second, _),) = own_advantages([group], OWN)
+    assert (first[1], second[1]) == (pytest.approx(0.2), pytest.approx(-0.2))
+    assert first[4] == pytest.approx(0.2 - 0.45)
+    # A novel in place of a reply ends without a score, and counts as wrong.
+    del group[1].frame_scores[1]
+    group[1].frames[1].stop_reason = "truncated"
+    ((first, second, _),) = own_advantages([group], OWN)
+    assert (first[1], second[1]) == (pytest.approx(0.5), pytest.approx(-0.5))
+    # Where no reader has a score, none is compared.
+    del group[0].frame_scores[1]
+    ((first, second, _),) = own_advantages([group], OWN)
+    assert 1 not in first
+    assert 1 not in second
+
+
+def test_a_share_of_zero_is_inheritance_alone():
+    plain = SETTINGS.model_copy(update={"own_score": 0.0})
+    given, silent = scored_group(), scored_group()
+    for tree in silent:
+        tree.frame_scores = {}
+    rows = [make_rows([group], plain, RNG).rows for group in (given, silent)]
+    assert [row.advantage for row in rows[0]] == [row.advantage for row in rows[1]]
 
 
 def test_a_child_without_an_answer_is_not_praised_for_the_others_being_worse():
     group = [small_tree(0.9, child_stop="max_turns"), small_tree(0.1)]
-    rows = found(make_rows([group], LOCAL, RNG).rows)
+    rows = found(make_rows([group], OWN, RNG).rows)
     assert rows[0, 1].advantage == 0.0
 
 
@@ -422,12 +456,12 @@ def test_scores_without_a_signal_give_no_advantage():
     group = [small_tree(0.9), small_tree(0.1)]
     for tree, score in zip(group, (0.500, 0.505), strict=True):
         tree.frame_scores = {1: score}
-    assert own_advantages([group], LOCAL) == [[{1: 0.0}, {1: 0.0}]]
-    assert own_advantages([[group[0]]], LOCAL) == [[{1: 0.0}]]
+    assert own_advantages([group], OWN) == [[{1: 0.0}, {1: 0.0}]]
+    assert own_advantages([[group[0]]], OWN) == [[{1: 0.0}]]
 
 
 def test_scores_do_not_reach_a_run_that_must_not_learn():
-    control = LOCAL.model_copy(update={"control": "shuffled_advantages"})
+    control = OWN.model_copy(update={"control": "shuffled_advantages"})
     given = make_rows([scored_group()], control, np.random.default_rng(0))
     for tree in (group := scored_group()):
         tree.frame_scores = {}

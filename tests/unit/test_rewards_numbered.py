@@ -8,7 +8,8 @@ import pytest
 from helpers.work import calls
 
 from rewards.found import papers_found
-from rewards.numbered import numbered_passages, replied_numbers
+from rewards.numbered import numbered_passages, reader_scores, replied_numbers
+from rewards.settings import RewardSettings
 
 GOLD = "Kalvot scores 42 on Mirbex."
 OTHERS = ["A study of Filtod.", "Pezmas gets a prize in 1999.", "Sevzex is not new at all."]
@@ -146,3 +147,50 @@ def test_the_work_grows_with_the_characters() -> None:
         return calls(lambda: found((text, " ".join(map(str, range(lines))))))
 
     assert work(8000) < 3 * work(4000)
+
+
+def score(prompt: str, reply: Any) -> float | None:
+    return reader_scores({3: (prompt, reply)}, PAPERS, EVIDENCE, RewardSettings()).get(3)
+
+
+ONE, NO_GOLD = f"How accurate is Kalvot? Yes or no?\n{GOLD}", numbered(*OTHERS)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "reply", "expected"),
+    [
+        (FOUR, "4", 1.0),
+        (FOUR, "1 2 3 4", 0.4),  # numbers of all
+        (FOUR, "3 4", 2 / 3),
+        (FOUR, "none", 0.0),  # silence beside gold
+        (FOUR, "99", 0.0),
+        (FOUR, "a novel of many words " * 99, 0.0),
+        (FOUR, None, 0.0),
+        (NO_GOLD, "none", 1.0),
+        (NO_GOLD, "2", 0.0),
+        (ONE, "yes", 1.0),
+        (ONE, "no", 0.0),
+        (ONE.replace("42", "43"), "no", 1.0),
+        (ONE.replace("42", "43"), "yes", 0.0),
+        ("Who are you?", "A reader that was asked nothing", None),
+        ("Who are you?", None, None),
+    ],
+)
+def test_a_reader_is_scored_by_the_passages_it_was_shown(
+    prompt: str, reply: Any, expected: float | None
+) -> None:
+    found = score(prompt, reply)
+    assert found == (None if expected is None else pytest.approx(expected))
+
+
+def test_a_piece_of_gold_that_is_too_short_to_quote_is_not_gold() -> None:
+    assert score("Is it? Yes or no?\n42", "yes") == 0.0
+
+
+def test_the_work_of_scores_grows_with_the_characters() -> None:
+    papers = {"p1": "ab" * 500_000 + GOLD}
+    start = len(papers["p1"]) - len(GOLD)
+    prompt = numbered(*["ab" * 20] * 3000)
+    readers = dict.fromkeys(range(40), (prompt, "1"))
+    evidence = [[("p1", start, start + len(GOLD))]]
+    assert calls(lambda: reader_scores(readers, papers, evidence, RewardSettings())) < 8 * 40 * 3000
