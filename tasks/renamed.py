@@ -16,6 +16,7 @@ RENAMED = {
 """Old dotted key to new dotted key."""
 
 REMOVED = {
+    "deploy.replicas": "a stage starts one server; RLM_ENV_URL names your own proxy before several",
     "env.sandbox.backend": "seccomp is the only sandbox",
     "evaluate.judge": "only gold scores answers",
     "export.dequantise": "the warm start writes the 16-bit twin of a 4-bit base",

@@ -125,19 +125,8 @@ class DeploySettings(Settings):
     host: str = "127.0.0.1"
     port: int = Field(0, ge=0, le=65535, description="0 selects a free port")
     wait_s: float = Field(120.0, gt=0, description="seconds to wait until healthy")
-    replicas: int = Field(
-        1, ge=1, le=64, description="local servers; HAProxy spreads sessions over two or more"
-    )
     space: SpaceSettings = SpaceSettings()
     docker: DockerSettings = DockerSettings()
-
-    @model_validator(mode="after")
-    def _replicas_are_local(self) -> DeploySettings:
-        if self.replicas > 1 and self.target != "local":
-            raise ValueError(
-                f"deploy.replicas {self.replicas} needs deploy.target: local, not {self.target}"
-            )
-        return self
 
 
 class WarmstartSettings(Settings):

@@ -2,11 +2,10 @@
 
     python -m benchmarks.cluster [--keep DIR] [--cut-off] [--quick] [--set KEY=VALUE]
 
-Two hosts are two folders with a worker each; they share nothing but the stores. Each plays on three
-environment servers behind HAProxy. `rlm/full` begins on host A. When the store has a checkpoint of
-its training, all processes of A get SIGKILL. With `--cut-off` they get SIGSTOP, as if the network
-were gone. Host B must go on within three minutes; in its training, one environment server is
-killed. Then A comes back, with its worker or the stopped processes. Exit code 1: a check failed.
+Two hosts are two folders with a worker each; they share nothing but the stores. `rlm/full` begins
+on host A. When the store has a checkpoint of its training, all processes of A get SIGKILL. With
+`--cut-off` they get SIGSTOP, as if the network were gone. Host B must go on within three minutes.
+Then A comes back, with its worker or the stopped processes. Exit code 1: a check failed.
 
 `--quick` takes tiny settings, whose challenger need not become champion. PostgreSQL and HAProxy
 come from the distribution, the S3 server from PyPI (`make setup-cluster`). HAProxy counts the bytes
@@ -24,7 +23,6 @@ import signal
 import sys
 import tempfile
 import time
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,10 +41,8 @@ from benchmarks.cluster.stores import StoreMissingError, postgres, s3_server
 from benchmarks.cluster.traffic import CountedStore, counted
 from env import auth
 from tasks import holder, remote
-from tasks.deployment import replicas
 from tasks.errors import ConfigError
 
-REPLICAS = 3
 TAKEOVER_S = 180.0
 LONGEST_S = 3600.0
 QUICK = [
@@ -75,15 +71,6 @@ QUICK = [
 ]
 
 
-_REPLACED = """
-import json
-from tasks.tracking import runs
-store = runs.client(runs.tracking_uri())
-found = store.search_runs([runs.experiment_id("rlm")])
-name = "episode/replaced_voids"
-history = [m for run in found for m in store.get_metric_history(run.info.run_id, name)]
-print(json.dumps(sum(m.value for m in history)))
-"""
 _CHECKPOINT = """
 from pathlib import Path
 from tasks.pushed_checkpoints import CheckpointPusher
@@ -108,11 +95,7 @@ class Drill:
         self.store, self.quick = store, options.quick
         self.parameters = {
             "profile": "quick" if self.quick else "nano",
-            "overrides": [
-                *(QUICK if self.quick else []),
-                f"deploy.replicas={REPLICAS}",
-                *options.set,
-            ],
+            "overrides": [*(QUICK if self.quick else []), *options.set],
         }
         self.began = time.monotonic()
         self.figures: dict[str, Any] = {}
@@ -175,41 +158,11 @@ class Drill:
         self.figures["first step of B"] = int(
             re.findall(r"train: resuming after step (\d+)", self.b.output)[0]
         )
-        for after_s in KILLS:
-            self.tell("B trains on; one of its environment servers is killed")
-            self.kill_replica(after_s)
-            if self.replayed():
-                break
         self.tell("B goes on with the rest of the run")
         wait_for(lambda: flow_runs(self.b)[-1][1] in ENDED, LONGEST_S, "the end of B's run")
         self.figures["flow runs"] = [run[1] for run in flow_runs(self.b)]
         kept = re.findall(r"^= (\w+) ", self.b.output, re.M)
         self.figures["stages that B did not repeat"] = kept
-
-    def kill_replica(self, after_s: float) -> None:
-        """Kill an environment server of B in a step, seconds after its connections opened.
-
-        It returns after the step. A server that plays no episode at this moment costs none.
-        """
-        made = len(self.b.steps())
-        wait_for(lambda: len(self.b.steps()) > made, 600, "a step of B")
-        (control,) = (self.b.folder / ".run").glob("haproxy-*.sock")
-        servers = {p.pid: p.cmdline() for p in self.b.processes() if _is_server(p)}
-        # Connections of the last step stay open until their slot has its next episode.
-        begun = seen = sessions(control, "stot")
-        while (now := sessions(control, "stot")) == begun or now != seen:
-            seen = now
-            time.sleep(0.1)
-        time.sleep(after_s)
-        port = max(now, key=lambda port: now[port] - begun[port])
-        (pid,) = (pid for pid, words in servers.items() if str(port) in words)
-        os.kill(pid, signal.SIGKILL)
-        self.figures["new sessions of the killed server"] = now[port] - begun[port]
-        wait_for(lambda: len(self.b.steps()) > made + 1, 600, "the step of the kill")
-
-    def replayed(self) -> int:
-        """Episodes of B that were played again so far, in MLflow."""
-        return int(self.b.ask(_REPLACED))
 
     def late_writes(self, token: str) -> list[str]:
         """Push a checkpoint, results and a champion on A, with the number that it had."""
@@ -234,10 +187,8 @@ class Drill:
     def check(self, state: dict[str, Any]) -> None:
         """Check the result."""
         found = registry(self.b)
-        steps = self.figures["last step of A"] - self.figures["first step of B"]
-        again = {"steps of A": steps, "episodes of killed servers": self.replayed()}
-        self.figures["played again"] = again
-        self.expect(again["episodes of killed servers"] > 0, "no episode was played again")
+        again = self.figures["last step of A"] - self.figures["first step of B"]
+        self.figures["steps of A played again"] = again
         states = self.figures["flow runs"]
         self.expect(states == ["Crashed", "Completed"], f"the flow runs ended {states}")
         self.expect(len(found["versions"]) == 1, f"versions: {found['versions']}")
@@ -256,8 +207,6 @@ class Drill:
         self.figures["objects in the store"] = len(state["objects"])
 
 
-KILLS = (0.3, 1.0, 2.0)
-"""Seconds after which servers are killed, until one costs an episode."""
 ENDED = ("Completed", "Failed", "Crashed", "Cancelled", "Gated")
 
 
@@ -270,18 +219,6 @@ def pushed_step() -> int:
     """Step of the checkpoint in the store; 0 without one."""
     pushed = record().get("checkpoint")
     return int(pushed["step"]) if pushed else 0
-
-
-def sessions(control: Path, column: str) -> dict[int, int]:
-    """A count of HAProxy's for each environment server, by its port."""
-    rows = replicas.statistics(control, replicas.SESSIONS)
-    return {int(row["addr"].rpartition(":")[2]): int(row[column]) for row in rows}
-
-
-def _is_server(process: psutil.Process) -> bool:
-    with suppress(psutil.Error):
-        return "env.server.app" in process.cmdline()
-    return False
 
 
 def running(host: ClusterHost) -> bool:

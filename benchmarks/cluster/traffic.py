@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import os
+import shutil
+import socket
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from flows.services.processes import free_port
-from tasks.deployment.replicas import ask, haproxy, statistics
+from tasks.errors import ConfigError
 
 _HEAD = """global
     stats socket "unix@{control}" mode 600 level admin
@@ -36,14 +41,18 @@ class CountedStore:
 
     def moved(self) -> dict[str, tuple[int, int]]:
         """Bytes that each client has sent and received."""
-        rows = [row for row in statistics(self.control) if row["svname"] == "FRONTEND"]
-        return {row["pxname"]: (int(row["bin"]), int(row["bout"])) for row in rows}
+        table = csv.DictReader(io.StringIO(_ask(self.control, "show stat").removeprefix("# ")))
+        return {
+            row["pxname"]: (int(row["bin"]), int(row["bout"]))
+            for row in table
+            if row["svname"] == "FRONTEND"
+        }
 
     def set_server(self, client: str, state: Literal["maint", "ready"]) -> None:
         """Take the store away from a client, or give it back."""
-        ask(self.control, f"set server {client}/s3 state {state}")
+        _ask(self.control, f"set server {client}/s3 state {state}")
         if state == "maint":
-            ask(self.control, f"shutdown sessions server {client}/s3")
+            _ask(self.control, f"shutdown sessions server {client}/s3")
 
 
 @contextmanager
@@ -59,7 +68,11 @@ def counted(folder: Path, url: str, clients: Sequence[str]) -> Iterator[CountedS
     place = url.removeprefix("http://")
     parts = [_CLIENT.format(name=name, port=port, place=place) for name, port in ports.items()]
     file.write_text(_HEAD.format(control=control) + "".join(parts))
-    command = [haproxy(), "-db", "-f", str(file)]
+    places = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
+    program = shutil.which("haproxy", path=places)
+    if program is None:
+        raise ConfigError("HAProxy is missing. Install it: apt-get install haproxy.")
+    command = [program, "-db", "-f", str(file)]
     with (folder / "haproxy.log").open("wb") as log:
         process = subprocess.Popen(command, stderr=log, start_new_session=True)
     try:
@@ -67,3 +80,12 @@ def counted(folder: Path, url: str, clients: Sequence[str]) -> Iterator[CountedS
     finally:
         process.kill()
         process.wait()
+
+
+def _ask(control: Path, command: str) -> str:
+    """HAProxy's answer to a command."""
+    with socket.socket(socket.AF_UNIX) as asked:
+        asked.settimeout(5.0)
+        asked.connect(str(control))
+        asked.sendall(f"{command}\n".encode())
+        return asked.makefile().read()

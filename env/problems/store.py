@@ -5,10 +5,8 @@ The columns are those of `schema.py`; their JSON text is parsed when a problem i
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from random import Random
 from threading import Lock
@@ -160,18 +158,6 @@ class ProblemStore:
             raise KeyError((split, difficulty))
         Random(0).shuffle(ids)
         return self.get(ids[seed % len(ids)])
-
-    @cached_property
-    def hash(self) -> str:
-        """Hash of all problems with their gold, the same for every order of the data.
-
-        Generated problems have another one than a folder with the same problems.
-        """
-        digest = hashlib.blake2b(digest_size=8)
-        for _, row in sorted(self._rows.items()):
-            values = row.model_dump(mode="json") if isinstance(row, Problem) else row
-            digest.update(json.dumps(values, sort_keys=True).encode())
-        return digest.hexdigest()
 
     def most_gold_papers(self) -> int:
         """Largest number of gold papers of a question without candidates; 0 without any."""

@@ -91,8 +91,6 @@ class RLMMetadata(EnvironmentMetadata):
     difficulties: list[str]
     """Difficulties of the default split; empty where a client without the key may not know them."""
     problem_source: str
-    problems_hash: str | None
-    """Hash of the problems and their gold; None where clients without the key may not know it."""
     splits: list[str] | None
     """Splits that a client without the owner's key may play, with rounded figures; None: all."""
     max_sessions: int
@@ -259,8 +257,6 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
             problems=len(problems),
             difficulties=list(filter(None, problems.difficulties(DEFAULT_SPLIT))),
             problem_source=problems.source,
-            # A guess of the gold could be checked with it.
-            problems_hash=problems.hash if env.splits is None else None,
             splits=env.splits,
             max_sessions=sessions,
             max_sessions_reason=reason,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -117,29 +116,6 @@ def check_same(params: Params, url: str, about: dict[str, Any]) -> None:
         raise ConfigError(
             f"{url} serves other settings: {', '.join(other)}. Start it with these "
             f"settings, or unset {auth.URL} to let the stage start a local server."
-        )
-
-
-def check_alike(first: Mapping[str, Any], url: str, other: Mapping[str, Any]) -> None:
-    """Check that a server has the rules and problems of the first one, by their metadata.
-
-    Raises:
-        ConfigError: they differ; each difference is named.
-    """
-    here, there = (
-        {"problems": about.get("problems"), "problems_hash": about.get("problems_hash")}
-        | (about.get("rules") or {})
-        for about in (first, other)
-    )
-    different = [
-        f"{key} is {there.get(key)!r} there, not {here.get(key)!r}"
-        for key in sorted(here.keys() | there.keys())
-        if here.get(key) != there.get(key)
-    ]
-    if different:
-        raise ConfigError(
-            f"{url} differs from the other servers: {', '.join(different)}. Start all of them with "
-            "the same code, settings and problems; end this run first if `rlm prepare` is to run."
         )
 
 

@@ -13,7 +13,6 @@ import os
 import shlex
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ import httpx
 
 from agent.policies.model_files import TWIN
 from agent.policies.vllm_server import ENVIRONMENT, MODULE, Engine, serve_arguments
-from tasks.deployment.local import LOGS, UNTIL_EOF, stopper, tail
+from tasks.deployment.local import LOGS, stopper, tail
 from tasks.errors import ConfigError, StageError
 from tasks.params import Params
 
@@ -104,9 +103,9 @@ def _own_server(
     variables = {key: value for key, value in os.environ.items() if key not in hidden}
     with log.open("wb") as stream:
         server = subprocess.Popen(
-            [sys.executable, str(UNTIL_EOF), python, "-m", MODULE, *arguments],
+            ["setpriv", "--pdeathsig", "TERM", python, "-m", MODULE, *arguments],
             env={**variables, "PYTHONSAFEPATH": "1", **ENVIRONMENT},
-            stdin=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
             stdout=stream,
             stderr=subprocess.STDOUT,
             start_new_session=True,

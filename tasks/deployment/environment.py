@@ -1,7 +1,7 @@
 """Environment of a stage: the server that `RLM_ENV_URL` names, or the stage's own.
 
-`deploy.target` selects local processes (`local.py`, `replicas.py`) or a container (`docker.py`) for
-the stage's duration, or a permanent Space (`space.py`). `checks.py` checks a server.
+`deploy.target` selects a local process (`local.py`) or a container (`docker.py`) for the stage's
+duration, or a permanent Space (`space.py`). `checks.py` checks a server.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from pathlib import Path
 from env import auth
 from tasks.deployment.checks import check_same, get, metadata
 from tasks.deployment.local import local_server
-from tasks.deployment.replicas import local_replicas
 from tasks.errors import ConfigError, StageError
 from tasks.params import Params
 from tasks.reporting import progress
@@ -28,8 +27,8 @@ def environment(params: Params) -> Iterator[str]:
     """URL of a healthy environment for the duration of the block; only a Space outlives it.
 
     Raises:
-        ConfigError: the port is taken, HAProxy or a token is missing, the token lacks a permission,
-            or the server has other settings.
+        ConfigError: the port is taken, a token is missing or lacks a permission, or the server
+            has other settings.
         StageError: the server does not start, or the named one does not answer.
     """
     given = os.environ.get(ENV_URL)
@@ -38,9 +37,8 @@ def environment(params: Params) -> Iterator[str]:
         if given:
             yield _given(params, given.rstrip("/"))
         elif params.deploy.target == "local":
-            servers = local_server if params.deploy.replicas == 1 else local_replicas
             with progress.doing("start the environment"):
-                url = stack.enter_context(servers(params, data))
+                url = stack.enter_context(local_server(params, data))
             yield url
         elif params.deploy.target == "docker":
             from tasks.deployment.docker import container

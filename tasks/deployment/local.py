@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import yaml
@@ -28,14 +28,16 @@ logger = logging.getLogger(__name__)
 
 LOGS = Path("logs")
 RUN = Path(".run")
-UNTIL_EOF = Path(__file__).with_name("until_eof.py")
 
 _numbers = itertools.count()
 
 
 @contextmanager
 def local_server(params: Params, data: Path | None) -> Iterator[str]:
-    """URL of a server process on this machine, which ends with the block.
+    """URL of a server process on this machine, in its own process group.
+
+    The server ends with the block. It also ends if this process dies in any way, because its
+    standard input is a pipe from this process.
 
     Args:
         params: `deploy` sets the address; `env`, `rewards` and `prepare` set what is served.
@@ -45,86 +47,49 @@ def local_server(params: Params, data: Path | None) -> Iterator[str]:
         ConfigError: the port is taken.
         StageError: it dies or is not healthy in time; the message ends with its last log lines.
     """
-    server = LocalServer(params, data)
-    try:
-        server.wait()
-        logger.info("environment at %s, log in %s", server.url, server.log)
-        yield server.url
-    finally:
-        server.stop()
+    for folder in (LOGS, RUN):
+        folder.mkdir(exist_ok=True)
+    name = f"env-{os.getpid()}-{next(_numbers)}"
+    settings = (RUN / f"{name}.yaml").resolve()
+    log = LOGS / f"{name}.log"
+    # This run owns the server and plays every split.
+    sections = params.model_dump(by_alias=True, mode="json", exclude={"env": {"splits"}})
+    with ExitStack() as stack:
+        stack.callback(_clean, settings, log.absolute())  # the block may change the directory
+        with listener(params.deploy) as bound, log.open("wb") as stream:
+            host, port = params.deploy.host, bound.getsockname()[1]
+            at = f"--host {host} --port {port} --fd {bound.fileno()}"
+            settings.write_text(yaml.safe_dump(sections))
+            server = subprocess.Popen(
+                [sys.executable, *f"-m env.server.app --until-eof {at}".split()],
+                env={
+                    **os.environ,
+                    auth.SETTINGS: str(settings),
+                    auth.DATA: str(data.resolve()) if data else "",
+                    "PYTHONPATH": _source_root(),
+                },
+                stdin=subprocess.PIPE,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                pass_fds=[bound.fileno()],
+                start_new_session=True,
+            )
+        stop = stopper(server, "environment's server")
+        atexit.register(stop)
+        stack.callback(atexit.unregister, stop)
+        stack.callback(stop)
+        url = address(host, port)
+        _wait(url, server, log, params.deploy.wait_s)
+        settings.unlink()  # already read; a killed process leaves no file
+        logger.info("environment at %s, log in %s", url, log)
+        yield url
 
 
-class LocalServer:
-    """A server process on this machine, in its own process group.
-
-    It ends with `stop`. It also ends if this process dies in any way, because its standard input is
-    a pipe from this process.
-
-    Args:
-        params: `deploy` sets the address; `env`, `rewards` and `prepare` set what is served.
-        data: folder of problems; None generates them.
-
-    Raises:
-        ConfigError: the port is taken.
-    """
-
-    def __init__(self, params: Params, data: Path | None) -> None:
-        for folder in (LOGS, RUN):
-            folder.mkdir(exist_ok=True)
-        name = f"env-{os.getpid()}-{next(_numbers)}"
-        self._settings = (RUN / f"{name}.yaml").resolve()
-        # This run owns the server and plays every split.
-        sections = params.model_dump(by_alias=True, mode="json", exclude={"env": {"splits"}})
-        self.log = LOGS / f"{name}.log"
-        self._written = self.log.absolute()  # the working directory may change
-        self._wait_s = params.deploy.wait_s
-        host = params.deploy.host
-        try:
-            with listener(params.deploy) as bound, self.log.open("wb") as stream:
-                self.port = int(bound.getsockname()[1])
-                at = f"--host {host} --port {self.port} --fd {bound.fileno()}"
-                self._settings.write_text(yaml.safe_dump(sections))
-                self.process = subprocess.Popen(
-                    [sys.executable, *f"-m env.server.app --until-eof {at}".split()],
-                    env={
-                        **os.environ,
-                        auth.SETTINGS: str(self._settings),
-                        auth.DATA: str(data.resolve()) if data else "",
-                        "PYTHONPATH": _source_root(),
-                    },
-                    stdin=subprocess.PIPE,
-                    stdout=stream,
-                    stderr=subprocess.STDOUT,
-                    pass_fds=[bound.fileno()],
-                    start_new_session=True,
-                )
-        except BaseException:
-            self._clean()
-            raise
-        self.url = address(host, self.port)
-        self._stop = stopper(self.process, "environment's server")
-        atexit.register(self._stop)
-
-    def wait(self) -> None:
-        """Wait until it is healthy.
-
-        Raises:
-            StageError: it dies or is not healthy in time; the message ends with its last log lines.
-        """
-        wait_healthy("environment's server", self.url, self.process, self.log, self._wait_s)
-        self._settings.unlink()  # already read; a killed process leaves no file
-
-    def stop(self) -> None:
-        """End the process and the rest of its group; an empty log goes."""
-        self._stop()
-        atexit.unregister(self._stop)
-        self._clean()
-
-    def _clean(self) -> None:
-        """Delete the settings, and a log without a line."""
-        self._settings.unlink(missing_ok=True)
-        if self._written.exists() and self._written.stat().st_size == 0:
-            self._written.unlink()
+def _clean(settings: Path, log: Path) -> None:
+    """Delete the settings, and a log without a line."""
+    settings.unlink(missing_ok=True)
+    if log.exists() and log.stat().st_size == 0:
+        log.unlink()
 
 
 def address(host: str, port: int) -> str:
@@ -152,19 +117,12 @@ def listener(settings: DeploySettings) -> socket.socket:
     return bound
 
 
-def wait_healthy(
-    what: str, url: str, server: subprocess.Popen[bytes], log: Path, wait_s: float
-) -> None:
-    """Wait until a process answers at its address.
-
-    Raises:
-        StageError: it dies or is not healthy in time; the message ends with its last log lines.
-    """
+def _wait(url: str, server: subprocess.Popen[bytes], log: Path, wait_s: float) -> None:
     deadline = time.monotonic() + wait_s
     while True:
         if server.poll() is not None:
             code, why = server.returncode, _refusal(log) or f"\n{tail(log)}"
-            raise StageError(f"the {what} ended with code {code}: {why}")
+            raise StageError(f"the environment's server ended with code {code}: {why}")
         if healthy(url, timeout_s=5.0):
             return
         if time.monotonic() > deadline:

@@ -19,14 +19,12 @@ from typing import Any
 import httpx
 import pytest
 import yaml
-from helpers import dockerfile, shared_stores
+from helpers import shared_stores
 
 from benchmarks.cluster.hosts import ClusterHost, wait_for
 from benchmarks.cluster.stores import program
-from env.client import Sessions
 from flows.services import hosts
 from flows.services.processes import answers, free_port
-from tasks.deployment import replicas
 
 pytestmark = [
     pytest.mark.nightly,
@@ -39,7 +37,6 @@ DATABASES = {
     "prefect": "PREFECT_SERVER_DATABASE_CONNECTION_URL",
     "mlflow": "MLFLOW_BACKEND_STORE_URI",
 }
-ENVIRONMENTS = [name for name in COMPOSE["services"] if name.startswith("env-")]
 
 
 def test_the_file_fits_the_specification() -> None:
@@ -60,14 +57,7 @@ def test_what_a_service_names_exists() -> None:
         volumes = {v.partition(":")[0] for v in service.get("volumes", ())}
         assert volumes <= set(COMPOSE["volumes"]), name
         if build := service.get("build"):
-            file = "Dockerfile" if build == "." else build["dockerfile"]
-            assert (ROOT / file).is_file(), name
-    assert (ROOT / COMPOSE["configs"]["haproxy"]["file"]).samefile(replicas.CONFIG)
-    shown = COMPOSE["configs"]["servers"]["content"]
-    assert re.findall(r"server (\S+) (\S+) check", shown) == [
-        (n, f"{n}:8000") for n in ENVIRONMENTS
-    ]
-    assert COMPOSE["services"]["haproxy"]["environment"]["REPLICAS"] == str(len(ENVIRONMENTS))
+            assert (ROOT / build["dockerfile"]).is_file(), name
     published = [port for s in COMPOSE["services"].values() for port in s.get("ports", ())]
     assert all(port.startswith("127.0.0.1:") for port in published)
 
@@ -132,7 +122,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
         admin = database.url("psycopg", "prefect").replace("+psycopg", "")
         with psycopg.connect(admin, autocommit=True) as connection:
             connection.execute(COMPOSE["configs"]["databases"]["content"].encode())
-        ports = {port: free_port() for port in ("4200", "5000", "8000")}
+        ports = {port: free_port() for port in ("4200", "5000")}
         replaced = {
             "POSTGRES_PASSWORD": database.password,
             "AWS_ACCESS_KEY_ID": s3.key,
@@ -197,53 +187,3 @@ def test_the_stores_have_what_the_other_services_ask_for(engine: Engine, tmp_pat
         COMPOSE["services"]["worker"]["environment"]["RLM_REMOTE"],
     )
     assert [place.split("/")[2] for place in places] == [bucket.name] * 2
-
-
-def test_the_environments_play_behind_the_proxy(tmp_path: Path) -> None:
-    for parent in (tmp_path, *tmp_path.parents[:2]):
-        parent.chmod(parent.stat().st_mode | 0o011)
-    image = dockerfile.build(ROOT, tmp_path / "image")
-    ports = {name: free_port() for name in ENVIRONMENTS}
-    engine = Engine(tmp_path, {"8000": free_port()}, {})
-    engine.replaced = {f"{name}:8000": f"127.0.0.1:{port}" for name, port in ports.items()} | {
-        ":8000": f"127.0.0.1:{engine.ports['8000']}",
-        "/tmp/haproxy.sock": str(tmp_path / "control"),
-        "/rlm/haproxy.cfg": str(replicas.CONFIG),
-        "/rlm/servers.cfg": str(tmp_path / "servers.cfg"),
-    }
-    content = COMPOSE["configs"]["servers"]["content"]
-    (tmp_path / "servers.cfg").write_text(engine.text(content))
-    processes = [
-        image.start(port, tmp_path / f"{name}.log", **engine.variables(name))
-        for name, port in ports.items()
-    ]
-    try:
-        program, *words = engine.command("haproxy")
-        assert program == "haproxy"
-        processes.append(
-            # The image's start script adds -db.
-            subprocess.Popen(
-                [replicas.haproxy(), "-db", *words],
-                env=engine.variables("haproxy"),
-                stderr=subprocess.DEVNULL,
-            )
-        )
-        url = f"http://127.0.0.1:{engine.ports['8000']}"
-        for port in ports.values():
-            wait_for(lambda port=port: answers(f"http://127.0.0.1:{port}/health"), 240, "health")
-        wait_for(lambda: answers(f"{url}/health"), 60, "the proxy answers")
-        here, named, evil = (
-            httpx.get(f"{url}/metadata", headers={"Host": f"{host}:8000"})
-            for host in ("localhost", "haproxy", "evil")
-        )
-        assert (here.status_code, here.headers["rlm-replicas"]) == (200, "3")
-        # The proxy lets its own name pass; on this machine, not in a container, a server does not.
-        assert "answers for this machine only" in named.text
-        assert (evil.status_code, "this machine" in evil.text) == (403, False)
-        with Sessions(url, 3) as sessions:
-            frames = [sessions.reset(slot, seed=slot).result().frames for slot in range(3)]
-        assert all(frame[0].status == "ready" for frame in frames)
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()

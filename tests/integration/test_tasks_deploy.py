@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 
@@ -55,6 +56,17 @@ def test_a_third_session_is_told_that_the_server_is_full(impatient: str) -> None
             sessions.reset(slot, seed=slot).result()
         with pytest.raises(EpisodeError, match=says):
             another.reset(0, seed=2).result()
+
+
+def test_behind_a_proxy_that_says_how_many_servers_it_has_all_their_sessions_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    request = httpx.Request("GET", "http://proxy/metadata")
+    for header, count in (({"rlm-replicas": "3"}, 6), ({}, 2)):
+        answer = httpx.Response(200, json={"max_sessions": 2}, headers=header, request=request)
+        monkeypatch.setattr("env.client.httpx.get", lambda *_, answer=answer, **__: answer)
+        with Sessions("http://proxy", 9) as sessions:
+            assert sessions.count == count
 
 
 def test_an_idle_session_ends_as_void_and_can_be_begun_again(impatient: str) -> None:

@@ -26,7 +26,7 @@ from agent.rollouts.engine import play
 from agent.rollouts.trajectory import Trajectory
 from tasks import train
 from tasks.config import check
-from tasks.deployment.engine import UNTIL_EOF, engine_servers, require_engine
+from tasks.deployment.engine import engine_servers, require_engine
 from tasks.deployment.local import stopper
 from tasks.errors import ConfigError, StageError
 from tasks.params import Params
@@ -286,10 +286,9 @@ sys.exit(1)
 """
 
 
-def crash(*before: str) -> tuple[subprocess.Popen[bytes], int]:
-    """A command that ended with code 1, and the number of the helper that it started."""
+def test_the_stopper_kills_what_an_ended_server_left():
     process = subprocess.Popen(
-        [*before, sys.executable, "-c", CRASH],
+        [sys.executable, "-c", CRASH],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,
@@ -297,17 +296,6 @@ def crash(*before: str) -> tuple[subprocess.Popen[bytes], int]:
     assert process.stdout is not None
     helper = int(process.stdout.readline())
     assert process.wait(timeout=20) == 1
-    return process, helper
-
-
-def test_a_command_that_crashed_leaves_no_process():
-    process, helper = crash(sys.executable, str(UNTIL_EOF))
-    require_ended(helper)
-    stopper(process, "command")()
-
-
-def test_the_stopper_kills_what_an_ended_server_left():
-    process, helper = crash()
     assert psutil.pid_exists(helper)
     stopper(process, "server")()
     require_ended(helper)
