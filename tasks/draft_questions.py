@@ -1,9 +1,9 @@
 """Drafts of problems about a user's own documents; `flows/draft_questions.py` is the command.
 
-A model behind an endpoint is shown passages and proposes questions with quotes; without one,
-`data/question_rules.py` makes rough ones. Texts of documents and answers are hostile. A quote has
-to occur in a passage that was shown, and a question about several documents has to quote several.
-So a document can spoil only questions that quote it.
+A model behind an endpoint is shown passages and proposes questions with quotes, in the form of
+`_Questions`: OpenAI's structured output. Texts of documents and answers are hostile. A quote has to
+occur in a passage that was shown, and a question about several documents has to quote several. So a
+document can spoil only questions that quote it.
 """
 
 from __future__ import annotations
@@ -11,36 +11,40 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import random
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, Field, ValidationError
+import openai
+from pydantic import BaseModel, ConfigDict
 
-from agent.policies.base import TurnRequest
-from agent.policies.endpoint import EndpointPolicy, Usage
+from agent.policies.endpoint import Usage
 from env.chat_tokens import TOKEN, split_chat_tokens
-from env.models import Message
 from env.problems.schema import Paper
+from env.ranking import rank
 from tasks import asking, check_problems
 from tasks.asking import AskedModel
 from tasks.check_problems import Checked
 from tasks.data.align import LocatedQuote, locate
-from tasks.data.question_rules import DraftedQuestion, groups, interleaved, names
-from tasks.errors import StageError, as_stage_error
-from tasks.io import replacing, write_text
+from tasks.data.splits import SPLITS
+from tasks.errors import StageError
+from tasks.io import replacing
 from tasks.params import Params
 
+GROUP = 4
+"""Most documents of a row."""
 PASSAGE_CHARS = 6000
 """Characters of a passage that the model is shown."""
-SHARED_CHARS = 2000
-"""Characters of each passage where several documents are shown."""
+AROUND_CHARS = 500
+"""Characters before and after a paragraph of another document."""
 PER_ANSWER = 3
 """Questions of an answer."""
 MOST_QUOTES = 8
@@ -50,8 +54,6 @@ ANSWER_TOKENS = 2048
 """Least tokens that an answer may have."""
 FRUITLESS = 5
 """Answers in a row without a usable question after which no more are asked for."""
-_STARTS = 20
-"""Brackets of an answer at which JSON is looked for."""
 _LABEL = re.compile(r"\bD\d\b|\bthe (?:passages?|texts? above)\b", re.I)
 """Words of a question that nobody understands without the passages."""
 
@@ -67,30 +69,49 @@ Write at most {most} questions that somebody who needs the documents would ask.
 - {scope}
 
 Answer with JSON and nothing else:
-[{{"question": "...", "evidence": [{{"document": "D1", "quote": "..."}}]}}]"""
+{{"questions": [{{"question": "...", "evidence": [{{"document": "D1", "quote": "..."}}]}}]}}"""
 _ONE = "The passage alone answers each question."
-_SEVERAL = "Each question needs quotes from two of the documents or more."
+_SEVERAL = "Each question needs quotes from both documents."
 
 
-class _Quote(BaseModel):
-    document: str = ""
-    quote: str = Field(min_length=1, max_length=QUOTE_CHARS)
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid")
 
 
-class _Question(BaseModel):
+class _Quote(_Strict):
+    document: str
+    quote: str
+
+
+class _Question(_Strict):
     question: str
-    evidence: list[_Quote] = Field(min_length=1, max_length=MOST_QUOTES)
+    evidence: list[_Quote]
+
+
+class _Questions(_Strict):
+    questions: list[_Question]
+
+
+_FORMAT = {
+    "type": "json_schema",
+    "json_schema": {
+        "name": "questions",
+        "strict": True,
+        "schema": _Questions.model_json_schema(),
+    },
+}
 
 
 @dataclass(frozen=True)
 class DraftPrompt:
-    """Passages of one or several documents, for one request to the model."""
+    """A passage of a document, and perhaps one of another document, for one request."""
 
     group: tuple[str, ...]
+    """Documents of the row."""
     passages: tuple[tuple[str, str], ...]
     """Document and text of each."""
 
-    def messages(self, min_chars: int) -> list[Message]:
+    def messages(self, min_chars: int) -> list[dict[str, str]]:
         """The request; passages are numbered, since a file's name can be anything."""
         scope = _ONE if len(self.passages) == 1 else _SEVERAL
         system = _SYSTEM.format(
@@ -100,56 +121,18 @@ class DraftPrompt:
             f"<<<D{number}\n{text}\nD{number}>>>"
             for number, (_, text) in enumerate(self.passages, 1)
         )
-        return [Message(role="system", content=system), Message(role="user", content=shown)]
+        return [{"role": "system", "content": system}, {"role": "user", "content": shown}]
 
 
 @dataclass
 class Drafts:
-    """Questions, and why others were dropped."""
+    """Rows that `check-problems` reads, and why other questions were dropped."""
 
-    questions: list[DraftedQuestion] = field(default_factory=list)
+    rows: list[dict[str, Any]] = field(default_factory=list)
     dropped: Counter[str] = field(default_factory=Counter)
     usage: Usage = field(default_factory=Usage)
-    reused: int = 0
-    """Answers of an earlier, interrupted run."""
-
-
-class KeptAnswers:
-    """Answers that were paid for, in a file beside the output until the command ends.
-
-    Args:
-        output: the file of the questions.
-    """
-
-    def __init__(self, output: Path) -> None:
-        self.path = output.with_name(f"{output.name}.partial")
-        self._known: dict[str, str] = {}
-        if self.path.is_file():
-            for line in self.path.read_text(encoding="utf-8", errors="replace").splitlines():
-                try:
-                    record = json.loads(line)
-                    self._known[str(record["key"])] = str(record["answer"])
-                except (ValueError, KeyError, TypeError, RecursionError):
-                    continue  # the last line of a killed run
-            write_text(self.path, "".join(map(self._line, self._known)))
-
-    def get(self, key: str) -> str | None:
-        """The answer to a request; None if it is unknown."""
-        return self._known.get(key)
-
-    def add(self, key: str, answer: str) -> None:
-        """Write an answer to the file."""
-        self._known[key] = answer
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(self._line(key))
-
-    def _line(self, key: str) -> str:
-        return json.dumps({"key": key, "answer": self._known[key]}) + "\n"
-
-    def remove(self) -> None:
-        """Remove the file."""
-        self.path.unlink(missing_ok=True)
+    stopped: str = ""
+    """The endpoint's error that ended the work early; empty without one."""
 
 
 def readable(docs: Path, params: Params) -> tuple[dict[str, str], list[str]]:
@@ -168,41 +151,29 @@ def readable(docs: Path, params: Params) -> tuple[dict[str, str], list[str]]:
     return {name: split_chat_tokens(text) for name, text in texts.items()}, left_out
 
 
-def prompts(documents: Mapping[str, str], count: int, seed: int) -> list[DraftPrompt]:
-    """Most requests for a number of questions, about all groups of the documents in turn.
+def prompts(documents: Mapping[str, str], seed: int) -> Iterator[DraftPrompt]:
+    """Requests about all documents in turn.
 
-    They are twice as many as perfect answers need.
+    Each passage is shown alone, then beside the paragraph of another document of its group which
+    shares most words with it. Neighbours in the folder are a group, and each split gets one.
     """
-    found = interleaved(_prompts(documents, group, seed) for group in groups([*documents]))
-    return found[: 2 * math.ceil(count / PER_ANSWER) + 1]
-
-
-def estimated_tokens(asked: Sequence[DraftPrompt]) -> int:
-    """Prompt tokens of requests, at four characters each."""
-    return sum(len(part.content) for prompt in asked for part in prompt.messages(0)) // 4
-
-
-def _prompts(documents: Mapping[str, str], group: tuple[str, ...], seed: int) -> list[DraftPrompt]:
-    chosen = random.Random(f"{seed} {group}")
-    singles = []
-    for name in group:
-        parts = [DraftPrompt(group, ((name, part),)) for part in passages(documents[name])]
+    names, chosen = [*documents], random.Random(seed)
+    size = max(1, min(GROUP, len(names) // len(SPLITS)))
+    turns: list[tuple[int, int, str]] = []
+    for place, name in enumerate(names):
+        parts = [*passages(documents[name])]
         chosen.shuffle(parts)
-        singles.append(parts)
-    shared = []
-    for naming in names({name: documents[name] for name in group}).values():
-        first = {sentence.document: sentence for sentence in reversed(naming)}
-        if len(first) > 1:
-            around = (
-                (name, documents[name][max(0, one.start - SHARED_CHARS // 2) :][:SHARED_CHARS])
-                for name, one in sorted(first.items())
-            )
-            shared.append(DraftPrompt(group, tuple(around)))
-    chosen.shuffle(shared)
-    alone = interleaved(singles)
-    pairs = [alone[i : i + 2] for i in range(0, len(alone), 2)]
-    several = [[one] for one in shared[: len(pairs)]]
-    return [prompt for part in interleaved([pairs, several]) for prompt in part]
+        turns += [(turn, place, part) for turn, part in enumerate(parts)]
+    for _, place, part in sorted(turns):
+        start = place - place % size
+        group = tuple(names[start : start + size])
+        alone = (names[place], part)
+        yield DraftPrompt(group, (alone,))
+        others = {name: documents[name] for name in group if name != names[place]}
+        for name, paragraph in rank(others, part, most=1):
+            begin = max(0, others[name].index(paragraph) - AROUND_CHARS)
+            near = others[name][begin : begin + len(paragraph) + 2 * AROUND_CHARS]
+            yield DraftPrompt(group, (alone, (name, near)))
 
 
 def passages(text: str) -> Iterator[str]:
@@ -219,174 +190,148 @@ def passages(text: str) -> Iterator[str]:
         start = end
 
 
-def by_endpoint(
+def drafted(
     model: AskedModel,
-    asked: Sequence[DraftPrompt],
+    documents: Mapping[str, str],
     count: int,
     seed: int,
-    kept: KeptAnswers,
     progress: Callable[[int], None],
 ) -> Drafts:
     """Questions that a model behind an endpoint proposes.
 
+    An error of the endpoint ends the work; questions that were found before are returned.
+
     Args:
         model: an endpoint.
-        asked: requests, made until there are enough questions.
+        documents: text by name.
         count: most questions.
-        seed: seed of each request.
-        kept: answers of an interrupted run; each new one is written there at once.
+        seed: seed of the passages, and of each request.
         progress: called with the number of questions so far.
 
     Raises:
-        StageError: the endpoint refuses, or no answer has a usable question.
+        StageError: the endpoint refuses or does not answer, or no answer has a usable question.
     """
-    params, drafts = model.params, Drafts()
-    policy = _policy(model)
-    checked = False
-    fruitless = 0
-    last = ""
-    with as_stage_error(), closing(policy):
-        for number, prompt in enumerate(asked):
-            if len(drafts.questions) >= count or fruitless >= FRUITLESS:
+    params, drafts, fruitless = model.params, Drafts(), 0
+    with closing(_client(model)) as client:
+        # Twice as many as perfect answers need.
+        for prompt in islice(prompts(documents, seed), 2 * math.ceil(count / PER_ANSWER) + 1):
+            if len(drafts.rows) >= count or fruitless >= FRUITLESS:
                 break
-            messages = prompt.messages(params.rewards.min_span_chars)
-            key = _key(model, messages, seed)
-            answer = kept.get(key)
-            drafts.reused += answer is not None
-            if answer is None:
-                if not checked:
-                    policy.check()
-                    checked = True
-                request = TurnRequest((number, 0), messages, 0, "llm", first=True, seed=seed)
-                (reply,) = policy.act([request])
-                policy.release([request.key])
-                if reply.finish == "error":
-                    drafts.dropped[f"requests lost ({policy.trouble})"] += 1
-                    fruitless += 1
-                    continue
-                answer = reply.text
-                kept.add(key, answer)
-            before = len(drafts.questions)
+            before = len(drafts.rows)
+            try:
+                answer = client.chat.completions.create(
+                    **_arguments(params, seed),
+                    model=model.name,
+                    messages=prompt.messages(params.rewards.min_span_chars),
+                )
+            except (openai.OpenAIError, ValueError) as error:  # ValueError: the body is not JSON
+                drafts.stopped = " ".join(str(error).replace(client.api_key, "***").split())[:400]
+                break
             collect(answer, prompt, params, drafts)
-            fruitless = 0 if len(drafts.questions) > before else fruitless + 1
-            last = answer or last
-            progress(min(count, len(drafts.questions)))
-    drafts.usage = policy.usage
-    if not drafts.questions:
-        kept.remove()  # else the next run would end the same way
-        reasons = "; ".join(f"{number} {what}" for what, number in drafts.dropped.items())
-        said = f" Its last answer begins: {last[:200]!r}." if last else ""
+            fruitless = 0 if len(drafts.rows) > before else fruitless + 1
+            progress(min(count, len(drafts.rows)))
+    if not drafts.rows:
+        reasons = [f"{number} {what}" for what, number in drafts.dropped.items()]
+        reasons += [drafts.stopped] if drafts.stopped else []
         raise StageError(
-            f"{model.name} proposed no usable question ({reasons or 'it answered nothing'}).{said} "
-            "Try a larger model, or draft without --base-url."
+            f"{model.name} at {model.base_url} proposed no usable question ({'; '.join(reasons)}). "
+            "Check the address (it usually ends in /v1), the model's name and OPENAI_API_KEY, or "
+            "try a larger model."
         )
-    del drafts.questions[count:]
+    del drafts.rows[count:]
     return drafts
 
 
-def _policy(model: AskedModel) -> EndpointPolicy:
-    settings, turns = model.params.evaluate_model, model.params.serving
-    tokens = max(turns.max_turn_tokens, ANSWER_TOKENS)
-    with as_stage_error():
-        return EndpointPolicy(
-            model.base_url or "",
-            model.name,
-            turns.model_copy(update={"max_turn_tokens": tokens}),
-            sampling=settings.sampling,
-            template_kwargs=settings.template_kwargs,
-            timeout_s=settings.timeout_s,
-            attempts=asking.ATTEMPTS,
-        )
+def _client(model: AskedModel) -> Any:
+    return openai.OpenAI(
+        base_url=model.base_url,
+        # A key read from a file ends in a line break, which a header must not contain.
+        api_key=os.environ.get("OPENAI_API_KEY", "").strip() or "none",
+        timeout=model.params.evaluate_model.timeout_s,
+        max_retries=asking.ATTEMPTS - 1,
+    )
 
 
-def _key(model: AskedModel, messages: Sequence[Message], seed: int) -> str:
-    parts = [model.name, model.base_url, seed, *(message.content for message in messages)]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+def _arguments(params: Params, seed: int) -> dict[str, Any]:
+    template = params.evaluate_model.template_kwargs
+    return {
+        "response_format": _FORMAT,
+        "temperature": params.serving.temperature,
+        "max_tokens": max(params.serving.max_turn_tokens, ANSWER_TOKENS),
+        "seed": seed % 2**31,
+        "extra_body": {"chat_template_kwargs": template} if template else {},
+    }
 
 
-def collect(answer: str, prompt: DraftPrompt, params: Params, drafts: Drafts) -> None:
+def collect(answer: Any, prompt: DraftPrompt, params: Params, drafts: Drafts) -> None:
     """Add the usable questions of an answer; the others are counted by their fault."""
-    items = json_list(answer)
-    if items is None:
-        drafts.dropped["answers without JSON"] += 1
+    drafts.usage.requests += 1
+    try:
+        drafts.usage.prompt_tokens += answer.usage.prompt_tokens
+        drafts.usage.completion_tokens += answer.usage.completion_tokens
+        text = answer.choices[0].message.content
+        proposed = _Questions.model_validate_json(text).questions
+    except (AttributeError, LookupError, TypeError, ValueError):  # no client checks the shape
+        drafts.dropped["answers in another form"] += 1
         return
-    for item in items[:PER_ANSWER]:
-        try:
-            proposed = _Question.model_validate(item)
-        except ValidationError:
-            drafts.dropped["questions in another form"] += 1
-            continue
-        found = _aligned(proposed, prompt, params)
+    for question in proposed[:PER_ANSWER]:
+        found = _aligned(question, prompt, params)
         if isinstance(found, str):
             drafts.dropped[found] += 1
-        elif any(found.text.casefold() == one.text.casefold() for one in drafts.questions):
+        elif any(found["question"].casefold() == r["question"].casefold() for r in drafts.rows):
             drafts.dropped["repeated questions"] += 1
         else:
-            drafts.questions.append(found)
+            drafts.rows.append(found)
 
 
-def json_list(answer: str) -> list[Any] | None:
-    """The first JSON list of objects in an answer, bare or under the key `questions`."""
-    decoder = json.JSONDecoder()
-    answer = answer.rpartition("</think>")[2]
-    starts = (match.start() for match in re.finditer(r"[\[{]", answer))
-    for _, start in zip(range(_STARTS), starts, strict=False):
-        try:
-            found, _ = decoder.raw_decode(answer, start)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(found, dict):
-            found = found.get("questions", [found] if "question" in found else None)
-        if isinstance(found, list) and any(isinstance(item, dict) for item in found):
-            return found
-    return None
-
-
-def _aligned(proposed: _Question, prompt: DraftPrompt, params: Params) -> DraftedQuestion | str:
-    """The question with quotes as the documents have them, or the fault that drops it."""
+def _aligned(proposed: _Question, prompt: DraftPrompt, params: Params) -> dict[str, Any] | str:
+    """The row with quotes as the documents have them, or the fault that drops the question."""
     text = " ".join(proposed.question.split())
     unclean = any(unicodedata.category(char) in ("Cc", "Cs", "Co") for char in text)
     if len(text) not in QUESTION_CHARS or unclean or TOKEN.search(text):
         return "questions that are not a plain sentence"
     if _LABEL.search(text):
         return "questions that only make sense beside the passage"
+    if not 0 < len(proposed.evidence) <= MOST_QUOTES:
+        return f"questions without quotes, or with more than {MOST_QUOTES}"
     shown = {f"D{number}": passage for number, passage in enumerate(prompt.passages, 1)}
     quotes: dict[tuple[str, str], None] = {}
     for given in proposed.evidence:
-        label = given.document.strip() or "D1" if len(shown) == 1 else given.document.strip()
-        if label not in shown:
+        if given.document.strip() not in shown:
             return "questions that quote another document"
-        name, passage = shown[label]
+        name, passage = shown[given.document.strip()]
         paper = Paper(paper_id=name, title="", abstract="", text=passage)
-        place = locate(given.quote, [paper], params.prepare.align.min_similarity)
+        place = locate(given.quote[: 2 * QUOTE_CHARS], [paper], params.prepare.align.min_similarity)
         if not isinstance(place, LocatedQuote):
             return "questions with a quote that is not in the passage"
         quote = place.spans[0].text
-        if len(quote) < params.rewards.min_span_chars:
-            return "questions with a quote that is too short"
+        if not params.rewards.min_span_chars <= len(quote) <= QUOTE_CHARS:
+            return "questions with a quote that is too short or too long"
         quotes[name, quote] = None
     if len(shown) > 1 and len({name for name, _ in quotes}) == 1:
         return "questions about several documents that quote one"
-    return DraftedQuestion(text, prompt.group, tuple(quotes))
+    content = json.dumps([text, prompt.group, [*quotes]])
+    return {
+        "problem_id": f"draft-{hashlib.sha256(content.encode()).hexdigest()[:12]}",
+        "question": text,
+        "documents": list(prompt.group),
+        "evidence": [{"document": name, "quote": quote} for name, quote in quotes],
+    }
 
 
-def write(
-    output: Path, docs: Path, params: Params, questions: Sequence[DraftedQuestion], kind: str
-) -> tuple[Checked, int]:
-    """Write the rows that `check-problems` accepts; returns its verdict and the number dropped.
+def write(output: Path, docs: Path, params: Params, drafts: Drafts) -> Checked:
+    """Write the rows that `check-problems` accepts; the others are counted with the dropped ones.
 
     Args:
         output: a file that does not exist.
         docs: folder of the documents.
         params: settings of the check.
-        questions: at least one.
-        kind: first part of each problem's id: `rough` or `draft`.
+        drafts: at least one row.
 
     Raises:
         StageError: no row is accepted, or the file exists by now.
     """
-    rows = [question.row(f"{kind}-{_content(question)}") for question in questions]
-    dropped = 0
+    rows = drafts.rows
     with replacing(output) as temporary:
         while True:
             lines = [json.dumps(row) + "\n" for row in rows]
@@ -402,10 +347,10 @@ def write(
                 raise StageError(f"no question passes: {next(iter(checked.found.rejected))}")
             if len(good) == len(rows):
                 break
-            dropped += len(rows) - len(good)
+            drafts.dropped["questions that check-problems rejects"] += len(rows) - len(good)
             rows = good
         require_new(output)
-    return checked, dropped
+    return checked
 
 
 def require_new(output: Path) -> None:
@@ -418,8 +363,3 @@ def require_new(output: Path) -> None:
         raise StageError(f"--output {output}: name a file that ends with .jsonl.")
     if output.exists() or output.is_symlink():
         raise StageError(f"{output} exists, and is not overwritten. Name another, or move it.")
-
-
-def _content(question: DraftedQuestion) -> str:
-    content = json.dumps([question.text, question.documents, question.quotes])
-    return hashlib.sha256(content.encode()).hexdigest()[:12]

@@ -1,14 +1,9 @@
-"""`rlm draft-questions`: by rules, and by a scripted endpoint."""
+"""`rlm draft-questions`, by a scripted endpoint."""
 
 from __future__ import annotations
 
 import json
 import re
-import shlex
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,13 +21,11 @@ WORDS = ["Ardal", "Bjerka", "Cavour", "Drammen", "Elverum", "Fauske"]
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Six documents beside the project's settings; each names a place, and two share one."""
+    """Six documents beside the project's settings; each names a place."""
     (tmp_path / "notes").mkdir()
     for number, word in enumerate(WORDS):
-        shared = WORDS[number - number % 2]
         (tmp_path / f"notes/{word.lower()}.md").write_text(
             f"# Report {number}\n\nIn winter the team went to {word} with {number + 3} boats.\n\n"
-            f"Nobody had heard of {shared}lund before the {word} journey began.\n\n"
             f"{word} is a small town beside a river with two bridges.\n",
             encoding="utf-8",
         )
@@ -50,7 +43,8 @@ def fake() -> Iterator[fake_endpoint.FakeServer]:
 
 
 def proposed(body: dict[str, Any]) -> str:
-    """A question about each second line of each passage, or about all of them together."""
+    """A question about the boats of each passage, or about those of both together."""
+    assert body["response_format"]["json_schema"]["schema"]["required"] == ["questions"]
     shown = body["messages"][-1]["content"]
     passages = re.findall(r"^<<<(D\d)\n(.*?)\nD\d>>>", shown, re.M | re.S)
     quotes = [
@@ -59,13 +53,12 @@ def proposed(body: dict[str, Any]) -> str:
         if "boats" in text
     ]
     places = " and ".join(re.findall(r"went to (\w+)", shown))
-    return (
-        f"```json\n{json.dumps([{'question': f'Who went to {places}?', 'evidence': quotes}])}\n```"
-    )
+    return json.dumps({"questions": [{"question": f"Who went to {places}?", "evidence": quotes}]})
 
 
-def drafted(*words: str, output: str = "q.jsonl") -> tuple[int, str, str]:
-    done = CliRunner().invoke(app, ["--docs", "notes", "--output", output, *words])
+def drafted(url: str, *words: str, output: str = "q.jsonl") -> tuple[int, str, str]:
+    given = ["--docs", "notes", "--output", output, "--base-url", url, "--model", "m", *words]
+    done = CliRunner().invoke(app, given)
     if done.exception and not isinstance(done.exception, SystemExit):
         raise done.exception
     return done.exit_code, done.stdout, done.stderr
@@ -84,32 +77,17 @@ def accepted(output: str = "q.jsonl") -> int:
     return len(checked.found.problems)
 
 
-def test_rules_write_rough_questions_that_pass_the_check_and_say_so(folder: Path) -> None:
-    code, told, errors = drafted()
-    assert code == 0, errors
-    assert "They are rough: made by rules" in told
-    assert "rlm check-problems q.jsonl --documents notes --profile documents" in told
-    assert accepted() == len(rows()) == 9  # each place, and each name that a pair shares
-    assert all(row["problem_id"].startswith("rough-") for row in rows())
-    assert max(len({e["document"] for e in row["evidence"]}) for row in rows()) == 2
-    drafted(output="again.jsonl")
-    assert rows("again.jsonl") == rows()
-    drafted("--count", "3", output="few.jsonl")
-    assert rows("few.jsonl") == rows()[:3]
-
-
 def test_a_model_proposes_questions_that_pass_the_check_and_their_cost_is_shown(
     folder: Path, fake: fake_endpoint.FakeServer
 ) -> None:
-    prices = ["--set", "evaluate_model.prompt_price=1000"]
-    code, told, errors = drafted("--base-url", fake.url, "--model", "m", *prices)
+    code, told, errors = drafted(fake.url, "--set", "evaluate_model.prompt_price=1000")
     assert code == 0, errors
-    assert accepted() == len(rows()) == 9  # each document alone, and each pair that shares a name
-    assert "q.jsonl: 9 questions about 6 documents, 3 with quotes from several" in told
-    assert "10 requests, 100 + 30 tokens, cost 0.1000" in told  # the test question, too
-    assert re.search(r"at most 9 requests with about [\d,]+ prompt tokens, which cost \d", errors)
-    assert [path.name for path in folder.iterdir() if "partial" in path.name] == []
-    assert drafted("--base-url", fake.url, "--model", "m", "--count", "2", output="2.jsonl")[0] == 0
+    assert accepted() == len(rows()) == 12  # each document alone, and beside its neighbour
+    assert "q.jsonl: 12 questions about 6 documents, 6 with quotes from several" in told
+    assert "12 requests, 120 + 36 tokens, cost 0.1200" in told
+    assert "rlm check-problems q.jsonl --documents notes --profile documents" in told
+    assert [path.name for path in folder.glob(".q*")] == []
+    assert drafted(fake.url, "--count", "2", output="2.jsonl")[0] == 0
     assert rows("2.jsonl") == rows()[:2]
 
 
@@ -129,10 +107,10 @@ def test_a_hostile_document_spoils_only_its_own_questions(
         wrong = "In winter the team went to Cavour with 99 boats."
         evidence = [{"document": name, "quote": wrong} for name in ("cavour.md", "D2")]
         texts = ["Who paid for the Cavour boats?", "../../etc/passwd \x00", "Who is Ardal?" * 99]
-        return json.dumps([{"question": text, "evidence": evidence} for text in texts])
+        return json.dumps({"questions": [{"question": t, "evidence": evidence} for t in texts]})
 
     fake.reply = obeying
-    code, told, errors = drafted("--base-url", fake.url, "--model", "m")
+    code, told, errors = drafted(fake.url)
     assert code == 0, errors
     assert accepted() == len(rows())
     assert "dropped: " in told
@@ -142,102 +120,56 @@ def test_a_hostile_document_spoils_only_its_own_questions(
 
 
 NONSENSE: list[tuple[dict[str, Any], str]] = [
-    ({"reply": lambda body: "I cannot help."}, "no usable question (5 answers without JSON)"),
-    ({"reply": lambda body: None}, "no usable question (5 answers without JSON)"),
-    ({"reply": lambda body: '[{"question": 3}]'}, "(5 questions in another form)"),
-    ({"plan": [401]}, "refuses model 'm'"),
-    ({"plan": [200, 400, 400, 400, 400, 400]}, "5 requests lost"),
-    ({"raw": b"<html>"}, "does not answer: the answer is not a completion"),
+    ({"reply": lambda body: "I cannot help."}, "no usable question (5 answers in another form)"),
+    ({"reply": lambda body: None}, "(5 answers in another form)"),
+    ({"plan": [401]}, "(Error code: 401"),
+    ({"raw": b"<html>"}, "no usable question ("),
 ]
 
 
 @pytest.mark.parametrize(("fault", "told"), NONSENSE)
 def test_an_endpoint_without_questions_is_one_message_and_no_file(
-    folder: Path,
-    fake: fake_endpoint.FakeServer,
-    monkeypatch: pytest.MonkeyPatch,
-    fault: dict[str, Any],
-    told: str,
+    folder: Path, fake: fake_endpoint.FakeServer, fault: dict[str, Any], told: str
 ) -> None:
-    monkeypatch.setattr("agent.policies.endpoint._pause_s", lambda *args, **kwargs: 0.0)
     vars(fake).update(fault)
-    code, _, errors = drafted("--base-url", fake.url, "--model", "m")
+    code, _, errors = drafted(fake.url)
     assert code == 1
     assert "StageError: draft-questions: " in errors
     assert told in errors
-    assert not list(folder.glob("q.jsonl*"))
+    assert not list(folder.glob("*q.jsonl*"))
+
+
+def test_an_endpoint_that_fails_on_the_way_loses_no_question(
+    folder: Path, fake: fake_endpoint.FakeServer
+) -> None:
+    fake.plan = [200, 200, 200, 401]
+    code, told, errors = drafted(fake.url)
+    assert code == 0, errors
+    assert "stopped early: Error code: 401" in told
+    assert accepted() == 3
 
 
 def test_some_nonsense_is_counted_and_the_rest_is_kept(
     folder: Path, fake: fake_endpoint.FakeServer
 ) -> None:
     fake.reply = lambda body: "No." if "Cavour" in str(body["messages"][-1]) else proposed(body)
-    code, told, _ = drafted("--base-url", fake.url, "--model", "m")
+    code, told, _ = drafted(fake.url)
     assert code == 0
-    assert "dropped: 3 answers without JSON" in told  # both of the pair that names it, and the pair
-    assert accepted() == 6
+    assert "dropped: 3 answers in another form" in told  # alone, and twice beside its neighbour
+    assert accepted() == 9
 
 
 def test_wrong_options_files_that_exist_and_empty_folders_are_refused(folder: Path) -> None:
     Path("there.jsonl").write_text("mine")
     Path("empty").mkdir()
-    Path("small").mkdir()
-    Path("small/a.md").write_text("nothing here has a name.")
-    for words, told in (
-        (["--docs", "notes", "--output", "there.jsonl"], "there.jsonl exists, and is not overwri"),
-        (["--docs", "notes", "--output", "q.txt"], "name a file that ends with .jsonl"),
-        (["--docs", "empty", "--output", "q.jsonl"], "no document (.md, .txt, .rst,"),
-        (["--docs", "small", "--output", "q.jsonl"], "the rules find no question"),
-        (["--docs", "nowhere", "--output", "q.jsonl"], "--docs nowhere is not a folder"),
-        (["--docs", "notes", "--output", "q.jsonl", "--model", "m"], "belong together"),
+    for docs, output, told in (
+        ("notes", "there.jsonl", "there.jsonl exists, and is not overwri"),
+        ("notes", "q.txt", "name a file that ends with .jsonl"),
+        ("empty", "q.jsonl", "no document (.md, .txt, .rst,"),
+        ("nowhere", "q.jsonl", "--docs nowhere is not a folder"),
     ):
-        done = CliRunner().invoke(app, words)
-        assert done.exit_code == 1
-        assert told in done.stderr
+        code, _, errors = drafted("http://127.0.0.1:1/v1", "--docs", docs, "--output", output)
+        assert code == 1
+        assert told in errors
         assert not Path("q.jsonl").exists()
     assert Path("there.jsonl").read_text() == "mine"
-
-
-def test_an_endpoint_that_dies_on_the_way_loses_no_answer(
-    folder: Path, fake: fake_endpoint.FakeServer
-) -> None:
-    fake.plan = [200, 200, 200, 401]
-    words = ["--base-url", fake.url, "--model", "m"]
-    code, _, errors = drafted(*words)
-    assert code == 1
-    assert "Its answers are kept; the same command goes on." in errors
-    assert not Path("q.jsonl").exists()
-    code, told, errors = drafted(*words)
-    assert code == 0, errors
-    assert "8 requests, 80 + 24 tokens; 2 answers of an earlier run" in told
-    assert accepted() == 9
-    assert not Path("q.jsonl.partial").exists()
-
-
-def test_an_interrupt_keeps_the_answers_and_names_the_command_that_goes_on(
-    folder: Path, fake: fake_endpoint.FakeServer
-) -> None:
-    fake.pause_s = 0.2
-    words = ["--docs", "notes", "--output", "q.jsonl", "--base-url", fake.url, "--model", "m"]
-    run = subprocess.Popen(
-        [sys.executable, "-m", "flows.cli", "draft-questions", *words],
-        env={"PYTHONPATH": str(ROOT)},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    deadline = time.monotonic() + 60
-    while len(fake.bodies) < 4 and time.monotonic() < deadline:
-        time.sleep(0.02)
-    run.send_signal(signal.SIGINT)
-    _, errors = run.communicate(timeout=20)
-    assert run.returncode == 130
-    kept = Path("q.jsonl.partial").read_text().count("\n")
-    assert kept >= 2
-    again = shlex.split(errors.partition("continue with: ")[2])
-    assert again[:2] == ["rlm", "draft-questions"]
-    fake.pause_s = 0.0
-    fake.bodies.clear()
-    done = CliRunner().invoke(app, again[2:])
-    assert done.exit_code == 0, done.stderr
-    assert len(fake.bodies) == 1 + 9 - kept  # a test question, and all that was not answered
-    assert accepted() == 9
