@@ -19,8 +19,6 @@ from tasks.errors import StageError, as_stage_error
 from tasks.params import Params
 
 if TYPE_CHECKING:
-    from mlflow.entities.model_registry import ModelVersion
-
     from agent.policies.base import Policy
     from agent.policies.endpoint import Usage
     from agent.rollouts.own_documents import Answer
@@ -81,12 +79,7 @@ def stored(wanted: str) -> AskedModel:
     from tasks.registry import versions
 
     name = here.register_.model_name
-    version: ModelVersion | None
-    if wanted.isdecimal():
-        version = versions.get_version(name, wanted)
-    else:
-        champion = wanted == "champion"
-        version = versions.champion(name) if champion else versions.by_alias(name, wanted)
+    version = versions.find(name, wanted)
     if version is None and wanted == "champion":
         raise StageError(
             f"{name} has no champion yet. Train and promote one with `make full`, or ask another "

@@ -90,14 +90,7 @@ def run(params: Params, run: StageRun) -> Path:
             if others
             else []
         )
-    rows = {
-        name: [
-            episode_row(episode, name, mode, number, params.rewards.success_at)
-            for (mode, number), episodes in modes.items()
-            for episode in episodes
-        ]
-        for name, modes in played.items()
-    }
+    rows = {name: rows_of(modes, name, params) for name, modes in played.items()}
     report = compare(rows, alone, settings)
     report["sizes"] = by_papers(
         [*played["after"]["greedy", 0], *larger],
@@ -202,6 +195,17 @@ def play_modes(
     return played
 
 
+def rows_of(
+    played: dict[tuple[Mode, int], list[Trajectory]], name: str, params: Params
+) -> list[EpisodeRow]:
+    """A row for each episode of a model."""
+    return [
+        episode_row(episode, name, mode, number, params.rewards.success_at)
+        for (mode, number), episodes in played.items()
+        for episode in episodes
+    ]
+
+
 def play_alone(
     model: Model, url: str, specs: Sequence[EpisodeSpec], settings: EvaluateSettings, *, label: str
 ) -> list[Trajectory]:
@@ -260,11 +264,17 @@ def compare(
     }
 
 
-def require_played(rows: Sequence[EpisodeRow], name: str) -> None:
+def require_played(
+    rows: Sequence[EpisodeRow],
+    name: str,
+    most: float = 1.0,
+    fix: str = "Read the log of the environment.",
+) -> None:
     """Warn about void episodes of a model.
 
     Raises:
-        StageError: all episodes are void.
+        StageError: all episodes are void, or more than this share, so that the others would be an
+            easier selection of problems.
     """
     voids = [row["void"] for row in rows if row["void"] is not None]
     if voids:
@@ -273,8 +283,11 @@ def require_played(rows: Sequence[EpisodeRow], name: str) -> None:
             *(len(voids), len(rows), name, voids[0]),
         )
     if len(voids) == len(rows):
+        raise StageError(f"all episodes of {name} are void ({voids[0]}). {fix}")
+    if len(voids) > most * len(rows):
         raise StageError(
-            f"all episodes of {name} are void ({voids[0]}). Read the log of the environment."
+            f"{len(voids)} of {len(rows)} episodes of {name} are void, more than {most:.0%} "
+            f"(first: {voids[0]}). {fix}"
         )
 
 

@@ -13,22 +13,20 @@ from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent.evaluation.report import describe, episode_row
+from agent.evaluation.report import describe
 from agent.evaluation.statistics import Bootstrap
+from agent.policies.endpoint import EndpointPolicy, Usage
 from agent.settings import GenerationSettings
 from tasks import evaluate
 from tasks.errors import ConfigError, StageError, as_stage_error
 from tasks.io import write_json
 from tasks.params import Params
-from tasks.registry import versions, warm_start
+from tasks.registry import versions
 from tasks.settings import EvaluateModelSettings
 from tasks.tracking import lineage, runs
 
 if TYPE_CHECKING:
-    from mlflow.entities.model_registry import ModelVersion
-
     from agent.evaluation.report import EpisodeRow
-    from agent.policies.endpoint import EndpointPolicy, Usage
     from agent.rollouts.trajectory import Trajectory
     from tasks.evaluate import Model
     from tasks.tracking.runs import StageRun
@@ -40,7 +38,7 @@ of scores in [0, 1] by at most this share. That is about half of its interval at
 stage `evaluate` allows more, because it compares pairs of episodes that were both played."""
 PATIENCE_S = 7 * 86_400.0
 """Idle timeout in seconds, longer than any round of turns; the server stops with the run anyway."""
-_URI = re.compile(r"models:/(?P<name>[^/@]+)(/(?P<version>\d+)|@(?P<alias>.+))")
+_URI = re.compile(r"models:/([^/@]+)(?:/(?=\d+$)|@)(.+)")
 
 
 class CountedEndpoint:
@@ -48,12 +46,12 @@ class CountedEndpoint:
 
     def __init__(self, base_url: str, model: str, settings: EvaluateModelSettings) -> None:
         self.base_url, self.model, self.settings = base_url, model, settings
+        self.usage = Usage()
+        """Requests and tokens so far."""
         self._policies: list[EndpointPolicy] = []
 
     def __call__(self, generation: GenerationSettings) -> EndpointPolicy:
         """Policy with the given decoding."""
-        from agent.policies.endpoint import EndpointPolicy
-
         policy = EndpointPolicy(
             self.base_url,
             self.model,
@@ -63,6 +61,7 @@ class CountedEndpoint:
             concurrency=self.settings.concurrency,
             timeout_s=self.settings.timeout_s,
         )
+        policy.usage = self.usage
         self._policies.append(policy)
         return policy
 
@@ -74,14 +73,6 @@ class CountedEndpoint:
         """
         for temperature in (0.0, generation.temperature):
             self(generation.model_copy(update={"temperature": temperature})).check()
-
-    @property
-    def usage(self) -> Usage:
-        """Requests and tokens so far."""
-        from agent.policies.endpoint import Usage
-
-        of_all = [vars(policy.usage) for policy in self._policies]
-        return Usage(**{key: sum(usage[key] for usage in of_all) for key in vars(Usage())})
 
     @property
     def trouble(self) -> str:
@@ -143,11 +134,7 @@ def measure_model(
                 subject, url, specs, settings, sessions=sessions, label=model
             )
             alone = alone or evaluate.play_alone(subject, url, specs, settings, label=model)
-    rows = [
-        episode_row(episode, model, mode, number, params.rewards.success_at)
-        for (mode, number), episodes in played.items()
-        for episode in episodes
-    ]
+    rows = evaluate.rows_of(played, model, params)
     require_nearly_all(rows, model, endpoint)
     bootstrap = Bootstrap(settings.bootstrap, settings.seed)
     report = {
@@ -187,25 +174,18 @@ def require_nearly_all(
     """Warn about void episodes.
 
     Raises:
-        StageError: more than `MOST_VOID` of a mode are void, so the others would be an easier
-            selection of problems.
+        StageError: more than `MOST_VOID` of a mode are void.
     """
-    fix, message = "Read the log of the environment, then run again.", ""
+    fix = "Read the log of the environment, then run again."
     if endpoint:
+        said = f"The endpoint said: {endpoint.trouble}. " if endpoint.trouble else ""
         fix = (
-            "Lower evaluate_model.concurrency or raise evaluate_model.timeout_s; if sessions were "
-            "idle for too long, raise env.idle_timeout_s of that server."
+            f"{said}Lower evaluate_model.concurrency or raise evaluate_model.timeout_s; if "
+            "sessions were idle for too long, raise env.idle_timeout_s of that server."
         )
-        message = f"; message of the endpoint: {endpoint.trouble}" if endpoint.trouble else ""
     for mode in ("greedy", "sampled"):
         of_mode = [row for row in rows if row["mode"] == mode]
-        voids = [row["void"] for row in of_mode if row["void"] is not None]
-        if len(voids) > MOST_VOID * len(of_mode):
-            raise StageError(
-                f"{len(voids)} of {len(of_mode)} {mode} episodes of {model} are void, more than "
-                f"{MOST_VOID:.0%} (first: {voids[0]}{message}). {fix}"
-            )
-    evaluate.require_played(rows, model)
+        evaluate.require_played(of_mode, f"{model} ({mode})", MOST_VOID, fix)
 
 
 def folder_of(model: str) -> Path:
@@ -217,27 +197,16 @@ def folder_of(model: str) -> Path:
     """
     if (Path(model) / "config.json").is_file():
         return Path(model)
-    named = _URI.fullmatch(model)
-    if named is None:
+    uri = _URI.fullmatch(model)
+    if uri is None:
         raise ConfigError(
             f"{model!r} is not a model folder. Write a folder, models:/NAME/VERSION or "
             "models:/NAME@ALIAS, or set base_url for a model behind an endpoint."
         )
-    return versions.download(version_of(named["name"], named["version"], named["alias"]))
-
-
-def version_of(name: str, version: str | None, alias: str | None) -> ModelVersion:
-    """Registered version by number or by alias.
-
-    Raises:
-        StageError: the registry does not have the version.
-    """
-    if version is not None:
-        return warm_start.by_number(name, version)
-    found = versions.by_alias(name, str(alias))
-    if found is None:
-        raise StageError(f"the registry has no version of {name!r} with the alias {alias!r}")
-    return found
+    version = versions.find(*uri.groups())
+    if version is None:
+        raise StageError(f"the registry has no version {model}")
+    return versions.download(version)
 
 
 def estimate(

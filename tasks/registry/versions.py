@@ -128,6 +128,17 @@ def by_alias(name: str, alias: str) -> ModelVersion | None:
             raise
 
 
+def find(name: str, wanted: str) -> ModelVersion | None:
+    """The version of a number or an alias; None if the alias is not set.
+
+    Raises:
+        StageError: the number does not exist, or the registry fails.
+    """
+    if wanted.isdecimal():
+        return get_version(name, wanted)
+    return champion(name) if wanted == "champion" else by_alias(name, wanted)
+
+
 def champion(name: str) -> ModelVersion | None:
     """The version that serves; None if no version ever did.
 

@@ -87,17 +87,7 @@ def wanted(params: Params) -> ModelVersion:
             f"the registry has no champion of {name!r} to continue from. Train one with "
             "warmstart.kind=nano, or name a version with warmstart.version."
         )
-    return by_number(name, number)
-
-
-def by_number(name: str, number: str) -> ModelVersion:
-    """One version of a registered model.
-
-    Raises:
-        StageError: the version does not exist, or the registry fails.
-    """
-    with versions.registry(f"{name} version {number}") as store:
-        return store.get_model_version(name, number)
+    return versions.get_version(name, number)
 
 
 def origin(base: Path) -> str:

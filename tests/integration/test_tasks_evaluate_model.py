@@ -143,10 +143,12 @@ def test_a_model_that_lost_many_episodes_is_not_measured(
 ) -> None:
     with serving() as endpoint:
         lose_some(endpoint, every=10)
-        with pytest.raises(StageError, match="2 of 20 greedy episodes") as caught:
+        with pytest.raises(
+            StageError, match=r"2 of 20 episodes of some/model \(greedy\)"
+        ) as caught:
             play(params, endpoint)
-    assert "(first: the policy failed; message of the endpoint: " in str(caught.value)
-    assert "Error code: 400 - flagged). Lower evaluate_model.concurrency" in str(caught.value)
+    assert "(first: the policy failed). The endpoint said: Error code: 400" in str(caught.value)
+    assert "flagged. Lower evaluate_model.concurrency" in str(caught.value)
     assert not evaluate_model.REPORTS.exists()
 
 
@@ -157,7 +159,7 @@ def test_a_model_that_lost_few_episodes_is_measured_with_a_warning(
         lose_some(endpoint, every=20)
         told = json.loads(play(params, endpoint).read_text())
     assert told["void_rate"] == pytest.approx(evaluate_model.MOST_VOID)
-    assert "2 of 40 episodes of some/model are void" in caplog.text
+    assert "1 of 20 episodes of some/model (sampled) are void" in caplog.text
 
 
 def test_an_address_without_a_scheme_is_one_error(served_folder: Path, params: Params) -> None:

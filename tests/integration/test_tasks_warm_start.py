@@ -39,7 +39,7 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mlflow_store: Path
     (weights / "model.safetensors").write_bytes(b"weights")
     version = SimpleNamespace(name="rlm", version="3", run_id="r", tags={"commit": "abc"})
     monkeypatch.setattr(versions, "champion", lambda name: version)
-    monkeypatch.setattr(warm_start, "by_number", lambda name, number: version)
+    monkeypatch.setattr(versions, "get_version", lambda name, number: version)
     monkeypatch.setattr(versions, "download", lambda found: weights)
     monkeypatch.setattr(versions, "artifact", lambda found: tmp_path)
     return tmp_path
