@@ -1,7 +1,7 @@
 """Trust region: a limit on how far an optimizer step may move the policy.
 
 The learning rate limits a step in weights, not in behaviour. A single step can move the policy a
-hundred times as far as other steps and ruin it (docs/former_world.md). So each step is limited:
+hundred times as far as other steps and ruin it (docs/adr/0009). So each step is limited:
 
 1. Remember the weights before the optimizer step.
 2. After it, estimate KL(sampled || after) on the step's tokens, in nats per token.

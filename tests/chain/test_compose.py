@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -20,9 +19,9 @@ import httpx
 import pytest
 import yaml
 from helpers import shared_stores
+from helpers.shared_stores import program
 
-from benchmarks.cluster.hosts import ClusterHost, wait_for
-from benchmarks.cluster.stores import program
+from benchmarks.faults import Host, wait_for
 from flows.services import hosts
 from flows.services.processes import answers, free_port
 
@@ -86,12 +85,12 @@ class Engine:
         own = {"0.0.0.0": "127.0.0.1"} | {key: str(port) for key, port in self.ports.items()}
         return [self.text(own.get(word, word)) for word in COMPOSE["services"][name]["command"]]
 
-    def host(self, name: str) -> ClusterHost:
-        return ClusterHost.make(self.folder / name, self.variables(name))
+    def host(self, name: str) -> Host:
+        return Host.make(self.folder / name, self.variables(name))
 
     def start(self, name: str) -> subprocess.Popen[bytes]:
         host = self.host(name)
-        self.stack.callback(host.send, signal.SIGKILL)
+        self.stack.callback(host.kill)
         with (self.folder / f"{name}.log").open("wb") as log:
             return subprocess.Popen(
                 self.command(name),

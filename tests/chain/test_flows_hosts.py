@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 import yaml
 from helpers import shared_stores
+from helpers.shared_stores import Postgres, S3Server
 
-from benchmarks.cluster.hosts import ClusterHost, flow_runs, servers
-from benchmarks.cluster.stores import Postgres, S3Server
+from benchmarks.faults import Host, servers
 from env import auth
 from flows.services import databases, hosts, processes
 from tasks import remote
@@ -34,7 +34,7 @@ class Cluster:
     database: Postgres
     s3: S3Server
     server: Path
-    host: ClusterHost
+    host: Host
 
 
 @pytest.fixture(scope="module")
@@ -44,18 +44,27 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with (
         shared_stores.s3(folder) as s3,
         shared_stores.database("prefect", "mlflow") as database,
-        servers(folder / "server", database, s3) as shared,
+        servers(
+            folder / "server",
+            s3.environment,
+            PREFECT_SERVER_DATABASE_CONNECTION_URL=database.url("asyncpg", "prefect"),
+            MLFLOW_BACKEND_STORE_URI=database.url("psycopg", "mlflow"),
+        ) as shared,
     ):
-        host = ClusterHost.make(folder / "host", shared)
+        host = Host.make(folder / "host", shared)
         yield Cluster(database, s3, folder / "server", host)
 
 
-def api(host: ClusterHost, code: str) -> Any:
+def api(host: Host, code: str) -> Any:
     """Value that code prints with a client of Prefect's server."""
     start = (
         "import json\nfrom prefect import get_client\nwith get_client(sync_client=True) as client:"
     )
     return host.ask(f"{start}\n    print(json.dumps({code}))")
+
+
+def flow_runs(host: Host) -> int:
+    return len(api(host, "[str(run.id) for run in client.read_flow_runs()]"))
 
 
 def test_each_pool_has_each_deployment_and_one_run_at_a_time_is_allowed(cluster: Cluster) -> None:
@@ -185,13 +194,13 @@ with get_client(sync_client=True) as client:
 def test_a_killed_run_is_started_again_with_its_parameters_and_a_failed_one_is_not(
     cluster: Cluster, name: str, state: str, more: int
 ) -> None:
-    before = len(flow_runs(cluster.host))
+    before = flow_runs(cluster.host)
     code = ASKS.replace("STATE", state).replace("NAME", name)
     cluster.host.run("-c", code).check_returncode()
     deadline = time.monotonic() + (60 if more == 2 else 15)
-    while time.monotonic() < deadline and len(flow_runs(cluster.host)) < before + 2:
+    while time.monotonic() < deadline and flow_runs(cluster.host) < before + 2:
         time.sleep(1)
-    assert len(flow_runs(cluster.host)) == before + more
+    assert flow_runs(cluster.host) == before + more
     listed = "[r.parameters for r in client.read_flow_runs() if str(r.deployment_id)]"
     asked = api(cluster.host, listed)[-more:]
     assert all(parameters == asked[0] for parameters in asked)
@@ -336,9 +345,7 @@ def test_an_old_database_is_refused_by_up(
         databases.require_all()
     # Tables of an earlier MLflow: its server says so, and `up` shows the reason.
     address = cluster.database.url("psycopg", "mlflow")
-    host = ClusterHost(
-        cluster.host.folder, cluster.host.variables | {"MLFLOW_BACKEND_STORE_URI": address}
-    )
+    host = Host(cluster.host.folder, cluster.host.variables | {"MLFLOW_BACKEND_STORE_URI": address})
     code = "from flows.services import processes as p; p.start(p.TRACKING)"
     port = {auth.MLFLOW_PORT: str(processes.free_port())}
     with psycopg.connect(address.replace("+psycopg", ""), autocommit=True) as connection:

@@ -14,9 +14,9 @@ import yaml
 from dvc.data_cloud import DataCloud
 from dvc.repo import Repo
 from helpers import shared_stores
+from helpers.shared_stores import S3Server
 
 from agent.training import checkpoints
-from benchmarks.cluster.stores import S3Server
 from env import auth
 from flows import stages
 from tasks import holder, pushed_checkpoints, remote

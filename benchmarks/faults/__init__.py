@@ -1,1 +1,0 @@
-"""Faults and kills in real runs of the chain."""

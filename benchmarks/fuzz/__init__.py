@@ -1,1 +1,0 @@
-"""Coverage-guided fuzzing of the sandbox channel and of the server."""

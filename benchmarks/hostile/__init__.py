@@ -1,1 +1,0 @@
-"""Attackers beside honest episodes: what the environment withstands."""
