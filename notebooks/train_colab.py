@@ -1,24 +1,23 @@
-# Source of train_colab.ipynb, which `python -m checks.notebook --write` generates.
-#
-# `# %%` begins a cell that the notebook's own Python runs, `# %% [venv]` one that runs in .venv,
-# `# %% [markdown]` a text.
 # %% [markdown]
 # # Train a recursive language model
 #
 # Run All works with a graphics card and without: without one it trains `nano`, a model of 0.66
 # million parameters. Each section needs only the ones before it. After a lost session, Run All
 # continues: finished stages are skipped, and training goes on from its last checkpoint.
-# %% [parameters]
+
+# %% tags=["parameters"]
 PROFILE = ""  # a name in profiles/; empty: what `python -m flows.doctor` finds
 SETTINGS = []  # changes such as "train.steps=20"
 REPOSITORY = ""  # address of the project, if this notebook is not in a checkout of it
 ENV_URL = ""  # address of a running environment, such as a Space; empty: start one here
+
 # %% [markdown]
 # ## 1. Install
 #
 # All packages have the versions of `constraints.txt`, or of `constraints-cuda.txt` with a card.
 # They go to `.venv`, so that this notebook's own packages stay as they are. PyTorch's usual build
 # is for CUDA 13.0. A driver below 580 gets the build for CUDA 12.6.
+
 # %%
 import json
 import os
@@ -77,6 +76,7 @@ elif int(cards[0]["driver"].split(".")[0]) < 580:
     sh("make setup-cuda", UV_TORCH_BACKEND="cu126")
 else:
     sh("make setup-cuda")
+
 # %%
 sh("uv pip check")
 sh("python -m flows.doctor")
@@ -86,7 +86,9 @@ if not PROFILE:
     PROFILE = json.loads(found.stdout)["profile"]
 changes = " ".join(f"--set {shlex.quote(setting)}" for setting in SETTINGS)
 sh(f"python -m flows.pipeline resolve --profile {PROFILE} {changes}")
-# %% [venv]
+
+# %%
+# %%script .venv/bin/python
 import subprocess
 
 from tasks.config import load_resolved
@@ -94,21 +96,26 @@ from tasks.config import load_resolved
 engine = load_resolved().engine
 if engine.kind == "vllm" and not engine.urls:  # its servers have an environment of their own
     subprocess.run(["make", "setup-vllm"], check=True)
+
 # %% [markdown]
 # ## 2. Data and base model
 #
 # The problems are generated and checked. The bare model plays ten zero-shot episodes, which show
 # whether it needs demonstrations. The warm start writes `models/base`.
+
 # %%
 stage("prepare")
 stage("validate")
 stage("zeroshot")
 stage("warmstart")
+
 # %% [markdown]
 # With a card, Unsloth loads the base, which the profiles `t4` and `a100` store in 4 bit. It adds
 # an adapter of rank 16 to the seven projection matrices, with alpha 16 and without dropout. The
 # limit is 2,048 tokens, the seed 42.
-# %% [venv]
+
+# %%
+# %%script .venv/bin/python
 import os
 from pathlib import Path
 
@@ -125,11 +132,14 @@ else:
 
     model, tokenizer = load_model(Path("models/base"))
     print(f"{sum(weight.numel() for weight in model.parameters()):,} parameters on the CPU")
+
+
 # %% [markdown]
 # ## 3. Connect to the environment
 #
 # `ENV_URL` names a deployed environment. Without it, one is started on this machine. The client
 # then plays one turn by hand.
+
 # %%
 def healthy(url):
     try:
@@ -156,7 +166,9 @@ if not ENV_URL:
         time.sleep(0.5)
 assert healthy(ENV_URL), f"The environment at {ENV_URL} does not answer."
 os.environ["RLM_ENV_URL"] = ENV_URL
-# %% [venv]
+
+# %%
+# %%script .venv/bin/python
 import asyncio
 import os
 
@@ -173,27 +185,34 @@ async def play_a_turn():
 
 
 asyncio.run(play_a_turn())
+
 # %% [markdown]
 # ## 4. Rollouts before training
 #
 # The gate plays the base at the target difficulty and at the easiest, ten episodes and more of each.
 # If too few earn a reward by what was read, the model is too weak or the task too hard, and the
 # notebook stops here with advice.
+
 # %%
 stage("gate")
 for level, figures in json.loads(Path("reports/gate.json").read_text())["levels"].items():
     print(f"{level}: {figures['earned']} of {figures['episodes']} episodes earned a reward")
+
 # %% [markdown]
 # ## 5. Train with GRPO
 #
 # The curriculum moves to harder problems when the reward allows it. MLflow records every step.
 # `python -m flows.services up` shows the curves while it trains.
+
 # %%
 stage("train")
+
 # %% [markdown]
 # The table has the reward, its four components, and the shares of successes and timeouts. Below it
 # are episodes as the model wrote them: a hacked reward shows there first.
-# %% [venv]
+
+# %%
+# %%script .venv/bin/python
 import json
 from pathlib import Path
 
@@ -206,30 +225,36 @@ print(steps[["step", *columns]].round(3).to_string(index=False))
 episodes = Path("reports/raw_episodes.jsonl").read_text().splitlines()
 for episode in map(json.loads, episodes[-3:]):
     print("\n", json.dumps(episode, ensure_ascii=False)[:3000])
+
 # %% [markdown]
 # ## 6. Save and check
 #
 # The adapter is merged in 16 bit, never into 4-bit weights. A fresh process loads the files,
 # compares them with the trained model and plays an episode.
+
 # %%
 stage("export")
 exported = json.loads(Path("reports/export.json").read_text())
 print(f"logits differ by {exported['logit_error']:.2%}, training moved them by {exported['effect']:.2%}")
 print("episode of the merged model:", exported["episode"])
+
 # %% [markdown]
 # ## 7. Compare before and after
 #
 # Both models play the same held-out problems with the same seeds.
+
 # %%
 stage("evaluate")
 stage("plots")
 print(json.loads(Path("reports/evaluation.json").read_text())["improvement"])
 for name in ("reward_curve", "before_after"):
     display(Image(f"reports/plots/{name}.png"))
+
 # %% [markdown]
 # ## 8. Register
 #
 # The registry keeps the model with data, settings and figures. `python -m flows.pipeline promote`
 # decides on fresh problems whether it becomes champion.
+
 # %%
 sh("python -m flows.pipeline register")

@@ -1,4 +1,4 @@
-"""The notebook: generated from its source, and every cell of it executed."""
+"""The notebook: jupytext writes it from its source, and every cell of it is executed."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jupytext
 import nbformat
 import pytest
 from helpers.cards import OLD_T4
 from nbclient import NotebookClient
 from test_flows_pipeline import CODE, FILES, TINY
 
-from checks import notebook
-
 ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "notebooks/train_colab.py"
+NOTEBOOK = SOURCE.with_suffix(".ipynb")
 MISSION = {
     "r": 16,
     "lora_alpha": 16,
@@ -80,7 +81,7 @@ def execute(folder: Path, settings: list[str], until: str | None = None) -> str:
     Raises:
         nbclient.exceptions.CellExecutionError: a cell failed.
     """
-    book: Any = nbformat.read(ROOT / notebook.NOTEBOOK, as_version=4)
+    book: Any = nbformat.read(NOTEBOOK, as_version=4)
     (parameters,) = (c for c in book.cells if "parameters" in c.metadata.get("tags", []))
     parameters.source += f"\nPROFILE = 'quick'\nSETTINGS = {settings!r}"
     if until is not None:
@@ -92,11 +93,12 @@ def execute(folder: Path, settings: list[str], until: str | None = None) -> str:
     return "".join(out.get("text", "") for out in outputs) + "".join(shown)
 
 
-def test_the_notebook_is_the_one_that_is_generated() -> None:
-    source = (ROOT / notebook.SOURCE).read_text(encoding="utf-8")
-    written = (ROOT / notebook.NOTEBOOK).read_text(encoding="utf-8")
-    assert written == notebook.written(source), "run python -m checks.notebook --write"
-    nbformat.validate(nbformat.reads(written, as_version=4))
+def test_the_notebook_has_the_cells_of_its_source_and_no_outputs() -> None:
+    books: list[Any] = [jupytext.read(SOURCE), nbformat.read(NOTEBOOK, as_version=4)]
+    source, written = ([(c.cell_type, c.source, c.metadata) for c in b.cells] for b in books)
+    assert written == source, "run jupytext --update --to ipynb notebooks/train_colab.py"
+    assert not any(cell.get("outputs") for cell in books[1].cells)
+    nbformat.validate(books[1])
 
 
 @pytest.mark.nightly
