@@ -18,7 +18,6 @@ Examples:
 from __future__ import annotations
 
 import json
-import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -81,12 +80,7 @@ def ask(
         require_possible(docs, question, model, base_url, set_, interactive)
         sys.exit(talk(docs, question, chosen(model, base_url, set_ or []), trace, as_json, seed))
 
-    words = ["rlm", "ask", "--docs", str(docs), *([question] if question else [])]
-    words += model_words(model, base_url, set_)
-    flags = {"--interactive": interactive, "--trace": trace, "--json": as_json}
-    words += [flag for flag, given in flags.items() if given]
-    words += ["--seed", str(seed)] if seed else []
-    guarded(work, shlex.join(words))
+    guarded(work)
 
 
 def require_possible(
@@ -129,13 +123,6 @@ def require_model(
         raise StageError(
             f"{command}: --set is for endpoints. Other models keep their own settings."
         )
-
-
-def model_words(model: str, base_url: str | None, set_: list[str] | None) -> list[str]:
-    """Words of a command line that name the model."""
-    words = ["--model", model] if model != "champion" else []
-    words += ["--base-url", base_url] if base_url else []
-    return words + [word for text in set_ or [] for word in ("--set", text)]
 
 
 def chosen(model: str, base_url: str | None, sets: list[str]) -> AskedModel:
@@ -309,8 +296,3 @@ def show_tree(episode: Trajectory) -> None:
 
 def _title(frame: int, kind: str, ended: str | None) -> str:
     return f"agent {frame} ({kind}), ended with {ended}"
-
-
-if __name__ == "__main__":
-    settle()
-    app(prog_name="rlm ask")

@@ -14,7 +14,6 @@ Examples:
 # Heavy modules are imported where they are needed, so that --help is instant.
 from __future__ import annotations
 
-import shlex
 import socket
 from contextlib import suppress
 from pathlib import Path
@@ -23,10 +22,10 @@ from typing import Annotated
 import typer
 
 from flows import ask
-from flows.ask import BaseUrl, Docs, EndpointSettings, ModelName, model_words
+from flows.ask import BaseUrl, Docs, EndpointSettings, ModelName
 from flows.listener import LOCAL, listen, url_of
 from flows.pipeline import guarded
-from flows.runtime import settle, unwrapped
+from flows.runtime import unwrapped
 
 PORT = 8020
 
@@ -48,9 +47,7 @@ def chat(
         with listen("chat", LOCAL, port) as bound, suppress(KeyboardInterrupt):
             serve(bound, docs, model, base_url, set_ or [])
 
-    words = ["rlm", "chat", "--docs", str(docs), *model_words(model, base_url, set_)]
-    words += ["--port", str(port)] if port != PORT else []
-    guarded(work, shlex.join(words))
+    guarded(work)
 
 
 def serve(
@@ -76,8 +73,3 @@ def serve(
             "Ctrl-C stops."
         )
         server.run([bound])
-
-
-if __name__ == "__main__":
-    settle()
-    app(prog_name="rlm chat")

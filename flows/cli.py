@@ -1,7 +1,7 @@
 """Train a recursive language model, ask it about documents, check problems and the machine.
 
-Run it in the project's folder. `python -m flows.pipeline`, `flows.ask` and `flows.doctor` are the
-same functions as modules.
+Run it in the project's folder. `python -m flows.pipeline` and `flows.doctor` are the same functions
+as modules.
 
 Examples:
 
@@ -17,7 +17,6 @@ Examples:
 # Heavy modules are imported where they are needed, so that --help is instant.
 from __future__ import annotations
 
-import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -51,7 +50,7 @@ def checklist() -> None:
     """Check what a published environment and its model need; run it after the chain."""
     from flows.checklist import main as examine
 
-    pipeline.guarded(lambda: sys.exit(examine()), "rlm checklist")
+    pipeline.guarded(lambda: sys.exit(examine()))
 
 
 @app.command()
@@ -80,10 +79,7 @@ def publish(
             for line in steps(params, push):
                 typer.echo(line)
 
-    words = ["rlm publish", *(["--push"] if push else []), f"--profile {profile}"]
-    words += [f"--license {license_}"] if license_ else []
-    words += [f"--set {shlex.quote(text)}" for text in set_ or []]
-    pipeline.guarded(work, " ".join(words))
+    pipeline.guarded(work)
 
 
 app.command("ask", help=unwrapped(ask.__doc__))(ask.ask)

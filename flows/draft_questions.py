@@ -20,7 +20,7 @@ import typer
 
 from flows.ask import Docs, EndpointSettings
 from flows.pipeline import guarded
-from flows.runtime import settle, unwrapped
+from flows.runtime import unwrapped
 from tasks.errors import StageError, stage_named
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -47,10 +47,7 @@ def draft_questions(
                 raise StageError(f"--docs {docs} is not a folder. Name an existing one.")
             draft(docs, output, base_url, model, count, seed, set_ or [])
 
-    words = ["rlm", "draft-questions", "--docs", str(docs), "--output", str(output)]
-    words += ["--base-url", base_url, "--model", model, "--count", str(count), "--seed", str(seed)]
-    words += [word for text in set_ or [] for word in ("--set", text)]
-    guarded(work, shlex.join(words))
+    guarded(work)
 
 
 def draft(
@@ -97,8 +94,3 @@ def draft(
         typer.echo(f"note: {stop}")
     words = ["rlm", "check-problems", str(output), "--documents", str(docs)]
     typer.echo(f"Read them, then: {shlex.join([*words, '--profile', asking.PROFILE])}")
-
-
-if __name__ == "__main__":
-    settle()
-    app(prog_name="rlm draft-questions")

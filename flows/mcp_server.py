@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shlex
 import signal
 import sys
 from pathlib import Path
@@ -107,10 +106,4 @@ def mcp(
         with stage_named("mcp"):
             serve(docs, model, base_url, set_ or [])
 
-    words = ["rlm", "mcp", "--docs", str(docs), *ask.model_words(model, base_url, set_)]
-    guarded(work, shlex.join(words))
-
-
-if __name__ == "__main__":
-    settle()
-    app(prog_name="rlm mcp")
+    guarded(work)

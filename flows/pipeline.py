@@ -54,9 +54,7 @@ def run(profile: Profile = "nano", set_: Overrides = None) -> None:
 
         sys.exit(play(profile, set_ or []))
 
-    words = ["rlm run", f"--profile {profile}"]
-    words += [f"--set {shlex.quote(text)}" for text in set_ or []]
-    guarded(work, " ".join(words), kept="Finished stages")
+    guarded(work, kept="Finished stages")
 
 
 @app.command()
@@ -70,7 +68,7 @@ def resolve(profile: Profile = "nano", set_: Overrides = None) -> None:
         with exclusive():  # a running chain reads the file before each stage
             typer.echo(config.write_resolved(params))
 
-    guarded(work, "rlm resolve")
+    guarded(work)
 
 
 @app.command("check-problems")
@@ -96,7 +94,7 @@ def check_problems(
         typer.echo("\n".join(check_problems.report_lines(found)))
         sys.exit(0 if found.good else 1)
 
-    guarded(work, f"rlm check-problems {shlex.quote(path)}")
+    guarded(work)
 
 
 @app.command()
@@ -111,7 +109,7 @@ def models(profile: Profile = "nano") -> None:
 
         Console().print(champions.table(config.resolve(profile).register_.model_name))
 
-    guarded(work, "rlm models")
+    guarded(work)
 
 
 @app.command()
@@ -131,7 +129,7 @@ def relocate() -> None:
             kept = locations.relocate(store)
         typer.echo(f"relocated; the store as it was: {kept}" if kept else "Nothing to relocate.")
 
-    guarded(work, "rlm relocate")
+    guarded(work)
 
 
 @app.command()
@@ -154,7 +152,7 @@ def rollback(
         before = f"version {was.version}" if was else "none"
         typer.echo(f"{now.name}: version {now.version} is champion (before: {before})")
 
-    guarded(work, "rlm rollback")
+    guarded(work)
 
 
 def _stage_command(name: str) -> Callable[[], None]:
@@ -167,7 +165,7 @@ def _stage_command(name: str) -> Callable[[], None]:
 
                 notifications.promotion(config.load_resolved().register_.model_name)
 
-    return lambda: guarded(work, f"rlm {name}", kept="Finished stages")
+    return lambda: guarded(work, kept="Finished stages")
 
 
 for _name, _does in STAGES.items():
@@ -178,14 +176,14 @@ def _renamed_command(old: str, new: str) -> Callable[[], None]:
     def work() -> None:
         raise ConfigError(f"the stage {old} is now {new}. Run `rlm {new}`.")
 
-    return lambda: guarded(work, f"rlm {new}")
+    return lambda: guarded(work)
 
 
 for _old, _new in renamed.STAGES.items():
     app.command(_old, hidden=True)(_renamed_command(_old, _new))
 
 
-def guarded(work: Callable[[], None], again: str, kept: str = "") -> None:
+def guarded(work: Callable[[], None], kept: str = "") -> None:
     """Run a command; a pipeline error becomes one message and an exit code.
 
     SIGTERM ends it like Ctrl-C, so that servers and half-written files are cleaned up. A second
@@ -193,7 +191,6 @@ def guarded(work: Callable[[], None], again: str, kept: str = "") -> None:
 
     Args:
         work: the command.
-        again: command line that resumes or repeats it, for the message after an interrupt.
         kept: what an interrupt leaves for the next time, such as "Finished stages".
     """
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -215,6 +212,7 @@ def guarded(work: Callable[[], None], again: str, kept: str = "") -> None:
     except KeyboardInterrupt:
         if not under_chain():  # else the chain prints this
             how = f"{kept} are kept; continue with" if kept else "To run it again"
+            again = shlex.join(["rlm", *sys.argv[1:]])
             typer.echo(f"\nInterrupted. {how}: {again}", err=True)
         sys.exit(INTERRUPTED)
 

@@ -29,10 +29,10 @@ import typer
 
 from env import auth
 from flows import ask
-from flows.ask import BaseUrl, EndpointSettings, ModelName, model_words
+from flows.ask import BaseUrl, EndpointSettings, ModelName
 from flows.listener import LOCAL, listen, url_of
 from flows.pipeline import guarded
-from flows.runtime import settle, unwrapped
+from flows.runtime import unwrapped
 from tasks.errors import ConfigError, StageError, as_stage_error
 
 PORT = 8010
@@ -65,11 +65,7 @@ def serve(
         with listen("serve", host, port) as bound, suppress(KeyboardInterrupt):
             run(bound, folders, model, base_url, set_ or [], key)
 
-    words = ["rlm", "serve", *(word for text in docs for word in ("--docs", text))]
-    words += model_words(model, base_url, set_)
-    words += ["--host", host] if host != LOCAL else []
-    words += ["--port", str(port)] if port != PORT else []
-    guarded(work, shlex.join(words))
+    guarded(work)
 
 
 def named_folders(docs: list[str]) -> dict[str, Path]:
@@ -158,8 +154,3 @@ def example(url: str, collection: str, keyed: bool) -> str:
     body = {"model": collection, "messages": [{"role": "user", "content": "QUESTION"}]}
     key = f' -H "Authorization: Bearer ${auth.SERVE_KEY}"' if keyed else ""
     return f"curl {url}/chat/completions{key} -d {shlex.quote(json.dumps(body))}"
-
-
-if __name__ == "__main__":
-    settle()
-    app(prog_name="rlm serve")

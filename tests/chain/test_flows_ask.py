@@ -6,7 +6,6 @@ A scripted expert stands for the champion's weights; documents, environment and 
 from __future__ import annotations
 
 import json
-import shlex
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -279,18 +278,6 @@ def test_an_endpoint_that_fails_is_one_message(
     assert code == 1
     assert errors.count("\n") == 1
     assert told in errors
-
-
-def test_an_interrupt_names_the_whole_command(notes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*arguments: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("flows.ask.talk", interrupted)
-    words = ["--docs", "notes", "Who's there?", "--model", "m", "--base-url", "http://x/v1"]
-    words += ["--set", "evaluate_model.timeout_s=5", "--trace", "--seed", "3"]
-    code, _, errors = asked(*words)
-    assert code == 130
-    assert shlex.split(errors.partition("To run it again: ")[2]) == ["rlm", "ask", *words]
 
 
 def test_too_many_documents_are_refused_before_all_are_read(

@@ -70,7 +70,7 @@ def refuse(name: str, error: Exception) -> None:
         with runs.stage_run(name, config.load_resolved()):
             raise error
 
-    guarded(work, name)
+    guarded(work)
 
 
 if __name__ == "__main__":
