@@ -66,7 +66,7 @@ def serve(
         from flows.chat_server import Chat
         from flows.question_queue import QuestionQueue, QuestionServer
 
-        queue = QuestionQueue(answers, model)
+        queue = QuestionQueue(answers, model, answers.at_once)
         server = QuestionServer(queue, Chat(queue, documents).application())
         console.print(
             f"{model.name} answers about {len(documents)} documents at {url_of(bound)}/\n"

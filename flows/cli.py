@@ -23,9 +23,9 @@ from typing import Annotated
 
 import typer
 
-from flows import ask, chat, draft_questions, mcp_server, pipeline, serve
+from flows import ask, chat, draft_questions, pipeline, serve
 from flows.runtime import settle, unwrapped
-from tasks.errors import ConfigError
+from tasks.errors import ConfigError, stage_named
 
 app = typer.Typer(
     help=unwrapped(__doc__),
@@ -69,7 +69,6 @@ def publish(
 
     def work() -> None:
         from tasks import config
-        from tasks.errors import stage_named
 
         sets = [*(set_ or []), *([f"publish.license={license_}"] if license_ else [])]
         with stage_named("publish"):
@@ -82,12 +81,30 @@ def publish(
     pipeline.guarded(work)
 
 
+@app.command()
+def mcp(
+    docs: ask.Docs,
+    model: ask.ModelName = "champion",
+    base_url: ask.BaseUrl = None,
+    set_: ask.EndpointSettings = None,
+) -> None:
+    """Serve questions about your documents to other agents: MCP over stdio (docs/asking.md)."""
+
+    def work() -> None:
+        ask.require_model("mcp", docs, model, base_url, set_)
+        with stage_named("mcp"):
+            from flows.mcp_server import serve as speak
+
+            speak(docs, model, base_url, set_ or [])
+
+    pipeline.guarded(work)
+
+
 app.command("ask", help=unwrapped(ask.__doc__))(ask.ask)
 app.command("chat", help=unwrapped(chat.__doc__))(chat.chat)
 app.command("draft-questions", help=unwrapped(draft_questions.__doc__))(
     draft_questions.draft_questions
 )
-app.command("mcp", help=unwrapped(mcp_server.__doc__))(mcp_server.mcp)
 app.command("serve", help=unwrapped(serve.__doc__))(serve.serve)
 app.add_typer(pipeline.app)
 

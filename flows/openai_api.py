@@ -25,6 +25,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from agent.rollouts import own_documents
 from env.guard.bodies import BodyLimit
 from env.guard.origin import SameOrigin
 from flows.question_queue import FAILED, EventStream, OpenQuestion, QuestionQueue, QueueFullError
@@ -152,7 +153,8 @@ class Completions:
         """Answer a question, in one piece or as a stream."""
         asked = _read(await request.body())
         documents, text = self._documents(asked.model), _question(asked)
-        if reason := self._queue.answers.fault(text, documents):
+        task = own_documents.Question(text, documents)
+        if reason := own_documents.fault(task, self._queue.model.params.env):
             raise ApiError(400, reason)
         try:
             question = self._queue.take(text, documents, asked.seed or 0)

@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from env.guard.logs import limit_repeats
-from tasks.asking import Ask, AskedAnswer, AskedModel, answer_event
+from tasks.asking import AskedAnswer, AskedModel, answer_event
 from tasks.errors import PipelineError
 
 if TYPE_CHECKING:
@@ -48,14 +48,17 @@ class QuestionQueue:
     """Takes questions; all methods run on the event loop.
 
     Args:
-        answers: answers a question, in any thread.
+        answers: answers a question, in any thread, as `Ask` does.
         model: its model.
+        at_once: questions that it plays at the same time.
     """
 
-    def __init__(self, answers: Ask, model: AskedModel) -> None:
-        self.answers, self.model = answers, model
+    def __init__(
+        self, answers: Callable[..., AskedAnswer], model: AskedModel, at_once: int
+    ) -> None:
+        self.answers, self.model, self.at_once = answers, model, at_once
         # The loop keeps the order; a thread that waited in `answers` could lose its turn.
-        self.places = asyncio.Semaphore(answers.at_once)
+        self.places = asyncio.Semaphore(at_once)
         self.open: set[OpenQuestion] = set()
         """Questions that wait or are played."""
 
@@ -65,7 +68,7 @@ class QuestionQueue:
         Raises:
             QueueFullError: too many questions wait.
         """
-        if len(self.open) >= self.answers.at_once + WAITING:
+        if len(self.open) >= self.at_once + WAITING:
             raise QueueFullError(f"{len(self.open)} questions wait or are played. Ask again later.")
         return OpenQuestion(self, text, documents, seed)
 

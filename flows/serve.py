@@ -139,7 +139,7 @@ def run(
         from flows.openai_api import Completions
         from flows.question_queue import QuestionQueue, QuestionServer
 
-        queue = QuestionQueue(answers, model)
+        queue = QuestionQueue(answers, model, answers.at_once)
         server = QuestionServer(queue, Completions(queue, collections).application(key))
         for name, documents in collections.items():
             console.print(f"{name}: {len(documents)} documents of {folders[name]}")

@@ -171,12 +171,6 @@ class Ask:
         self.at_once = at_once
         self._places = Semaphore(at_once)
 
-    def fault(self, question: str, documents: Mapping[str, str]) -> str | None:
-        """Fault of a question and its fix; None without one."""
-        from agent.rollouts import own_documents
-
-        return own_documents.fault(own_documents.Question(question, documents), self._params.env)
-
     def __call__(
         self,
         question: str,
@@ -204,7 +198,7 @@ class Ask:
         from tasks.registry import serving
 
         task = own_documents.Question(question, documents, seed)
-        if reason := self.fault(question, documents):
+        if reason := own_documents.fault(task, self._params.env):
             raise StageError(reason)
         stop = stop or Flag()
         policy = self._policy.beside(stop) if self._is_shared else self._policy

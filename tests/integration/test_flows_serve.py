@@ -18,7 +18,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -483,7 +482,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 
     application = Starlette(routes=[Route("/", late)])
     with socket.create_server(("127.0.0.1", 0)) as bound:
-        queue = QuestionQueue(SimpleNamespace(at_once=1), None)  # type: ignore[arg-type]
+        queue = QuestionQueue(None, None, at_once=1)  # type: ignore[arg-type]
         server = question_queue.QuestionServer(queue, application)
         thread = threading.Thread(target=server.run, args=([bound],))
         thread.start()

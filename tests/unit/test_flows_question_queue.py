@@ -11,7 +11,7 @@ import pytest
 
 from flows import question_queue
 from flows.question_queue import FAILED, OpenQuestion, QuestionQueue, QueueFullError
-from tasks.asking import Ask, AskedModel
+from tasks.asking import AskedModel
 from tasks.errors import StageError
 
 MODEL = AskedModel("m", cast(Any, None))
@@ -19,8 +19,6 @@ MODEL = AskedModel("m", cast(Any, None))
 
 class HeldAsk:
     """Plays one question at a time, until it is released; all of them fail."""
-
-    at_once = 1
 
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error or StageError("lost")
@@ -38,7 +36,7 @@ class HeldAsk:
 
 
 def queued(ask: HeldAsk) -> QuestionQueue:
-    return QuestionQueue(cast(Ask, ask), MODEL)
+    return QuestionQueue(ask, MODEL, at_once=1)
 
 
 async def told(question: OpenQuestion) -> list[Any]:
