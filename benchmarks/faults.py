@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import random
 import re
@@ -82,6 +83,7 @@ with runs.stage_run("register", params) as run:
 """
 REGISTRY = """
 import json
+import logging
 from tasks.registry import versions
 from tasks.tracking import runs
 store = runs.client(runs.tracking_uri())
@@ -95,6 +97,7 @@ print(json.dumps([len(found), champion, max([1, *won]), len(running)]))
 """
 RECORD = """
 import json
+import logging
 from tasks import holder, remote
 print(json.dumps(remote.store().read(holder.RECORD)[0] or {}))
 """
@@ -300,7 +303,8 @@ def s3() -> Iterator[dict[str, str]]:
         from moto.server import ThreadedMotoServer
     except ImportError:
         raise SystemExit("moto is missing. Install: make setup-cluster") from None
-    server = ThreadedMotoServer("127.0.0.1", free_port())
+    logging.getLogger("werkzeug").disabled = True
+    server = ThreadedMotoServer("127.0.0.1", free_port(), verbose=False)
     server.start()
     address = "http://{}:{}".format(*server.get_host_and_port())
     key = {"AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "any"}

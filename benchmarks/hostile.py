@@ -245,7 +245,7 @@ ATTACKS = (
     Attack("A1", "0.06 MB of `{}` turns, POST /step", step_by_http),
     Attack("A1", "0.6 MB of `{}` turns, /ws", wrong_turns(600_000)),
     Attack("A1", "1.5 MB of `{}` turns, /ws", wrong_turns(1_500_000)),
-    Attack("A2", "32 frames that hold 76 MB each", hold_memory, more_mb=1900.0),
+    Attack("A2", "73 frames that hold 76 MB each", hold_memory, more_mb=1900.0),
     Attack("A2", "31 children that answer 4 MB each", large_answers, more_mb=200.0),
     Attack("A3", "4 cells that read their channel", sleepers(4)),
     Attack("A3", "12 cells that read their channel", sleepers(12)),
