@@ -6,6 +6,7 @@ closes the model. `question_queue.py` takes the questions, as for `rlm chat` and
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Mapping
@@ -16,9 +17,11 @@ from threading import Thread
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import anyio
+from anyio.streams.memory import MemoryObjectSendStream
 from mcp.server.fastmcp import Context, FastMCP
 from mcp.server.fastmcp.exceptions import ToolError
 from mcp.server.stdio import stdio_server
+from mcp.shared.message import SessionMessage
 from mcp.types import ToolAnnotations
 from pydantic import BaseModel, Field
 
@@ -135,10 +138,20 @@ def claim_stdio() -> tuple[TextIO, TextIO]:
 
 
 async def _speak(server: FastMCP[None], incoming: TextIO, outgoing: TextIO) -> None:
-    # As FastMCP.run_stdio_async, which takes no streams.
+    # As FastMCP.run_stdio_async, which takes no streams. Answers go through a buffer, because mcp
+    # 1.30 ends when a call is cancelled while its answer waits to be written.
     speaker = server._mcp_server
-    async with stdio_server(anyio.wrap_file(incoming), anyio.wrap_file(outgoing)) as (read, write):
-        await speaker.run(read, write, speaker.create_initialization_options())
+    answers, buffered = anyio.create_memory_object_stream[SessionMessage](math.inf)
+
+    async def write_answers(written: MemoryObjectSendStream[SessionMessage]) -> None:
+        async with written:
+            async for answer in buffered:
+                await written.send(answer)
+
+    files = anyio.wrap_file(incoming), anyio.wrap_file(outgoing)
+    async with stdio_server(*files) as (read, written), anyio.create_task_group() as tasks:
+        tasks.start_soon(write_answers, written)
+        await speaker.run(read, answers, speaker.create_initialization_options())
 
 
 def tools(queue: QuestionQueue, documents: Mapping[str, str], left_out: list[str]) -> FastMCP[None]:

@@ -90,8 +90,9 @@ class FakeHandler(BaseHTTPRequestHandler):
         self.send_header("content-length", str(len(data)))
         for name, value in self.server.headers.items() if status != 200 else ():
             self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(data)
+        with suppress(OSError):  # the client has left
+            self.end_headers()
+            self.wfile.write(data)
 
     def log_message(self, *args: object) -> None:
         pass

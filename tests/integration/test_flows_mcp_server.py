@@ -232,6 +232,7 @@ def read_until(server: subprocess.Popen[str], text: str) -> list[dict[str, Any]]
     lines = [""]
     while text not in lines[-1]:
         lines.append(server.stdout.readline())
+        assert lines[-1], server.communicate()
     return [json.loads(line) for line in lines[1:]]
 
 
