@@ -83,7 +83,6 @@ with runs.stage_run("register", params) as run:
 """
 REGISTRY = """
 import json
-import logging
 from tasks.registry import versions
 from tasks.tracking import runs
 store = runs.client(runs.tracking_uri())
@@ -97,7 +96,6 @@ print(json.dumps([len(found), champion, max([1, *won]), len(running)]))
 """
 RECORD = """
 import json
-import logging
 from tasks import holder, remote
 print(json.dumps(remote.store().read(holder.RECORD)[0] or {}))
 """
@@ -303,7 +301,7 @@ def s3() -> Iterator[dict[str, str]]:
         from moto.server import ThreadedMotoServer
     except ImportError:
         raise SystemExit("moto is missing. Install: make setup-cluster") from None
-    logging.getLogger("werkzeug").disabled = True
+    logging.getLogger("werkzeug").disabled = True  # it prints each request
     server = ThreadedMotoServer("127.0.0.1", free_port(), verbose=False)
     server.start()
     address = "http://{}:{}".format(*server.get_host_and_port())
