@@ -269,6 +269,8 @@ class Neighbours:
     answers: int = 0
     lost: Counter[str] = field(default_factory=Counter)
     """Episodes that were lost or refused, by cause."""
+    over: bool = False
+    """Whether the clients end: one that is cancelled may say that its connection was lost."""
 
     async def wait(self, answer: Awaitable[Answer]) -> Answer:
         """An answer, with its time; a wait that is cancelled counts with its time, too."""
@@ -281,7 +283,7 @@ class Neighbours:
 
     async def play(self, url: str, stays: bool) -> None:
         """Play `x = 1` in one session, or begin an episode in one session after another."""
-        while True:
+        while not self.over:
             client = RLMEnv(url)
             try:
                 await self.wait(client.connect())
@@ -294,7 +296,7 @@ class Neighbours:
                 if seen.void or seen.refused:
                     self.lost[str(seen.void or seen.refused)] += 1
             except (EpisodeError, RefusedError, ConnectionError) as error:
-                self.lost[str(error)[:120]] += 1
+                self.lost[str(error)[:120]] += not self.over
             finally:
                 await client.close()
             await asyncio.sleep(0.5)
@@ -337,7 +339,7 @@ def memory_mb(server: psutil.Popen) -> float:
     return size / (1 << 20)
 
 
-def attacker(attack: Attack, url: str, pid: int, pipe: Connection) -> None:
+def attacker(number: int, url: str, pid: int, pipe: Connection) -> None:
     """Attack, send the result, and keep connections open until killed."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -346,7 +348,7 @@ def attacker(attack: Attack, url: str, pid: int, pipe: Connection) -> None:
     async def run() -> None:
         try:
             async with asyncio.timeout(LONGEST_S):
-                pipe.send(await attack.play(url, pid))
+                pipe.send(await ATTACKS[number].play(url, pid))
         except TimeoutError:
             pipe.send(("no answer", False))
         except LOSSES as error:
@@ -359,33 +361,39 @@ def attacker(attack: Attack, url: str, pid: int, pipe: Connection) -> None:
 def play(attack: Attack, way: Sequence[str]) -> bool:
     """Play one attack, and print its row; returns whether nobody noticed it."""
     noticed, most_mb = Neighbours(), 0.0
-    fork = multiprocessing.get_context("fork")
+    # A fork of this process could inherit locks that its threads hold.
+    spawn = multiprocessing.get_context("spawn")
 
     async def watch(server: psutil.Popen, url: str) -> Did:
         nonlocal most_mb
         clients = [asyncio.create_task(noticed.play(url, stays)) for stays in (True, False)]
         await asyncio.sleep(2.0)
         before = memory_mb(server)
-        ours, theirs = fork.Pipe()
-        process = fork.Process(target=attacker, args=(attack, url, server.pid, theirs), daemon=True)
+        ours, theirs = spawn.Pipe()
+        arguments = (ATTACKS.index(attack), url, server.pid, theirs)
+        process = spawn.Process(target=attacker, args=arguments, daemon=True)
         process.start()
         try:
-            until = time.monotonic() + 4.0
-            while server.poll() is None and (not ours.poll() or time.monotonic() < until):
+            least, most = (time.monotonic() + seconds for seconds in (4.0, 2 * LONGEST_S))
+            while server.poll() is None and process.is_alive() and time.monotonic() < most:
+                if ours.poll() and time.monotonic() > least:
+                    break
                 most_mb = max(most_mb, await asyncio.to_thread(memory_mb, server) - before)
                 await asyncio.sleep(0.1)
-            return ours.recv() if ours.poll() else ("the server is dead", False)
+            return ours.recv() if ours.poll() else ("neither answers nor refuses", False)
         finally:
             process.kill()
+            noticed.over = True
             for client in clients:
                 client.cancel()
             await asyncio.gather(*clients, return_exceptions=True)
 
     with serve(way) as (server, url):
         did, right = asyncio.run(watch(server, url))
-    held = right and not noticed.lost and noticed.longest_s < WAIT_S and most_mb < attack.more_mb
+    lost = dict(+noticed.lost)
+    held = right and not lost and noticed.longest_s < WAIT_S and most_mb < attack.more_mb
     cells = (attack.number, attack.sent, did.replace("|", "\\|").replace("\n", " "))
-    counts = f"{most_mb:.0f} | {noticed.longest_s:.2f} | {noticed.answers} | {dict(noticed.lost)}"
+    counts = f"{most_mb:.0f} | {noticed.longest_s:.2f} | {noticed.answers} | {lost}"
     print(f"| {' | '.join(cells)} | {counts} | {'yes' if held else '**no**'} |", flush=True)
     return held
 
