@@ -6,7 +6,7 @@ node for each distinct prefix. A forward pass over its nodes, in which a node se
 itself, computes what separate passes over the sequences would, up to the last digits.
 
 Pure numpy. `agent/training` reads the rows of a loss this way. Rollouts share beginnings without a
-tree's mask, because `sampling.py` has a buffer to copy keys and values in.
+tree, because `sampling.py` has a buffer to copy keys and values in.
 """
 
 from __future__ import annotations
@@ -30,35 +30,26 @@ class PrefixTree:
     """Token of each node."""
     positions_N: NDArray[np.int64]
     """Number of tokens before it in its sequence."""
-    parents_N: NDArray[np.int64]
-    """Node of the token before it; -1 for a first token."""
     paths: list[NDArray[np.int64]]
     """Nodes of each sequence, from its first token to its last."""
+    shared: list[int]
+    """How many of its first nodes each sequence takes over; it is the first with the others."""
 
     @staticmethod
     def of(sequences: Sequence[Tokens]) -> PrefixTree:
         """Tree of some sequences, which may be equal."""
         arrays = [np.asarray(sequence, dtype=np.int64) for sequence in sequences]
         paths = [path := np.zeros(0, dtype=np.int64)] * len(arrays)
-        ids, positions, parents = [path], [path], [path]
+        ids, positions, taken = [path], [path], [0] * len(arrays)
         nodes = 0
         for index, shared in zip(*in_order(arrays), strict=True):
             new = np.arange(nodes, nodes + len(arrays[index]) - shared)
             paths[index] = path = np.concatenate([path[:shared], new])
             ids.append(arrays[index][shared:])
             positions.append(np.arange(shared, len(path)))
-            parents.append(np.concatenate([[-1], path])[shared:-1])
+            taken[index] = shared
             nodes += len(new)
-        ids_N, positions_N, parents_N = map(np.concatenate, (ids, positions, parents))
-        return PrefixTree(ids_N, positions_N, parents_N, paths)
-
-    def visible(self) -> NDArray[np.bool_]:
-        """[N, N]: whether a node (row) sees another one (column): its ancestors and itself."""
-        seen_N_N = np.eye(len(self.ids_N), dtype=np.bool_)
-        for node, parent in enumerate(self.parents_N):
-            if parent >= 0:
-                seen_N_N[node] |= seen_N_N[parent]
-        return seen_N_N
+        return PrefixTree(np.concatenate(ids), np.concatenate(positions), paths, taken)
 
 
 def in_order(sequences: Sequence[Tokens]) -> tuple[list[int], list[int]]:

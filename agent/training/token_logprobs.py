@@ -14,6 +14,7 @@ import torch
 from torch.nn import functional
 
 from agent.policies.prefix_tree import PrefixTree
+from agent.training import tree_attention
 
 
 def fused(device: torch.device) -> bool:
@@ -73,20 +74,5 @@ def predictions(
     nodes_B_T[present_B_T] = torch.from_numpy(np.concatenate(tree.paths))
     # The node before a token predicts it.
     nodes_K, places_N = nodes_B_T[:, :-1][counted_B_T[:, 1:]].unique(return_inverse=True)
-    logits_K_V = model(
-        input_ids=torch.from_numpy(tree.ids_N)[None],
-        position_ids=torch.from_numpy(tree.positions_N)[None],
-        attention_mask=_mask(tree, next(model.parameters()).dtype),
-        logits_to_keep=nodes_K,
-        use_cache=False,
-    ).logits[0]
+    logits_K_V = tree_attention.read(model, tree, nodes_K)
     return torch.log_softmax(logits_K_V.float() / temperature, dim=-1), places_N
-
-
-def _mask(tree: PrefixTree, dtype: torch.dtype) -> torch.Tensor | None:
-    """Additive mask, [1, 1, N, N]; None for a single row, whose causal attention is faster."""
-    if len(tree.ids_N) == max(map(len, tree.paths)):
-        return None
-    seen_N_N = torch.from_numpy(tree.visible())
-    hidden = torch.full((), torch.finfo(dtype).min, dtype=dtype)
-    return torch.zeros((), dtype=dtype).where(seen_N_N, hidden)[None, None]

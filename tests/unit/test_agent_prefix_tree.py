@@ -1,4 +1,4 @@
-"""A prefix tree has one node for each distinct prefix, and a node sees exactly its prefix."""
+"""A prefix tree has one node for each distinct prefix, which one sequence adds."""
 
 from __future__ import annotations
 
@@ -11,16 +11,19 @@ SEQUENCES = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6), min_si
 
 
 @given(SEQUENCES)
-def test_each_node_is_one_prefix_and_sees_that_prefix_alone(sequences) -> None:
+def test_each_node_is_one_prefix_that_one_sequence_adds(sequences) -> None:
     tree = PrefixTree.of(sequences)
     prefixes = {tuple(s[: n + 1]) for s in sequences for n in range(len(s))}
     assert len(tree.ids_N) == len(prefixes)
-    visible = tree.visible()
     for sequence, path in zip(sequences, tree.paths, strict=True):
         assert tree.ids_N[path].tolist() == sequence
         assert tree.positions_N[path].tolist() == list(range(len(sequence)))
-        for place, node in enumerate(path):
-            assert visible[node].nonzero()[0].tolist() == sorted(path[: place + 1].tolist())
+    added = [
+        int(node)
+        for path, shared in zip(tree.paths, tree.shared, strict=True)
+        for node in path[shared:]
+    ]
+    assert sorted(added) == list(range(len(tree.ids_N)))
 
 
 @given(SEQUENCES, st.integers(1, 12))

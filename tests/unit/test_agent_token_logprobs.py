@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from helpers.tiny_trees import VOCAB, tiny_model
 
-from agent.policies.prefix_tree import PrefixTree
+from agent.training import tree_attention
 from agent.training.token_logprobs import sampled_logprobs
 
 pytestmark = [
@@ -108,11 +109,14 @@ def test_log_probabilities_and_gradients_are_those_of_each_row_alone(case, adapt
     assert gradient < 1e-3  # of 1 to 100
 
 
-def test_rows_that_saw_their_neighbours_would_differ(monkeypatch) -> None:
-    def causal(tree: PrefixTree) -> np.ndarray:
-        return np.tri(len(tree.ids_N), dtype=np.bool_)
+def test_rows_that_saw_what_follows_would_differ(monkeypatch) -> None:
+    part = tree_attention._part
 
-    monkeypatch.setattr(PrefixTree, "visible", causal)
+    def blind(group: Sequence[tuple[int, np.ndarray]]) -> tree_attention._Part:
+        made = part(group)
+        return replace(made, mask_S_W_L=torch.zeros_like(made.mask_S_W_L))
+
+    monkeypatch.setattr(tree_attention, "_part", blind)
     logps, gradient = apart(tiny_model(), READERS)
     assert logps > 1e-2
     assert gradient > 1e-1

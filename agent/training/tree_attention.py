@@ -1,0 +1,164 @@
+"""One forward pass over a prefix tree, whose attention reads only what each token sees.
+
+A dense mask over the nodes of a tree computes mostly scores that it hides: of a thousand nodes that
+are a question and a dozen readers' passages, three in four. Here, the nodes that a sequence adds to
+the tree look at the sequence's own path. Sequences of similar size are computed together.
+Neighbour: `row_buffer.py` does the same for rollouts, where keys lie in a buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import AttentionInterface
+
+from agent.policies.prefix_tree import PrefixTree
+from agent.policies.row_buffer import attention
+
+_ATTENTION = "tree"
+"""Name of this module's attention among those of transformers."""
+_PADDED = 1.5
+"""Most scores of sequences that are computed together, as a multiple of those that count."""
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Sequences that attend together. S: sequences, W: most new nodes, L: longest path of one."""
+
+    asked_Q: Tensor
+    """New nodes of each sequence, padded to W: [S x W]."""
+    seen_K: Tensor
+    """Nodes of its path, padded to L: [S x L]."""
+    mask_S_W_L: Tensor
+    """Additive: 0 at the path up to the node itself."""
+    kept_n: Tensor
+    """Places in `asked_Q` that are no padding."""
+
+
+@dataclass(frozen=True)
+class _Layout:
+    parts: Sequence[_Part]
+    places_N: Tensor
+    """Place of each node among those of all parts, one part after the other."""
+
+
+def read(model: Any, tree: PrefixTree, nodes_K: Tensor) -> Tensor:
+    """Logits after some nodes of a tree, [K, V].
+
+    Args:
+        model: causal language model that `row_buffer.CacheShape.of` admits.
+        tree: of the rows.
+        nodes_K: the nodes.
+    """
+    inputs = {
+        "input_ids": torch.from_numpy(tree.ids_N)[None],
+        "position_ids": torch.from_numpy(tree.positions_N)[None],
+        "logits_to_keep": nodes_K,
+        "use_cache": False,
+    }
+    if len(tree.ids_N) == max(map(len, tree.paths)):
+        # A single row: the kernel for causal attention needs no mask, and is faster.
+        return torch.as_tensor(model(**inputs).logits)[0]
+    # Without a mask of four dimensions, transformers would make one of all nodes.
+    unused = torch.zeros(1, 1, 1, 1)
+    with attention(model, _ATTENTION):
+        return torch.as_tensor(model(**inputs, attention_mask=unused, tree=_layout(tree)).logits)[0]
+
+
+def _layout(tree: PrefixTree) -> _Layout:
+    parts = [_part(group) for group in _groups(tree)]
+    asked = torch.cat([part.asked_Q[part.kept_n] for part in parts])
+    return _Layout(parts, asked.argsort())
+
+
+_Sequence = tuple[int, np.ndarray]
+"""How many nodes of a path an earlier sequence has, and the path."""
+
+
+def _groups(tree: PrefixTree) -> Iterator[list[_Sequence]]:
+    """Sequences that add nodes, in groups of similar size."""
+    group: list[_Sequence] = []
+    longest = count = 0
+    added = [pair for pair in zip(tree.shared, tree.paths, strict=True) if len(pair[1]) > pair[0]]
+    for shared, path in sorted(added, key=lambda pair: (len(pair[1]) - pair[0], len(pair[1]))):
+        new, most = len(path) - shared, max(longest, len(path))
+        counted = count + new * len(path)
+        if group and (len(group) + 1) * new * most > _PADDED * counted:
+            yield group
+            group, most, counted = [], len(path), new * len(path)
+        group.append((shared, path))
+        longest, count = most, counted
+    yield group
+
+
+def _part(group: Sequence[_Sequence]) -> _Part:
+    width = max(len(path) - shared for shared, path in group)
+    length = max(len(path) for _, path in group)
+    asked, seen = np.zeros((len(group), width), np.int64), np.zeros((len(group), length), np.int64)
+    kept = np.zeros(asked.shape, np.bool_)
+    for index, (shared, path) in enumerate(group):
+        new = len(path) - shared
+        asked[index, :new], seen[index, : len(path)], kept[index, :new] = path[shared:], path, True
+    last_S_W = np.array([shared for shared, _ in group])[:, None] + np.arange(width)
+    hidden_S_W_L = torch.from_numpy(np.arange(length) > last_S_W[:, :, None])
+    return _Part(
+        asked_Q=torch.from_numpy(asked.ravel()),
+        seen_K=torch.from_numpy(seen.ravel()),
+        mask_S_W_L=torch.zeros(1).masked_fill(hidden_S_W_L, float("-inf")),
+        kept_n=torch.from_numpy(np.flatnonzero(kept)),
+    )
+
+
+def _attend(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor,
+    scaling: float | None = None,
+    *,
+    tree: _Layout,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Attention of N nodes to their ancestors, as transformers calls it.
+
+    Heads that share keys become further queries, because a copy of the keys for each costs more.
+
+    Args:
+        module: the layer's attention.
+        query: [1, heads, N, dim].
+        key: [1, heads of keys, N, dim].
+        value: as `key`.
+        attention_mask: without effect.
+        scaling: of the scores.
+        tree: which nodes see which.
+        kwargs: without effect in models that `CacheShape.of` admits.
+
+    Returns:
+        [1, N, heads, dim], and no weights.
+    """
+    heads, groups, dim = query.shape[1], key.shape[1], query.shape[3]
+    found = []
+    for part in tree.parts:
+        count, width, length = part.mask_S_W_L.shape
+        asked = query[0].index_select(1, part.asked_Q)
+        asked = asked.view(groups, heads // groups, count, width, dim).permute(2, 0, 1, 3, 4)
+        keys, values = (
+            of[0].index_select(1, part.seen_K).view(groups, count, length, dim).transpose(0, 1)
+            for of in (key, value)
+        )
+        mask = part.mask_S_W_L.to(query.dtype).repeat(1, heads // groups, 1)[:, None]
+        one = torch.nn.functional.scaled_dot_product_attention(
+            asked.reshape(count, groups, -1, dim), keys, values, mask, scale=scaling
+        )
+        one = one.view(count, groups, heads // groups, width, dim).permute(0, 3, 1, 2, 4)
+        found.append(one.reshape(count * width, heads, dim).index_select(0, part.kept_n))
+    return torch.cat(found).index_select(0, tree.places_N)[None], None
+
+
+AttentionInterface.register(_ATTENTION, _attend)
