@@ -1,10 +1,11 @@
 """An adapter folded into the weights of a model while it plays.
 
 An adapter costs a small model up to a third of each decoding step, and 4-bit layers on a CPU unpack
-their weights in each. Only float32 arithmetic is folded: shorter numbers would round a small update
-away. The sums are new tensors that stand in for the layers' own weights, so nothing has to be
-restored. They are kept from round to round, since a rollout has many rounds of the same weights.
-Neighbour: `hf_policy.py` samples from the folded model.
+their weights in each. On a CPU, the sums of a bfloat16 model are rounded to it, as those of an
+exported one are; `logprob_check.py` measures what that changes. The sums are new tensors that stand
+in for the layers' own weights, so nothing has to be restored. They are kept from round to round,
+since a rollout has many rounds of the same weights. Neighbour: `hf_policy.py` samples from the
+folded model.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 class Folding:
     """Sums of a model's weights and its adapter, made when they are first used.
 
-    Layers with 4 bits on a CPU multiply with unpacked weights. Other models with a weight shorter
-    than float32 stay as they are.
+    Layers with 4 bits on a CPU multiply with unpacked weights. A model with other weights than
+    float32, or bfloat16 on a CPU, stays as it is.
     """
 
     def __init__(self, model: Any) -> None:
@@ -90,12 +91,12 @@ def _packed(model: Any) -> list[Any]:
 
 
 def _adapted(model: Any) -> list[Any]:
-    """Linear layers with a LoRA adapter of a float32 model, if it has no other kind of adapter."""
+    """Linear layers with a LoRA adapter, if the model has no other kind of adapter."""
     import torch
 
     config = getattr(model, "active_peft_config", None)
-    exact = all(p.dtype == torch.float32 for p in model.parameters())
-    if config is None or config.peft_type != "LORA" or not exact:
+    kinds = {(p.dtype, p.device.type) for p in model.parameters() if p.dtype != torch.float32}
+    if config is None or config.peft_type != "LORA" or kinds - {(torch.bfloat16, "cpu")}:
         return []
     from peft.tuners.lora import Linear, LoraLayer
 
@@ -110,7 +111,7 @@ def _adapted(model: Any) -> list[Any]:
 
 
 def _sum(module: Any) -> torch.Tensor:
-    """Weight of a layer plus its adapters, unpacked: [out, in], float32."""
+    """Weight of a layer plus its adapters, unpacked: [out, in], in the format of its products."""
     import torch
 
     base = _base(module)
@@ -120,12 +121,14 @@ def _sum(module: Any) -> torch.Tensor:
 
             weight: torch.Tensor = dequantize_4bit(base.weight.data, base.weight.quant_state)
             weight = weight.float()
+            wanted = torch.float32
         else:
             weight = base.weight.data
+            wanted = weight.dtype
         if module is not base and not module.disable_adapters:
             for name in module.active_adapters:
                 weight = weight + module.get_delta_weight(name)
-    return weight
+    return weight.to(wanted)
 
 
 def _linear(weight: torch.Tensor, bias: torch.Tensor | None) -> Callable[..., torch.Tensor]:

@@ -195,7 +195,7 @@ class GgufModel:
             },
             tie_word_embeddings="output.weight" not in self._tensors,
             **{f"{role}_id": token for role, token in special_ids(self._fields).items()},
-            dtype="float32",
+            dtype="bfloat16",
         )
         return config
 

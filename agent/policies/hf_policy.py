@@ -40,7 +40,7 @@ def load_model(
         path: folder of a saved model and its tokenizer; a string can be a name on the Hub.
         adapter: saved PEFT adapter, which is applied but not merged; default: the folder's own.
         device: default: the GPU of this process if it has one, else cpu.
-        dtype: default: float32 on a CPU, else as `model_files.saved_dtype` says.
+        dtype: default: as `model_files.saved_dtype` says.
 
     Raises:
         PolicyError: `path` or `adapter` does not exist, has no model in safetensors, or needs

@@ -92,8 +92,28 @@ def test_a_base_of_16_bit_keeps_its_weights_and_has_no_twin(source: Path, tmp_pa
     for name, weight in load_file(source / "model.safetensors").items():
         assert torch.equal(weights[name], weight), name
     assert not (tmp_path / "base/twin").exists()
-    model, _ = load_model(tmp_path / "base")
-    assert model.dtype == torch.float32  # a CPU computes in it
+
+
+@pytest.mark.parametrize(
+    ("saved", "units", "dtype"),
+    [
+        (torch.bfloat16, {"avx512_bf16": True, "amx_bf16": False}, torch.bfloat16),
+        (torch.bfloat16, {"avx512_bf16": False, "amx_bf16": True}, torch.bfloat16),
+        (torch.bfloat16, {"avx512_f": True}, torch.float32),
+        (torch.float16, {"avx512_bf16": True}, torch.float32),
+        (torch.float32, {"avx512_bf16": True}, torch.float32),
+    ],
+)
+def test_a_cpu_computes_in_bfloat16_where_it_has_units_and_the_weights_are(
+    saved: torch.dtype,
+    units: dict[str, bool],
+    dtype: torch.dtype,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: units)
+    model, _ = load_model(save_qwen(tmp_path, saved))
+    assert model.dtype == dtype
 
 
 def test_a_base_of_32_bit_is_rounded_to_16(tmp_path: Path) -> None:
@@ -178,6 +198,7 @@ def test_the_number_format_follows_the_device(
         return bool(native) or including_emulation
 
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", supported)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
     device = "cpu" if native is None else "cuda:0"
     assert model_files.compute_dtype(device) == dtype
     for saved in (torch.float16, torch.bfloat16):

@@ -447,11 +447,12 @@ def test_an_adapter_is_laid_onto_its_base(tmp_path):
         assert got != pytest.approx(full_logprobs(tiny(), turns, 1.0), abs=1e-2)
 
 
-def test_an_adapter_is_folded_into_the_weights_only_while_it_plays():
+@pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 1e-4), (torch.bfloat16, 0.6)])
+def test_an_adapter_is_folded_into_the_weights_only_while_it_plays(dtype, error):
     from peft import LoraConfig, get_peft_model
 
     adapted = get_peft_model(
-        tiny(), LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False)
+        tiny().to(dtype), LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False)
     ).eval()
     before = {name: value.clone() for name, value in adapted.state_dict().items()}
     ids = torch.arange(40)[None]
@@ -467,7 +468,9 @@ def test_an_adapter_is_folded_into_the_weights_only_while_it_plays():
         again = adapted(input_ids=ids).logits
         assert used
     hook.remove()
-    assert together.numpy() == pytest.approx(apart.numpy(), abs=1e-4)
+    assert together.dtype == dtype
+    # Without the adapter, logits differ by up to 23.
+    assert together.float().numpy() == pytest.approx(apart.float().numpy(), abs=error)
     assert torch.equal(again, apart)
     assert all(torch.equal(value, before[name]) for name, value in adapted.state_dict().items())
 
@@ -520,8 +523,8 @@ def test_the_sums_are_freed_with_the_last_frame():
     assert not policy._folding._sums
 
 
-@pytest.mark.parametrize("kind", ["bfloat16", "dora", "bias"])
-def test_an_adapter_that_cannot_be_folded_exactly_is_not_folded(kind):
+@pytest.mark.parametrize("kind", ["float16", "dora", "bias"])
+def test_an_adapter_that_cannot_be_folded_is_not_folded(kind):
     from peft import LoraConfig, get_peft_model
 
     config = LoraConfig(
@@ -531,7 +534,7 @@ def test_an_adapter_that_cannot_be_folded_exactly_is_not_folded(kind):
         use_dora=kind == "dora",
         lora_bias=kind == "bias",
     )
-    model = tiny().to(torch.bfloat16) if kind == "bfloat16" else tiny("qwen")
+    model = tiny().to(torch.float16) if kind == "float16" else tiny("qwen")
     if kind == "bias":  # only layers with a bias can have an adapter with one
         config.target_modules = ["q_proj", "k_proj", "v_proj"]
     folding = Folding(get_peft_model(model, config).eval())
