@@ -112,8 +112,9 @@ def log_version(name: str, params: Params, run: StageRun, tags: dict[str, str]) 
     import mlflow
     from mlflow.exceptions import MlflowException
 
-    for noisy in ("mlflow.pyfunc", "mlflow.models.model", "mlflow.utils.environment"):
-        logging.getLogger(noisy).setLevel(logging.ERROR)
+    # constraints.txt also pins the packages of extras, which MLflow misses where they are not in.
+    for noisy in ("pyfunc", "models.model", "utils.environment", "utils.requirements_utils"):
+        logging.getLogger(f"mlflow.{noisy}").setLevel(logging.ERROR)
     with mlflow.start_run(run_id=run.run_id, log_system_metrics=False):
         logged = mlflow.pyfunc.log_model(
             name=name,
