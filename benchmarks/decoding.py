@@ -11,8 +11,9 @@ token, one successor has the probability that `--certain` says, and the model's 
 has the rest. Every loop pays for the script, and plays it at T = 1. `generate` with
 `prompt_lookup_num_tokens` takes one row and is greedy.
 
-Every variant is run once in each repeat, in turn, and medians of seconds are printed. A rate
-counts sampled tokens. Seconds of the processor exclude what other processes took.
+The loops are compared in float32, and this one also plays in bfloat16. Every variant is run once in
+each repeat, in turn, and medians of seconds are printed. A rate counts sampled tokens. Seconds of
+the processor exclude what other processes took.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from benchmarks import taught
 from benchmarks.peers.rollout import generate
 
 _TREES, _CODE = 8, 100
+BFLOAT16 = "this loop, bfloat16"
 Prompts = list[list[int]]
 
 
@@ -131,13 +133,14 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, default=300, help="tokens of a prompt")
     parser.add_argument("--certain", type=float, default=0.97)
     options, _ = taught.begin(parser)
-    model, tokenizer = load_model(options.model, device="cpu")
+    model, tokenizer = load_model(options.model, device="cpu", dtype=torch.float32)
+    short, _ = load_model(options.model, device="cpu", dtype=torch.bfloat16)
     words, stop = model.config.vocab_size, tokenizer.eos_token_id
     model.generation_config.eos_token_id = stop
     settings = GenerationSettings(max_turn_tokens=_CODE + 20)
     before, pad = loop_of(options.before), tokenizer.pad_token_id
 
-    def now(prompts: Prompts, **more: Any) -> list[list[int]]:
+    def now(prompts: Prompts, model: Any = model, **more: Any) -> list[list[int]]:
         return ours(sampling, model, prompts, stop, _CODE + 20, **more)
 
     def greedy(prompts: Prompts) -> list[list[int]]:
@@ -158,6 +161,7 @@ def main() -> None:
             f"loop of {options.before}": lambda p: ours(before, model, p, stop, _CODE + 20),
             "this loop, nothing guessed": now,
             "this loop": functools.partial(now, drafts=DraftStore()),
+            BFLOAT16: functools.partial(now, model=short, drafts=DraftStore()),
             "`generate`": lambda p: generate(model, p, settings, pad),
             "`generate`, prompt lookup, greedy": greedy,
         }
@@ -165,7 +169,10 @@ def main() -> None:
             for name, variant in variants.items():
                 if variant is greedy and len(prompts) > 1:
                     continue
-                with scripted(model, script(words, options.groups, stop), options.certain) as sizes:
+                spoken = short if name == BFLOAT16 else model
+                with scripted(
+                    spoken, script(words, options.groups, stop), options.certain
+                ) as sizes:
                     clocks = time.perf_counter(), time.process_time()
                     tokens = sum(map(len, variant(prompts)))
                     wall, cpu = time.perf_counter() - clocks[0], time.process_time() - clocks[1]

@@ -6,7 +6,7 @@ Without `--model`, a random model of nano's size is trained. The rows are those 
 trees: a root of two turns, whose code differs by a few tokens, and readers whose prompt the trees
 of a group share. All ways have the same rows and the same losses, and take turns:
 
-- trees: the project's trainers.
+- trees: the project's trainers, in float32 and, with `--model`, in bfloat16.
 - padded: what they did up to version 0.2: rows padded to batches of 2,048 tokens, with logits of
   all columns from the first sampled one (GRPO), or of all (supervised).
 - transformers: `model(labels=...)` on the padded rows. TRL 1.15 has only a Triton kernel for both
@@ -159,15 +159,15 @@ def timed(work: Callable[[], Any]) -> tuple[float, float]:
     return time.perf_counter() - started[0], time.process_time() - started[1]
 
 
-def load(folder: Path | None) -> tuple[Any, Any]:
-    """A model in float32, and a tokenizer."""
+def load(folder: Path | None, dtype: torch.dtype = torch.float32) -> tuple[Any, Any]:
+    """A model, and a tokenizer."""
     from tokenizers import Tokenizer, models
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
     from agent.policies.hf_policy import load_model
 
     if folder is not None:
-        return load_model(folder)
+        return load_model(folder, dtype=dtype)
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=720,
@@ -185,10 +185,10 @@ def load(folder: Path | None) -> tuple[Any, Any]:
 
 
 def grpo(
-    folder: Path | None, groups: list[list[Trajectory]], train: TrainSettings, out: Path
+    loaded: tuple[Any, Any], groups: list[list[Trajectory]], train: TrainSettings, out: Path
 ) -> list[tuple[float, float]]:
     """Time the gradient of a step, and one measurement of the step limit."""
-    model, tokenizer = load(folder)
+    model, tokenizer = loaded
     made = trainer.TreeGRPOTrainer(
         *(model, tokenizer, train),
         output_dir=out,
@@ -201,10 +201,10 @@ def grpo(
 
 
 def sft(
-    folder: Path | None, rows: Sequence[DemonstrationRow], train: TrainSettings, out: Path
+    loaded: tuple[Any, Any], rows: Sequence[DemonstrationRow], train: TrainSettings, out: Path
 ) -> list[tuple[float, float]]:
     """Time the gradient of a step that has all rows."""
-    model, tokenizer = load(folder)
+    model, tokenizer = loaded
     made = supervised.AdapterTrainer(
         *(model, tokenizer, rows, SftSettings(), train),
         output_dir=out,
@@ -234,18 +234,22 @@ def main() -> None:
     rows = demonstration_rows(dict(enumerate(tree for group in groups for tree in group)))
     tokens = sum(len(row["input_ids"]) for row in rows)
     print(f"{len(rows)} rows of {tokens} tokens, {options.threads} threads", flush=True)
-    ways = {f"trees of {nodes}": nodes for nodes in options.nodes}
-    ways |= {"padded": PADDED_TOKENS, "transformers": PADDED_TOKENS}
+    ways = {f"trees of {nodes}": (nodes, torch.float32) for nodes in options.nodes}
+    if options.model:
+        ways |= {f"{name}, bfloat16": (most, torch.bfloat16) for name, (most, _) in ways.items()}
+    ways |= dict.fromkeys(("padded", "transformers"), (PADDED_TOKENS, torch.float32))
     seconds: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for _ in range(options.repeats):
-        for name, most in ways.items():
+        for name, (most, dtype) in ways.items():
+            large = dict.fromkeys(("max_abs", "mean_abs", "p99_abs"), 1e9)
             train = TrainSettings(
-                micro_batch_tokens=most, logprob_check=LogprobCheckSettings(max_abs=1e9)
+                micro_batch_tokens=most, logprob_check=LogprobCheckSettings(**large)
             )
             with tempfile.TemporaryDirectory() as out, way(name.split()[0]):
-                found = {"supervised": sft(options.model, rows, train, Path(out))}
+                found = {"supervised": sft(load(options.model, dtype), rows, train, Path(out))}
                 if name != "transformers":  # it has no loss of GRPO
-                    gradient, limit = grpo(options.model, groups, train, Path(out))
+                    loaded = load(options.model, dtype)
+                    gradient, limit = grpo(loaded, groups, train, Path(out))
                     found |= {"GRPO": [gradient], "step limit": [limit]}
             for part, times in found.items():
                 seconds.setdefault((part, name), []).extend(times)
