@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from heapq import nsmallest
 from math import log
 from typing import Any
 
+Order = Callable[[str, list[str]], Sequence[int]]
+"""Indices of texts, those first that fit a question best."""
+
 MOST = 24
 """Passages that `rank` returns unless it's told otherwise."""
+MOST_ORDERED = 2048
+"""Passages that an `order` gets at most: of more, those that BM25 puts first."""
 PASSAGE_CHARS = 1000
 """Characters up to which a paragraph is one passage."""
 LEAST_CHARS = 12
@@ -52,10 +57,12 @@ def rank(
     *,
     chars: int = PASSAGE_CHARS,
     least: int = LEAST_CHARS,
+    order: Order | None = None,
 ) -> list[tuple[Any, str]]:
     """The passages that share the rarest words with a text, best first.
 
-    The work grows with the characters of the documents, the memory with the matching passages.
+    The work grows with the characters of the documents, the memory with the matching passages, or
+    with an `order` of all passages.
 
     Args:
         documents: {id: text}; a text or a list of texts has the id "".
@@ -63,9 +70,11 @@ def rank(
         most: passages at most.
         chars: a longer paragraph counts by its sentences.
         least: characters of a passage at least.
+        order: another order, such as that of `env.embedding`.
 
     Returns:
-        (id, passage) of passages with a word of the text. Equal scores keep their order.
+        (id, passage) of passages with a word of the text, or with an `order` of all passages.
+        Equal scores keep their order.
 
     Raises:
         ValueError: the text is empty.
@@ -73,6 +82,13 @@ def rank(
     """
     if not isinstance(text, str) or not text.strip():
         raise ValueError("rank: text must be a text that is not empty")
+    if order is not None:
+        cut = ((key, p) for key, t in _texts(documents).items() for p in passages(t, chars, least))
+        found = list(dict.fromkeys(cut))
+        if len(found) > MOST_ORDERED:
+            found = rank(documents, text, MOST_ORDERED, chars=chars, least=least)
+        places = order(text, [passage for _, passage in found]) if found else []
+        return [found[place] for place in places[: max(0, int(most))]]
     asked = set(words(text))
     holding: Counter[str] = Counter()
     matches: dict[tuple[Any, str], tuple[int, list[tuple[str, int]]]] = {}

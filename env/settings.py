@@ -15,6 +15,7 @@ from rewards.settings import RewardSettings
 from rewards.settings import Settings as Settings  # for all sections of params.yaml
 
 PromptStyle = Literal["full", "compact"]
+RankKind = Literal["bm25", "minilm"]
 Split = Literal["train", "validation", "test"]
 
 
@@ -69,6 +70,10 @@ class EnvSettings(Settings):
     search_window: int = Field(0, ge=0, le=10_000, description="characters around a search hit")
     quiet_search: bool = Field(
         True, description="false: search also prints what it finds, as the published scaffold does"
+    )
+    rank: RankKind = Field(
+        "bm25",
+        description="order of `rank`: by shared words, or by meaning with the extra `search`",
     )
     passage_chars: int = Field(
         1000, ge=1, description="characters of a paragraph from which `rank` takes its sentences"

@@ -15,6 +15,8 @@ import yaml
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from env.embedding import find_model
+from env.errors import SettingsError
 from env.settings import flatten
 from tasks.derived import derive
 from tasks.errors import ConfigError
@@ -142,7 +144,8 @@ def resolve(profile: str = "nano", overrides: Sequence[str] = ()) -> Params:
     """Settings of params.yaml, changed by a profile (nano: none), then by `section.key=value`s.
 
     Raises:
-        ConfigError: a file is missing or invalid, or a setting is wrong.
+        ConfigError: a file is missing or invalid, a setting is wrong, or the model of `env.rank`
+            is not installed.
     """
     data = read_yaml(PARAMS)
     source = str(PARAMS)
@@ -160,7 +163,13 @@ def resolve(profile: str = "nano", overrides: Sequence[str] = ()) -> Params:
     for text in overrides:
         data = merge(data, parse_override(text))
         source += f" + {text}"
-    return check(data, source)
+    params = check(data, source)
+    if params.env.rank == "minilm":
+        try:
+            find_model()
+        except SettingsError as error:
+            raise ConfigError(f"{source}: {error}") from None
+    return params
 
 
 def _read_profile(name: str) -> dict[str, Any]:

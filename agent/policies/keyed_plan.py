@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from agent.policies.reading_cells import text_literal
+from env.embedding import order_of
 from env.problems.schema import Problem
 from env.prompts import defuse
 from env.ranking import rank
@@ -154,8 +155,8 @@ def readers(
 
 def ranked(problem: Problem, most: int, env: EnvSettings, rewards: RewardSettings) -> list[Passage]:
     """The passages that `rank` finds for the question, in the REPL of this environment."""
-    chars, least = env.passage_chars, rewards.min_span_chars
-    return rank(problem.texts, problem.question, most, chars=chars, least=least)
+    sizes = {"chars": env.passage_chars, "least": rewards.min_span_chars}
+    return rank(problem.texts, problem.question, most, **sizes, order=order_of(env.rank))
 
 
 def answer(

@@ -21,6 +21,7 @@ from pydantic import SecretStr, ValidationError
 
 from env import auth
 from env.auth import DATA, DATASET, DATASET_REVISION, DATASET_TOKEN, SEED, SETTINGS
+from env.embedding import order_of
 from env.errors import RefusedError, SettingsError
 from env.problems.settings import SyntheticSettings
 from env.problems.store import SEEDED, ProblemStore
@@ -190,6 +191,7 @@ class Service:
         self.settings = settings
         self.problems = problems
         self.scoring = ScoringTurns()
+        self._order = order_of(settings.env.rank)  # loads the model before anybody waits for it
         self._relieve = relieve
         self._open = problems
         if settings.env.splits is not None:
@@ -221,6 +223,7 @@ class Service:
                     self.settings.rewards.min_span_chars,
                     env.memory_mb,
                     self._relieve,
+                    ordered=self._order is not None,
                 )
             return self._host
 

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from env import prompts
+from env import embedding, prompts
 from env.errors import RefusedError, SandboxError
 from env.models import (
     BUSY,
@@ -24,6 +24,7 @@ from env.models import (
     Message,
     StopReason,
 )
+from env.ranking import MOST_ORDERED
 from env.server.budget import TokenBudget, needed
 from env.server.deterministic import repeatable_cell
 from env.server.frame import Frame, PendingCalls, as_context, held_bytes
@@ -37,6 +38,10 @@ TEXT_BYTES = 16 << 20
 
 Contexts of 31 children need 12 MB: 200,000 characters each, of two bytes.
 """
+RANKED = 400_000
+"""Tokens that the server embeds for the calls of `rank` of one episode: two minutes of a core."""
+CALL_TOKENS = 64
+"""Tokens that a call of `rank` costs besides, since even known vectors must be compared."""
 STEP_S = 300.0
 """Seconds of one step, after which the episode ends: below the 600 s that a client waits."""
 _USED_UP = "the texts of this episode are used up"
@@ -81,6 +86,7 @@ class Tree:
         self._counts: Counter[str] = Counter()
         self._cpu_s = 0.0
         self._env_s = 0.0
+        self._ranked = 0
         self._deadline = 0.0
         """When the step in progress is too late."""
         self._running: Repl | None = None
@@ -303,6 +309,9 @@ class Tree:
             # Step 1, a sub-call: open children and wait for them. If limits refuse all of them,
             # the cell resumes at once with the refusals as values. A cell that goes on calling
             # when the calls of the episode are used up is stopped, at the price of a whole cell.
+            if isinstance(event, SubCall) and event.fn == "rank":
+                event = self._living(frame).resume(self._ordered(*event.prompts))
+                continue
             if isinstance(event, SubCall):
                 frame.called = True
                 self._counts["sub_calls"] += len(event.prompts)
@@ -346,6 +355,25 @@ class Tree:
                 return
             code, frame.final_code = frame.final_code, None
             event = self._run(frame, code)
+
+    def _ordered(self, question: str, *passages: str) -> JSONValue:
+        """The order of a call of `rank`; a sentence where the episode may not have it."""
+
+        def spend(tokens: int) -> None:
+            self._ranked += tokens
+            if self._stopped:
+                raise SandboxError("the session was closed")
+            if self._ranked > RANKED or time.monotonic() > self._deadline:
+                raise RefusedError
+
+        try:
+            honest = self._settings.rank == "minilm" and 0 < len(passages) <= MOST_ORDERED
+            if not honest:
+                raise RefusedError
+            spend(CALL_TOKENS)
+            return embedding.embedder().order(question, passages, spend)
+        except RefusedError:
+            return f"this episode has ranked too much (at most {RANKED:,} tokens)"
 
     def _late(self, frame: Frame) -> bool:
         """Whether the step has taken too long; then the episode ends, and its frame is to blame."""

@@ -234,6 +234,21 @@ def test_rank_gives_the_passages_that_are_ranked_outside_of_the_repl() -> None:
     host.close()
 
 
+def test_rank_asks_the_server_for_its_order() -> None:
+    host = SandboxHost(LIMITS, SandboxSettings(), passage_chars=40, span_chars=20, ordered=True)
+    repl = host.open({"p": "Kalvot rose at dawn.\n\nNobody else had slept."})
+    asked = call(repl.run("found = rank(context, 'Who?', 1)\nFINAL(found)"))
+    assert asked == SubCall(
+        "rank", ["Who?", "Kalvot rose at dawn.", "Nobody else had slept."], None
+    )
+    assert done(repl.resume([1, 0])).final == [["p", "Nobody else had slept."]]
+    assert done(repl.run("found = rank('', 'Who?')\nlen(found)")).stdout == "0\n"
+    call(repl.run("rank(context, 'Who?')"))
+    assert done(repl.resume("too much")).traceback.endswith("ValueError: rank: too much")
+    repl.close()
+    host.close()
+
+
 def test_a_wrong_rank_is_an_error_of_the_cell(repl: Repl) -> None:
     for call_, told in (
         ("rank(context, '')", "ValueError: rank: "),

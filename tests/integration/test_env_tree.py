@@ -1,6 +1,7 @@
 """The tree of frames, on real sandboxes and without a server."""
 
 from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -396,3 +397,20 @@ def test_environment_time_leaves_out_the_policys(play: Play) -> None:
     time.sleep(0.3)
     play.code((1, "FINAL(0)"))
     assert 0 < play.tree.counters.env_s < 0.3
+
+
+def test_rank_in_any_order_leaves_the_cell_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    def longest_first(question: str, texts: Sequence[str], spend: object) -> Sequence[int]:
+        return sorted(range(len(texts)), key=lambda place: -len(texts[place]))
+
+    embedder = SimpleNamespace(order=longest_first)
+    monkeypatch.setattr("env.embedding.embedder", lambda: embedder)
+    host = SandboxHost(LimitSettings(), SandboxSettings(), ordered=True)
+    tree = Tree(EnvSettings(rank="minilm"), host, "What does Kalvot score?", PAPERS)
+    code = "best = rank(context, 'Kalvot?', 1)\nFINAL([best, rank(best[0][1], 'Kalvot?')])"
+    tree.play([FrameTurn(frame=0, text=f"```repl\n{code}\n```")])
+    whole = PAPERS["p1"]
+    assert tree.answer == [[["p1", whole]], [["", whole]]]
+    assert (tree.counters.sub_calls, tree.void) == (0, None)
+    tree.close()
+    host.close()

@@ -135,3 +135,12 @@ def test_what_cannot_be_shown_says_why() -> None:
     told = keyed_plan.fault(problem(), Keyed(24, 8), short, REWARDS)
     assert told is not None
     assert "env.limits.prompt_chars" in told
+
+
+def test_the_plan_ranks_as_the_environment_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    by_words = keyed_plan.ranked(problem(), 2, ENV, REWARDS)
+    last = {"minilm": lambda text, found: range(len(found) - 1, -1, -1)}
+    monkeypatch.setattr(keyed_plan, "order_of", last.get)
+    assert keyed_plan.ranked(problem(), 2, ENV, REWARDS) == by_words
+    ranked = keyed_plan.ranked(problem(), 1, EnvSettings(rank="minilm"), REWARDS)
+    assert ranked == [("p2", "Mirbex has no Kalvot at all.")] != by_words[:1]

@@ -9,6 +9,7 @@ from helpers.work import calls
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from env import ranking
 from env.ranking import passages, rank
 
 LONG = "A first sentence is here. Kalvot reads maps at night! Others, i.e. seven, wait until dawn."
@@ -69,6 +70,30 @@ def test_plurals_endings_and_case_do_not_matter_and_common_words_do_not_count() 
 def test_equal_scores_keep_their_order_and_repeats_of_a_paper_count_once() -> None:
     texts = {"b": "Kalvot is here.\n\nKalvot is here.", "a": "Kalvot is here."}
     assert rank(texts, "Kalvot") == [("b", "Kalvot is here."), ("a", "Kalvot is here.")]
+
+
+def test_another_order_gets_each_passage_once_and_decides() -> None:
+    texts = {"b": "Kalvot is here.\n\nKalvot is here.", "a": "Nobody is here at all."}
+    asked: list[Any] = []
+
+    def last_first(text: str, found: list[str]) -> range:
+        asked.append((text, found))
+        return range(len(found) - 1, -1, -1)
+
+    both = [("a", "Nobody is here at all."), ("b", "Kalvot is here.")]
+    assert rank(texts, "Kalvot", order=last_first) == both
+    assert rank(texts, "Kalvot", 1, order=last_first) == both[:1]
+    assert rank({"a": "short"}, "Kalvot", order=last_first) == []
+    assert asked == [("Kalvot", ["Kalvot is here.", "Nobody is here at all."])] * 2
+
+
+def test_of_too_many_passages_an_order_gets_those_that_share_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ranking, "MOST_ORDERED", 3)
+    texts = {"a": "\n\n".join([f"Nothing is said, {n}." for n in range(9)] + ["Kalvot says so."])}
+    found = rank(texts, "Kalvot", order=lambda text, found: range(len(found)))
+    assert found == [("a", "Kalvot says so.")]
 
 
 @pytest.mark.parametrize("documents", ["Kalvot is here.", ["Kalvot is here.", "No."]])

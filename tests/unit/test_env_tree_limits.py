@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -193,3 +193,64 @@ def test_a_step_that_is_stopped_ends_at_its_next_cell() -> None:
         plays(played, "slow")
     assert cells == ["ask", "slow"]
     assert played._repls.closed == 1  # type: ignore[attr-defined]
+
+
+class Alphabet:
+    """An embedder that orders texts by the alphabet, each of which costs one."""
+
+    def order(self, question: str, texts: Sequence[str], spend: Callable[[int], None]) -> list[int]:
+        for _ in texts:
+            spend(1)
+        return sorted(range(len(texts)), key=lambda place: texts[place])
+
+
+def ranks(monkeypatch: pytest.MonkeyPatch, *calls: list[str], rank: str = "minilm") -> Any:
+    """A tree whose root makes these calls of `rank`, and what the last one returned."""
+    monkeypatch.setattr(module.embedding, "embedder", Alphabet)
+    waiting = list(calls)
+    repls = Repls(lambda code: SubCall("rank", waiting.pop(0), None))
+    settings = EnvSettings.model_validate({"rank": rank})
+    played = Tree(settings, repls, "Which?", {"p": "text"})  # type: ignore[arg-type]
+    for _ in calls:
+        plays(played, "rank(context)")
+    return played, repls.resumed
+
+
+def test_a_call_of_rank_returns_an_order_and_counts_as_no_sub_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    played, returned = ranks(monkeypatch, ["Which?", "b", "c", "a"])
+    assert returned == [2, 0, 1]
+    assert played.counters.sub_calls == 0
+    assert played.counters.frames == 1
+
+
+def test_an_episode_ranks_a_bounded_number_of_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RANKED", 9)
+    monkeypatch.setattr(module, "CALL_TOKENS", 1)
+    three = ["Which?", "b", "c", "a"]
+    assert ranks(monkeypatch, three, three)[1] == [2, 0, 1]
+    assert "at most 9 tokens" in ranks(monkeypatch, three, three, three)[1]
+    calls = [["Which?", "b"]] * 4
+    assert ranks(monkeypatch, *calls)[1] == [0]
+    assert "at most 9" in ranks(monkeypatch, *calls, ["Which?", "b"])[1]
+
+
+def test_only_honest_calls_of_rank_reach_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "at most" in ranks(monkeypatch, ["Which?", "b"], rank="bm25")[1]
+    assert "at most" in ranks(monkeypatch, ["Which?"])[1]
+    assert "at most" in ranks(monkeypatch, ["Which?", *["b"] * 2049])[1]
+    assert ranks(monkeypatch, ["Which?", *["b"] * 2048])[1] == [*range(2048)]
+
+
+def test_a_client_that_leaves_ends_a_long_ranking(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module.embedding, "embedder", Alphabet)
+
+    def script(code: str) -> Any:
+        played.stop()
+        return SubCall("rank", ["Which?", "b"], None)
+
+    played = tree(script)
+    played._settings = EnvSettings(rank="minilm")
+    with pytest.raises(SandboxError):
+        plays(played, "rank(context)")

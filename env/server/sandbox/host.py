@@ -54,6 +54,7 @@ class SandboxHost:
         span_chars: Characters of a passage at least.
         memory_mb: Memory of the server and all its REPLs; None for the machine's or container's.
         relieve: Called when no descriptor is free; it may close some that nobody needs.
+        ordered: Whether `rank` asks for its order, by a `SubCall`, instead of computing it.
 
     Raises:
         SandboxError: seccomp is not available here, or a module to preload cannot be imported.
@@ -72,6 +73,7 @@ class SandboxHost:
         span_chars: int = ranking.LEAST_CHARS,
         memory_mb: int | None = None,
         relieve: Callable[[], None] = lambda: None,
+        ordered: bool = False,
     ) -> None:
         self._limits = limits
         self._options: dict[str, Any] = {
@@ -82,6 +84,7 @@ class SandboxHost:
             "quiet_search": quiet_search,
             "passage_chars": passage_chars,
             "span_chars": span_chars,
+            "ordered": ordered,
         }
         self._bpf = compile_filter() if self._seccomp else None
         total = machine_bytes() if memory_mb is None else memory_mb << 20

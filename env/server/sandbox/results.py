@@ -9,7 +9,7 @@ from typing import Literal, get_args
 from env.chat_tokens import without_chat_tokens
 from env.server.sandbox.wire import BadFrameError, JSONValue
 
-SubCallName = Literal["llm_query", "llm_query_batched", "rlm_query", "rlm_query_batched"]
+SubCallName = Literal["llm_query", "llm_query_batched", "rlm_query", "rlm_query_batched", "rank"]
 
 CellError = Literal[
     "exception", "syntax", "calls", "cpu", "wall", "memory", "evicted", "exit", "killed", "starved"
@@ -31,7 +31,8 @@ UNSET = Unset.UNSET
 
 @dataclass(frozen=True)
 class SubCall:
-    """The cell's request to other frames; the cell is suspended until `Repl.resume`."""
+    """The cell's request to other frames, or for the order of passages (`rank`, whose prompts are
+    the question and the passages). The cell is suspended until `Repl.resume`."""
 
     fn: SubCallName
     prompts: list[str]
@@ -81,7 +82,7 @@ def sub_call(value: JSONValue) -> SubCall:
         raise BadFrameError("a bad call")
     if contexts is not None and (type(contexts) is not list or len(contexts) != len(prompts)):
         raise BadFrameError("a bad call")
-    if len(prompts) != 1 and not fn.endswith("batched"):
+    if len(prompts) != 1 and not fn.endswith("batched") and fn != "rank":
         raise BadFrameError("a bad call")
     return SubCall(fn, prompts, contexts)
 

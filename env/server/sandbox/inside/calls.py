@@ -66,6 +66,13 @@ class Calls:
                 )
         return self._ask("rlm_query_batched", texts, contexts) if texts else []
 
+    def order(self, text: str, passages: list[str]) -> list[int]:
+        """Indices of passages in the server's order for a text."""
+        places = self._ask("rank", [text, *passages], None)
+        if isinstance(places, str):
+            raise ValueError(f"rank: {places}")
+        return places
+
     def FINAL(self, value: Any) -> None:
         """Give the answer and end the cell."""
         self._finish(value)

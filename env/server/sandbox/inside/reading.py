@@ -29,6 +29,7 @@ class Reader:
         quiet: False prints the results, as the published scaffold does.
         chars: Characters of a paragraph from which `rank` takes its sentences.
         least: Characters of a passage at least.
+        order: Orders the passages of `rank`; None for BM25.
     """
 
     def __init__(
@@ -37,11 +38,13 @@ class Reader:
         quiet: bool,
         chars: int = ranking.PASSAGE_CHARS,
         least: int = ranking.LEAST_CHARS,
+        order: ranking.Order | None = None,
     ) -> None:
         self._window = window
         self._quiet = quiet
         self._chars = chars
         self._least = least
+        self._order = order
 
     def search(
         self, text: Any, keyword: str, window: int | None = None, bidirectional: bool = True
@@ -69,7 +72,8 @@ class Reader:
 
     def rank(self, documents: Any, text: str, most: int = ranking.MOST) -> list[tuple[str, str]]:
         """The passages of `documents` that fit `text` best: (paper_id, passage), best first."""
-        return ranking.rank(documents, text, most, chars=self._chars, least=self._least)
+        sizes = {"chars": self._chars, "least": self._least}
+        return ranking.rank(documents, text, most, **sizes, order=self._order)
 
     def list_papers(self, context: Any) -> list[str]:
         """The ids of the papers."""

