@@ -79,7 +79,8 @@ def reader_scores(
     """F1 of the passages that each reader's reply names against those with gold, by frame.
 
     A reply that names nothing where nothing is gold has 1, and one without numbers to numbered
-    passages 0. A child that was shown no passages to choose from has no score.
+    passages 0. A child has no score if it was shown no passages to choose from, or something that
+    is not in the papers word for word: then "no" might be wrong, or right about nothing.
 
     Args:
         readers: what each was given, and its reply.
@@ -87,15 +88,21 @@ def reader_scores(
         settings: `min_span_chars`, `min_cover`.
     """
     gold = [(papers[p], a, b) for fact in evidence for p, a, b in fact]
-    work = max(1, len(readers) * sum(len(paper) for paper, _, _ in gold))
+    whole = "\0".join(papers.values())
+    work = max(1, len(readers) * (len(whole) + sum(len(paper) for paper, _, _ in gold)))
     scores = {}
     for frame, (text, answer) in readers.items():
         passages, numbers = _choice(text, answer)
         if numbers is None and len(passages) < 2:
             continue
+        if len(passages) > _SEARCHED_CHARS // work:
+            continue
+        shown = {number: _quoted(passage, whole) for number, passage in passages.items()}
+        if not all(shown.values()):
+            continue
         right = {
             number
-            for number, passage in list(passages.items())[: _SEARCHED_CHARS // work]
+            for number, passage in shown.items()
             if len(passage) >= settings.min_span_chars
             and any(holds_gold(passage, *place, settings.min_cover) for place in gold)
         }
@@ -103,6 +110,11 @@ def reader_scores(
         both = 2 * len(named & right) / max(1, len(named) + len(right))
         scores[frame] = 0.0 if numbers is None else both if named or right else 1.0
     return scores
+
+
+def _quoted(passage: str, papers: str) -> str:
+    """A passage as it stands in the papers, without a line of the reader's after it; else empty."""
+    return next((part for part in (passage, passage.rpartition("\n")[0]) if part in papers), "")
 
 
 def holds_gold(passage: str, paper: str, start: int, end: int, cover: float) -> bool:
@@ -123,8 +135,8 @@ def _choice(text: str, answer: Any) -> tuple[dict[int, str], set[int] | None]:
     passages = numbered_passages(text)
     numbers = replied_numbers(answer) if passages else None
     verdict = replied_verdict(answer)
-    if verdict or (verdict is False and not passages):
-        # The question has a line of its own before the passage.
+    if verdict or (verdict is False and len(passages) < 2):
+        # The question has a line of its own before the passage, whose lines may begin with numbers.
         return {0: text.partition("\n")[2] or text}, {0} if verdict else set()
     return passages, numbers
 

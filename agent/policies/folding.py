@@ -1,11 +1,12 @@
 """An adapter folded into the weights of a model while it plays.
 
 An adapter costs a small model up to a third of each decoding step, and 4-bit layers on a CPU unpack
-their weights in each. On a CPU, the sums of a bfloat16 model are rounded to it, as those of an
-exported one are; `logprob_check.py` measures what that changes. The sums are new tensors that stand
-in for the layers' own weights, so nothing has to be restored. They are kept from round to round,
-since a rollout has many rounds of the same weights. Neighbour: `hf_policy.py` samples from the
-folded model.
+their weights in each. Sums of weights and adapter are made in float32 alone: in shorter numbers,
+they would round a small update away. A bfloat16 model on a CPU keeps its weights and multiplies
+with the adapter's two factors besides, without PEFT's way through float32. The layers' own weights
+stay as they are, so nothing has to be restored. What was made is kept from round to round, since a
+rollout has many rounds of the same weights. Neighbour: `hf_policy.py` samples from the folded
+model.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ class Folding:
     def __init__(self, model: Any) -> None:
         self._model = model
         self._sums: dict[Any, torch.Tensor] = {}
+        """Weights to multiply with, by layer."""
+        self._factors: dict[Any, _Factors] = {}
         self._chosen: list[Any] = []
         """Adapters in the sums, by layer."""
         self._weights: list[torch.Tensor] = []
@@ -38,7 +41,7 @@ class Folding:
         """Let the layers multiply with the sums for the duration of the block."""
         self._renew()
         for module, weight in self._sums.items():
-            module.forward = _linear(weight, _base(module).bias)
+            module.forward = _linear(weight, _base(module).bias, self._factors[module])
         try:
             yield
         finally:
@@ -47,7 +50,7 @@ class Folding:
 
     def forget(self) -> None:
         """Free the memory of the sums."""
-        self._sums, self._weights = {}, []
+        self._sums, self._factors, self._weights = {}, {}, []
 
     def _renew(self) -> None:
         """Make the sums again if the adapter has changed."""
@@ -68,6 +71,7 @@ class Folding:
         self.forget()
         self._chosen, self._weights = chosen, [weight.clone() for weight in weights]
         self._sums = {module: _sum(module) for module in layers}
+        self._factors = {module: _factors(module) for module in layers}
 
 
 def _base(module: Any) -> Any:
@@ -110,8 +114,14 @@ def _adapted(model: Any) -> list[Any]:
     return layers if plain else []
 
 
+def _adapters(module: Any) -> list[str]:
+    """Names of a layer's adapters that are in use."""
+    adapted = module is not _base(module) and not module.disable_adapters
+    return list(module.active_adapters) if adapted else []
+
+
 def _sum(module: Any) -> torch.Tensor:
-    """Weight of a layer plus its adapters, unpacked: [out, in], in the format of its products."""
+    """Weight of a layer, unpacked, and in float32 its adapters added: [out, in]."""
     import torch
 
     base = _base(module)
@@ -121,17 +131,43 @@ def _sum(module: Any) -> torch.Tensor:
 
             weight: torch.Tensor = dequantize_4bit(base.weight.data, base.weight.quant_state)
             weight = weight.float()
-            wanted = torch.float32
         else:
             weight = base.weight.data
-            wanted = weight.dtype
-        if module is not base and not module.disable_adapters:
-            for name in module.active_adapters:
+        if weight.dtype == torch.float32:
+            for name in _adapters(module):
                 weight = weight + module.get_delta_weight(name)
-    return weight.to(wanted)
+    return weight
 
 
-def _linear(weight: torch.Tensor, bias: torch.Tensor | None) -> Callable[..., torch.Tensor]:
-    from torch.nn import functional
+_Factors = list[tuple[Any, Any]]
+"""An adapter's matrices, [r, in] and [out, r] with its scaling, in the format of the weights."""
 
-    return lambda x, *_args, **_kwargs: functional.linear(x, weight, bias)
+
+def _factors(module: Any) -> _Factors:
+    """Factors of the adapters that are not in a layer's sum."""
+    import torch
+
+    dtype = _base(module).weight.dtype
+    if dtype != torch.bfloat16:
+        return []
+    return [
+        (
+            module.lora_A[name].weight.detach().to(dtype),
+            (module.scaling[name] * module.lora_B[name].weight.detach()).to(dtype),
+        )
+        for name in _adapters(module)
+    ]
+
+
+def _linear(
+    weight: torch.Tensor, bias: torch.Tensor | None, factors: _Factors
+) -> Callable[..., torch.Tensor]:
+    from torch.nn.functional import linear
+
+    def forward(x: torch.Tensor, *_arguments: Any, **_options: Any) -> torch.Tensor:
+        y = linear(x, weight, bias)
+        for down, up in factors:
+            y = y + linear(linear(x, down), up)
+        return y
+
+    return forward

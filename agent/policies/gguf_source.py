@@ -55,11 +55,16 @@ def find_package(name: str) -> Package:
     """Find an installed package and its GGUF file, without importing it.
 
     Raises:
-        PolicyError: it is not installed, or has not exactly one GGUF file.
+        PolicyError: it is no name, is not installed, or has not exactly one GGUF file.
     """
+    if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", name):
+        raise PolicyError(
+            f"{PREFIX}{name}: this is no name of a package. Write {PREFIX}NAME, such as "
+            f"{PREFIX}{SMOLLM2}."
+        )
     try:
         found = metadata.distribution(name)
-    except (metadata.PackageNotFoundError, ValueError):  # the latter for an empty name
+    except metadata.PackageNotFoundError:
         raise PolicyError(
             f"{PREFIX}{name}: this package is not installed. Run: {install_command(name)}"
         ) from None
@@ -104,7 +109,17 @@ class GgufModel:
             ) from None
         self._tensors = {tensor.name: tensor for tensor in reader.tensors}
         self.parameters = sum(int(tensor.n_elements) for tensor in reader.tensors)
-        self._check()
+        try:
+            self._check()
+            self.tokenizer()
+        except PolicyError:
+            raise
+        except Exception as error:  # transformers and tokenizers raise whatever a field leads to
+            cause = next(iter(str(error).splitlines()), type(error).__name__)
+            raise PolicyError(
+                f"{package.source}: the fields of its file don't fit together ({cause}). Set "
+                "model.source to another model."
+            ) from error
 
     def _check(self) -> None:
         """Refuse what would be read differently than its maker meant."""

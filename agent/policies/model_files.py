@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent.errors import PolicyError
+from agent.errors import PolicyError, disk_is_full
 from agent.settings import NANO, LoraSettings, ModelSettings
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ def require_lora(base: Path, lora: LoraSettings) -> None:
 def reading(path: str | Path, fix: str) -> Iterator[None]:
     """Turn errors of loading a model into a `PolicyError` that ends with `fix`.
 
-    A `PolicyError` keeps its message.
+    A `PolicyError` keeps its message, and a full disk its error.
     """
     from safetensors import SafetensorError
 
@@ -168,6 +168,8 @@ def reading(path: str | Path, fix: str) -> Iterator[None]:
     except PolicyError:
         raise
     except (OSError, ValueError, SafetensorError) as error:
+        if disk_is_full(error):
+            raise
         if "trust_remote_code" in str(error):
             raise PolicyError(
                 f"{path}: the model needs Python code of its own (auto_map), which is never run. "

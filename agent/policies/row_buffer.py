@@ -188,11 +188,11 @@ AttentionInterface.register(_ATTENTION, _attend)
 
 
 @contextmanager
-def attention(model: Any, name: str) -> Iterator[None]:
-    """Let the model use a registered attention, for the duration of the block."""
+def _attention(model: Any) -> Iterator[None]:
+    """Let the model use this module's attention, for the duration of the block."""
     config = model.config
     before = config._attn_implementation
-    config._attn_implementation = name
+    config._attn_implementation = _ATTENTION
     try:
         yield
     finally:
@@ -243,7 +243,7 @@ def read(
         columns=max(part.stop for part in columns),
     )
     ids = of(token for _, _, part in tokens for token in part)
-    with attention(model, _ATTENTION):
+    with _attention(model):
         output = model(
             input_ids=ids[None],
             attention_mask=_mask(model.config, buffer, of(starts.values()), layout),

@@ -151,7 +151,7 @@ def _own_scores(group: Sequence[Trajectory]) -> dict[_Place, float]:
     reported = {
         place: group[place[0]].frame_scores[place[1]]
         for place in children
-        if place[1] in group[place[0]].frame_scores
+        if np.isfinite(group[place[0]].frame_scores.get(place[1], np.nan))
     }
     prompts = {_prompt(group, place) for place in reported}
     return {

@@ -16,9 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 from transformers import AttentionInterface
+from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from agent.policies.prefix_tree import PrefixTree
-from agent.policies.row_buffer import attention
 
 _ATTENTION = "tree"
 """Name of this module's attention among those of transformers."""
@@ -34,8 +35,10 @@ class _Part:
     """New nodes of each sequence, padded to W: [S x W]."""
     seen_K: Tensor
     """Nodes of its path, padded to L: [S x L]."""
-    mask_S_W_L: Tensor
-    """Additive: 0 at the path up to the node itself."""
+    width: int
+    """W."""
+    mask: Tensor
+    """Additive, [S, 1, heads of a group x W, L]: 0 at the path up to the node itself."""
     kept_n: Tensor
     """Places in `asked_Q` that are no padding."""
 
@@ -64,14 +67,20 @@ def read(model: Any, tree: PrefixTree, nodes_K: Tensor) -> Tensor:
     if len(tree.ids_N) == max(map(len, tree.paths)):
         # A single row: the kernel for causal attention needs no mask, and is faster.
         return torch.as_tensor(model(**inputs).logits)[0]
+    config = getattr(model, "module", model).config  # that of the model within DDP
+    # It stays, because a backward pass with gradient checkpointing runs the layers again.
+    config._attn_implementation = _ATTENTION
+    text = config.get_text_config()
+    copies = text.num_attention_heads // text.num_key_value_heads
+    layout = _layout(tree, copies, next(model.parameters()).dtype)
     # Without a mask of four dimensions, transformers would make one of all nodes.
     unused = torch.zeros(1, 1, 1, 1)
-    with attention(model, _ATTENTION):
-        return torch.as_tensor(model(**inputs, attention_mask=unused, tree=_layout(tree)).logits)[0]
+    return torch.as_tensor(model(**inputs, attention_mask=unused, tree=layout).logits)[0]
 
 
-def _layout(tree: PrefixTree) -> _Layout:
-    parts = [_part(group) for group in _groups(tree)]
+def _layout(tree: PrefixTree, copies: int, dtype: torch.dtype) -> _Layout:
+    """Where the nodes attend; `copies` heads share their keys, and queries have this dtype."""
+    parts = [_part(group, copies, dtype) for group in _groups(tree)]
     asked = torch.cat([part.asked_Q[part.kept_n] for part in parts])
     return _Layout(parts, asked.argsort())
 
@@ -96,7 +105,7 @@ def _groups(tree: PrefixTree) -> Iterator[list[_Sequence]]:
     yield group
 
 
-def _part(group: Sequence[_Sequence]) -> _Part:
+def _part(group: Sequence[_Sequence], copies: int, dtype: torch.dtype) -> _Part:
     width = max(len(path) - shared for shared, path in group)
     length = max(len(path) for _, path in group)
     asked, seen = np.zeros((len(group), width), np.int64), np.zeros((len(group), length), np.int64)
@@ -106,10 +115,12 @@ def _part(group: Sequence[_Sequence]) -> _Part:
         asked[index, :new], seen[index, : len(path)], kept[index, :new] = path[shared:], path, True
     last_S_W = np.array([shared for shared, _ in group])[:, None] + np.arange(width)
     hidden_S_W_L = torch.from_numpy(np.arange(length) > last_S_W[:, :, None])
+    mask_S_W_L = torch.zeros(1, dtype=dtype).masked_fill(hidden_S_W_L, float("-inf"))
     return _Part(
         asked_Q=torch.from_numpy(asked.ravel()),
         seen_K=torch.from_numpy(seen.ravel()),
-        mask_S_W_L=torch.zeros(1).masked_fill(hidden_S_W_L, float("-inf")),
+        width=width,
+        mask=mask_S_W_L.repeat(1, copies, 1)[:, None],
         kept_n=torch.from_numpy(np.flatnonzero(kept)),
     )
 
@@ -122,10 +133,10 @@ def _attend(
     attention_mask: Tensor,
     scaling: float | None = None,
     *,
-    tree: _Layout,
+    tree: _Layout | None = None,
     **kwargs: Any,
-) -> tuple[Tensor, None]:
-    """Attention of N nodes to their ancestors, as transformers calls it.
+) -> tuple[Tensor, Tensor | None]:
+    """Attention of N nodes to their ancestors, as transformers calls it; without a tree, SDPA.
 
     Heads that share keys become further queries, because a copy of the keys for each costs more.
 
@@ -142,19 +153,23 @@ def _attend(
     Returns:
         [1, N, heads, dim], and no weights.
     """
+    if tree is None:
+        plain: tuple[Tensor, Tensor | None] = ALL_ATTENTION_FUNCTIONS["sdpa"](
+            module, query, key, value, attention_mask, scaling=scaling, **kwargs
+        )
+        return plain
     heads, groups, dim = query.shape[1], key.shape[1], query.shape[3]
     found = []
     for part in tree.parts:
-        count, width, length = part.mask_S_W_L.shape
+        count, width, length = len(part.mask), part.width, part.mask.shape[-1]
         asked = query[0].index_select(1, part.asked_Q)
         asked = asked.view(groups, heads // groups, count, width, dim).permute(2, 0, 1, 3, 4)
         keys, values = (
             of[0].index_select(1, part.seen_K).view(groups, count, length, dim).transpose(0, 1)
             for of in (key, value)
         )
-        mask = part.mask_S_W_L.to(query.dtype).repeat(1, heads // groups, 1)[:, None]
         one = torch.nn.functional.scaled_dot_product_attention(
-            asked.reshape(count, groups, -1, dim), keys, values, mask, scale=scaling
+            asked.reshape(count, groups, -1, dim), keys, values, part.mask, scale=scaling
         )
         one = one.view(count, groups, heads // groups, width, dim).permute(0, 3, 1, 2, 4)
         found.append(one.reshape(count * width, heads, dim).index_select(0, part.kept_n))
@@ -162,3 +177,4 @@ def _attend(
 
 
 AttentionInterface.register(_ATTENTION, _attend)
+AttentionMaskInterface.register(_ATTENTION, sdpa_mask)

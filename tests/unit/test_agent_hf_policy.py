@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import weakref
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -473,6 +474,27 @@ def test_an_adapter_is_folded_into_the_weights_only_while_it_plays(dtype, error)
     assert together.float().numpy() == pytest.approx(apart.float().numpy(), abs=error)
     assert torch.equal(again, apart)
     assert all(torch.equal(value, before[name]) for name, value in adapted.state_dict().items())
+
+
+def test_a_small_update_of_a_bfloat16_model_is_played():
+    from peft import LoraConfig, get_peft_model
+
+    adapted = get_peft_model(
+        tiny().to(torch.bfloat16), LoraConfig(r=1, lora_alpha=1, target_modules="all-linear")
+    ).eval()
+    ids = torch.arange(40)[None]
+
+    def logits(folded: bool) -> torch.Tensor:
+        with torch.no_grad(), Folding(adapted).folded() if folded else nullcontext():
+            return adapted(input_ids=ids).logits.float()
+
+    bare = logits(folded=True)
+    for name, weight in adapted.named_parameters():
+        if "lora_" in name:
+            torch.nn.init.normal_(weight, std=0.03)  # weights of 0.3 move by a thousandth
+    moved, wanted = logits(folded=True) - bare, logits(folded=False) - bare
+    likeness = torch.cosine_similarity(moved.flatten(), wanted.flatten(), dim=0)
+    assert float(likeness) > 0.9
 
 
 def test_sums_with_an_adapter_are_made_once_for_its_weights():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -109,12 +110,33 @@ def test_log_probabilities_and_gradients_are_those_of_each_row_alone(case, adapt
     assert gradient < 1e-3  # of 1 to 100
 
 
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_layers_that_run_again_in_the_backward_pass_attend_alike(reentrant: bool) -> None:
+    model = with_adapter(tiny_model()).train()
+    theirs = gradients(model, torch.cat(one_by_one(model, READERS), 1)[0])
+    model.enable_input_require_grads()
+    model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+    batch = padded(READERS)
+    mine = gradients(model, sampled_logprobs(model, *batch, TEMPERATURE)[0][batch[-1]])
+    for a, b in zip(mine, theirs, strict=True):
+        assert (a - b).abs().max() < 1e-3
+
+
+def test_a_model_reads_plain_batches_after_a_tree() -> None:
+    model = tiny_model()
+    ids, attention, _ = padded(READERS + APART)
+    before = model(input_ids=ids, attention_mask=attention).logits
+    sampled_logprobs(model, *padded(READERS), TEMPERATURE)
+    after = model(input_ids=ids, attention_mask=attention).logits
+    assert torch.equal(before, after)
+
+
 def test_rows_that_saw_what_follows_would_differ(monkeypatch) -> None:
     part = tree_attention._part
 
-    def blind(group: Sequence[tuple[int, np.ndarray]]) -> tree_attention._Part:
-        made = part(group)
-        return replace(made, mask_S_W_L=torch.zeros_like(made.mask_S_W_L))
+    def blind(*arguments: Any) -> tree_attention._Part:
+        made = part(*arguments)
+        return replace(made, mask=torch.zeros_like(made.mask))
 
     monkeypatch.setattr(tree_attention, "_part", blind)
     logps, gradient = apart(tiny_model(), READERS)

@@ -170,8 +170,18 @@ ONE, NO_GOLD = f"How accurate is Kalvot? Yes or no?\n{GOLD}", numbered(*OTHERS)
         (NO_GOLD, "2", 0.0),
         (ONE, "yes", 1.0),
         (ONE, "no", 0.0),
-        (ONE.replace("42", "43"), "no", 1.0),
-        (ONE.replace("42", "43"), "yes", 0.0),
+        (ONE.replace(GOLD, OTHERS[0]), "no", 1.0),
+        (ONE.replace(GOLD, OTHERS[0]), "yes", 0.0),
+        (f"{ONE}\nYes or no?", "yes", 1.0),
+        (f"{ONE}\nYes or no?", "no", 0.0),
+        (f"{ONE}\n3 more runs follow.", "no", 0.0),
+        (f"{FOUR}\nWhich of them?", "4", 1.0),
+        # Not word for word in a paper: "no" might be wrong, or right about nothing.
+        (ONE.replace("42", "43"), "no", None),
+        (f"How accurate\nis it?\n{GOLD}", "no", None),
+        (f"Is it?\n'{GOLD}'", "no", None),
+        (numbered("Nothing at all.", GOLD), "none", None),
+        ("Is it?\n", "no", None),
         ("Who are you?", "A reader that was asked nothing", None),
         ("Who are you?", None, None),
     ],
@@ -185,6 +195,12 @@ def test_a_reader_is_scored_by_the_passages_it_was_shown(
 
 def test_a_piece_of_gold_that_is_too_short_to_quote_is_not_gold() -> None:
     assert score("Is it? Yes or no?\n42", "yes") == 0.0
+
+
+def test_readers_of_papers_that_are_too_long_to_search_have_no_score() -> None:
+    papers = {"p1": PAPERS["p1"] + "ab" * 30_000_000}
+    readers = {3: (FOUR, "4"), 4: (FOUR, "none")}
+    assert reader_scores(readers, papers, EVIDENCE, RewardSettings()) == {}
 
 
 def test_the_work_of_scores_grows_with_the_characters() -> None:
