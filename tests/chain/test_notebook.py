@@ -129,7 +129,7 @@ def test_the_servers_of_a_profile_with_vllm_are_installed(project: Path, tmp_pat
 def test_with_a_card_unsloth_is_called_as_the_mission_says(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program(tmp_path / "standins/nvidia-smi", f"cat <<END\n{OLD_T4}END")
+    program(tmp_path / "standins/nvidia-smi", f"echo {OLD_T4}")
     monkeypatch.setenv("UNSLOTH_CALLS", str(tmp_path / "calls"))
     printed = execute(project, [*TINY, "warmstart.kind=none"], until="## 3.")
     assert (tmp_path / "made").read_text() == "setup-cuda,cu126\n"
