@@ -14,7 +14,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from agent.evaluation.statistics import Bootstrap, Interval
-from benchmarks.recursion.arms import RECURSIVE_MANY_NAMES, WITHOUT, WITHOUT_MANY_NAMES
 from env.problems.settings import HITS
 from tasks.reporting.figures import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, figure_style
 
@@ -27,15 +26,18 @@ STYLES = {
     "alone, forgetful": (PURPLE, "v", "-."),
     "alone, window 8,192": (GREY, "x", "-."),
 }
+WITHOUT = ("stuffed", "alone", "alone, forgetful")
+"""Arms of one agent with the window of the recursive one."""
+RECURSIVE_MANY_NAMES = "recursive, many names"
+WITHOUT_MANY_NAMES = ("alone, many names", "alone, forgetful, many names")
+"""Arms of one agent with more names than the window holds."""
 RESULTS = Path(__file__).with_name("results.jsonl.gz")
 """Committed results."""
 BOOTSTRAP = Bootstrap(resamples=10_000, seed=0)
 
 
 def read_results(path: Path) -> list[Row]:
-    """Results in a file, one JSON object a line; empty if it does not exist."""
-    if not path.exists():
-        return []
+    """Results in a file, one JSON object a line."""
     with gzip.open(path, "rt") as stream:
         return [json.loads(line) for line in stream]
 
@@ -130,18 +132,6 @@ def _hits(papers: Any) -> Any:
 
 def _papers(hits: Any) -> Any:
     return np.asarray(hits) / HITS
-
-
-def summary(row: Row) -> str:
-    """One line about a result, for the progress."""
-    name = ", ".join(
-        f"{key} {row[key]}"
-        for key in ("what", "arm", "plan", "seed", "rate", "budget")
-        if key in row
-    )
-    sizes = sorted({answer["papers"] for answer in row.get("answers", ())})
-    scores = " ".join(f"{size}: {fmean(a['f1'] for a in at(row, size)):.2f}" for size in sizes)
-    return f"{name}: {scores}"
 
 
 def tables(rows: Sequence[Row], sizes: Sequence[int]) -> str:

@@ -1,4 +1,4 @@
-"""The comparison of arms: their settings, and the figures of its tables."""
+"""The comparison of arms: the figures of its tables."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from benchmarks.recursion import figure
-from benchmarks.recursion.arms import ARMS, CONTROLLED, WITHOUT, WITHOUT_MANY_NAMES
-from tasks.config import resolve
+from benchmarks.recursion.figure import WITHOUT
 
 SIZES = (4, 8)
 
@@ -31,19 +30,6 @@ def row(arm: str, scores: dict[int, list[float]], **more: Any) -> dict[str, Any]
     valid = {"validation": {"greedy": 0.5}}
     made = {"commit": "b270d2e8c5", "date": "2026-11-20"}
     return {"what": "trained", "arm": arm, "answers": answers, **costs, **valid, **made, **more}
-
-
-@pytest.mark.parametrize("arm", ARMS)
-def test_the_settings_of_each_arm_and_of_its_experts_are_valid(arm: str) -> None:
-    chosen = ARMS[arm]
-    params = resolve(overrides=[*chosen.base, *chosen.sets])
-    alone = params.env.limits.max_frames == 1
-    assert alone == (not arm.startswith(("recursive", "readers only")))
-    for sets in chosen.experts.values():
-        mixture = resolve(overrides=list(sets)).warmstart.nano.reading
-        assert sorted(mixture.plan.values())[-2:] == [0.0, 1.0]
-        assert mixture.keep["field"] == mixture.most["all"] == 1.0
-    assert {*CONTROLLED, *WITHOUT, *WITHOUT_MANY_NAMES} <= set(ARMS)
 
 
 def test_the_rate_with_the_better_validation_score_is_the_arm_s() -> None:
