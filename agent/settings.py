@@ -163,20 +163,6 @@ class LogprobCheckSettings(Settings):
     every: int = Field(10, ge=1, description="steps between checks after steps 1 and 2")
 
 
-class TrainBudgetSettings(Settings):
-    """Groups whose trees have a budget in tokens, in worlds with candidates."""
-
-    share: float = Field(0.0, ge=0, le=1, description="groups with a budget")
-    low: float = Field(0.25, gt=0, description="least budget, as a multiple of the expert's tokens")
-    high: float = Field(4.0, gt=0, description="largest one; drawn evenly on a logarithmic scale")
-
-    @model_validator(mode="after")
-    def _ordered(self) -> TrainBudgetSettings:
-        if self.low > self.high:
-            raise ValueError(f"low {self.low:g} exceeds high {self.high:g}. Lower it.")
-        return self
-
-
 class EngineSettings(Settings):
     """Engine that plays the episodes of a training; see `agent/policies/players.py`.
 
@@ -275,7 +261,6 @@ class TrainSettings(Settings):
     evaluate_problems: int = Field(
         12, ge=1, le=10_000, description="validation problems of each level in an evaluation"
     )
-    budget: TrainBudgetSettings = TrainBudgetSettings()
     generation: GenerationSettings = GenerationSettings()
     curriculum: CurriculumSettings = CurriculumSettings()
     logprob_check: LogprobCheckSettings = LogprobCheckSettings()

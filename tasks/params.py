@@ -5,9 +5,7 @@ from __future__ import annotations
 from pydantic import Field, model_validator
 
 from agent.settings import NANO, EngineSettings, GenerationSettings, ModelSettings, TrainSettings
-from env.problems.settings import HITS
 from env.settings import EnvSettings, Settings
-from rewards.sentences import expert_tokens
 from rewards.settings import RewardSettings
 from tasks.settings import (
     AuditSettings,
@@ -74,8 +72,6 @@ class Params(Settings):
         if self.train.curriculum.target not in self.train.curriculum.levels:
             raise ValueError("train.curriculum.target must be one of train.curriculum.levels")
         self._model_fits()
-        if self.train.budget.share:
-            self._budget_fits()
         if self.engine.kind == "vllm" and self.train.method != "lora":
             raise ValueError(
                 f"engine.kind vllm: train.method {self.train.method} is not supported (the engine "
@@ -91,28 +87,6 @@ class Params(Settings):
                 f"{most} gold papers a problem may need (prepare.synthetic.levels)"
             )
         return self
-
-    def _budget_fits(self) -> None:
-        """Refuse budgets in training that cannot be computed, or that the server would refuse."""
-        synthetic = self.prepare.synthetic
-        if self.prepare.source != "synthetic" or synthetic.world != "fields":
-            raise ValueError(
-                "train.budget.share: the expert's tokens are known only in the world `fields` "
-                "(prepare.synthetic.world). Set 0."
-            )
-        if self.env.prompt_style != "compact":
-            raise ValueError(
-                f"train.budget.share: prompts of env.prompt_style {self.env.prompt_style} alone "
-                "exceed such budgets. Set compact, or share 0."
-            )
-        papers = max(synthetic.levels[name].papers for name in self.train.curriculum.levels)
-        most = round(self.train.budget.high * expert_tokens(HITS * papers))
-        limit = self.env.limits.tree_tokens
-        if limit is not None and most > limit:
-            raise ValueError(
-                f"train.budget.high: budgets reach {most} tokens at {papers} papers, above "
-                f"env.limits.tree_tokens {limit}. Raise that, or set null."
-            )
 
     def _model_fits(self) -> None:
         """Refuse a base model that the warm start or the training cannot use."""

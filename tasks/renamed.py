@@ -26,6 +26,7 @@ REMOVED = {
     "prepare.synthetic.levels.easy.hint": "no question has a hint",
     "prepare.synthetic.levels.hard.hint": "no question has a hint",
     "prepare.synthetic.levels.medium.hint": "no question has a hint",
+    "train.budget": "all groups have the budget of env.limits.tree_tokens",
     "train.micro_batch_rows": "train.micro_batch_tokens bounds micro-batches by tokens",
     "warmstart.nano.mixture": "warmstart.nano.reading has the shares of demonstrations",
     "warmstart.nano.reworded": "all questions use the wordings of their world",

@@ -78,7 +78,7 @@ def run(params: Params, run: StageRun) -> Path:
     warn_without_gpu(params.model)
     if settings.generation.temperature == 0:
         raise ConfigError("train.generation.temperature is 0 (all episodes are equal). Set 1.0.")
-    problems = read_problems(DATA, settings.curriculum.levels, budgets=settings.budget.share > 0)
+    problems = read_problems(DATA, settings.curriculum.levels)
     read_held_out(problems, settings)  # refuses one that is trained on
     require(BASE, "warmstart")
     if settings.method == "lora":

@@ -19,28 +19,19 @@ DATA = Path("data/problems/train.parquet")
 HELD_OUT = Path("data/problems/validation.parquet")
 
 
-def read_problems(
-    path: Path, levels: Sequence[str], *, budgets: bool = False
-) -> dict[str, list[EpisodeSpec]]:
+def read_problems(path: Path, levels: Sequence[str]) -> dict[str, list[EpisodeSpec]]:
     """Training problems by level, in the order of the data, without gold.
 
     Args:
         path: Parquet file.
         levels: levels that are needed.
-        budgets: count candidates, which the budget of a tree depends on.
 
     Raises:
         SettingsError: the data is missing.
-        StageError: a level has no problems, or a problem of a run with budgets no candidates.
+        StageError: a level has no problems.
     """
     problems: dict[str, list[EpisodeSpec]] = {}
-    specs = read_specs(path, count_candidates=budgets)
-    if budgets and (without := [spec for spec in specs if not spec.candidates]):
-        raise StageError(
-            f"train.budget.share: {path} has no candidates for {len(without)} of {len(specs)} "
-            f"problems (first: {without[0].problem_id}), so the expert's tokens are unknown. Set 0."
-        )
-    for spec in sorted(specs, key=lambda spec: spec.difficulty):
+    for spec in sorted(read_specs(path), key=lambda spec: spec.difficulty):
         problems.setdefault(spec.difficulty, []).append(spec)
     if missing := [level for level in levels if level not in problems]:
         raise StageError(

@@ -35,11 +35,7 @@ def work(job: dict[str, Any]) -> None:
     shared = ranks.gather(job["shared"])[0]  # other hosts do not know it
     client: Any = None if ranks.index() else runs.client(runs.tracking_uri())
     run = runs.StageRun(client, *shared["run"])
-    problems = train_problems.read_problems(
-        train_problems.DATA,
-        params.train.curriculum.levels,
-        budgets=params.train.budget.share > 0,
-    )
+    problems = train_problems.read_problems(train_problems.DATA, params.train.curriculum.levels)
     engine = Engine(**shared["engine"]) if shared["engine"] else None
     try:
         with progress.stage("train", quiet=ranks.index() > 0):

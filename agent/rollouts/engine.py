@@ -155,8 +155,7 @@ class _Rounds:
             spec = self.specs[self.next]
             trajectory = Trajectory(spec.problem_id, spec.difficulty, spec.collection_id, spec.tier)
             episode = _Episode(self.next, slot, spec, trajectory, time.monotonic())
-            budget = {} if spec.tree_tokens is None else {"tree_tokens": spec.tree_tokens}
-            episode.waiting = self.sessions.reset(slot, problem_id=spec.problem_id, **budget)
+            episode.waiting = self.sessions.reset(slot, problem_id=spec.problem_id)
             self.active.append(episode)
             self.next += 1
 

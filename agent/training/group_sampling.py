@@ -5,7 +5,6 @@ Without state, a resumed run needs no saved data order.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
@@ -13,14 +12,9 @@ import numpy as np
 
 from agent.rollouts.specs import EpisodeSpec
 from agent.settings import TrainSettings
-from rewards.sentences import expert_tokens
 
 Problems = Mapping[str, Sequence[EpisodeSpec]]
 """Problems by level, in a fixed order."""
-LEAST_BUDGET = 120
-"""Tokens in which the root's first turn fits."""
-_BUDGET = 7
-"""Last number of the seed of a group's budget, which no other seed has."""
 
 
 def groups_for(
@@ -82,21 +76,10 @@ def other_groups(
 def _group(
     problem: EpisodeSpec, settings: TrainSettings, step: int, slot: int, *extra: int
 ) -> list[EpisodeSpec]:
-    problem = replace(problem, tree_tokens=_budget(problem, settings, step, slot, *extra))
     return [
         replace(problem, seed=episode_seed(settings.seed, step, slot, sample, *extra))
         for sample in range(settings.group_size)
     ]
-
-
-def _budget(problem: EpisodeSpec, settings: TrainSettings, *place: int) -> int | None:
-    """Budget in tokens that a group's trees share; None for none."""
-    wanted = settings.budget
-    rng = np.random.default_rng([settings.seed, *place, _BUDGET])
-    if not wanted.share or rng.random() >= wanted.share:
-        return None
-    multiple = math.exp(rng.uniform(math.log(wanted.low), math.log(wanted.high)))
-    return max(LEAST_BUDGET, round(multiple * expert_tokens(problem.candidates)))
 
 
 def episode_seed(seed: int, *place: int) -> int:

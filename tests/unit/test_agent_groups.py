@@ -1,7 +1,6 @@
 """Episodes of a step: voids replaced, groups without a signal exchanged."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -9,15 +8,13 @@ import pytest
 
 from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import FrameRecord, Trajectory, TurnRecord
-from agent.settings import CurriculumSettings, TrainBudgetSettings, TrainSettings
+from agent.settings import CurriculumSettings, TrainSettings
 from agent.training.batching import make_rows
 from agent.training.curriculum import Curriculum
-from agent.training.group_sampling import LEAST_BUDGET, groups_for
 from agent.training.groups import Drawn, draw_groups
 from agent.training.metrics import draw_metrics
 from env.errors import EpisodeError
 from env.models import BUSY, CALLED, CLOCK_VOIDS, NEAR
-from rewards.sentences import expert_tokens
 
 PROBLEMS = {
     level: [EpisodeSpec(f"{level}-{i}", difficulty=level) for i in range(40)]
@@ -135,36 +132,6 @@ def test_the_episodes_depend_only_on_seed_and_step():
     assert specs_at(5)[1:] != specs_at(5, seed=1)[1:]
     seeds = [spec.seed for call in specs_at(5) for spec in call]
     assert len(set(seeds)) == len(seeds)
-
-
-def test_a_share_of_the_groups_has_a_budget_drawn_around_the_experts() -> None:
-    budget = TrainBudgetSettings(share=0.5, low=0.25, high=4.0)
-    settings = SETTINGS.model_copy(update={"budget": budget})
-    problems = {
-        level: [replace(spec, candidates=48) for spec in specs] for level, specs in PROBLEMS.items()
-    }
-    groups = [
-        group
-        for step in range(1, 101)
-        for group in groups_for(step, ["easy"] * 4, problems, settings)
-    ]
-    assert all(len({spec.tree_tokens for spec in group}) == 1 for group in groups)
-    drawn = [group[0].tree_tokens for group in groups]
-    given = np.log2([tokens / expert_tokens(48) for tokens in drawn if tokens is not None])
-    assert 0.4 < len(given) / len(drawn) < 0.6
-    assert -2.01 < given.min() < -1.8
-    assert 1.8 < given.max() < 2.01
-    assert abs(given.mean()) < 0.25
-    tight = settings.model_copy(
-        update={"budget": TrainBudgetSettings(share=1, low=0.01, high=0.01)}
-    )
-    [[one, *_], *_] = groups_for(1, ["easy"], problems, tight)
-    assert one.tree_tokens == LEAST_BUDGET
-    assert all(
-        spec.tree_tokens is None
-        for group in groups_for(1, ["easy"], problems, SETTINGS)
-        for spec in group
-    )
 
 
 def test_a_void_episode_is_played_again_first_as_it_was():

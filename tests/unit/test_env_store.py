@@ -15,8 +15,6 @@ from env.problems import store as module
 from env.problems.schema import Problem, to_row
 from env.problems.settings import SyntheticSettings
 from env.problems.store import COLUMNS, ProblemStore, read_columns
-from tasks.errors import StageError
-from tasks.train_problems import read_problems
 
 SMALL = SyntheticSettings(collections={"train": 3, "validation": 1, "test": 2})
 
@@ -114,23 +112,7 @@ def test_a_client_reads_public_columns_only(folder: Path, store: ProblemStore) -
         "difficulty": problem.difficulty,
         "collection_id": problem.collection_id,
         "tier": problem.tier,
-        "tree_tokens": None,
-        "candidates": 0,
     }
-
-
-def test_a_training_with_budgets_counts_candidates(
-    folder: Path, store: ProblemStore, tmp_path: Path
-) -> None:
-    path = folder / "train.parquet"
-    problems = read_problems(path, [], budgets=True)
-    for spec in (spec for specs in problems.values() for spec in specs):
-        assert spec.candidates == len(store.get(spec.problem_id).candidates) > 0
-    table = pd.read_parquet(path)
-    table.loc[0, "candidates"] = None
-    table.to_parquet(tmp_path / "train.parquet")
-    with pytest.raises(StageError, match=r"train.budget.share: .* for 1 of .* Set 0"):
-        read_problems(tmp_path / "train.parquet", [], budgets=True)
 
 
 def test_missing_data_says_what_to_do(tmp_path: Path) -> None:

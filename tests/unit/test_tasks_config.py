@@ -410,28 +410,6 @@ def test_a_base_that_does_not_fit_is_refused(overrides: list[str], told: str) ->
     assert told in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("overrides", "told"),
-    [
-        (
-            ["prepare.source=files", "warmstart.kind=none"],
-            "train.budget.share: the expert's tokens",
-        ),
-        (["env.prompt_style=full"], "prompts of env.prompt_style full alone exceed"),
-        (
-            ["env.limits.tree_tokens=2000"],
-            "budgets reach 2365 tokens at 16 papers, above env.limits.tree_tokens 2000",
-        ),
-    ],
-)
-def test_budgets_that_the_training_could_not_play_are_refused(
-    overrides: list[str], told: str
-) -> None:
-    config.resolve(overrides=overrides)
-    with pytest.raises(ConfigError, match=re.escape(told)):
-        config.resolve(overrides=["train.budget.share=0.5", *overrides])
-
-
 def test_a_champion_may_be_quantised_to_train_on() -> None:
     overrides = ["warmstart.kind=champion", "model.quantisation=nf4"]
     assert config.resolve(overrides=overrides).model.quantisation == "nf4"
