@@ -30,7 +30,6 @@ SERVICES_HOST = "RLM_SERVICES_HOST"
 REMOTE = "RLM_REMOTE"
 FENCE = "RLM_FENCE"
 FOLDER = "RLM_FOLDER"
-RANKS = "RLM_RANKS"
 SERVE_KEY = "RLM_SERVE_KEY"
 CHAIN = "RLM_CHAIN"
 PARENT_RUN = "RLM_PARENT_RUN_ID"
@@ -50,7 +49,6 @@ VARIABLES = {
     REMOTE: "Store that hosts share, as s3://BUCKET/PREFIX; without it this host works alone.",
     FENCE: "Set by the chain: its number in that store; a run with a higher one replaced it.",
     FOLDER: "Set by the worker of a host: its folder, where its runs work.",
-    RANKS: "Hosts whose ranks train together, as HOST:PORT/INDEX/COUNT: address of the first one.",
     SERVE_KEY: "Secret: key that each request to `rlm serve` must show; without it none is needed.",
     CHAIN: "Set by the chain: its process id, which all its child processes inherit.",
     PARENT_RUN: "Set by the chain: its MLflow run, the parent of the stages' runs.",

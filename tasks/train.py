@@ -4,8 +4,7 @@ Writes models/adapter (models/policy with `train.method: full`), reports/train.p
 per step, models/checkpoints, and some episodes of every `table_every`-th step in
 reports/raw_episodes.jsonl. Every `evaluate_every`-th row has figures of a few validation problems,
 which are never trained on. With `train.processes` above 1, this process has the environment and
-the MLflow run, and ranks train (`agent/training/ranks.py`, `train_rank.py`); `train_join.py` adds
-those of another host. A killed run resumes
+the MLflow run, and ranks train (`agent/training/ranks.py`, `train_rank.py`). A killed run resumes
 from the newest checkpoint, which has all state. The problems of a step depend only on the seed and
 the step's number. Checkpoints of other code, settings or data are renamed to
 models/checkpoints.<date>-<time>.
@@ -16,7 +15,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import os
 import shutil
 import tempfile
 import time
@@ -29,7 +27,6 @@ import pandas as pd
 
 from agent.evaluation.held_out import held_out_metrics
 from agent.evaluation.readers import reader_metrics
-from env import auth
 from tasks.errors import ConfigError, as_stage_error
 from tasks.io import replacing, require
 from tasks.params import Params
@@ -74,7 +71,6 @@ def run(params: Params, run: StageRun) -> Path:
     settings = params.train
     require_engine(params)
     ranks.require_whole_weights()
-    several = require_first_host(params)
     warn_without_gpu(params.model)
     if settings.generation.temperature == 0:
         raise ConfigError("train.generation.temperature is 0 (all episodes are equal). Set 1.0.")
@@ -95,7 +91,7 @@ def run(params: Params, run: StageRun) -> Path:
         training_environment(params) as url,
         engine_servers(params, BASE, base_hash, progress.say) as engine,
     ):
-        if (processes := processes_here(settings.processes)) > 1 or several:
+        if (processes := processes_here(settings.processes)) > 1:
             shared = {
                 "url": url,
                 "engine": engine and vars(engine),
@@ -119,29 +115,6 @@ def processes_here(wanted: int) -> int:
     return wanted
 
 
-def require_first_host(params: Params) -> bool:
-    """Whether several hosts train together.
-
-    Raises:
-        ConfigError: this is not their first one, or the others cannot reach the environment.
-        RankError: `RLM_RANKS` cannot be read.
-    """
-    from agent.training import ranks
-
-    here = ranks.meeting()
-    if here.number:
-        raise ConfigError(
-            f"{auth.RANKS} says that this is host {here.number}. Run `python -m tasks.train_join` "
-            "here, and the stage on host 0."
-        )
-    if here.hosts > 1 and not os.environ.get(auth.URL) and params.deploy.target != "space":
-        raise ConfigError(
-            f"{auth.RANKS} names {here.hosts} hosts, which cannot reach the environment of this "
-            f"one. Set {auth.URL} to a server that all reach, or deploy.target=space."
-        )
-    return here.hosts > 1
-
-
 def marks_of_rank(params: Params, marks: dict[str, str], start: Start) -> dict[str, str]:
     """Marks that all ranks must share, by name: code, settings, data, base and checkpoint."""
     from tasks.tracking import lineage
@@ -155,7 +128,7 @@ def learn_in_ranks(
     marks: dict[str, str],
     start: Start,
     processes: int,
-    shared: dict[str, Any] | None,
+    shared: dict[str, Any],
 ) -> None:
     """Train in several processes, each of which runs `learn`.
 
@@ -163,8 +136,8 @@ def learn_in_ranks(
         params: settings.
         marks: fingerprint of the training.
         start: start that this folder permits.
-        processes: number of processes here.
-        shared: addresses and the MLflow run; None on a host that gets them from the first one.
+        processes: number of processes.
+        shared: addresses and the MLflow run.
 
     Raises:
         RankError: a rank failed.

@@ -1,12 +1,11 @@
-"""Ranks: the processes that share a training, on one host or (`RLM_RANKS`) on several.
+"""Ranks: the processes of one host that share a training.
 
-torch's launcher starts those of a host (`launch`) and ends them when one fails. Every rank has the
+torch's launcher starts them (`launch`) and ends them when one fails. Every rank has the
 same episodes, rows and weights: whole groups are dealt for playing (`play_dealt`), rows for
 learning (`batching.py`), and each decision is made on gathered figures. Rank 0 writes files.
 Without a process group, this process is rank 0 of one.
 
-Neighbours: `tasks/train.py` starts the ranks, `tasks/train_rank.py` is the main module of each,
-`tasks/train_join.py` starts those of a further host.
+Neighbours: `tasks/train.py` starts the ranks, `tasks/train_rank.py` is the main module of each.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 import signal
 import sys
 import time
@@ -23,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -38,7 +36,6 @@ from torch.distributed.elastic.multiprocessing import (
 from agent.errors import RankError
 from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import Trajectory
-from env import auth
 from env.errors import EpisodeError
 
 T = TypeVar("T")
@@ -49,8 +46,6 @@ GRACE_S = 10
 """Seconds that ended ranks have before they are killed."""
 WAIT = timedelta(days=1)
 """Longest wait for another rank; the launcher notices at once if a rank has died."""
-MEET = timedelta(minutes=10)
-"""Longest wait until the ranks of all hosts are there."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 """Signals whose handlers torch's launcher replaces."""
 
@@ -71,35 +66,6 @@ def require_whole_weights() -> None:
                 f"{name} is set, but each process needs all weights (the trust region measures and "
                 "shortens whole steps). Unset it, and set train.processes to use several GPUs."
             )
-
-
-class Meeting(NamedTuple):
-    """Hosts whose ranks train together."""
-
-    host: str
-    """Address of the first host, which serves the meeting."""
-    port: int
-    number: int
-    """Number of this host, from 0."""
-    hosts: int
-
-
-def meeting() -> Meeting:
-    """The hosts that `RLM_RANKS` names; this one alone without it.
-
-    Raises:
-        RankError: it cannot be read.
-    """
-    text = os.environ.get(auth.RANKS, "")
-    if not text:
-        return Meeting("", 0, 0, 1)
-    found = re.fullmatch(r"([\w.-]+):(\d{1,5})/(\d{1,4})/(\d{1,4})", text)
-    if found is None or not int(found[3]) < int(found[4]):
-        raise RankError(
-            f"{auth.RANKS} is not HOST:PORT/INDEX/COUNT ({text}). Write the first of two hosts as "
-            "10.0.0.1:29500/0/2."
-        )
-    return Meeting(found[1], *(int(found[place]) for place in (2, 3, 4)))
 
 
 def index() -> int:
@@ -167,20 +133,19 @@ def require_equal(marks: Mapping[str, str], wanted: Mapping[str, str]) -> None:
         if differing := sorted(name for name in names if found.get(name) != wanted.get(name)):
             raise RankError(
                 f"rank {rank} differs from the stage in {', '.join(differing)}. Change no file "
-                "while a training starts, give all hosts the same ones, and run the same command "
-                "again."
+                "while a training starts, and run the same command again."
             )
 
 
 def launch(module: str, folder: Path, processes: int, threads: int) -> None:
-    """Run a module as so many ranks of this host, and wait until they are finished.
+    """Run a module as so many ranks, and wait until they are finished.
 
     When one fails, the others are ended. They also end with this process.
 
     Args:
         module: main module; it gets `folder` as its argument and calls `run_rank`.
         folder: an empty or prepared folder of this run, private to the user.
-        processes: number of ranks; each host of a meeting has the same.
+        processes: number of ranks.
         threads: CPU threads of each rank.
 
     Raises:
@@ -190,18 +155,14 @@ def launch(module: str, folder: Path, processes: int, threads: int) -> None:
     for name in ("api", "subprocess_handler"):  # its messages repeat ours
         logger = logging.getLogger(f"torch.distributed.elastic.multiprocessing.{name}")
         logger.setLevel(logging.CRITICAL)
-    here = meeting()
-    first = here.number * processes
     shared = {
-        "WORLD_SIZE": str(here.hosts * processes),
+        "WORLD_SIZE": str(processes),
         "LOCAL_WORLD_SIZE": str(processes),
         "OMP_NUM_THREADS": str(threads),
         "PYTHONWARNINGS": os.environ.get("PYTHONWARNINGS", "ignore"),
+        # Nothing listens beyond this machine.
+        "GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo",
     }
-    if here.hosts == 1:  # then nothing listens beyond this machine
-        shared["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
-    else:  # accelerate requires them, and finds the group that is there
-        shared |= {"MASTER_ADDR": here.host, "MASTER_PORT": str(here.port)}
     if not torch.cuda.is_available():
         # Else accelerate numbers the device, and torch cannot load a checkpoint to `cpu:0`.
         shared["ACCELERATE_TORCH_DEVICE"] = "cpu"
@@ -213,10 +174,7 @@ def launch(module: str, folder: Path, processes: int, threads: int) -> None:
             name="train",
             entrypoint=sys.executable,
             args={rank: ("-m", module, str(folder)) for rank in numbers},
-            envs={
-                rank: shared | {"RANK": str(first + rank), "LOCAL_RANK": str(rank)}
-                for rank in numbers
-            },
+            envs={rank: shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in numbers},
             logs_specs=DefaultLogsSpecs(str(folder / "logs")),
         )
         for number, handler in handlers.items():
@@ -240,7 +198,7 @@ def launch(module: str, folder: Path, processes: int, threads: int) -> None:
         code = failure.exitcode
         how = f"by {failure.signal_name()}" if code < 0 else f"with code {code}"
         raise RankError(
-            f"rank {first + failure.local_rank}: ended {how} (SIGKILL often means too little "
+            f"rank {failure.local_rank}: ended {how} (SIGKILL often means too little "
             "memory). Run the same command again to resume."
         )
 
@@ -265,7 +223,8 @@ def run_rank(work: Callable[[], None], folder: Path, expected: tuple[type[Except
     try:
         dist.init_process_group(
             "nccl" if torch.cuda.is_available() else "gloo",
-            store=_store(folder, rank, ranks),
+            # A file and not a server of torch's, which would listen on all interfaces.
+            store=dist.FileStore(str(folder / "store"), ranks),  # type: ignore[attr-defined]
             rank=rank,
             world_size=ranks,
             timeout=WAIT,
@@ -284,49 +243,6 @@ def run_rank(work: Callable[[], None], folder: Path, expected: tuple[type[Except
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(1)  # threads and exit handlers could wait for the other ranks
-
-
-def _store(folder: Path, rank: int, ranks: int) -> Any:
-    """Where the ranks find each other."""
-    here = meeting()
-    if here.hosts == 1:
-        # A file and not a server of torch's, which would listen on all interfaces.
-        return dist.FileStore(str(folder / "store"), ranks)  # type: ignore[attr-defined]
-    return meet(here, rank, int(os.environ["LOCAL_WORLD_SIZE"]))
-
-
-def meet(here: Meeting, rank: int, processes: int) -> Any:
-    """Store of all hosts. Ranks that were counted differently would wait for others for a day.
-
-    Args:
-        here: this host's place among them.
-        rank: number of this rank.
-        processes: ranks of each host.
-
-    Raises:
-        RankError: another host counts hosts or ranks differently, or did not come in time.
-    """
-    own = f"{here.hosts} hosts with {processes} ranks each"
-    try:
-        store = dist.TCPStore(  # type: ignore[attr-defined]
-            here.host, here.port, None, rank == 0, MEET, wait_for_workers=False
-        )
-        if here.number:  # read before the first host can end
-            store.get("host-0")
-        store.set(f"host-{here.number}", own)
-        for number in range(here.hosts):
-            if (said := store.get(f"host-{number}").decode()) != own:
-                raise RankError(
-                    f"rank {rank}: host {number} counts {said}, but this one {own}. Give all hosts "
-                    f"the same COUNT in {auth.RANKS}, train.processes and number of GPUs."
-                )
-        return store
-    except dist.DistError as error:
-        raise RankError(
-            f"rank {rank}: the ranks of {here.hosts} hosts did not meet at {here.host}:{here.port} "
-            f"within {MEET.seconds // 60} minutes ({type(error).__name__}). Start all hosts, and "
-            "open the port of the first one."
-        ) from None
 
 
 def _lost_another(error: Exception) -> bool:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from flows.runtime import settle
-from flows.services import automations, databases, hosts, schedules
+from flows.services import automations, hosts, schedules
 from flows.services.processes import (
     MLFLOW,
     POOL,
@@ -39,7 +39,6 @@ def up() -> None:
     locations.require_here(runs.STORE)
     for service in (SERVER, TRACKING):
         require_port(service)
-    databases.require_all()
     hosts.require_buckets()
     if remote.address():
         os.environ.setdefault(*hosts.LEASE_STORAGE)

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,6 @@ from agent.errors import RankError
 from agent.policies.hf_policy import load_model
 from agent.policies.players import OwnPlayers
 from agent.training import ranks
-from flows.services.processes import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [
@@ -142,31 +140,6 @@ def test_ranks_that_differ_are_refused_before_anything_is_played(tmp_path, monke
         run_ranks(monkeypatch, warm, tmp_path, {"differ": {"settings": {}}})
     assert not (tmp_path / "differ").exists()
     check_all_ended(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("hosts", "processes", "says"),
-    [
-        (3, 1, "host 0 counts 2 hosts with 1 ranks each, but this one 3 hosts with 1 ranks each"),
-        (2, 2, "host 0 counts 2 hosts with 1 ranks each, but this one 2 hosts with 2 ranks each"),
-        (2, 1, None),
-    ],
-)
-def test_hosts_that_count_their_ranks_differently_do_not_wait_for_each_other(
-    hosts: int, processes: int, says: str | None
-) -> None:
-    port = free_port()
-    first = ranks.Meeting("127.0.0.1", port, 0, 2)
-    second = ranks.Meeting("127.0.0.1", port, 1, hosts)
-    with ThreadPoolExecutor(2) as pool:
-        met = pool.submit(ranks.meet, first, 0, 1), pool.submit(ranks.meet, second, 1, processes)
-        if says is None:
-            assert all(one.result(60) for one in met)
-            return
-        with pytest.raises(RankError, match=says):
-            met[1].result(60)
-        with pytest.raises(RankError, match="host 1 counts"):
-            met[0].result(60)
 
 
 WAITS = {"waits": {"settings": {"method": "full"}, "fails_at": 2, "how": "wait"}}

@@ -15,7 +15,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-import yaml
 from helpers.training_folder import make_folder
 from helpers.untaught import untaught
 
@@ -26,10 +25,8 @@ from agent.rollouts.engine import play
 from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import FrameRecord, Trajectory
 from agent.training import checkpoints
-from env import auth
-from flows.services.processes import free_port
 from tasks import train, train_fingerprint, train_problems
-from tasks.config import RESOLVED, check, write_resolved
+from tasks.config import check, write_resolved
 from tasks.deployment import engine
 from tasks.errors import ConfigError, StageError
 from tasks.params import Params
@@ -158,65 +155,6 @@ def test_two_processes_play_and_train_one_run(project, server_params, monkeypatc
     store = runs.client(runs.tracking_uri())
     (run,) = store.search_runs([runs.experiment_id("rlm")], max_results=1)
     assert {"reward/overall", "train/loss"} <= set(run.data.metrics)
-
-
-def second_host(project: Path, params: Params, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Folder of another host; this process is the first one from now on."""
-    folder = project / "second"
-    shutil.copytree(project / "data", folder / "data")
-    (folder / "models").mkdir()
-    (folder / train.BASE).symlink_to((project / train.BASE).resolve())
-    resolved = yaml.safe_dump(params.model_dump(by_alias=True, mode="json"))
-    (folder / RESOLVED).write_text(resolved)
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    monkeypatch.setenv(auth.RANKS, f"127.0.0.1:{free_port()}/0/2")
-    return folder
-
-
-def joining(folder: Path) -> subprocess.Popen[str]:
-    """The second host."""
-    place = os.environ[auth.RANKS].replace("/0/2", "/1/2")
-    return subprocess.Popen(
-        [sys.executable, "-m", "tasks.train_join"],
-        cwd=folder,
-        env={**os.environ, auth.RANKS: place},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def test_ranks_of_two_hosts_train_like_two_of_one(project, server_params, monkeypatch, warm):
-    monkeypatch.setattr(sys, "executable", warm)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    run_stage(with_train(server_params, steps=2, processes=2))
-    result = project / "models/adapter/adapter_model.safetensors"
-    weights = result.read_bytes()
-    shutil.rmtree("models/adapter")
-    params = with_train(server_params, steps=2, processes=1)
-    with joining(second_host(project, params, monkeypatch)) as other:
-        run_stage(params)
-        assert other.wait(60) == 0
-    assert result.read_bytes() == weights
-    assert not checkpoints.steps(project / "second" / train.CHECKPOINTS)
-    assert not (project / "second/models/adapter").exists()
-    assert list(pd.read_parquet("reports/train.parquet")["step"]) == [1, 2]
-
-
-def test_hosts_with_other_data_play_nothing(project, server_params, monkeypatch, warm):
-    monkeypatch.setattr(sys, "executable", warm)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    params = with_train(server_params, steps=1, processes=1)
-    folder = second_host(project, params, monkeypatch)
-    rows = pd.read_parquet(folder / train_problems.DATA)
-    rows[1:].to_parquet(folder / train_problems.DATA)
-    says = "rank 1 differs from the stage in training data"
-    with joining(folder) as other:
-        with pytest.raises(StageError, match=says):
-            run_stage(params)
-        error = other.communicate(timeout=60)[1]
-    assert other.returncode == 1
-    assert "rank 0 differs from the stage in training data" in error
-    assert not Path("reports/train.parquet").exists()
 
 
 @pytest.fixture
