@@ -1,13 +1,12 @@
-"""Measure one graphics card: 4-bit models, decoding, training, float16, merges, Unsloth.
+"""Measure one graphics card: 4-bit models, decoding, training.
 
     python -m benchmarks.gpu [PART ...] [--tiny] [--work DIR] [--out DIR] [--minutes 9]
     python -m benchmarks.gpu --table OUT/figures.jsonl
 
 Weights are random in the shape of Qwen3-4B, so nothing is downloaded. Parts run in this order, each
-in at most `--minutes`: build, decode, train, float16, export, unsloth. All but build need what
-build left in `--work` (20 GB; 28 must be free). Figures are appended to figures.jsonl in `--out`,
-and printed as the table for docs/experiments.md. `--tiny` runs all parts on a CPU in under two
-minutes, as a test.
+in at most `--minutes`: build, decode, train. The last two need what build left in `--work` (20 GB;
+28 must be free). Figures are appended to figures.jsonl in `--out`, and printed as the table for
+docs/experiments.md. `--tiny` runs all parts on a CPU in under two minutes, as a test.
 
 For a machine without network, on one with the same Python:
 

@@ -1,11 +1,10 @@
-"""Random models in the shape of Qwen3-4B: 4-bit, its 16-bit twin, adapters, merges, episodes.
+"""Random models in the shape of Qwen3-4B: 4-bit, its 16-bit twin, and episodes.
 
 `agent/policies/base_model.py` quantises them and writes the twin, as the stage `warmstart` does.
 """
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,20 +12,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from peft import get_peft_model
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from agent.policies import base_model, model_files
-from agent.policies.hf_policy import load_model
 from agent.policies.model_files import compute_dtype
 from agent.rollouts.trajectory import FrameRecord, Trajectory, TurnRecord
-from agent.settings import ModelSettings, TrainSettings
-from agent.training import trained_weights
+from agent.settings import ModelSettings
 
 ROOT = Path(__file__).resolve().parents[2]
-RAW, NF4, TWIN, ADAPTER = "raw", "nf4", f"nf4/{model_files.TWIN}", "adapter"
+RAW, NF4, TWIN = "raw", "nf4", f"nf4/{model_files.TWIN}"
 """Folders of the models in the working folder."""
 _SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 _TEMPLATE = (
@@ -105,29 +101,6 @@ def write_base(work: Path, device: str) -> None:
     """Quantise the raw model to NF4, and write it with its twin."""
     settings = ModelSettings(source=str(work / RAW), quantisation="nf4")
     base_model.prepare_base(settings, work / NF4, device=device)
-
-
-def with_adapter(model: Any) -> Any:
-    """The model with a float32 adapter whose two factors are random."""
-    config: Any = trained_weights.new_adapter(model, TrainSettings())
-    adapted = get_peft_model(model, config)
-    randomise(adapted)
-    return adapted
-
-
-def randomise(model: Any) -> None:
-    """Give an adapter float32 weights that depend on their names alone."""
-    for name, weight in model.named_parameters():
-        if weight.requires_grad:
-            generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
-            scale = 0.02 if "lora_B" in name else weight.shape[-1] ** -0.5
-            weight.data = (torch.randn(weight.shape, generator=generator) * scale).to(weight.device)
-
-
-def merged(folder: Path, adapter: Path, device: str) -> Any:
-    """A model of the working folder with an adapter merged into its weights."""
-    adapted, _ = load_model(folder, adapter=adapter, device=device)
-    return adapted.merge_and_unload().eval()
 
 
 def logits_of(model: Any, ids_B_T: Tensor) -> Tensor:

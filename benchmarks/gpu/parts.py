@@ -6,7 +6,6 @@ Neighbours: `models.py` (the models and inputs they measure), `__main__.py` (the
 from __future__ import annotations
 
 import gc
-import importlib.util
 import json
 import tempfile
 import time
@@ -23,18 +22,13 @@ from transformers import AutoTokenizer
 from agent.errors import PolicyError
 from agent.policies.base import TurnRequest
 from agent.policies.hf_policy import TransformersPolicy, load_model
-from agent.policies.model_files import compute_dtype
-from agent.policies.unsloth_loader import load_with_unsloth
-from agent.settings import GenerationSettings, LogprobCheckSettings, LoraSettings, TrainSettings
+from agent.settings import GenerationSettings, LogprobCheckSettings, TrainSettings
 from agent.training import logprob_check
-from agent.training.loss_scale import first_scale
-from agent.training.trainer import TreeGRPOTrainer  # before Unsloth, which replaces its base class
+from agent.training.trainer import TreeGRPOTrainer
 from benchmarks.gpu import models
-from benchmarks.gpu.models import ADAPTER, NF4, RAW, TWIN, WorkSize
+from benchmarks.gpu.models import NF4, RAW, TWIN, WorkSize
 from env.models import Message
 
-TOKENS, ADVANTAGE = 3e4, 0.1
-"""Divisor and factor of the loss in `float16`: tokens of a step of 64 trees, a usual advantage."""
 STEPS = {
     "gradient_s": "train/gradient_seconds",
     "mismatch_mean": "train/logprob_mismatch_mean",
@@ -176,171 +170,42 @@ def train(bench: Bench) -> None:
                 bench.note("train", case, skipped="no time left")
                 continue
             bench.fresh()
-            steps: list[Mapping[str, float]] = []
-            with tempfile.TemporaryDirectory() as folder:
-                try:
-                    trainer = make_trainer(
-                        bench,
-                        bench.load(NF4),
-                        Path(folder),
-                        models.random_trees(bench.size),
-                        steps.append,
-                        micro_batch_tokens=tokens,
-                        gradient_checkpointing=checkpointing,
-                    )
-                    trainer.resume(None)
-                except torch.OutOfMemoryError:
-                    bench.note("train", case, skipped="out of memory")
-                    continue
-            # The first step compiles kernels.
-            bench.note("train", case, **{name: steps[-1].get(key) for name, key in STEPS.items()})
-            del trainer
+            try:
+                step = _last_step(bench, tokens, checkpointing)
+            except torch.OutOfMemoryError:
+                bench.note("train", case, skipped="out of memory")
+                continue
+            bench.note("train", case, **{name: step.get(key) for name, key in STEPS.items()})
 
 
-def make_trainer(
-    bench: Bench,
-    model: Any,
-    folder: Path,
-    rollout: Callable[[Any, int], Any],
-    on_step: Callable[[Mapping[str, float]], None],
-    **settings: Any,
-) -> TreeGRPOTrainer:
-    """A trainer of two steps, with a float32 adapter; a model may have its adapter already."""
+def _last_step(bench: Bench, tokens: int, checkpointing: bool) -> Mapping[str, float]:
+    """Figures of the second of two steps, with a float32 adapter; the first compiles kernels."""
+    steps: list[Mapping[str, float]] = []
     wide = LogprobCheckSettings(max_abs=99, mean_abs=99, p99_abs=99)  # measured, not judged
-    return TreeGRPOTrainer(
-        model,
-        bench.tokenizer(),
-        TrainSettings(
-            steps=2,
-            processes=1,
-            problems_per_step=2,
-            group_size=4,
-            learning_rate=1e-5,
-            warmup_steps=0,
-            min_group_std=0.0,
-            save_every=99,
-            logprob_check=wide,
-            generation=GenerationSettings(max_frame_tokens=bench.size.frame_tokens),
-            **settings,
-        ),
-        output_dir=folder,
-        rollout=rollout,
-        on_step=lambda _, logs: on_step(logs),
-        state=dict,
-    )
-
-
-def float16(bench: Bench) -> None:
-    """Direction of the gradient in float16, with and without a scale of the loss."""
-    reference = compute_dtype(bench.device)
-    if reference == torch.float16:
-        reference = torch.float32
-    scale = first_scale(TOKENS)
-    wanted = None
-    for dtype, by in ((reference, 1.0), (torch.float16, 1.0), (torch.float16, scale)):
-        bench.fresh()
-        model = models.with_adapter(bench.load(TWIN, dtype))
-        ids = models.random_ids((1, bench.size.frame_tokens // 2), bench.device)
-        found = loss_gradient(model, ids, by)
-        wanted = found if wanted is None else wanted
-        bench.note(
-            "float16",
-            f"{str(dtype).removeprefix('torch.')}, scale {by:g}",
-            cosine=float(torch.nn.functional.cosine_similarity(found, wanted, 0)),
-            zeros=float((found == 0).float().mean()),
-            finite=bool(found.isfinite().all()),
-        )
-        del model
-
-
-def loss_gradient(model: Any, ids_B_T: torch.Tensor, scale: float) -> torch.Tensor:
-    """Gradient of the loss of sampled tokens in a step, by way of a scaled loss."""
-    logits = model(input_ids=ids_B_T).logits[:, :-1].float()
-    logprobs = torch.log_softmax(logits, -1).gather(-1, ids_B_T[:, 1:, None])
-    (logprobs.sum() * (scale * ADVANTAGE / TOKENS)).backward()
-    return flat_gradient(model) / scale
-
-
-def flat_gradient(model: Any) -> torch.Tensor:
-    """Gradients of all trained weights as one vector in float32."""
-    return torch.cat([p.grad.flatten().float() for p in model.parameters() if p.grad is not None])
-
-
-def export(bench: Bench) -> None:
-    """Errors of three ways to merge an adapter, relative to the live 4-bit model with it."""
-    ids = models.random_ids((2, 64), bench.device)
-    live_model = models.with_adapter(bench.load(NF4)).eval()
-    live_model.save_pretrained(bench.work / ADAPTER)
-    live = models.logits_of(live_model, ids)
-    with live_model.disable_adapter():
-        base = models.logits_of(live_model, ids)
-    bench.note("export", "effect of the adapter", logit_error=models.largest_error(live, base))
-    del live_model
-    for folder, case in (
-        (TWIN, "merge into the twin"),
-        (NF4, "merge into 4 bit"),
-        (RAW, "merge into the unquantised model"),
-    ):
-        bench.fresh()
-        model, seconds = bench.timed(
-            partial(models.merged, bench.work / folder, bench.work / ADAPTER, bench.device)
-        )
-        error = models.largest_error(live, models.logits_of(model, ids))
-        bench.note("export", case, logit_error=error, seconds=seconds)
-        del model
-
-
-def unsloth(bench: Bench) -> None:
-    """Gradient, seconds and memory of Unsloth against the plain model, with one adapter."""
-    model = models.with_adapter(bench.load(NF4))
-    trees = models.random_trees(bench.size)(model, 1)
-    plain = adapted_step(bench, "transformers", model, trees, None)
-    del model
-    if bench.device == "cpu" or importlib.util.find_spec("unsloth") is None:
-        reason = "needs a card" if bench.device == "cpu" else "not installed: make setup-cuda"
-        bench.note("unsloth", "unsloth", skipped=reason)
-        return
-    adapted_step(bench, "unsloth", unsloth_adapted(bench), trees, plain)
-
-
-def adapted_step(
-    bench: Bench, case: str, model: Any, trees: Any, plain: torch.Tensor | None
-) -> torch.Tensor:
-    """Measure the gradient of a model that has its adapter; returns it.
-
-    Args:
-        plain: the gradient to compare with.
-    """
-    bench.fresh()
-    models.randomise(model)
     with tempfile.TemporaryDirectory() as folder:
-        trainer = make_trainer(
-            bench,
-            model,
-            Path(folder),
-            lambda *_: trees,
-            lambda _: None,
-            micro_batch_tokens=bench.size.micro_batch_tokens[0],
-            gradient_checkpointing=case == "transformers",  # Unsloth has its own
-        )
-        for _ in range(2):  # the first one compiles kernels
-            trainer.live_model.zero_grad()
-            step = partial(trainer.training_step, trainer.live_model, [0])
-            _, seconds = bench.timed(step)
-    found = flat_gradient(trainer.live_model)
-    cosine = torch.nn.functional.cosine_similarity(found, found if plain is None else plain, 0)
-    bench.note("unsloth", case, step_s=seconds, cosine=float(cosine))
-    return found
+        TreeGRPOTrainer(
+            bench.load(NF4),
+            bench.tokenizer(),
+            TrainSettings(
+                steps=2,
+                processes=1,
+                problems_per_step=2,
+                group_size=4,
+                learning_rate=1e-5,
+                warmup_steps=0,
+                min_group_std=0.0,
+                save_every=99,
+                logprob_check=wide,
+                generation=GenerationSettings(max_frame_tokens=bench.size.frame_tokens),
+                micro_batch_tokens=tokens,
+                gradient_checkpointing=checkpointing,
+            ),
+            output_dir=Path(folder),
+            rollout=models.random_trees(bench.size),
+            on_step=lambda _, logs: steps.append(logs),
+            state=dict,
+        ).resume(None)
+    return steps[-1]
 
 
-def unsloth_adapted(bench: Bench) -> Any:
-    """The 4-bit model with Unsloth's adapter and kernels."""
-    model, _ = load_with_unsloth(
-        bench.work / NF4, LoraSettings(), max_seq_length=2 * bench.size.frame_tokens, seed=0
-    )
-    return model
-
-
-PARTS: dict[str, Callable[[Bench], None]] = {
-    part.__name__: part for part in (build, decode, train, float16, export, unsloth)
-}
+PARTS: dict[str, Callable[[Bench], None]] = {part.__name__: part for part in (build, decode, train)}
