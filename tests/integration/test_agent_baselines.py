@@ -6,9 +6,9 @@ from functools import cache
 from statistics import fmean
 
 import pytest
+from helpers.fields_lines import lines, problems
 
 from agent.policies import baselines
-from benchmarks.fields import lines, problems
 from env.problems.schema import Problem
 
 SIZES = (4, 16)

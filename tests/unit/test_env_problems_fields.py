@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from helpers.fields_lines import surface
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from agent.policies import baselines
 from env.models import ProblemCard
 from env.problems import fields
 from env.problems.fields import BENCHMARK
@@ -96,7 +96,7 @@ def test_every_paper_has_three_candidates_and_an_eighth_of_them_is_gold(
 
 def correlations(problems: tuple[Problem, ...]) -> list[float]:
     """|r| of each surface feature and gold, over all candidates."""
-    table = np.concatenate([baselines.surface(problem) for problem in problems])
+    table = np.concatenate([surface(problem) for problem in problems])
     gold = [span in gold_of(problem) for problem in problems for span in problem.candidates]
     return [abs(np.corrcoef(column, gold)[0, 1]) for column in table.T if np.ptp(column)]
 
@@ -133,7 +133,7 @@ def test_wordings_and_scores_are_as_frequent_in_gold_as_elsewhere() -> None:
     def shares(values: list[int]) -> dict[int, float]:
         return {value: count / len(values) for value, count in Counter(values).items()}
 
-    table = np.concatenate([baselines.surface(problem) for problem in many()])
+    table = np.concatenate([surface(problem) for problem in many()])
     gold = np.array([s in gold_of(p) for p in many() for s in p.candidates])
     for column in (table[:, 0], table[:, 2]):  # wording, last digit of the score
         here, there = shares(list(column[gold])), shares(list(column[~gold]))
