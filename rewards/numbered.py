@@ -64,9 +64,7 @@ def named_passages(papers: Iterable[str], readers: Iterable[Reader]) -> set[str]
     for passage in sorted(shown - named, key=len, reverse=True)[:searches]:
         if left <= 0:
             break
-        # A line with the question may follow the last passage.
-        parts = (passage, passage.rpartition("\n")[0])
-        left -= next((len(part) for part in parts if part in whole), 0)
+        left -= len(_quoted(passage, whole))
     return set() if left > 0 else named
 
 
@@ -113,7 +111,10 @@ def reader_scores(
 
 
 def _quoted(passage: str, papers: str) -> str:
-    """A passage as it stands in the papers, without a line of the reader's after it; else empty."""
+    """A passage as it stands in the papers, or without its last line, which may be the question.
+
+    It is empty where the papers have neither.
+    """
     return next((part for part in (passage, passage.rpartition("\n")[0]) if part in papers), "")
 
 

@@ -20,7 +20,7 @@ from agent.errors import PolicyError
 from agent.policies.gguf_tokenizer import SPLITS, build_tokenizer, special_ids
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedConfig, PreTrainedTokenizerFast
+    from transformers import PreTrainedConfig
 
 PREFIX = "package:"
 """Start of a `model.source` that names an installed package."""
@@ -111,7 +111,7 @@ class GgufModel:
         self.parameters = sum(int(tensor.n_elements) for tensor in reader.tensors)
         try:
             self._check()
-            self.tokenizer()
+            self.tokenizer = build_tokenizer(self._fields, self.config.max_position_embeddings)
         except PolicyError:
             raise
         except Exception as error:  # transformers and tokenizers raise whatever a field leads to
@@ -234,14 +234,10 @@ class GgufModel:
             if name not in tied
         }
 
-    def tokenizer(self) -> PreTrainedTokenizerFast:
-        """The tokenizer, with the file's chat template if it has one."""
-        return build_tokenizer(self._fields, self.config.max_position_embeddings)
-
     def unpack_small(self, folder: Path) -> None:
         """Write the config and the tokenizer."""
         self.config.save_pretrained(folder)
-        self.tokenizer().save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
 
     def unpack_weights(self, folder: Path) -> None:
         """Write the weights, in float32.

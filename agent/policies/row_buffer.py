@@ -4,8 +4,8 @@ A token's column in the buffer is its position in the conversation. So a row nee
 nor gaps, and a token that was read in vain is overwritten by the next one at its position. A pass
 reads any number of tokens of each row, in one line: its linear layers see only tokens that count.
 
-Attention works on the buffer where it lies. Heads that share keys become further queries, because
-a copy of the keys for each head costs more than all else in a step of a small model on a CPU.
+Attention works on the buffer where it lies, without a copy of the keys for each head that shares
+them, which would cost more than all else in a step of a small model on a CPU.
 
 It supports decoders whose cache has plain growing layers of one shape: Llama, Qwen 2.5 and 3,
 Mistral without a window. `CacheShape.of` refuses others. Neighbour: `sampling.py`.
@@ -169,19 +169,41 @@ def _attend(
         [1, N, heads, dim], and no weights.
     """
     _, heads, _, dim = query.shape
-    count, groups, width = key.shape[0], key.shape[1], rows.width
     flat = query[0]
     if rows.slots_N is not None:
-        flat = query.new_zeros(heads, count * width, dim).index_copy_(1, rows.slots_N, flat)
-    asked = flat.view(groups, heads // groups, count, width, dim).permute(2, 0, 1, 3, 4)
-    found = torch.nn.functional.scaled_dot_product_attention(
-        asked.reshape(count, groups, -1, dim), key, value, attention_mask, scale=scaling
-    )
-    found = found.view(count, groups, heads // groups, width, dim).permute(0, 3, 1, 2, 4)
-    found = found.reshape(count * width, heads, dim)
+        size = key.shape[0] * rows.width
+        flat = query.new_zeros(heads, size, dim).index_copy_(1, rows.slots_N, flat)
+    found = attend_in_groups(flat, key, value, attention_mask, scaling)
     if rows.slots_N is not None:
         found = found.index_select(0, rows.slots_N)
     return found[None], None
+
+
+def attend_in_groups(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float | None
+) -> Tensor:
+    """Attention of the W queries of each of R rows to the columns of the row.
+
+    Heads that share keys become further queries, because a copy of the keys for each costs more.
+
+    Args:
+        query: [heads, R x W, dim].
+        key: [R, heads of keys, columns, dim].
+        value: as `key`.
+        mask: [R, 1, heads of a group x W, columns], additive.
+        scaling: of the scores.
+
+    Returns:
+        [R x W, heads, dim].
+    """
+    heads, size, dim = query.shape
+    count, groups = key.shape[:2]
+    asked = query.view(groups, heads // groups, count, -1, dim).permute(2, 0, 1, 3, 4)
+    found = torch.nn.functional.scaled_dot_product_attention(
+        asked.reshape(count, groups, -1, dim), key, value, mask, scale=scaling
+    )
+    found = found.view(count, groups, heads // groups, -1, dim).permute(0, 3, 1, 2, 4)
+    return found.reshape(size, heads, dim)
 
 
 AttentionInterface.register(_ATTENTION, _attend)

@@ -20,6 +20,7 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from agent.policies.prefix_tree import PrefixTree
+from agent.policies.row_buffer import attend_in_groups
 
 _ATTENTION = "tree"
 """Name of this module's attention among those of transformers."""
@@ -35,8 +36,6 @@ class _Part:
     """New nodes of each sequence, padded to W: [S x W]."""
     seen_K: Tensor
     """Nodes of its path, padded to L: [S x L]."""
-    width: int
-    """W."""
     mask: Tensor
     """Additive, [S, 1, heads of a group x W, L]: 0 at the path up to the node itself."""
     kept_n: Tensor
@@ -119,7 +118,6 @@ def _part(group: Sequence[_Sequence], copies: int, dtype: torch.dtype) -> _Part:
     return _Part(
         asked_Q=torch.from_numpy(asked.ravel()),
         seen_K=torch.from_numpy(seen.ravel()),
-        width=width,
         mask=mask_S_W_L.repeat(1, copies, 1)[:, None],
         kept_n=torch.from_numpy(np.flatnonzero(kept)),
     )
@@ -137,8 +135,6 @@ def _attend(
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Attention of N nodes to their ancestors, as transformers calls it; without a tree, SDPA.
-
-    Heads that share keys become further queries, because a copy of the keys for each costs more.
 
     Args:
         module: the layer's attention.
@@ -158,21 +154,16 @@ def _attend(
             module, query, key, value, attention_mask, scaling=scaling, **kwargs
         )
         return plain
-    heads, groups, dim = query.shape[1], key.shape[1], query.shape[3]
+    groups, dim = key.shape[1], key.shape[3]
     found = []
     for part in tree.parts:
-        count, width, length = len(part.mask), part.width, part.mask.shape[-1]
-        asked = query[0].index_select(1, part.asked_Q)
-        asked = asked.view(groups, heads // groups, count, width, dim).permute(2, 0, 1, 3, 4)
         keys, values = (
-            of[0].index_select(1, part.seen_K).view(groups, count, length, dim).transpose(0, 1)
+            of[0].index_select(1, part.seen_K).view(groups, len(part.mask), -1, dim).transpose(0, 1)
             for of in (key, value)
         )
-        one = torch.nn.functional.scaled_dot_product_attention(
-            asked.reshape(count, groups, -1, dim), keys, values, part.mask, scale=scaling
-        )
-        one = one.view(count, groups, heads // groups, width, dim).permute(0, 3, 1, 2, 4)
-        found.append(one.reshape(count * width, heads, dim).index_select(0, part.kept_n))
+        asked = query[0].index_select(1, part.asked_Q)
+        one = attend_in_groups(asked, keys, values, part.mask, scaling)
+        found.append(one.index_select(0, part.kept_n))
     return torch.cat(found).index_select(0, tree.places_N)[None], None
 
 

@@ -144,7 +144,7 @@ def test_texts_and_logits_are_those_of_an_independent_reader(package: Path, tmp_
 
 def test_spaces_and_digits_are_apart_as_smollm_learnt_them(package: Path) -> None:
     tiny_gguf.write(package / FILE, MODELS["llama"]())
-    own = GgufModel(find_package(tiny_gguf.NAME)).tokenizer()
+    own = GgufModel(find_package(tiny_gguf.NAME)).tokenizer
     pieces = own.backend_tokenizer.pre_tokenizer.pre_tokenize_str("\n\n12 a  3")
     assert [piece for piece, _ in pieces] == ["ĊĊ", "1", "2", "Ġa", "ĠĠ", "3"]
     assert own.decode(own.encode("Yes . No , it 's")) == "Yes . No , it 's"
@@ -154,7 +154,7 @@ def test_qwen_s_texts_are_split_as_transformers_splits_them(package: Path) -> No
     from transformers import Qwen2Tokenizer
 
     tiny_gguf.write(package / FILE, MODELS["qwen3"]())
-    own = GgufModel(find_package(tiny_gguf.NAME)).tokenizer().backend_tokenizer
+    own = GgufModel(find_package(tiny_gguf.NAME)).tokenizer.backend_tokenizer
     model = json.loads(own.to_str())["model"]
     merges = [tuple(pair) for pair in model["merges"]]
     theirs = Qwen2Tokenizer(vocab=model["vocab"], merges=merges).backend_tokenizer
@@ -185,7 +185,7 @@ def test_eos_ends_a_turn_and_padding_does_not(package: Path, tmp_path: Path) -> 
 def test_the_file_s_padding_is_kept_if_it_is_not_eos(package: Path) -> None:
     tiny_gguf.write(package / FILE, MODELS["llama"](), {"tokenizer.ggml.padding_token_id": 1})
     packed = GgufModel(find_package(tiny_gguf.NAME))
-    assert packed.tokenizer().pad_token_id == packed.config.pad_token_id == 1
+    assert packed.tokenizer.pad_token_id == packed.config.pad_token_id == 1
 
 
 def test_the_warm_start_names_package_and_version_and_asks_nobody(
