@@ -50,7 +50,7 @@ class GenerationSettings(Settings):
 
 
 class ModelSettings(Settings):
-    """The base model of `warmstart.kind: none` and `sft`; see `agent/policies/base_model.py`."""
+    """The base model of `warmstart.kind: none` and `sft`; see `agent/models/base_model.py`."""
 
     source: str = Field(
         NANO,
@@ -164,7 +164,7 @@ class LogprobCheckSettings(Settings):
 
 
 class EngineSettings(Settings):
-    """Engine that plays the episodes of a training; see `agent/policies/players.py`.
+    """Engine that plays the episodes of a training; see `agent/rollouts/players.py`.
 
     Gate, evaluation and export always play with the model itself.
     """

@@ -13,8 +13,8 @@ from agent.rollouts.trajectory import Trajectory
 from env.client import Sessions
 from env.problems.schema import Problem
 from env.problems.store import ProblemStore
+from tasks.config.params import Params
 from tasks.deployment.local import local_server
-from tasks.params import Params
 
 SESSIONS = 32
 

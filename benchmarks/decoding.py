@@ -31,10 +31,10 @@ from typing import Any
 
 import torch
 
-from agent.policies import sampling
-from agent.policies.drafts import DraftStore
+from agent.decoding import sampling
+from agent.decoding.drafts import DraftStore
+from agent.decoding.row_buffer import CacheShape
 from agent.policies.hf_policy import load_model
-from agent.policies.row_buffer import CacheShape
 from agent.settings import GenerationSettings
 from benchmarks import taught
 from benchmarks.peers.rollout import generate
@@ -47,7 +47,7 @@ Prompts = list[list[int]]
 def loop_of(commit: str) -> types.ModuleType:
     """The sampling loop of a commit."""
     source = subprocess.run(
-        ["git", "show", f"{commit}:agent/policies/sampling.py"],
+        ["git", "show", f"{commit}:agent/decoding/sampling.py"],
         check=True,
         capture_output=True,
         text=True,

@@ -35,7 +35,7 @@ from typing import Any
 import pandas as pd
 import psutil
 
-from env import auth
+from env import variables
 from flows.services.processes import free_port
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -284,7 +284,7 @@ def lose_host(folder: Path, base: Path, rng: random.Random) -> tuple[Host, list[
         for text in ("Taking over", "train: resuming after"):
             if text not in b.output:
                 wrong.append(f"B never said `{text}`")
-        late = a.run("-m", "flows.pipeline", "push", **{auth.FENCE: token})
+        late = a.run("-m", "flows.pipeline", "push", **{variables.FENCE: token})
         if late.returncode != 1 or "another run took over" not in late.stderr:
             wrong.append(f"A's late push ended with {late.returncode}: {late.stderr[-200:]}")
         return b, wrong
@@ -324,13 +324,13 @@ def servers(folder: Path, store: Mapping[str, str], **stores: str) -> Iterator[d
     prefect, mlflow = free_port(), free_port()
     shared = {
         **store,
-        auth.REMOTE: f"s3://{BUCKET}/hosts",
+        variables.REMOTE: f"s3://{BUCKET}/hosts",
         "MLFLOW_TRACKING_URI": f"http://127.0.0.1:{mlflow}",
         "PREFECT_API_URL": f"http://127.0.0.1:{prefect}/api",
     }
     own = {
-        auth.PREFECT_PORT: str(prefect),
-        auth.MLFLOW_PORT: str(mlflow),
+        variables.PREFECT_PORT: str(prefect),
+        variables.MLFLOW_PORT: str(mlflow),
         "MLFLOW_ARTIFACTS_DESTINATION": f"s3://{BUCKET}/mlflow",
         **stores,
     }

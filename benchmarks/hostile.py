@@ -35,7 +35,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 
 from agent.policies.scripted import block
-from env import auth
+from env import variables
 from env.client import RLMEnv
 from env.errors import EpisodeError, RefusedError
 from env.models import RLMAction
@@ -313,7 +313,7 @@ def serve(way: Sequence[str]) -> Iterator[tuple[psutil.Popen, str]]:
         settings.flush()
         server = psutil.Popen(
             [sys.executable, *way, "--host", "127.0.0.1", "--port", str(port)],
-            env={**os.environ, auth.SETTINGS: settings.name, auth.DATA: ""},
+            env={**os.environ, variables.SETTINGS: settings.name, variables.DATA: ""},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -25,18 +25,18 @@ from typing import Any
 
 import torch
 
-from agent.policies import keyed_plan
+from agent.demonstrations import keyed_plan
+from agent.demonstrations.rows import IGNORED, DemonstrationRow
+from agent.demonstrations.supervised import train_adapter
+from agent.models.base_model import prepare_base
+from agent.models.chat_template import ChatFormat
 from agent.policies.base import TurnRequest
-from agent.policies.base_model import prepare_base
-from agent.policies.chat_template import ChatFormat
 from agent.policies.hf_policy import TransformersPolicy, load_model
-from agent.training.demonstrations import IGNORED, DemonstrationRow
-from agent.training.supervised import train_adapter
 from env.problems.schema import Problem
 from env.problems.store import ProblemStore
 from env.prompts import llm_messages
 from tasks.config import resolve
-from tasks.params import Params
+from tasks.config.params import Params
 
 FORMS = ("yes 1", "before 1", "before 4", "before 8", "after 4", "after 8", "after 16", "quote 8")
 RANKED = 16

@@ -28,8 +28,8 @@ from benchmarks import taught
 from benchmarks.peers.rollout import GeneratePolicy, trl_loop
 from env.client import Sessions
 from env.problems.store import ProblemStore
+from tasks.config.params import Params
 from tasks.deployment.local import local_server
-from tasks.params import Params
 
 Measured = dict[str, list[tuple[int, float]]]
 """(tokens, seconds) of each repeat, by variant."""
@@ -123,8 +123,8 @@ def bare_forward(model: Any, rows: int, context: int, steps: int = 30) -> tuple[
     """(tokens, seconds) of decoding steps without sampling."""
     import torch
 
-    from agent.policies.row_buffer import CacheShape
-    from agent.policies.sampling import Batch, SampledTurn
+    from agent.decoding.row_buffer import CacheShape
+    from agent.decoding.sampling import Batch, SampledTurn
 
     ids = [5] * (context - steps // 2)
     with torch.inference_mode():

@@ -30,8 +30,9 @@ import numpy as np
 import pandas as pd
 import torch
 
+from agent.demonstrations import keyed_plan
 from agent.evaluation.statistics import Bootstrap
-from agent.policies import baselines, keyed_plan
+from agent.policies import baselines
 from agent.policies.base import FrameKey, Policy, TurnReply, TurnRequest
 from agent.policies.hf_policy import TransformersPolicy, load_model
 from agent.policies.scripted import block
@@ -42,12 +43,12 @@ from env.models import Message
 from env.problems.schema import Problem
 from env.problems.store import ProblemStore
 from tasks.config import resolve
-from tasks.demonstrate import keyed
+from tasks.config.params import Params
 from tasks.deployment.local import local_server
 from tasks.evaluate import choose
-from tasks.params import Params
 from tasks.tracking.lineage import commit
 from tasks.train import BASE
+from tasks.training.demonstrate import keyed
 
 PROFILE = "smollm2"
 RESULTS = Path(__file__).with_suffix(".jsonl.gz")

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from tasks.config import resolve
-from tasks.params import Params
+from tasks.config.params import Params
 
 
 def arguments(description: str | None) -> argparse.ArgumentParser:

@@ -15,9 +15,9 @@ import torch
 from agent.policies.hf_policy import TransformersPolicy, load_model
 from agent.rollouts.engine import play
 from tasks.config import resolve
+from tasks.config.params import Params
 from tasks.deployment.local import local_server
 from tasks.evaluate import choose
-from tasks.params import Params
 from tasks.train import BASE, RESULT
 
 SOURCE = Path(__file__).resolve().parent.parent

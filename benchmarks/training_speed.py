@@ -31,11 +31,12 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
+from agent.demonstrations import supervised
+from agent.demonstrations.rows import IGNORED, DemonstrationRow, demonstration_rows
 from agent.rollouts.trajectory import FrameRecord, Trajectory, TurnRecord
 from agent.settings import LogprobCheckSettings, SftSettings, TrainSettings
-from agent.training import loss_inputs, supervised, token_logprobs, trainer
+from agent.training import loss_inputs, token_logprobs, trainer
 from agent.training.batching import micro_batches
-from agent.training.demonstrations import IGNORED, DemonstrationRow, demonstration_rows
 
 
 class Sizes(NamedTuple):

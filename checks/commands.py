@@ -16,7 +16,7 @@ import typer
 from typer.cli import get_docs_for_click
 from typer.core import TyperGroup
 
-from env.auth import VARIABLES
+from env.variables import VARIABLES
 
 PAGE = Path("docs/commands.md")
 HEAD = """\

@@ -1,7 +1,7 @@
 """Resources of this process: those of the machine, or of the control group that has least.
 
 Containers and batch systems limit groups of processes, in version 1 or 2 of Linux's cgroups. Other
-systems have no groups. Imports nothing heavy; `env/server/sandbox` and `tasks/machine.py` use it.
+systems have no groups. Imports nothing heavy; `env/server/sandbox` and `flows/machine.py` use it.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from openenv.core.env_client import EnvClient
 from websockets.exceptions import WebSocketException
 from websockets.protocol import State
 
-from env import auth
+from env import variables
 from env.errors import EpisodeError, RefusedError
 from env.models import WIRE_VERSION, RLMAction, RLMObservation, RLMState
 
@@ -58,7 +58,7 @@ async def _check_server(url: str, timeout_s: float) -> None:
         return
     address = f"http{url.removeprefix('ws').removeprefix('http')}/metadata"
     try:
-        async with httpx.AsyncClient(headers=auth.headers(url), timeout=timeout_s) as http:
+        async with httpx.AsyncClient(headers=variables.headers(url), timeout=timeout_s) as http:
             about = (await http.get(address)).raise_for_status().json()
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         raise ConnectionError(f"{address}: {error or type(error).__name__}") from None
@@ -72,7 +72,9 @@ def _capacity(url: str) -> tuple[int | None, bool]:
     The number is None if the server does not say or does not answer.
     """
     try:
-        answer = httpx.get(f"{url.rstrip('/')}/metadata", headers=auth.headers(url), timeout=60.0)
+        answer = httpx.get(
+            f"{url.rstrip('/')}/metadata", headers=variables.headers(url), timeout=60.0
+        )
         most = answer.raise_for_status().json().get("max_sessions")
         servers = int(answer.headers.get(REPLICAS, 1))
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, AttributeError):
@@ -107,7 +109,7 @@ class RLMEnv(EnvClient[RLMAction, RLMObservation, RLMState]):
         options.setdefault("websocket_ping_interval_s", 30.0)
         options.setdefault("websocket_ping_timeout_s", 300.0)
         # The token of a private Space is sent to no other server.
-        options.setdefault("headers", auth.headers(base_url) if base_url else None)
+        options.setdefault("headers", variables.headers(base_url) if base_url else None)
         super().__init__(
             base_url,
             connect_timeout_s=connect_timeout_s,
@@ -135,7 +137,7 @@ class RLMEnv(EnvClient[RLMAction, RLMObservation, RLMState]):
     async def _reset_async(self, **kwargs: Any) -> StepResult[RLMObservation]:
         self._episode_socket = None
         # Before other arguments: a log record of this message begins with it and is dropped.
-        result = await super()._reset_async(**auth.owner_key(str(self.base_url)), **kwargs)
+        result = await super()._reset_async(**variables.owner_key(str(self.base_url)), **kwargs)
         self._episode_socket = self._ws
         return result
 

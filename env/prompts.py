@@ -2,7 +2,7 @@
 
 Two styles: `compact` for nano (a 600-entry vocabulary, contexts of 512 tokens) and `full` for
 real models. The environment owns these texts, so that every model plays in one harness. Nothing
-here decides anything. Neighbours: `env/server/tree.py` fills them in and words the refusals of
+here decides anything. Neighbours: `env/server/tree/tree.py` fills them in and words the refusals of
 sub-calls. The warm start of nano renders the same texts.
 """
 

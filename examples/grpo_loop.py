@@ -44,7 +44,7 @@ from agent.settings import GenerationSettings, TrainSettings
 from agent.training.batching import make_rows
 from agent.training.group_sampling import groups_for
 from agent.training.trainer import TreeGRPOTrainer
-from env import auth
+from env import variables
 from env.client import Sessions
 from env.problems.schema import Problem
 from env.problems.settings import SyntheticSettings
@@ -136,7 +136,7 @@ def environment() -> Iterator[str]:
     # The server stops when its standard input closes, even if this process is killed.
     with subprocess.Popen(
         [sys.executable, *command],
-        env={**os.environ, auth.SETTINGS: "", auth.DATA: ""},
+        env={**os.environ, variables.SETTINGS: "", variables.DATA: ""},
         stdin=subprocess.PIPE,
     ) as server:
         while server.poll() is None:

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
     from agent.rollouts.own_documents import Answer
     from agent.rollouts.trajectory import Trajectory
-    from tasks.asking import Ask, AskedAnswer, AskedModel
-    from tasks.params import Params
+    from assistant.asking import Ask, AskedAnswer, AskedModel
+    from tasks.config.params import Params
 
 NO_EVIDENCE = 3
 """Exit code of an answer without evidence."""
@@ -127,7 +127,8 @@ def require_model(
 
 def chosen(model: str, base_url: str | None, sets: list[str]) -> AskedModel:
     """The model that the options name."""
-    from tasks import asking, config
+    from assistant import asking
+    from tasks import config
 
     if base_url is None:
         return asking.stored(model)
@@ -147,7 +148,7 @@ def read_folder(docs: Path, model: AskedModel, console: Console) -> dict[str, st
     Raises:
         StageError: no document can be read, or the model does not know their language.
     """
-    from tasks import asking
+    from assistant import asking
 
     settle(model.params.threads)
     with console.status(f"reading the documents of {docs}"):
@@ -165,7 +166,7 @@ def loaded(model: AskedModel, console: Console) -> Iterator[Ask]:
     Raises:
         StageError: the model cannot be loaded, the endpoint refuses, or no server starts.
     """
-    from tasks import asking
+    from assistant import asking
 
     loading = console.status(f"loading {model.name}")
     loading.start()
@@ -248,7 +249,7 @@ def show(found: Answer, documents: int, paid: str) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from tasks import asking
+    from assistant import asking
 
     console = Console(highlight=False)
     if found.evidence:

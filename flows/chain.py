@@ -27,16 +27,17 @@ from prefect.states import Completed, Failed
 from rich.console import Console
 from rich.text import Text
 
-from env import auth
+from env import variables
 from flows import hosts, notifications, stages, summary
 from flows.doctor import require_card
 from flows.durations import Durations
 from flows.runtime import RUNNING, exclusive, settle
 from flows.services import processes
-from tasks import config, holder, remote
+from tasks import config
+from tasks.config.params import Params
 from tasks.errors import ConfigError, GateFailed, StageError, stage_named
 from tasks.io import write_json
-from tasks.params import Params
+from tasks.shared import holder, remote
 from tasks.tracking import datasets, lineage, runs
 
 MARK = RUNNING / "chain.json"
@@ -109,7 +110,7 @@ class Chain:
 
         config.write_resolved(self.params)
         killed = clean_after_killed_run()
-        os.environ[auth.CHAIN] = str(os.getpid())
+        os.environ[variables.CHAIN] = str(os.getpid())
         # DVC starts `python`: it must be this interpreter, whichever shell called us.
         os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
         print_kept(kept := stages.unchanged(), killed=killed)
@@ -125,7 +126,7 @@ class Chain:
             unmark(None)
             raise
         self._mlflow.set_tags({"kind": self.kind})
-        os.environ[auth.PARENT_RUN] = self._mlflow.run_id
+        os.environ[variables.PARENT_RUN] = self._mlflow.run_id
         notifications.link_to(self._mlflow)
         self._progress = notifications.Progress()
         return self
@@ -166,8 +167,8 @@ class Chain:
 
         with stage_named("deploy"):
             url = self._open.enter_context(environment(self.params))
-        os.environ[auth.URL] = url
-        self._open.callback(os.environ.pop, auth.URL, None)
+        os.environ[variables.URL] = url
+        self._open.callback(os.environ.pop, variables.URL, None)
         self.run("deploy")
 
     def refuse(self, refusal: GateFailed) -> None:
@@ -188,7 +189,7 @@ class Chain:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._open.close()
-        os.environ.pop(auth.PARENT_RUN, None)
+        os.environ.pop(variables.PARENT_RUN, None)
         gated = any(row.outcome == "refused" for row in self.rows)
         status: runs.Status = "FAILED" if gated else "FINISHED"
         if kind is not None:
@@ -205,7 +206,7 @@ def _stage(name: str, params: Params) -> str:
     if name in stages.DIRECT:
         stages.run_stage(name)
         return "done"
-    parent = os.environ[auth.PARENT_RUN]
+    parent = os.environ[variables.PARENT_RUN]
     try:
         stages.reproduce(name)
     except (ConfigError, StageError) as error:
@@ -233,7 +234,7 @@ def play(profile: str, overrides: list[str]) -> int:
 
     It uses the Prefect server of PREFECT_API_URL or `make up` if that answers, else its own.
     """
-    os.environ[auth.CHAIN] = str(os.getpid())
+    os.environ[variables.CHAIN] = str(os.getpid())
     # The terminal shows the stages' own output; Prefect's page shows its log.
     logging.getLogger("prefect").propagate = False
     # Lost logs and heartbeats: `flows/notifications.py` warns once when the server is gone.

@@ -21,9 +21,9 @@ from typing import Annotated
 
 import typer
 
+from assistant.listener import LOCAL, listen, url_of
 from flows import ask
 from flows.ask import BaseUrl, Docs, EndpointSettings, ModelName
-from flows.listener import LOCAL, listen, url_of
 from flows.pipeline import guarded
 from flows.runtime import unwrapped
 
@@ -63,8 +63,8 @@ def serve(
     console = ask.terminal()
     documents = ask.read_folder(docs, model, console)
     with ask.loaded(model, console) as answers:
-        from flows.chat_server import Chat
-        from flows.question_queue import QuestionQueue, QuestionServer
+        from assistant.chat_page import Chat
+        from assistant.question_queue import QuestionQueue, QuestionServer
 
         queue = QuestionQueue(answers, model, answers.at_once)
         server = QuestionServer(queue, Chat(queue, documents).application())

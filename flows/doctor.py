@@ -3,7 +3,7 @@
     python -m flows.doctor [--json]
 
 It only reads, and works before `make setup`. Exit code 0: at least `nano` runs; 1: it does not.
-Facts come from `tasks/machine.py`.
+Facts come from `flows/machine.py`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from tasks.machine import GraphicsCard, Machine, inspect
+from flows.machine import GraphicsCard, Machine, inspect
 
 if TYPE_CHECKING:
-    from tasks.params import Params
+    from tasks.config.params import Params
 
 LEAST_DRIVER = {13: 580, 12: 525}
 """Least driver branch by the major CUDA version of a build of torch."""

@@ -60,8 +60,9 @@ def draft(
     """
     from rich.console import Console
 
-    from tasks import asking, config
-    from tasks import draft_questions as steps
+    from assistant import asking
+    from assistant import drafting as steps
+    from tasks import config
 
     steps.require_new(output)
     params = config.resolve(asking.PROFILE, sets)

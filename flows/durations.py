@@ -12,8 +12,8 @@ from contextlib import suppress
 from env.settings import flatten
 from flows.runtime import RUNNING
 from flows.stages import STAGES
+from tasks.config.params import Params
 from tasks.io import write_json
-from tasks.params import Params
 from tasks.reporting.progress import in_words
 from tasks.tracking import runs
 

@@ -14,7 +14,7 @@ from typing import Any
 from prefect import State, flow
 from prefect.states import Cancelled, Completed
 
-from env import auth
+from env import variables
 from flows import notifications
 from flows.chain import clean_after_killed_run, mark, tell, unmark
 from flows.runtime import BusyError, exclusive, settle
@@ -48,7 +48,7 @@ def evaluate(
     try:
         with exclusive(params.retrain.wait_s):
             clean_after_killed_run()
-            os.environ[auth.CHAIN] = str(os.getpid())
+            os.environ[variables.CHAIN] = str(os.getpid())
             run = None
             try:
                 with runs.stage_run(

@@ -1,7 +1,7 @@
 """Hosts that share a store: one run at a time over all of them, and takeovers.
 
 Prefect's global limit `rlm` admits one run; its lease ends a minute after the run's host died.
-The number in `tasks/holder.py` keeps a run out that lost its lease without knowing it. With
+The number in `tasks/shared/holder.py` keeps a run out that lost its lease without knowing it. With
 `RLM_REMOTE` unset, a run needs none of this.
 """
 
@@ -15,13 +15,13 @@ from typing import NoReturn
 from prefect.runtime import flow_run
 from rich.console import Console
 
-from env import auth
+from env import variables
 from flows import notifications
 from flows.runtime import BusyError
 from flows.services import processes
 from flows.services.hosts import LIMIT, POOLS, require_answer, require_prefect
-from tasks import holder, remote
 from tasks.errors import ConfigError, StageError
+from tasks.shared import holder, remote
 from tasks.tracking import runs
 
 LEASE_S = 60.0
@@ -80,7 +80,7 @@ def _lease(stack: ExitStack, wait_s: float) -> None:
     except PrefectException as error:
         raise StageError(
             f"Prefect's limit {LIMIT!r} cannot be taken ({error}). Run `python -m flows.services "
-            f"up` with {auth.REMOTE} set, where Prefect's server runs."
+            f"up` with {variables.REMOTE} set, where Prefect's server runs."
         ) from None
 
 
@@ -97,8 +97,8 @@ def require_servers() -> None:
     tracking = runs.tracking_uri().rstrip("/")
     if not tracking.startswith("http"):
         raise ConfigError(
-            f"{auth.REMOTE} is set, but MLFLOW_TRACKING_URI names no server ({runs.shown_uri()}). "
-            "Set both: hosts share one registry."
+            f"{variables.REMOTE} is set, but MLFLOW_TRACKING_URI names no server "
+            f"({runs.shown_uri()}). Set both: hosts share one registry."
         )
     require_prefect()
     require_answer("MLFLOW_TRACKING_URI", f"{tracking}/health")
@@ -127,7 +127,7 @@ def work(pool: str) -> NoReturn:
         ConfigError: the pool is unknown, its card is missing, or a variable is missing or wrong.
         StageError: a server or the store does not answer.
     """
-    from tasks.machine import inspect
+    from flows.machine import inspect
 
     if pool not in POOLS:
         raise ConfigError(f"worker: the pool {pool!r} is unknown. Use one of {[*POOLS]}.")
@@ -137,9 +137,11 @@ def work(pool: str) -> NoReturn:
             "). Run `python -m flows.doctor`, or serve the pool cpu."
         )
     if remote.address() is None:
-        raise ConfigError(f"worker: {auth.REMOTE} is not set. Set it to the store of all hosts.")
+        raise ConfigError(
+            f"worker: {variables.REMOTE} is not set. Set it to the store of all hosts."
+        )
     require_servers()
     remote.store().read(holder.RECORD)
     command = ["prefect", "worker", "start", "--pool", pool, "--limit", "1"]
-    os.environ[auth.FOLDER] = os.getcwd()  # deployments name no folder of a host
+    os.environ[variables.FOLDER] = os.getcwd()  # deployments name no folder of a host
     os.execv(processes.BIN / command[0], command)

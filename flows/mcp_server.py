@@ -25,11 +25,11 @@ from mcp.shared.message import SessionMessage
 from mcp.types import ToolAnnotations
 from pydantic import BaseModel, Field
 
+from assistant import asking
+from assistant.question_queue import QuestionQueue
 from env.prompts import cut
 from flows import ask
-from flows.question_queue import QuestionQueue
 from flows.runtime import settle
-from tasks import asking
 from tasks.data.row_schema import did_you_mean
 
 if TYPE_CHECKING:

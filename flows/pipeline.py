@@ -21,7 +21,7 @@ import typer
 from agent.errors import disk_is_full
 from flows.runtime import exclusive, settle, unwrapped
 from flows.stages import INTERRUPTED, STAGES, run_stage, under_chain
-from tasks import renamed
+from tasks.config import renamed
 from tasks.errors import ConfigError, PipelineError, StageError, full_disk
 
 app = typer.Typer(

@@ -23,14 +23,15 @@ from env.errors import SourceError, SourceUnreachable
 from flows import hosts
 from flows.chain import tell, through
 from flows.runtime import BusyError, exclusive, settle
-from tasks import config, holder, remote
+from tasks import config
+from tasks.config.params import Params
 from tasks.data import hub
 from tasks.data.settings import HubSettings
 from tasks.deployment.space_problems import GUESSABLE
 from tasks.errors import ConfigError, StageError
 from tasks.io import replacing, write_json
-from tasks.params import Params
 from tasks.registry import champions, trained_questions, versions
+from tasks.shared import holder, remote
 from tasks.tracking import lineage
 
 LAST = Path("reports/retrain.json")

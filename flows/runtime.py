@@ -1,7 +1,8 @@
 """The process that runs a chain: the lock of its folder, and the settings of libraries.
 
 Commands and flows call `settle` before they import heavy libraries; it never runs on import. A
-value that the user set in the environment wins. `env/auth.py` lists the project's own variables.
+value that the user set in the environment wins. `env/variables.py` lists the project's own
+variables.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ QUIET = {
     "PREFECT_LOGGING_LEVEL": "WARNING",
     # The pages of flow runs show lines of the stages; the terminal shows them itself.
     "PREFECT_LOGGING_LOGGERS_PREFECT_FLOW_RUNS_LEVEL": "INFO",
-    "PREFECT_LOGGING_EXTRA_LOGGERS": "agent,env,flows,tasks",
+    "PREFECT_LOGGING_EXTRA_LOGGERS": "agent,assistant,env,flows,tasks",
     "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
     # Prefect prints each event that it cannot deliver; notifications.py warns once.
     "PREFECT_INTERNAL_LOGGING_LEVEL": "CRITICAL",

@@ -27,10 +27,10 @@ from typing import Annotated
 
 import typer
 
-from env import auth
+from assistant.listener import LOCAL, listen, url_of
+from env import variables
 from flows import ask
 from flows.ask import BaseUrl, EndpointSettings, ModelName
-from flows.listener import LOCAL, listen, url_of
 from flows.pipeline import guarded
 from flows.runtime import unwrapped
 from tasks.errors import ConfigError, StageError, as_stage_error
@@ -96,8 +96,8 @@ def take_key() -> str | None:
         StageError: it is short enough to be guessed.
     """
     with as_stage_error():
-        key = auth.read_key(auth.SERVE_KEY, os.environ)
-    os.environ.pop(auth.SERVE_KEY, None)
+        key = variables.read_key(variables.SERVE_KEY, os.environ)
+    os.environ.pop(variables.SERVE_KEY, None)
     return key
 
 
@@ -107,12 +107,12 @@ def require_private(host: str, key: str | None) -> None:
     Raises:
         ConfigError: other machines reach the host, and a key is not set.
     """
-    from env.guard.origin import is_loopback
+    from env.web.origin import is_loopback
 
     if key is None and not is_loopback(host):
         raise ConfigError(
             f"serve: --host {host} opens your documents to the network. Set a key "
-            f"({auth.SERVE_KEY}), or leave --host out."
+            f"({variables.SERVE_KEY}), or leave --host out."
         )
 
 
@@ -136,8 +136,8 @@ def run(
         name: ask.read_folder(folder, model, console) for name, folder in folders.items()
     }
     with ask.loaded(model, console) as answers:
-        from flows.openai_api import Completions
-        from flows.question_queue import QuestionQueue, QuestionServer
+        from assistant.openai_api import Completions
+        from assistant.question_queue import QuestionQueue, QuestionServer
 
         queue = QuestionQueue(answers, model, answers.at_once)
         server = QuestionServer(queue, Completions(queue, collections).application(key))
@@ -152,5 +152,5 @@ def run(
 def example(url: str, collection: str, keyed: bool) -> str:
     """Command that asks the server a question."""
     body = {"model": collection, "messages": [{"role": "user", "content": "QUESTION"}]}
-    key = f' -H "Authorization: Bearer ${auth.SERVE_KEY}"' if keyed else ""
+    key = f' -H "Authorization: Bearer ${variables.SERVE_KEY}"' if keyed else ""
     return f"curl {url}/chat/completions{key} -d {shlex.quote(json.dumps(body))}"

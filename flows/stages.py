@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent.errors import disk_is_full
-from env.auth import CHAIN
+from env.variables import CHAIN
 from flows.runtime import die_with_parent, settle
 from tasks.errors import ConfigError, GateFailed, StageError, full_disk
 
@@ -57,7 +57,8 @@ def run_stage(name: str) -> None:
     Raises:
         PipelineError: the stage refused or failed.
     """
-    from tasks import config, holder
+    from tasks import config
+    from tasks.shared import holder
 
     if name in SHARED:
         holder.require_free()
@@ -116,7 +117,7 @@ def reproduce(name: str) -> None:
 
 
 def _reproduce(name: str) -> None:
-    from tasks import holder, remote
+    from tasks.shared import holder, remote
 
     logging.getLogger("dvc").setLevel(logging.ERROR)
     shared = remote.address() is not None

@@ -121,7 +121,7 @@ from pathlib import Path
 
 if os.environ["CARD"]:
     import agent.training.trainer  # noqa: F401  before Unsloth, which replaces TRL's trainer
-    from agent.policies.unsloth_loader import load_with_unsloth
+    from agent.models.unsloth_loader import load_with_unsloth
     from tasks.config import load_resolved
 
     lora = load_resolved().train.lora

@@ -25,12 +25,12 @@ from env.problems.schema import Problem
 from env.problems.settings import SyntheticSettings
 from env.problems.store import ProblemStore
 from rewards.combine import COMPONENTS
+from tasks.config.params import Params
+from tasks.config.settings import AuditSettings
 from tasks.errors import StageError, as_stage_error
 from tasks.io import write_json, write_text
-from tasks.params import Params
-from tasks.playing import play_shown
 from tasks.reporting.html import problems_page
-from tasks.settings import AuditSettings
+from tasks.reporting.playing import play_shown
 
 if TYPE_CHECKING:
     from tasks.tracking.runs import StageRun

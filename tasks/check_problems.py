@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tasks import prepare
+from tasks.config.params import Params
 from tasks.data.source import Found
 from tasks.errors import ConfigError, StageError
-from tasks.params import Params
 
 SHOWN = 3
 """Rows that are named where many have the same fault."""

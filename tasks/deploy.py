@@ -10,10 +10,10 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tasks.config.params import Params
 from tasks.deployment.checks import check_problems, metadata, smoke_test
 from tasks.deployment.environment import DATA, ENV_URL, environment
 from tasks.io import write_json
-from tasks.params import Params
 
 if TYPE_CHECKING:
     from tasks.tracking.runs import StageRun

@@ -33,12 +33,12 @@ from agent.rollouts.specs import EpisodeSpec, read_specs
 from agent.settings import GenerationSettings
 from env.errors import EpisodeError
 from env.problems.store import ProblemStore
+from tasks.config.params import Params
+from tasks.config.settings import EvaluateSettings
 from tasks.errors import StageError, as_stage_error
 from tasks.io import replacing, require, write_json, write_text
-from tasks.params import Params
-from tasks.playing import play_shown
 from tasks.reporting import progress
-from tasks.settings import EvaluateSettings
+from tasks.reporting.playing import play_shown
 from tasks.tracking import traces
 
 if TYPE_CHECKING:

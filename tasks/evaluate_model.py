@@ -18,11 +18,11 @@ from agent.evaluation.statistics import Bootstrap
 from agent.policies.endpoint import EndpointPolicy, Usage
 from agent.settings import GenerationSettings
 from tasks import evaluate
+from tasks.config.params import Params
+from tasks.config.settings import EvaluateModelSettings
 from tasks.errors import ConfigError, StageError, as_stage_error
 from tasks.io import write_json
-from tasks.params import Params
 from tasks.registry import versions
-from tasks.settings import EvaluateModelSettings
 from tasks.tracking import lineage, runs
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent.policies.model_files import ADAPTER, free_memory
+from agent.models.model_files import ADAPTER, free_memory
 from agent.training.export import (
     MergeDifference,
     Record,
@@ -28,11 +28,11 @@ from agent.training.export import (
     relative_errors,
 )
 from agent.training.merge import merge
+from tasks.config.params import Params
 from tasks.errors import StageError, as_stage_error
 from tasks.io import replacing, require, write_json
-from tasks.params import Params
-from tasks.playing import play_shown
 from tasks.reporting import progress
+from tasks.reporting.playing import play_shown
 
 if TYPE_CHECKING:
     from tasks.tracking.runs import StageRun
@@ -119,7 +119,7 @@ def record_live(params: Params, trained: Path, url: str) -> tuple[Record, float,
         The record, two relative changes of the logits, and the id of a problem to play. The first
         change is by training, the second is against the base without its own adapter.
     """
-    from agent.policies.chat_template import ChatFormat
+    from agent.models.chat_template import ChatFormat
     from agent.policies.hf_policy import load_model
 
     adapter = trained if params.train.method == "lora" else None

@@ -38,12 +38,12 @@ from agent.rollouts.specs import EpisodeSpec, read_specs
 from agent.rollouts.trajectory import Trajectory
 from rewards.settings import RewardSettings
 from rewards.spans import distinct_items, quoted_text
+from tasks.config.params import Params
+from tasks.config.settings import GateSettings
 from tasks.errors import GateFailed, StageError, as_stage_error
 from tasks.io import write_json
-from tasks.params import Params
-from tasks.playing import play_shown
 from tasks.reporting import progress
-from tasks.settings import GateSettings
+from tasks.reporting.playing import play_shown
 
 if TYPE_CHECKING:
     from tasks.tracking.runs import StageRun

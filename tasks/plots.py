@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from rewards.settings import reward_metric
+from tasks.config.params import Params
 from tasks.errors import StageError
 from tasks.io import replacing, require, write_text
-from tasks.params import Params
 from tasks.reporting import figures, html
 
 if TYPE_CHECKING:

@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Any
 from env.errors import SourceError, SourceUnreachable
 from env.problems.schema import CANDIDATES, COLUMNS, Problem, Split, to_row
 from env.problems.synthetic import generate
+from tasks.config.params import Params
 from tasks.data import files, hub
 from tasks.data.align import add_alternatives, fault
 from tasks.data.source import Found, ProblemBounds, Rejected, Repetitions
 from tasks.data.splits import SPLITS as SPLITS
 from tasks.errors import ConfigError, StageError
 from tasks.io import replacing, write_json
-from tasks.params import Params
 from tasks.reporting import progress
 
 if TYPE_CHECKING:

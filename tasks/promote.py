@@ -27,9 +27,9 @@ from agent.evaluation.report import episode_row
 from agent.evaluation.statistics import Bootstrap
 from agent.rollouts.specs import EpisodeSpec, read_specs
 from agent.settings import LEAST_COLLECTIONS, LEAST_PROBLEMS
+from tasks.config.params import Params
 from tasks.errors import StageError, as_stage_error
 from tasks.io import write_json
-from tasks.params import Params
 from tasks.registry import champions, versions
 from tasks.tracking import lineage
 

@@ -16,17 +16,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from agent.policies.gguf_source import PREFIX
+from agent.models.gguf_source import PREFIX
 from agent.settings import NANO, ModelSettings
 from env.problems.schema import CANDIDATES, COLUMNS, Problem, to_row
 from env.problems.store import ProblemStore
 from tasks import register
+from tasks.config.params import Params
 from tasks.deployment.hub_client import Hub
 from tasks.deployment.space import STRANGERS
 from tasks.deployment.space_problems import GUESSABLE
 from tasks.errors import ConfigError, StageError, as_stage_error
 from tasks.io import replacing, require, write_json, write_text
-from tasks.params import Params
 from tasks.prepare import PROBLEMS, SPLITS
 from tasks.registry import versions
 from tasks.reporting import cards

@@ -27,21 +27,27 @@ import pandas as pd
 
 from agent.evaluation.held_out import held_out_metrics
 from agent.evaluation.readers import reader_metrics
+from tasks.config.params import Params
 from tasks.errors import ConfigError, as_stage_error
 from tasks.io import replacing, require
-from tasks.params import Params
-from tasks.playing import play_shown
-from tasks.pushed_checkpoints import CheckpointPusher, fetch_newer
 from tasks.reporting import progress
-from tasks.train_fingerprint import fingerprint
-from tasks.train_problems import DATA, HELD_OUT, read_held_out, read_problems, with_wrong_gold
+from tasks.reporting.playing import play_shown
+from tasks.training.fingerprint import fingerprint
+from tasks.training.problem_data import (
+    DATA,
+    HELD_OUT,
+    read_held_out,
+    read_problems,
+    with_wrong_gold,
+)
+from tasks.training.pushed_checkpoints import CheckpointPusher, fetch_newer
 
 if TYPE_CHECKING:
-    from agent.policies.players import Players
-    from agent.policies.vllm_server import Engine
+    from agent.rollouts.players import Players
     from agent.rollouts.specs import EpisodeSpec
     from agent.rollouts.trajectory import Trajectory
     from agent.training.checkpoints import Start
+    from agent.vllm.server import Engine
     from env.client import Sessions
     from tasks.tracking.runs import StageRun
 
@@ -64,7 +70,7 @@ def run(params: Params, run: StageRun) -> Path:
             lost, or log-probabilities of trainer and rollout differ. Or the base has another
             adapter.
     """
-    from agent.policies.model_files import require_lora, warn_without_gpu
+    from agent.models.model_files import require_lora, warn_without_gpu
     from agent.training import checkpoints, ranks
     from tasks.deployment.engine import engine_servers, require_engine
 
@@ -171,7 +177,7 @@ def learn(
     import torch
 
     from agent.policies.hf_policy import load_model
-    from agent.policies.players import players
+    from agent.rollouts.players import players
     from agent.training import checkpoints, ranks
     from agent.training.trainer import TreeGRPOTrainer
     from env.client import Sessions
@@ -234,7 +240,7 @@ class TrainingCallbacks:
         from agent.training import ranks
         from agent.training.curriculum import Curriculum
         from agent.training.groups import Drawn
-        from tasks.reporting.training_log import TrainingLog
+        from tasks.training.training_log import TrainingLog
 
         self.settings = params.train
         self.success_at = params.rewards.success_at

@@ -13,13 +13,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from agent.policies.vllm_server import Engine
 from agent.training import checkpoints, ranks
-from tasks import config, train, train_problems
+from agent.vllm.server import Engine
+from tasks import config, train
 from tasks.errors import EXPECTED, PipelineError
 from tasks.reporting import progress
 from tasks.tracking import runs
-from tasks.train_fingerprint import fingerprint
+from tasks.training import problem_data
+from tasks.training.fingerprint import fingerprint
 
 
 def work(job: dict[str, Any]) -> None:
@@ -29,13 +30,13 @@ def work(job: dict[str, Any]) -> None:
         RankError: a rank has other code, settings, data, another base or checkpoint than the stage.
     """
     params = config.check(job["params"], "the stage's settings")
-    marks = fingerprint(params, train.BASE, train_problems.DATA)
+    marks = fingerprint(params, train.BASE, problem_data.DATA)
     start = checkpoints.choose(train.CHECKPOINTS, marks)
     ranks.require_equal(train.marks_of_rank(params, marks, start), job["marks"])
     shared = job["shared"]
     client: Any = None if ranks.index() else runs.client(runs.tracking_uri())
     run = runs.StageRun(client, *shared["run"])
-    problems = train_problems.read_problems(train_problems.DATA, params.train.curriculum.levels)
+    problems = problem_data.read_problems(problem_data.DATA, params.train.curriculum.levels)
     engine = Engine(**shared["engine"]) if shared["engine"] else None
     try:
         with progress.stage("train", quiet=ranks.index() > 0):

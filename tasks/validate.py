@@ -18,10 +18,10 @@ from pydantic import ValidationError
 
 from env.problems import fields
 from env.problems.schema import Problem, from_row, tier_of
+from tasks.config.params import Params
 from tasks.data.splits import leaks
 from tasks.errors import StageError
 from tasks.io import replacing, require, write_json
-from tasks.params import Params
 from tasks.prepare import PROBLEMS, SPLITS
 from tasks.reporting.data_docs import finish
 

@@ -3,8 +3,8 @@
 Demonstrations are of the world `fields`, with the lexicon of `prepare.synthetic`, whatever problems
 nano is trained on later. An interrupted stage starts again; models/base is never incomplete. With
 `warmstart.kind: champion` no model is trained: `tasks/registry/warm_start.py` copies a registered
-one. With `none` and another `model.source` than nano, `agent/policies/base_model.py` fetches it;
-with `sft`, `tasks/demonstrate.py` also trains an adapter for it.
+one. With `none` and another `model.source` than nano, `agent/models/base_model.py` fetches it;
+with `sft`, `tasks/training/demonstrate.py` also trains an adapter for it.
 
 Writes models/base: a folder that transformers loads with its tokenizer, in 16 bit, or in 4 bit with
 the 16-bit twin in models/base/twin. The base of nano is a Llama in float32.
@@ -17,15 +17,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agent.models.model_files import warn_without_gpu
 from agent.nano.settings import NanoSettings
-from agent.policies.model_files import warn_without_gpu
 from agent.settings import NANO
 from env.problems.lexicon import untaught
-from tasks import source_model
+from tasks.config.params import Params
 from tasks.errors import ConfigError, as_stage_error
 from tasks.io import replacing
-from tasks.params import Params
-from tasks.registry import warm_start
+from tasks.registry import source_model, warm_start
 from tasks.reporting import progress
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ def run(params: Params, run: StageRun) -> Path:
     if params.warmstart.kind == "champion":
         return warm_start.write_base(params, run, BASE)
     if params.warmstart.kind == "sft":
-        from tasks import demonstrate
+        from tasks.training import demonstrate
 
         return demonstrate.write_base(params, run, BASE)
     if params.model.source != NANO:

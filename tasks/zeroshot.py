@@ -21,12 +21,13 @@ from typing import TYPE_CHECKING, Any
 from agent.rollouts.trajectory import Trajectory
 from agent.settings import NANO
 from rewards.settings import RewardSettings
-from tasks import gate, source_model, warmstart
+from tasks import gate, warmstart
+from tasks.config.params import Params
 from tasks.errors import StageError, as_stage_error
 from tasks.io import write_json
-from tasks.params import Params
-from tasks.playing import play_shown
+from tasks.registry import source_model
 from tasks.reporting import progress
+from tasks.reporting.playing import play_shown
 
 if TYPE_CHECKING:
     from tasks.tracking.runs import StageRun
@@ -99,7 +100,7 @@ def bare_model(params: Params, run: StageRun) -> Iterator[tuple[Any, Any]]:
         yield taught.model.eval(), taught.tokenizer
         return
     from agent.policies.hf_policy import load_model
-    from tasks import demonstrate
+    from tasks.training import demonstrate
 
     demonstrate.check(params)
     warmstart.BASE.parent.mkdir(parents=True, exist_ok=True)

@@ -25,8 +25,8 @@ from helpers.warm_python import warm_python
 from env.problems.schema import to_row
 from env.problems.store import ProblemStore
 from tasks.config import resolve
+from tasks.config.params import Params
 from tasks.deployment.local import local_server
-from tasks.params import Params
 from tasks.tracking import runs
 
 IDLE_SERVICES = (

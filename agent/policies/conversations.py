@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agent.errors import PolicyError
+from agent.models.chat_template import ChatFormat
 from agent.policies.base import FrameKey, TurnReply, TurnRequest
-from agent.policies.chat_template import ChatFormat
 from agent.settings import GenerationSettings
 from env import prompts
 from env.models import Message

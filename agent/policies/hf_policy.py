@@ -12,19 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from agent.decoding.drafts import DraftStore
+from agent.decoding.folding import Folding
 from agent.errors import PolicyError
-from agent.policies import model_files
+from agent.models import model_files
 from agent.policies.base import FrameKey, TurnReply, TurnRequest
 from agent.policies.conversations import Conversations, TurnPrompt
-from agent.policies.drafts import DraftStore
-from agent.policies.folding import Folding
 from agent.settings import GenerationSettings
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from agent.policies.row_buffer import CacheShape
-    from agent.policies.sampling import SampledTurn
+    from agent.decoding.row_buffer import CacheShape
+    from agent.decoding.sampling import SampledTurn
 
 
 def load_model(
@@ -173,8 +173,8 @@ class TransformersPolicy:
         """
         import torch
 
-        from agent.policies.row_buffer import CacheShape
-        from agent.policies.sampling import sample
+        from agent.decoding.row_buffer import CacheShape
+        from agent.decoding.sampling import sample
 
         prompts, rows = [], []
         for place, request in enumerate(requests):
@@ -213,7 +213,7 @@ class TransformersPolicy:
 
     def _read(self, place: int, request: TurnRequest) -> tuple[TurnPrompt, SampledTurn | None]:
         """New ids of the frame, and the row to decode; None if the frame has no room for it."""
-        from agent.policies.sampling import SampledTurn
+        from agent.decoding.sampling import SampledTurn
 
         prompt = self._conversations.read(request)
         if prompt.begins:

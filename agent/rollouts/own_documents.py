@@ -3,7 +3,7 @@
 The environment receives the documents with the question, if `env.allow_documents` is set. Such
 episodes have neither gold nor reward. The answer is located in the documents: each quote has its
 position, and text that occurs in no document is left out. Neighbours: `engine.py` plays the
-episodes; the registered model and `tasks/asking.py` ask the questions.
+episodes; the registered model and `assistant/asking.py` ask the questions.
 """
 
 from __future__ import annotations

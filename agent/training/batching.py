@@ -18,7 +18,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.policies.prefix_tree import in_order, packs
+from agent.decoding.prefix_tree import in_order, packs
 from agent.rollouts.trajectory import FrameRecord, Trajectory
 from agent.settings import TrainSettings
 from agent.training.advantages import (

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.errors import CheckpointError, disk_is_full
-from agent.policies import adapter_sync
+from agent.vllm import adapter_sync
 
 STATE = "state.json"
 WRITING = ".writing"

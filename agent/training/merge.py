@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent.errors import ExportError
-from agent.policies import model_files
+from agent.models import model_files
 
 if TYPE_CHECKING:
     import torch

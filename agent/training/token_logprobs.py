@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from agent.policies.prefix_tree import PrefixTree
+from agent.decoding.prefix_tree import PrefixTree
 from agent.training import tree_attention
 
 

@@ -14,7 +14,7 @@ import torch
 from peft import LoraConfig, PeftModel
 
 from agent.errors import LogprobCheckError, PolicyError
-from agent.policies.model_files import require_targets
+from agent.models.model_files import require_targets
 from agent.settings import TrainSettings
 
 

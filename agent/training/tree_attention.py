@@ -19,8 +19,8 @@ from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from agent.policies.prefix_tree import PrefixTree
-from agent.policies.row_buffer import attend_in_groups
+from agent.decoding.prefix_tree import PrefixTree
+from agent.decoding.row_buffer import attend_in_groups
 
 _ATTENTION = "tree"
 """Name of this module's attention among those of transformers."""

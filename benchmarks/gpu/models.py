@@ -1,6 +1,6 @@
 """Random models in the shape of Qwen3-4B: 4-bit, its 16-bit twin, and episodes.
 
-`agent/policies/base_model.py` quantises them and writes the twin, as the stage `warmstart` does.
+`agent/models/base_model.py` quantises them and writes the twin, as the stage `warmstart` does.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from agent.policies import base_model, model_files
-from agent.policies.model_files import compute_dtype
+from agent.models import base_model, model_files
+from agent.models.model_files import compute_dtype
 from agent.rollouts.trajectory import FrameRecord, Trajectory, TurnRecord
 from agent.settings import ModelSettings
 

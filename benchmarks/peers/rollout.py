@@ -17,8 +17,8 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
+from agent.models.chat_template import ChatFormat
 from agent.policies.base import FrameKey, TurnReply, TurnRequest
-from agent.policies.chat_template import ChatFormat
 from agent.rollouts.specs import EpisodeSpec
 from agent.settings import GenerationSettings
 from env.client import Sessions

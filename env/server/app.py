@@ -28,17 +28,17 @@ from openenv.core.env_server.types import ConcurrencyConfig, SchemaResponse
 from starlette.responses import Response
 
 from env.errors import SandboxError, SettingsError
-from env.guard.origin import SameOrigin
 from env.models import RLMAction, RLMObservation, RLMState
 from env.server.capacity import capacity
-from env.server.connections import Connections, ServerLimits
+from env.server.door.connections import Connections, ServerLimits
+from env.server.door.guard import Guard
+from env.server.door.messages import message_bytes
+from env.server.door.requests import RequestLimits, short_errors
+from env.server.door.seats import Seats
 from env.server.environment import NAME, RLMEnvironment, RLMMetadata
-from env.server.guard import Guard
-from env.server.messages import message_bytes
 from env.server.page import routes
-from env.server.requests import RequestLimits, short_errors
-from env.server.seats import Seats
 from env.server.service import Service, read_problems, read_settings
+from env.web.origin import SameOrigin
 
 
 def build() -> FastAPI:

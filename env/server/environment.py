@@ -36,8 +36,8 @@ from env.problems.schema import Problem
 from env.problems.store import ProblemStore
 from env.prompts import cut
 from env.server.capacity import capacity
+from env.server.door.guard import IDLE, INTERNAL, LEAVES
 from env.server.facts import episode_facts
-from env.server.guard import IDLE, INTERNAL, LEAVES
 from env.server.rounding import rounded
 from env.server.service import Service
 from env.server.tree import Tree

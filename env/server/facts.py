@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from env.problems.schema import Problem
-from env.server.frame import texts_of
 from env.server.tree import Tree
+from env.server.tree.frame import texts_of
 from rewards.combine import EpisodeFacts
 from rewards.found import papers_found
 from rewards.reading import papers_read

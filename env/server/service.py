@@ -19,8 +19,7 @@ from typing import Any
 import yaml
 from pydantic import SecretStr, ValidationError
 
-from env import auth
-from env.auth import DATA, DATASET, DATASET_REVISION, DATASET_TOKEN, SEED, SETTINGS
+from env import variables
 from env.embedding import order_of
 from env.errors import RefusedError, SettingsError
 from env.problems.settings import SyntheticSettings
@@ -28,6 +27,7 @@ from env.problems.store import SEEDED, ProblemStore
 from env.server.sandbox import SandboxHost
 from env.server.scoring import ScoringTurns
 from env.settings import EnvSettings, Settings
+from env.variables import DATA, DATASET, DATASET_REVISION, DATASET_TOKEN, SEED, SETTINGS
 from rewards.settings import RewardSettings
 
 _SECRET = "synthetic, secret seed"
@@ -59,7 +59,7 @@ def read_settings(environ: Mapping[str, str]) -> ServerSettings:
         SettingsError: the file is missing or not YAML, a key or value is wrong, or the owner's key
             is too short.
     """
-    key = auth.read_key(auth.OWNER_KEY, environ)
+    key = variables.read_key(variables.OWNER_KEY, environ)
     settings = _read_file(environ.get(SETTINGS))
     return settings.model_copy(update={"owner_key": key and SecretStr(key)})
 
@@ -195,7 +195,7 @@ class Service:
         self._relieve = relieve
         self._open = problems
         if settings.env.splits is not None:
-            auth.hide_secrets("uvicorn.error")
+            variables.hide_secrets("uvicorn.error")
             # In other sources, the difficulty follows from the number of papers with gold.
             generated = settings.prepare.source == "synthetic"
             self._open = problems.of_splits(settings.env.splits, with_difficulty=generated)

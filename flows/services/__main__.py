@@ -23,8 +23,8 @@ from flows.services.processes import (
     start,
     stop,
 )
-from tasks import remote
 from tasks.errors import PipelineError, StageError
+from tasks.shared import remote
 from tasks.tracking import locations, runs
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import yaml
 
-from env import auth
+from env import variables
 from flows.services import automations, processes, schedules
-from tasks import remote
 from tasks.errors import ConfigError, StageError
+from tasks.shared import remote
 from tasks.tracking import runs
 
 POOLS = {"cpu": "", "gpu": "-gpu"}
@@ -38,7 +38,7 @@ def require_buckets() -> None:
         StageError: the server does not answer.
     """
     remote.address()
-    for variable in (auth.REMOTE, "MLFLOW_ARTIFACTS_DESTINATION"):
+    for variable in (variables.REMOTE, "MLFLOW_ARTIFACTS_DESTINATION"):
         place = os.environ.get(variable, "").rstrip("/")
         if place.startswith("s3://"):
             remote.opened(place, variable).read("holder.json")
@@ -57,7 +57,7 @@ def require_answer(variable: str, health: str) -> None:
     if not processes.answers(health):
         raise StageError(
             f"{variable}: the server at {runs.without_password(health)} does not answer. Hosts "
-            f"with {auth.REMOTE} share it: start it, or correct the address."
+            f"with {variables.REMOTE} share it: start it, or correct the address."
         )
 
 
@@ -129,7 +129,7 @@ def deployments() -> dict[str, object]:
     data.pop("definitions")
     # Else Prefect would note the folder of this machine; a worker fills in its own.
     step = "prefect.deployments.steps.set_working_directory"
-    data["pull"] = [{step: {"directory": f"{{{{ ${auth.FOLDER} }}}}"}}]
+    data["pull"] = [{step: {"directory": f"{{{{ ${variables.FOLDER} }}}}"}}]
     data["deployments"] = [
         {
             **entry,

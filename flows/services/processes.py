@@ -19,18 +19,18 @@ from pathlib import Path
 
 import typer
 
-from env import auth
+from env import variables
 from flows.runtime import die_with_parent
 from tasks.errors import StageError
 from tasks.tracking import runs
 
 RUN = Path(".run")
 BIN = Path(sys.executable).parent
-PREFECT_PORT = int(os.environ.get(auth.PREFECT_PORT, "4200"))
+PREFECT_PORT = int(os.environ.get(variables.PREFECT_PORT, "4200"))
 """Port of the server that schedules; the default is that of prefect.toml."""
-MLFLOW_PORT = os.environ.get(auth.MLFLOW_PORT, "5000")
+MLFLOW_PORT = os.environ.get(variables.MLFLOW_PORT, "5000")
 LOOPBACK = "127.0.0.1"
-HOST = os.environ.get(auth.SERVICES_HOST) or LOOPBACK
+HOST = os.environ.get(variables.SERVICES_HOST) or LOOPBACK
 HERE = LOOPBACK if HOST in ("0.0.0.0", "::") else HOST
 """Address at which this machine reaches its servers."""
 PREFECT = f"http://{HERE}:{PREFECT_PORT}"
@@ -143,7 +143,7 @@ def require_port(service: ServiceProcess) -> None:
     """
     if service.port is None or running(service) or free(service.port, HERE):
         return
-    move = f", or set {auth.MLFLOW_PORT}" if service == TRACKING else ""
+    move = f", or set {variables.MLFLOW_PORT}" if service == TRACKING else ""
     raise StageError(
         f"{service.name}: port {service.port} is in use by another program. Stop it{move}."
     )

@@ -23,9 +23,9 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from env.settings import Split
+from tasks.config.params import Params
 from tasks.errors import StageError
 from tasks.io import replacing
-from tasks.params import Params
 
 logger = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """Checks of a running environment, over HTTP and the wire: health, settings, problems, an episode.
 
-`env/auth.py` defines the tokens of a server.
+`env/variables.py` defines the tokens of a server.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 
 import httpx
 
-from env import auth
+from env import variables
 from env.settings import rules
+from tasks.config.params import Params
 from tasks.errors import ConfigError, StageError
-from tasks.params import Params
 
 _SAMPLE = 3
 """Number of problems per file whose questions are compared."""
@@ -29,7 +29,9 @@ def get(url: str, timeout_s: float) -> httpx.Response:
         OSError: the request failed, or the status is an error.
     """
     try:
-        answer = httpx.get(url, timeout=timeout_s, headers=auth.headers(url), verify=_trusted())
+        answer = httpx.get(
+            url, timeout=timeout_s, headers=variables.headers(url), verify=_trusted()
+        )
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise OSError(str(error) or type(error).__name__) from None
     if not answer.is_success:
@@ -115,7 +117,7 @@ def check_same(params: Params, url: str, about: dict[str, Any]) -> None:
     if other:
         raise ConfigError(
             f"{url} serves other settings: {', '.join(other)}. Start it with these "
-            f"settings, or unset {auth.URL} to let the stage start a local server."
+            f"settings, or unset {variables.URL} to let the stage start a local server."
         )
 
 

@@ -17,12 +17,12 @@ from pathlib import Path
 
 import psutil
 
-from env import auth
+from env import variables
+from tasks.config.params import Params
 from tasks.deployment.build_context import stage
 from tasks.deployment.checks import healthy
 from tasks.deployment.local import address, listener
 from tasks.errors import ConfigError, StageError
-from tasks.params import Params
 
 logger = logging.getLogger(__name__)
 
@@ -59,12 +59,12 @@ def container(params: Params, data: Path | None) -> Iterator[str]:
     with listener(settings) as free:
         port = free.getsockname()[1]
     name = f"{LABEL}-{os.getpid()}-{secrets.token_hex(3)}"
-    options = f"--detach --init --name {name} --label {LABEL} --env {auth.SEED}".split()
+    options = f"--detach --init --name {name} --label {LABEL} --env {variables.SEED}".split()
     if data:
         options += ["--volume", f"{data.resolve()}:/problems:ro", "--env", "RLM_DATA=/problems"]
     options += ["--publish", f"{settings.host}:{port}:{PORT}", *boundary(params)]
     try:
-        _docker("run", *options, settings.docker.image, environment={auth.SEED: seed})
+        _docker("run", *options, settings.docker.image, environment={variables.SEED: seed})
         url = address(settings.host, port)
         _wait(url, name, settings.wait_s)
         logger.info("environment at %s, container %s", url, name)

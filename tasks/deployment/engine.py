@@ -1,7 +1,7 @@
 """Engine of a training: servers of vLLM that the settings name, or one of the stage's own.
 
 The own server is `vllm serve` in vLLM's environment, on the loopback interface of this machine. It
-ends with the stage, however that ends. Neighbours: `agent/policies/vllm_server.py` (command line
+ends with the stage, however that ends. Neighbours: `agent/vllm/server.py` (command line
 and client), `local.py` (the environment's server).
 """
 
@@ -20,11 +20,11 @@ from pathlib import Path
 
 import httpx
 
-from agent.policies.model_files import TWIN
-from agent.policies.vllm_server import ENVIRONMENT, MODULE, Engine, serve_arguments
+from agent.models.model_files import TWIN
+from agent.vllm.server import ENVIRONMENT, MODULE, Engine, serve_arguments
+from tasks.config.params import Params
 from tasks.deployment.local import LOGS, stopper, tail
 from tasks.errors import ConfigError, StageError
-from tasks.params import Params
 
 SAY_EVERY_S = 15.0
 """Seconds between lines of progress while a server starts."""

@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from env import auth
+from env import variables
+from tasks.config.params import Params
 from tasks.deployment.checks import check_same, get, metadata
 from tasks.deployment.local import local_server
 from tasks.errors import ConfigError, StageError
-from tasks.params import Params
 from tasks.reporting import progress
 
-ENV_URL = auth.URL
+ENV_URL = variables.URL
 DATA = Path("data/problems")
 
 
@@ -50,7 +50,7 @@ def environment(params: Params) -> Iterator[str]:
             from tasks.deployment.space import deployed
 
             access = deployed(params, data)
-            stack.enter_context(auth.addressed(*access))
+            stack.enter_context(variables.addressed(*access))
             yield _given(params, access.url)
 
 
@@ -62,13 +62,13 @@ def _given(params: Params, url: str) -> str:
         raise StageError(
             f"the environment at {url} does not answer ({error}). If this run started it, run the "
             f"same command again. If {ENV_URL} names it, start it, or unset {ENV_URL} to let the "
-            f"stage start a local server. A private Space needs {auth.TOKEN}."
+            f"stage start a local server. A private Space needs {variables.TOKEN}."
         ) from None
     about = metadata(url)
     check_same(params, url, about)
-    if about.get("splits") is not None and not auth.owner_key(url):
+    if about.get("splits") is not None and not variables.owner_key(url):
         raise ConfigError(
             f"{url} opens only {', '.join(about['splits'])} to strangers, in rounded figures. Set "
-            f"{auth.OWNER_KEY} to its key, or deploy.target: space to let the stage find it."
+            f"{variables.OWNER_KEY} to its key, or deploy.target: space to let the stage find it."
         )
     return url

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
 
+from tasks.config.settings import SpaceSettings
 from tasks.data.hub import chain, line, outage
 from tasks.errors import ConfigError, PipelineError, StageError
-from tasks.settings import SpaceSettings
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete

@@ -18,11 +18,11 @@ from pathlib import Path
 
 import yaml
 
-from env import auth
+from env import variables
+from tasks.config.params import Params
+from tasks.config.settings import DeploySettings
 from tasks.deployment.checks import healthy
 from tasks.errors import ConfigError, StageError
-from tasks.params import Params
-from tasks.settings import DeploySettings
 
 logger = logging.getLogger(__name__)
 
@@ -64,8 +64,8 @@ def local_server(params: Params, data: Path | None) -> Iterator[str]:
                 [sys.executable, *f"-m env.server.app --until-eof {at}".split()],
                 env={
                     **os.environ,
-                    auth.SETTINGS: str(settings),
-                    auth.DATA: str(data.resolve()) if data else "",
+                    variables.SETTINGS: str(settings),
+                    variables.DATA: str(data.resolve()) if data else "",
                     "PYTHONPATH": _source_root(),
                 },
                 stdin=subprocess.PIPE,

@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rich.console import Console
 
-from env import auth
+from env import variables
 from env.errors import SettingsError
 from env.settings import Split
+from tasks.config.params import Params
+from tasks.config.settings import SpaceSettings
 from tasks.deployment.build_context import stage
 from tasks.deployment.checks import healthy
 from tasks.deployment.hub_client import Hub
 from tasks.deployment.space_problems import check, mark, problems_of, variable
 from tasks.errors import ConfigError, StageError
 from tasks.io import write_json
-from tasks.params import Params
-from tasks.settings import SpaceSettings
 
 if TYPE_CHECKING:
     from huggingface_hub import SpaceInfo, SpaceRuntime
@@ -71,11 +71,11 @@ def deployed(params: Params, data: Path | None) -> Access:
     hub = Hub(settings)
     name = hub.full_name(settings.name)
     problems = problems_of(params, hub, name, data)
-    variables = {**settings.variables, **problems.variables}
+    values = {**settings.variables, **problems.variables}
     own_key = owner_key(hub.token, name)
-    secrets |= {**problems.secrets, auth.OWNER_KEY: own_key}
+    secrets |= {**problems.secrets, variables.OWNER_KEY: own_key}
     # External values as comments of the tree: when they change, so does the tree.
-    marks = [f"{key}={json.dumps(value)}" for key, value in variables.items()]
+    marks = [f"{key}={json.dumps(value)}" for key, value in values.items()]
     marks += [f"secret {key}" for key in secrets]
     marks += [f"owner key {mark(own_key, name)}", *filter(None, [problems.mark])]
     splits = params.env.splits or STRANGERS
@@ -86,7 +86,7 @@ def deployed(params: Params, data: Path | None) -> Access:
     tree = stage(params, origin, marks, splits=splits)
     space = Space(hub, name, settings)
     space.create()
-    commit = space.publish(tree, variables, secrets)
+    commit = space.publish(tree, values, secrets)
     token = hub.token if settings.private else None
     url = space.wait(commit, token)
     report = {"space": name, "commit": commit, "url": url, "private": settings.private}
@@ -104,7 +104,7 @@ def owner_key(token: str, space: str) -> str:
         ConfigError: the variable's value is short enough to be guessed.
     """
     try:
-        given = auth.read_key(auth.OWNER_KEY, os.environ)
+        given = variables.read_key(variables.OWNER_KEY, os.environ)
     except SettingsError as error:
         raise ConfigError(str(error)) from None
     return given or hmac.new(token.encode(), f"owner of {space}".encode(), "sha256").hexdigest()
@@ -146,7 +146,7 @@ class Space:
                 "Change one of them: visibility is never changed silently."
             )
 
-    def publish(self, tree: Path, variables: dict[str, str], secrets: dict[str, str]) -> str:
+    def publish(self, tree: Path, values: dict[str, str], secrets: dict[str, str]) -> str:
         """Push the tree, variables and secrets; return the commit.
 
         Secrets cannot be read back, and setting one restarts the Space. They are therefore set
@@ -161,11 +161,11 @@ class Space:
         if not held or self._rebuilt:
             api, doing = self.hub.api, f"configure the space {self.name}"
             there = self.hub.ask(doing, api.get_space_variables, self.name)
-            for key, value in variables.items():
+            for key, value in values.items():
                 if key not in there or there[key].value != value:
                     self.hub.ask(doing, api.add_space_variable, self.name, key, value)
             # A data set of an earlier deployment would take precedence over the seed.
-            for key in {auth.DATASET, auth.DATASET_REVISION} & set(there) - set(variables):
+            for key in {variables.DATASET, variables.DATASET_REVISION} & set(there) - set(values):
                 self.hub.ask(doing, api.delete_space_variable, self.name, key)
             for key, value in secrets.items():
                 self.hub.ask(doing, api.add_space_secret, self.name, key, value)
@@ -197,7 +197,7 @@ class Space:
             if time.monotonic() - started > self._settings.wait_s:
                 raise StageError(self._too_late(stage_, running, commit))
         url = _address(self._info())
-        with auth.addressed(url, token):
+        with variables.addressed(url, token):
             while not healthy(url, timeout_s=self._settings.timeout_s):
                 if time.monotonic() - started > self._settings.wait_s:
                     raise StageError(

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from env import auth
+from env import variables
+from tasks.config.params import Params
 from tasks.deployment.hub_client import Hub
 from tasks.errors import ConfigError
-from tasks.params import Params
 
 GUESSABLE = 2**40
 """Smaller seeds can be found by trial, and the seed reveals the gold."""
@@ -66,9 +66,9 @@ def problems_of(params: Params, hub: Hub, space: str, data: Path | None) -> Spac
     if settings.problems == "seed":
         seed = str(params.prepare.synthetic.seed)
         changes = f"seed {mark(seed, space)}"
-        return SpaceProblems("generated from a secret seed", {}, {auth.SEED: seed}, changes)
+        return SpaceProblems("generated from a secret seed", {}, {variables.SEED: seed}, changes)
     assert data is not None
-    token = variable(auth.DATASET_TOKEN, "deploy.space.problems: dataset")
+    token = variable(variables.DATASET_TOKEN, "deploy.space.problems: dataset")
     name = hub.full_name(settings.dataset)
     hub.ask(
         f"create the dataset {name}",
@@ -85,8 +85,8 @@ def problems_of(params: Params, hub: Hub, space: str, data: Path | None) -> Spac
             "private, or name another with deploy.space.dataset."
         )
     revision = hub.push(name, "dataset", data)
-    variables = {auth.DATASET: name, auth.DATASET_REVISION: revision}
-    return SpaceProblems("read from a private data set", variables, {auth.DATASET_TOKEN: token})
+    values = {variables.DATASET: name, variables.DATASET_REVISION: revision}
+    return SpaceProblems("read from a private data set", values, {variables.DATASET_TOKEN: token})
 
 
 @cache
@@ -108,6 +108,6 @@ def variable(name: str, wanted_by: str) -> str:
     value = os.environ.get(name)
     if not value:
         token = "a token that may read only that data set"
-        value = token if name == auth.DATASET_TOKEN else "its value"
+        value = token if name == variables.DATASET_TOKEN else "its value"
         raise ConfigError(f"{wanted_by} needs an environment variable. Set {name} to {value}.")
     return value

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from tasks import holder
 from tasks.errors import StageError
 from tasks.registry import versions
+from tasks.shared import holder
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion

@@ -1,6 +1,6 @@
 """Serving of questions with their own documents.
 
-The registered model (`mlflow/recursive_model.py`) and `tasks/asking.py` share this module: the
+The registered model (`mlflow/recursive_model.py`) and `assistant/asking.py` share this module: the
 settings of serving, and their own environment server. `agent/rollouts/own_documents.py` plays
 the episodes.
 """
@@ -17,9 +17,9 @@ from agent.rollouts.own_documents import Answer, Question
 from agent.rollouts.progress import Watch
 from agent.rollouts.trajectory import Trajectory
 from env.client import Sessions
+from tasks.config.params import Params
+from tasks.config.settings import DeploySettings
 from tasks.deployment.local import local_server
-from tasks.params import Params
-from tasks.settings import DeploySettings
 
 
 @contextmanager

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pandas as pd
 
+from tasks.config.params import Params
 from tasks.data.splits import question_key
 from tasks.io import write_json
-from tasks.params import Params
 
 NAME = "trained.json"
 REPORT = Path("reports") / NAME

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities.model_registry import ModelVersion, RegisteredModel
 
-    from tasks.params import Params
+    from tasks.config.params import Params
 
 MERGED = Path("models/merged")
 ARTIFACT = f"artifacts/{MERGED.name}"

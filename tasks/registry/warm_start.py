@@ -19,7 +19,7 @@ from tasks.tracking import runs
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
 
-    from tasks.params import Params
+    from tasks.config.params import Params
     from tasks.tracking.runs import StageRun
 
 PROVENANCE = "provenance.json"
@@ -60,7 +60,7 @@ def _copy(params: Params, source: Path, folder: Path) -> None:
     if params.model.quantisation == "none":
         shutil.copytree(source, folder)
         return
-    from agent.policies.base_model import prepare_base
+    from agent.models.base_model import prepare_base
 
     # The version's tokenizer has its template and arguments already.
     own: dict[str, Any] = {"revision": None, "template": "own", "template_kwargs": {}}

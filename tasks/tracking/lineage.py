@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tasks.params import Params
+    from tasks.config.params import Params
 
 DATA = Path("data/problems")
 DEPLOYMENT = Path("reports/deployment.json")

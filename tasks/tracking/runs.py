@@ -18,17 +18,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from agent.errors import disk_is_full
-from env.auth import PARENT_RUN, REMOTE
 from env.settings import flatten
-from tasks import holder
+from env.variables import PARENT_RUN, REMOTE
 from tasks.errors import ConfigError, StageError, full_disk, stage_named
+from tasks.shared import holder
 from tasks.tracking import datasets, lineage, locations
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import DatasetInput, Run
 
-    from tasks.params import Params
+    from tasks.config.params import Params
 
 FLUSH_S = 5.0
 RETRY_S = 60.0

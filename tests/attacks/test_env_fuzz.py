@@ -27,14 +27,15 @@ from starlette.testclient import TestClient
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocketDisconnect
 
-from env import auth, prompts
+from env import prompts, variables
 from env.chat_tokens import TOKEN
 from env.problems.store import ProblemStore
-from env.server import app, guard
-from env.server.frame import as_context, texts_of
-from env.server.guard import INTERNAL
+from env.server import app
+from env.server.door import guard
+from env.server.door.guard import INTERNAL
 from env.server.sandbox import results, wire
 from env.server.service import read_problems, read_settings
+from env.server.tree.frame import as_context, texts_of
 from env.settings import LimitSettings
 
 pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
@@ -412,8 +413,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     path = tmp_path_factory.mktemp("fuzz") / "settings.yaml"
     path.write_text(SETTINGS)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(auth.SETTINGS, str(path))
-        patch.setenv(auth.DATA, "")
+        patch.setenv(variables.SETTINGS, str(path))
+        patch.setenv(variables.DATA, "")
         built = app.build()
         problems = read_problems(read_settings(os.environ), os.environ)
 

@@ -16,8 +16,8 @@ from env.client import Sessions
 from env.problems.schema import Problem
 from env.problems.store import ProblemStore
 from tasks.config import resolve
+from tasks.config.params import Params
 from tasks.deployment.local import local_server
-from tasks.params import Params
 
 
 @pytest.fixture(scope="module")

@@ -22,13 +22,14 @@ from agent.policies import scripted
 from agent.policies.base import Policy
 from agent.rollouts.own_documents import Question
 from agent.settings import GenerationSettings
+from assistant import asking
 from benchmarks.exploits.fields_expert import fields_expert
 from env.problems.fields import field_of
 from env.problems.schema import tier_of
 from flows.ask import NO_EVIDENCE, app
-from tasks import asking, config, evaluate, register
+from tasks import config, evaluate, register
+from tasks.config.params import Params
 from tasks.data.documents import Documents
-from tasks.params import Params
 from tasks.registry import champions, serving, versions
 from tasks.tracking import runs
 

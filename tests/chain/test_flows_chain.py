@@ -19,12 +19,12 @@ import pytest
 from helpers import toy_chain
 from helpers.chain_runs import environments, flow_runs, in_folder, runs
 
-from env import auth
+from env import variables
 from flows import stages
 from flows.chain import Chain
 from tasks import config
+from tasks.config.params import Params
 from tasks.errors import ConfigError, GateFailed, StageError
-from tasks.params import Params
 from tasks.tracking import runs as tracking
 
 pytestmark = pytest.mark.xdist_group("prefect")
@@ -81,7 +81,7 @@ def test_a_missing_engine_or_card_is_refused_before_the_first_stage(
     settings: dict[str, Any],
     told: str,
 ) -> None:
-    for name in (auth.CHAIN, "PATH"):
+    for name in (variables.CHAIN, "PATH"):
         monkeypatch.setenv(name, os.environ.get(name, ""))
 
     def begin(*_: object, **__: object) -> None:
@@ -89,7 +89,7 @@ def test_a_missing_engine_or_card_is_refused_before_the_first_stage(
 
     monkeypatch.setattr(stages, "unchanged", lambda: kept)
     monkeypatch.setattr(tracking, "start_run", begin)
-    monkeypatch.setattr("tasks.machine.read_cards", lambda *_: ((), None))
+    monkeypatch.setattr("flows.machine.read_cards", lambda *_: ((), None))
     params = Params.model_validate(settings)
     error, message = (StageError, "it begins") if kept else (ConfigError, told)
     with pytest.raises(error, match=message), Chain(params):
@@ -173,7 +173,8 @@ def test_an_interrupt_stops_everything_and_says_how_to_go_on(
 def orphan(chain: str) -> psutil.Process:
     """A process with a chain's mark whose parent is gone, so it is not a child of this one."""
     told = subprocess.check_output(
-        ["sh", "-c", "sleep 600 >/dev/null 2>&1 & echo $!"], env={**os.environ, auth.CHAIN: chain}
+        ["sh", "-c", "sleep 600 >/dev/null 2>&1 & echo $!"],
+        env={**os.environ, variables.CHAIN: chain},
     )
     return psutil.Process(int(told))
 
@@ -215,7 +216,7 @@ def test_what_a_killed_chain_left_is_stopped_and_said(
 def test_a_killed_chain_of_our_own_number_left_nothing_that_we_started() -> None:
     number = str(os.getpid())
     left = orphan(number)
-    own = subprocess.Popen(["sleep", "600"], env={**os.environ, auth.CHAIN: number})
+    own = subprocess.Popen(["sleep", "600"], env={**os.environ, variables.CHAIN: number})
     try:
         assert stages.stop_leftovers(number) == 1
         assert ended(left)
@@ -232,7 +233,7 @@ def test_a_stage_that_was_killed_is_closed_by_its_chain(
 
     params = Params()
     parent = tracking.start_run("rlm-nano", params)
-    monkeypatch.setenv(auth.PARENT_RUN, parent.run_id)
+    monkeypatch.setenv(variables.PARENT_RUN, parent.run_id)
     begun = []
 
     def killed(name: str) -> None:
@@ -289,10 +290,10 @@ def test_nothing_by_hand_touches_a_folder_where_a_run_works(
         assert f"another run works in this folder (process {os.getpid()})" in told.output
         assert config.RESOLVED.read_text() == before
         # A stage that this very run started by DVC.
-        monkeypatch.setenv(auth.CHAIN, "1")
+        monkeypatch.setenv(variables.CHAIN, "1")
         CliRunner().invoke(pipeline.app, [command])
         assert ran == (["prepare"] if command == "prepare" else [])
-    monkeypatch.delenv(auth.CHAIN)
+    monkeypatch.delenv(variables.CHAIN)
     assert CliRunner().invoke(pipeline.app, [command]).exit_code == 0
 
 

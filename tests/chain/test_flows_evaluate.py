@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tasks.params import Params
+from tasks.config.params import Params
 from tasks.tracking import runs
 from tasks.tracking.runs import StageRun
 

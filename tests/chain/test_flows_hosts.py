@@ -21,10 +21,10 @@ from helpers import shared_stores
 from helpers.shared_stores import Postgres, S3Server
 
 from benchmarks.faults import Host, servers
-from env import auth
+from env import variables
 from flows.services import hosts, processes
-from tasks import remote
 from tasks.errors import ConfigError
+from tasks.shared import remote
 
 pytestmark = [pytest.mark.nightly, pytest.mark.xdist_group("shared_stores")]
 
@@ -73,7 +73,7 @@ def test_each_pool_has_each_deployment_and_one_run_at_a_time_is_allowed(cluster:
     wanted = {(name + suffix, pool) for pool, suffix in hosts.POOLS.items() for name in names}
     assert {(name, pool) for name, pool in found} == wanted
     steps = api(cluster.host, "[d.pull_steps for d in client.read_deployments()]")
-    assert f"{{{{ ${auth.FOLDER} }}}}" in json.dumps(steps)  # hosts have folders of their own
+    assert f"{{{{ ${variables.FOLDER} }}}}" in json.dumps(steps)  # hosts have folders of their own
     assert str(cluster.server) not in json.dumps(steps)
     limit = f"client.read_global_concurrency_limit_by_name({hosts.LIMIT!r}).limit"
     assert api(cluster.host, limit) == 1
@@ -87,7 +87,7 @@ def test_each_pool_has_each_deployment_and_one_run_at_a_time_is_allowed(cluster:
 LOGS = """
 import json, sys, time
 from pathlib import Path
-from tasks.params import Params
+from tasks.config.params import Params
 from tasks.tracking import runs
 Path("file.txt").write_text("of the run")
 with runs.stage_run("train", Params.model_validate({"tracking": {"system_s": 0}})) as run:
@@ -212,7 +212,7 @@ def test_a_killed_run_is_started_again_with_its_parameters_and_a_failed_one_is_n
     [
         ({}, "tpu", "the pool 'tpu' is unknown"),
         ({"CUDA_VISIBLE_DEVICES": ""}, "gpu", "this host has no card for the pool gpu"),
-        ({auth.REMOTE: ""}, "cpu", "RLM_REMOTE is not set"),
+        ({variables.REMOTE: ""}, "cpu", "RLM_REMOTE is not set"),
         ({"AWS_SECRET_ACCESS_KEY": "wrong-secret"}, "cpu", "the key was refused"),
         ({"MLFLOW_TRACKING_URI": ""}, "cpu", "MLFLOW_TRACKING_URI names no server"),
         ({"PREFECT_API_URL": "http://127.0.0.1:9/api"}, "cpu", "PREFECT_API_URL: the server at"),
@@ -300,7 +300,7 @@ def test_an_old_database_is_refused_by_up(cluster: Cluster) -> None:
     address = cluster.database.url("psycopg", "mlflow")
     host = Host(cluster.host.folder, cluster.host.variables | {"MLFLOW_BACKEND_STORE_URI": address})
     code = "from flows.services import processes as p; p.start(p.TRACKING)"
-    port = {auth.MLFLOW_PORT: str(processes.free_port())}
+    port = {variables.MLFLOW_PORT: str(processes.free_port())}
     with psycopg.connect(address.replace("+psycopg", ""), autocommit=True) as connection:
         found = connection.execute("SELECT version_num FROM alembic_version").fetchone()
         connection.execute("UPDATE alembic_version SET version_num = '451aebb31d03'")
@@ -318,4 +318,4 @@ def test_no_secret_is_in_a_log(cluster: Cluster) -> None:
     assert len(logs) >= 2
     secrets = (cluster.database.password, cluster.s3.secret)
     assert not [log for log in logs for s in secrets if s in log.read_text(errors="replace")]
-    assert not any(name in os.environ for name in (auth.REMOTE, auth.FENCE))
+    assert not any(name in os.environ for name in (variables.REMOTE, variables.FENCE))

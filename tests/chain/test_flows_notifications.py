@@ -21,8 +21,8 @@ from prefect.states import Failed, Running
 from flows import notifications
 from flows.services import automations, processes
 from tasks.config import write_resolved
+from tasks.config.params import Params
 from tasks.errors import ConfigError
-from tasks.params import Params
 from tasks.registry import champions, versions
 from tasks.tracking import runs
 

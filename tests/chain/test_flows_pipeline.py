@@ -21,11 +21,11 @@ from helpers.chain_runs import copy_project, environments, flow_runs, in_folder,
 
 from env.settings import flatten
 from flows import stages
-from tasks.derived import derive
+from tasks.config.derived import derive
+from tasks.config.params import Params
+from tasks.config.renamed import STAGES
 from tasks.errors import ConfigError, GateFailed
-from tasks.params import Params
 from tasks.registry import champions, versions
-from tasks.renamed import STAGES
 from tasks.tracking import runs as tracking
 
 ROOT = Path(__file__).parents[2]

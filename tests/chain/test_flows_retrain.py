@@ -18,10 +18,10 @@ from prefect.states import Completed
 from env.errors import SourceError, SourceUnreachable
 from flows import retrain, runtime
 from tasks import config
+from tasks.config.params import Params
 from tasks.data import hub
 from tasks.deployment.space_problems import GUESSABLE
 from tasks.errors import ConfigError, StageError
-from tasks.params import Params
 from tasks.registry import champions, versions
 
 ROOT = Path(__file__).parents[2]

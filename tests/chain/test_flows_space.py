@@ -14,7 +14,7 @@ import pytest
 from helpers.sandbox_attacks import ROOT
 from helpers.space_hub import TOKEN, serve_spaces
 
-from env import auth
+from env import variables
 
 CODE = ("agent", "env", "flows", "mlflow", "profiles", "rewards", "tasks")
 FILES = (
@@ -59,13 +59,13 @@ def test_the_chain_trains_and_evaluates_against_a_private_space(tmp_path: Path) 
     deployed = json.loads((project / "reports/deployment.json").read_text())
     assert (deployed["url"], deployed["commit"]) == (gate.url, space.sha)
     assert len(space.commits) == 2
-    assert set(space.secrets) == {auth.SEED, auth.OWNER_KEY}
-    assert space.secrets[auth.SEED] == "8675309"
+    assert set(space.secrets) == {variables.SEED, variables.OWNER_KEY}
+    assert space.secrets[variables.SEED] == "8675309"
     rewards = pd.read_parquet(project / "reports/episodes.parquet")["reward"].dropna()
     assert (rewards != rewards.round(2)).any()  # the owner's figures are exact
     assert gate.opened > 50
     assert not list((project / "logs").glob("env-*"))
     files = [path for path in project.rglob("*") if path.is_file()]
-    for secret in (TOKEN, space.secrets[auth.OWNER_KEY]):
+    for secret in (TOKEN, space.secrets[variables.OWNER_KEY]):
         assert secret not in told
         assert [path for path in files if secret.encode() in path.read_bytes()] == []

@@ -15,7 +15,7 @@ import httpx
 import psutil
 import pytest
 
-from env import auth
+from env import variables
 from tasks.tracking import runs as tracking
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,10 +39,10 @@ def in_folder(path: Path) -> Iterator[None]:
         patch.chdir(path)
         patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{path}/mlflow.db")
         patch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-        for name in ("RLM_ENV_URL", auth.CHAIN, auth.PARENT_RUN):
+        for name in ("RLM_ENV_URL", variables.CHAIN, variables.PARENT_RUN):
             patch.delenv(name, raising=False)
         yield
-        os.environ.pop(auth.CHAIN, None)
+        os.environ.pop(variables.CHAIN, None)
 
 
 def runs(name: str) -> list[Any]:

@@ -27,13 +27,10 @@ IGNORED = {
     "tasks.config": "reads settings; dvc.yaml names their values as params",
     "tasks.deployment": "decides where the environment runs",
     "tasks.errors": "decides the exit code of a failure",
-    "tasks.holder": "decides whether a run may write to the store of several hosts",
-    "tasks.params": "composes settings; dvc.yaml names their values as params",
-    "tasks.pushed_checkpoints": "copies checkpoints, which are checked where they are read",
-    "tasks.remote": "copies results, which DVC checks",
     "tasks.reporting.progress": "shows progress in the terminal",
-    "tasks.settings": "has settings; dvc.yaml names their values as params",
+    "tasks.shared": "copies results, which DVC checks, and decides who may write them",
     "tasks.tracking": "records in MLflow what a stage did",
+    "tasks.training.pushed_checkpoints": "copies checkpoints, checked where they are read",
 }
 """Modules and packages that stages import but that cannot change their results."""
 STARTED = {
@@ -43,10 +40,10 @@ STARTED = {
 """Main modules of processes, by the module that starts them."""
 NOT_TAKEN = {
     ("env.problems.store", "env.problems.synthetic"),
-    ("tasks.warmstart", "tasks.demonstrate"),
-    ("tasks.source_model", "agent.policies.base_model"),
-    ("tasks.zeroshot", "tasks.demonstrate"),
-    ("tasks.registry.warm_start", "agent.policies.base_model"),
+    ("tasks.warmstart", "tasks.training.demonstrate"),
+    ("tasks.registry.source_model", "agent.models.base_model"),
+    ("tasks.zeroshot", "tasks.training.demonstrate"),
+    ("tasks.registry.warm_start", "agent.models.base_model"),
 }
 """Imports inside functions that the default run does not call, as (importer, imported).
 

@@ -107,7 +107,7 @@ def write_base(
     monkeypatch: Any, source: Path, out: Path, dtype: torch.dtype, quantisation: str = "nf4"
 ) -> Path:
     """Write a base as on a device that computes in `dtype`."""
-    from agent.policies import base_model, model_files
+    from agent.models import base_model, model_files
 
     with monkeypatch.context() as patched:
         patched.setattr(model_files, "compute_dtype", lambda device: dtype)

@@ -81,9 +81,9 @@ def train_served(folder: Path, name: str, case: dict[str, Any]) -> None:
     import torch
 
     from agent.policies.hf_policy import load_model
-    from agent.policies.players import players
-    from agent.policies.vllm_server import Engine
+    from agent.rollouts.players import players
     from agent.settings import EngineSettings
+    from agent.vllm.server import Engine
     from helpers.vllm_trees import adapter_of, make_trainer
 
     base, settings = Path(case["base"]), EngineSettings(kind="vllm", concurrency=4)

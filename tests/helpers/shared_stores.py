@@ -19,9 +19,9 @@ import httpx
 import pytest
 
 from benchmarks.faults import BUCKET, wait_for
-from env import auth
+from env import variables
 from flows.services.processes import answers, free_port
-from tasks import remote
+from tasks.shared import remote
 
 INSTALL = "Install: apt-get install -y postgresql; make setup-cluster"
 
@@ -175,6 +175,6 @@ def use(patch: pytest.MonkeyPatch, server: S3Server, prefix: str) -> None:
     """Let the shared store of this process be a prefix of the bucket."""
     for name, value in server.environment.items():
         patch.setenv(name, value)
-    patch.setenv(auth.REMOTE, f"s3://rlm/{prefix}")
-    patch.delenv(auth.FENCE, raising=False)
+    patch.setenv(variables.REMOTE, f"s3://rlm/{prefix}")
+    patch.delenv(variables.FENCE, raising=False)
     remote.opened.cache_clear()

@@ -9,7 +9,8 @@ import pytest
 
 from env.problems.schema import to_row
 from env.problems.store import ProblemStore
-from tasks import train, train_problems
+from tasks import train
+from tasks.training import problem_data
 
 
 def make_folder(
@@ -19,7 +20,7 @@ def make_folder(
     patch.chdir(folder)
     patch.setenv("RLM_ENV_URL", url)
     (folder / "data/problems").mkdir(parents=True)
-    for split, path in (("train", train_problems.DATA), ("validation", train_problems.HELD_OUT)):
+    for split, path in (("train", problem_data.DATA), ("validation", problem_data.HELD_OUT)):
         rows = [to_row(problems.get(name)) for name in problems.ids(split)]
         pd.DataFrame(rows).to_parquet(path)
     (folder / "models").mkdir()

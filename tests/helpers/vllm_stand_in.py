@@ -1,6 +1,6 @@
 """A stand-in for a server of vLLM: its HTTP interface, with a small model on the CPU.
 
-It answers what `agent/policies/vllm_server.py` asks. Concurrent requests are sampled together, but
+It answers what `agent/vllm/server.py` asks. Concurrent requests are sampled together, but
 it has no prefix cache: a turn reads its whole conversation.
 """
 
@@ -20,10 +20,10 @@ from typing import Any, TypeVar
 import torch
 from peft import PeftModel
 
+from agent.decoding.row_buffer import CacheShape
+from agent.decoding.sampling import SampledTurn, sample
 from agent.policies.hf_policy import load_model
-from agent.policies.row_buffer import CacheShape
-from agent.policies.sampling import SampledTurn, sample
-from agent.policies.vllm_server import Engine
+from agent.vllm.server import Engine
 
 GATHER_S = 0.01
 """Wait for one more request before a batch is sampled."""

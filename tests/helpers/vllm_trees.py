@@ -12,7 +12,7 @@ from agent.nano.settings import NanoSettings
 from agent.nano.warmstart import save
 from agent.policies.base import Policy, TurnRequest
 from agent.policies.hf_policy import load_model
-from agent.policies.players import Players
+from agent.rollouts.players import Players
 from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import FrameRecord, Trajectory, TurnRecord
 from agent.settings import TrainSettings

@@ -27,8 +27,8 @@ from helpers.tiny_gguf import TEMPLATE
 from safetensors.torch import load_file
 
 from agent.errors import PolicyError
-from agent.policies import base_model, model_files
-from agent.policies.base_model import prepare_base
+from agent.models import base_model, model_files
+from agent.models.base_model import prepare_base
 from agent.policies.hf_policy import load_model
 from agent.settings import ModelSettings
 from tasks import warmstart

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.policies import keyed_plan
-from agent.policies.demonstrator import Demonstrator
-from agent.policies.keyed_plan import Keyed
-from agent.policies.reading_plan import LEAST_F1, fault
+from agent.demonstrations import keyed_plan
+from agent.demonstrations.demonstrator import Demonstrator
+from agent.demonstrations.keyed_plan import Keyed
+from agent.demonstrations.reading_plan import LEAST_F1, fault
 from agent.rollouts.engine import play
 from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import Trajectory
@@ -20,8 +20,8 @@ from env.problems.schema import Problem, to_row
 from env.problems.store import ProblemStore
 from env.settings import EnvSettings
 from tasks.config import resolve
+from tasks.config.params import Params
 from tasks.deployment.local import local_server
-from tasks.params import Params
 from tasks.prepare import read_source, write_parquet
 
 FEW = "prepare.synthetic.collections={train: 1, validation: 1, test: 1}"

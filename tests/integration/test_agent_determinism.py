@@ -21,8 +21,8 @@ from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import Trajectory
 from agent.settings import GenerationSettings
 from env.problems.store import ProblemStore
+from tasks.config.params import Params
 from tasks.deployment.local import local_server
-from tasks.params import Params
 
 pytestmark = pytest.mark.xdist_group("transformers")  # so that one process imports it
 

@@ -22,10 +22,10 @@ from helpers.recorder import Recorder
 from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from agent.errors import PolicyError
-from agent.policies import base_model, gguf_source
-from agent.policies.base_model import prepare_base
-from agent.policies.chat_template import ChatFormat
-from agent.policies.gguf_source import GgufModel, find_package
+from agent.models import base_model, gguf_source
+from agent.models.base_model import prepare_base
+from agent.models.chat_template import ChatFormat
+from agent.models.gguf_source import GgufModel, find_package
 from agent.policies.hf_policy import load_model
 from agent.settings import ModelSettings
 from env.models import Message

@@ -22,8 +22,8 @@ from env.problems.schema import Problem
 from env.problems.settings import fields_level
 from env.problems.store import ProblemStore
 from tasks.config import resolve
+from tasks.config.params import Params
 from tasks.deployment.local import local_server
-from tasks.params import Params
 
 pytestmark = pytest.mark.xdist_group("transformers")  # so that one process imports it
 

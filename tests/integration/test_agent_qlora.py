@@ -16,7 +16,7 @@ from helpers.random_model import qwen_trainer, save_qwen, write_adapter, write_b
 from helpers.recorder import Recorder
 
 from agent.errors import ExportError
-from agent.policies.chat_template import ChatFormat
+from agent.models.chat_template import ChatFormat
 from agent.policies.hf_policy import TransformersPolicy, load_model
 from agent.rollouts.engine import play
 from agent.settings import GenerationSettings
@@ -33,8 +33,8 @@ from agent.training.export import (
 from agent.training.merge import merge
 from env.models import Message
 from tasks import export
+from tasks.config.params import Params
 from tasks.evaluate import choose
-from tasks.params import Params
 
 ROOT = Path(__file__).parents[2]
 pytestmark = [

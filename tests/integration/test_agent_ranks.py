@@ -23,7 +23,7 @@ from helpers.vllm_trees import adapter_of, save_base
 
 from agent.errors import RankError
 from agent.policies.hf_policy import load_model
-from agent.policies.players import OwnPlayers
+from agent.rollouts.players import OwnPlayers
 from agent.training import ranks
 
 ROOT = Path(__file__).resolve().parents[2]

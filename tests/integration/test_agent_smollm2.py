@@ -15,8 +15,8 @@ import pytest
 import torch
 from helpers.gguf_reference import TABLE, TEXTS, prompts
 
-from agent.policies.base_model import prepare_base
-from agent.policies.chat_template import ChatFormat
+from agent.models.base_model import prepare_base
+from agent.models.chat_template import ChatFormat
 from agent.policies.hf_policy import load_model
 from agent.settings import ModelSettings
 from env.models import Message

@@ -15,19 +15,19 @@ import pytest
 import torch
 from helpers.random_model import flat, qwen, tokenizer
 
+from agent.decoding import sampling
+from agent.demonstrations.demonstrator import Demonstrator
+from agent.demonstrations.rows import IGNORED, demonstration_rows, good_episodes
+from agent.demonstrations.tokenised import TokenisedPolicy
 from agent.errors import PolicyError
-from agent.policies import sampling
 from agent.policies.conversations import Conversations
-from agent.policies.demonstrator import Demonstrator
 from agent.policies.hf_policy import TransformersPolicy
-from agent.policies.tokenised import TokenisedPolicy
 from agent.rollouts.engine import play
 from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import Trajectory
 from agent.settings import GenerationSettings, SftSettings, TrainSettings
-from agent.training.demonstrations import IGNORED, demonstration_rows, good_episodes
 from env.problems.store import ProblemStore
-from tasks.params import Params
+from tasks.config.params import Params
 
 pytestmark = [
     pytest.mark.usefixtures("trainer_imported"),
@@ -116,7 +116,7 @@ def test_the_adapter_learns_in_float32_and_goes_on_into_grpo(
 ) -> None:
     from peft import PeftModel
 
-    from agent.training.supervised import count_steps, train_adapter
+    from agent.demonstrations.supervised import count_steps, train_adapter
     from agent.training.trainer import TreeGRPOTrainer
 
     episodes, policy = shown
@@ -165,7 +165,7 @@ def test_the_adapter_learns_in_float32_and_goes_on_into_grpo(
 
 def sft_trainer(folder: Path, model: Any) -> Any:
     """A trainer whose rows are random ids, with large weights in its adapter."""
-    from agent.training.supervised import AdapterTrainer
+    from agent.demonstrations.supervised import AdapterTrainer
 
     rng = torch.Generator().manual_seed(0)
     ids = torch.randint(3, 500, (8, 40), generator=rng).tolist()
@@ -197,7 +197,7 @@ def sft_gradient(folder: Path, model: Any) -> torch.Tensor:
 def test_gradients_of_a_float16_model_are_those_of_float32(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from agent.training import supervised
+    from agent.demonstrations import supervised
 
     cosine = torch.nn.CosineSimilarity(dim=0)
     exact = sft_gradient(tmp_path / "exact", qwen(layers=4))
@@ -212,7 +212,7 @@ def test_gradients_of_a_float16_model_are_those_of_float32(
 def test_the_scale_changes_no_bit_of_a_float32_gradient(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from agent.training import supervised
+    from agent.demonstrations import supervised
 
     plain = sft_gradient(tmp_path / "plain", qwen())
     monkeypatch.setattr(supervised, "needs_scale", lambda model: True)
@@ -223,7 +223,7 @@ TRITON = """
 import json, sys
 from pathlib import Path
 import torch
-from agent.training.supervised import AdapterTrainer, SFTTrainer
+from agent.demonstrations.supervised import AdapterTrainer, SFTTrainer
 from helpers.random_model import qwen
 from integration.test_agent_supervised import sft_gradient
 
@@ -256,7 +256,7 @@ def test_the_gradient_is_that_of_trls_kernel(tmp_path: Path) -> None:
 
 
 def test_a_training_that_breaks_the_weights_writes_no_adapter(tmp_path: Path) -> None:
-    from agent.training.supervised import train_adapter
+    from agent.demonstrations.supervised import train_adapter
 
     row: Any = {"input_ids": list(range(5, 45)), "labels": list(range(5, 45))}
     settings = SFT.model_copy(update={"learning_rate": 1e30, "batch_tokens": 128})

@@ -358,7 +358,7 @@ def test_the_learning_rate_warms_up_from_above_zero_and_then_follows_its_schedul
 
 
 def test_the_trainers_never_split_a_batch_over_gpus(tmp_path):
-    from agent.training.supervised import supervised_arguments
+    from agent.demonstrations.supervised import supervised_arguments
     from agent.training.trl_config import training_arguments
 
     train = TrainSettings()

@@ -17,8 +17,8 @@ import torch
 from helpers.random_model import save_qwen, write_adapter, write_base
 
 from agent.errors import PolicyError
+from agent.models.unsloth_loader import TRAINERS, load_with_unsloth, require_unsloth
 from agent.policies.hf_policy import load_model
-from agent.policies.unsloth_loader import TRAINERS, load_with_unsloth, require_unsloth
 from agent.settings import LoraSettings
 
 pytestmark = pytest.mark.xdist_group("transformers")  # so that one process imports it

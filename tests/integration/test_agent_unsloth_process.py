@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from agent.demonstrations.unsloth_process import train_with_unsloth
 from agent.errors import PolicyError
 from agent.settings import SftSettings, TrainSettings
-from agent.training.unsloth_process import train_with_unsloth
 
 PROCESS = """#!/bin/sh
 echo "a banner"

@@ -19,10 +19,10 @@ from agent.errors import CheckpointError, LogprobCheckError, PolicyError
 from agent.policies.base import TurnReply
 from agent.policies.conversations import Conversations
 from agent.policies.hf_policy import TransformersPolicy, load_model
-from agent.policies.players import OwnPlayers, players
-from agent.policies.vllm_policy import VllmPolicy
-from agent.policies.vllm_server import EngineLostError, ServedAdapter, VllmServer, VllmServers
+from agent.rollouts.players import OwnPlayers, players
 from agent.settings import EngineSettings, GenerationSettings
+from agent.vllm.policy import VllmPolicy
+from agent.vllm.server import EngineLostError, ServedAdapter, VllmServer, VllmServers
 
 pytestmark = [
     pytest.mark.usefixtures("trainer_imported"),

@@ -13,9 +13,9 @@ from helpers.vllm_trees import request, save_base
 from agent.policies.base import TurnReply
 from agent.policies.conversations import Conversations
 from agent.policies.hf_policy import TransformersPolicy, load_model
-from agent.policies.vllm_policy import VllmPolicy
-from agent.policies.vllm_server import VllmServers
 from agent.settings import EngineSettings, GenerationSettings
+from agent.vllm.policy import VllmPolicy
+from agent.vllm.server import VllmServers
 
 pytestmark = pytest.mark.xdist_group("transformers")  # so that one process imports it
 SETTINGS = GenerationSettings(max_turn_tokens=12, max_frame_tokens=128)

@@ -17,8 +17,8 @@ from benchmarks.exploits import anywhere, evidence
 from benchmarks.exploits.fields_expert import careless, fields_expert
 from env.client import Sessions
 from env.problems.store import ProblemStore
+from tasks.config.params import Params
 from tasks.gate import GATE
-from tasks.params import Params
 
 
 @pytest.fixture(scope="module")

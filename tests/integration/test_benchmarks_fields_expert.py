@@ -16,11 +16,11 @@ from env.client import Sessions
 from env.problems.schema import Problem
 from env.problems.settings import fields_level
 from env.problems.store import ProblemStore
-from env.server.budget import TURN_TOKENS, needed
+from env.server.tree.budget import TURN_TOKENS, needed
 from rewards.sentences import expert_tokens
 from tasks.config import resolve
+from tasks.config.params import Params
 from tasks.deployment.local import local_server
-from tasks.params import Params
 
 SIZES = (2, 16, 48)
 

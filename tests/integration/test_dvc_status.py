@@ -13,8 +13,8 @@ from helpers import code_inputs
 from helpers.code_inputs import PACKAGES, ROOT
 
 from tasks import config
-from tasks.derived import derive
-from tasks.params import Params
+from tasks.config.derived import derive
+from tasks.config.params import Params
 
 DVC = yaml.safe_load(code_inputs.DVC.read_text(encoding="utf-8"))["stages"]
 PLAYING = {"audit", "zeroshot", "gate", "train", "export", "evaluate"}

@@ -21,10 +21,10 @@ from env.models import FrameTurn, RLMAction, RLMObservation
 from env.problems.schema import Fact, Problem, Span
 from env.problems.settings import SyntheticSettings
 from env.problems.store import ProblemStore
+from env.server.door.guard import Guard
+from env.server.door.seats import Seats
 from env.server.environment import RLMEnvironment
-from env.server.guard import Guard
 from env.server.sandbox import Repl
-from env.server.seats import Seats
 from env.server.service import ServerSettings, Service, check_budget, read_problems, read_settings
 from env.settings import EnvSettings, LimitSettings
 from rewards.settings import RewardSettings

@@ -12,7 +12,7 @@ from helpers.browser import BINARY, page
 
 from env.problems.store import ProblemStore
 from env.server.page import FILES, FOLDER
-from tasks.params import Params
+from tasks.config.params import Params
 
 
 @pytest.mark.parametrize("path", FILES)

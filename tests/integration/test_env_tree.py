@@ -8,9 +8,9 @@ import pytest
 
 from env.errors import RefusedError, SandboxError
 from env.models import FrameTurn, FrameView
-from env.server.frame import as_context, context_chars, texts_of
 from env.server.sandbox import CellDone, SandboxHost
 from env.server.tree import Tree
+from env.server.tree.frame import as_context, context_chars, texts_of
 from env.settings import EnvSettings, LimitSettings, SandboxSettings
 
 PAPERS = {

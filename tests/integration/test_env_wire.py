@@ -23,11 +23,11 @@ from env.client import RLMEnv, Sessions, check_wire
 from env.errors import EpisodeError, RefusedError
 from env.models import WIRE_VERSION, FrameTurn, RLMAction, RLMObservation
 from env.problems.store import ProblemStore
-from env.server.connections import _Refusal
+from env.server.door.connections import _Refusal
 from env.settings import rules
+from tasks.config.params import Params
 from tasks.deployment.checks import metadata
 from tasks.errors import ConfigError
-from tasks.params import Params
 
 LEVELS = ("easy", "medium", "hard")
 

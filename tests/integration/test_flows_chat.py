@@ -27,7 +27,7 @@ from helpers.untaught import untaught
 from typer.testing import CliRunner
 
 from agent.nano.settings import NanoSettings
-from flows import chat_server, question_queue
+from assistant import chat_page, question_queue
 from flows.chat import app
 from tasks import config
 
@@ -313,13 +313,13 @@ def test_no_file_but_the_documents_is_served(stage: Stage) -> None:
 
 
 def test_the_page_loads_nothing_from_elsewhere_and_nothing_as_markup(stage: Stage) -> None:
-    for path, (name, kind) in chat_server.FILES.items():
+    for path, (name, kind) in chat_page.FILES.items():
         answer = httpx.get(stage.chat.url.rstrip("/") + path)
         assert answer.headers["content-type"].startswith(kind)
         policy = answer.headers["content-security-policy"]
         assert "default-src 'none'" in policy
         assert "unsafe" not in policy
-        text = (chat_server.FOLDER / name).read_text()
+        text = (chat_page.FOLDER / name).read_text()
         assert answer.text == text
         assert not re.search(r"(src|href|url)\s*[=(]\s*[\"']?(https?:)?//", text)
         assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", text)

@@ -32,8 +32,8 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from agent.nano.settings import NanoSettings
-from flows import question_queue
-from flows.question_queue import QuestionQueue
+from assistant import question_queue
+from assistant.question_queue import QuestionQueue
 from tasks import config
 
 ROOT = Path(__file__).parents[2]

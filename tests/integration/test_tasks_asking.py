@@ -16,9 +16,10 @@ from helpers.fake_endpoint import FakeServer
 
 from agent.policies.base import Policy
 from agent.policies.scripted import Scripted, Seen, block
-from tasks import asking, evaluate
+from assistant import asking
+from tasks import evaluate
+from tasks.config.params import Params
 from tasks.errors import StageError
-from tasks.params import Params
 from tasks.registry import serving
 
 NOTES = {f"note{number}": f"The key {number} opens room {number + 100}." for number in range(10)}

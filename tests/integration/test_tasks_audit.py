@@ -14,11 +14,11 @@ from agent.rollouts.trajectory import FrameRecord, Trajectory
 from env.models import AnswerMetrics
 from env.problems.schema import Problem, from_row, to_row
 from tasks import audit, prepare
+from tasks.config.params import Params
+from tasks.config.settings import AuditSettings
 from tasks.data.source import Found
 from tasks.errors import StageError
-from tasks.params import Params
 from tasks.reporting.html import problems_page
-from tasks.settings import AuditSettings
 
 SETTINGS = AuditSettings(problems=4, samples=1)
 

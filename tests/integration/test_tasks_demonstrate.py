@@ -15,17 +15,18 @@ from helpers.random_model import qwen, save_qwen, tokenizer
 from helpers.recorder import Recorder
 from safetensors.torch import load_file
 
-from agent.policies import model_files, unsloth_loader
+from agent.demonstrations import unsloth_process
+from agent.demonstrations.demonstrator import Demonstrator
+from agent.models import model_files, unsloth_loader
 from agent.policies.base import FrameKey, TurnReply, TurnRequest
 from agent.policies.conversations import Conversations
-from agent.policies.demonstrator import Demonstrator
 from agent.policies.hf_policy import load_model
-from agent.training import unsloth_process
 from env.problems.schema import to_row
 from env.problems.store import ProblemStore
-from tasks import demonstrate, warmstart
+from tasks import warmstart
+from tasks.config.params import Params
 from tasks.errors import ConfigError, StageError
-from tasks.params import Params
+from tasks.training import demonstrate
 
 pytestmark = [
     pytest.mark.usefixtures("trainer_imported"),
@@ -37,7 +38,7 @@ UNSLOTH = """
 import sys
 from pathlib import Path
 
-assert "agent.training.supervised" in sys.modules, "imported before the trainer"
+assert "agent.demonstrations.supervised" in sys.modules, "imported before the trainer"
 print("a banner")
 
 class FastLanguageModel:

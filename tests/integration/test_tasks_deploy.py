@@ -19,10 +19,10 @@ from env.errors import EpisodeError
 from env.models import RLMAction
 from tasks import deploy
 from tasks.config import resolve
+from tasks.config.params import Params
 from tasks.deployment.environment import ENV_URL, environment
 from tasks.deployment.local import local_server
 from tasks.errors import ConfigError, StageError
-from tasks.params import Params
 
 FEW = "prepare.synthetic.collections={train: 1, validation: 1, test: 1}"
 

@@ -20,10 +20,10 @@ from env.problems.schema import to_row
 from env.problems.store import ProblemStore
 from tasks import deploy
 from tasks.config import resolve
+from tasks.config.params import Params
 from tasks.deployment import checks, docker
 from tasks.deployment.environment import ENV_URL, environment
 from tasks.errors import ConfigError, StageError
-from tasks.params import Params
 
 FAKE = Path(__file__).parents[1] / "helpers/fake_docker.py"
 QUICK = [

@@ -26,10 +26,10 @@ from agent.rollouts.engine import play
 from agent.rollouts.trajectory import Trajectory
 from tasks import train
 from tasks.config import check
+from tasks.config.params import Params
 from tasks.deployment.engine import engine_servers, require_engine
 from tasks.deployment.local import stopper
 from tasks.errors import ConfigError, StageError
-from tasks.params import Params
 from tasks.tracking import lineage, runs
 
 ROOT = Path(__file__).resolve().parents[2]

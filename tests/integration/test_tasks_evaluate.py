@@ -15,8 +15,8 @@ from agent.settings import EngineSettings
 from benchmarks.exploits.fields_expert import careless, fields_expert
 from env.errors import EpisodeError
 from tasks import evaluate
+from tasks.config.params import Params
 from tasks.errors import StageError
-from tasks.params import Params
 from tasks.tracking.runs import result_metrics
 
 EPISODES = 9

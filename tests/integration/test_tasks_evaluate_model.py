@@ -14,9 +14,9 @@ from helpers.recorder import Recorder
 
 from agent.settings import GenerationSettings
 from tasks import evaluate_model
+from tasks.config.params import Params
+from tasks.config.settings import EvaluateModelSettings
 from tasks.errors import ConfigError, StageError
-from tasks.params import Params
-from tasks.settings import EvaluateModelSettings
 
 
 @pytest.fixture

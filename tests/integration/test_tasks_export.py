@@ -19,9 +19,9 @@ from helpers.untaught import untaught
 from safetensors.torch import load_file, save_file
 
 from agent.errors import ExportError, PolicyError
+from agent.models.chat_template import ChatFormat
 from agent.nano import warmstart
 from agent.nano.settings import NanoModelSettings, NanoSettings
-from agent.policies.chat_template import ChatFormat
 from agent.policies.hf_policy import load_model
 from agent.training.export import (
     MergeDifference,
@@ -37,8 +37,8 @@ from agent.training.export import (
 from agent.training.merge import merge
 from env.models import Message
 from tasks import export
+from tasks.config.params import Params
 from tasks.errors import StageError
-from tasks.params import Params
 
 pytestmark = pytest.mark.xdist_group("transformers")  # so that one process imports it
 LIMIT = 0.001

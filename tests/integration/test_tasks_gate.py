@@ -16,8 +16,8 @@ from env.models import AnswerMetrics, Counters
 from env.problems.schema import to_row
 from rewards.settings import RewardSettings
 from tasks import gate, prepare
+from tasks.config.settings import GateSettings
 from tasks.errors import GateFailed, StageError
-from tasks.settings import GateSettings
 
 SETTINGS = GateSettings(episodes=10, max_episodes=60)
 REWARDS = RewardSettings()

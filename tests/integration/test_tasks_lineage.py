@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.params import Params
+from tasks.config.params import Params
 from tasks.tracking import lineage
 
 

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from flows import cli, pipeline
 from flows.services import __main__ as services
 from flows.services import processes
+from tasks.config.params import Params
 from tasks.errors import ConfigError, StageError
-from tasks.params import Params
 from tasks.registry import versions
 from tasks.tracking import lineage, locations, runs
 

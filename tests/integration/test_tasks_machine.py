@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 from helpers.cards import H200, T4
 
-from flows import doctor
-from tasks import machine
-from tasks.machine import GraphicsCard, read_cards
+from flows import doctor, machine
+from flows.machine import GraphicsCard, read_cards
 
 ROOT = Path(__file__).parents[2]
 

@@ -22,8 +22,8 @@ from agent.rollouts.trajectory import FrameRecord, Trajectory, TurnRecord
 from env.models import AnswerMetrics, Counters
 from rewards.settings import reward_metric
 from tasks import plots
+from tasks.config.params import Params
 from tasks.errors import StageError
-from tasks.params import Params
 from tasks.reporting import figures, html
 
 PARAMS = Params()

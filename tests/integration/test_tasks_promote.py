@@ -26,8 +26,8 @@ from agent.policies.base import Policy
 from agent.settings import GenerationSettings
 from benchmarks.exploits.fields_expert import fields_expert
 from tasks import evaluate, promote
+from tasks.config.params import Params
 from tasks.errors import StageError
-from tasks.params import Params
 from tasks.registry import champions, versions
 from tasks.tracking import runs
 from tasks.tracking.runs import stage_run

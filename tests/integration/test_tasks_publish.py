@@ -21,9 +21,9 @@ from agent.settings import ModelSettings
 from env.problems.schema import to_row
 from env.problems.store import ProblemStore
 from tasks import config, prepare
+from tasks.config.params import Params
 from tasks.deployment import hub_client
 from tasks.errors import ConfigError, PipelineError, StageError
-from tasks.params import Params
 from tasks.publish import FOLDER, named_base, publish
 from tasks.registry import champions, versions
 from tasks.tracking import lineage, runs

@@ -10,10 +10,9 @@ import pytest
 from dvc.repo import Repo
 
 from flows import stages
-from tasks import push
+from tasks.config.params import Params
 from tasks.errors import StageError
-from tasks.params import Params
-from tasks.tracking import runs
+from tasks.tracking import push, runs
 
 PARAMS = Params()
 

@@ -20,10 +20,10 @@ from helpers.untaught import untaught
 
 from agent.nano.warmstart import save
 from tasks import config, register
+from tasks.config.params import Params
+from tasks.config.settings import RegisterSettings
 from tasks.errors import StageError
-from tasks.params import Params
 from tasks.registry import versions
-from tasks.settings import RegisterSettings
 from tasks.tracking import lineage, runs
 from tasks.tracking.runs import stage_run
 

@@ -17,12 +17,13 @@ from helpers import shared_stores
 from helpers.shared_stores import S3Server
 
 from agent.training import checkpoints
-from env import auth
+from env import variables
 from flows import stages
-from tasks import holder, pushed_checkpoints, remote
+from tasks.config.params import Params
 from tasks.errors import ConfigError, StageError
-from tasks.params import Params
+from tasks.shared import holder, remote
 from tasks.tracking import runs
+from tasks.training import pushed_checkpoints
 
 pytestmark = [pytest.mark.nightly, pytest.mark.xdist_group("shared_stores")]
 MARKS = {"code": "1", "data": "2"}
@@ -41,7 +42,7 @@ def store(
     shared_stores.use(monkeypatch, server, tmp_path.name)
     monkeypatch.chdir(tmp_path)
     yield remote.store()
-    os.environ.pop(auth.FENCE, None)
+    os.environ.pop(variables.FENCE, None)
 
 
 # --- which run may write ---
@@ -49,21 +50,21 @@ def store(
 
 def take(request: str = "a run") -> str:
     """Take the store as a host that never gives it back; returns its number."""
-    os.environ.pop(auth.FENCE, None)
+    os.environ.pop(variables.FENCE, None)
     holder._take(request, None)
-    return os.environ[auth.FENCE]
+    return os.environ[variables.FENCE]
 
 
 def test_a_replaced_run_changes_nothing(store: remote.SharedStore) -> None:
     old, new = take(), take()
     assert int(new) > int(old)
-    os.environ[auth.FENCE] = old
+    os.environ[variables.FENCE] = old
     before = store.read(holder.RECORD)
     for write in (holder.check, lambda: holder.change(checkpoint={"step": 9})):
         with pytest.raises(holder.ReplacedError, match=r"another run took over .*pushes"):
             write()
     assert store.read(holder.RECORD) == before
-    os.environ[auth.FENCE] = new
+    os.environ[variables.FENCE] = new
     holder.change(checkpoint={"step": 10})
     assert holder.entry("checkpoint") == {"step": 10}
 
@@ -74,11 +75,11 @@ def test_a_replaced_run_begins_no_run_in_mlflow(
     old, new = take(), take()
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{Path('mlflow.db').resolve()}")
     params = Params.model_validate({})
-    os.environ[auth.FENCE] = old
+    os.environ[variables.FENCE] = old
     with pytest.raises(holder.ReplacedError):
         runs.start_run("train", params)
     assert not Path("mlflow.db").exists()
-    os.environ[auth.FENCE] = new
+    os.environ[variables.FENCE] = new
     assert runs.start_run("train", params).run_id
 
 
@@ -86,12 +87,12 @@ def test_a_replaced_run_begins_no_run_in_mlflow(
 def test_a_stage_by_hand_does_not_write_beside_a_run(store: remote.SharedStore, stage: str) -> None:
     own = take()
     holder.require_free()
-    del os.environ[auth.FENCE]  # as in a shell of any host
+    del os.environ[variables.FENCE]  # as in a shell of any host
     with pytest.raises(StageError, match=r"holds the shared store\. Wait .*rlm run"):
         stages.run_stage(stage)
-    os.environ[auth.FENCE] = own
+    os.environ[variables.FENCE] = own
     holder.change(ended=True)
-    del os.environ[auth.FENCE]
+    del os.environ[variables.FENCE]
     holder.require_free()
 
 
@@ -138,7 +139,7 @@ def test_a_store_that_writes_without_the_condition_is_refused(store: remote.Shar
     for _ in range(2):  # without a record, and with one
         with pytest.raises(ConfigError, match="does not check conditions of writes"):
             take()
-    assert auth.FENCE not in os.environ
+    assert variables.FENCE not in os.environ
 
 
 def test_a_run_that_ended_leaves_its_record_closed_and_no_checkpoint(
@@ -152,7 +153,7 @@ def test_a_run_that_ended_leaves_its_record_closed_and_no_checkpoint(
     assert record is not None
     assert (record["ended"], record["checkpoint"]) == (True, None)
     assert store._keys("checkpoints/") == []
-    assert auth.FENCE not in os.environ
+    assert variables.FENCE not in os.environ
 
 
 def test_the_next_run_learns_of_a_dead_one_and_a_failed_one_is_not_dead(
@@ -181,8 +182,8 @@ def test_a_run_that_crashes_again_and_again_is_given_up_and_can_be_asked_for_aga
 
 
 def test_without_a_shared_store_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(auth.REMOTE, raising=False)
-    monkeypatch.delenv(auth.FENCE, raising=False)
+    monkeypatch.delenv(variables.REMOTE, raising=False)
+    monkeypatch.delenv(variables.FENCE, raising=False)
     monkeypatch.setattr(remote, "opened", lambda _: pytest.fail("the store was opened"))
     holder.check()
     holder.change(checkpoint=None)
@@ -244,11 +245,11 @@ def test_a_replaced_training_stops_and_its_checkpoint_is_not_read(
     made(tmp_path / "a", 1)
     pusher.push()
     take()
-    os.environ[auth.FENCE] = old
+    os.environ[variables.FENCE] = old
     made(tmp_path / "a", 2)
     with pytest.raises(holder.ReplacedError):
         pusher.push()
-    os.environ[auth.FENCE] = "2"
+    os.environ[variables.FENCE] = "2"
     assert holder.entry("checkpoint")["step"] == 1
 
 
@@ -264,7 +265,7 @@ def test_a_run_that_was_replaced_in_mid_write_deletes_no_checkpoint_of_the_next_
         own = take()
         made(tmp_path / "b", 5)
         pushed_checkpoints.CheckpointPusher(tmp_path / "b", MARKS, 1).push()
-        os.environ[auth.FENCE] = str(int(own) - 1)
+        os.environ[variables.FENCE] = str(int(own) - 1)
 
     with holder.held("a run", None):
         made(tmp_path / "a", 4)
@@ -359,7 +360,7 @@ def test_a_stage_that_one_host_ran_is_pulled_on_another(
 def test_a_replaced_run_pushes_no_stage(store: remote.SharedStore, tmp_path: Path) -> None:
     old = take()
     take()
-    os.environ[auth.FENCE] = old
+    os.environ[variables.FENCE] = old
     chain(tmp_path / "a")
     with pytest.raises(holder.ReplacedError):
         stages._reproduce("made")
@@ -374,7 +375,7 @@ def test_a_run_that_was_replaced_while_it_pushed_records_no_stage(
     def replaced_after(self: DataCloud, *given: object, **named: object) -> object:
         done = push(self, *given, **named)
         own = take()
-        os.environ[auth.FENCE] = str(int(own) - 1)
+        os.environ[variables.FENCE] = str(int(own) - 1)
         return done
 
     take()
@@ -394,9 +395,14 @@ def test_a_run_that_was_replaced_while_it_pushed_records_no_stage(
     [
         ("AWS_SECRET_ACCESS_KEY", "a-wrong-secret", ConfigError, "key was refused .Signature"),
         ("AWS_ACCESS_KEY_ID", "AKIAWRONG", ConfigError, "key was refused .InvalidAccessKeyId"),
-        (auth.REMOTE, "s3://no-such-bucket/x", ConfigError, "bucket no-such-bucket does not exist"),
-        (auth.REMOTE, "/srv/remote", ConfigError, "not an address in S3"),
-        (auth.REMOTE, "https://u:a-wrong-secret@h/b", ConfigError, "not an address in S3"),
+        (
+            variables.REMOTE,
+            "s3://no-such-bucket/x",
+            ConfigError,
+            "bucket no-such-bucket does not exist",
+        ),
+        (variables.REMOTE, "/srv/remote", ConfigError, "not an address in S3"),
+        (variables.REMOTE, "https://u:a-wrong-secret@h/b", ConfigError, "not an address in S3"),
         ("AWS_ENDPOINT_URL", "http://127.0.0.1:9", StageError, "does not answer .*ENDPOINT_URL"),
     ],
 )

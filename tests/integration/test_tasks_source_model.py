@@ -20,7 +20,7 @@ from env.problems.schema import to_row
 from env.problems.store import ProblemStore
 from tasks import export, train, warmstart
 from tasks.config import resolve
-from tasks.params import Params
+from tasks.config.params import Params
 from tasks.tracking import runs
 
 pytestmark = [

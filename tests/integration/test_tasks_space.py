@@ -27,17 +27,17 @@ from agent.rollouts.engine import play
 from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import Trajectory
 from benchmarks.exploits.fields_expert import careless, fields_expert
-from env import auth
+from env import variables
 from env.client import Sessions
 from env.errors import EpisodeError, RefusedError
 from env.problems.schema import to_row
 from env.problems.store import ProblemStore
 from tasks import deploy
 from tasks.config import resolve
+from tasks.config.params import Params
 from tasks.deployment import build_context, checks, hub_client, space
 from tasks.deployment.environment import _given, environment
 from tasks.errors import ConfigError, PipelineError, StageError
-from tasks.params import Params
 from tasks.tracking import runs
 
 SEED = 71_934_205_553_112_007
@@ -67,7 +67,13 @@ def _at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-    for name in (auth.URL, auth.TOKEN, auth.OWNER_KEY, auth.SEED, auth.DATASET_TOKEN):
+    for name in (
+        variables.URL,
+        variables.TOKEN,
+        variables.OWNER_KEY,
+        variables.SEED,
+        variables.DATASET_TOKEN,
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(hub_client, "_WAIT_S", 0)
 
@@ -120,13 +126,13 @@ def test_the_seed_stands_nowhere_in_the_tree(the_hub: SpaceHub) -> None:
     space.deployed(settings(), None)
     pushed = b"".join(repo_of(the_hub).files.values())
     assert str(SEED).encode() not in pushed
-    assert set(repo_of(the_hub).secrets) == {auth.SEED, auth.OWNER_KEY}
-    assert repo_of(the_hub).secrets[auth.SEED] == str(SEED)
+    assert set(repo_of(the_hub).secrets) == {variables.SEED, variables.OWNER_KEY}
+    assert repo_of(the_hub).secrets[variables.SEED] == str(SEED)
 
 
 def test_the_owners_key_is_a_secret_of_the_space_and_nothing_else(the_hub: SpaceHub) -> None:
     access = space.deployed(settings(), None)
-    assert repo_of(the_hub).secrets[auth.OWNER_KEY] == access.owner_key
+    assert repo_of(the_hub).secrets[variables.OWNER_KEY] == access.owner_key
     assert len(access.owner_key) == 64
     pushed = b"".join(repo_of(the_hub).files.values())
     written = b"".join(content for _, content in everything_written(Path()))
@@ -145,11 +151,11 @@ def test_a_key_of_the_environment_replaces_the_spaces_key(
 ) -> None:
     space.deployed(settings(), None)
     before = len(repo_of(the_hub).commits)
-    monkeypatch.setenv(auth.OWNER_KEY, "o" * 32)
+    monkeypatch.setenv(variables.OWNER_KEY, "o" * 32)
     assert space.deployed(settings(), None).owner_key == "o" * 32
-    assert repo_of(the_hub).secrets[auth.OWNER_KEY] == "o" * 32
+    assert repo_of(the_hub).secrets[variables.OWNER_KEY] == "o" * 32
     assert len(repo_of(the_hub).commits) == before + 1  # it starts with the new key
-    monkeypatch.setenv(auth.OWNER_KEY, "o" * 31)
+    monkeypatch.setenv(variables.OWNER_KEY, "o" * 31)
     with pytest.raises(ConfigError, match=r"RLM_ENV_OWNER_KEY has fewer than 32 characters"):
         space.deployed(settings(), None)
 
@@ -241,10 +247,10 @@ def test_a_file_that_left_the_tree_leaves_the_space(the_hub: SpaceHub) -> None:
 def test_a_data_set_of_before_does_not_go_before_the_seed(
     the_hub: SpaceHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(auth.DATASET_TOKEN, READ_TOKEN)
+    monkeypatch.setenv(variables.DATASET_TOKEN, READ_TOKEN)
     params = settings("deploy.space.problems=dataset")
     space.deployed(params, local_problems(params))
-    assert set(repo_of(the_hub).variables) == {auth.DATASET, auth.DATASET_REVISION}
+    assert set(repo_of(the_hub).variables) == {variables.DATASET, variables.DATASET_REVISION}
     space.deployed(settings("deploy.space.variables={A: b}"), None)
     assert repo_of(the_hub).variables == {"A": "b"}
 
@@ -264,7 +270,7 @@ def test_a_space_that_holds_something_else_is_left_alone(the_hub: SpaceHub) -> N
 def test_a_data_set_that_holds_something_else_is_left_alone(
     the_hub: SpaceHub, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setenv(auth.DATASET_TOKEN, READ_TOKEN)
+    monkeypatch.setenv(variables.DATASET_TOKEN, READ_TOKEN)
     other = Repo(private=True, files={".gitattributes": b"", name: b"one of a kind"})
     other.commit()
     the_hub.repos["dataset", "ada/rlm-problems"] = other
@@ -280,7 +286,7 @@ def test_a_data_set_that_holds_something_else_is_left_alone(
 def test_a_split_that_left_the_problems_leaves_their_data_set(
     the_hub: SpaceHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(auth.DATASET_TOKEN, READ_TOKEN)
+    monkeypatch.setenv(variables.DATASET_TOKEN, READ_TOKEN)
     params = settings("deploy.space.problems=dataset")
     problems = local_problems(params)
     (problems / "train.parquet").write_bytes((problems / "test.parquet").read_bytes())
@@ -307,7 +313,7 @@ def test_variables_secrets_and_hardware_are_set(
     space.deployed(params, None)
     repo = repo_of(the_hub)
     assert repo.variables == {"A": "b"}
-    assert set(repo.secrets) == {"MY_KEY", auth.SEED, auth.OWNER_KEY}
+    assert set(repo.secrets) == {"MY_KEY", variables.SEED, variables.OWNER_KEY}
     assert repo.secrets["MY_KEY"] == "k-never-in-a-log"
     assert repo.hardware == "cpu-upgrade"
     space.deployed(settings("deploy.space.hardware=t4-small"), None)
@@ -338,7 +344,7 @@ def test_what_cannot_be_deployed_is_refused_before_anything_is_pushed(
 def test_a_data_set_does_not_hide_the_gold_of_a_seed_that_can_be_guessed(
     the_hub: SpaceHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(auth.DATASET_TOKEN, READ_TOKEN)
+    monkeypatch.setenv(variables.DATASET_TOKEN, READ_TOKEN)
     params = settings(
         *("deploy.space.problems=dataset", "deploy.space.private=false"),
         "prepare.synthetic.seed=3",
@@ -568,18 +574,18 @@ def test_a_private_space_is_pushed_started_and_played(
             trees = play(fields_expert(ask="rlm_query"), url, specs(params), sessions=2)
             assert all(tree.void is None and len(tree.frames) > 1 for tree in trees)
             assert all((tree.reward or 0) > 0.9 for tree in trees)
-            key = os.environ[auth.OWNER_KEY]
-        assert auth.TOKEN not in os.environ
-        assert auth.OWNER_KEY not in os.environ
+            key = os.environ[variables.OWNER_KEY]
+        assert variables.TOKEN not in os.environ
+        assert variables.OWNER_KEY not in os.environ
         with pytest.raises(EpisodeError), Sessions(url, 1) as stranger:
             stranger.reset(0, seed=0).result()
-        with auth.addressed(url, TOKEN):
+        with variables.addressed(url, TOKEN):
             plays_as_a_stranger(url, params, trees[0], key)
             with pytest.raises(ConfigError, match=r"opens only train to strangers.*Set RLM_ENV_OW"):
                 _given(params, url)
         local_problems(settings("prepare.synthetic.seed=1"))
         with (
-            auth.addressed(url, TOKEN, key),
+            variables.addressed(url, TOKEN, key),
             pytest.raises(ConfigError, match="does not serve the problems"),
         ):
             checks.check_problems(url, deploy.DATA)
@@ -595,7 +601,7 @@ def plays_as_a_stranger(url: str, params: Params, own: Trajectory, key: str) -> 
 
     def reset(**asked: str) -> dict[str, Any]:
         """Observation of the HTTP route."""
-        answer = httpx.post(f"{url}/reset", json=asked, headers=auth.headers(url), timeout=60)
+        answer = httpx.post(f"{url}/reset", json=asked, headers=variables.headers(url), timeout=60)
         return dict(answer.json()["observation"])
 
     assert "this server has no problem" in reset(problem_id=own.problem_id)["refused"]
@@ -640,7 +646,7 @@ def test_a_public_space_plays_the_problems_of_a_private_data_set(
         "deploy.space.problems=dataset", "deploy.space.private=false", "env.splits=[test]"
     )
     local_problems(params)
-    monkeypatch.setenv(auth.DATASET_TOKEN, READ_TOKEN)
+    monkeypatch.setenv(variables.DATASET_TOKEN, READ_TOKEN)
     with serve_spaces(tmp_path_factory.mktemp("hub")) as the_hub:
         monkeypatch.setenv("HF_ENDPOINT", the_hub.url)
         with environment(params) as url:
@@ -650,23 +656,23 @@ def test_a_public_space_plays_the_problems_of_a_private_data_set(
     assert source == f"ada/rlm-problems at {problems.sha}"
     assert problems.private
     assert not pushed.private
-    assert set(pushed.secrets) == {auth.DATASET_TOKEN, auth.OWNER_KEY}
-    assert pushed.secrets[auth.DATASET_TOKEN] == READ_TOKEN
+    assert set(pushed.secrets) == {variables.DATASET_TOKEN, variables.OWNER_KEY}
+    assert pushed.secrets[variables.DATASET_TOKEN] == READ_TOKEN
     assert not [name for name in pushed.files if name.endswith(".parquet")]
 
 
 def test_a_token_goes_to_its_own_address_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(auth.URL, "https://ada-rlm.hf.space")
-    monkeypatch.setenv(auth.TOKEN, TOKEN)
+    monkeypatch.setenv(variables.URL, "https://ada-rlm.hf.space")
+    monkeypatch.setenv(variables.TOKEN, TOKEN)
     sent = {"Authorization": f"Bearer {TOKEN}"}
-    assert auth.headers("https://ada-rlm.hf.space/health") == sent
-    assert auth.headers("wss://ada-rlm.hf.space/ws") == sent
+    assert variables.headers("https://ada-rlm.hf.space/health") == sent
+    assert variables.headers("wss://ada-rlm.hf.space/ws") == sent
     for other in (
         *("http://ada-rlm.hf.space", "https://ada-rlm.hf.space.evil.example"),
         *("https://ada-rlm.hf.space@evil.example", "https://evil.example/ada-rlm.hf.space"),
         *("https://ada-rlm.hf.space:8443", "http://127.0.0.1:8000"),
     ):
-        assert auth.headers(other) == {}
+        assert variables.headers(other) == {}
 
 
 @pytest.mark.nightly

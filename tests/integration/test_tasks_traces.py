@@ -13,9 +13,9 @@ from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import Trajectory
 from benchmarks.exploits.fields_expert import fields_expert
 from env.problems.store import ProblemStore
-from tasks.params import Params
-from tasks.reporting.training_log import TrainingLog
+from tasks.config.params import Params
 from tasks.tracking import runs, traces
+from tasks.training.training_log import TrainingLog
 
 
 @pytest.fixture(scope="module")

@@ -15,10 +15,10 @@ import pytest
 from mlflow.exceptions import MlflowException
 from sqlalchemy.exc import OperationalError
 
-from env import auth
+from env import variables
 from env.settings import flatten
+from tasks.config.params import Params
 from tasks.errors import ConfigError, GateFailed, PipelineError, StageError
-from tasks.params import Params
 from tasks.registry import versions
 from tasks.tracking import lineage, runs
 from tasks.tracking.runs import StageRun, stage_run
@@ -35,7 +35,7 @@ def store(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> str:
 def _here(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
     monkeypatch.setenv("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
-    monkeypatch.delenv(auth.PARENT_RUN, raising=False)
+    monkeypatch.delenv(variables.PARENT_RUN, raising=False)
     monkeypatch.chdir(tmp_path)
 
 
@@ -76,7 +76,7 @@ def test_a_stage_is_the_child_of_the_run_in_the_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     parent = runs.start_run("rlm", PARAMS)
-    monkeypatch.setenv(auth.PARENT_RUN, parent.run_id)
+    monkeypatch.setenv(variables.PARENT_RUN, parent.run_id)
     assert runs.find_child(PARAMS, parent.run_id, "gate") is None
     with stage_run("gate", PARAMS) as run:
         pass
@@ -172,7 +172,7 @@ def test_tables_grow_and_artifacts_are_kept_beside_the_store(store: str, tmp_pat
 
 def test_a_killed_run_is_closed_with_its_children(monkeypatch: pytest.MonkeyPatch) -> None:
     parent = runs.start_run("rlm", PARAMS)
-    monkeypatch.setenv(auth.PARENT_RUN, parent.run_id)
+    monkeypatch.setenv(variables.PARENT_RUN, parent.run_id)
     with stage_run("prepare", PARAMS) as done:
         pass
     running = runs.start_run("train", PARAMS, parent.run_id)

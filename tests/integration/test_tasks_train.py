@@ -25,13 +25,14 @@ from agent.rollouts.engine import play
 from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import FrameRecord, Trajectory
 from agent.training import checkpoints
-from tasks import train, train_fingerprint, train_problems
+from tasks import train
 from tasks.config import check, write_resolved
+from tasks.config.params import Params
 from tasks.deployment import engine
 from tasks.errors import ConfigError, StageError
-from tasks.params import Params
-from tasks.reporting.training_log import TrainingLog
 from tasks.tracking import lineage, runs
+from tasks.training import fingerprint, problem_data
+from tasks.training.training_log import TrainingLog
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [
@@ -76,8 +77,8 @@ def with_train(params: Params, **changes) -> Params:
     return check(data, "test")
 
 
-def fingerprint(params: Params) -> dict[str, str]:
-    return train_fingerprint.fingerprint(params, train.BASE, train_problems.DATA)
+def marks_of(params: Params) -> dict[str, str]:
+    return fingerprint.fingerprint(params, train.BASE, problem_data.DATA)
 
 
 def run_stage(params: Params) -> Path:
@@ -219,13 +220,13 @@ def check_same_rows(found: pd.DataFrame, wanted: pd.DataFrame) -> None:
 
 def test_held_out_problems_that_are_trained_on_are_refused(project, server_params, monkeypatch):
     monkeypatch.setattr(train, "learn", lambda *_: pytest.fail("something was taught"))
-    pd.read_parquet(train_problems.DATA).to_parquet(train_problems.HELD_OUT)
+    pd.read_parquet(problem_data.DATA).to_parquet(problem_data.HELD_OUT)
     params = with_train(server_params, evaluate_every=1)
     with pytest.raises(
         StageError, match=r"train\.evaluate_every: .*validation\.parquet and .*share"
     ):
         run_stage(params)
-    train_problems.HELD_OUT.unlink()
+    problem_data.HELD_OUT.unlink()
     with pytest.raises(StageError, match=r"validation\.parquet is missing"):
         run_stage(params)
 
@@ -264,13 +265,13 @@ def test_a_killed_run_resumes_and_says_so(project, server_params, warm):
 
 def test_changed_settings_or_base_start_clean_and_bookkeeping_does_not(project, server_params):
     params = with_train(server_params)
-    marks = fingerprint(params)
+    marks = marks_of(params)
     folder = train.CHECKPOINTS / "checkpoint-2"
     folder.mkdir(parents=True)
     (folder / checkpoints.STATE).write_text(json.dumps({"step": 2, "fingerprint": marks}))
 
     def reason(changed: Params) -> str:
-        return checkpoints.choose(train.CHECKPOINTS, fingerprint(changed)).reason
+        return checkpoints.choose(train.CHECKPOINTS, marks_of(changed)).reason
 
     assert reason(params).startswith("resuming after step 2")
     for name in ("save_every", "evaluate_every", "evaluate_problems"):
@@ -288,25 +289,25 @@ def test_changed_settings_or_base_start_clean_and_bookkeeping_does_not(project, 
     assert reason(params) == "base model changed: starting clean"
 
     # Of an earlier version of the project, which hashed more files.
-    marks = fingerprint(params) | {"code": "0123456789abcdef"}
+    marks = marks_of(params) | {"code": "0123456789abcdef"}
     (folder / checkpoints.STATE).write_text(json.dumps({"step": 2, "fingerprint": marks}))
     assert reason(params) == "code changed: starting clean"
 
 
 def test_changed_code_starts_clean(project, server_params, monkeypatch, tmp_path):
     params = with_train(server_params)
-    before = fingerprint(params)
+    before = marks_of(params)
     copied = tmp_path / "copied"
-    for name in train_fingerprint.PACKAGES:
+    for name in fingerprint.PACKAGES:
         shutil.copytree(ROOT / name, copied / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "dvc.yaml", copied)
-    monkeypatch.setattr(train_fingerprint, "ROOT", copied)
-    assert fingerprint(params) == before
-    run = train_fingerprint.code_files()
+    monkeypatch.setattr(fingerprint, "ROOT", copied)
+    assert marks_of(params) == before
+    run = fingerprint.code_files()
     for path in set(copied.rglob("*.py")).difference(run):
         with path.open("a") as file:
             file.write('"""Changed."""\n')
-    assert fingerprint(params) == before
+    assert marks_of(params) == before
     for path in run:
         source = path.read_bytes()
         path.write_bytes(source + b"CHANGED = 1\n")
@@ -314,7 +315,7 @@ def test_changed_code_starts_clean(project, server_params, monkeypatch, tmp_path
         path.write_bytes(source)
     with (copied / "rewards/primary.py").open("a") as file:
         file.write("# changed\n")
-    changed = fingerprint(params)
+    changed = marks_of(params)
     assert {name for name in before if before[name] != changed[name]} == {"code"}
 
 
@@ -338,7 +339,7 @@ def test_what_is_missing_is_named(project, server_params):
     train.BASE.unlink()
     with pytest.raises(StageError, match=r"models/base is missing\. Run the stage warmstart"):
         run_stage(with_train(server_params))
-    train_problems.DATA.unlink()
+    problem_data.DATA.unlink()
     with pytest.raises(StageError, match=r"train\.parquet is missing\. Run the stage `prepare`"):
         run_stage(with_train(server_params))
 
@@ -369,8 +370,8 @@ def test_an_adapter_of_other_settings_is_refused_before_the_engine_starts(
 
 
 def test_a_level_without_problems_is_named(project, server_params):
-    frame = pd.read_parquet(train_problems.DATA)
-    frame[frame["difficulty"] != "medium"].to_parquet(train_problems.DATA)
+    frame = pd.read_parquet(problem_data.DATA)
+    frame[frame["difficulty"] != "medium"].to_parquet(problem_data.DATA)
     with pytest.raises(StageError, match="has no problem of difficulty medium"):
         run_stage(with_train(server_params))
 
@@ -397,11 +398,9 @@ def test_an_environment_that_goes_away_is_a_stage_error(project, server_params, 
 
 
 def test_wrong_gold_is_the_gold_of_another_question_about_the_same_papers(project):
-    before = pd.read_parquet(train_problems.DATA).set_index("problem_id")
+    before = pd.read_parquet(problem_data.DATA).set_index("problem_id")
     after = (
-        train_problems.with_wrong_gold(before.reset_index())
-        .set_index("problem_id")
-        .loc[before.index]
+        problem_data.with_wrong_gold(before.reset_index()).set_index("problem_id").loc[before.index]
     )
     assert (before["papers"] == after["papers"]).all()
     assert (before["question"] == after["question"]).all()
@@ -410,7 +409,7 @@ def test_wrong_gold_is_the_gold_of_another_question_about_the_same_papers(projec
         assert sorted(collection["evidence"]) == sorted(after.loc[collection.index, "evidence"])
     single = before.reset_index().drop_duplicates("collection_id")
     with pytest.raises(ConfigError, match="at least two questions"):
-        train_problems.with_wrong_gold(single)
+        problem_data.with_wrong_gold(single)
 
 
 def test_under_wrong_gold_the_right_answer_earns_nothing(

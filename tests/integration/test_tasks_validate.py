@@ -17,8 +17,8 @@ from env.problems.schema import Tier
 from env.problems.synthetic import generate
 from tasks import prepare, validate
 from tasks.config import check, resolve
+from tasks.config.params import Params
 from tasks.errors import StageError
-from tasks.params import Params
 
 PARAMS = check(
     {

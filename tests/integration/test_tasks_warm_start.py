@@ -10,12 +10,12 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from agent.policies import base_model
+from agent.models import base_model
 from agent.settings import ModelSettings
 from tasks import warmstart
+from tasks.config.params import Params
 from tasks.data.splits import question_key
 from tasks.errors import StageError
-from tasks.params import Params
 from tasks.registry import trained_questions, versions, warm_start
 
 CHAMPION = Params.model_validate({"warmstart": {"kind": "champion"}})

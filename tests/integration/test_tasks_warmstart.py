@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 from helpers.recorder import Recorder
 
+from agent.models.model_files import warn_without_gpu
 from agent.policies.base import TurnRequest
 from agent.policies.hf_policy import TransformersPolicy, load_model
-from agent.policies.model_files import warn_without_gpu
 from agent.settings import GenerationSettings, ModelSettings
 from env.models import Message
 from tasks import warmstart

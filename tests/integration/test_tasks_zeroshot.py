@@ -13,9 +13,10 @@ from helpers.recorder import Recorder
 from agent.policies.scripted import Scripted, oracle
 from env.problems.schema import to_row
 from env.problems.store import ProblemStore
-from tasks import gate, source_model, warmstart, zeroshot
+from tasks import gate, warmstart, zeroshot
+from tasks.config.params import Params
 from tasks.errors import ConfigError
-from tasks.params import Params
+from tasks.registry import source_model
 
 pytestmark = pytest.mark.xdist_group("transformers")  # so that one process imports it
 

@@ -13,9 +13,9 @@ import trl
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from agent.errors import PolicyError
+from agent.models.baked_template import bake
+from agent.models.chat_template import ChatFormat
 from agent.nano.tokenizer import CHAT_TEMPLATE
-from agent.policies.baked_template import bake
-from agent.policies.chat_template import ChatFormat
 from agent.settings import ModelSettings
 from env import prompts
 from env.models import Message

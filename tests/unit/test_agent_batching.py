@@ -10,7 +10,7 @@ from itertools import chain
 import numpy as np
 import pytest
 
-from agent.policies.prefix_tree import PrefixTree
+from agent.decoding.prefix_tree import PrefixTree
 from agent.rollouts.trajectory import FrameRecord, Trajectory, TurnRecord
 from agent.settings import TrainSettings
 from agent.training.advantages import (

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from agent.errors import CheckpointError
-from agent.policies import adapter_sync
 from agent.training import checkpoints
+from agent.vllm import adapter_sync
 
 
 @pytest.fixture

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from agent.rollouts.trajectory import FrameRecord, Trajectory, TurnRecord
-from agent.training.demonstrations import (
+from agent.demonstrations.rows import (
     IGNORED,
     demonstration_rows,
     good_episodes,
     repetitive,
 )
+from agent.rollouts.trajectory import FrameRecord, Trajectory, TurnRecord
 from env.models import AnswerMetrics, StopReason
 
 

@@ -12,12 +12,12 @@ import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from agent.decoding import sampling
+from agent.decoding.folding import Folding
 from agent.errors import PolicyError
-from agent.policies import sampling
+from agent.models.base_model import prepare_base
+from agent.models.chat_template import ChatFormat
 from agent.policies.base import TurnReply, TurnRequest
-from agent.policies.base_model import prepare_base
-from agent.policies.chat_template import ChatFormat
-from agent.policies.folding import Folding
 from agent.policies.hf_policy import TransformersPolicy, load_model
 from agent.settings import GenerationSettings, ModelSettings
 from env.models import Message
@@ -317,7 +317,7 @@ def test_unusable_templates_are_refused(template, complaint):
 
 
 def test_a_cache_with_a_sliding_window_is_refused():
-    from agent.policies.row_buffer import CacheShape
+    from agent.decoding.row_buffer import CacheShape
 
     with pytest.raises(PolicyError, match="SlidingWindow"):
         CacheShape.of(tiny("mistral"))

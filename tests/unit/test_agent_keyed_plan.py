@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from agent.policies import keyed_plan
-from agent.policies.keyed_plan import Keyed
+from agent.demonstrations import keyed_plan
+from agent.demonstrations.keyed_plan import Keyed
 from env.problems.schema import Fact, Paper, Problem, Span
 from env.ranking import rank
 from env.settings import EnvSettings, LimitSettings, PromptStyle

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from agent.policies import drafts as drafting
-from agent.policies import sampling
-from agent.policies.drafts import Drafter, DraftStore
-from agent.policies.row_buffer import CacheShape
-from agent.policies.sampling import SampledTurn, sample
+from agent.decoding import drafts as drafting
+from agent.decoding import sampling
+from agent.decoding.drafts import Drafter, DraftStore
+from agent.decoding.row_buffer import CacheShape
+from agent.decoding.sampling import SampledTurn, sample
 
 pytestmark = pytest.mark.xdist_group("transformers")  # so that one process imports it
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.policies.prefix_tree import PrefixTree, packs
+from agent.decoding.prefix_tree import PrefixTree, packs
 
 SEQUENCES = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6), min_size=1, max_size=8)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agent.policies import reading_cells as cells
+from agent.demonstrations import cells as cells
 from env.server.sandbox.inside.reading import Reader
 
 PAPERS = {"p1": "Kalvot is slow. It costs 3.", "p2": "Mirbex is fast.", "p3": "Kalvot again."}

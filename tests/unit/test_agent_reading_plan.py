@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 
-from agent.policies import reading_plan as plan
+from agent.demonstrations import reading_plan as plan
 from env.problems.schema import Fact, Paper, Problem, Span
 from env.problems.synthetic import generate
 from env.server.sandbox.inside.reading import Reader

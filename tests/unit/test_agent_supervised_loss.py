@@ -11,9 +11,9 @@ import torch
 from helpers.tiny_trees import VOCAB, tiny_model, tiny_tokenizer
 from torch.nn import functional
 
-from agent.policies.prefix_tree import PrefixTree
+from agent.decoding.prefix_tree import PrefixTree
+from agent.demonstrations.rows import IGNORED, DemonstrationRow
 from agent.settings import SftSettings, TrainSettings
-from agent.training.demonstrations import IGNORED, DemonstrationRow
 
 pytestmark = [
     pytest.mark.usefixtures("trainer_imported"),
@@ -42,7 +42,7 @@ def demonstrated() -> list[DemonstrationRow]:
 
 
 def trainer_of(folder: Path) -> Any:
-    from agent.training.supervised import AdapterTrainer
+    from agent.demonstrations.supervised import AdapterTrainer
 
     made = AdapterTrainer(
         *(tiny_model(), tiny_tokenizer(), demonstrated(), SFT, TRAIN),
@@ -81,7 +81,7 @@ def test_loss_and_gradient_of_a_step_are_those_of_its_rows_one_by_one(tmp_path: 
 
 
 def test_batches_hold_each_row_once_and_count_a_shared_prompt_once() -> None:
-    from agent.training.supervised import TokenBatches
+    from agent.demonstrations.supervised import TokenBatches
 
     rows = [row["input_ids"] for row in demonstrated()]
     batches = list(TokenBatches(rows, most_tokens=64, seed=0))
@@ -92,7 +92,7 @@ def test_batches_hold_each_row_once_and_count_a_shared_prompt_once() -> None:
 
 
 def test_each_step_has_batches_from_all_over_the_order() -> None:
-    from agent.training.supervised import TokenBatches
+    from agent.demonstrations.supervised import TokenBatches
 
     rows = [[kind, number] for kind in range(4) for number in range(6)]
     batches = TokenBatches(rows, most_tokens=2, seed=0, together=4)

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 from helpers.random_model import tokenizer
 
+from agent.demonstrations.tokenised import TokenisedPolicy
 from agent.policies.base import TurnReply, TurnRequest
 from agent.policies.conversations import Conversations
-from agent.policies.tokenised import TokenisedPolicy
 from agent.settings import GenerationSettings
 from env.models import Finish, Message
 

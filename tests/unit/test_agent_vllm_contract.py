@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from helpers.vllm_contract import SAMPLING, contract
 
-from agent.policies.vllm_policy import PURE
-from agent.policies.vllm_server import ENVIRONMENT, LORA_RANKS, serve_arguments
 from agent.settings import EngineSettings
+from agent.vllm.policy import PURE
+from agent.vllm.server import ENVIRONMENT, LORA_RANKS, serve_arguments
 from tasks.config import resolve
 from tasks.errors import ConfigError
 
@@ -66,7 +66,17 @@ def test_the_pinned_vllm_is_the_recorded_one() -> None:
 
 
 def test_nobody_imports_vllm() -> None:
-    folders = ("agent", "benchmarks", "env", "examples", "flows", "mlflow", "rewards", "tasks")
+    folders = (
+        "agent",
+        "assistant",
+        "benchmarks",
+        "env",
+        "examples",
+        "flows",
+        "mlflow",
+        "rewards",
+        "tasks",
+    )
     for path in (path for name in (*folders, "tests") for path in (ROOT / name).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []

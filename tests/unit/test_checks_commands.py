@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from checks import commands
-from env.auth import VARIABLES
+from env.variables import VARIABLES
 
 ROOT = Path(__file__).parents[2]
 
@@ -38,4 +38,4 @@ def test_the_table_of_variables_is_the_only_place_that_names_them() -> None:
                for p in (ROOT / folder).rglob("*.py")]  # fmt: skip
     found = {name: path for path in sources for name in named.findall(path.read_text("utf-8"))}
     assert set(found) == set(VARIABLES)
-    assert set(found.values()) == {ROOT / "env/auth.py"}
+    assert set(found.values()) == {ROOT / "env/variables.py"}

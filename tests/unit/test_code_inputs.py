@@ -11,7 +11,7 @@ from helpers import code_inputs
 from helpers.code_inputs import PACKAGES, ROOT
 
 from flows import stages
-from tasks import train_fingerprint
+from tasks.training import fingerprint
 
 FRESH = "run `python -m tests.helpers.code_inputs` to rewrite dvc.yaml"
 
@@ -65,7 +65,7 @@ def test_data_beside_the_code_is_an_input_or_needed_by_no_stage() -> None:
 
 
 def test_the_fingerprint_of_checkpoints_covers_the_code_that_dvc_names() -> None:
-    files = {path for path in train_fingerprint.code_files() if not code_inputs.runs_nothing(path)}
+    files = {path for path in fingerprint.code_files() if not code_inputs.runs_nothing(path)}
     assert files == {code_inputs.source(module) for module in code_inputs.modules("train")}
 
 

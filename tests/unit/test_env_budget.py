@@ -9,9 +9,9 @@ from pydantic import ValidationError
 
 from env.errors import RefusedError
 from env.models import FrameTurn, Message
-from env.server.budget import TURN_TOKENS, TokenBudget, needed, tokens_of
 from env.server.sandbox import CellDone, SubCall
 from env.server.tree import Tree
+from env.server.tree.budget import TURN_TOKENS, TokenBudget, needed, tokens_of
 from env.settings import EnvSettings, LimitSettings
 
 

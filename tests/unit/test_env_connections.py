@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from env.server import connections
-from env.server.connections import Connections
+from env.server.door import connections
+from env.server.door.connections import Connections
 
 
 class Fake:

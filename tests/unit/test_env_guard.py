@@ -12,8 +12,8 @@ import pytest
 from helpers.stories import played
 from starlette.types import Message, Receive, Scope, Send
 
-from env.server.guard import IDLE, LEAVES, Guard
-from env.server.seats import Seats
+from env.server.door.guard import IDLE, LEAVES, Guard
+from env.server.door.seats import Seats
 
 STATE = '{"type":"state"}'
 

@@ -16,7 +16,8 @@ from env.problems.schema import Problem, to_row
 from env.problems.settings import SyntheticSettings
 from env.problems.store import ProblemStore
 from env.problems.synthetic import generate
-from tasks import evaluate, gate, train_problems
+from tasks import evaluate, gate
+from tasks.training.problem_data import read_problems, with_wrong_gold
 
 LEVELS = ("easy", "medium", "hard")
 Columns = Mapping[str, Sequence[int]]
@@ -140,11 +141,7 @@ def test_no_stage_draws_other_problems_under_other_ids(
     for path, texts in tables:
         specs = [
             *(spec for level in gate.by_level(path, seed=0).values() for spec in level),
-            *(
-                spec
-                for level in train_problems.read_problems(path, LEVELS).values()
-                for spec in level
-            ),
+            *(spec for level in read_problems(path, LEVELS).values() for spec in level),
             *evaluate.choose(path, 12, seed=0),
         ]
         drawn.append([(texts[spec.problem_id], spec.seed) for spec in specs])
@@ -154,6 +151,6 @@ def test_no_stage_draws_other_problems_under_other_ids(
 def test_wrong_gold_is_the_same_under_other_ids(
     tables: list[tuple[Path, dict[str, str]]],
 ) -> None:
-    first, second = (train_problems.with_wrong_gold(pd.read_parquet(path)) for path, _ in tables)
+    first, second = (with_wrong_gold(pd.read_parquet(path)) for path, _ in tables)
     assert list(first["evidence"]) == list(second["evidence"])
     assert list(first["question"]) == list(second["question"])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from env.guard.logs import RepeatFilter
+from env.web.logs import RepeatFilter
 
 
 class Log:

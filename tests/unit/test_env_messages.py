@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from env.models import RLMAction
-from env.server.messages import action_errors, message_bytes, refusal
+from env.server.door.messages import action_errors, message_bytes, refusal
 from env.settings import EnvSettings
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from env.guard.origin import foreign
+from env.web.origin import foreign
 
 LOCAL, SPACE = "127.0.0.1", "10.1.2.3"
 

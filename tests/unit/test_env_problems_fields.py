@@ -29,8 +29,8 @@ from env.problems.store import ProblemStore
 from env.problems.synthetic import generate
 from tasks import audit, validate
 from tasks.config import check, resolve
+from tasks.config.params import Params
 from tasks.errors import ConfigError, StageError
-from tasks.params import Params
 from tasks.prepare import write_parquet
 
 

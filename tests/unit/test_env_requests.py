@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from env.server.requests import RequestLimits
+from env.server.door.requests import RequestLimits
 
 
 async def echo(scope: Scope, receive: Receive, send: Send) -> None:

@@ -6,7 +6,7 @@ import asyncio
 
 from helpers.stories import played
 
-from env.server.seats import Seats
+from env.server.door.seats import Seats
 
 
 class Session:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from env import auth
+from env import variables
 from env.errors import RefusedError, SettingsError
 from env.problems.schema import to_row
 from env.problems.settings import SyntheticSettings
@@ -29,7 +29,7 @@ def service(
     source: str = "synthetic",
     store: ProblemStore = STORE,
 ) -> Service:
-    environ = {} if key is None else {auth.OWNER_KEY: key}
+    environ = {} if key is None else {variables.OWNER_KEY: key}
     env = EnvSettings.model_validate({"splits": splits or ["train"]})
     update = {"env": env, "prepare": PrepareSection(source=source)}
     return Service(read_settings(environ).model_copy(update=update), store)
@@ -68,9 +68,9 @@ def test_a_wrong_key_is_refused(given: str, key: str | None) -> None:
 
 def test_a_short_key_stops_the_server_and_is_not_printed() -> None:
     with pytest.raises(SettingsError, match="fewer than 32 characters") as caught:
-        read_settings({auth.OWNER_KEY: "s3cret"})
+        read_settings({variables.OWNER_KEY: "s3cret"})
     assert "s3cret" not in str(caught.value)
-    assert KEY not in repr(read_settings({auth.OWNER_KEY: KEY}))
+    assert KEY not in repr(read_settings({variables.OWNER_KEY: KEY}))
 
 
 def test_splits_without_problems_stop_the_server() -> None:
@@ -121,22 +121,22 @@ def test_the_key_of_a_reset_is_a_text() -> None:
 
 
 def test_the_key_goes_to_its_own_address_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(auth.URL, "https://ada-rlm.hf.space")
-    monkeypatch.setenv(auth.OWNER_KEY, KEY)
+    monkeypatch.setenv(variables.URL, "https://ada-rlm.hf.space")
+    monkeypatch.setenv(variables.OWNER_KEY, KEY)
     for own in ("https://ada-rlm.hf.space/metadata", "wss://ada-rlm.hf.space/ws"):
-        assert auth.owner_key(own) == {"owner_key": KEY}
+        assert variables.owner_key(own) == {"owner_key": KEY}
     for other in ("http://ada-rlm.hf.space", "https://evil.example", "http://127.0.0.1:8000"):
-        assert auth.owner_key(other) == {}
-    assert KEY not in str(auth.headers("https://ada-rlm.hf.space"))
+        assert variables.owner_key(other) == {}
+    assert KEY not in str(variables.headers("https://ada-rlm.hf.space"))
 
 
 @pytest.mark.parametrize("name", ["websockets.client", "uvicorn.error"])
 def test_no_log_record_holds_the_key(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
-    monkeypatch.setenv(auth.URL, "http://127.0.0.1:8000")
-    monkeypatch.setenv(auth.OWNER_KEY, KEY)
-    auth.owner_key("ws://127.0.0.1:8000")
+    monkeypatch.setenv(variables.URL, "http://127.0.0.1:8000")
+    monkeypatch.setenv(variables.OWNER_KEY, KEY)
+    variables.owner_key("ws://127.0.0.1:8000")
     service()
     with caplog.at_level(logging.DEBUG, name):
         logger = logging.getLogger(name)
@@ -148,8 +148,8 @@ def test_no_log_record_holds_the_key(
 
 
 def test_inside_the_block_clients_find_url_token_and_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (auth.URL, auth.TOKEN, auth.OWNER_KEY):
+    for name in (variables.URL, variables.TOKEN, variables.OWNER_KEY):
         monkeypatch.delenv(name, raising=False)
-    with auth.addressed("http://here", None, KEY):
-        assert auth.owner_key("http://here/ws") == {"owner_key": KEY}
-    assert auth.owner_key("http://here/ws") == {}
+    with variables.addressed("http://here", None, KEY):
+        assert variables.owner_key("http://here/ws") == {"owner_key": KEY}
+    assert variables.owner_key("http://here/ws") == {}

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from env.server.turn import parse
+from env.server.tree.turn import parse
 
 
 def test_one_block_is_well_formed() -> None:

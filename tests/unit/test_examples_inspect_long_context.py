@@ -18,7 +18,7 @@ import pytest
 from helpers.documents import ROOT
 
 from agent.rollouts.own_documents import Answer, Quote
-from flows.openai_api import answer_text
+from assistant.openai_api import answer_text
 from flows.serve import PORT
 
 PAGE = ROOT / "examples/inspect_long_context.py"

@@ -9,9 +9,9 @@ import pytest
 from helpers.cards import A100, H200, OLD_T4, T4
 
 from flows.doctor import PROFILES, best_profile, missing_parts, report, require_card
+from flows.machine import GraphicsCard, Machine, parse_card
+from tasks.config.params import Params
 from tasks.errors import ConfigError
-from tasks.machine import GraphicsCard, Machine, parse_card
-from tasks.params import Params
 
 ROOT = Path(__file__).parents[2]
 GB = 2**30

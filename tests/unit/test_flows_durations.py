@@ -8,7 +8,7 @@ import pytest
 
 from flows.durations import FILE, Durations
 from flows.stages import STAGES
-from tasks.params import Params
+from tasks.config.params import Params
 from tasks.reporting.progress import in_words
 
 PARAMS = Params()

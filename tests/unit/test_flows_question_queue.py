@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from flows import question_queue
-from flows.question_queue import FAILED, OpenQuestion, QuestionQueue, QueueFullError
-from tasks.asking import AskedModel
+from assistant import question_queue
+from assistant.asking import AskedModel
+from assistant.question_queue import FAILED, OpenQuestion, QuestionQueue, QueueFullError
 from tasks.errors import StageError
 
 MODEL = AskedModel("m", cast(Any, None))

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from env import auth
+from env import variables
 from flows.services import hosts, processes, schedules
-from tasks import remote
 from tasks.errors import ConfigError
+from tasks.shared import remote
 from tasks.tracking import runs
 
 ROOT = Path(__file__).parents[2]
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 def test_only_an_address_in_s3_is_a_shared_store(
     monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    monkeypatch.setenv(auth.REMOTE, place)
+    monkeypatch.setenv(variables.REMOTE, place)
     with pytest.raises(ConfigError, match="not an address in S3") as found:
         remote.address()
     assert "secret" not in str(found.value)
@@ -34,7 +34,7 @@ def test_only_an_address_in_s3_is_a_shared_store(
 def test_an_empty_variable_is_none_and_a_last_slash_is_nothing(
     monkeypatch: pytest.MonkeyPatch, place: str, found: str | None
 ) -> None:
-    monkeypatch.setenv(auth.REMOTE, place)
+    monkeypatch.setenv(variables.REMOTE, place)
     assert remote.address() == found
 
 
@@ -77,8 +77,8 @@ def test_deployments_of_hosts_name_no_folder_and_each_pool_has_all(
 def test_a_server_is_looked_for_where_it_listens(
     monkeypatch: pytest.MonkeyPatch, host: str, found: str
 ) -> None:
-    monkeypatch.setenv(auth.SERVICES_HOST, host)
-    for name in (auth.PREFECT_PORT, auth.MLFLOW_PORT):
+    monkeypatch.setenv(variables.SERVICES_HOST, host)
+    for name in (variables.PREFECT_PORT, variables.MLFLOW_PORT):
         monkeypatch.delenv(name, raising=False)
     made = runpy.run_path(str(ROOT / "flows/services/processes.py"))
     assert made["SERVER"].health == f"http://{found}:4200/api/health"

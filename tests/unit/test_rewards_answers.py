@@ -15,7 +15,7 @@ from env.problems.schema import Problem
 from env.problems.synthetic import generate
 from rewards.combine import COMPONENTS, EpisodeFacts, Score, score
 from tasks.config import resolve
-from tasks.params import Params
+from tasks.config.params import Params
 
 WORLDS = {"fields": resolve(), "papers": resolve("papers")}
 LOOKALIKES = str.maketrans("aeo", "\u0430\u0435\u043e")

@@ -13,10 +13,10 @@ import yaml
 from pydantic import BaseModel
 
 from tasks import config
-from tasks.derived import DEMONSTRATED, derive
+from tasks.config.derived import DEMONSTRATED, derive
+from tasks.config.params import Params
+from tasks.config.renamed import REMOVED, RENAMED
 from tasks.errors import ConfigError
-from tasks.params import Params
-from tasks.renamed import REMOVED, RENAMED
 
 ROOT = Path(__file__).parents[2]
 PROFILES = sorted(path.stem for path in (ROOT / "profiles").glob("*.yaml"))
@@ -360,7 +360,7 @@ def fields(model: type[BaseModel], path: str = "") -> Iterator[str]:
 def attributes_read() -> set[str]:
     """Names that code outside the settings reads from some object."""
     names: set[str] = set()
-    folders = ("agent", "env", "flows", "mlflow", "rewards", "tasks")
+    folders = ("agent", "assistant", "env", "flows", "mlflow", "rewards", "tasks")
     for path in (file for folder in folders for file in (ROOT / folder).rglob("*.py")):
         if path.name != "settings.py":
             tree: Any = ast.parse(path.read_text(encoding="utf-8"))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tasks.config import resolve
+from tasks.config.params import Params
 from tasks.deployment.docker import boundary, of_this_machine
-from tasks.params import Params
 
 
 def option(params: Params, name: str) -> str:

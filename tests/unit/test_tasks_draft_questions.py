@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tasks.draft_questions import DraftPrompt, Drafts, collect, passages, prompts
-from tasks.params import Params
+from assistant.drafting import DraftPrompt, Drafts, collect, passages, prompts
+from tasks.config.params import Params
 
 ORDERS = "The looms arrive on 14 May. They were built in Turin and cost 900 crowns."
 GARDEN = "The garden was planted in spring by the weavers of Turin themselves."

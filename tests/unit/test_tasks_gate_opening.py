@@ -6,8 +6,8 @@ from math import comb
 
 import pytest
 
+from tasks.config.settings import GateSettings
 from tasks.gate import FINDS, SUCCESSES
-from tasks.settings import GateSettings
 
 PLAYED = GateSettings().max_episodes
 # Shares of 1,800 episodes a level of the default world (900 problems, two seeds) that succeed by

@@ -16,8 +16,8 @@ from env.problems.schema import CANDIDATES, COLUMNS, Fact, Problem, from_row
 from env.problems.synthetic import generate
 from tasks import prepare
 from tasks.config import check
+from tasks.config.params import Params
 from tasks.errors import ConfigError, StageError
-from tasks.params import Params
 
 
 def settings(**synthetic: Any) -> Params:

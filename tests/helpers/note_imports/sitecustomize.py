@@ -11,7 +11,7 @@ FILE = os.environ.get("NOTE_IMPORTS")
 # A server without data files generates problems. `register` starts one for its example; the stages
 # of DVC play on servers with data.
 GENERATES = os.environ.get("RLM_DATA") == ""
-PACKAGES = {"agent", "env", "flows", "rewards", "tasks"}
+PACKAGES = {"agent", "assistant", "env", "flows", "rewards", "tasks"}
 
 
 def _note(event, args):

@@ -1,0 +1,1 @@
+"""How turns are sampled: rows, caches, drafts and folded adapters."""

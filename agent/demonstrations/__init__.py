@@ -1,0 +1,1 @@
+"""Plans that show how, and the supervised training on them."""

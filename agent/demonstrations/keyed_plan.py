@@ -1,0 +1,192 @@
+"""The keyed plan: rank passages, number them for readers, and answer with those that they name.
+
+A reader replies with a few numbers, where a child that searches and quotes writes a hundred tokens.
+A reader of a single passage says yes or no. That's the form that a small model learns to read in
+first: it needs no list to keep apart, and its reply is one decision right behind the passage.
+
+Pure functions of a problem with its gold; `demonstrator.py` plays the plan. Everything that a
+reader is asked and replies is worded here, so that another form is a change of this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from agent.demonstrations.cells import text_literal
+from env.embedding import order_of
+from env.problems.schema import Problem
+from env.prompts import defuse
+from env.ranking import rank
+from env.settings import EnvSettings, PromptStyle
+from rewards.numbered import holds_gold
+from rewards.settings import RewardSettings
+
+TASKS: dict[PromptStyle, str] = {
+    "full": "Reply with the numbers of the passages that help to answer, or none: {question}",
+    "compact": "{question} Numbers:",
+}
+"""First line of a reader's prompt; the numbered passages follow, one after the other."""
+VERDICTS: dict[PromptStyle, str] = {
+    "full": "Does the passage help to answer this question? Reply yes or no: {question}",
+    "compact": "{question} Yes or no?",
+}
+"""First line of the prompt of a reader that gets a single passage; the passage follows."""
+YES: dict[PromptStyle, str] = {
+    "full": 'reply.lower().startswith("yes")',
+    "compact": 'reply == "yes"',
+}
+"""Expression that says whether the `reply` of such a reader keeps its passage."""
+NUMBERS: dict[PromptStyle, str] = {
+    "full": 're.findall("[0-9]+", reply)',
+    "compact": "reply.split()",
+}
+"""Expression of the numbers in `reply`; models with a `full` prompt may not have been taught."""
+NONE = "none"
+"""Reply of a reader without a passage that answers."""
+YES_OR_NO = ("no", "yes")
+"""Replies of a reader of a single passage: whether it answers."""
+NOTHING = (NONE, YES_OR_NO[0])
+"""Replies of readers that find nothing."""
+
+Passage = tuple[str, str]
+"""(paper_id, text)."""
+
+
+@dataclass(frozen=True)
+class Keyed:
+    """Sizes of the plan."""
+
+    ranked: int
+    """Passages that the root ranks."""
+    shown: int
+    """Passages of each reader; 0 if the root reads them itself, without children."""
+
+    @property
+    def readers(self) -> int:
+        """Readers of one episode, at most."""
+        return -(-self.ranked // self.shown) if self.shown else 0
+
+
+def code(question: str, keyed: Keyed, style: PromptStyle, most: int) -> str:
+    """Code of the root's only turn, or of its first turn if it reads the passages itself.
+
+    Args:
+        question: the question, for the ranking and for the readers.
+        keyed: sizes of the plan.
+        style: prompt style.
+        most: sub-calls of one call; with more readers, the code makes several calls.
+    """
+    head = f"question = {text_literal(question)}\nfound = rank(context, question, {keyed.ranked})\n"
+    item = '{"paper_id": d, "text": t}'
+    if not keyed.shown:
+        return f"{head}for n, (d, t) in enumerate(found, 1):\n    print(n, t)"
+    if keyed.shown == 1:
+        prompts = f'[f"{VERDICTS[style]}\\n{{t}}" for d, t in found]'
+        pairs = "(d, t), reply in zip(found, replies)"
+        return f"{head}{_ask(prompts, keyed, most)}\nFINAL([{item} for {pairs} if {YES[style]}])"
+    size = keyed.shown
+    imports = "import re\n" if NUMBERS[style].startswith("re.") else ""
+    prompts = (
+        f'[f"{TASKS[style]}" + "".join(f"\\n{{n}} {{t}}" for n, (d, t) in '
+        "enumerate(part, 1)) for part in parts]"
+    )
+    return (
+        f"{imports}{head}"
+        f"parts = [found[k:k + {size}] for k in range(0, len(found), {size})]\n"
+        f"{_ask(prompts, keyed, most)}\n"
+        f"FINAL([{item} for part, reply in zip(parts, replies) "
+        f"for n, (d, t) in enumerate(part, 1) if str(n) in {NUMBERS[style]}])"
+    )
+
+
+def _ask(prompts: str, keyed: Keyed, most: int) -> str:
+    """Code that gives each of these prompts to a reader."""
+    if keyed.readers <= most:
+        return f"replies = llm_query_batched({prompts})"
+    return (
+        f"asked = {prompts}\n"
+        "replies = []\n"
+        f"for k in range(0, len(asked), {most}):\n"
+        f"    replies += llm_query_batched(asked[k:k + {most}])"
+    )
+
+
+def own_choice(
+    problem: Problem, keyed: Keyed, env: EnvSettings, rewards: RewardSettings, printed: str
+) -> str:
+    """Code of a root that read the passages itself: the numbers of gold that was `printed`."""
+    numbers = [
+        number
+        for number, passage in enumerate(ranked(problem, keyed.ranked, env, rewards), 1)
+        if f"{number} {passage[1]}" in printed and _is_gold(problem, passage, rewards)
+    ]
+    item = '{"paper_id": d, "text": t}'
+    return f"FINAL([{item} for n, (d, t) in enumerate(found, 1) if n in {numbers}])"
+
+
+def replies(
+    problem: Problem, keyed: Keyed, env: EnvSettings, rewards: RewardSettings
+) -> dict[str, str]:
+    """What each reader of the plan should reply, by its prompt as the reader sees it."""
+    found = {}
+    for prompt, part in readers(problem, keyed, env, rewards):
+        gold = [n for n, passage in enumerate(part, 1) if _is_gold(problem, passage, rewards)]
+        numbers = " ".join(map(str, gold)) or NONE
+        found[defuse(prompt)] = YES_OR_NO[bool(gold)] if keyed.shown == 1 else numbers
+    return found
+
+
+def readers(
+    problem: Problem, keyed: Keyed, env: EnvSettings, rewards: RewardSettings
+) -> Iterator[tuple[str, Sequence[Passage]]]:
+    """Prompt and passages of each reader, as `code` makes them."""
+    if not keyed.shown:
+        return
+    found = ranked(problem, keyed.ranked, env, rewards)
+    tasks = VERDICTS if keyed.shown == 1 else TASKS
+    task = tasks[env.prompt_style].format(question=problem.question)
+    for k in range(0, len(found), keyed.shown):
+        part = found[k : k + keyed.shown]
+        keys = [""] if keyed.shown == 1 else [f"{number} " for number in range(1, len(part) + 1)]
+        lines = (f"\n{key}{text}" for key, (_, text) in zip(keys, part, strict=True))
+        yield task + "".join(lines), part
+
+
+def ranked(problem: Problem, most: int, env: EnvSettings, rewards: RewardSettings) -> list[Passage]:
+    """The passages that `rank` finds for the question, in the REPL of this environment."""
+    sizes = {"chars": env.passage_chars, "least": rewards.min_span_chars}
+    return rank(problem.texts, problem.question, most, **sizes, order=order_of(env.rank))
+
+
+def answer(
+    problem: Problem, keyed: Keyed, env: EnvSettings, rewards: RewardSettings
+) -> list[dict[str, str]]:
+    """The answer of the plan with readers that make no mistake."""
+    found = ranked(problem, keyed.ranked, env, rewards)
+    return [
+        {"paper_id": paper_id, "text": text}
+        for paper_id, text in found
+        if _is_gold(problem, (paper_id, text), rewards)
+    ]
+
+
+def fault(problem: Problem, keyed: Keyed, env: EnvSettings, rewards: RewardSettings) -> str | None:
+    """Reason why the plan finds nothing of a problem; None if it finds a part at least."""
+    longest = max((len(p) for p, _ in readers(problem, keyed, env, rewards)), default=0)
+    if longest > env.limits.prompt_chars:
+        return "a reader's prompt is longer than env.limits.prompt_chars"
+    if not answer(problem, keyed, env, rewards):
+        return f"no evidence is among the first {keyed.ranked} passages for its question"
+    return None
+
+
+def _is_gold(problem: Problem, passage: Passage, rewards: RewardSettings) -> bool:
+    """Whether a passage lies inside an alternative of a fact, or is nearly the same."""
+    paper_id, text = passage
+    return any(
+        holds_gold(text, problem.texts[paper_id], span.start, span.end, rewards.min_cover)
+        for fact in problem.evidence
+        for span in fact.spans
+        if span.paper_id == paper_id
+    )

@@ -1,0 +1,106 @@
+"""Rows for supervised training from demonstrated episodes, one row per conversation.
+
+Pure. A row has the ids of a rollout; only tokens that the policy wrote have a label. Neighbours:
+`agent/demonstrations/tokenised.py` plays the episodes, `supervised.py` trains on the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from itertools import pairwise
+from random import Random
+from typing import TypedDict
+
+from agent.rollouts.trajectory import FrameRecord, Trajectory
+
+IGNORED = -100
+"""Label of a token without a loss."""
+_ROOTS = 200
+"""Roots of the keyed plan that are taught."""
+_IDLE_READERS = 2
+"""Readers that find nothing for each that does."""
+
+
+class DemonstrationRow(TypedDict):
+    """A conversation; both lists have one entry per token."""
+
+    input_ids: list[int]
+    labels: list[int]
+
+
+def demonstration_rows(
+    episodes: Mapping[int, Trajectory],
+    mistakes: Collection[tuple[int, int, int]] = (),
+    *,
+    left_out: Collection[tuple[int, int]] = (),
+) -> list[DemonstrationRow]:
+    """Rows of the frames that ended with an answer.
+
+    Args:
+        episodes: good episodes by their number.
+        mistakes: (episode, frame, turn) of turns that have no labels.
+        left_out: (episode, frame) of frames that would teach nothing new.
+    """
+    rows = []
+    for number, episode in episodes.items():
+        for frame in episode.frames.values():
+            if frame.stop_reason == "final" and (number, frame.frame) not in left_out:
+                wrong = {turn for e, f, turn in mistakes if (e, f) == (number, frame.frame)}
+                rows += _rows(frame, wrong)
+    return rows
+
+
+def repetitive(
+    episodes: Mapping[int, Trajectory], nothing: Collection[str], seed: int
+) -> set[tuple[int, int]]:
+    """Frames of the keyed plan that repeat what enough others show, as (episode, frame).
+
+    Its roots write the same code about another question, so two hundred of them teach it. Most
+    readers find nothing in what they're shown. A model that sees all of these learns to say so
+    always, long before it learns to read; it gets two for each that finds something.
+
+    Args:
+        episodes: good episodes by their number.
+        nothing: replies of readers that find nothing.
+        seed: seed of the choice among these readers.
+    """
+    rng = Random(seed)
+    roots = set(rng.sample(list(episodes), min(_ROOTS, len(episodes))))
+    found = {(number, 0) for number in episodes if number not in roots}
+    for number, episode in episodes.items():
+        readers = [frame for frame in episode.frames.values() if frame.kind == "llm"]
+        idle = [frame.frame for frame in readers if frame.turns[-1].text in nothing]
+        kept = _IDLE_READERS * (len(readers) - len(idle))
+        found |= {(number, frame) for frame in rng.sample(idle, max(0, len(idle) - kept))}
+    return found
+
+
+def good_episodes(
+    episodes: Sequence[Trajectory], min_reward: float, min_f1: float = 0.0
+) -> dict[int, Trajectory]:
+    """Episodes with enough reward and F1, by their number."""
+    return {
+        number: episode
+        for number, episode in enumerate(episodes)
+        if episode.reward is not None
+        and episode.reward >= min_reward
+        and episode.metrics is not None
+        and episode.metrics.f1 >= min_f1
+    }
+
+
+def _rows(frame: FrameRecord, wrong: Collection[int]) -> list[DemonstrationRow]:
+    """Rows of a frame's conversations, without those that have no labels."""
+    starts = [n for n, turn in enumerate(frame.turns) if n == 0 or turn.anew]
+    rows = []
+    for start, end in pairwise([*starts, len(frame.turns)]):
+        row = DemonstrationRow(input_ids=[], labels=[])
+        for number in range(start, end):
+            turn = frame.turns[number]
+            row["input_ids"] += turn.prompt_ids + turn.sampled_ids
+            row["labels"] += [IGNORED] * len(turn.prompt_ids)
+            skipped = [IGNORED] * len(turn.sampled_ids)
+            row["labels"] += skipped if number in wrong else turn.sampled_ids
+        if any(label != IGNORED for label in row["labels"]):
+            rows.append(row)
+    return rows

@@ -1,0 +1,1 @@
+"""Weights, tokenizers and templates, from any source."""

@@ -1,0 +1,1 @@
+"""Turns from servers of vLLM."""

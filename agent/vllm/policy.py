@@ -1,0 +1,177 @@
+"""Policy of a model behind servers of vLLM: token ids in, sampled ids and log-probabilities out.
+
+It keeps exactly the ids that `hf_policy.py` would keep, so its episodes can be trained on. Each
+turn is one request of `/v1/completions` with the whole conversation; the server has its prefix in
+the cache. A server that fails makes the episodes on it void. Neighbours: `conversations.py` (ids),
+`vllm_server.py` (requests).
+
+Source: vLLM 0.31.0, `entrypoints/openai/completion/protocol.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from typing import Any
+
+from agent.errors import PolicyError
+from agent.policies.base import FrameKey, TurnReply, TurnRequest
+from agent.policies.conversations import Conversations, TurnPrompt
+from agent.settings import GenerationSettings
+from agent.vllm.server import EngineLostError, VllmServer, VllmServers
+
+PURE = {
+    "top_p": 1.0,
+    "top_k": 0,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    # The stop ids are ours alone.
+    "ignore_eos": True,
+    "watermarking": False,
+    "logprobs": 0,
+    "return_token_ids": True,
+    "return_tokens_as_token_ids": True,
+}
+"""Fields that make the sampled distribution that of the model at the temperature.
+
+All are sent, because a server takes omitted ones from the model's generation_config.json.
+"""
+
+
+class VllmPolicy:
+    """Policy that plays frames through servers of vLLM.
+
+    Args:
+        conversations: ids of the frames.
+        servers: the servers, with the adapter to play in force.
+        settings: sampling.
+        concurrency: requests in flight.
+    """
+
+    def __init__(
+        self,
+        conversations: Conversations,
+        servers: VllmServers,
+        settings: GenerationSettings,
+        *,
+        concurrency: int,
+    ) -> None:
+        self.settings = settings
+        self._conversations, self._servers = conversations, servers
+        self._concurrency = concurrency
+        self._homes: dict[int, VllmServer] = {}
+        """Server of each episode."""
+
+    def act(self, requests: Sequence[TurnRequest]) -> list[TurnReply]:
+        """Return a turn for each request; see `stream`."""
+        replies = dict(self.stream(requests))
+        return [replies[place] for place in range(len(requests))]
+
+    def stream(self, requests: Sequence[TurnRequest]) -> Iterator[tuple[int, TurnReply]]:
+        """Yield (index of the request, reply) as soon as each turn is complete.
+
+        A frame without room gets an empty `length` turn, one whose server is lost an `error` turn.
+
+        Raises:
+            PolicyError: a server refuses a request, plays another prompt or gives no usable
+                log-probabilities; or all servers stay away.
+        """
+        self._servers.present()
+        asked: dict[Future[dict[str, Any]], tuple[int, VllmServer, TurnPrompt, list[int]]] = {}
+        lost: list[int] = []
+        pool = ThreadPoolExecutor(max_workers=self._concurrency)
+        try:
+            for place, request in enumerate(requests):
+                prompt = self._conversations.read(request)
+                server = self._home(request)
+                if not prompt.limit:
+                    yield place, TurnReply(text="", finish="length")
+                elif server.lost:
+                    lost.append(place)
+                else:
+                    ids = list(self._conversations.ids(request.key))
+                    body = self._body(request, ids, prompt.limit)
+                    asked[pool.submit(server.complete, body)] = place, server, prompt, ids
+            for future in as_completed(asked):
+                place, server, prompt, ids = asked[future]
+                request = requests[place]
+                try:
+                    sampled, logprobs = checked_turn(future.result(), ids, prompt.limit)
+                except EngineLostError as error:
+                    server.lost = str(error)
+                    lost.append(place)
+                else:
+                    yield place, self._conversations.reply(request, prompt, sampled, logprobs)
+        finally:
+            # An interrupted run does not wait for the turns in flight.
+            pool.shutdown(wait=False, cancel_futures=True)
+        if lost:
+            self._servers.present()
+        for place in lost:
+            yield place, TurnReply(text="", finish="error")
+
+    def release(self, keys: Iterable[FrameKey]) -> None:
+        """Discard the state of frames that ended."""
+        for key in keys:
+            self._conversations.release(key)
+
+    def _home(self, request: TurnRequest) -> VllmServer:
+        """The server of the request's episode; a new episode gets one that is not lost."""
+        episode, frame = request.key
+        if episode not in self._homes or (request.first and frame == 0):
+            present = self._servers.present()
+            self._homes[episode] = present[episode % len(present)]
+        return self._homes[episode]
+
+    def _body(self, request: TurnRequest, ids: list[int], limit: int) -> dict[str, Any]:
+        adapter = self._servers.adapter
+        return {
+            "model": adapter.name if adapter else self._servers.engine.model,
+            "prompt": ids,
+            "max_tokens": limit,
+            "temperature": self.settings.temperature,
+            "seed": request.seed,
+            "stop_token_ids": sorted(self._conversations.stop_ids),
+            **PURE,
+        }
+
+
+def checked_turn(
+    choice: dict[str, Any], prompt: Sequence[int], limit: int
+) -> tuple[list[int], list[float]]:
+    """Sampled ids and their log-probabilities.
+
+    Args:
+        choice: the completion's only choice.
+        prompt: ids that were sent.
+        limit: most tokens of the turn.
+
+    Raises:
+        EngineLostError: the server gave up the request.
+        PolicyError: the server read other ids, or log-probabilities are missing or not finite.
+    """
+    if choice.get("finish_reason") not in ("stop", "length"):
+        raise EngineLostError(f"a turn ended with {choice.get('finish_reason')!r}")
+    if choice.get("prompt_token_ids") != list(prompt):
+        raise PolicyError(
+            "the engine read other token ids than it was sent. Start vLLM 0.31.0 without an option "
+            "that changes prompts."
+        )
+    sampled = choice.get("token_ids")
+    scores = choice.get("logprobs")
+    logprobs = scores.get("token_logprobs") if isinstance(scores, dict) else None
+    sampled, logprobs = (x if isinstance(x, list) else [] for x in (sampled, logprobs))
+    if not 0 < len(sampled) == len(logprobs) <= limit:
+        raise PolicyError(
+            f"the engine gave {len(sampled)} token ids and {len(logprobs)} log-probabilities for a "
+            f"turn of at most {limit} tokens. Use vLLM 0.31.0."
+        )
+    if not all(isinstance(value, int | float) and math.isfinite(value) for value in logprobs):
+        raise PolicyError(
+            "the engine gave a log-probability that is not a number. Its weights or the adapter's "
+            "are damaged: resume from an earlier checkpoint, or lower train.learning_rate."
+        )
+    return list(sampled), [float(value) for value in logprobs]

@@ -1,0 +1,1 @@
+"""Questions about your own documents: asked, queued and served."""

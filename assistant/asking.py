@@ -1,0 +1,281 @@
+"""Answers to questions about a folder of documents, by any model.
+
+A model is registered, in a folder, or behind an OpenAI-compatible endpoint. All play the same
+recursive episodes on their own environment server. `flows/ask.py` is the command.
+"""
+
+# Heavy modules are imported where they are needed: an endpoint needs neither torch nor MLflow.
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from threading import Event as Flag
+from threading import Semaphore
+from typing import TYPE_CHECKING, Any
+
+from tasks.config.params import Params
+from tasks.errors import StageError, as_stage_error
+
+if TYPE_CHECKING:
+    from agent.policies.base import Policy
+    from agent.policies.endpoint import Usage
+    from agent.rollouts.own_documents import Answer
+    from agent.rollouts.progress import Event
+    from agent.rollouts.trajectory import Trajectory
+
+ATTEMPTS = 3
+"""Tries of a request to an endpoint, since somebody waits for the answer."""
+SMALL_VOCABULARY = 2000
+MOST_TOKENS = 0.5
+"""Tokens per character beyond which a model with a small vocabulary reads letters, not words."""
+SHOWN = 10
+"""Documents left out that are named."""
+PROFILE = "documents"
+"""Profile whose settings an endpoint plays with."""
+
+
+@dataclass(frozen=True)
+class AskedModel:
+    """A model, and the settings that it plays with."""
+
+    name: str
+    params: Params
+    folder: Path | None = None
+    """Weights and tokenizer; None for an endpoint."""
+    base_url: str | None = None
+
+
+@dataclass(frozen=True)
+class AskedAnswer:
+    """Answer to one question."""
+
+    answer: Answer
+    episode: Trajectory
+    usage: Usage | None = None
+    """Requests and tokens of an endpoint for this question."""
+
+    def cost(self, params: Params) -> float | None:
+        """Price of an endpoint's tokens; None for a local model, 0 without prices."""
+        prices = params.evaluate_model
+        if self.usage is None:
+            return None
+        return self.usage.cost(prices.prompt_price, prices.completion_price)
+
+
+def stored(wanted: str) -> AskedModel:
+    """A model folder, or a registered version by its number or alias.
+
+    Raises:
+        StageError: the version does not exist, or its artifact is gone.
+        ConfigError: the version was registered with settings unknown to this code.
+    """
+    from tasks import config
+
+    here = config.load_resolved()
+    if Path(wanted).is_dir():
+        return AskedModel(wanted, here, Path(wanted))
+    from tasks.registry import versions
+
+    name = here.register_.model_name
+    version = versions.find(name, wanted)
+    if version is None and wanted == "champion":
+        raise StageError(
+            f"{name} has no champion yet. Train and promote one with `make full`, or ask another "
+            "model: --model FOLDER, or --base-url URL --model NAME."
+        )
+    if version is None:
+        raise StageError(
+            f"{name} has no version {wanted!r}, and no such folder exists. List the versions with "
+            "`rlm models`. A model behind an endpoint also needs --base-url."
+        )
+    title = f"{name} version {version.version}"
+    return AskedModel(title, versions.settings(version), versions.download(version))
+
+
+def read_documents(docs: Path, params: Params) -> tuple[dict[str, str], list[str]]:
+    """Text of each readable document by its path in the folder, and why others were left out.
+
+    Raises:
+        StageError: no document in the folder can be read, or all are too long together.
+    """
+    from env.problems.schema import Paper
+    from tasks.data.documents import READABLE, Documents
+
+    most = params.env.document_chars
+    folder = Documents(docs, most, params.prepare.files.max_mb, "env.document_chars")
+    texts: dict[str, str] = {}
+    left_out, size = [], 0
+    for name in folder.names():
+        paper = folder.get(name)
+        if not isinstance(paper, Paper):
+            left_out.append(f"{paper.row}: {paper.reason}; {paper.remedy}")
+            continue
+        texts[paper.paper_id] = paper.text
+        size += len(paper.text)
+        if size > most:
+            raise StageError(
+                f"the documents in {docs} have more than {most:,} characters in total "
+                "(env.document_chars). Name a smaller folder."
+            )
+    if len(left_out) > SHOWN:
+        left_out[SHOWN:] = [f"{len(left_out) - SHOWN:,} more documents cannot be read"]
+    if others := folder.other_formats():
+        kinds = ", ".join(f"{kind or 'none'} ({count})" for kind, count in others.most_common())
+        left_out.append(f"files of other formats: {kinds}")
+    if not texts:
+        reasons = "".join(f"\n  {reason}" for reason in left_out)
+        raise StageError(f"no document ({', '.join(READABLE)}) can be read in {docs}{reasons}")
+    return texts, left_out
+
+
+def require_readable(model: AskedModel, documents: dict[str, str]) -> None:
+    """Refuse documents in a language of which the model knows no words.
+
+    Raises:
+        StageError: its vocabulary is small, and spells the documents letter by letter.
+    """
+    file = model.folder / "tokenizer.json" if model.folder else None
+    if file is None or not file.is_file():
+        return
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(file))
+    text = "\n".join(part[:2000] for part in documents.values())[:20_000]
+    tokens = len(tokenizer.encode(text).ids) / len(text)
+    if tokenizer.get_vocab_size() < SMALL_VOCABULARY and tokens > MOST_TOKENS:
+        raise StageError(
+            f"{model.name} cannot read these documents: it knows {tokenizer.get_vocab_size()} "
+            "tokens, those of the small made-up world in which it was trained. Ask a model that "
+            "reads your language: --base-url URL --model NAME, for example of Ollama or vLLM. Or "
+            "train one on a GPU: make full ARGS='--profile t4'."
+        )
+
+
+class Ask:
+    """Answers questions with one loaded model; many threads may call it at once.
+
+    Questions beyond `at_once` wait.
+
+    Args:
+        policy: model.
+        url: environment that allows users' documents.
+        params: settings of both.
+        at_once: questions that it plays at the same time; more than one for an endpoint alone.
+    """
+
+    def __init__(self, policy: Any, url: str, params: Params, at_once: int) -> None:
+        self._policy, self._url, self._params = policy, url, params
+        self._is_shared = hasattr(policy, "beside")
+        self.at_once = at_once
+        self._places = Semaphore(at_once)
+
+    def __call__(
+        self,
+        question: str,
+        documents: Mapping[str, str],
+        seed: int = 0,
+        *,
+        watch: Callable[[Event], None] | None = None,
+        stop: Flag | None = None,
+    ) -> AskedAnswer:
+        """Answer one question.
+
+        Args:
+            question: the question.
+            documents: text by name.
+            seed: sampling seed, in the mode `sampled`.
+            watch: receives the events of `agent/rollouts/progress.py`, in the caller's thread.
+            stop: when it is set, the work ends soon and sends no more requests.
+
+        Raises:
+            StageError: the question cannot be asked, is stopped, or the model or the environment
+                fails.
+        """
+        from agent.errors import StoppedError
+        from agent.rollouts import own_documents
+        from tasks.registry import serving
+
+        task = own_documents.Question(question, documents, seed)
+        if reason := own_documents.fault(task, self._params.env):
+            raise StageError(reason)
+        stop = stop or Flag()
+        policy = self._policy.beside(stop) if self._is_shared else self._policy
+
+        def require_wanted() -> None:
+            if stop.is_set():
+                raise StoppedError("the question is no longer wanted")
+
+        def tell(_: int, event: Event) -> None:
+            require_wanted()
+            if watch is not None:
+                watch(event)
+
+        with self._places, as_stage_error():
+            require_wanted()
+            [(answer, episode)] = serving.play(policy, self._url, [task], self._params, tell)
+        if answer.void is not None:
+            trouble = getattr(policy, "trouble", "")
+            said = f"; the endpoint: {trouble}" if trouble else ""
+            raise StageError(f"the episode was lost ({answer.void}{said}). Ask again.")
+        return AskedAnswer(answer, episode, policy.usage if self._is_shared else None)
+
+
+def verdict(answer: Answer) -> str:
+    """Sentence about an answer without evidence."""
+    if answer.stop_reason == "final":
+        return "The model found no evidence in these documents."
+    return f"The model gave no answer; its episode ended with {answer.stop_reason!r}."
+
+
+def answer_event(found: AskedAnswer, model: AskedModel) -> Event:
+    """The answer as the last event of a question: quotes, counters, usage, cost and model."""
+    usage = asdict(found.usage) if found.usage else None
+    own = {"usage": usage, "cost": found.cost(model.params) or None, "model": model.name}
+    return {"event": "answer", **asdict(found.answer), **own}
+
+
+@contextmanager
+def opened(model: AskedModel) -> Iterator[Ask]:
+    """Load model and environment for the time of the block.
+
+    An endpoint plays up to `evaluate_model.concurrency` questions at a time, and has as many
+    requests in flight at most. A local model plays one question at a time.
+
+    Raises:
+        StageError: the model cannot be loaded, the endpoint refuses, or no server starts.
+    """
+    from tasks.registry import serving
+
+    params = serving.for_documents(model.params)
+    with as_stage_error():
+        policy = _policy(model, params)
+        with closing(policy) if model.base_url else nullcontext():
+            if model.base_url:
+                policy.check()
+            with serving.own_server(params) as url:
+                most = params.evaluate_model.concurrency if model.base_url else 1
+                yield Ask(policy, url, params, serving.most_sessions(url, most))
+
+
+def _policy(model: AskedModel, params: Params) -> Any:
+    if model.base_url is None:
+        from tasks import evaluate
+
+        assert model.folder is not None
+        policy: Policy = evaluate.load_policy(model.folder, params.serving)
+        return policy
+    from agent.policies.endpoint import EndpointPolicy
+
+    settings = params.evaluate_model
+    return EndpointPolicy(
+        model.base_url,
+        model.name,
+        params.serving,
+        sampling=settings.sampling,
+        template_kwargs=settings.template_kwargs,
+        concurrency=settings.concurrency,
+        timeout_s=settings.timeout_s,
+        attempts=ATTEMPTS,
+    )

@@ -1,0 +1,69 @@
+"""Paths and digests in dvc.yaml that depend on the settings: section `derived`, for DVC alone."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+from agent.settings import NANO
+from tasks.config.params import Params
+
+DEMONSTRATED = {
+    "sft_problems": "data/problems",
+    "sft_stage": "tasks/training/demonstrate.py",
+    "sft_settings_code": "agent/settings.py",
+    "sft_rollouts": "agent/rollouts",
+    "sft_training": "agent/training",
+    "sft_environment": "env",
+    "sft_rewards": "rewards",
+}
+"""Inputs in dvc.yaml of `warmstart.kind: sft`."""
+
+
+def derive(params: Params) -> dict[str, str]:
+    """Paths in dvc.yaml that depend on the settings.
+
+    DVC requires every dependency to exist. Where a source reads no file, the module that would
+    read it takes its place, because `prepare` depends on it anyway.
+    """
+    source, problems, documents = params.model.source, None, None
+    fetched = source != NANO or params.model.quantisation != "none"
+    if params.prepare.source == "files":
+        problems, documents = params.prepare.files.path, params.prepare.files.documents
+    elif params.prepare.source == "hub":
+        problems = params.prepare.hub.name
+    return {
+        "model": _existing(source if source != NANO else None) or "tasks/warmstart.py",
+        "template": _existing(params.model.template) or "tasks/warmstart.py",
+        "policies": "agent/policies" if fetched else "tasks/warmstart.py",
+        "trained": "models/adapter" if params.train.method == "lora" else "models/policy",
+        "problems": _existing(problems) or "tasks/data/tables.py",
+        "documents": _existing(documents) or "tasks/data/documents.py",
+        "trained_before": _existing(params.prepare.splits.trained) or "tasks/data/splits.py",
+        **_of_demonstrations(params),
+    }
+
+
+def _of_demonstrations(params: Params) -> dict[str, str]:
+    """Inputs of `warmstart.kind: sft`, and a digest of the settings of its episodes.
+
+    Other kinds depend on neither, so that changed problems do not teach nano again.
+    """
+    sft = params.warmstart.kind == "sft"
+    train = params.train.model_dump(
+        include={"lora", "generation", "micro_batch_tokens", "gradient_checkpointing"}
+    )
+    settings = [params.env.model_dump(), params.rewards.model_dump(), train]
+    requests = params.evaluate_model.model_dump(include={"sampling", "template_kwargs"})
+    settings.append({"levels": params.train.curriculum.levels, "requests": requests})
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+    return {
+        **{name: path if sft else "tasks/warmstart.py" for name, path in DEMONSTRATED.items()},
+        "sft_settings": digest[:16] if sft else "",
+    }
+
+
+def _existing(path: str | None) -> str | None:
+    # The stage reports a missing file with a better message than DVC.
+    return path if path is not None and Path(path).exists() else None

@@ -1,0 +1,113 @@
+"""All settings of a run: composes the sections, and refuses those that do not fit together."""
+
+from __future__ import annotations
+
+from pydantic import Field, model_validator
+
+from agent.settings import NANO, EngineSettings, GenerationSettings, ModelSettings, TrainSettings
+from env.settings import EnvSettings, Settings
+from rewards.settings import RewardSettings
+from tasks.config.settings import (
+    AuditSettings,
+    DeploySettings,
+    EvaluateModelSettings,
+    EvaluateSettings,
+    ExportSettings,
+    GateSettings,
+    PlotsSettings,
+    PrepareSettings,
+    PromoteSettings,
+    PublishSettings,
+    PushSettings,
+    RegisterSettings,
+    RetrainSettings,
+    TrackingSettings,
+    ValidateSettings,
+    WarmstartSettings,
+)
+
+
+class Params(Settings):
+    """All settings of a pipeline run."""
+
+    profile: str = "nano"
+    threads: int = Field(
+        2, ge=1, le=256, description="CPU threads of torch; leave a core for the environment"
+    )
+    env: EnvSettings = EnvSettings()
+    rewards: RewardSettings = RewardSettings()
+    prepare: PrepareSettings = PrepareSettings()
+    validate_: ValidateSettings = Field(ValidateSettings(), alias="validate")
+    deploy: DeploySettings = DeploySettings()
+    audit: AuditSettings = AuditSettings()
+    model: ModelSettings = ModelSettings()
+    warmstart: WarmstartSettings = WarmstartSettings()
+    gate: GateSettings = GateSettings()
+    engine: EngineSettings = EngineSettings()
+    train: TrainSettings = TrainSettings()
+    export: ExportSettings = ExportSettings()
+    evaluate: EvaluateSettings = EvaluateSettings()
+    plots: PlotsSettings = PlotsSettings()
+    register_: RegisterSettings = Field(RegisterSettings(), alias="register")
+    promote: PromoteSettings = PromoteSettings()
+    push: PushSettings = PushSettings()
+    publish: PublishSettings = PublishSettings()
+    retrain: RetrainSettings = RetrainSettings()
+    evaluate_model: EvaluateModelSettings = EvaluateModelSettings()
+    tracking: TrackingSettings = TrackingSettings()
+
+    @property
+    def serving(self) -> GenerationSettings:
+        """Decoding of a served model and of promotion, as `promote.mode` says."""
+        if self.promote.mode == "greedy":
+            return self.evaluate.generation.greedy
+        return self.evaluate.generation
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Params:
+        levels = self.prepare.levels_of("train")
+        for level in self.train.curriculum.levels:
+            if level not in levels:
+                raise ValueError(f"train.curriculum.levels: {level!r} is not in {levels}")
+        if self.train.curriculum.target not in self.train.curriculum.levels:
+            raise ValueError("train.curriculum.target must be one of train.curriculum.levels")
+        self._model_fits()
+        if self.engine.kind == "vllm" and self.train.method != "lora":
+            raise ValueError(
+                f"engine.kind vllm: train.method {self.train.method} is not supported (the engine "
+                "gets adapters). Set train.method: lora."
+            )
+        if self.prepare.source != "synthetic" or self.prepare.synthetic.world != "papers":
+            # Other sources reject rows with too many gold papers; readers of `fields` take turns.
+            return self
+        most = max(level.max_gold for level in self.prepare.synthetic.levels.values())
+        if self.env.limits.max_children < most:
+            raise ValueError(
+                f"env.limits.max_children {self.env.limits.max_children} is below the "
+                f"{most} gold papers a problem may need (prepare.synthetic.levels)"
+            )
+        return self
+
+    def _model_fits(self) -> None:
+        """Refuse a base model that the warm start or the training cannot use."""
+        if self.warmstart.kind == "sft" and self.model.source == NANO:
+            raise ValueError(
+                "warmstart.kind: sft teaches another model than nano. Set model.source, or kind: "
+                "nano."
+            )
+        if self.warmstart.kind == "sft" and self.train.method == "full":
+            raise ValueError("train.method: full cannot train the adapter of sft. Set lora.")
+        if self.model.source != NANO and self.warmstart.kind == "nano":
+            raise ValueError(
+                f"warmstart.kind: nano is not {self.model.source}. Set none, sft, or "
+                "model.source=nano."
+            )
+        if self.model.quantisation == "none":
+            return
+        if self.train.method == "full":
+            raise ValueError(
+                "train.method: full cannot train 4-bit weights. Set lora, or "
+                "model.quantisation=none."
+            )
+        if self.model.source == NANO and self.warmstart.kind != "champion":
+            raise ValueError("model.quantisation: nano has no 4-bit weights. Set none.")

@@ -1,0 +1,269 @@
+"""Settings of the stages, of deployments and of tracking: a section of params.yaml each.
+
+The packages `env`, `rewards` and `agent` and the sources in `tasks/data` have `settings` modules of
+their own. `tasks/config/params.py` composes all sections.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Literal, get_args
+
+from pydantic import Field, model_validator
+
+from agent.nano.settings import NanoSettings
+from agent.settings import LEAST_PROBLEMS, GenerationSettings, SftSettings, TemplateArguments
+from env.problems.schema import Level, Split
+from env.problems.settings import SyntheticSettings
+from env.settings import Settings
+from tasks.data.settings import AlignSettings, FilesSettings, HubSettings, SplitSettings
+
+HubName = Annotated[str, Field(pattern=r"^([\w.-]+/)?[\w.-]+$")]
+Licence = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]*$")]
+"""Identifier of a licence on the Hub, such as `apache-2.0`."""
+
+
+class PrepareSettings(Settings):
+    """Source of the problems."""
+
+    source: Literal["synthetic", "hub", "files"] = "synthetic"
+    synthetic: SyntheticSettings = SyntheticSettings()
+    hub: HubSettings = HubSettings()
+    files: FilesSettings = FilesSettings()
+    align: AlignSettings = AlignSettings()
+    splits: SplitSettings = SplitSettings()
+
+    @property
+    def levels(self) -> list[str]:
+        """Difficulties of the source, sorted."""
+        if self.source == "synthetic":
+            return sorted(self.synthetic.levels)
+        return sorted(get_args(Level))
+
+    def levels_of(self, split: Split) -> list[str]:
+        """Difficulties that a split must have, sorted."""
+        if self.source == "synthetic":
+            return sorted(self.synthetic.levels_of(split))
+        return self.levels
+
+
+class ValidateSettings(Settings):
+    """Limits of the checks on the data."""
+
+    min_rows: int = Field(20, ge=1, description="minimum rows per split")
+    max_rejected: float = Field(0.5, ge=0, le=1, description="maximum share of rejected rows")
+    max_papers: int = Field(64, ge=1, le=10_000, description="maximum papers per problem")
+    max_text_chars: int = Field(200_000, ge=1, description="maximum characters per paper")
+    tier_share: float = Field(0.02, ge=0, le=1, description="minimum share of each tier")
+    difficulty_share: float = Field(0.1, ge=0, le=1, description="minimum share of each difficulty")
+
+
+class AuditSettings(Settings):
+    """Episodes of policies without a model, to check the problems."""
+
+    problems: int = Field(50, ge=1, description="problems per difficulty")
+    min_oracle: float = Field(0.9, ge=0, le=1, description="minimum reward of known gold")
+    max_search: float = Field(
+        0.35,
+        ge=0,
+        le=1,
+        description="maximum F1 of a search for method and field (world fields without labels)",
+    )
+    sessions: int = Field(32, ge=1, description="concurrent episodes")
+    samples: int = Field(2, ge=0, description="problems per difficulty on the page")
+    seed: int = Field(0, ge=0)
+
+
+class SpaceSettings(Settings):
+    """Deployment as a Space on the Hub. The token is not a setting."""
+
+    name: HubName = Field("rlm", description="OWNER/NAME, or NAME in the account of the token")
+    private: bool = Field(True, description="only accounts with read access can use it")
+    hardware: str = Field("cpu-basic", description="the Hub's name; other hardware costs money")
+    problems: Literal["seed", "dataset"] = Field(
+        "seed", description="generate from a secret seed, or load a private data set"
+    )
+    dataset: HubName = Field("rlm-problems", description="private data set, named like the Space")
+    variables: dict[str, str] = Field({}, description="public environment variables")
+    secrets: list[str] = Field(
+        [], description="environment variables of this machine to copy as secrets"
+    )
+    wait_s: float = Field(1200.0, gt=0, description="seconds to wait until the Space runs")
+    poll_s: float = Field(5.0, gt=0, le=60, description="seconds between status requests")
+    timeout_s: float = Field(30.0, gt=0, description="seconds per request to the Hub")
+    attempts: int = Field(4, ge=1, le=20, description="attempts per request to the Hub")
+
+
+class PublishSettings(Settings):
+    """Repositories of `rlm publish` on the Hub; `deploy.space` has the time limits."""
+
+    model: HubName = Field(
+        "rlm-model", description="the champion: OWNER/NAME, or NAME in the account of the token"
+    )
+    dataset: HubName = Field("rlm-tasks", description="the problems, named like the model")
+    private: bool = Field(True, description="of new repositories; existing ones must agree")
+    license: Licence | None = Field(
+        None, description="of the model, as the Hub names it: apache-2.0; null publishes nothing"
+    )
+    dataset_license: Licence | None = Field(
+        None, description="of the problems; null: the model's, for generated problems only"
+    )
+
+
+class DockerSettings(Settings):
+    """Deployment as a container of a local engine."""
+
+    image: str = Field("rlm-env", description="name of the image")
+    build_s: float = Field(1800.0, gt=0, description="maximum seconds of the build")
+    memory_mb: int = Field(4096, ge=512, description="MB of the container, without swap")
+
+
+class DeploySettings(Settings):
+    """Deployment of the environment."""
+
+    target: Literal["local", "space", "docker"] = "local"
+    host: str = "127.0.0.1"
+    port: int = Field(0, ge=0, le=65535, description="0 selects a free port")
+    wait_s: float = Field(120.0, gt=0, description="seconds to wait until healthy")
+    space: SpaceSettings = SpaceSettings()
+    docker: DockerSettings = DockerSettings()
+
+
+class WarmstartSettings(Settings):
+    """The training of the base model."""
+
+    kind: Literal["nano", "sft", "champion", "none"] = Field(
+        "nano",
+        description="sft: model.source with an adapter, trained on demonstrations; champion: the "
+        "registered model; none: model.source as it is",
+    )
+    version: str | None = Field(
+        None,
+        pattern=r"^\d+$",
+        description="registered version for `champion`; null: the alias (DVC does not detect its "
+        "changes, so `rlm/retrain` sets the version)",
+    )
+    weights_hash: str | None = Field(
+        None,
+        pattern=r"^[0-9a-f]{16}$",
+        description="tag that the version must have, to detect another registry",
+    )
+    nano: NanoSettings = NanoSettings()
+    sft: SftSettings = SftSettings()
+
+
+class GateSettings(Settings):
+    """Episodes of the base that decide whether GRPO can train it."""
+
+    episodes: int = Field(10, ge=1, description="episodes per level")
+    max_episodes: int = Field(60, ge=1, description="maximum per level while the gate is closed")
+    baseline_episodes: int = Field(32, ge=20, description="episodes per level of the baseline")
+    generation: GenerationSettings = GenerationSettings(batch_frames=256)
+    seed: int = Field(0, ge=0)
+
+
+class ExportSettings(Settings):
+    """Merged 16-bit model and its checks."""
+
+    dtype: Literal["float16", "bfloat16"] = "float16"
+    max_logit_error: float | None = Field(
+        None, gt=0, description="largest relative error; null: by the number format"
+    )
+    prompts: int = Field(20, ge=1, description="prompts whose completions are compared")
+    seed: int = Field(0, ge=0)
+
+
+class EvaluateSettings(Settings):
+    """Comparison before and after training on the same problems and seeds."""
+
+    episodes: int = Field(240, ge=20)
+    bootstrap: int = Field(10_000, ge=100, description="bootstrap resamples")
+    sampling_seeds: int = Field(1, ge=1, description="sampled episodes per problem")
+    latency_episodes: int = Field(20, ge=1, description="episodes played alone, for latency")
+    other_episodes: int = Field(
+        60, ge=1, description="episodes of each level that the training does not play"
+    )
+    transcripts: int = Field(6, ge=1, description="episodes kept per difficulty and model")
+    generation: GenerationSettings = GenerationSettings(batch_frames=256)
+    seed: int = Field(0, ge=0)
+
+
+class PlotsSettings(Settings):
+    """Plots and report."""
+
+    smooth: int = Field(5, ge=1, description="steps of the moving average")
+    dpi: int = Field(120, ge=50, le=600)
+    transcripts: int = Field(3, ge=1, description="before/after pairs in the report")
+
+
+class RegisterSettings(Settings):
+    """MLflow registry."""
+
+    model_name: str = "rlm"
+
+
+class RetrainSettings(Settings):
+    """Deployment `rlm/retrain`: training on fresh data, from the champion."""
+
+    seed: str = Field(
+        "%Y%m%d",
+        description="strftime format (UTC) that makes prepare.synthetic.seed from the date",
+    )
+    start: Literal["champion", "profile"] = Field(
+        "champion", description="profile: the warm start of the profile"
+    )
+    wait_s: float = Field(3600.0, ge=0, description="seconds to wait for another run")
+
+    @model_validator(mode="after")
+    def _gives_a_number(self) -> RetrainSettings:
+        if not datetime(2026, 1, 2, tzinfo=UTC).strftime(self.seed).isdigit():
+            raise ValueError(f"seed: {self.seed!r} must give digits, such as %Y%m%d")
+        return self
+
+
+class EvaluateModelSettings(Settings):
+    """Deployment `rlm/evaluate`: requests to an endpoint, and their prices."""
+
+    concurrency: int = Field(16, ge=1, le=256, description="concurrent requests")
+    sampling: Literal["full", "openai"] = Field(
+        "full", description="fields of a request; openai: only temperature and top_p"
+    )
+    template_kwargs: TemplateArguments = Field(
+        {}, description="arguments of the server's chat template, sent as chat_template_kwargs"
+    )
+    timeout_s: float = Field(120.0, gt=0, description="seconds per request")
+    prompt_price: float = Field(0.0, ge=0, description="price of a million prompt tokens")
+    completion_price: float = Field(0.0, ge=0, description="price of a million output tokens")
+
+
+class PromoteSettings(Settings):
+    """Rule by which the challenger replaces the champion."""
+
+    mode: Literal["greedy", "sampled"] = Field(
+        "greedy", description="decoding of both models, also of a served model"
+    )
+    problems: int = Field(
+        216, ge=LEAST_PROBLEMS, description="problems in each of the two fresh sets"
+    )
+    level: float = Field(0.99, ge=0.9, lt=1, description="confidence level")
+    bootstrap: int = Field(10_000, ge=1000, description="bootstrap resamples")
+
+
+class TrackingSettings(Settings):
+    """MLflow runs."""
+
+    experiment: str = "rlm"
+    traces: int = Field(
+        2,
+        ge=0,
+        le=50,
+        description="traced episodes per train.table_every steps, and in evaluate per difficulty "
+        "and model; 0: none",
+    )
+    system_s: float = Field(5.0, ge=0, description="seconds between system metrics; 0: none")
+
+
+class PushSettings(Settings):
+    """DVC remote."""
+
+    remote: str = "local"

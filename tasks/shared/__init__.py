@@ -1,0 +1,1 @@
+"""What several hosts need: stores, and who may write to them."""

@@ -1,0 +1,82 @@
+"""Stage `push`: push everything that DVC recorded to its remote.
+
+The default remote is the ignored folder `.dvc-remote/`; `RLM_REMOTE` names another one. This is
+not a DVC stage, because a stage must not call DVC on its own outputs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agent.errors import disk_is_full
+from tasks.config import read_yaml
+from tasks.config.params import Params
+from tasks.errors import StageError
+from tasks.shared import holder, remote
+
+if TYPE_CHECKING:
+    from tasks.tracking.runs import StageRun
+
+
+def run(params: Params, run: StageRun) -> None:
+    """Push data, base, adapter and merged model of dvc.lock to the remote.
+
+    Raises:
+        StageError: an output is missing or differs from dvc.lock, or the remote refuses.
+    """
+    from dvc.exceptions import DvcException
+    from dvc.lock import LockError
+
+    holder.check()
+    name = remote.NAME if remote.address() else params.push.remote
+    failures: list[BaseException] = []
+    with remote.repository() as repo:
+        try:
+            if changed := repo.status():
+                raise StageError(
+                    f"{', '.join(sorted(changed))} changed since their last run. Run "
+                    "`rlm run` or `dvc repro` first."
+                )
+            with transfer_failures(failures):
+                pushed = repo.push(remote=name)
+        except LockError as error:
+            raise StageError(str(error)) from None
+        except (DvcException, OSError) as error:
+            if full := next(filter(disk_is_full, [error, *failures]), None):
+                raise full from None
+            raise StageError(
+                f"DVC could not push to the remote {name!r} ({error}). "
+                "List the remotes with `dvc remote list`."
+            ) from None
+    run.log_metrics({"push/files_pushed": float(pushed)})
+    run.set_tags({"dvc.remote": name, **{f"dvc.{k}": v for k, v in recorded().items()}})
+
+
+@contextmanager
+def transfer_failures(found: list[BaseException]) -> Iterator[None]:
+    """Collect the errors of single files, which DVC logs; its own error only counts them."""
+
+    def keep(record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None:
+            found.append(error)
+        return not disk_is_full(error)  # which is one message, and no traceback for each file
+
+    transfers = logging.getLogger("dvc_data.hashfile.transfer")
+    transfers.addFilter(keep)
+    try:
+        yield
+    finally:
+        transfers.removeFilter(keep)
+
+
+def recorded() -> dict[str, str]:
+    """MD5 hashes in dvc.lock by path of the output; DVC finds an output by its hash."""
+    lock = Path("dvc.lock")
+    stages = read_yaml(lock).get("stages", {}) if lock.exists() else {}
+    outs = [out for stage in stages.values() for out in stage.get("outs", [])]
+    return {out["path"].replace("/", "."): out["md5"] for out in outs if "md5" in out}

@@ -1,0 +1,267 @@
+"""Warm start by demonstrations: an adapter that teaches a base model the form of the work.
+
+A script that knows the gold, or a teacher behind an API, plays training problems on the
+environment. Episodes with enough reward become rows for supervised training. The adapter is saved
+inside of the base, `models/base/adapter`, and GRPO continues with it. Nothing merges it before the
+stage `export`: a merge into a 4-bit base would round the training away.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from agent.rollouts.specs import EpisodeSpec
+from agent.rollouts.trajectory import Trajectory
+from env.problems.schema import Problem
+from env.problems.store import ProblemStore
+from tasks.config.params import Params
+from tasks.errors import ConfigError, StageError, as_stage_error
+from tasks.io import replacing
+from tasks.registry import source_model
+from tasks.reporting import progress
+from tasks.reporting.playing import play_shown
+
+if TYPE_CHECKING:
+    from agent.demonstrations.keyed_plan import Keyed
+    from agent.demonstrations.rows import DemonstrationRow
+    from agent.policies.base import Policy
+    from agent.policies.conversations import Conversations
+    from tasks.tracking.runs import StageRun
+
+PROBLEMS = Path("data/problems")
+
+logger = logging.getLogger(__name__)
+
+
+@as_stage_error()
+def write_base(params: Params, run: StageRun, base: Path) -> Path:
+    """Write the base model with an adapter that was trained on demonstrations.
+
+    Raises:
+        ConfigError: the limits leave no room for a demonstration.
+        StageError: data, base, Unsloth or its GPU is missing, the teacher does not answer, no
+            episode is good, or the training failed.
+    """
+    import torch
+
+    from agent.demonstrations.supervised import count_steps, train_adapter
+    from agent.demonstrations.unsloth_process import train_with_unsloth
+    from agent.models.model_files import ADAPTER, free_memory
+    from agent.policies.hf_policy import load_configs, load_model
+
+    check(params)
+    settings = params.warmstart.sft
+    problems = choose(params)
+    torch.set_num_threads(params.threads)
+    with replacing(base) as folder:
+        origin = source_model.write(params, run, folder)
+        free_memory()  # for the process of Unsloth
+        rows = demonstrate(params, run, problems, *load_configs(folder))
+        steps = count_steps(rows, settings, params.train)
+        with progress.doing("supervised training", "steps", steps) as work:
+
+            def on_step(step: int, figures: Mapping[str, float]) -> None:
+                work.advance(figures=f"loss {figures['loss']:.3f}")
+                run.log_metrics({"warmstart/loss": figures["loss"]}, step=step)
+
+            job = (rows, settings, params.train)
+            out = folder / ADAPTER
+            if params.model.backend == "unsloth":
+                train_with_unsloth(folder, *job, out=out, threads=params.threads, on_step=on_step)
+            else:
+                model, tokenizer = load_model(folder)
+                train_adapter(model, tokenizer, *job, out=out, on_step=on_step)
+        _name_base(out, origin)
+    return base
+
+
+def _name_base(adapter: Path, name: str) -> None:
+    """Name the base in an adapter's config, which has the temporary folder of the stage."""
+    path = adapter / "adapter_config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(config | {"base_model_name_or_path": name}, indent=2) + "\n")
+
+
+def check(params: Params) -> None:
+    """Refuse limits under which nothing can be demonstrated, and a missing Unsloth.
+
+    Raises:
+        ConfigError: a setting is not supported.
+        PolicyError: `model.backend` is not installed, or needs a GPU.
+    """
+    settings = params.warmstart.sft
+    if settings.teacher == "demonstrator" and settings.plan == "keyed":
+        readers = keyed(params).readers
+        if readers >= params.env.limits.max_frames:
+            raise ConfigError(
+                f"warmstart.sft: {settings.ranked_passages} passages make {readers} readers, and "
+                f"env.limits.max_frames allows {params.env.limits.max_frames} frames with the "
+                "root. Raise reader_passages or max_frames, or lower ranked_passages."
+            )
+        if params.env.passage_chars >= params.rewards.read_chars:
+            logger.warning(
+                "warmstart: a reader that is shown a passage of %d characters or more has read its "
+                "paper (rewards.read_chars), which costs process quality. Raise read_chars above "
+                "env.passage_chars (%d), or lower that.",
+                params.rewards.read_chars,
+                params.env.passage_chars,
+            )
+    elif params.env.limits.max_depth < 1 or params.env.limits.max_turns < 3:
+        raise ConfigError(
+            "env.limits: demonstrations start children, which look, and then quote. Set max_depth "
+            "to at least 1 and max_turns to at least 3."
+        )
+    if params.model.backend == "unsloth":
+        from agent.models.unsloth_loader import require_unsloth
+
+        require_unsloth()
+
+
+def choose(params: Params) -> list[Problem]:
+    """Training problems, as many of each level that is trained; of all, where a level has fewer.
+
+    Raises:
+        SettingsError: the data is missing.
+        StageError: the demonstrator can show none of them.
+    """
+    settings, levels = params.warmstart.sft, params.train.curriculum.levels
+    store = ProblemStore.load(PROBLEMS)
+    chosen: list[Problem] = []
+    for level in levels:
+        ids = sorted(store.ids("train", level))
+        Random(f"{settings.seed}/{level}").shuffle(ids)
+        chosen += map(store.get, ids[: max(1, settings.problems // len(levels))])
+    if settings.teacher == "endpoint":
+        return chosen
+    faults = {problem.problem_id: fault(params, problem) for problem in chosen}
+    shown = [problem for problem in chosen if faults[problem.problem_id] is None]
+    for reason, count in Counter(filter(None, faults.values())).most_common():
+        logger.warning("warmstart: %d of %d problems are not shown: %s", count, len(chosen), reason)
+    if not shown:
+        first = next(iter(faults.values()), "no problem of train.curriculum.levels")
+        raise StageError(
+            f"none of {len(chosen)} training problems can be shown ({first}). "
+            "Correct the data, or set warmstart.sft.teacher=endpoint."
+        )
+    return shown
+
+
+def keyed(params: Params) -> Keyed:
+    """Sizes of the keyed plan."""
+    from agent.demonstrations.keyed_plan import Keyed
+
+    settings = params.warmstart.sft
+    return Keyed(settings.ranked_passages, settings.reader_passages)
+
+
+def fault(params: Params, problem: Problem) -> str | None:
+    """Reason why the plan of the settings can't show a problem; None if it can."""
+    from agent.demonstrations import keyed_plan, reading_plan
+
+    if params.warmstart.sft.plan == "keyed" and not problem.candidates:
+        return keyed_plan.fault(problem, keyed(params), params.env, params.rewards)
+    return reading_plan.fault(problem, params.env.limits, params.rewards)
+
+
+def demonstrate(
+    params: Params, run: StageRun, problems: Sequence[Problem], model: Any, tokenizer: Any
+) -> list[DemonstrationRow]:
+    """Play the problems and return the rows of the good episodes.
+
+    Args:
+        model: the model that will be trained, or its `SavedConfigs`.
+        tokenizer: its tokenizer.
+
+    Raises:
+        StageError: no episode is good.
+    """
+    from agent.demonstrations import keyed_plan
+    from agent.demonstrations.demonstrator import Demonstrator
+    from agent.demonstrations.reading_plan import LEAST_F1
+    from agent.demonstrations.rows import demonstration_rows, good_episodes, repetitive
+    from agent.policies.conversations import Conversations
+
+    settings, generation = params.warmstart.sft, params.train.generation
+    conversations = Conversations(model, tokenizer, generation)
+    if settings.teacher == "endpoint":
+        episodes = play_all(params, endpoint(params), conversations, problems)
+        good, mistakes = good_episodes(episodes, settings.min_reward), set()
+    else:
+        demonstrator = Demonstrator(
+            *(problems, params.env),
+            # A look takes about a quarter of a frame.
+            look_chars=generation.max_frame_tokens,
+            slips=settings.slips,
+            seed=settings.seed,
+            keyed=keyed(params) if settings.plan == "keyed" else None,
+            rewards=params.rewards,
+        )
+        episodes = play_all(params, demonstrator, conversations, problems)
+        # A ranked passage may be longer than the evidence in it, and some may not be ranked. The
+        # reward says whether such an answer is worth showing.
+        least = LEAST_F1 if settings.plan == "children" else 0.0
+        good = good_episodes(episodes, settings.min_reward, least)
+        mistakes = demonstrator.mistakes
+    left_out: set[tuple[int, int]] = set()
+    # A root without readers shows in each episode which passages answer.
+    if settings.teacher == "demonstrator" and settings.plan == "keyed" and settings.reader_passages:
+        left_out = repetitive(good, keyed_plan.NOTHING, settings.seed)
+    rows = demonstration_rows(good, mistakes, left_out=left_out)
+    played = Counter(problem.difficulty for problem in problems)
+    kept = Counter(episode.difficulty for episode in good.values())
+    run.log_metrics(
+        {f"warmstart/shown_{level}": kept[level] / count for level, count in played.items()}
+        | {"warmstart/rows": float(len(rows))}
+    )
+    if not rows:
+        raise StageError(
+            f"none of {len(episodes)} demonstrations is good enough. Raise max_turn_tokens and "
+            "max_frame_tokens of train.generation, or lower warmstart.sft.min_reward."
+        )
+    logger.info("warmstart: %d of %d demonstrations are good", len(good), len(episodes))
+    return rows
+
+
+def play_all(
+    params: Params, policy: Policy, conversations: Conversations, problems: Sequence[Problem]
+) -> list[Trajectory]:
+    """Episodes of the problems, with the token ids of the model that will be trained."""
+    from agent.demonstrations.tokenised import TokenisedPolicy
+    from tasks.deployment.environment import environment
+
+    specs = [
+        EpisodeSpec(problem.problem_id, seed=number, difficulty=problem.difficulty)
+        for number, problem in enumerate(problems)
+    ]
+    sessions = min(params.env.max_sessions, params.train.generation.batch_frames)
+    with environment(params) as url:
+        tokenised = TokenisedPolicy(policy, conversations)
+        return play_shown("demonstrations", tokenised, url, specs, sessions=sessions)
+
+
+def endpoint(params: Params) -> Policy:
+    """The teacher behind an API; its key is in the environment variable OPENAI_API_KEY.
+
+    Raises:
+        PolicyError: it refuses a test question or does not answer.
+    """
+    from agent.policies.endpoint import EndpointPolicy
+
+    settings = params.warmstart.sft
+    assert settings.base_url is not None
+    assert settings.model is not None
+    teacher = EndpointPolicy(
+        settings.base_url,
+        settings.model,
+        params.train.generation,
+        sampling=params.evaluate_model.sampling,
+        template_kwargs=params.evaluate_model.template_kwargs,
+    )
+    teacher.check()
+    return teacher

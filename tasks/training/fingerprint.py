@@ -1,0 +1,65 @@
+"""Fingerprint of a training: the code, settings and data that its checkpoints depend on.
+
+`tasks/train.py` continues from a checkpoint with the same fingerprint and sets others aside.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tasks.config import read_yaml
+
+if TYPE_CHECKING:
+    from tasks.config.params import Params
+
+BOOKKEEPING = {
+    *("save_every", "keep_checkpoints", "push_every", "table_every", "report_to"),
+    *("evaluate_every", "evaluate_problems", "micro_batch_tokens"),
+    *("gradient_checkpointing", "logprob_check"),
+}
+"""Settings that may differ from those of a checkpoint."""
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("agent", "env", "rewards", "tasks")
+"""Folders of the inputs in dvc.yaml that count as code in the fingerprint."""
+
+
+def fingerprint(params: Params, base: Path, data: Path) -> dict[str, str]:
+    """Hashes by name; a checkpoint can be continued if all are equal.
+
+    Args:
+        params: settings; those of `BOOKKEEPING` do not count.
+        base: folder of the base model.
+        data: Parquet file of the training problems.
+    """
+    from tasks.tracking.lineage import files_hash, folder_hash
+
+    settings = {
+        "train": params.train.model_dump(mode="json", exclude=BOOKKEEPING),
+        "env": params.env.model_dump(mode="json"),
+        "rewards": params.rewards.model_dump(mode="json"),
+    }
+    return {
+        **{
+            f"settings of {name}": _digest(json.dumps(s, sort_keys=True).encode())
+            for name, s in settings.items()
+        },
+        "base model": folder_hash(base),
+        "training data": _digest(data.read_bytes()),
+        "code": files_hash(code_files(), ROOT),
+    }
+
+
+def code_files() -> list[Path]:
+    """Python files among the inputs of the stage `train` in dvc.yaml."""
+    stages = read_yaml(ROOT / "dvc.yaml")["stages"]
+    paths = [ROOT / name for name in stages["train"]["deps"] if name.startswith(PACKAGES)]
+    return sorted(
+        file for path in paths for file in (path.rglob("*.py") if path.is_dir() else [path])
+    )
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]
