@@ -156,8 +156,9 @@ class LogprobCheckSettings(Settings):
     """Limits on |log-prob of the rollout - log-prob of the trainer| over sampled tokens."""
 
     max_abs: float = Field(1e-3, gt=0, description="fp32: maximum")
-    mean_abs: float = Field(5e-3, gt=0, description="bf16 and 4-bit: mean")
-    p99_abs: float = Field(0.05, gt=0, description="bf16 and 4-bit: 99th percentile")
+    # bfloat16 rounds a logit between 16 and 32 to 0.125, in either engine its own way.
+    mean_abs: float = Field(0.02, gt=0, description="bf16 and 4-bit: mean")
+    p99_abs: float = Field(0.25, gt=0, description="bf16 and 4-bit: 99th percentile")
     vllm_mean_abs: float = Field(0.05, gt=0, description="engine vllm: mean")
     vllm_p99_abs: float = Field(0.5, gt=0, description="engine vllm: 99th percentile")
     every: int = Field(10, ge=1, description="steps between checks after steps 1 and 2")

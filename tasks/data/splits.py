@@ -129,7 +129,9 @@ def deal(
             kept = [one for one in kept if one.problem.problem_id not in leaking]
     problems = [candidate.problem for candidate in kept]
     members: dict[int, list[Problem]] = defaultdict(list)
-    places = collections(problems, settings)
+    # Where the splits are given, problems about one folder still are as many collections as they
+    # have documents with evidence: intervals are over collections.
+    places = collections([_evidence_only(one) for one in problems] if given else problems, settings)
     for place, problem in zip(places, problems, strict=True):
         members[place].append(problem)
     names = {place: min(one.problem_id for one in held) for place, held in members.items()}
@@ -151,6 +153,12 @@ def deal(
         else:
             dealt.append(problem.model_copy(update={"collection_id": name, "split": split}))
     return dealt, rejected
+
+
+def _evidence_only(problem: Problem) -> Problem:
+    gold = problem.gold_papers
+    papers = tuple(paper for paper in problem.papers if paper.paper_id in gold)
+    return problem.model_copy(update={"papers": papers})
 
 
 def question_key(question: str) -> str:
@@ -221,7 +229,7 @@ def _assign(sizes: dict[str, int], settings: SplitSettings, trained: set[str]) -
         trained: collections with a question that the base model was trained on.
     """
     total = sum(sizes.values())
-    at = {name: _position(f"{settings.seed}/{name}") for name in sizes}
+    at = {name: position(f"{settings.seed}/{name}") for name in sizes}
     shares: dict[Split, float] = {"validation": settings.validation, "test": settings.test}
     starts: dict[Split, float] = {"validation": 0.0, "test": settings.validation}
     found: dict[str, Split] = {}
@@ -255,7 +263,7 @@ def _fill(
     found[nearest] = split
 
 
-def _position(key: str) -> float:
+def position(key: str) -> float:
     """A number in [0, 1) that depends only on the key."""
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") / 2**64
 

@@ -42,7 +42,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def loaded(base: Path) -> tuple[Any, Any]:
     """The base as rollouts and training load it, in float32."""
-    model, tokenizer = load_model(base)
+    model, tokenizer = load_model(base, dtype=torch.float32)
     assert model.dtype == torch.float32
     return model, tokenizer
 

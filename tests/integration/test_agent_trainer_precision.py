@@ -323,13 +323,16 @@ def test_unsloth_before_the_trainer_is_refused_and_after_it_changes_nothing(
     tmp_path: Path, warm: str
 ) -> None:
     (tmp_path / "unsloth.py").write_text(UNSLOTH)
-    for name, replaced in (("trainer", "GRPOTrainer"), ("supervised", "SFTTrainer")):
-        (tmp_path / "early.py").write_text(f"import unsloth\nimport agent.training.{name}\n")
+    for name, replaced in (
+        ("training.trainer", "GRPOTrainer"),
+        ("demonstrations.supervised", "SFTTrainer"),
+    ):
+        (tmp_path / "early.py").write_text(f"import unsloth\nimport agent.{name}\n")
         early = run_python(warm, ["-m", "early"], tmp_path)
         assert early.returncode == 1
         message = f"ImportError: TRL's {replaced} was replaced by unsloth.Unsloth{replaced}"
         assert message in early.stderr
-        assert f"Import agent.training.{name} first, and then unsloth." in early.stderr
+        assert f"Import agent.{name} first, and then unsloth." in early.stderr
     (tmp_path / "late.py").write_text(
         "from agent.training.trainer import TreeGRPOTrainer\nimport unsloth\n"
         "print([base.__name__ for base in TreeGRPOTrainer.__mro__[:3]])\n"

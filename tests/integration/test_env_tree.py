@@ -330,7 +330,7 @@ def test_texts_of_completions_are_kept_for_the_score(play: Play) -> None:
 def test_a_context_that_is_too_long_is_never_made(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("env.server.tree.as_context", lambda given: pytest.fail("it was made"))
+    monkeypatch.setattr("env.server.tree.tree.as_context", lambda given: pytest.fail("it was made"))
     play.code((0, 'print(rlm_query("a", ["x" * 100_000] * 16))'))
     assert "longer than" in play.said(0)
 

@@ -10,9 +10,9 @@ import pytest
 
 from env.errors import SandboxError
 from env.models import FrameTurn
-from env.server import tree as module
 from env.server.sandbox import CellDone, SubCall
 from env.server.tree import TEXT_BYTES, Tree
+from env.server.tree import tree as module
 from env.server.tree.frame import held_bytes
 from env.settings import EnvSettings, LimitSettings
 

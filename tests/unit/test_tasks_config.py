@@ -25,7 +25,7 @@ PROFILES = sorted(path.stem for path in (ROOT / "profiles").glob("*.yaml"))
 @pytest.fixture(autouse=True)
 def _at_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(config, "find_model", lambda: None)  # a profile may want it
+    monkeypatch.setattr("tasks.config.layers.find_model", lambda: None)  # a profile may want it
 
 
 @pytest.fixture
