@@ -119,10 +119,11 @@ def fresh_data(params: Params, when: datetime) -> FreshData:
         date = int(when.strftime(params.retrain.seed))
         seed = seed_of(date, settings.synthetic.seed)
         return FreshData(f"synthetic data of {date}", [f"prepare.synthetic.seed={seed}"])
+    files = settings.files
     if settings.source == "files":
         found = [
             f"{place} {content_hash(Path(place))}"
-            for place in (settings.files.path, settings.files.documents)
+            for place in (files.path, files.documents, files.headings)
             if place is not None
         ]
         return FreshData(f"files {', '.join(found)}", [])

@@ -1,9 +1,10 @@
-"""Collect real questions about real documents: the FAQ pages of two Debian packages.
+"""Collect real questions about real documents: the pages of two Debian packages.
 
-`python -m examples.faq.collect` fills data/faq/ with documents/NAME/*.txt, whose headings are
-removed, and NAME.jsonl, in the format of docs/own_data.md: each heading that was a question, with
-the paragraphs of its answer as evidence. It needs apt and dpkg, and installs nothing. The texts
-stay under their licences (PSF, GPL-2).
+`python -m examples.faq.collect` fills data/faq/ with documents/NAME/*.txt, the FAQ pages without
+their headings, and NAME.jsonl, in the format of docs/own_data.md: each heading that was a question,
+with the paragraphs of its answer as evidence. The other pages of Python's manual keep their
+headings, in headings/*.md: `prepare.files.headings` makes questions to train on from them. It needs
+apt and dpkg, and installs nothing. The texts stay under their licences (PSF, GPL-2).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 TARGET = Path("data/faq")
@@ -22,6 +24,9 @@ SOURCES = {
     "git": ("git-doc", "usr/share/doc/git-doc/gitfaq.html"),
 }
 """Package and pages of each collection."""
+MANUAL = "usr/share/doc/python3.11/html"
+PARTS = ("howto", "library", "reference", "tutorial", "using")
+"""Folders of the pages whose headings train; the FAQ is in another one."""
 PROSE_CHARS = 40
 """Shorter paragraphs, such as "Yes.", are no evidence."""
 ANSWER_CHARS = (80, 2500)
@@ -74,6 +79,15 @@ def collect(name: str, pages: list[Path], target: Path) -> int:
     return len(rows)
 
 
+def markdown(found: list[Section]) -> str:
+    """A page as Markdown: headings, paragraphs and indented code."""
+    blocks = []
+    for heading, section in found:
+        blocks += [f"# {heading}"] if heading else []
+        blocks += [text if prose else indent(text, "    ") for text, prose in section]
+    return "\n\n".join(blocks) + "\n"
+
+
 def unpack(package: str, folder: Path) -> None:
     """Download a package of Debian and unpack it, without installing it."""
     folder.mkdir()
@@ -94,6 +108,15 @@ def main() -> None:
             pages = [page for page in sorted(root.glob(pattern)) if page.stem != "index"]
             count = collect(name, pages, target)
             print(f"{target / name}.jsonl: {count} questions about {len(pages)} documents")
+        folder = target / "headings"
+        folder.mkdir(exist_ok=True)
+        manual = [
+            p for part in PARTS for p in (Path(temporary) / "python" / MANUAL / part).glob("*.html")
+        ]
+        for page in manual:
+            text = markdown(list(sections(page.read_text(encoding="utf-8"))))
+            (folder / f"{page.parent.name}-{page.stem}.md").write_text(text, encoding="utf-8")
+        print(f"{folder}: {len(manual)} pages with headings")
 
 
 if __name__ == "__main__":

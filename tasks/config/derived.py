@@ -13,6 +13,8 @@ DEMONSTRATED = {
     "sft_problems": "data/problems",
     "sft_stage": "tasks/training/demonstrate.py",
     "sft_settings_code": "agent/settings.py",
+    "sft_plans": "agent/demonstrations",
+    "sft_decoding": "agent/decoding",
     "sft_rollouts": "agent/rollouts",
     "sft_training": "agent/training",
     "sft_environment": "env",
@@ -27,19 +29,21 @@ def derive(params: Params) -> dict[str, str]:
     DVC requires every dependency to exist. Where a source reads no file, the module that would
     read it takes its place, because `prepare` depends on it anyway.
     """
-    source, problems, documents = params.model.source, None, None
+    source, problems, documents, titled = params.model.source, None, None, None
     fetched = source != NANO or params.model.quantisation != "none"
     if params.prepare.source == "files":
-        problems, documents = params.prepare.files.path, params.prepare.files.documents
+        files = params.prepare.files
+        problems, documents, titled = files.path, files.documents, files.headings
     elif params.prepare.source == "hub":
         problems = params.prepare.hub.name
     return {
         "model": _existing(source if source != NANO else None) or "tasks/warmstart.py",
         "template": _existing(params.model.template) or "tasks/warmstart.py",
-        "policies": "agent/policies" if fetched else "tasks/warmstart.py",
+        "fetched_by": "agent/models" if fetched else "tasks/warmstart.py",
         "trained": "models/adapter" if params.train.method == "lora" else "models/policy",
         "problems": _existing(problems) or "tasks/data/tables.py",
         "documents": _existing(documents) or "tasks/data/documents.py",
+        "headings": _existing(titled) or "tasks/data/headings.py",
         "trained_before": _existing(params.prepare.splits.trained) or "tasks/data/splits.py",
         **_of_demonstrations(params),
     }

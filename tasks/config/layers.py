@@ -157,8 +157,6 @@ def resolve(profile: str = "nano", overrides: Sequence[str] = ()) -> Params:
     if profile != "nano":
         over = _read_profile(profile)
         source += f" + {PROFILES / profile}.yaml"
-        if extended := over.pop("extends", None):
-            over = merge(_read_profile(str(extended)), over)
         data = merge(merge(data, over), {"profile": profile})
     for text in overrides:
         data = merge(data, parse_override(text))
@@ -172,12 +170,17 @@ def resolve(profile: str = "nano", overrides: Sequence[str] = ()) -> Params:
     return params
 
 
-def _read_profile(name: str) -> dict[str, Any]:
+def _read_profile(name: str, before: tuple[str, ...] = ()) -> dict[str, Any]:
+    """A profile upon the one that it extends."""
+    if name in before:
+        raise ConfigError(f"{PROFILES / name}.yaml extends itself: {' > '.join((*before, name))}.")
     path = PROFILES / f"{name}.yaml"
     if not path.exists():
         known = sorted(p.stem for p in PROFILES.glob("*.yaml"))
         raise ConfigError(f"{path} does not exist. Use a profile of {['nano', *known]}.")
-    return read_yaml(path)
+    over = read_yaml(path)
+    extended = over.pop("extends", None)
+    return over if extended is None else merge(_read_profile(str(extended), (*before, name)), over)
 
 
 def write_resolved(params: Params) -> Path:

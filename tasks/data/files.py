@@ -1,6 +1,7 @@
 """The source `files`: a user's own problems, as JSONL or Parquet; docs/own_data.md.
 
-The papers are in the rows, or they are the documents of a folder. Each broken row is rejected on
+The papers are in the rows, or they are the documents of a folder. Beside them, or alone, the
+headings of a folder are questions (`headings.py`). Each broken row is rejected on
 its own, with its place and a remedy; a file that cannot be read at all is a `SourceError`.
 `tables.py` reads rows, `row_schema.py` types them, `documents.py` reads the folder, `drafts.py`
 locates the quotes and assigns splits.
@@ -8,13 +9,14 @@ locates the quotes and assigns splits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import chain
 from os.path import normpath
 from pathlib import Path
 
 from env.problems.schema import Paper
-from tasks.data import tables
+from tasks.data import headings, tables
 from tasks.data.documents import READABLE, Documents
 from tasks.data.drafts import Place, ProblemDraft, complete_all
 from tasks.data.row_schema import AlternativesRow, QuoteRow, UserRow, parse
@@ -34,14 +36,27 @@ def read_problem_file(
     Raises:
         SourceError: the file or the folder cannot be read at all.
     """
-    documents = None
-    if settings.documents is not None:
-        folder = Path(settings.documents)
-        documents = Documents(folder, bounds.max_text_chars, settings.max_mb)
-    rows = tables.read_rows(Path(settings.path), settings.max_mb)
-    drafts = ((row, _draft(row, data, documents)) for row, data in rows)
-    found = complete_all(drafts, align, splits, bounds, progress)
-    return replace(found, left_out=_left_out(documents))
+    documents, titled = (
+        None if name is None else Documents(Path(name), bounds.max_text_chars, settings.max_mb)
+        for name in (settings.documents, settings.headings)
+    )
+    drafts: list[Iterable[tuple[str, ProblemDraft | list[Rejected]]]] = []
+    if settings.path is not None:
+        rows = tables.read_rows(Path(settings.path), settings.max_mb)
+        asked = ((row, _draft(row, data, documents)) for row, data in rows)
+        drafts.append(map(_for_test, asked) if titled else asked)
+    if titled is not None:
+        drafts.append(headings.drafts(titled, splits, bounds, test=settings.path is None))
+    found = complete_all(chain(*drafts), align, splits, bounds, progress)
+    return replace(found, left_out=_left_out(documents) + _left_out(titled))
+
+
+def _for_test(
+    drafted: tuple[str, ProblemDraft | list[Rejected]],
+) -> tuple[str, ProblemDraft | list[Rejected]]:
+    """Questions of people beside headings: none of them is trained on."""
+    row, draft = drafted
+    return row, replace(draft, split="test") if isinstance(draft, ProblemDraft) else draft
 
 
 def _draft(row: str, data: object, documents: Documents | None) -> ProblemDraft | list[Rejected]:

@@ -24,11 +24,24 @@ class HubSettings(Settings):
 class FilesSettings(Settings):
     """File of the user's own problems."""
 
-    path: str = Field("problems.jsonl", description="JSONL or Parquet; docs/own_data.md")
+    path: str | None = Field(
+        "problems.jsonl", description="JSONL or Parquet; docs/own_data.md. None: headings alone"
+    )
     documents: str | None = Field(
         None, description="folder of the files that the problems quote (text, HTML, PDF)"
     )
+    headings: str | None = Field(
+        None,
+        description="folder whose headings are the questions to train on; those of `path` are the "
+        "test",
+    )
     max_mb: int = Field(64, ge=1, le=1024, description="megabytes of one line or one document")
+
+    @model_validator(mode="after")
+    def _asks(self) -> FilesSettings:
+        if self.path is None and self.headings is None:
+            raise ValueError("there are no questions: name a file in path, or a folder in headings")
+        return self
 
 
 class AlignSettings(Settings):

@@ -1,6 +1,7 @@
 """Visible text of a web page, without markup.
 
-Blocks become lines. Scripts, styles and form controls are left out.
+Blocks become paragraphs, headings those of Markdown, and preformatted text is indented by four
+spaces. Scripts, styles and form controls are left out.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ _INLINE = {
     *("sup", "time", "tt", "u", "var", "wbr"),
 }
 """Elements within a line; any other starts and ends a block."""
+_INDENTED = "\n    "
+_BREAKS = {"pre": f"\n{_INDENTED}", "br": "\n", "tr": "\n", "td": " ", "th": " "}
+_HEADINGS = {f"h{level}": f"\n\n{'#' * level} " for level in range(1, 7)}
 
 
 class _Reader(HTMLParser):
@@ -32,7 +36,7 @@ class _Reader(HTMLParser):
         elif tag == "pre":
             self._verbatim += 1
         if tag not in _INLINE:
-            self.parts.append(" " if tag in ("td", "th") else "\n")
+            self.parts.append(_BREAKS.get(tag) or _HEADINGS.get(tag, "\n\n"))
 
     def handle_endtag(self, tag: str) -> None:
         if tag in self._hidden:
@@ -40,17 +44,24 @@ class _Reader(HTMLParser):
         elif tag == "pre":
             self._verbatim = max(0, self._verbatim - 1)
         if tag not in _INLINE:
-            self.parts.append(" " if tag in ("td", "th") else "\n")
+            self.parts.append("\n\n" if tag == "pre" else _BREAKS.get(tag, "\n\n"))
 
     def handle_data(self, data: str) -> None:
-        if not self._hidden:
-            self.parts.append(data if self._verbatim else re.sub(r"\s+", " ", data))
+        if self._hidden:
+            return
+        verbatim = data.replace("\n", _INDENTED)
+        self.parts.append(verbatim if self._verbatim else re.sub(r"\s+", " ", data))
 
 
 def text_of(page: str) -> str:
-    """Visible text of a page: one line per block, no empty lines. Never raises."""
+    """Visible text of a page, with a blank line between two blocks. Never raises."""
     reader = _Reader()
     reader.feed(page)
     reader.close()
-    lines = (line.strip() for line in "".join(reader.parts).splitlines())
-    return "\n".join(re.sub(r"[ \t\u00a0]+", " ", line) for line in lines if line)
+    lines = "".join(reader.parts).splitlines()
+    kept = [line.rstrip() if line.startswith(_INDENTED[1:]) else _close(line) for line in lines]
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(kept)).strip("\n")
+
+
+def _close(line: str) -> str:
+    return re.sub(r"[ \t\u00a0]+", " ", line).strip()

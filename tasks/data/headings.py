@@ -1,0 +1,164 @@
+"""Questions without a label: the headings of a folder, each with what its section says.
+
+A heading that is taken out of its document is a question of a kind, because the words that would
+answer it by search alone are gone. Its section's paragraphs are the evidence. Nobody has to write
+or check anything, so a folder is enough to train on; the questions of people are for the test.
+
+Headings are those of Markdown (`## Heading`, or underlined), reStructuredText and web pages.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from env.errors import SourceError
+from env.problems.schema import Paper, Split
+from env.ranking import passages
+from tasks.data.documents import Documents
+from tasks.data.drafts import Place, ProblemDraft
+from tasks.data.settings import SplitSettings
+from tasks.data.source import ProblemBounds
+from tasks.data.splits import SPLITS, position
+
+PROSE_CHARS = 40
+"""Shorter paragraphs, such as "For example:", are no evidence."""
+ANSWER_CHARS = (80, 2500)
+"""Characters of a section's evidence: less says too little, more is a chapter."""
+NEIGHBOURS = 8
+"""Documents of a problem: the heading's own, and those that follow it in the folder."""
+
+_MARKED = re.compile(r" {0,3}#{1,6}[ \t]+(.+?)(?:[ \t]+#+)?[ \t]*")
+_RULE = re.compile(r"([=\-~^\"'*+#.`:_])\1{2,}[ \t]*")
+"""A line below or above a heading, or between two parts of a page."""
+_FENCE = re.compile(r" {0,3}(```|~~~)")
+_NOT_PROSE = ("    ", "\t", "|")
+"""Beginnings of lines of code and of tables."""
+_NUMBER = re.compile(r"^\d{1,3}(\.\d+)*\.?\s+(?=\w)")
+_WORD = re.compile(r"[^\W\d_]{2,}")
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading, and the paragraphs of prose up to the next one."""
+
+    heading: str
+    prose: tuple[str, ...]
+
+    @property
+    def asks(self) -> bool:
+        """Whether the heading says something, and its section answers it."""
+        least, most = ANSWER_CHARS
+        return len(_WORD.findall(self.heading)) > 1 and least <= sum(map(len, self.prose)) <= most
+
+
+def read(text: str) -> tuple[str, list[Section]]:
+    """A document without its headings, and its sections."""
+    kept, sections = list[str](), list[Section]()
+    heading, prose = "", list[str]()
+
+    def end() -> None:
+        paragraphs = passages("\n".join(prose), ANSWER_CHARS[1], PROSE_CHARS)
+        sections.append(Section(heading, tuple(paragraphs)))
+        prose.clear()
+
+    fenced, lines = False, text.split("\n")
+    for line, below in zip(lines, [*lines[1:], ""], strict=True):
+        fence = bool(_FENCE.match(line))
+        fenced ^= fence
+        if fenced or fence:
+            kept.append(line)
+            prose.append("")
+        elif found := _heading(line, below):
+            end()
+            heading = _NUMBER.sub("", found)
+            kept.append("")
+        elif not _RULE.fullmatch(line):
+            kept.append(line)
+            prose.append("" if line.startswith(_NOT_PROSE) else line)
+    end()
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(kept)).strip("\n"), sections[1:]
+
+
+def _heading(line: str, below: str) -> str | None:
+    """The heading that a line is, by its marks or by the line below it."""
+    if marked := _MARKED.fullmatch(line):
+        return marked[1]
+    if not line[:1].strip() or line.startswith(("|", "- ", "* ")) or _RULE.fullmatch(line):
+        return None
+    underlined = _RULE.fullmatch(below) and len(below.rstrip()) >= len(line.rstrip())
+    return line.strip() if underlined else None
+
+
+def drafts(
+    documents: Documents, splits: SplitSettings, bounds: ProblemBounds, test: bool
+) -> list[tuple[str, ProblemDraft]]:
+    """A problem for each heading; its documents are all in the same split.
+
+    Args:
+        documents: the folder.
+        splits: shares and seed.
+        bounds: `max_papers`.
+        test: whether headings make the test, too.
+
+    Raises:
+        SourceError: no document has a heading with a section that answers it.
+    """
+    papers: dict[str, Paper] = {}
+    sections: dict[str, list[Section]] = {}
+    for name in documents.names():
+        found = documents.get(name)
+        if not isinstance(found, Paper):
+            continue
+        text, sections[name] = read(found.text)
+        if text:
+            papers[name] = found.model_copy(update={"text": text})
+    every = [one for name in papers for one in sections[name]]
+    seen = Counter(_key(one.heading) for one in every)
+    seen.update(paragraph for one in every for paragraph in set(one.prose))
+    made: list[tuple[str, ProblemDraft]] = []
+    for split in SPLITS:
+        names = [name for name in papers if _split(name, splits, test) == split]
+        for place, name in enumerate(names):
+            count = min(NEIGHBOURS, bounds.max_papers, len(names))
+            around = [papers[names[(place + step) % len(names)]] for step in range(count)]
+            made += _of_document(name, sections[name], seen, around, split)
+    if not made:
+        raise SourceError(
+            f"{documents.folder}: no document has a heading of two words and more above "
+            f"{ANSWER_CHARS[0]} to {ANSWER_CHARS[1]:,} characters of prose. Headings are those of "
+            "Markdown, reStructuredText and HTML. Correct prepare.files.headings."
+        )
+    return made
+
+
+def _of_document(
+    name: str,
+    sections: Sequence[Section],
+    seen: Counter[str],
+    around: Sequence[Paper],
+    split: Split,
+) -> Iterator[tuple[str, ProblemDraft]]:
+    for number, section in enumerate(sections, 1):
+        # The same heading in two documents has half of its evidence in each. Sentences that many
+        # sections share, about versions for instance, answer none of them.
+        if not section.asks or any(
+            seen[one] > 1 for one in (_key(section.heading), *section.prose)
+        ):
+            continue
+        places = [[Place("section", name, quote=quote)] for quote in section.prose]
+        row = f"{name}#{number}"
+        yield row, ProblemDraft(row, section.heading, around, places, "documents", split=split)
+
+
+def _key(heading: str) -> str:
+    return " ".join(heading.casefold().split())
+
+
+def _split(name: str, splits: SplitSettings, test: bool) -> Split:
+    at = position(f"{splits.seed}/{name}")
+    if at < splits.validation:
+        return "validation"
+    return "test" if test and at < splits.validation + splits.test else "train"
