@@ -17,8 +17,8 @@ from env.problems.schema import Paper, Problem, Span
 from env.problems.settings import SyntheticSettings
 from tasks.config import resolve
 
-SHOWN = {"easy": "score", "medium": "training", "hard": "score"}
-"""Kind of question that is shown for each level."""
+SHOWN = {"medium": "training", "hard": "score"}
+"""Levels that are shown, with the kind of question."""
 
 WHY = {
     "score": "another split, release, metric, method or variant, or an experiment not made",
@@ -66,12 +66,8 @@ def sample(problem: Problem, asked: Asked) -> Iterator[str]:
 
 
 def print_samples(settings: SyntheticSettings) -> None:
-    """Print each level's first problem of the kind in `SHOWN` with two or more gold papers.
-
-    Raises:
-        KeyError: the profile has a level without a kind.
-    """
-    for level in settings.levels_of("test"):
+    """Print a level's first problem of the kind in `SHOWN` with two or more gold papers."""
+    for level in SHOWN:
         for number in count():
             _, asked = plan_collection(settings, "test", level, number)
             fits = [len(q.papers) > 1 and q.kind == SHOWN[level] for q in asked]
@@ -83,7 +79,7 @@ def print_samples(settings: SyntheticSettings) -> None:
 
 
 def fields_sample(settings: SyntheticSettings) -> Iterator[str]:
-    """The first test problem of the first level as Markdown, all text included."""
+    """The first test problem of the first level as Markdown, with the text of its gold papers."""
     level = next(iter(settings.levels))
     problem = fields.write_collection(settings, "test", level, 0)[0]
     gold = {fact.spans[0].text for fact in problem.evidence}
@@ -91,7 +87,10 @@ def fields_sample(settings: SyntheticSettings) -> Iterator[str]:
     yield f"> {problem.question}\n"
     for paper in problem.papers:
         yield f"- {paper.paper_id}: {paper.title}"
-        for line in paper.text.split("\n")[1:]:
+        lines = paper.text.split("\n")[1:]
+        if gold.isdisjoint(lines):
+            continue
+        for line in lines:
             yield f"  - **{line}**" if line in gold else f"  - {line}"
     candidates = [span.text for span in problem.candidates]
     yield f"\nFields of the {len(candidates)} candidates, which only the lexicon knows:"
