@@ -1,6 +1,6 @@
 """Print samples of a profile's problems as Markdown: `python -m benchmarks.problems`.
 
-docs/problem_samples.md has those of `--profile papers`, the default, and of `--profile nano`.
+docs/problem_samples.md has one of `--profile papers`, the default, and one of `--profile nano`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from env.problems.schema import Paper, Problem, Span
 from env.problems.settings import SyntheticSettings
 from tasks.config import resolve
 
-SHOWN = {"medium": "training", "hard": "score"}
-"""Levels that are shown, with the kind of question."""
+SHOWN = {"easy": "score", "medium": "training", "hard": "score"}
+"""Kind of question that is shown for each level."""
 
 WHY = {
     "score": "another split, release, metric, method or variant, or an experiment not made",
@@ -66,8 +66,12 @@ def sample(problem: Problem, asked: Asked) -> Iterator[str]:
 
 
 def print_samples(settings: SyntheticSettings) -> None:
-    """Print a level's first problem of the kind in `SHOWN` with two or more gold papers."""
-    for level in SHOWN:
+    """Print each level's first problem of the kind in `SHOWN` with two or more gold papers.
+
+    Raises:
+        KeyError: the profile has a level without a kind.
+    """
+    for level in settings.levels_of("test"):
         for number in count():
             _, asked = plan_collection(settings, "test", level, number)
             fits = [len(q.papers) > 1 and q.kind == SHOWN[level] for q in asked]
@@ -79,7 +83,7 @@ def print_samples(settings: SyntheticSettings) -> None:
 
 
 def fields_sample(settings: SyntheticSettings) -> Iterator[str]:
-    """The first test problem of the first level as Markdown, with the text of its gold papers."""
+    """The first test problem of the first level as Markdown, all text included."""
     level = next(iter(settings.levels))
     problem = fields.write_collection(settings, "test", level, 0)[0]
     gold = {fact.spans[0].text for fact in problem.evidence}
@@ -87,10 +91,7 @@ def fields_sample(settings: SyntheticSettings) -> Iterator[str]:
     yield f"> {problem.question}\n"
     for paper in problem.papers:
         yield f"- {paper.paper_id}: {paper.title}"
-        lines = paper.text.split("\n")[1:]
-        if gold.isdisjoint(lines):
-            continue
-        for line in lines:
+        for line in paper.text.split("\n")[1:]:
             yield f"  - **{line}**" if line in gold else f"  - {line}"
     candidates = [span.text for span in problem.candidates]
     yield f"\nFields of the {len(candidates)} candidates, which only the lexicon knows:"
