@@ -1,6 +1,6 @@
 """Print samples of a profile's problems as Markdown: `python -m benchmarks.problems`.
 
-docs/problem_samples.md has those of `--profile papers`, the default, and of `--profile nano`.
+docs/problem_samples.md has one of `--profile papers`, the default, and one of `--profile nano`.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python -m benchmarks.recursion [--figure recursion.png]
 
-results.jsonl.gz beside this module has the greedy answers of all arms. This prints the tables of
-docs/experiments.md and draws the figure of the README. The last commit with the program that
-trained and measured the arms is 89a4776.
+results.jsonl.gz beside this module has the greedy answers of all arms. This prints tables of all,
+whose deciding rows docs/experiments.md has, and draws the figure of the README. The last commit
+with the program that trained and measured the arms is 89a4776.
 """
 
 from __future__ import annotations
