@@ -1,0 +1,109 @@
+"""Questions of headings: what is one, what answers it, and which split it is in."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from env.errors import SourceError
+from tasks.data import files
+from tasks.data.headings import read
+from tasks.data.settings import AlignSettings, FilesSettings, SplitSettings
+from tasks.data.source import Found, ProblemBounds
+from tasks.data.splits import leaks
+from tasks.data.web import text_of
+
+BOUNDS = ProblemBounds(min_span_chars=12, max_text_chars=9000, max_papers=64, max_gold_papers=4)
+PROSE = "The {} is kept in the cellar, where nobody has looked for it since the war ended in May."
+
+
+def page(*subjects: str) -> str:
+    """A page of Markdown with a section about each subject."""
+    return "\n\n".join(
+        f"## Where the {s} is\n\n{PROSE.format(s)}\n\n    code({s})" for s in subjects
+    )
+
+
+def found(folder: Path, **settings: str | None) -> Found:
+    """What the source `files` makes of the folder's headings."""
+    chosen = FilesSettings(headings=str(folder), **{"path": None, **settings})
+    return files.read_problem_file(chosen, AlignSettings(), SplitSettings(), BOUNDS)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Forty pages with two headings each, and one that all have."""
+    manual = tmp_path / "manual"
+    manual.mkdir()
+    for number in range(40):
+        text = (
+            page(f"lamp {number}", f"chair {number}") + "\n\n## See also here\n\n" + "Nothing. " * 9
+        )
+        (manual / f"page{number}.md").write_text(text)
+    return manual
+
+
+def test_a_heading_asks_and_the_prose_of_its_section_answers(folder: Path) -> None:
+    result = found(folder)
+    assert not result.rejected
+    assert len(result.problems) == 80  # the heading of every page asks nothing
+    one = next(p for p in result.problems if p.question == "Where the chair 7 is")
+    assert [span.text for fact in one.evidence for span in fact.spans] == [PROSE.format("chair 7")]
+    assert one.gold_papers == {"page7.md"}
+    assert not any("Where the" in text for text in one.texts.values())
+
+
+def test_no_document_is_in_two_splits(folder: Path) -> None:
+    problems = found(folder).problems
+    papers: dict[str, set[str]] = {}
+    for problem in problems:
+        papers.setdefault(problem.split, set()).update(problem.texts)
+    assert set(papers) == {"train", "validation", "test"}
+    assert sum(map(len, papers.values())) == 40
+    assert leaks(problems, SplitSettings()) == []
+
+
+def test_questions_of_people_are_the_test_and_nothing_else_is(folder: Path, tmp_path: Path) -> None:
+    asked = tmp_path / "asked"
+    asked.mkdir()
+    rows = []
+    for name in ("a", "b"):
+        (asked / f"{name}.txt").write_text(f"Somebody called {name} lost the ring in the garden.")
+        quote = {"document": f"{name}.txt", "quote": f"Somebody called {name} lost the ring"}
+        rows.append({"question": f"Who lost it, {name}?", "evidence": [quote], "split": "train"})
+    (tmp_path / "asked.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    result = found(folder, path=str(tmp_path / "asked.jsonl"), documents=str(asked))
+    tested = [problem for problem in result.problems if problem.split == "test"]
+    assert [problem.question for problem in tested] == ["Who lost it, a?", "Who lost it, b?"]
+    assert len({problem.collection_id for problem in tested}) == 2  # one for each document
+    assert len(tested[0].papers) == 2
+
+
+def test_headings_are_marked_or_underlined_and_never_code() -> None:
+    text = (
+        "Title of it\n===========\n\nText.\n\n```\n# no heading\n```\n\n# 3.1. A part #\n\nMore.\n"
+    )
+    stripped, sections = read(text)
+    assert [one.heading for one in sections] == ["Title of it", "A part"]
+    assert stripped == "Text.\n\n```\n# no heading\n```\n\nMore."
+
+
+def test_a_web_page_has_headings_and_paragraphs() -> None:
+    html = (
+        "<h1>The <b>title</b></h1><p>One<br>two</p>"
+        "<pre>if x:\n    <b>y</b></pre><ul><li>a<li>b</ul>"
+    )
+    assert text_of(html) == "# The title\n\nOne\ntwo\n\n    if x:\n        y\n\na\n\nb"
+
+
+def test_a_folder_without_headings_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("Just text, and no heading above it at all, which is a pity.")
+    with pytest.raises(SourceError, match=r"no document has a heading.*prepare\.files\.headings"):
+        found(tmp_path)
+
+
+def test_without_a_file_and_without_headings_there_are_no_questions() -> None:
+    with pytest.raises(ValueError, match="no questions"):
+        FilesSettings(path=None)
