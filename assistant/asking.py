@@ -7,6 +7,7 @@ recursive episodes on their own environment server. `flows/ask.py` is the comman
 # Heavy modules are imported where they are needed: an endpoint needs neither torch nor MLflow.
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
@@ -32,6 +33,9 @@ MOST_TOKENS = 0.5
 """Tokens per character beyond which a model with a small vocabulary reads letters, not words."""
 SHOWN = 10
 """Documents left out that are named."""
+PASSAGES = 3
+"""Passages of an answer without a model. On the questions of `examples/faq`, BM25 is about as good
+with three to five, and all-MiniLM-L6-v2 with two or three."""
 PROFILE = "documents"
 """Profile whose settings an endpoint plays with."""
 
@@ -43,8 +47,15 @@ class AskedModel:
     name: str
     params: Params
     folder: Path | None = None
-    """Weights and tokenizer; None for an endpoint."""
+    """Weights and tokenizer; None for an endpoint, and for ranked passages."""
     base_url: str | None = None
+    default: bool = False
+    """Whether nobody named it, so that ranked passages may answer in its place."""
+
+    @property
+    def reads(self) -> bool:
+        """Whether a model reads the documents."""
+        return self.folder is not None or self.base_url is not None
 
 
 @dataclass(frozen=True)
@@ -52,7 +63,8 @@ class AskedAnswer:
     """Answer to one question."""
 
     answer: Answer
-    episode: Trajectory
+    episode: Trajectory | None
+    """None without a model."""
     usage: Usage | None = None
     """Requests and tokens of an endpoint for this question."""
 
@@ -66,6 +78,8 @@ class AskedAnswer:
 
 def stored(wanted: str) -> AskedModel:
     """A model folder, or a registered version by its number or alias.
+
+    Without a champion, ranked passages answer in its place.
 
     Raises:
         StageError: the version does not exist, or its artifact is gone.
@@ -81,17 +95,20 @@ def stored(wanted: str) -> AskedModel:
     name = here.register_.model_name
     version = versions.find(name, wanted)
     if version is None and wanted == "champion":
-        raise StageError(
-            f"{name} has no champion yet. Train and promote one with `make full`, or ask another "
-            "model: --model FOLDER, or --base-url URL --model NAME."
-        )
+        return _ranked(here)
     if version is None:
         raise StageError(
             f"{name} has no version {wanted!r}, and no such folder exists. List the versions with "
             "`rlm models`. A model behind an endpoint also needs --base-url."
         )
     title = f"{name} version {version.version}"
-    return AskedModel(title, versions.settings(version), versions.download(version))
+    at = versions.download(version)
+    return AskedModel(title, versions.settings(version), at, default=wanted == "champion")
+
+
+def _ranked(params: Params) -> AskedModel:
+    by = "all-MiniLM-L6-v2" if params.env.rank == "minilm" else "BM25"
+    return AskedModel(f"no model: the passages that {by} ranks first", params)
 
 
 def read_documents(docs: Path, params: Params) -> tuple[dict[str, str], list[str]]:
@@ -130,27 +147,68 @@ def read_documents(docs: Path, params: Params) -> tuple[dict[str, str], list[str
     return texts, left_out
 
 
-def require_readable(model: AskedModel, documents: dict[str, str]) -> None:
-    """Refuse documents in a language of which the model knows no words.
+def reader_of(model: AskedModel, documents: dict[str, str]) -> AskedModel:
+    """The model, or ranked passages in place of a champion that doesn't read the language.
 
     Raises:
-        StageError: its vocabulary is small, and spells the documents letter by letter.
+        StageError: the model was named, its vocabulary is small, and it spells the documents
+            letter by letter.
     """
     file = model.folder / "tokenizer.json" if model.folder else None
     if file is None or not file.is_file():
-        return
+        return model
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(file))
     text = "\n".join(part[:2000] for part in documents.values())[:20_000]
     tokens = len(tokenizer.encode(text).ids) / len(text)
     if tokenizer.get_vocab_size() < SMALL_VOCABULARY and tokens > MOST_TOKENS:
+        if model.default:
+            return _ranked(model.params)
         raise StageError(
             f"{model.name} cannot read these documents: it knows {tokenizer.get_vocab_size()} "
             "tokens, those of the small made-up world in which it was trained. Ask a model that "
             "reads your language: --base-url URL --model NAME, for example of Ollama or vLLM. Or "
-            "train one on a GPU: make full ARGS='--profile t4'."
+            "train one: make setup-smollm2, then make full ARGS='--profile smollm2'."
         )
+    return model
+
+
+class RankedPassages:
+    """Answers with the passages that fit a question best; called as `Ask`. No model reads them.
+
+    A passage without any word of the question isn't an answer, whatever its rank.
+    """
+
+    at_once = 1
+
+    def __init__(self, params: Params) -> None:
+        self._params = params
+
+    def __call__(
+        self, question: str, documents: Mapping[str, str], seed: int = 0, **watched: Any
+    ) -> AskedAnswer:
+        """The quotes. Nothing is sampled, and there are no events.
+
+        Raises:
+            StageError: the question cannot be asked.
+        """
+        from agent.rollouts.own_documents import Answer, Question, Quote, fault
+        from env.embedding import order_of
+        from env.ranking import rank, words
+
+        if reason := fault(Question(question, documents), self._params.env):
+            raise StageError(reason)
+        began = time.monotonic()
+        found = rank(documents, question, PASSAGES, order=order_of(self._params.env.rank))
+        asked = set(words(question))
+        quotes = [
+            Quote(name, at := documents[name].index(text), at + len(text), text)
+            for name, text in found
+            if not asked.isdisjoint(words(text))
+        ]
+        seconds = round(time.monotonic() - began, 3)
+        return AskedAnswer(Answer(quotes, stop_reason="final", seconds=seconds), None)
 
 
 class Ask:
@@ -237,7 +295,7 @@ def answer_event(found: AskedAnswer, model: AskedModel) -> Event:
 
 
 @contextmanager
-def opened(model: AskedModel) -> Iterator[Ask]:
+def opened(model: AskedModel) -> Iterator[Ask | RankedPassages]:
     """Load model and environment for the time of the block.
 
     An endpoint plays up to `evaluate_model.concurrency` questions at a time, and has as many
@@ -246,6 +304,9 @@ def opened(model: AskedModel) -> Iterator[Ask]:
     Raises:
         StageError: the model cannot be loaded, the endpoint refuses, or no server starts.
     """
+    if not model.reads:
+        yield RankedPassages(model.params)
+        return
     from tasks.registry import serving
 
     params = serving.for_documents(model.params)

@@ -287,7 +287,11 @@ def usage(found: AskedAnswer) -> dict[str, int]:
     if found.usage is not None:
         read, written = found.usage.prompt_tokens, found.usage.completion_tokens
     else:
-        turns = [turn for frame in found.episode.frames.values() for turn in frame.turns]
+        turns = [
+            turn
+            for frame in (found.episode.frames if found.episode else {}).values()
+            for turn in frame.turns
+        ]
         read = sum(len(turn.prompt_ids) for turn in turns)
         written = sum(len(turn.sampled_ids) for turn in turns)
     return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}

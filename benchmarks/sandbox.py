@@ -10,21 +10,24 @@ living episode adds to all of these processes.
 from __future__ import annotations
 
 import argparse
+import io
+import itertools
 import logging
 import os
 import resource
 import statistics
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout, suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import psutil
 
-from benchmarks.peers.sandbox import GROUP, Open, Session, systems
-from env.server.sandbox import Repl, SandboxHost
+from env.server.sandbox import Repl, SandboxHost, SubCall
 from env.settings import LimitSettings, SandboxSettings
 
 _SIZES = {"empty": 0, "1 MB": 1_000_000, "10 MB": 10_000_000}
@@ -42,6 +45,74 @@ _TURNS = (
 _THREADS = os.cpu_count() or 1
 _GONE = (FileNotFoundError, ProcessLookupError)
 """Errors of a process or thread that has just ended."""
+
+
+GROUP = 8
+"""Episodes that share one context, as in training."""
+
+
+@dataclass(frozen=True)
+class Session:
+    """One living interpreter with `context`, `llm_query` and `FINAL`."""
+
+    run: Callable[[str], object]
+    """Runs a cell to its end and answers its sub-calls at once."""
+    close: Callable[[], object]
+
+
+Open = Callable[[str], Session]
+"""Starts an interpreter with this context."""
+
+
+def _answer(prompt: object) -> str:
+    return "b"
+
+
+@contextmanager
+def _sandbox(shared: bool) -> Iterator[Open]:
+    """This project's sandbox; a worker receives its context, or is forked from one that has it."""
+    host = SandboxHost(LimitSettings(), SandboxSettings())
+    opened = itertools.count()
+
+    def start(context: str) -> Session:
+        number = next(opened) // GROUP
+        repl = host.open(context, f"{len(context)}-{number}" if shared else None)
+
+        def run(code: str) -> object:
+            event = repl.run(code)
+            while isinstance(event, SubCall):
+                event = repl.resume("b")
+            if event.error is not None:
+                raise RuntimeError(event.traceback or event.error)
+            return event
+
+        return Session(run, repl.close)
+
+    try:
+        yield start
+    finally:
+        host.close()
+
+
+@contextmanager
+def _in_process() -> Iterator[Open]:
+    """`exec` in this process, without any boundary."""
+
+    def start(context: str) -> Session:
+        names = {"context": context, "llm_query": _answer, "FINAL": _answer}
+        return Session(lambda code: exec(code, names), names.clear)
+
+    with redirect_stdout(io.StringIO()):
+        yield start
+
+
+def systems() -> dict[str, Callable[[], AbstractContextManager[Open]]]:
+    """Context manager of each system by its name."""
+    return {
+        "sandbox": partial(_sandbox, shared=False),
+        f"sandbox, groups of {GROUP}": partial(_sandbox, shared=True),
+        "`exec` in process": _in_process,
+    }
 
 
 def tree(pid: int) -> list[int]:

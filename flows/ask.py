@@ -3,7 +3,7 @@
 It reads the documents, plays one recursive episode on its own environment server, and prints the
 quotes that the model found, with file and position. It writes only a log. The model is the
 champion, another registered version, a model folder, or any model behind an OpenAI-compatible
-endpoint.
+endpoint. Without a champion that reads their language, it prints the passages that rank first.
 
 Exit code 0: the model found evidence; 3: it found none; 1: it failed, or ended without an answer.
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from agent.rollouts.own_documents import Answer
     from agent.rollouts.trajectory import Trajectory
-    from assistant.asking import Ask, AskedAnswer, AskedModel
+    from assistant.asking import Ask, AskedAnswer, AskedModel, RankedPassages
     from tasks.config.params import Params
 
 NO_EVIDENCE = 3
@@ -142,11 +142,13 @@ def terminal() -> Console:
     return Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
 
 
-def read_folder(docs: Path, model: AskedModel, console: Console) -> dict[str, str]:
-    """Text of each readable document by its name; prints why others are left out.
+def read_folder(
+    docs: Path, model: AskedModel, console: Console
+) -> tuple[dict[str, str], AskedModel]:
+    """Text of each readable document by its name, and who answers; prints what is left out.
 
     Raises:
-        StageError: no document can be read, or the model does not know their language.
+        StageError: no document can be read, or a named model does not know their language.
     """
     from assistant import asking
 
@@ -155,12 +157,19 @@ def read_folder(docs: Path, model: AskedModel, console: Console) -> dict[str, st
         documents, left_out = asking.read_documents(docs, model.params)
     for reason in left_out:
         console.print(f"left out: {reason}", style="yellow")
-    asking.require_readable(model, documents)
-    return documents
+    reader = asking.reader_of(model, documents)
+    if not reader.reads:
+        why = f"{model.name} cannot read these documents" if model.reads else "no champion yet"
+        console.print(
+            f"{why}: passages are ranked, and nobody reads them. Train a model with `make full`, "
+            "or name one: --model FOLDER, or --base-url URL --model NAME.",
+            style="yellow",
+        )
+    return documents, reader
 
 
 @contextmanager
-def loaded(model: AskedModel, console: Console) -> Iterator[Ask]:
+def loaded(model: AskedModel, console: Console) -> Iterator[Ask | RankedPassages]:
     """Load the model for the time of the block, and say so meanwhile.
 
     Raises:
@@ -183,7 +192,7 @@ def talk(
 ) -> int:
     """Answer one question, or one for each line of the standard input; returns the exit code."""
     console = terminal()
-    documents = read_folder(docs, model, console)
+    documents, model = read_folder(docs, model, console)
     code = 0
     with loaded(model, console) as answered:
         for text in lines(console) if question is None else [question]:
@@ -220,7 +229,7 @@ def tell(
         body = {"question": question, "model": model.name, **asdict(answer), **paid}
         typer.echo(json.dumps(body))
     else:
-        if trace:
+        if trace and found.episode is not None:
             show_tree(found.episode)
         show(answer, documents, costs(found, model.params))
     if answer.evidence:
@@ -262,9 +271,13 @@ def show(found: Answer, documents: int, paid: str) -> None:
     if found.unfounded:
         quotes = counted(found.unfounded, "quote")
         console.print(f"Left out, since no document contains it: {quotes} of its answer.")
+    work = (
+        f"{counted(found.turns, 'turn')}, {counted(found.sub_calls, 'sub-call')}, "
+        f"depth {found.depth}"
+    )
     console.print(
-        f"{counted(documents, 'document')}, {counted(found.turns, 'turn')}, "
-        f"{counted(found.sub_calls, 'sub-call')}, depth {found.depth}, {found.seconds:.1f} s{paid}",
+        f"{counted(documents, 'document')}, {work if found.turns else 'read by no model'}, "
+        f"{found.seconds:.1f} s{paid}",
         style="dim",
         soft_wrap=True,
     )

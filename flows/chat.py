@@ -61,7 +61,7 @@ def serve(
     """
     model = ask.chosen(named, base_url, sets)
     console = ask.terminal()
-    documents = ask.read_folder(docs, model, console)
+    documents, model = ask.read_folder(docs, model, console)
     with ask.loaded(model, console) as answers:
         from assistant.chat_page import Chat
         from assistant.question_queue import QuestionQueue, QuestionServer

@@ -113,7 +113,7 @@ def serve(docs: Path, named: str, base_url: str | None, sets: list[str]) -> None
     model = ask.chosen(named, base_url, sets)
     settle(model.params.threads)
     documents, left_out = asking.read_documents(docs, model.params)
-    asking.require_readable(model, documents)
+    model = asking.reader_of(model, documents)
     with ExitStack() as stack:
         answers = cache(lambda: stack.enter_context(asking.opened(model)))
         queue = QuestionQueue(lambda *given, **how: answers()(*given, **how), model, at_once=1)

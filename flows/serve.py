@@ -132,9 +132,9 @@ def run(
     """
     model = ask.chosen(named, base_url, sets)
     console = ask.terminal()
-    collections = {
-        name: ask.read_folder(folder, model, console) for name, folder in folders.items()
-    }
+    collections = {}
+    for name, folder in folders.items():
+        collections[name], model = ask.read_folder(folder, model, console)
     with ask.loaded(model, console) as answers:
         from assistant.openai_api import Completions
         from assistant.question_queue import QuestionQueue, QuestionServer

@@ -149,10 +149,6 @@ def test_pages_are_read_and_broken_files_are_named(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (
-            ("--docs", str(PAPERS), QUESTION),
-            "rlm has no champion yet. Train and promote",
-        ),
         (("--docs", "nowhere", QUESTION, "--model", "."), "--docs nowhere: no such folder"),
         (
             ("--docs", str(PAPERS), QUESTION, "--model", "7"),
@@ -194,6 +190,31 @@ def test_a_model_that_knows_no_word_of_the_documents_says_so(folder: Path) -> No
     assert "mine cannot read these documents: it knows " in errors
     code, _, errors = asked("--docs", str(PAPERS), QUESTION, "--model", "mine")
     assert code == 0, errors
+
+
+@pytest.mark.parametrize("crowned", [False, True])
+def test_without_a_champion_that_reads_english_passages_are_ranked(
+    folder: Path, server_params: Params, crowned: bool
+) -> None:
+    if crowned:
+        version = registered("expert", server_params)
+        untaught(NanoSettings()).tokenizer.save_pretrained(Path("kept-expert") / versions.ARTIFACT)
+        champions.crown(versions.get_version("rlm", str(version.version)), instead_of=None)
+    docs = folder / "notes"
+    docs.mkdir()
+    text = "Heating is off.\n\nThe looms arrive on 14 May.\n"
+    (docs / "orders.md").write_text(text)
+    code, told, errors = asked("--docs", str(docs), "When do the looms arrive?", "--json")
+    assert code == 0, errors
+    [quote] = json.loads(told)["evidence"]
+    assert text[quote["start"] : quote["end"]] == "The looms arrive on 14 May."
+    assert json.loads(told)["model"] == "no model: the passages that BM25 ranks first"
+    said = "version 1 cannot read these documents" if crowned else "no champion yet"
+    assert f"{said}: passages are ranked" in errors
+    code, told, _ = asked("--docs", str(docs), "Who won?")
+    assert code == NO_EVIDENCE
+    assert "found no evidence" in told
+    assert "read by no model" in told
 
 
 def scripted_reply(body: dict[str, Any]) -> str:
