@@ -2,7 +2,7 @@
 
 Each question is played in a thread of its own. Questions beyond those that the model plays at the
 same time wait in the order of arrival, and beyond `WAITING` they are refused. A client that leaves
-ends its question. `chat_server.py` and `openai_api.py` are the applications; `assistant/asking.py`
+ends its question. `chat_page.py` and `openai_api.py` are the applications; `assistant/asking.py`
 plays.
 """
 

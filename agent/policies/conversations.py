@@ -2,7 +2,7 @@
 
 A conversation only grows, or begins again where turns are forgotten. Sampled ids are kept and never
 encoded again from text. Neighbours: `chat_template.py` (ids of messages), `hf_policy.py` and
-`vllm_policy.py` (engines).
+`agent/vllm/policy.py` (engines).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The engine that plays a training: the model in training itself, or servers of vLLM.
 
-`players` chooses it by the section `engine`. Neighbours: `hf_policy.py`, `vllm_policy.py`.
+`players` chooses it by the section `engine`. Neighbours: `policies/hf_policy.py`, `vllm/policy.py`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 It keeps exactly the ids that `hf_policy.py` would keep, so its episodes can be trained on. Each
 turn is one request of `/v1/completions` with the whole conversation; the server has its prefix in
 the cache. A server that fails makes the episodes on it void. Neighbours: `conversations.py` (ids),
-`vllm_server.py` (requests).
+`server.py` (requests).
 
 Source: vLLM 0.31.0, `entrypoints/openai/completion/protocol.py`.
 """

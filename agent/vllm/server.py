@@ -1,7 +1,7 @@
 """Servers of vLLM that sample turns: their command line, and a client of their HTTP interface.
 
 A server runs in an environment of its own, because vLLM's requirements exclude this project's. So
-nothing here imports vLLM. Neighbours: `vllm_policy.py` plays, `adapter_sync.py` sends the weights,
+nothing here imports vLLM. Neighbours: `policy.py` plays, `adapter_sync.py` sends the weights,
 `tasks/deployment/engine.py` starts a server.
 
 Source: vLLM 0.31.0 (`entrypoints/openai`, `entrypoints/serve/lora`).

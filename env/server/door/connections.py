@@ -34,7 +34,7 @@ _WAITING = 2048
 _SPARE = 8
 """Descriptors that are kept free for the sandbox.
 
-`capacity.RESERVE` leaves more than these when all sessions play, so that a new client reads why the
+`capacity.py` leaves more than these when all sessions play, so that a new client reads why the
 server refuses it.
 """
 _UNSENT_BYTES, _UNSENT_MOST = 32 << 20, 128 << 20
