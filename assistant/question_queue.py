@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 from starlette.responses import StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from assistant.asking import AskedAnswer, AskedModel, answer_event
 from env.web.logs import limit_repeats
+from env.web.protocol import WholeBodies
 from tasks.errors import PipelineError
 
 if TYPE_CHECKING:
@@ -195,12 +195,12 @@ class EventStream(StreamingResponse):
                 yield ":\n\n" if event is None else write(event)
 
 
-class TimedProtocol(H11Protocol):
+class TimedProtocol(WholeBodies):
     """A connection, closed when no request arrives in time; an answer may take any time."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to wait for the first request."""
-        super().connection_made(transport)  # type: ignore[arg-type]
+        super().connection_made(transport)
         self._close_without_request(None)
 
     def on_response_complete(self) -> None:

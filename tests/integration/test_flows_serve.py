@@ -283,11 +283,8 @@ def test_a_long_body_and_an_unknown_path_are_errors_of_that_form(server: Served)
         "a body has at most 1000000 bytes"
     )
 
-    def parts() -> Iterator[bytes]:
-        yield from [b" " * 100_000] * 11
-
     url, key = f"{server.url}/chat/completions", {"authorization": f"Bearer {KEY}"}
-    assert httpx.post(url, content=parts(), headers=key, timeout=60).status_code == 413
+    assert httpx.post(url, content=iter([b"{}"]), headers=key, timeout=60).status_code == 411
     assert (
         httpx.get(f"{server.url}/nothing", headers=key)
         .json()["error"]["message"]

@@ -20,6 +20,7 @@ from typing import Any
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from env.web.logs import limit_repeats
+from env.web.protocol import WholeBodies
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +108,7 @@ class Connections:
             if (given := getattr(config, name)) is not None:
                 setattr(config, name, max(given, least))
         self._request_s = max(self._request_s, config.timeout_keep_alive)
-        make = config.http_protocol_class
+        make = WholeBodies
 
         def protocol(**arguments: Any) -> Any:
             self._live = arguments["server_state"].connections

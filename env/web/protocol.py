@@ -1,0 +1,62 @@
+"""uvicorn's HTTP protocol without chunked bodies.
+
+h11 parses each chunk in Python, before any limit of the application applies: a few connections that
+send chunks of one byte would make all others wait for seconds. No client of ours sends any.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import suppress
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+_HEADER_BYTES = 64 << 10
+_READ_BYTES = 64 << 10
+"""Bytes that are parsed before other connections have their turn."""
+_REFUSED = (
+    b"HTTP/1.1 411 Length Required\r\nContent-Type: text/plain\r\nContent-Length: 53\r\n"
+    b"Connection: close\r\n\r\nsend a body with Content-Length; chunks are not taken"
+)
+
+
+class _Connection(h11.Connection):
+    """Ends at a request with a chunked body."""
+
+    chunked = False
+
+    def next_event(self) -> Any:
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            self.chunked = any(name == b"transfer-encoding" for name, _ in event.headers)
+        if self.chunked:
+            raise h11.RemoteProtocolError("a chunked body")
+        return event
+
+
+class WholeBodies(H11Protocol):
+    """Answers a request with a chunked body with 411, before it parses the first chunk."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        most = self.config.h11_max_incomplete_event_size or _HEADER_BYTES
+        self.conn: _Connection = _Connection(h11.SERVER, most)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin. Small answers leave at once: asyncio sees to that for its own sockets alone."""
+        super().connection_made(transport)  # type: ignore[arg-type]
+        with suppress(AttributeError, OSError):  # another event loop, a socket of a file
+            transport.max_size = _READ_BYTES  # type: ignore[attr-defined]
+            connected = transport.get_extra_info("socket")
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse a request that cannot be parsed, or whose body is chunked."""
+        if not self.conn.chunked:
+            super().send_400_response(msg)
+            return
+        self.transport.write(_REFUSED)
+        self.transport.close()
