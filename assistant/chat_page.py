@@ -70,9 +70,10 @@ class Chat:
         return Starlette(routes=routes, middleware=limits)
 
     async def list_documents(self, _: Request) -> Response:
-        """Name of the model; names of the documents and their sizes in characters."""
+        """The model, whether it reads, and the documents with their sizes in characters."""
         sizes = [{"name": name, "size": len(text)} for name, text in self._documents.items()]
-        body = {"model": self._queue.model.name, "documents": sizes}
+        model = self._queue.model
+        body = {"model": model.name, "reads": model.reads, "documents": sizes}
         return JSONResponse(body, headers=HEADERS)
 
     async def read_document(self, request: Request) -> Response:

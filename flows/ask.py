@@ -29,7 +29,7 @@ import typer
 
 from flows.pipeline import guarded
 from flows.runtime import settle, unwrapped
-from tasks.errors import StageError
+from tasks.errors import StageError, visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -156,7 +156,7 @@ def read_folder(
     with console.status(f"reading the documents of {docs}"):
         documents, left_out = asking.read_documents(docs, model.params)
     for reason in left_out:
-        console.print(f"left out: {reason}", style="yellow")
+        console.print(f"left out: {visible(reason)}", style="yellow")
     reader = asking.reader_of(model, documents)
     if not reader.reads:
         why = f"{model.name} cannot read these documents" if model.reads else "no champion yet"
@@ -203,7 +203,7 @@ def talk(
             except StageError as error:
                 if question is not None:
                     raise
-                console.print(str(error), style="red")
+                console.print(visible(str(error)), style="red")
                 continue
             code = tell(text, model, found, len(documents), trace, as_json)
     return code if question is not None else 0
@@ -264,7 +264,8 @@ def show(found: Answer, documents: int, paid: str) -> None:
     if found.evidence:
         table = Table("file", "characters", "quote", show_lines=True)
         for quote in found.evidence:
-            table.add_row(Text(quote.document), f"{quote.start}-{quote.end}", Text(quote.text))
+            name, text = Text(visible(quote.document)), Text(visible(quote.text))
+            table.add_row(name, f"{quote.start}-{quote.end}", text)
         console.print(table)
     else:
         console.print(asking.verdict(found))
@@ -297,8 +298,8 @@ def show_tree(episode: Trajectory) -> None:
             read = turn.observation.strip()
             if place == 0:  # without the system's message: the question, and the kind of context
                 read = "\n".join(read.splitlines()[-2:])
-            branch.add(Text(cut(read, SHOWN), style="dim"))
-            branch.add(Text(cut(turn.text.strip(), SHOWN)))
+            branch.add(Text(visible(cut(read, SHOWN)), style="dim"))
+            branch.add(Text(visible(cut(turn.text.strip(), SHOWN))))
         for child in episode.children(number):
             grow(branch.add(Text(_title(child.frame, child.kind, child.stop_reason))), child.frame)
 

@@ -22,7 +22,7 @@ from agent.errors import disk_is_full
 from flows.runtime import exclusive, settle, unwrapped
 from flows.stages import INTERRUPTED, STAGES, run_stage, under_chain
 from tasks.config import renamed
-from tasks.errors import ConfigError, PipelineError, StageError, full_disk
+from tasks.errors import ConfigError, PipelineError, StageError, full_disk, visible
 
 app = typer.Typer(
     help=unwrapped(__doc__),
@@ -202,7 +202,7 @@ def guarded(work: Callable[[], None], kept: str = "") -> None:
     try:
         work()
     except PipelineError as error:
-        typer.echo(f"{type(error).__name__}: {error}", err=True)
+        typer.echo(f"{type(error).__name__}: {visible(str(error))}", err=True)
         sys.exit(error.exit_code)
     except Exception as error:
         if not disk_is_full(error):

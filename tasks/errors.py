@@ -28,6 +28,21 @@ EXPECTED: tuple[type[Exception], ...] = (
 """Errors of `agent` and `env` whose messages are written for the user."""
 
 
+_HIDDEN = {
+    code: ascii(chr(code))[1:-1]
+    for code in (
+        *(code for code in range(0xA0) if not chr(code).isprintable() and chr(code) not in "\t\n"),
+        *(0x61C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A)),
+    )
+}
+"""Characters that control a terminal, or the direction of text, as escapes."""
+
+
+def visible(text: str) -> str:
+    """Text of documents, models and endpoints for a terminal, which it must not control."""
+    return text.translate(_HIDDEN)
+
+
 class PipelineError(Exception):
     """Base class; the command line prints the message and exits with code 1."""
 

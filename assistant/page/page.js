@@ -20,6 +20,12 @@ function element(tag, attributes = {}, ...children) {
   return made;
 }
 
+// A name with characters that reorder text could pass for another one.
+function visible(name) {
+  const hidden = /[\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/g;
+  return name.replace(hidden, (one) => `\\u${one.charCodeAt(0).toString(16).padStart(4, "0")}`);
+}
+
 function count(number, noun) {
   return `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
 }
@@ -194,10 +200,10 @@ function fail(exchange, message) {
 function drawAnswer(exchange, event) {
   exchange.isOver = true;
   const { usage, cost, evidence, unfounded } = event;
-  const parts = [
-    `${event.seconds.toFixed(1)} s`, count(event.turns, "turn"),
-    count(event.sub_calls, "sub-call"), `depth ${event.depth}`,
-  ];
+  const parts = [`${event.seconds.toFixed(1)} s`];
+  if (event.turns) {
+    parts.push(count(event.turns, "turn"), count(event.sub_calls, "sub-call"), `depth ${event.depth}`);
+  } else parts.push("read by no model");
   if (usage) {
     const [read, written] = [usage.prompt_tokens, usage.completion_tokens];
     parts.push(count(usage.requests, "request"));
@@ -234,7 +240,7 @@ function drawQuotes(exchange, name, quotes) {
     return element("li", {}, button);
   });
   exchange.answer.append(
-    element("section", {}, element("h3", {}, name), element("ul", {}, ...items)),
+    element("section", {}, element("h3", {}, visible(name)), element("ul", {}, ...items)),
   );
 }
 
@@ -274,7 +280,7 @@ async function read(name, quotes, place, opener) {
     parts.push(text.slice(at, from), marks[number]);
     at = to;
   }
-  $("reader-title").textContent = name;
+  $("reader-title").textContent = visible(name);
   $("reader-facts").textContent = quotes.length
     ? `Quote ${place + 1} of ${quotes.length} in this document.`
     : `${count([...text].length, "character")}.`;
@@ -330,13 +336,15 @@ $("close").addEventListener("click", closeReader);
 request("api/documents").then((answer) => answer.json()).then((found) => {
   about = found;
   const number = count(found.documents.length, "document");
-  $("about").textContent = `${found.model} searches them with code, gives parts to copies of ` +
-    "itself, and answers with verbatim quotes.";
+  $("about").textContent = found.reads
+    ? `${found.model} searches them with code, gives parts to copies of itself, and answers with ` +
+      "verbatim quotes."
+    : "Passages are ranked for your question. No model reads them.";
   $("library-title").textContent = number;
   $("documents").append(...found.documents.map(({ name, size }) => {
     const button = element(
       "button", { type: "button" },
-      element("span", {}, name),
+      element("span", {}, visible(name)),
       element("span", { className: "size" }, count(size, "character")),
     );
     button.addEventListener("click", () => read(name, [], 0, button));

@@ -217,6 +217,20 @@ def test_without_a_champion_that_reads_english_passages_are_ranked(
     assert "read by no model" in told
 
 
+def test_quotes_and_errors_do_not_control_the_terminal(folder: Path) -> None:
+    docs = folder / "notes"
+    docs.mkdir()
+    evil = "The looms\x1b]52;c;cm0gLXJm\x07 arrive\u202e on 14 May.\n"
+    (docs / "orders\u202etxt.md").write_text(evil)
+    (docs / "bad\x1b[2J.pdf").write_bytes(b"no PDF")
+    code, told, errors = asked("--docs", str(docs), "When do the looms arrive?")
+    assert code == 0, errors
+    for char in "\x1b\x07\u202e":
+        assert char not in told + errors
+    assert r"\x1b]52" in told
+    assert r"orders\u202etxt.md" in "".join(told.split())
+
+
 def scripted_reply(body: dict[str, Any]) -> str:
     """Reply of a careful model: it searches, gives its hits to children, and quotes them."""
     messages = body["messages"]
