@@ -250,6 +250,7 @@ def _client(model: AskedModel) -> Any:
         api_key=os.environ.get("OPENAI_API_KEY", "").strip() or "none",
         timeout=model.params.evaluate_model.timeout_s,
         max_retries=asking.ATTEMPTS - 1,
+        http_client=openai.DefaultHttpxClient(follow_redirects=False),
     )
 
 

@@ -55,6 +55,13 @@ VARIABLES = {
 }
 """Meaning of each variable; docs/commands.md lists them."""
 
+FOREIGN_KEYS = frozenset(
+    {
+        *("OPENAI_API_KEY", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
+        *("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "WANDB_API_KEY", SERVE_KEY),
+    }
+)
+"""Keys that a server of the environment, which runs what a model writes, has no use for."""
 KEY_CHARS = 32
 """Least length of a key of a server: anyone may try keys."""
 

@@ -48,6 +48,8 @@ _SHOWN = 400
 """Characters of an endpoint's message that are shown."""
 _MOST_BYTES = 16_000_000
 """Size of an answer, unpacked; the longest completion is far below."""
+_MOST_TOKENS = 10**9
+"""Tokens of one answer that are believed; a float has no room for every integer."""
 _HELLO = [{"role": "system", "content": "Answer."}, {"role": "user", "content": "Say yes."}]
 """Test question, in the roles of a frame's first prompt."""
 _NOTICE_S = 0.2
@@ -69,7 +71,8 @@ class _BoundedClient(openai.DefaultHttpxClient):
     """
 
     def __init__(self, answer_s: float) -> None:
-        super().__init__(timeout=answer_s)
+        # A redirect would send the question and the documents to another host.
+        super().__init__(timeout=answer_s, follow_redirects=False)
         self._answer_s = answer_s
 
     def send(self, request: httpx2.Request, **kwargs: Any) -> httpx2.Response:
@@ -426,7 +429,7 @@ def seconds_asked(retry_after: str | None, now: datetime) -> float:
 def _count(usage: Any, name: str) -> int:
     """Number of tokens that an endpoint reports; 0 if it is none, since no client checks it."""
     found = getattr(usage, name, None)
-    return max(found, 0) if isinstance(found, int) else 0
+    return min(max(found, 0), _MOST_TOKENS) if isinstance(found, int) else 0
 
 
 def _first_choice(answer: Any) -> Any:

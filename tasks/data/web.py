@@ -54,7 +54,11 @@ class _Reader(HTMLParser):
 
 
 def text_of(page: str) -> str:
-    """Visible text of a page, with a blank line between two blocks. Never raises."""
+    """Visible text of a page, with a blank line between two blocks.
+
+    Raises:
+        AssertionError: a declaration is broken.
+    """
     reader = _Reader()
     reader.feed(page)
     reader.close()

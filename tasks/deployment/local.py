@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -63,7 +63,7 @@ def local_server(params: Params, data: Path | None) -> Iterator[str]:
             server = subprocess.Popen(
                 [sys.executable, *f"-m env.server.app --until-eof {at}".split()],
                 env={
-                    **os.environ,
+                    **_without_keys(os.environ),
                     variables.SETTINGS: str(settings),
                     variables.DATA: str(data.resolve()) if data else "",
                     "PYTHONPATH": _source_root(),
@@ -83,6 +83,12 @@ def local_server(params: Params, data: Path | None) -> Iterator[str]:
         settings.unlink()  # already read; a killed process leaves no file
         logger.info("environment at %s, log in %s", url, log)
         yield url
+
+
+def _without_keys(environment: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: value for name, value in environment.items() if name not in variables.FOREIGN_KEYS
+    }
 
 
 def _clean(settings: Path, log: Path) -> None:
