@@ -66,7 +66,7 @@ def small_tree(reward: float, child_stop: str = "final") -> Trajectory:
 
 def by_hand() -> list[list[Trajectory]]:
     return [
-        [deep_tree(0.9), small_tree(0.3), deep_tree(None, void="connection lost")],
+        [deep_tree(0.9), small_tree(0.3), deep_tree(0.7, void="connection lost")],
         [small_tree(0.5), small_tree(0.5), small_tree(0.5)],
     ]
 
