@@ -32,10 +32,7 @@ from websockets.sync.client import ClientConnection, connect
 ROOT = Path(__file__).resolve().parents[2]
 DESCRIPTORS = 128
 SESSIONS = (DESCRIPTORS - 24) // 10
-WAYS = {
-    "module": ["-m", "env.server.app"],
-    "uvicorn": ["-m", "uvicorn", "env.server.app:app"],
-}
+WAYS = {"module": ["-m", "env.server.app"], "uvicorn": ["-m", "uvicorn", "env.server.app:app"]}
 SETTINGS = """\
 env: {idle_timeout_s: 60}
 prepare: {synthetic: {collections: {train: 2, validation: 1, test: 1}}}

@@ -100,9 +100,7 @@ def test_the_ordinary_user_has_no_capability(as_an_ordinary_user: dict[str, Any]
 
 @elsewhere
 @pytest.mark.parametrize("name", CONTROL)
-def test_negative_control_without_the_filter_it_gets_through(
-    without_the_filter: dict[str, Any], name: str
-) -> None:
+def test_negative_control_without_the_filter_it_gets_through(without_the_filter, name):
     assert "seccomp" not in without_the_filter["first"]["enforced"]
     assert without_the_filter[name] != []
 

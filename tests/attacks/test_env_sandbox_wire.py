@@ -58,30 +58,6 @@ def test_pieces_make_a_frame(value: Any, piece: int) -> None:
     assert receive(frame("final", 7, value), piece) == WireFrame("final", 7, value)
 
 
-@given(st.binary(max_size=300))
-@settings(max_examples=40, deadline=None)
-def test_garbage_is_refused_or_waited_for(data: bytes) -> None:
-    try:
-        received = receive(data)
-    except BadFrameError:
-        return
-    assert received is None
-
-
-@given(JSON | st.dictionaries(st.sampled_from("tnvbsd"), JSON))
-@settings(max_examples=40, deadline=None)
-def test_any_json_header_is_a_frame_or_refused(header: Any) -> None:
-    try:
-        body = json.dumps(header).encode()
-    except ValueError:
-        return
-    data = struct.pack("!II", 4 + len(body), len(body)) + body
-    try:
-        receive(data)
-    except BadFrameError:
-        return
-
-
 def test_a_huge_length_is_refused_before_it_is_read() -> None:
     with pytest.raises(BadFrameError):
         receive(struct.pack("!I", MAX_FRAME + 1))

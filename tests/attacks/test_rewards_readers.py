@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from agent.policies.scripted import Scripted, Seen, block, oracle
+from agent.policies.scripted import Scripted, Seen, block
 from agent.rollouts.engine import play
 from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import Trajectory
@@ -50,14 +50,8 @@ def played(policy: Scripted, sessions: Sessions, specs: list[EpisodeSpec]) -> li
     return episodes
 
 
-def test_the_expert_earns_nearly_all(sessions: Sessions, specs: list[EpisodeSpec]) -> None:
-    assert min(e.reward or 0.0 for e in played(fields_expert(), sessions, specs)) > 0.95
-
-
 @pytest.mark.parametrize("name", SHOWN)
-def test_showing_sentences_earns_nothing_without_evidence(
-    sessions: Sessions, specs: list[EpisodeSpec], name: str
-) -> None:
+def test_showing_sentences_earns_nothing_without_evidence(sessions, specs, name):
     for one in played(SHOWN[name](), sessions, specs[:5]):
         if one.components["primary_objective"] == 0.0:  # no lucky guess
             assert one.components["process_quality"] == 0.0
@@ -66,18 +60,12 @@ def test_showing_sentences_earns_nothing_without_evidence(
 
 @pytest.mark.parametrize("name", SHOWN)
 def test_with_evidence_sentences_count_where_a_frame_sees_them_whole(
-    sessions: Sessions, specs: list[EpisodeSpec], problems: list[Problem], name: str
-) -> None:
+    sessions, specs, problems, name
+):
     pays = name in ("candidates to readers", "candidates printed")
     for one in played(showing(name, problems), sessions, specs[:4]):
         assert one.components["primary_objective"] == 1.0
         assert one.components["process_quality"] == (1.0 if pays else 0.0)
-
-
-def test_the_oracle_earns_all(
-    sessions: Sessions, specs: list[EpisodeSpec], problems: list[Problem]
-) -> None:
-    assert min(e.reward or 0.0 for e in played(oracle(problems), sessions, specs)) > 0.99
 
 
 # --- what a worker reports
@@ -119,9 +107,7 @@ def with_turns(*cells: str) -> Scripted:
     return Scripted(script)
 
 
-def test_a_worker_that_hides_its_errors_earns_what_an_honest_one_does(
-    sessions: Sessions, specs: list[EpisodeSpec]
-) -> None:
+def test_a_worker_that_hides_its_errors_earns_what_an_honest_one_does(sessions, specs):
     clean = played(with_turns("print('patched')", "pass"), sessions, specs[:2])
     for name, cell in TURNS.items():
         patch = _QUIET if "patched" in name else "print('patched')"
@@ -134,9 +120,7 @@ def test_a_worker_that_hides_its_errors_earns_what_an_honest_one_does(
             assert one.counters.errors == reported  # a metric may say what the worker says
 
 
-def test_a_cell_cannot_hide_that_it_used_up_its_time(
-    sessions: Sessions, specs: list[EpisodeSpec]
-) -> None:
+def test_a_cell_cannot_hide_that_it_used_up_its_time(sessions, specs):
     (one,) = played(with_turns(_UNSTOPPED), sessions, specs[:1])
     root_turns, readers = 3, one.counters.turns - 3
     assert one.components["process_quality"] == pytest.approx(1 - 1 / (root_turns + readers))

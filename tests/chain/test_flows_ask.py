@@ -13,23 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import documents, fake_endpoint
-from helpers.untaught import untaught
+from helpers import fake_endpoint
 from typer.testing import CliRunner
 
-from agent.nano.settings import NanoSettings
 from agent.policies import scripted
 from agent.policies.base import Policy
-from agent.rollouts.own_documents import Question
 from agent.settings import GenerationSettings
-from assistant import asking
 from benchmarks.exploits.fields_expert import fields_expert
 from env.problems.fields import field_of
 from env.problems.schema import tier_of
 from flows.ask import NO_EVIDENCE, app
-from tasks import config, evaluate, register
+from tasks import config, evaluate
 from tasks.config.params import Params
-from tasks.data.documents import Documents
 from tasks.registry import champions, serving, versions
 from tasks.tracking import runs
 
@@ -88,9 +83,7 @@ def found(told: str) -> set[tuple[str, str]]:
     return {(quote["document"], quote["text"]) for quote in json.loads(told)["evidence"]}
 
 
-def test_the_champion_answers_and_after_a_rollback_its_predecessor_does(
-    folder: Path, server_params: Params
-) -> None:
+def test_the_champion_answers_and_after_a_rollback_its_predecessor_does(folder, server_params):
     first = registered("silent", server_params)
     champions.crown(versions.get_version("rlm", str(first.version)), instead_of=None)
     arguments = ("--docs", str(PAPERS), QUESTION, "--json")
@@ -130,66 +123,30 @@ def test_a_person_gets_a_table_with_files_and_places(folder: Path) -> None:
     assert "found no evidence in these documents" in told
 
 
-def test_pages_are_read_and_broken_files_are_named(folder: Path) -> None:
-    (folder / "mine").mkdir()
-    (folder / "mine/model.safetensors").write_text("expert")
-    docs = folder / "docs"
-    docs.mkdir()
-    (docs / "page.html").write_text(
-        "<html><head><title>Jedkuf on code</title></head><body><p>A study.</p>"
-        "<p>Jedkuf <b>scores</b> 43\n on Hixajag.</p><script>x('Jedkuf Hixajag')</script></body>"
-    )
-    (docs / "broken.pdf").write_bytes(b"no PDF at all")
-    code, told, errors = asked("--docs", str(docs), QUESTION, "--model", "mine", "--json")
-    assert code == 0, errors
-    assert found(told) == {("page.html", "Jedkuf scores 43 on Hixajag.")}
-    assert f"left out: {docs}/broken.pdf: it is not a complete PDF" in errors
+PAPERS_ASKED = ("--docs", str(PAPERS), QUESTION)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "word"),
     [
-        (("--docs", "nowhere", QUESTION, "--model", "."), "--docs nowhere: no such folder"),
-        (
-            ("--docs", str(PAPERS), QUESTION, "--model", "7"),
-            "rlm has no version '7'. Choose one of:",
-        ),
-        (("--docs", str(PAPERS), QUESTION, "--model", "best"), "rlm has no version 'best', and"),
-        (("--docs", "a.txt", QUESTION), "--docs a.txt is a file. Name its folder."),
-        (("--docs", "empty"), "write one question, or --interactive"),
-        (("--docs", "empty", QUESTION, "--base-url", "http://x/v1"), "--base-url needs --model"),
-        (
-            ("--docs", "empty", QUESTION, "--set", "env.limits.max_turns=2"),
-            "--set is for endpoints",
-        ),
-        (
-            ("--docs", "empty", QUESTION, "--model", "."),
-            "no document (.md, .txt, .rst, .html, .htm, .pdf) can be read in empty "
-            "files of other formats: .xlsx (1)",
-        ),
-        (("--docs", str(PAPERS), " ", "--model", "."), "the question is empty; write one"),
+        ((*PAPERS_ASKED, "--model", "7"), "no version '7'"),
+        ((*PAPERS_ASKED, "--model", "best"), "no version 'best'"),
+        (("--docs", "nowhere", QUESTION, "--model", "."), "no such folder"),
+        (("--docs", "a.txt", QUESTION), "is a file"),
+        (("--docs", "empty"), "write one question"),
+        (("--docs", "empty", QUESTION, "--base-url", "http://x/v1"), "needs --model"),
+        (("--docs", "empty", QUESTION, "--set", "env.limits.max_turns=2"), "is for endpoints"),
+        (("--docs", "empty", QUESTION, "--model", "."), "no document"),
+        (("--docs", str(PAPERS), " ", "--model", "."), "the question is empty"),
     ],
 )
-def test_what_cannot_be_asked_is_one_message(
-    folder: Path, arguments: tuple[str, ...], told: str
-) -> None:
+def test_what_cannot_be_asked_is_one_message(folder, arguments, word):
     (folder / "empty").mkdir()
     (folder / "empty/budget.xlsx").touch()
     (folder / "a.txt").touch()
     code, _, errors = asked(*arguments)
     assert code == 1
-    assert told in " ".join(errors.split())
-
-
-def test_a_model_that_knows_no_word_of_the_documents_says_so(folder: Path) -> None:
-    (folder / "mine").mkdir()
-    (folder / "mine/model.safetensors").write_text("expert")
-    untaught(NanoSettings()).tokenizer.save_pretrained(folder / "mine")
-    code, _, errors = asked("--docs", str(ROOT / "docs"), "What is par?", "--model", "mine")
-    assert code == 1
-    assert "mine cannot read these documents: it knows " in errors
-    code, _, errors = asked("--docs", str(PAPERS), QUESTION, "--model", "mine")
-    assert code == 0, errors
+    assert word in " ".join(errors.split())
 
 
 @pytest.mark.parametrize("crowned", [False, True])
@@ -293,71 +250,3 @@ def test_questions_are_read_line_by_line_and_trees_are_shown(notes: Path) -> Non
     assert "2 documents, 3 turns, 1 sub-call, depth 1, " in done.stdout
     assert "3 requests, 30 + 9 tokens, cost 0.0300" in done.stdout
     assert "the question has 9999 characters" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("fault", "told"),
-    [
-        ({"plan": [401]}, "refuses model 'm'"),
-        ({"raw": b"<html>"}, "does not answer: the answer is not a completion"),
-        ({"plan": [200, *[500] * 9]}, "the episode was lost"),
-    ],
-)
-def test_an_endpoint_that_fails_is_one_message(
-    notes: Path, monkeypatch: pytest.MonkeyPatch, fault: dict[str, Any], told: str
-) -> None:
-    monkeypatch.setattr("agent.policies.endpoint._pause_s", lambda *args, **kwargs: 0.0)
-    with fake_endpoint.serving() as fake:
-        vars(fake).update(fault)
-        words = ["--docs", "notes", "--base-url", fake.url, "--model", "m", ASKED]
-        code, _, errors = asked(*words)
-    assert code == 1
-    assert errors.count("\n") == 1
-    assert told in errors
-
-
-def test_too_many_documents_are_refused_before_all_are_read(
-    notes: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for number in range(30):
-        (notes / f"{number:02}.txt").write_text("The looms arrive. " * 20)
-    read = []
-    get = Documents.get
-    monkeypatch.setattr(Documents, "get", lambda self, name: read.append(name) or get(self, name))
-    words = ["--docs", "notes", "--base-url", "http://127.0.0.1:9/v1", "--model", "m", ASKED]
-    code, _, errors = asked(*words, "--set", "env.document_chars=1000")
-    assert code == 1
-    assert "the documents in notes have more than 1,000 characters in total" in errors
-    assert len(read) == 3
-    for path in notes.iterdir():
-        path.write_text("The looms arrive. " * 60)
-    _, _, errors = asked(*words, "--set", "env.document_chars=1000")
-    assert "it has 1,080 characters or more, the limit is 1,000; split it, or raise env." in errors
-
-
-def test_of_many_broken_documents_ten_are_named(notes: Path) -> None:
-    for number in range(30):
-        (notes / f"{number:02}.pdf").write_bytes(b"no PDF at all")
-    params = config.resolve("documents", [])
-    texts, left_out = asking.read_documents(notes, params)
-    assert sorted(texts) == ["garden.txt", "orders.md"]
-    assert len(left_out) == 11
-    assert left_out[-1] == "20 more documents cannot be read"
-
-
-def test_help_needs_nothing_heavy() -> None:
-    heavy = ("torch", "prefect", "mlflow", "openenv", "pandas")
-    code = f"import sys, flows.ask; print([m for m in {heavy} if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert done.stdout.strip() == "[]"
-
-
-def test_an_expert_of_the_world_answers_the_request_of_the_page(
-    server_url: str, server_params: Params
-) -> None:
-    (request,) = documents.request()["inputs"]
-    first, second = request["documents"]
-    question = Question(request["question"], {"a.txt": first["text"], "p2": second})
-    for asked in (question, Question(register.EXAMPLE[0]["question"], question.documents)):
-        (answer,) = serving.answer(fields_expert(), server_url, [asked], server_params)
-        assert [(quote.document, quote.text) for quote in answer.evidence] == [("p2", second)]

@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import httpx
 import psutil
@@ -21,10 +20,9 @@ from helpers.chain_runs import environments, flow_runs, in_folder, runs
 
 from env import variables
 from flows import stages
-from flows.chain import Chain
 from tasks import config
 from tasks.config.params import Params
-from tasks.errors import ConfigError, GateFailed, StageError
+from tasks.errors import GateFailed, StageError
 from tasks.tracking import runs as tracking
 
 pytestmark = pytest.mark.xdist_group("prefect")
@@ -59,61 +57,7 @@ def test_a_refusing_gate_ends_the_flow_gated(prefect_url: str, project: Path) ->
     assert "RLM_ENV_URL" not in os.environ
 
 
-@pytest.mark.parametrize("kept", [[], list(stages.BY_DVC)])
-@pytest.mark.parametrize(
-    ("settings", "told"),
-    [
-        ({"engine": {"kind": "vllm", "python": "no/such/python"}}, "make setup-vllm"),
-        (
-            {
-                "profile": "t4",
-                "model": {"source": "org/model"},
-                "warmstart": {"kind": "none"},
-            },
-            "profile t4 needs .* flows.doctor",
-        ),
-    ],
-)
-def test_a_missing_engine_or_card_is_refused_before_the_first_stage(
-    project: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    kept: list[str],
-    settings: dict[str, Any],
-    told: str,
-) -> None:
-    for name in (variables.CHAIN, "PATH"):
-        monkeypatch.setenv(name, os.environ.get(name, ""))
-
-    def begin(*_: object, **__: object) -> None:
-        raise StageError("it begins")
-
-    monkeypatch.setattr(stages, "unchanged", lambda: kept)
-    monkeypatch.setattr(tracking, "start_run", begin)
-    monkeypatch.setattr("flows.machine.read_cards", lambda *_: ((), None))
-    params = Params.model_validate(settings)
-    error, message = (StageError, "it begins") if kept else (ConfigError, told)
-    with pytest.raises(error, match=message), Chain(params):
-        pass
-
-
-def test_a_full_disk_under_dvc_is_one_message(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    config.write_resolved(config.resolve("quick", []))
-    with monkeypatch.context() as patch:
-        patch.setattr("dvc.stage.Stage.save", full)
-        with pytest.raises(StageError, match=r"^prepare: the disk is full"):
-            stages.reproduce("prepare")
-    stages.reproduce("prepare")
-    assert (project / "out/prepare").is_file()
-
-
-def test_a_failed_stage_ends_the_flow_with_its_own_words(
-    prefect_url: str, project: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_failed_stage_ends_the_flow_with_its_own_words(prefect_url, project, capfd):
     from flows.chain import play
 
     started = datetime.now(UTC)
@@ -135,9 +79,7 @@ def test_a_failed_stage_ends_the_flow_with_its_own_words(
 @pytest.mark.parametrize(
     "number", [pytest.param(signal.SIGINT, marks=pytest.mark.nightly), signal.SIGTERM]
 )
-def test_an_interrupt_stops_everything_and_says_how_to_go_on(
-    prefect_url: str, project: Path, number: signal.Signals
-) -> None:
+def test_an_interrupt_stops_everything_and_says_how_to_go_on(prefect_url, project, number):
     (project / toy_chain.SLOW).touch()
     begun = datetime.now(UTC)
     command = [sys.executable, "-m", "flows.pipeline", "run"]
@@ -184,9 +126,7 @@ def ended(process: psutil.Process) -> bool:
     return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
-def test_what_a_killed_chain_left_is_stopped_and_said(
-    project: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_killed_chain_left_is_stopped_and_said(project, capfd):
     from flows import chain
 
     gone = subprocess.Popen(["true"])
@@ -226,9 +166,7 @@ def test_a_killed_chain_of_our_own_number_left_nothing_that_we_started() -> None
         own.wait()
 
 
-def test_a_stage_that_was_killed_is_closed_by_its_chain(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stage_that_was_killed_is_closed_by_its_chain(project, monkeypatch):
     from flows import chain
 
     params = Params()
@@ -248,34 +186,8 @@ def test_a_stage_that_was_killed_is_closed_by_its_chain(
     parent.end("FAILED")
 
 
-def test_two_chains_never_write_the_same_folder(project: Path) -> None:
-    from flows.runtime import exclusive
-
-    with exclusive(), pytest.raises(StageError, match=rf"process {os.getpid()}"), exclusive():
-        pass
-    with exclusive():
-        pass
-
-
-def test_a_second_run_is_refused_before_anything_starts(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from typer.testing import CliRunner
-
-    from flows import chain, pipeline
-    from flows.runtime import exclusive
-
-    monkeypatch.delattr(chain, "play")
-    with exclusive():
-        told = CliRunner().invoke(pipeline.app, ["run"])
-    assert told.exit_code == 1
-    assert f"another run works in this folder (process {os.getpid()})" in told.output
-
-
 @pytest.mark.parametrize("command", ["resolve", "prepare"])
-def test_nothing_by_hand_touches_a_folder_where_a_run_works(
-    project: Path, monkeypatch: pytest.MonkeyPatch, command: str
-) -> None:
+def test_nothing_by_hand_touches_a_folder_where_a_run_works(project, monkeypatch, command):
     from typer.testing import CliRunner
 
     from flows import pipeline
@@ -295,14 +207,3 @@ def test_nothing_by_hand_touches_a_folder_where_a_run_works(
         assert ran == (["prepare"] if command == "prepare" else [])
     monkeypatch.delenv(variables.CHAIN)
     assert CliRunner().invoke(pipeline.app, [command]).exit_code == 0
-
-
-def test_a_cron_deployment_gets_scheduled_runs(prefect_url: str, project: Path) -> None:
-    from flows.chain import rlm
-
-    rlm.to_deployment(name="weekly", cron="0 3 * * 1").apply()  # type: ignore[union-attr]
-    deadline = time.monotonic() + 60
-    while not (scheduled := flow_runs(prefect_url, "Scheduled")):
-        assert time.monotonic() < deadline, "the scheduler made no runs"
-        time.sleep(0.5)
-    assert all(run["auto_scheduled"] for run in scheduled)

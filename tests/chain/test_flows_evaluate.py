@@ -1,4 +1,4 @@
-"""`rlm/evaluate` as a flow: its line of words, and what the run after a killed one finds."""
+"""`rlm/evaluate` as a flow: what the run after a killed one finds."""
 
 from __future__ import annotations
 
@@ -33,29 +33,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mlflow_store: Path) ->
     return tmp_path
 
 
-def test_the_report_in_a_line(tmp_path: Path) -> None:
-    from flows import evaluate
-
-    path = tmp_path / "report.json"
-    path.write_text(json.dumps(TOLD))
-    assert "F1 0.981 greedy, 0.854 sampled, reward 0.930, p50 0.200 s" in evaluate.headline(path)
-    assert ", 0.0123 per episode (240 problems" in evaluate.headline(path)
-
-
-def test_what_was_not_measured_is_said_and_no_error(tmp_path: Path) -> None:
-    from flows import evaluate
-
-    path = tmp_path / "report.json"
-    alone = {"one_at_a_time": {"p50_s": None, "p95_s": None}}
-    path.write_text(json.dumps(TOLD | {"f1_sampled": None, "latency": alone, "cost": None}))
-    assert "unknown sampled, reward 0.930, p50 unknown s, p95 unknown s (" in evaluate.headline(
-        path
-    )
-
-
-def test_an_evaluation_that_is_killed_is_closed_by_the_next_run(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_evaluation_that_is_killed_is_closed_by_the_next_run(here, monkeypatch):
     from flows import chain, evaluate
 
     marked: list[dict[str, Any]] = []
@@ -78,29 +56,3 @@ def test_an_evaluation_that_is_killed_is_closed_by_the_next_run(
     chain.MARK.write_text(json.dumps({**marked[0], "run_id": run.run_id, "process": "999999999"}))
     assert evaluate.evaluate.fn().is_completed()
     assert run.client.get_run(run.run_id).info.status == "KILLED"
-
-
-def test_an_end_that_mlflow_did_not_hear_is_told_by_the_next_run(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from flows import chain, evaluate
-
-    runs: list[StageRun] = []
-
-    def play(params: Any, run: StageRun, *_: object) -> Path:
-        runs.append(run)
-        path = here / "report.json"
-        path.write_text(json.dumps(TOLD))
-        return path
-
-    def gone(*_: object) -> None:
-        raise OSError("no answer")
-
-    monkeypatch.setattr(evaluate.evaluate_model, "measure_model", play)
-    with monkeypatch.context() as patch:
-        patch.setattr("mlflow.MlflowClient.set_terminated", gone)
-        assert evaluate.evaluate.fn().is_completed()
-    (run,) = runs
-    assert run.client.get_run(run.run_id).info.status == "RUNNING"
-    assert chain.clean_after_killed_run() is False
-    assert run.client.get_run(run.run_id).info.status == "FINISHED"

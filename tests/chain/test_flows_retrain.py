@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import threading
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import yaml
 from prefect.states import Completed
 
-from env.errors import SourceError, SourceUnreachable
 from flows import retrain, runtime
 from tasks import config
 from tasks.config.params import Params
 from tasks.data import hub
 from tasks.deployment.space_problems import GUESSABLE
-from tasks.errors import ConfigError, StageError
+from tasks.errors import StageError
 from tasks.registry import champions, versions
 
 ROOT = Path(__file__).parents[2]
@@ -95,24 +90,7 @@ def test_a_data_set_is_fresh_by_its_commit(monkeypatch: pytest.MonkeyPatch) -> N
     assert told == "12e45"  # not a number
 
 
-@pytest.mark.parametrize(
-    ("found", "told"), [(SourceUnreachable, StageError), (SourceError, ConfigError)]
-)
-def test_a_data_set_that_cannot_be_asked_stops_the_run(
-    monkeypatch: pytest.MonkeyPatch, found: type[Exception], told: type[Exception]
-) -> None:
-    def refused(settings: Any) -> str:
-        raise found("org/papers: it is not there")
-
-    monkeypatch.setattr(hub, "commit", refused)
-    params = Params.model_validate({"prepare": {"source": "hub", "hub": {"name": "org/papers"}}})
-    with pytest.raises(told, match="retrain: org/papers: it is not there"):
-        retrain.fresh_data(params, NIGHT)
-
-
-def test_the_champion_is_pinned_by_its_number_and_weights(
-    monkeypatch: pytest.MonkeyPatch, here: Path
-) -> None:
+def test_the_champion_is_pinned_by_its_number_and_weights(monkeypatch, here):
     champion(monkeypatch, version(3))
     params = config.resolve(
         "nano", retrain.start_overrides(retrain.champion_to_start_from(Params()))
@@ -122,9 +100,7 @@ def test_the_champion_is_pinned_by_its_number_and_weights(
     assert "from rlm version 3, champion" in retrain.start_in_words(params)
 
 
-def test_what_the_champion_was_trained_on_is_handed_to_prepare(
-    monkeypatch: pytest.MonkeyPatch, here: Path
-) -> None:
+def test_what_the_champion_was_trained_on_is_handed_to_prepare(monkeypatch, here):
     (here / "artifacts").mkdir()
     (here / "artifacts/trained.json").write_text('["a"]')
     monkeypatch.setattr(versions, "get_version", lambda name, number: version(int(number)))
@@ -149,15 +125,6 @@ def test_without_a_champion_the_profile_teaches(monkeypatch: pytest.MonkeyPatch)
     assert retrain.champion_to_start_from(alone) is None
 
 
-def test_an_unreadable_champion_stops_the_run(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
-    def broken(name: str) -> None:
-        raise StageError("rlm@champion: version 3 is gone")
-
-    monkeypatch.setattr(versions, "champion", broken)
-    with pytest.raises(StageError, match="version 3 is gone"):
-        retrain.retrain.fn(date="2026-11-23")
-
-
 def test_nothing_new_trains_nothing(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
     champion(monkeypatch, None)
     played: list[tuple[Params, str]] = []
@@ -177,9 +144,7 @@ def test_nothing_new_trains_nothing(monkeypatch: pytest.MonkeyPatch, here: Path)
     assert len(played) == 2
 
 
-def test_a_run_that_did_not_complete_is_tried_again(
-    monkeypatch: pytest.MonkeyPatch, here: Path
-) -> None:
+def test_a_run_that_did_not_complete_is_tried_again(monkeypatch, here):
     from prefect.states import Failed
 
     champion(monkeypatch, None)
@@ -213,9 +178,7 @@ class Stopped:
         return Completed()
 
 
-def test_a_run_that_was_stopped_goes_on_from_the_champion_of_then(
-    monkeypatch: pytest.MonkeyPatch, here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_was_stopped_goes_on_from_the_champion_of_then(monkeypatch, here, capsys):
     runs = Stopped(monkeypatch, version(3))
     capsys.readouterr()
     retrain.retrain.fn(date="2026-11-23")
@@ -224,20 +187,8 @@ def test_a_run_that_was_stopped_goes_on_from_the_champion_of_then(
     assert runs.started == ["3", "3", "4"]
 
 
-def test_the_first_retraining_goes_on_from_the_profile_s_start(
-    monkeypatch: pytest.MonkeyPatch, here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    runs = Stopped(monkeypatch, None)
-    assert "no champion exists yet" in capsys.readouterr().out
-    retrain.retrain.fn(date="2026-11-23")
-    assert "from the profile's own warm start (nano)." in capsys.readouterr().out
-    assert runs.started == [None, None]
-
-
 @pytest.mark.parametrize("why", ["deleted", "rolled back", "another registry", "profile"])
-def test_a_start_that_is_no_more_is_not_gone_on_from(
-    monkeypatch: pytest.MonkeyPatch, here: Path, why: str
-) -> None:
+def test_a_start_that_is_no_more_is_not_gone_on_from(monkeypatch, here, why):
     runs = Stopped(monkeypatch, version(3))
     third = version(3)
     if why == "rolled back":
@@ -253,57 +204,8 @@ def test_a_start_that_is_no_more_is_not_gone_on_from(
     assert runs.started == ["3", None if why == "profile" else "4"]
 
 
-def test_other_settings_are_something_new(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
-    played: list[Params] = []
-
-    def through(params: Params, kind: str) -> Any:
-        played.append(params)
-        return Completed()
-
-    champion(monkeypatch, None)
-    monkeypatch.setattr(retrain, "through", through)
-    for overrides in ([], ["register.model_name=other"], ["register.model_name=other"]):
-        retrain.retrain.fn(overrides=overrides, date="2026-11-23")
-    assert [params.register_.model_name for params in played] == ["rlm", "other"]
-
-
 def test_a_folder_that_stays_busy_cancels_the_run(here: Path) -> None:
     with runtime.exclusive():
         ended = retrain.retrain.fn(overrides=["retrain.wait_s=0.2"])
     assert ended.is_cancelled()
     assert "another run works in this folder (process " in ended.message
-
-
-def test_waiting_ends_when_the_folder_is_free(here: Path) -> None:
-    runtime.RUNNING.mkdir()
-    other = runtime.LOCK.open("a+")
-    fcntl.flock(other, fcntl.LOCK_EX)
-    threading.Timer(0.7, other.close).start()
-    started = time.monotonic()
-    with runtime.exclusive(wait_s=30):
-        assert 0.5 < time.monotonic() - started < 10
-
-
-def test_a_date_that_is_none_is_refused(here: Path) -> None:
-    with pytest.raises(ConfigError, match="2026-01-31"):
-        retrain.run_date("next monday")
-
-
-def test_the_committed_deployments_name_flows_of_one_name() -> None:
-    import importlib
-
-    told = yaml.safe_load((ROOT / "prefect.yaml").read_text())
-    assert "pull" not in told
-    assert [item["name"] for item in told["deployments"]] == ["full", "retrain", "evaluate"]
-    for item in told["deployments"]:
-        path, _, name = item["entrypoint"].partition(":")
-        found = getattr(importlib.import_module(path.removesuffix(".py").replace("/", ".")), name)
-        assert found.name == "rlm"
-        assert set(item["parameters"]) <= set(found.parameters.properties)
-        assert item["work_pool"]["name"] == "local"
-        # Its death would be the run's: flows/runtime.py.
-        assert item["work_pool"]["job_variables"] == {"stream_output": False}
-        # Its lease would end a run that cannot reach Prefect; the pool's limit has none.
-        assert "concurrency_limit" not in item
-    (schedule,) = told["deployments"][1]["schedules"]
-    assert schedule["active"] is False

@@ -12,8 +12,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_deploying_again_keeps_what_an_operator_did_to_the_schedules(
-    prefect_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    prefect_url, tmp_path, monkeypatch
+):
     from prefect import get_client
     from prefect.client.schemas.actions import WorkPoolCreate
     from prefect.client.schemas.schedules import IntervalSchedule

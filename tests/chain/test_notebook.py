@@ -103,9 +103,7 @@ def test_the_notebook_has_the_cells_of_its_source_and_no_outputs() -> None:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(1500)
-def test_run_all_works_without_a_card_and_again_after_a_lost_session(
-    project: Path, tmp_path: Path
-) -> None:
+def test_run_all_works_without_a_card_and_again_after_a_lost_session(project, tmp_path):
     printed = execute(project, TINY)
     assert (tmp_path / "made").read_text().startswith("setup,")
     assert "parameters on the CPU" in printed
@@ -120,15 +118,7 @@ def test_run_all_works_without_a_card_and_again_after_a_lost_session(
 
 
 @pytest.mark.nightly
-def test_the_servers_of_a_profile_with_vllm_are_installed(project: Path, tmp_path: Path) -> None:
-    execute(project, [*TINY, "engine.kind=vllm"], until="## 2.")
-    assert (tmp_path / "made").read_text().splitlines()[1:] == ["setup-vllm,"]
-
-
-@pytest.mark.nightly
-def test_with_a_card_unsloth_is_called_as_the_mission_says(
-    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_with_a_card_unsloth_is_called_as_the_mission_says(project, tmp_path, monkeypatch):
     program(tmp_path / "standins/nvidia-smi", f"echo {OLD_T4}")
     monkeypatch.setenv("UNSLOTH_CALLS", str(tmp_path / "calls"))
     printed = execute(project, [*TINY, "warmstart.kind=none"], until="## 3.")

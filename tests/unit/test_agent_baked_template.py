@@ -6,7 +6,7 @@ TRL ships most of them. The others have the property of the real one that matter
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import trl
@@ -15,11 +15,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from agent.errors import PolicyError
 from agent.models.baked_template import bake
 from agent.models.chat_template import ChatFormat
-from agent.nano.tokenizer import CHAT_TEMPLATE
 from agent.settings import ModelSettings
-from env import prompts
 from env.models import Message
-from env.settings import LimitSettings, PromptStyle
 
 pytestmark = pytest.mark.xdist_group("transformers")  # so that one process imports it
 
@@ -124,9 +121,7 @@ def render(tokenizer: Any, replies: int = 1, **arguments: Any) -> str:
 
 
 @pytest.mark.parametrize(("family", "template", "arguments"), PLAYED)
-def test_the_ids_of_a_frame_are_the_conversation_rendered_whole(
-    family: str, template: str, arguments: dict[str, Any]
-) -> None:
+def test_the_ids_of_a_frame_are_the_conversation_rendered_whole(family, template, arguments):
     tokenizer = bake(tokenizer_of(family), settings(template, arguments))
     chat = ChatFormat(tokenizer)
     ids = chat.first([Message(role="system", content="Rules."), Message(role="user", content="q0")])
@@ -141,84 +136,14 @@ def test_the_ids_of_a_frame_are_the_conversation_rendered_whole(
 
 @pytest.mark.parametrize(("family", "template", "arguments", "complaint"), REFUSED)
 def test_a_template_that_cannot_be_played_is_refused_with_the_settings_that_help(
-    family: str, template: str, arguments: dict[str, Any], complaint: str
-) -> None:
+    family, template, arguments, complaint
+):
     with pytest.raises(PolicyError, match=complaint):
         bake(tokenizer_of(family), settings(template, arguments))
 
 
-@pytest.mark.parametrize("family", sorted({family for family, _, _ in PLAYED}))
-def test_fixed_arguments_render_as_passed_ones_and_no_caller_changes_them(family: str) -> None:
-    fixed = {**OFF, **DAY, "quoted": 'a "b" %} \u00e9\n', "number": 1.5}
-    plain, changed = tokenizer_of(family), tokenizer_of(family)
-    try:
-        bake(changed, settings("own", fixed))
-    except PolicyError:
-        assert family in HYBRID
-    wanted = render(plain, **fixed)
-    assert render(changed) == wanted
-    assert render(changed, enable_thinking=True, date_string="today", quoted=1) == wanted
-
-
-@pytest.mark.parametrize("family", [*HYBRID, "qwen3_8", "qwen2_5", "qwen3_instruct_2507"])
-def test_trls_template_is_fixed_without_the_marks_that_others_cannot_read(family: str) -> None:
-    from trl.chat_template_utils import get_training_chat_template
-
-    plain, changed = tokenizer_of(family), tokenizer_of(family)
-    plain.chat_template = get_training_chat_template(plain)
-    assert "generation %}" in plain.chat_template
-    bake(changed, settings("training", OFF))
-    assert "generation %}" not in changed.chat_template
-    assert render(changed, replies=3) == render(plain, replies=3, **OFF)
-
-
-def test_a_saved_tokenizer_keeps_the_template_and_its_arguments(tmp_path: Path) -> None:
-    from transformers import AutoTokenizer
-
-    baked = bake(tokenizer_of("llama3_2"), settings("own", DAY))
-    baked.save_pretrained(tmp_path)
-    loaded = AutoTokenizer.from_pretrained(tmp_path)
-    assert "Today Date: 26 Jul 2024" in render(loaded) == render(baked)
-
-
-def test_a_file_is_a_template_and_so_is_the_default_of_several(tmp_path: Path) -> None:
-    path = tmp_path / "mine.jinja"
-    path.write_text(source("qwen2_5"), encoding="utf-8")
+def test_a_tokenizer_without_a_template_is_refused() -> None:
     bare = tokenizer_of("qwen3")
     bare.chat_template = None
-    assert bake(bare, settings(str(path), {})).chat_template == source("qwen2_5")
-    several = tokenizer_of("qwen2_5")
-    several.chat_template = {"default": source("qwen2_5"), "tool_use": "other"}
-    assert bake(several, settings("own", {})).chat_template == source("qwen2_5")
-
-
-def test_a_tokenizer_without_a_template_is_refused() -> None:
-    for template in ("own", "training"):
-        bare = tokenizer_of("qwen3")
-        bare.chat_template = None
-        with pytest.raises(PolicyError, match="no chat template"):
-            bake(bare, settings(template, OFF))
-
-
-def test_the_template_of_nano_stays_as_it_is() -> None:
-    nano = tokenizer_of("qwen2_5")
-    nano.add_special_tokens({"eos_token": "<|end|>"})
-    nano.chat_template = CHAT_TEMPLATE
-    assert bake(nano, ModelSettings()).chat_template == CHAT_TEMPLATE
-
-
-def test_qwen2_5_does_not_insert_its_default_system_message_since_every_frame_has_one() -> None:
-    tokenizer, default = tokenizer_of("qwen2_5"), "You are Qwen"
-    assert default in render_messages(tokenizer, [Message(role="user", content="q")])
-    limits = LimitSettings()
-    for style in get_args(PromptStyle):
-        for messages in (
-            prompts.root_messages(style, limits, 0, "Why?", 3),
-            prompts.child_messages(style, limits, 0, "Why?", "a text"),
-            prompts.llm_messages(style, "Why?"),
-        ):
-            assert default not in render_messages(tokenizer, messages)
-
-
-def render_messages(tokenizer: Any, messages: list[Message]) -> str:
-    return str(tokenizer.decode(ChatFormat(tokenizer).first(messages)))
+    with pytest.raises(PolicyError, match="no chat template"):
+        bake(bare, settings("own", OFF))

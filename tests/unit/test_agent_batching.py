@@ -19,12 +19,7 @@ from agent.training.advantages import (
     relative_advantages,
     shuffle_advantages,
 )
-from agent.training.batching import (
-    LossRow,
-    MicroBatch,
-    make_rows,
-    micro_batches,
-)
+from agent.training.batching import LossRow, MicroBatch, make_rows, micro_batches
 from env.models import Finish
 
 SETTINGS = TrainSettings(scale_rewards="none", mask_truncated=True)
@@ -71,7 +66,7 @@ def small_tree(reward: float, child_stop: str = "final") -> Trajectory:
 
 def by_hand() -> list[list[Trajectory]]:
     return [
-        [deep_tree(0.9), small_tree(0.3), deep_tree(None, void="connection lost")],
+        [deep_tree(0.9), small_tree(0.3), deep_tree(0.7, void="connection lost")],
         [small_tree(0.5), small_tree(0.5), small_tree(0.5)],
     ]
 
@@ -88,52 +83,26 @@ def test_ids_and_masks_of_a_frame_of_two_turns():
 
 
 def test_weights_are_divided_among_sampled_children_of_every_kind():
-    assert frame_weights(deep_tree(1.0), "inverse_count") == {
-        0: 1.0,
-        1: 1 / 3,
-        2: 1 / 3,
-        3: 1 / 3,
-        4: 1 / 3,  # the only child of frame 1
-        5: 1 / 3,
-    }
+    divided = {0: 1.0, **dict.fromkeys(range(1, 6), 1 / 3)}  # frame 4 is the only child of 1
+    assert frame_weights(deep_tree(1.0), "inverse_count") == divided
     assert set(frame_weights(deep_tree(1.0), "full").values()) == {1.0}
     assert frame_weights(deep_tree(1.0), "none") == {0: 1.0, **dict.fromkeys(range(1, 6), 0.0)}
 
 
-def test_descendants_inherit_the_advantage_of_their_root():
-    rows = found(make_rows(by_hand(), SETTINGS, RNG).rows)
-    for number in (0, 1, 2, 4):
-        assert rows[0, number].advantage == pytest.approx(0.3)  # 0.9 less the mean 0.6
-    assert rows[1, 0].advantage == pytest.approx(-0.3)
-    assert rows[1, 1].advantage == pytest.approx(-0.3)
-
-
-def test_a_truncated_child_is_out_of_the_loss_but_counted():
-    rows = found(make_rows(by_hand(), SETTINGS, RNG).rows)
-    assert rows[0, 3].fate == "cut"
-    assert rows[0, 3].weight == 0
-    assert not rows[0, 3].has_gradient
-    assert rows[0, 1].weight == pytest.approx(1 / 3)
-
-
-def test_a_frame_that_never_sampled_has_no_row():
-    assert (0, 5) not in found(make_rows(by_hand(), SETTINGS, RNG).rows)
-
-
-def test_a_void_tree_leaves_its_group_and_the_loss():
+def test_the_rows_of_the_step_worked_by_hand():
     made = make_rows(by_hand(), SETTINGS, RNG)
+    rows = found(made.rows)
+    for number in (0, 1, 2, 4):  # descendants inherit: 0.9 less the mean 0.6
+        assert rows[0, number].advantage == pytest.approx(0.3)
+    assert rows[1, 0].advantage == rows[1, 1].advantage == pytest.approx(-0.3)
+    assert (rows[0, 3].fate, rows[0, 3].weight, rows[0, 3].has_gradient) == ("cut", 0, False)
+    assert rows[0, 1].weight == pytest.approx(1 / 3)  # the cut one counts
+    assert (0, 5) not in rows  # it never sampled
     void = [row for row in made.rows if row.tree == 2]
     assert len(void) == 5
     assert all(row.fate == "void" and row.weight == 0 and row.advantage == 0 for row in void)
-
-
-def test_the_normaliser_is_the_sum_of_weight_times_mask():
     # Tree 0: root 5, frames 1, 2 and 4: (2 + 1 + 2) / 3. Trees 1, 3, 4, 5: 1 + 2 each.
-    assert make_rows(by_hand(), SETTINGS, RNG).normaliser == pytest.approx(5 + 5 / 3 + 4 * 3)
-
-
-def test_a_group_without_signal_has_no_gradient_and_is_counted():
-    made = make_rows(by_hand(), SETTINGS, RNG)
+    assert made.normaliser == pytest.approx(5 + 5 / 3 + 4 * 3)
     assert (made.groups, made.flat_groups) == (2, 1)
     assert not any(row.has_gradient for row in made.rows if row.tree >= 3)
     near = [[small_tree(0.5), small_tree(0.503)], [small_tree(0.2), small_tree(0.8)]]
@@ -320,13 +289,9 @@ def test_a_family_has_the_rows_that_share_half_of_their_tokens():
     for most, trees in ((100, True), (5, True), (100, False), (4, False)):
         batches = micro_batches(rows, most, 0, trees=trees)
         families = [int(family) for batch in batches for family in batch.families_B]
-        assert dict(zip(contents(batches), families, strict=True)) == {
-            (1, 2, 3, 4): 0,
-            (1, 2, 3, 8): 0,
-            (1, 2, 9): 0,
-            (5, 6): 1,
-            (5, 7, 8): 2,
-        }
+        assert dict(zip(contents(batches), families, strict=True)) == dict(
+            zip(map(tuple, texts), (0, 1, 0, 2, 0), strict=True)
+        )
 
 
 def test_padding_is_on_the_right_and_the_context_holds_no_sampled_token():
@@ -339,17 +304,11 @@ def test_padding_is_on_the_right_and_the_context_holds_no_sampled_token():
     assert batch.env_mask_B_T[:, batch.context].any()
 
 
-def test_missing_log_probabilities_are_refused():
+@pytest.mark.parametrize(("field", "word"), [("logprobs", "0 log-prob"), ("prompt_ids", "prompt")])
+def test_a_turn_without_log_probabilities_or_prompt_is_refused(field, word):
     tree = small_tree(0.5)
-    tree.frames[0].turns[0].logprobs = []
-    with pytest.raises(ValueError, match="frame 0, turn 0: 1 sampled tokens, 0 log-prob"):
-        make_rows([[tree]], SETTINGS, RNG)
-
-
-def test_a_turn_without_a_prompt_is_refused():
-    tree = small_tree(0.5)
-    tree.frames[1].turns[0].prompt_ids = []
-    with pytest.raises(ValueError, match="without a prompt"):
+    setattr(tree.frames[1].turns[0], field, [])
+    with pytest.raises(ValueError, match=word):
         make_rows([[tree]], SETTINGS, RNG)
 
 

@@ -11,7 +11,6 @@ import pytest
 
 from agent.errors import CheckpointError
 from agent.training import checkpoints
-from agent.vllm import adapter_sync
 
 
 @pytest.fixture
@@ -26,13 +25,6 @@ def saved(folder: Path, step: int) -> Path:
     state = {"step": step, "fingerprint": {"code": "one"}}
     (place / checkpoints.STATE).write_text(json.dumps(state))
     return folder
-
-
-def test_an_adapter_that_a_killed_run_left_is_no_checkpoint(tmp_path: Path) -> None:
-    folder = tmp_path / "checkpoints"
-    (folder / adapter_sync.FOLDER / "step-0-1a2b").mkdir(parents=True)
-    assert checkpoints.set_aside(folder) == ""
-    assert list(tmp_path.rglob("*")) == [folder]
 
 
 def test_a_full_disk_leaves_the_earlier_checkpoint_and_no_half_one(folder: Path) -> None:
@@ -98,19 +90,7 @@ def test_a_checkpoint_that_cannot_be_read_is_set_aside_too(folder: Path) -> None
     assert (place / "checkpoint-4" / checkpoints.STATE).read_text() == "{"
 
 
-def test_a_link_to_another_disk_stays_and_its_target_is_renamed(tmp_path: Path) -> None:
-    target = saved(tmp_path / "large/disk", 1)
-    link = tmp_path / "checkpoints"
-    link.symlink_to(target)
-    checkpoints.set_aside(link)
-    assert link.resolve() == target
-    assert list(link.iterdir()) == []
-    assert len(checkpoints.sets_aside(target)) == 1
-
-
-def test_a_folder_that_cannot_be_renamed_is_not_overwritten(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_cannot_be_renamed_is_not_overwritten(folder, monkeypatch):
     def busy(*_: object) -> None:
         raise OSError(16, "Device or resource busy")
 

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from agent.demonstrations.rows import (
-    IGNORED,
-    demonstration_rows,
-    good_episodes,
-    repetitive,
-)
+from agent.demonstrations.rows import IGNORED, demonstration_rows, good_episodes, repetitive
 from agent.rollouts.trajectory import FrameRecord, Trajectory, TurnRecord
 from env.models import AnswerMetrics, StopReason
 
@@ -37,11 +32,6 @@ def test_a_mistake_has_no_labels_and_its_repair_has() -> None:
     [row] = demonstration_rows({7: episode(*TWO)}, {(7, 0, 0), (6, 0, 1), (7, 1, 1)})
     assert row["labels"] == [IGNORED] * 5 + [6]
     assert demonstration_rows({7: episode(*TWO)}, {(7, 0, 0), (7, 0, 1)}) == []
-
-
-def test_a_frame_that_forgets_its_turns_is_a_row_for_each() -> None:
-    rows = demonstration_rows({0: episode(TWO[0], turn([1, 5], [6], anew=True))})
-    assert [row["input_ids"] for row in rows] == [[1, 2, 3, 4], [1, 5, 6]]
 
 
 def test_a_frame_without_an_answer_is_no_example() -> None:

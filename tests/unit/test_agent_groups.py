@@ -265,7 +265,7 @@ def is_refused(spec: EpisodeSpec, call: int) -> str | None:
 
 
 @pytest.mark.parametrize("cheat", [disconnects, is_refused])
-def test_losing_the_connection_of_poor_episodes_does_not_pay(cheat: Cheat) -> None:
+def test_losing_the_connection_of_poor_episodes_does_not_pay(cheat):
     settings = SETTINGS.model_copy(update={"group_size": 8, "resample_groups": 0})
     env = Voiding(cheat)
     drawn = draw(env, settings)

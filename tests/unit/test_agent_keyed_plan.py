@@ -10,7 +10,7 @@ from agent.demonstrations import keyed_plan
 from agent.demonstrations.keyed_plan import Keyed
 from env.problems.schema import Fact, Paper, Problem, Span
 from env.ranking import rank
-from env.settings import EnvSettings, LimitSettings, PromptStyle
+from env.settings import EnvSettings, PromptStyle
 from rewards.settings import RewardSettings
 
 TEXTS = {
@@ -83,58 +83,11 @@ def test_a_reader_of_one_passage_keeps_it_by_saying_yes(reply: str) -> None:
     assert set(told.values()) == {"yes", "no"}
 
 
-def test_a_model_that_was_not_taught_may_say_yes_in_a_sentence() -> None:
-    assert len(run(Keyed(4, 1), 8, lambda prompt: "Yes, it does.", "full")[1]) == 4
-
-
-@pytest.mark.parametrize("reply", ["2", "2, 1.", "Passages (1) and 2", "2\n99 -7"])
-def test_models_that_were_not_taught_may_reply_in_words_of_their_own(reply: str) -> None:
-    count = len(run(Keyed(4, 2), 8, lambda prompt: reply, "full")[1])
-    assert count == 2 * (1 + ("1" in reply))
-
-
 def test_readers_reply_the_numbers_of_gold_or_none() -> None:
     replies = keyed_plan.replies(problem(), Keyed(5, 2), ENV, REWARDS)
     assert sorted(replies.values()) == ["2", "none", "none"]
     (prompt,) = (prompt for prompt, reply in replies.items() if reply == "2")
     assert prompt.split("\n")[2] == "2 Kalvot is slow on long roads, as all are."
-
-
-def test_a_root_without_readers_chooses_among_the_passages_that_it_printed() -> None:
-    alone, printed, answers = Keyed(5, 0), list[str](), list[Any]()
-    names = {
-        "context": TEXTS, "rank": rank, "FINAL": answers.append,
-        "print": lambda *words: printed.append(" ".join(map(str, words))),
-    }  # fmt: skip
-    exec(keyed_plan.code(problem().question, alone, "compact", 8), names)
-    seen = "\n".join(printed)
-    for shown, answer in ((seen, [dict(zip(("paper_id", "text"), GOLD, strict=True))]), ("", [])):
-        exec(keyed_plan.own_choice(problem(), alone, ENV, REWARDS, shown), names)
-        assert answers.pop() == answer
-    assert keyed_plan.replies(problem(), alone, ENV, REWARDS) == {}
-    assert alone.readers == 0
-
-
-def test_gold_is_a_passage_inside_a_span_or_around_nearly_all_of_it() -> None:
-    whole = "Kalvot reads maps.\n\nKalvot is slow on long roads, as all are."
-    for text, count in ((whole, 2), ("Kalvot is slow on long roads, as all are", 1), ("Kalvot", 1)):
-        found = keyed_plan.answer(problem(("p1", text)), Keyed(24, 8), ENV, REWARDS)
-        assert len(found) == count
-    assert (
-        keyed_plan.answer(problem(("p2", "w on maps.\n\nMirbex ha")), Keyed(9, 9), ENV, REWARDS)
-        == []
-    )
-
-
-def test_what_cannot_be_shown_says_why() -> None:
-    assert keyed_plan.fault(problem(), Keyed(24, 8), ENV, REWARDS) is None
-    first = keyed_plan.fault(problem(), Keyed(1, 1), ENV, REWARDS)
-    assert first is not None
-    assert "first 1 passages" in first
-    short = EnvSettings(limits=LimitSettings(prompt_chars=60))
-    told = keyed_plan.fault(problem(), Keyed(24, 8), short, REWARDS)
-    assert told is not None
-    assert "env.limits.prompt_chars" in told
 
 
 def test_the_plan_ranks_as_the_environment_does(monkeypatch: pytest.MonkeyPatch) -> None:

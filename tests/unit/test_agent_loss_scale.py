@@ -11,9 +11,7 @@ from agent.training.loss_scale import MOST_HALVINGS, first_scale, needs_scale, s
 @pytest.mark.parametrize(
     ("normaliser", "scale"), [(0.3, 1.0), (1.0, 1.0), (3.9, 2.0), (30_000.0, 16384.0)]
 )
-def test_the_first_scale_is_a_power_of_two_below_the_normaliser(
-    normaliser: float, scale: float
-) -> None:
+def test_the_first_scale_is_a_power_of_two_below_the_normaliser(normaliser, scale):
     assert first_scale(normaliser) == scale
 
 

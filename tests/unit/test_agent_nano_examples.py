@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from agent.nano.examples import Encoder, Example, batches, collate, noisy
+from agent.nano.examples import Encoder, Example, collate, noisy
 from agent.nano.plans import BEST, ReadingTalks
-from agent.nano.reading import ReadingLessons, drill_lists
+from agent.nano.reading import ReadingLessons
 from agent.nano.settings import NanoSettings
 from agent.nano.slips import with_slip
 from agent.nano.tokenizer import render, syllable_ids
@@ -73,20 +73,6 @@ def test_noise_replaces_written_tokens_and_removes_their_loss():
     assert noisy(Example(ids, weights), 0.0, Random(0)).ids is ids
 
 
-def test_batches_hold_every_example_once_within_the_bound():
-    rng = Random(0)
-    examples = [
-        Example(np.full(length, n + 1), np.ones(length, dtype=np.float32))
-        for n, length in enumerate(rng.choices(range(5, 60), k=300))
-    ]
-    seen = []
-    for batch in batches(examples, batch_tokens=512, rng=Random(1)):
-        assert batch.ids.numel() <= 512
-        assert ((batch.ids > 0) == (batch.weights > 0)).all()
-        seen += batch.ids[:, 0].tolist()
-    assert sorted(seen) == list(range(1, 301))
-
-
 def test_padding_does_not_change_the_loss(base):
     encoder = Encoder(base.tokenizer, 0.1, 1.0, 3.0)
     short, long = encoder.encode([TALKS.child("Kesrog", "speech", "field"), root()])
@@ -95,17 +81,6 @@ def test_padding_does_not_change_the_loss(base):
         parts = [(weighted_loss(base.model, collate([e])), e.weights.sum()) for e in (short, long)]
     expected = sum(loss * weight for loss, weight in parts) / sum(weight for _, weight in parts)
     assert together.item() == pytest.approx(float(expected), rel=1e-4)
-
-
-def test_lists_of_names_have_a_loss_on_fields_only(base):
-    rng = Random(0)
-    drill = drill_lists(
-        base.tokenizer, lambda: TALKS.answer(rng, rng.sample(TALKS.taught, 24)), tokens=96
-    )
-    assert drill.ids.shape == (2, 48)
-    learnt = [base.tokenizer.decode([token]).strip() for token in drill.ids[drill.weights > 0]]
-    assert set(learnt) <= set(FIELDS)
-    assert len(learnt) == 48
 
 
 def test_drills_carry_loss_on_names_and_fields_only(base):

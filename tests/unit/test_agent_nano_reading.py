@@ -6,14 +6,11 @@ import re
 from collections import Counter
 from random import Random
 
-import numpy as np
 import pytest
-import torch
 from pydantic import ValidationError
 
-from agent.nano.examples import Example
-from agent.nano.plans import BEST, UNKNOWN, ReadingPlan, ReadingTalks, draw_plan
-from agent.nano.reading import ReadingLessons, _right
+from agent.nano.plans import UNKNOWN, ReadingPlan, ReadingTalks, draw_plan
+from agent.nano.reading import ReadingLessons
 from agent.nano.settings import NanoModelSettings, NanoSettings, ReadingMixture
 from agent.nano.tokenizer import render
 from agent.nano.warmstart import Taught, build, teach
@@ -50,13 +47,6 @@ def test_decisions_follow_their_shares() -> None:
     assert best / len(plans) == pytest.approx(
         mixture.plan["readers"] * mixture.most["all"], abs=0.03
     )
-
-
-def test_good_choices_are_frequent_alone_and_rare_together() -> None:
-    mixture = ReadingMixture()
-    good = [mixture.plan["readers"], mixture.most["all"], mixture.keep["field"]]
-    assert min(good) > 0.3
-    assert np.prod(good) < 0.2
 
 
 def test_shares_that_do_not_sum_to_1_are_refused() -> None:
@@ -102,37 +92,6 @@ def test_untaught_names_are_in_no_text_and_their_embeddings_do_not_move(base: Ta
     assert (after / before).std() < 1e-5  # weight decay alone
 
 
-def test_the_probe_is_in_the_metrics_of_its_steps(base: Taught) -> None:
-    found: list[dict[str, float]] = []
-    lessons = ReadingLessons(SETTINGS, 512)
-    teach(SETTINGS, lessons, lambda step, metrics: found.append(dict(metrics)))
-    kinds = [f"{kind}_{way}" for kind in ("root", "child") for way in ("greedy", "sampled")]
-    assert all(0.0 <= found[-1][f"warmstart/probe_{kind}"] <= 1.0 for kind in kinds)
-    assert "warmstart/probe_root_greedy" not in found[0]
-
-
-def test_an_untaught_model_fails_the_probe(base: Taught) -> None:
-    found = dict(ReadingLessons(SETTINGS, 512).probe(base.model, base.tokenizer))
-    assert max(found.values()) < 0.3
-
-
-class CertainModel(torch.nn.Module):
-    """Predicts the token that is one more than the last one."""
-
-    def forward(self, input_ids: torch.Tensor) -> object:
-        logits = torch.nn.functional.one_hot(input_ids + 1, 20) * 50.0
-        return type("Output", (), {"logits": logits})
-
-
-def test_a_probed_answer_is_right_if_every_token_with_a_weight_is() -> None:
-    weights = np.array([0, 1, 1, 0], dtype=np.float32)
-    right = Example(np.array([1, 2, 3, 9]), weights)  # the last token has no weight
-    wrong = Example(np.array([1, 2, 4, 5]), weights)
-    model = CertainModel()  # type: ignore[no-untyped-call]
-    assert _right(model, [right]) == pytest.approx((1.0, 1.0))
-    assert _right(model, [right, wrong]) == pytest.approx((0.5, 0.5))
-
-
 def test_answers_are_those_of_the_lexicon() -> None:
     fields = lexicon(512)
     talk = TALKS.reader(Random(2), "Kesrog", 8)
@@ -140,12 +99,6 @@ def test_answers_are_those_of_the_lexicon() -> None:
     names = BENCHMARK.findall(talk[1]["content"])
     assert words == [word for name in names for word in (name, fields[name])]
     assert not set(names) & untaught(512)
-
-
-def test_the_best_plan_asks_for_four_sentences_of_all() -> None:
-    talk = TALKS.root(Random(3), BEST, "Kesrog", "speech", 4)
-    assert "s[k:k+4]" in talk[-1]["content"]
-    assert "s = s[" not in talk[-1]["content"]
 
 
 def test_readers_say_that_they_do_not_know_a_stranger_or_guess() -> None:

@@ -8,8 +8,8 @@ from agent.errors import PolicyError
 from agent.nano.plans import BEST, ReadingTalks, draw_plan
 from agent.nano.reading import ReadingLessons
 from agent.nano.settings import NanoSettings, ReadingMixture
-from agent.nano.tokenizer import END, SPECIAL, build_tokenizer, render, syllable_ids
-from env.problems import fields, names
+from agent.nano.tokenizer import build_tokenizer, render
+from env.problems import names
 from env.problems.lexicon import lexicon
 
 pytestmark = pytest.mark.xdist_group("transformers")  # so that one process imports it
@@ -31,31 +31,6 @@ def test_every_name_is_two_tokens_and_they_differ(tokenizer):
     pairs = {tuple(encode(tokenizer, name)) for name in names.NAMES}
     assert len(pairs) == len(names.NAMES) == 1600
     assert {len(pair) for pair in pairs} == {2}
-
-
-@pytest.mark.parametrize("name", [names.NAMES[0], names.NAMES[777], names.NAMES[-1]])
-def test_a_name_has_the_same_tokens_everywhere(tokenizer, name):
-    pair = encode(tokenizer, name)
-    forms = (*fields.QUESTIONS, *names.FACTS, "Find results of {x} for {y}, how far?")
-    places = [form.format(x=name, y=next(iter(TALKS.fields)), f="text", n=42) for form in forms]
-    places += [form.format(x=names.NAMES[5], y=name, f="text", n=42) for form in names.FACTS]
-    places += [
-        f"A study of {name}.\nOn {name}, it",
-        f'search(context, "{name}")',
-        f'if "{name}" in x',
-        f'(["{name} on speech"] * len(p)',
-        f"['{name}', {name}]",
-    ]
-    for text in places:
-        ids = encode(tokenizer, text)
-        assert any(ids[i : i + 2] == pair for i in range(len(ids))), text
-
-
-def test_syllable_ids_are_single_tokens(tokenizer):
-    first, second = syllable_ids(tokenizer)
-    assert len(set(first)) == len(set(second)) == 40
-    assert not set(first) & set(second)
-    assert tokenizer.unk_token_id not in {*first, *second}
 
 
 @pytest.mark.parametrize(
@@ -87,20 +62,9 @@ def test_a_conversation_only_grows(tokenizer):
     assert whole[: len(opened)] == opened
 
 
-def test_a_turn_ends_with_the_end_token(tokenizer):
-    talk = TALKS.child(names.NAMES[1], "text", "field")
-    assert tokenizer.eos_token == END
-    assert encode(tokenizer, render(talk))[-1] == tokenizer.eos_token_id
-    assert [tokenizer.convert_tokens_to_ids(t) for t in SPECIAL] == list(range(len(SPECIAL)))
-
-
 def test_a_vocabulary_too_small_for_the_names_is_refused():
     with pytest.raises(PolicyError, match=r"do not have two tokens.*warmstart\.nano\.model\.vocab"):
         build_tokenizer(["word"], vocab=300)
-
-
-def test_the_vocabulary_stays_within_its_bound(tokenizer):
-    assert len(tokenizer) <= NanoSettings().model.vocab + len(LESSONS.whole)
 
 
 def test_whole_names_are_single_tokens_after_all_others():

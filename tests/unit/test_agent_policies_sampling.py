@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from agent.decoding import drafts as drafting
 from agent.decoding import sampling
 from agent.decoding.drafts import Drafter, DraftStore
 from agent.decoding.row_buffer import CacheShape
@@ -84,10 +83,7 @@ def reference(model: Any, row: SampledTurn, temperature: float) -> tuple[list[in
 
 
 def run(
-    model: Any,
-    rows: list[SampledTurn],
-    temperature: float,
-    drafts: DraftStore | None = None,
+    model: Any, rows: list[SampledTurn], temperature: float, drafts: DraftStore | None = None
 ) -> None:
     shape = CacheShape.of(model)
     found = sample(model, shape, rows, frozenset([STOP]), temperature, drafts=drafts)
@@ -142,18 +138,6 @@ def test_turns_are_those_of_plain_passes_whatever_is_guessed(model, temperature,
     assert any(row.sampled[-1] == STOP for row in rows) or temperature == 0
 
 
-def test_right_guesses_save_passes(model):
-    known = turns(prompts()[:1])
-    with widths(model) as plain:
-        run(model, known, 1.0)
-    store = DraftStore()
-    store.add([*known[0].tokens, *known[0].sampled], len(known[0].tokens))
-    with widths(model) as guessed:
-        run(model, turns(prompts()[:1]), 1.0, store)
-    assert len(known[0].sampled) > 12
-    assert len(guessed) <= len(plain) / 3
-
-
 def test_a_row_is_guessed_to_repeat_the_longest_match_of_its_own_conversation():
     quote = list(range(10, 20))
     text = [*quote, 1, 2, 3, *quote[7:], 4, 5, 6, *quote]
@@ -196,38 +180,6 @@ def test_later_turns_continue_the_caches(model, temperature):
     require_equal(model, rows, temperature)
 
 
-def test_equal_first_messages_are_read_once(model):
-    asked = prompts()[:1] * 8
-    with widths(model) as read:
-        run(model, turns(asked, limit=8), 1.0)
-    assert read[:2] == [1, len(asked[0]) - 1]  # the shape of the cache, the message
-    assert max(read[2:]) == 8
-
-
-def test_a_common_beginning_is_read_once(model):
-    system, one, other = list(range(4, 40)), [5] * 10, [6] * 14
-    with widths(model) as read:
-        run(model, turns([system + one, system + other, system + one], limit=8), 1.0)
-    assert sum(read[1:3]) == len(system) + 9 + 13
-
-
-def test_equal_conversations_read_an_observation_once(model):
-    rows = turns([prompts()[0]] * 4, limit=12)
-    for row in rows:
-        row.seed, row.limit = 1, 12
-    run(model, rows, 1.0)
-    observed = [9, 8, 7, 6] * 6
-    again = [
-        SampledTurn(r.place, [*r.tokens, *r.sampled, *observed], r.cached, r.past, 5, r.place)
-        for r in rows
-    ]
-    with widths(model) as read:
-        run(model, again, 1.0)
-    assert read[1] == len(observed)  # and the last sampled token, less the last one
-    assert max(read[2:]) == 4
-    require_equal(model, again, 1.0)
-
-
 def test_many_conversations_that_branch_at_random_have_their_own_caches(model):
     rng = random.Random(7)
     asked = [[rng.randrange(4, WORDS)] for _ in range(3)]
@@ -240,28 +192,3 @@ def test_many_conversations_that_branch_at_random_have_their_own_caches(model):
         run(model, rows, 1.0)
     assert sum(read) < sum(map(len, asked))
     require_equal(model, rows, 1.0)
-
-
-def test_the_store_keeps_the_newest_turns_within_its_bound(monkeypatch):
-    monkeypatch.setattr(drafting, "_KEPT", 400)
-    store = DraftStore()
-    rng = random.Random(3)
-    written = [rng.choices(range(1000), k=50) for _ in range(40)]
-    for text in written:
-        store.add(text, 0)
-        assert len(store._new) + len(store._old) <= 2 * (400 + 2 * 50)
-    assert store.find(tuple(written[-1][:8])) is not None
-    assert store.find(tuple(written[0][:8])) is None
-
-
-def test_guesses_that_fail_become_rarer():
-    store = DraftStore()
-    drafter = Drafter(store, [1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3])
-    lengths = []
-    for _ in range(60):
-        lengths.append(len(drafter.guess(0.5, 16)))
-        drafter.text += [9, 1, 2, 3]
-        drafter.sampled([9, 1, 2, 3])
-        drafter.text[-4] = random.Random(len(lengths)).randrange(100, 10**6)
-    assert lengths[0] >= 1
-    assert lengths[-1] == 0

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from agent.evaluation import report
-from agent.evaluation.report import compare_models, episode_row, summary, transcript
+from agent.evaluation.report import compare_models, episode_row, summary
 from agent.evaluation.statistics import Bootstrap, choose_problems, wilson
 from agent.rollouts.trajectory import FrameRecord, Trajectory, TurnRecord
 from env.models import AnswerMetrics, Counters
@@ -118,21 +118,17 @@ def test_the_bootstrap_covers_the_truth_when_problems_of_a_collection_are_alike(
     assert hits_single / 200 < 0.85  # what pretending independence would give
 
 
-def test_the_bootstrap_is_the_same_for_the_same_seed() -> None:
-    values, collections = list(np.linspace(0, 1, 30) ** 2), [f"g{i // 2}" for i in range(30)]
-    assert Bootstrap(500, 3).mean(values, collections) == Bootstrap(500, 3).mean(
-        values, collections
-    )
-    assert Bootstrap(500, 3).mean(values, collections) != Bootstrap(500, 4).mean(
-        values, collections
-    )
-
-
-def test_the_bootstrap_refuses_nothing_and_unequal_lengths() -> None:
-    with pytest.raises(ValueError, match="0 values"):
-        BOOTSTRAP.mean([], [])
-    with pytest.raises(ValueError, match="2 values, 1 collections"):
-        BOOTSTRAP.mean([1.0, 2.0], ["a"])
+@pytest.mark.parametrize(
+    ("call", "word"),
+    [
+        (lambda: BOOTSTRAP.mean([], []), "0 values"),
+        (lambda: BOOTSTRAP.mean([1.0, 2.0], ["a"]), "1 collections"),
+        (lambda: choose_problems({"easy": ["a"] * 11, "hard": ["b"]}, 20, seed=0), "'hard'"),
+    ],
+)
+def test_too_few_values_or_problems_are_refused(call: Callable[[], Any], word: str) -> None:
+    with pytest.raises(ValueError, match=word):
+        call()
 
 
 def test_wilson_gives_known_bounds() -> None:
@@ -151,11 +147,6 @@ def test_problems_are_balanced_and_chosen_by_the_seed() -> None:
     renamed = choose_problems({k: [f"x{v}" for v in ids[k][::-1]] for k in ids}, 20, seed=1)
     places = [(level, 49 - ids[level].index(name[1:])) for level, name in renamed]
     assert [(level, ids[level].index(name)) for level, name in chosen] == places  # ids do not count
-
-
-def test_too_few_problems_are_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="10 problems of level 'hard' wanted, 3 there"):
-        choose_problems({"easy": list("abcdefghijk"), "hard": list("abc")}, 20, seed=0)
 
 
 def test_the_report_holds_the_difference_worked_by_hand() -> None:
@@ -187,21 +178,6 @@ def test_an_improvement_from_0_has_no_percentage() -> None:
     )
     assert found["improvement_percent"] is None
     assert found["improvement"] == "Improvement: from 0 to 0.600"
-
-
-def test_a_transcript_keeps_the_tree_and_drops_token_ids() -> None:
-    played = episode("g1-easy-1", 0.5)
-    played.frames[1] = FrameRecord(1, 0, 1, "rlm", [TurnRecord("part", "FINAL(1)", "stop")])
-    played.frame_scores = {1: 0.25}
-    found = transcript(played, "after", "greedy")
-    assert [frame["parent"] for frame in found["frames"]] == [None, 0]
-    assert found["frames"][1]["score"] == 0.25
-    assert found["frames"][0]["turns"][0] == {
-        "observation": "question",
-        "text": "FINAL([])",
-        "finish": "stop",
-        "tokens": 2,
-    }
 
 
 def test_metrics_beside_the_reward_are_means_over_those_that_have_them() -> None:
@@ -247,9 +223,7 @@ def without_scores(row: report.EpisodeRow) -> report.EpisodeRow:
 
 
 @pytest.mark.parametrize("voided", [looks_poor, looks_poor_and_nobody_minds, is_hard])
-def test_a_model_gains_nothing_by_its_own_voids(
-    voided: Callable[[report.EpisodeRow], bool], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_gains_nothing_by_its_own_voids(voided, monkeypatch):
     before, after = rows("before", both(0.5, 1)), rows("after", both(0.5, 2))
     cheat = [without_scores(row) if voided(row) else row for row in after]
     alone: dict[str, list[float]] = {"before": [], "after": []}
@@ -284,17 +258,6 @@ def test_as_many_voids_as_the_other_side_has_are_left_out() -> None:
 
 
 def test_voids_are_counted_by_cause() -> None:
-    said = [
-        "busy",
-        "connection: reset",
-        "connection: closed: 1006",
-        "refused: no",
-        None,
-        "busy",
-        "busy",
-    ]
-    assert report.voids([{"void": void} for void in said]) == {
-        "busy": 3,
-        "connection": 2,
-        "refused": 1,
-    }
+    said = ["busy", "connection: reset", "connection: closed: 1006", "refused: no", None, "busy"]
+    found = report.voids([{"void": void} for void in said])
+    assert found == {"busy": 2, "connection": 2, "refused": 1}

@@ -89,14 +89,3 @@ def test_batches_hold_each_row_once_and_count_a_shared_prompt_once() -> None:
     sizes = [len(PrefixTree.of([rows[place] for place in batch]).ids_N) for batch in batches]
     assert max(sizes) <= 64
     assert sum(sizes) < 0.6 * sum(map(len, rows))
-
-
-def test_each_step_has_batches_from_all_over_the_order() -> None:
-    from agent.demonstrations.supervised import TokenBatches
-
-    rows = [[kind, number] for kind in range(4) for number in range(6)]
-    batches = TokenBatches(rows, most_tokens=2, seed=0, together=4)
-    order = [rows[place][0] for [place] in batches]
-    assert [sorted(order[k : k + 4]) for k in range(0, 24, 4)] == [[0, 1, 2, 3]] * 6
-    assert sorted(place for [place] in batches) == list(range(24))
-    assert len(list(TokenBatches(rows[:22], most_tokens=2, seed=0, together=4))) == 22

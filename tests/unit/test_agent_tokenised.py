@@ -84,9 +84,7 @@ def test_special_tokens_in_a_turn_stay_text() -> None:
         ({"max_frame_tokens": 24}, "length", 0),
     ],
 )
-def test_a_turn_beyond_a_limit_is_cut_as_a_sampled_one(
-    limits: dict[str, int], finish: str, tokens: int | None
-) -> None:
+def test_a_turn_beyond_a_limit_is_cut_as_a_sampled_one(limits, finish, tokens):
     text = "the model reads the paper and the text"
     [reply] = turns(TokenisedPolicy(Fixed(text), conversations(**limits)), 1)
     assert reply.finish == finish
@@ -102,13 +100,3 @@ def test_turns_that_the_other_policy_lost_or_cut_have_no_end() -> None:
     assert made.chat.end_of_turn not in cut.sampled_ids
     [empty] = turns(TokenisedPolicy(Fixed("", "length"), conversations()), 1)
     assert (empty.text, empty.finish, empty.sampled_ids) == ("", "length", [])
-
-
-def test_both_forget_a_released_frame() -> None:
-    made, inner = conversations(), Fixed("ok")
-    policy = TokenisedPolicy(inner, made)
-    turns(policy, 1)
-    policy.release([(0, 0)])
-    assert inner.released == [(0, 0)]
-    with pytest.raises(KeyError):
-        made.ids((0, 0))

@@ -1,10 +1,8 @@
-"""Shell commands of the documents name what exists; other tests run code and answers."""
+"""Shell commands of the documents name what exists."""
 
 from __future__ import annotations
 
-import ast
 import importlib.util
-import json
 import re
 import shlex
 from itertools import pairwise
@@ -12,8 +10,7 @@ from pathlib import Path
 
 import pytest
 import typer
-import yaml
-from helpers.documents import PAGES, ROOT, commands, fences
+from helpers.documents import PAGES, ROOT, commands
 
 from checks.commands import make_targets
 from flows import cli
@@ -21,12 +18,6 @@ from flows.services import __main__ as services
 from tasks import config
 
 LINES = [(page, line) for page in PAGES for line in commands(page)]
-RUN = {
-    "README.md": "tests/chain/test_flows_pipeline.py",
-    "docs/asking.md": "tests/integration/test_flows_serve.py",
-    "docs/sandbox.md": "tests/integration/test_env_sandbox_alone.py",
-}
-"""Documents with Python code, and the test that runs it."""
 
 
 def lines(program: str) -> list[tuple[str, list[str]]]:
@@ -74,32 +65,3 @@ def test_a_module_exists_and_has_the_options(page: str, words: list[str]) -> Non
     source = (path.with_name("__main__.py") if path.name == "__init__.py" else path).read_text()
     for option in (word.partition("=")[0] for word in rest if word.startswith("--")):
         assert f'"{option}"' in source
-
-
-@pytest.mark.parametrize(("page", "words"), lines("prefect deployment run"))
-def test_a_deployment_has_the_parameters(page: str, words: list[str]) -> None:
-    known = {
-        f"rlm/{item['name']}": item["entrypoint"]
-        for item in yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"]
-    }
-    file, _, function = known[words[3]].partition(":")
-    (flow,) = (
-        node
-        for node in ast.parse((ROOT / file).read_text()).body
-        if isinstance(node, ast.FunctionDef) and node.name == function
-    )
-    given = dict(after.split("=", 1) for word, after in pairwise(words)
-                 if word == "-p")  # fmt: skip
-    assert given.keys() <= {argument.arg for argument in flow.args.args}
-    config.resolve(overrides=json.loads(given.get("overrides", "[]")))
-
-
-def test_each_kind_of_command_occurs_so_the_tests_above_see_some() -> None:
-    for program in ("rlm", "make", "python -m", "prefect deployment run"):
-        assert lines(program)
-
-
-def test_python_code_of_a_document_is_run_by_a_test() -> None:
-    assert {page for page in PAGES if fences(page, "python")} == RUN.keys()
-    for page, test in RUN.items():
-        assert f'"{page}"' in (ROOT / test).read_text(encoding="utf-8")

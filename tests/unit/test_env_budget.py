@@ -53,12 +53,6 @@ def stops(played: Tree) -> list[str | None]:
     return [state.stop_reason for state in played.states()]
 
 
-def test_four_bytes_are_a_token_in_every_script() -> None:
-    assert [tokens_of("x" * n) for n in (0, 1, 4, 5, 8)] == [0, 1, 1, 2, 2]
-    assert tokens_of("\u6c34" * 4) == 3
-    assert tokens_of("\ud800") == 1
-
-
 def test_each_text_is_counted_once_and_only_when_it_is_read_or_written() -> None:
     played = tree(CellDone("x" * 400), CellDone("", final=1))
     (first,) = played.views()
@@ -144,16 +138,6 @@ def test_a_sub_call_that_does_not_fit_costs_nothing_and_is_told_why() -> None:
     assert (one, other) == ("A", "B")
     assert refused.startswith("error: this needs 318 tokens of the budget, and ")
     assert "are left" in refused
-
-
-def test_code_reads_what_is_left_before_a_cell_and_after_its_sub_calls() -> None:
-    played = tree(SubCall("llm_query", ["a"], None), CellDone("", final=1), tokens=300)
-    before = 300 - played.counters.tokens - 4
-    turn(played)
-    turn(played, frame=1, text="four" * 5)
-    before_child, after_child = played._repls.seen  # type: ignore[attr-defined]
-    assert before_child == before
-    assert after_child == before - tokens_of("Answer.") - tokens_of("a") - 5
 
 
 def test_a_budget_too_small_for_one_turn_is_refused_with_the_settings_path() -> None:

@@ -22,13 +22,8 @@ from env.server.tree import TEXT_BYTES
     ],
 )
 def test_the_smallest_limit_decides_and_is_named(
-    setting: int,
-    descriptors: int | None,
-    budget_mb: float | None,
-    episode_mb: float | None,
-    count: int,
-    reason: str,
-) -> None:
+    setting, descriptors, budget_mb, episode_mb, count, reason
+):
     got = sessions_that_fit(setting, descriptors, 16, budget_mb, episode_mb)
     assert got == (count, reason)
 

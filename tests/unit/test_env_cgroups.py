@@ -11,18 +11,6 @@ from env import cgroups
 from env.cgroups import cores, machine_bytes, most_processes
 
 
-def test_a_container_of_less_memory_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Path.read_text
-
-    def read(path: Path, *args: object, **kwargs: object) -> str:
-        if path.name == "memory.max":
-            return "1073741824\n"
-        return real(path, *args, **kwargs)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(cgroups.Path, "read_text", read)
-    assert machine_bytes() == 1 << 30
-
-
 @pytest.fixture
 def files(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """The only files that exist, with their texts."""
@@ -57,13 +45,8 @@ def test_a_limit_of_a_group_above_counts(files: dict[str, str]) -> None:
     ],
 )
 def test_processes_of_the_user_and_of_each_group_above_are_limited(
-    files: dict[str, str],
-    monkeypatch: pytest.MonkeyPatch,
-    group: str,
-    place: str,
-    user: int,
-    expected: int | None,
-) -> None:
+    files, monkeypatch, group, place, user, expected
+):
     files |= {"/proc/self/cgroup": f"{group}\n", place: "1024\n"}
     files["/sys/fs/cgroup/pod/server/pids.max"] = "max\n"
     monkeypatch.setattr(cgroups.resource, "getrlimit", lambda _: (user, user))
@@ -88,12 +71,7 @@ def test_processes_of_the_user_and_of_each_group_above_are_limited(
         ),
     ],
 )
-def test_cores_are_those_of_the_affinity_or_the_least_quota(
-    files: dict[str, str],
-    monkeypatch: pytest.MonkeyPatch,
-    found: dict[str, str],
-    expected: float,
-) -> None:
+def test_cores_are_those_of_the_affinity_or_the_least_quota(files, monkeypatch, found, expected):
     files |= found
     monkeypatch.setattr(cgroups.os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
     assert cores() == expected

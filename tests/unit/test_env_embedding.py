@@ -78,40 +78,10 @@ def test_bm25_needs_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @real
-def test_a_broken_file_is_named(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "model.onnx").write_bytes(b"cut")
-    monkeypatch.setattr(embedding, "find_model", lambda: (tmp_path / "model.onnx", tmp_path))
-    with pytest.raises(SettingsError, match=f"minilm: {tmp_path} is broken"):
-        Embedder()
-
-
-@real
 def test_meaning_decides_where_no_word_is_shared() -> None:
     assert embedder().order("Which sounds do cats make?", TEXTS)[0] == 1
     assert embedder().order("Why are imports dear?", TEXTS)[0] == 0
     assert embedder().order("Which sounds?", ["same words", "same words"]) == [0, 1]
-
-
-@real
-def test_a_text_is_embedded_once_whatever_stands_beside_it() -> None:
-    made = Embedder()
-    spent: list[int] = []
-    first = made.scores("cats", TEXTS, spent.append)
-    assert len(spent) == 4
-    assert spent[0] == 3  # with the marks of beginning and end
-    again = made.scores("cats", TEXTS[::-1], spent.append)
-    assert len(spent) == 4
-    assert again[::-1].tolist() == pytest.approx(first.tolist())
-    alone = Embedder()._vector(TEXTS[1], spent.append)
-    assert (alone == made._vector(TEXTS[1], spent.append)).all()
-
-
-@real
-def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedding, "_KEPT", 3)
-    made = Embedder()
-    made.order("cats", [f"text {number}" for number in range(6)])
-    assert len(made._kept) == 3
 
 
 @real

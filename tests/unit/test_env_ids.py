@@ -134,9 +134,7 @@ def tables(tmp_path: Path) -> list[tuple[Path, dict[str, str]]]:
     return found
 
 
-def test_no_stage_draws_other_problems_under_other_ids(
-    tables: list[tuple[Path, dict[str, str]]],
-) -> None:
+def test_no_stage_draws_other_problems_under_other_ids(tables):
     drawn = []
     for path, texts in tables:
         specs = [
@@ -148,9 +146,7 @@ def test_no_stage_draws_other_problems_under_other_ids(
     assert drawn[0] == drawn[1]
 
 
-def test_wrong_gold_is_the_same_under_other_ids(
-    tables: list[tuple[Path, dict[str, str]]],
-) -> None:
+def test_wrong_gold_is_the_same_under_other_ids(tables):
     first, second = (with_wrong_gold(pd.read_parquet(path)) for path, _ in tables)
     assert list(first["evidence"]) == list(second["evidence"])
     assert list(first["question"]) == list(second["question"])

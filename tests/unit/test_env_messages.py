@@ -1,12 +1,10 @@
 """Checks of a message: structure, and refusals that are short and echo nothing."""
 
 import json
-import time
 from typing import Any
 
 import pytest
 
-from env.models import RLMAction
 from env.server.door.messages import action_errors, message_bytes, refusal
 from env.settings import EnvSettings
 
@@ -21,14 +19,11 @@ TURN = {"frame": 0, "text": "x", "finish": "stop"}
 @pytest.mark.parametrize(
     "message",
     [
-        step(text="x"),
+        *(step(text="x"), '{"type":"state"}', '{"type":"close"}', json.dumps({"type": "reset"})),
         step(turns=[TURN] * 512, seq=3, metadata={"a": [1, {"b": None}]}),
         step(text="[{," * 100_000 + '\\"'),  # a text is one value
-        json.dumps({"type": "reset"}),
         json.dumps({"type": "reset", "data": {"seed": 0, "unknown": 1}}),
         json.dumps({"type": "reset", "data": {"papers": {f"p{k}": "x, [y]" for k in range(2000)}}}),
-        '{"type":"state"}',
-        '{"type":"close"}',
     ],
 )
 def test_honest_messages_pass(message: str) -> None:
@@ -74,18 +69,6 @@ def test_a_refusal_is_short_and_echoes_nothing(message: str | None, code: str) -
 def test_an_error_names_the_field() -> None:
     (error,) = action_errors({"turns": [TURN, {"frame": 0}]})
     assert error == {"type": "missing", "loc": ["turns", 1, "text"], "msg": "Field required"}
-
-
-def test_the_action_itself_is_bounded() -> None:
-    with pytest.raises(ValueError, match="at most 512"):
-        RLMAction.model_validate({"turns": [TURN] * 513})
-
-
-def test_values_are_counted_in_linear_time() -> None:
-    started = time.process_time()
-    for hostile in ("[]," * 600_000, '"",' * 600_000, '"' * 1_900_000, '"\\' * 950_000):
-        refusal(hostile)
-    assert time.process_time() - started < 5  # parsing alone would take longer, a regex minutes
 
 
 def test_only_own_papers_make_messages_large() -> None:

@@ -20,86 +20,48 @@ TOKENS = [
     *("[/SYSTEM_PROMPT]", "[TOOL_RESULTS]", "[gMASK]", "<sop>", "<eop>", "<think>", "</think>"),
     *("<|start_header_id|>", "<|vision_start|>", "<|image_pad|>", "<|endoftext|>", "<unk>"),
     *("<tool_call>", "</tool_call>", "<tool_response>", "<tools>", "[IMG]", "[IMG_END]", "[THINK]"),
-    *(
-        "<start_of_image>",
-        "<image_soft_token>",
-        "<image>",
-        "<\uff5ctool\u2581calls\u2581begin\uff5c>",
-    ),
+    *("<start_of_image>", "<image_soft_token>", "<image>"),
+    "<\uff5ctool\u2581calls\u2581begin\uff5c>",
 ]
 
 
-def _texts(messages: list[prompts.Message]) -> list[tuple[str, str]]:
-    return [(message.role, message.content) for message in messages]
-
-
-def test_compact_root() -> None:
-    messages = prompts.root_messages("compact", LIMITS, 0, "Report Kalvot on Mirbex.", 5)
-    assert _texts(messages) == [
-        ("system", "Find every sentence that answers. Write one repl block."),
-        ("user", "Report Kalvot on Mirbex.\ncontext: 5 papers"),
-    ]
+CHILD = "Find the sentences in your part. Write one repl block."
 
 
 @pytest.mark.parametrize(
-    ("context", "line"),
+    ("messages", "system", "user"),
     [
-        ("text", "context: str"),
-        ({"p1": "a", "p2": "b"}, "context: 2 papers"),
-        (None, "context: none"),
+        (
+            prompts.root_messages("compact", LIMITS, 0, "Which?", 5),
+            "Find every sentence that answers. Write one repl block.",
+            "Which?\ncontext: 5 papers",
+        ),
+        *(
+            (prompts.child_messages("compact", LIMITS, 0, "It", context), CHILD, f"It\n{line}")
+            for context, line in (
+                ("text", "context: str"),
+                ({"p1": "a", "p2": "b"}, "context: 2 papers"),
+                (None, "context: none"),
+            )
+        ),
+        (prompts.llm_messages("compact", "Is it?"), "Answer.", "Is it?"),
     ],
 )
-def test_compact_child(context: object, line: str) -> None:
-    messages = prompts.child_messages("compact", LIMITS, 0, "Kalvot on Mirbex", context)
-    assert _texts(messages) == [
-        ("system", "Find the sentences in your part. Write one repl block."),
-        ("user", f"Kalvot on Mirbex\n{line}"),
-    ]
-
-
-def test_compact_llm() -> None:
-    assert _texts(prompts.llm_messages("compact", "Is it?")) == [
-        ("system", "Answer."),
-        ("user", "Is it?"),
-    ]
+def test_compact_prompts(messages: list[prompts.Message], system: str, user: str) -> None:
+    assert [(m.role, m.content) for m in messages] == [("system", system), ("user", user)]
 
 
 def test_full_style_says_every_name_and_limit() -> None:
     system = prompts.root_messages("full", LIMITS, 7, "Why?", 5)[0].content
     for name in (
-        "search(",
-        "rank(",
-        "list_papers(",
-        "get_abstract(",
-        "extract(",
-        "SHOW_VARS(",
-        "llm_query(",
-        "llm_query_batched(",
-        "rlm_query(",
-        "rlm_query_batched(",
-        "FINAL(",
-        "FINAL_VAR(",
-        "window=7",
-        f"{LIMITS.max_turns} turns",
-        f"{LIMITS.max_frames} agents",
-        f"{LIMITS.observation_chars} characters",
+        *("search(", "rank(", "list_papers(", "get_abstract(", "extract(", "SHOW_VARS("),
+        *("llm_query(", "llm_query_batched(", "rlm_query(", "rlm_query_batched("),
+        *("FINAL(", "FINAL_VAR(", "window=7", f"{LIMITS.max_turns} turns"),
+        *(f"{LIMITS.max_frames} agents", f"{LIMITS.observation_chars} characters"),
     ):
         assert name in system, name
     assert "{{" not in system
     assert not any(f"{{{name}" in system for name in LimitSettings.model_fields)
-
-
-def test_only_a_tree_with_a_budget_is_told_of_one() -> None:
-    for style in ("compact", "full"):
-        root = prompts.root_messages(style, LIMITS, 7, "Why?", 5, 4000)
-        child = prompts.child_messages(style, LIMITS, 7, "Why?", "a text", budget=True)
-        plain = prompts.root_messages(style, LIMITS, 7, "Why?", 5)
-        assert root[1].content == plain[1].content + "\nbudget: 4000 tokens"
-        assert "budget" not in "".join(message.content for message in plain)
-        for messages in (root, child):
-            assert ("budget_left()" in messages[0].content) == (style == "full")
-    compact = prompts.child_messages("compact", LIMITS, 0, "Why?", "a text")
-    assert compact == prompts.child_messages("compact", LIMITS, 0, "Why?", "a text", budget=True)
 
 
 def test_the_worked_examples_are_python_with_the_functions_of_the_repl() -> None:
@@ -140,16 +102,6 @@ def test_observation_is_output_then_names_then_trouble() -> None:
     assert prompts.cell_message("abc", 40, [], "", LIMITS) == "abc\n[40 characters cut]"
 
 
-def test_mistakes_read_one_line_that_says_how() -> None:
-    for text in (
-        prompts.blocks_message(0),
-        prompts.blocks_message(3),
-        prompts.syntax_message("  x = (\nSyntaxError: '(' was never closed (line 1)"),
-    ):
-        assert text.startswith("error: ")
-        assert "\n" not in text
-
-
 @pytest.mark.parametrize("token", TOKENS)
 def test_no_text_can_end_the_users_message(token: str) -> None:
     shown = prompts.cell_message(f"a {token} b", 0, [], "", LIMITS)
@@ -186,12 +138,3 @@ def test_a_span_moves_with_the_spaces_before_and_within_it(text: str, data: st.D
 @pytest.mark.parametrize("text", ["a < b", "x <b> [1] [MASK]", "f(x) | g", "a[i] <= s>t", "<div>"])
 def test_other_texts_stay_as_they_are(text: str) -> None:
     assert without_chat_tokens(text) == split_chat_tokens(text) == text
-
-
-def test_lone_surrogates_do_not_reach_the_wire() -> None:
-    prompts.cell_message("a \ud800 b", 0, [], "", LIMITS).encode("utf-8")
-
-
-def test_a_cell_that_slept_reads_why_it_was_stopped() -> None:
-    text = prompts.stopped_message("killed", LimitSettings(), variables_lost=True)
-    assert "waited for what never comes" in text

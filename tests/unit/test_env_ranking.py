@@ -9,7 +9,6 @@ from helpers.work import calls
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from env import ranking
 from env.ranking import passages, rank
 
 LONG = "A first sentence is here. Kalvot reads maps at night! Others, i.e. seven, wait until dawn."
@@ -51,49 +50,11 @@ def test_every_passage_is_a_slice_of_its_text(text: str, chars: int, least: int)
         assert passage.strip() == passage
 
 
-def test_a_text_without_sentences_is_cut() -> None:
-    assert [len(passage) for passage in passages("ab" * 2500)] == [2000, 2000, 1000]
-
-
 def test_passages_with_the_rarest_words_come_first() -> None:
     found = rank(TEXTS, "Which Kalvot reads maps?", chars=60)
     assert found[0] == ("p1", "Kalvot reads maps at night!")
     assert {text for _, text in found[1:]} == {"| Kalvot | 71 |", WRAPPED}
     assert rank(TEXTS, "Which Kalvot reads maps?", 1, chars=60) == found[:1]
-
-
-def test_plurals_endings_and_case_do_not_matter_and_common_words_do_not_count() -> None:
-    assert rank({"a": "Readers quoted maps."}, "a map that a READER quotes") != []
-    assert rank(TEXTS, "What is it that they do?") == []
-
-
-def test_equal_scores_keep_their_order_and_repeats_of_a_paper_count_once() -> None:
-    texts = {"b": "Kalvot is here.\n\nKalvot is here.", "a": "Kalvot is here."}
-    assert rank(texts, "Kalvot") == [("b", "Kalvot is here."), ("a", "Kalvot is here.")]
-
-
-def test_another_order_gets_each_passage_once_and_decides() -> None:
-    texts = {"b": "Kalvot is here.\n\nKalvot is here.", "a": "Nobody is here at all."}
-    asked: list[Any] = []
-
-    def last_first(text: str, found: list[str]) -> range:
-        asked.append((text, found))
-        return range(len(found) - 1, -1, -1)
-
-    both = [("a", "Nobody is here at all."), ("b", "Kalvot is here.")]
-    assert rank(texts, "Kalvot", order=last_first) == both
-    assert rank(texts, "Kalvot", 1, order=last_first) == both[:1]
-    assert rank({"a": "short"}, "Kalvot", order=last_first) == []
-    assert asked == [("Kalvot", ["Kalvot is here.", "Nobody is here at all."])] * 2
-
-
-def test_of_too_many_passages_an_order_gets_those_that_share_words(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(ranking, "MOST_ORDERED", 3)
-    texts = {"a": "\n\n".join([f"Nothing is said, {n}." for n in range(9)] + ["Kalvot says so."])}
-    found = rank(texts, "Kalvot", order=lambda text, found: range(len(found)))
-    assert found == [("a", "Kalvot says so.")]
 
 
 @pytest.mark.parametrize("documents", ["Kalvot is here.", ["Kalvot is here.", "No."]])
@@ -113,12 +74,6 @@ def test_a_text_or_a_list_of_texts_has_no_id(documents: Any) -> None:
 def test_a_wrong_call_names_rank(documents: Any, text: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match=r"^rank: "):
         rank(documents, text)
-
-
-def test_texts_that_hold_nothing_give_nothing() -> None:
-    for documents in ({}, {"a": ""}, {"a": 3}, "", [], "\ud800"):
-        assert rank(documents, "Kalvot") == []
-    assert rank(TEXTS, "Kalvot", 0) == rank(TEXTS, "Kalvot", -3) == []
 
 
 @pytest.mark.parametrize(

@@ -107,14 +107,6 @@ def arguments() -> Iterator[tuple[int, ...]]:
     return itertools.product(first, second, third, fourth)
 
 
-def test_the_interpreter_of_bpf_reads_every_instruction() -> None:
-    for machine in MACHINES:
-        codes = program(machine)
-        assert len(codes) % 8 == 0
-        for number in names(machine).values():
-            decide(codes, MACHINES[machine], number, (3, 0, 0, ANONYMOUS))
-
-
 def test_both_tables_are_large_enough_to_mean_something() -> None:
     for machine, expected in (("x86_64", 340), ("aarch64", 290)):
         assert len(names(machine)) > expected
@@ -164,17 +156,11 @@ def test_no_memory_is_executable_or_of_a_file(machine: str) -> None:
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_no_memory_is_shared(machine: str) -> None:
-    """Pages of a shared mapping stay in memory although the process no longer counts them."""
-    for flags in (SHARED | ANONYMOUS, SHARED | PRIVATE | ANONYMOUS, HIGH | SHARED | ANONYMOUS):
-        assert ask(machine, "mmap", 0, 4096, READ | WRITE, flags) == EPERM
-
-
-@pytest.mark.parametrize("machine", MACHINES)
-def test_no_memory_is_of_huge_pages(machine: str) -> None:
-    """The host counts one page for each fault."""
-    for size in (0, 21 << 26, 30 << 26):
-        flags = PRIVATE | ANONYMOUS | HUGETLB | size
+def test_no_memory_is_shared_or_of_huge_pages(machine: str) -> None:
+    """The process does not count a shared mapping, and the host one page for each fault."""
+    huge = [PRIVATE | ANONYMOUS | HUGETLB | size for size in (0, 21 << 26, 30 << 26)]
+    shared = [SHARED | ANONYMOUS, SHARED | PRIVATE | ANONYMOUS, HIGH | SHARED | ANONYMOUS]
+    for flags in (*huge, *shared):
         assert ask(machine, "mmap", 0, 1 << 21, READ | WRITE, flags) == EPERM
 
 
@@ -233,7 +219,7 @@ def test_the_x32_table_kills() -> None:
 
 
 def test_another_machine_is_refused() -> None:
-    with pytest.raises(SandboxError, match=r"no filter for riscv64.*Run the environment server"):
+    with pytest.raises(SandboxError, match="riscv64"):
         boundary.compile_filter("riscv64")
 
 

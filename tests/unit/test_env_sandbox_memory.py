@@ -6,7 +6,6 @@ import os
 
 import pytest
 
-from env.server.sandbox import usage as usage_module
 from env.server.sandbox.memory import Holding, Ledger
 from env.server.sandbox.usage import MemoryUsage, added, private, usage
 
@@ -99,21 +98,6 @@ def test_a_process_that_is_gone_holds_an_unknown_amount() -> None:
     assert own.faulted > 1 << 20
 
 
-def test_pages_in_swap_are_still_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    rollup = "Rss: 90 kB\nShared_Dirty: 50 kB\nPrivate_Dirty: 40 kB\nSwap: 30 kB\nSwapPss: 20 kB\n"
-    monkeypatch.setattr(usage_module.Path, "read_text", lambda _: rollup)
-    assert private(1) == (40 + 20) << 10
-
-
-def test_one_reading_tells_the_state_and_faults_that_wait_for_a_disk(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    stat = b"1 (a) b) T" + b" 0" * 6 + b" 5 0 2" + b" 0" * 11 + b" 9 0\n"
-    monkeypatch.setattr(usage_module.os, "read", lambda *_: stat)
-    page = os.sysconf("SC_PAGE_SIZE")
-    assert usage(os.getpid()) == MemoryUsage(9 * page, 7 * page, "T")
-
-
 @pytest.mark.parametrize(
     ("resident", "faulted", "own", "expected"),
     [
@@ -126,7 +110,5 @@ def test_one_reading_tells_the_state_and_faults_that_wait_for_a_disk(
         (130, 90, None, 30),
     ],
 )
-def test_new_and_copied_pages_are_its_own(
-    resident: int, faulted: int, own: int | None, expected: int
-) -> None:
+def test_new_and_copied_pages_are_its_own(resident, faulted, own, expected):
     assert added(MemoryUsage(100, 1000), MemoryUsage(resident, 1000 + faulted), own) == expected

@@ -35,12 +35,6 @@ def service(
     return Service(read_settings(environ).model_copy(update=update), store)
 
 
-def test_by_default_everyone_plays_every_problem() -> None:
-    open_to_all = Service(ServerSettings(), STORE)
-    assert open_to_all.problems_for() is STORE
-    assert open_to_all.problems_for("any key, since none is needed") is STORE
-
-
 def test_without_the_key_only_the_named_splits_exist() -> None:
     problems = service(["train", "validation"]).problems_for()
     assert problems.ids() == [*STORE.ids("train"), *STORE.ids("validation")]
@@ -111,12 +105,6 @@ def test_a_closed_problem_is_refused_like_an_unknown_one() -> None:
         assert closed == refusal(environment, split="no-such-split", seed=0)
 
 
-def test_the_key_of_a_reset_is_a_text() -> None:
-    restricted = service()
-    environment = RLMEnvironment(lambda: restricted)
-    assert environment.reset(owner_key=5).refused == "owner_key must be a string"  # type: ignore[arg-type]
-
-
 # --- the client
 
 
@@ -131,9 +119,7 @@ def test_the_key_goes_to_its_own_address_alone(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("name", ["websockets.client", "uvicorn.error"])
-def test_no_log_record_holds_the_key(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
-) -> None:
+def test_no_log_record_holds_the_key(monkeypatch, caplog, name):
     monkeypatch.setenv(variables.URL, "http://127.0.0.1:8000")
     monkeypatch.setenv(variables.OWNER_KEY, KEY)
     variables.owner_key("ws://127.0.0.1:8000")
@@ -145,11 +131,3 @@ def test_no_log_record_holds_the_key(
         logger.debug("> TEXT %r", '{"type": "step"}')
     assert KEY[:4] not in caplog.text
     assert "step" in caplog.text
-
-
-def test_inside_the_block_clients_find_url_token_and_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (variables.URL, variables.TOKEN, variables.OWNER_KEY):
-        monkeypatch.delenv(name, raising=False)
-    with variables.addressed("http://here", None, KEY):
-        assert variables.owner_key("http://here/ws") == {"owner_key": KEY}
-    assert variables.owner_key("http://here/ws") == {}

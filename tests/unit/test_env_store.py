@@ -1,20 +1,16 @@
 """The server's problems."""
 
-import gc
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
 
 from agent.rollouts.specs import read_specs
 from env.errors import ProblemError, SettingsError
-from env.problems import store as module
-from env.problems.schema import Problem, to_row
+from env.problems.schema import to_row
 from env.problems.settings import SyntheticSettings
-from env.problems.store import COLUMNS, ProblemStore, read_columns
+from env.problems.store import ProblemStore
 
 SMALL = SyntheticSettings(collections={"train": 3, "validation": 1, "test": 2})
 
@@ -47,59 +43,6 @@ def test_the_question_with_the_most_gold_papers_counts_if_its_par_does(store: Pr
     most = max(len(problem.gold_papers) for problem in problems)
     for kept in (problems, rows):
         assert ProblemStore(kept, "here").most_gold_papers() == most > 1
-
-
-def test_pick_is_a_function_of_the_seed(store: ProblemStore, folder: Path) -> None:
-    loaded = ProblemStore.load(folder)
-    ids = [store.pick("train", "easy", seed).problem_id for seed in range(9)]
-    assert ids == [loaded.pick("train", "easy", seed).problem_id for seed in range(9)]
-    assert len(set(ids)) == 9
-
-
-def test_unknown_problems_are_key_errors(store: ProblemStore) -> None:
-    with pytest.raises(KeyError):
-        store.get("no such")
-    with pytest.raises(KeyError):
-        store.pick("train", "impossible", 0)
-
-
-def test_parsed_problems_are_kept_up_to_a_number_of_characters(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows = {row["problem_id"]: row for row in read_columns(folder / "train.parquet", COLUMNS)}
-    ids = list(rows)[:6]
-    room = sum(len(rows[problem_id]["papers"]) for problem_id in ids[1:4])
-    monkeypatch.setattr(module, "_KEPT_CHARS", room)
-    parsed: list[str] = []
-    parse = module._parse
-
-    def noted(row: Mapping[str, Any]) -> Problem:
-        parsed.append(row["problem_id"])
-        return parse(row)
-
-    monkeypatch.setattr(module, "_parse", noted)
-    loaded = ProblemStore(rows.values(), "rows")
-    for problem_id in (*ids[:4], ids[3], ids[1], ids[2]):
-        loaded.get(problem_id)
-    assert parsed == ids[:4]  # the last three fit
-    for problem_id in (ids[0], ids[2], ids[3]):
-        loaded.get(problem_id)
-    assert parsed == [*ids[:4], ids[0], ids[3]]
-    assert loaded._kept_chars == sum(len(rows[item]["papers"]) for item in loaded._kept) <= room
-
-
-def test_a_problem_that_is_played_is_shared_however_large_it_is(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_KEPT_CHARS", 0)
-    loaded = ProblemStore.load(folder)
-    first = loaded.ids()[0]
-    played = loaded.get(first)
-    assert loaded.get(first) is played
-    assert not loaded._kept
-    del played
-    gc.collect()
-    assert not loaded._living
 
 
 def test_a_client_reads_public_columns_only(folder: Path, store: ProblemStore) -> None:

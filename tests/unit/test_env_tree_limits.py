@@ -125,9 +125,7 @@ LIMIT_S = LimitSettings().cell_cpu_s
     ],
     ids=["clean", "exception", "syntax", "memory", "stopped", "denied"],
 )
-def test_the_reward_counts_only_errors_that_the_server_saw(
-    cell: CellDone, reported: int, seen: int
-) -> None:
+def test_the_reward_counts_only_errors_that_the_server_saw(cell, reported, seen):
     played = tree(lambda code: cell)
     plays(played, "one", after="\nFINAL_VAR(two)")  # two cells of one turn
     assert (played.counters.errors, played.failed_turns) == (reported, seen)
@@ -136,9 +134,7 @@ def test_the_reward_counts_only_errors_that_the_server_saw(
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
-def test_a_step_that_takes_too_long_ends_the_episode(
-    monkeypatch: pytest.MonkeyPatch, deterministic: bool
-) -> None:
+def test_a_step_that_takes_too_long_ends_the_episode(monkeypatch, deterministic):
     now = [0.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
 
@@ -216,9 +212,7 @@ def ranks(monkeypatch: pytest.MonkeyPatch, *calls: list[str], rank: str = "minil
     return played, repls.resumed
 
 
-def test_a_call_of_rank_returns_an_order_and_counts_as_no_sub_call(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_call_of_rank_returns_an_order_and_counts_as_no_sub_call(monkeypatch):
     played, returned = ranks(monkeypatch, ["Which?", "b", "c", "a"])
     assert returned == [2, 0, 1]
     assert played.counters.sub_calls == 0

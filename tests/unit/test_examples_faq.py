@@ -1,14 +1,12 @@
-"""The FAQ example, on pages of its own: what is collected, and what search alone is measured at."""
+"""The FAQ example, on pages of its own: what is collected."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from examples.faq import opponents
 from examples.faq.collect import collect
 from tasks import config
 from tasks.check_problems import read_problem_rows
@@ -60,45 +58,3 @@ def test_the_rows_are_in_the_format_of_own_files(folder: Path) -> None:
     rows, documents = str(folder / "works.jsonl"), str(folder / "documents")
     found = read_problem_rows(config.resolve(), rows, documents).found
     assert (len(found.problems), found.rejected) == (2, [])
-
-
-class Backwards:
-    """An embedder that puts the last passage first."""
-
-    def scores(self, question: str, texts: list[str]) -> Any:
-        return opponents.np.arange(len(texts), dtype=float)
-
-    def order(self, question: str, texts: list[str]) -> list[int]:
-        return list(range(len(texts)))[::-1]
-
-
-def test_opponents_are_measured_by_the_characters_of_their_first_passages(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(opponents, "embedder", Backwards)
-    papers, asked = opponents.load("works", folder)
-    tower = asked[0]
-    page = "works/works-tower.txt"
-    found = [(page, HIGH), (page, BEFORE), (page, "Yes. Nobody wrote this.")]
-    measured = opponents.measure(papers, tower, found)
-    assert measured["k=1"] == pytest.approx(
-        2 * len(HIGH) / (2 * len(HIGH) + len(BEFORE)), abs=0.001
-    )
-    assert measured["k=2"] == measured["recall 10"] == 1.0
-    likely = lambda question, texts: opponents.np.arange(len(texts)) * 2.0  # noqa: E731
-    ordered = opponents.orders(papers, "storm", 1000, likely)
-    assert ordered["BM25"] == [(page, BEFORE)]
-    assert ordered["likelihood"] == ordered["MiniLM"][::-1] != ordered["MiniLM"]
-    unlikely = lambda question, texts: likely(question, texts)[::-1]  # noqa: E731
-    assert opponents.orders(papers, "storm", 1000, unlikely)["both"] == ordered["MiniLM"]  # 0 each
-    head, _, *lines = opponents.table(papers, asked, 1000, likely).splitlines()
-    names = [line.split(" | ")[0] for line in lines]
-    assert names == ["| BM25", "| MiniLM", "| likelihood", "| both"]
-    assert all(line.count("|") == head.count("|") for line in lines)
-
-
-def test_k_is_chosen_on_other_pages() -> None:
-    row = dict.fromkeys((f"k={k}" for k in opponents.KS), 0.0)
-    first, second = row | {"k=1": 1.0, "k=2": 0.4}, row | {"k=2": 1.0, "k=1": 0.3}
-    assert opponents.on_other_pages(["a", "b"], [first, second]) == pytest.approx((0.4 + 0.3) / 2)
-    assert opponents.on_other_pages(["a", "a"], [first, second]) is None

@@ -1,15 +1,12 @@
-"""The example for a public harness, without the harness: its commands, its questions, its scores.
+"""The example for a public harness, without the harness: its questions and its scores.
 
 `test_flows_serve.py` runs it where inspect-ai is installed.
 """
 
 from __future__ import annotations
 
-import ast
 import json
-import re
 import runpy
-import shlex
 import sys
 from typing import Any
 from unittest.mock import MagicMock
@@ -19,7 +16,6 @@ from helpers.documents import ROOT
 
 from agent.rollouts.own_documents import Answer, Quote
 from assistant.openai_api import answer_text
-from flows.serve import PORT
 
 PAGE = ROOT / "examples/inspect_long_context.py"
 
@@ -31,18 +27,6 @@ def example(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         monkeypatch.setitem(sys.modules, name, MagicMock())
     monkeypatch.setitem(sys.modules, "inspect_ai.dataset", MagicMock(Sample=dict))
     return runpy.run_path(str(PAGE))
-
-
-def test_the_example_fits_on_its_page_and_asks_the_server_that_it_starts() -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= 80
-    (serve,) = re.findall(r"^    rlm (serve .*)$", ast.get_docstring(ast.parse(text)) or "", re.M)
-    words = shlex.split(serve)
-    name, _, folder = words[words.index("--docs") + 1].partition("=")
-    assert f"openai-api/rlm/{name}\n" in text
-    assert f"RLM_BASE_URL=http://127.0.0.1:{PORT}/v1 " in text
-    collect = runpy.run_path(str(ROOT / "examples/documents/collect.py"))
-    assert folder == str(collect["TARGET"])
 
 
 def test_the_quotes_of_an_answer_are_scored_without_their_places(example: dict[str, Any]) -> None:

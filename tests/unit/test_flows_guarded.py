@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -38,9 +38,7 @@ def said_by_rust() -> None:
 
 
 @pytest.mark.parametrize("work", [write, wrapped, said_by_rust])
-def test_a_full_disk_is_one_message(
-    work: Callable[[], None], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_full_disk_is_one_message(work, capsys):
     with pytest.raises(SystemExit) as ended:
         guarded(work)
     assert ended.value.code == 1
@@ -49,15 +47,11 @@ def test_a_full_disk_is_one_message(
 
 
 @pytest.mark.parametrize(
-    ("kept", "told"),
-    [("", "To run it again: "), ("Answers", "Answers are kept; continue with: ")],
+    ("kept", "told"), [("", "To run it again: "), ("Answers", "Answers are kept; continue with: ")]
 )
 def test_an_interrupt_names_the_command_and_promises_only_what_is_kept(
-    kept: str,
-    told: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    kept, told, capsys, monkeypatch
+):
     monkeypatch.setattr("sys.argv", ["/bin/rlm", "ask", "--set", "a=b", "Who's there?"])
 
     def work() -> None:

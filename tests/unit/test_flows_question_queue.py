@@ -1,9 +1,8 @@
-"""The queue of questions: order, limit, clients that leave, failures."""
+"""The queue of questions: order, limit, clients that leave."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from typing import Any, cast
 
@@ -11,7 +10,7 @@ import pytest
 
 from assistant import question_queue
 from assistant.asking import AskedModel
-from assistant.question_queue import FAILED, OpenQuestion, QuestionQueue, QueueFullError
+from assistant.question_queue import OpenQuestion, QuestionQueue, QueueFullError
 from tasks.errors import StageError
 
 MODEL = AskedModel("m", cast(Any, None))
@@ -89,27 +88,3 @@ def test_too_many_questions_are_refused_until_one_leaves(monkeypatch: pytest.Mon
 
     asyncio.run(work())
     assert ask.played in ([], ["0"])
-
-
-def test_silence_is_told_and_an_internal_error_is_in_the_log_alone(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    ask = HeldAsk(RuntimeError("a secret path"))
-
-    async def work() -> list[Any]:
-        question = queued(ask).take("When?", {})
-        found = []
-        async for event in question.events(every_s=0.05):
-            found.append(event)
-            if event is None:
-                ask.release.set()
-        return found
-
-    with caplog.at_level(logging.ERROR):
-        events = asyncio.run(work())
-    assert None in events
-    assert [event for event in events if event is not None] == [
-        {"event": "frame", "question": "When?"},
-        {"event": "error", "message": FAILED},
-    ]
-    assert "a secret path" in caplog.text

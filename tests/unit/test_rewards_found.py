@@ -34,13 +34,9 @@ def found(answer: Any, *given: str, min_cover: float = 0.95) -> frozenset[str]:
 def test_a_child_that_returns_the_evidence_has_read_its_paper() -> None:
     start, end = place("p1", GOLD)[1:]
     for answer in (
-        GOLD,
-        [[GOLD]],
+        *(GOLD, [[GOLD]], f"It says: {GOLD}", GOLD[:-1], GOLD[1:]),  # the last: within min_cover
         {"paper_id": "p1", "text": GOLD},
         {"paper_id": "c0", "start": start, "end": end},
-        f"It says: {GOLD}",
-        GOLD[:-1],  # within min_cover
-        GOLD[1:],
     ):
         assert found(answer) == {"p1"}
 
@@ -64,21 +60,13 @@ NAN = float("nan")
 @pytest.mark.parametrize(
     "answer",
     [
-        None,
-        [],
-        "ok",
-        PAPERS["p1"],
+        *(None, [], "ok", PAPERS["p1"], GOLD[:20], GOLD.lower(), GOLD[::-1], OTHER, [GOLD, NAN]),
         PAPERS["p1"].split("\n"),
         [GOLD[:13], GOLD[13:]],
-        GOLD[:20],
-        GOLD.lower(),
-        GOLD[::-1],
         [PAPERS["p1"][k : k + 30] for k in range(0, 90, 2)],
         {"paper_id": "c0", "start": 0, "end": 99},
         {"paper_id": "c0", "start": 0, "end": 10**9},
         {"paper_id": "c0", "start": True, "end": 60},
-        [GOLD, NAN],
-        OTHER,
     ],
     ids=repr,
 )

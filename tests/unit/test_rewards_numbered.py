@@ -186,9 +186,7 @@ ONE, NO_GOLD = f"How accurate is Kalvot? Yes or no?\n{GOLD}", numbered(*OTHERS)
         ("Who are you?", None, None),
     ],
 )
-def test_a_reader_is_scored_by_the_passages_it_was_shown(
-    prompt: str, reply: Any, expected: float | None
-) -> None:
+def test_a_reader_is_scored_by_the_passages_it_was_shown(prompt, reply, expected):
     found = score(prompt, reply)
     assert found == (None if expected is None else pytest.approx(expected))
 

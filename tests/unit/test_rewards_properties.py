@@ -199,9 +199,7 @@ def test_metrics_beside_the_reward_are_those_of_brute_force(world: World) -> Non
 
 @EXAMPLES
 @given(worlds(), st.data())
-def test_the_gold_answer_is_an_exact_match_and_its_papers_are_right(
-    world: World, data: st.DataObject
-) -> None:
+def test_the_gold_answer_is_an_exact_match_and_its_papers_are_right(world, data):
     chosen = [data.draw(st.sampled_from(fact)) for fact in world.facts]
     answer = [{"paper_id": p, "start": start, "end": end} for p, start, end in chosen]
     result = score(world.episode(answer), world.settings.model_copy(update={"min_span_chars": 1}))
@@ -247,9 +245,7 @@ def test_adding_a_whole_gold_span_never_lowers_primary(world: World, data: st.Da
 
 @EXAMPLES
 @given(worlds(), st.data())
-def test_adding_gold_as_a_bare_quote_never_lowers_primary_where_its_repeats_are_known(
-    world: World, data: st.DataObject
-) -> None:
+def test_adding_gold_as_a_bare_quote_never_lowers_primary_where_its_repeats_are_known(world, data):
     """Data preparation lists every exact repeat of a gold text as an alternative."""
     facts = [
         [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rewards.settings import RewardSettings
-from rewards.spans import Located, frame_score, frame_scores, locate, merge, span_f1
+from rewards.spans import Located, frame_score, frame_scores, locate, span_f1
 from tests.helpers.work import calls
 
 SETTINGS = RewardSettings(free_misses=1)
@@ -43,30 +43,14 @@ def test_offsets_name_a_place() -> None:
     assert at([{"paper_id": "p1", "start": 19, "end": 46}]) == {"p1": [(19, 46)]}
 
 
-def test_nested_lists_flatten() -> None:
-    assert at([[["Kalvot scores 42"], []], [[["Pezmas reaches"]]]]) == at(
-        ["Kalvot scores 42", "Pezmas reaches"]
-    )
-
-
-def test_overlaps_and_touching_spans_merge() -> None:
-    assert merge([(5, 9), (0, 3), (3, 5), (20, 30), (22, 25)]) == [(0, 9), (20, 30)]
-
-
 @pytest.mark.parametrize(
     "answer",
     [
-        None,
-        True,
-        7,
-        10**400,
-        "",
-        ".",
+        *(None, True, 7, 10**400, "", ".", {}, [[], [[]]]),
         "Kalvot",  # too short
         "Kalvot got 42 on Mirbex, as reported.",
         "kalvot scores 42 on mirbex.",
         "Kalvot scores 42 on\ud800 Mirbex.",
-        {},
         {"paper_id": "p9", "start": 0, "end": 20},
         {"paper_id": ["p1"], "start": 0, "end": 20},
         {"paper_id": "p1", "start": -30, "end": 20},
@@ -78,7 +62,6 @@ def test_overlaps_and_touching_spans_merge() -> None:
         {"paper_id": "p1", "start": False, "end": 20},
         {"text": "Kalvot scores 42 on Mirbex."},
         {"Kalvot scores 42 on Mirbex.": 1},
-        [[], [[]]],
     ],
 )
 def test_what_points_nowhere_is_nothing(answer: object) -> None:
@@ -91,13 +74,6 @@ def test_a_number_that_is_not_finite_spoils_the_answer(number: float) -> None:
     assert at([gold]) != {}
     assert at([gold, number]) == {}
     assert at([gold, {"paper_id": "p1", "start": number, "end": 20}]) == {}
-
-
-def test_deep_nesting_does_not_overflow() -> None:
-    answer: object = PAPERS["p1"][19:46]
-    for _ in range(100_000):
-        answer = [answer]
-    assert at(answer) == {"p1": [(19, 46)]}
 
 
 def test_too_many_items_point_at_nothing() -> None:
@@ -227,7 +203,3 @@ def test_a_child_with_nothing_to_find_is_right_to_find_nothing() -> None:
     given = {"context": PAPERS["p2"][27:]}
     assert frame_score([], given, PAPERS, GOLD, SETTINGS) == 1.0
     assert frame_score([given["context"]], given, PAPERS, GOLD, SETTINGS) == 0.0
-
-
-def test_located_by_default_is_nothing() -> None:
-    assert locate(None, PAPERS, SETTINGS) == Located({}, 0)

@@ -1,16 +1,13 @@
-"""Settings: one file, checked before anything starts, and every key of it used."""
+"""Settings: one file, checked before anything starts."""
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import yaml
-from pydantic import BaseModel
 
 from tasks import config
 from tasks.config.derived import DEMONSTRATED, derive
@@ -41,16 +38,6 @@ def test_params_yaml_says_the_defaults_and_nothing_else() -> None:
     assert written == Params().model_dump(by_alias=True, mode="json")
 
 
-def test_each_section_of_params_yaml_has_a_comment() -> None:
-    lines = (ROOT / "params.yaml").read_text().splitlines()
-    bare = [
-        line
-        for before, line in zip(["", *lines], lines, strict=False)
-        if re.match(r"[a-z]+:", line) and "#" not in line and not before.startswith("#")
-    ]
-    assert bare == []
-
-
 @pytest.mark.parametrize("profile", ["nano", *PROFILES])
 def test_each_profile_resolves(profile: str) -> None:
     assert config.resolve(profile).profile == profile
@@ -68,92 +55,51 @@ def test_a_profile_starts_from_the_one_that_it_extends(folder: Path) -> None:
         config.resolve("lost")
 
 
-@pytest.mark.parametrize(
-    ("profile", "frame_tokens", "trees", "dtype"),
-    [
-        ("t4", 2048, 16, "float16"),
-        ("a100", 4096, 64, "bfloat16"),
-        ("h200", 8192, 128, "bfloat16"),
-    ],
-)
-def test_profiles_of_cards_train_one_model_on_one_card(
-    profile: str, frame_tokens: int, trees: int, dtype: str
-) -> None:
-    found = config.resolve(profile)
-    assert (found.prepare.synthetic.world, found.env.prompt_style) == ("papers", "full")
-    stages = (found.gate, found.train, found.evaluate)
-    assert {stage.generation.max_frame_tokens for stage in stages} == {frame_tokens}
-    assert found.train.micro_batch_tokens >= frame_tokens
-    assert found.train.problems_per_step * found.train.group_size == trees
-    assert (found.train.processes, found.export.dtype) == (1, dtype)
-    assert found.model.backend == ("unsloth" if profile == "t4" else "transformers")
+QWEN = "model.source=Qwen/Qwen3-4B"
+WRONG: list[tuple[list[str], str]] = [
+    (["train.stepz=3"], "train.stepz: unknown key"),
+    (["nothing.here=3"], "nothing: unknown key"),
+    (["train.stepps=3"], "Did you mean train.steps?"),
+    (["env.limits.max_turn=3"], "Did you mean env.limits.max_turns?"),
+    (["train.steps=0", "gate.episodes=0"], "gate.episodes"),  # all are told
+    (["train.steps=many"], "train.steps"),
+    (["train=3"], "train: "),
+    (["train.steps"], "section.key=value"),
+    (["train.steps=["], "not valid YAML"),
+    *(
+        ([f"{key}={value}"], key)
+        for value in ("-1", ".nan", ".inf", "null", "[1]")
+        for key in ("train.steps", "train.learning_rate", "env.limits.cell_cpu_s")
+    ),
+    (["rewards.weights.efficiency=0.9"], "sum to 1"),
+    (["prepare.synthetic.levels.easy.papers=1"], "prepare.synthetic.levels.easy.papers: "),
+    (["prepare.synthetic.levels.easy.splits=[]"], "prepare.synthetic.levels.easy.splits: "),
+    (["prepare.synthetic.levels.easy.hint=true"], "hint: removed"),
+    (["train.curriculum.levels=[easy, double]"], "'double' is not in"),
+    (["prepare.source=hub", "train.curriculum.levels=[easy, brutal]"], "'brutal'"),
+    (["prepare.source=files", "train.curriculum.levels=[easy, brutal]"], "'brutal'"),
+    (["train.curriculum.target=harder"], "train.curriculum.target must be one of"),
+    (["prepare.synthetic.groups={train: 1}"], "renamed to prepare.synthetic.collections"),
+    *(([f"{old}=1"], f"{old}: removed") for old in REMOVED),
+    (["train.processes=3", "train.problems_per_step=2"], "exceeds problems_per_step"),
+    ([QWEN], "warmstart.kind"),
+    (["model.quantisation=nf4"], "nano has no 4-bit weights"),
+    ([QWEN, "warmstart.kind=none", "model.quantisation=nf4", "train.method=full"], "train.method"),
+    (["model.quantisation=int8"], "model.quantisation"),
+    (["train.lora.targets=[]"], "train.lora.targets"),
+    (["model.template_kwargs={a: null}"], "model.template_kwargs"),
+]
 
 
-@pytest.mark.parametrize(
-    ("profile", "card_gb", "weights_gb"),
-    [("t4", 16.1, 3.3), ("a100", 42.9, 3.3), ("h200", 150.7, 8.6)],
-)
-def test_a_card_has_room_for_the_frames_that_the_own_loop_decodes_together(
-    profile: str, card_gb: float, weights_gb: float
-) -> None:
-    found = config.resolve(profile)
-    token_gb = 36 * 2 * 8 * 128 * 2 / 1e9  # keys and values of Qwen3-4B in 16 bit
-    # The merged model that `evaluate` plays has 16 bit.
-    for stage, weights in (
-        (found.gate, weights_gb),
-        (found.train, weights_gb),
-        (found.evaluate, 8.1),
-    ):
-        sampling = stage.generation
-        # A buffer that grows is there twice. Kept caches are, beside those that waiting turns read.
-        batch = 2 * sampling.batch_frames * sampling.max_frame_tokens
-        tokens = batch + 2 * sampling.cache_tokens
-        assert weights + tokens * token_gb < 0.95 * card_gb
-
-
-@pytest.mark.parametrize(
-    ("override", "told"),
-    [
-        ("train.stepz=3", "train.stepz: unknown key"),
-        ("nothing.here=3", "nothing: unknown key"),
-        ("train.steps=0", "train.steps: Input should be greater than or equal to 1 (found 0)"),
-        ("train.steps=many", "train.steps: Input should be a valid integer"),
-        ("train=3", "train: "),
-        ("rewards.weights.efficiency=0.9", "the four weights must sum to 1"),
-        ("prepare.synthetic.levels.easy.papers=1", "prepare.synthetic.levels.easy.papers: "),
-        ("prepare.synthetic.levels.easy.hint=true", "hint: removed (no question has a hint)"),
-        ("warmstart.nano.mixture.alone=1", "warmstart.nano.mixture: removed (warmstart.nano.read"),
-        ("train.curriculum.levels=[easy, double]", "train.curriculum.levels: 'double' is not in"),
-        ("prepare.synthetic.levels.easy.splits=[]", "prepare.synthetic.levels.easy.splits: "),
-        ("train.curriculum.target=harder", "train.curriculum.target must be one of"),
-        ("train.steps", "Write section.key=value."),
-        ("train.steps=[", "the value is not valid YAML"),
-        ("version.remote=s3", "version: renamed to push"),
-        ("env.sandbox.backend=monty", "env.sandbox.backend: removed (seccomp is the only sandbox)"),
-        ("measure={concurrency: 1}", "measure: renamed to evaluate_model"),
-        (
-            "prepare.synthetic.groups={train: 1}",
-            "prepare.synthetic.groups: renamed to prepare.synthetic.collections",
-        ),
-        ("train.parity.every=5", "train.parity: renamed to train.logprob_check"),
-    ],
-)
-def test_a_wrong_setting_is_refused_with_its_path(override: str, told: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        config.resolve(overrides=[override])
-    assert told in str(caught.value)
+@pytest.mark.parametrize(("overrides", "told"), WRONG, ids=[str(row[0]) for row in WRONG])
+def test_a_wrong_setting_is_refused_with_its_path(overrides: list[str], told: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(told)):
+        config.resolve(overrides=overrides)
 
 
 def test_fewer_children_than_gold_papers_are_refused_where_papers_are_given_to_children() -> None:
-    with pytest.raises(ConfigError, match=r"max_children 2 is below the 7 gold papers"):
+    with pytest.raises(ConfigError, match="max_children 2 is below"):
         config.resolve("papers", ["env.limits.max_children=2"])
-
-
-def test_all_wrong_settings_are_told_at_once() -> None:
-    with pytest.raises(ConfigError) as caught:
-        config.resolve(overrides=["train.steps=0", "gate.episodes=0"])
-    assert "train.steps" in str(caught.value)
-    assert "gate.episodes" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -163,12 +109,8 @@ def test_all_wrong_settings_are_told_at_once() -> None:
         ("a: [", "is not valid YAML"),
         ("- 1", "must contain sections"),
         ("\0", "is not valid YAML"),
-        (
-            "train:\n\tsteps: 3\n",
-            "line 2, column 1: found character that cannot start any token. "
-            "Indent with spaces, not tabs.",
-        ),
-        ("train:\n  steps: 3\n  steps: 4\n", "line 3, column 3: the key 'steps' is there twice"),
+        ("train:\n\tsteps: 3\n", "not tabs"),
+        ("train:\n  steps: 3\n  steps: 4\n", "is there twice"),
         ("profile: quick\n", "holds the settings of nano (found 'quick')"),
     ],
 )
@@ -179,34 +121,12 @@ def test_a_missing_or_broken_file_is_told(folder: Path, content: str | None, tol
         config.resolve()
 
 
-def test_an_unknown_profile_names_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match=r"profiles/huge\.yaml does not exist\. .*\['nano'"):
-        config.resolve("huge")
-
-
-@pytest.mark.parametrize(
-    ("wrong", "right"),
-    [
-        ("train.stepps=3", "train.steps"),
-        ("trian={}", "train"),
-        ("env.limits.max_turn=3", "env.limits.max_turns"),
-    ],
-)
-def test_a_misspelt_key_comes_with_its_nearest_setting(wrong: str, right: str) -> None:
-    with pytest.raises(ConfigError, match=rf"unknown key\. Did you mean {re.escape(right)}\?"):
-        config.resolve(overrides=[wrong])
-
-
 def test_an_override_replaces_one_value_only() -> None:
     changed = config.resolve(overrides=["train.steps=3", "train.curriculum.levels=[easy, hard]"])
     assert changed.train.steps == 3
     assert changed.train.curriculum.levels == ["easy", "hard"]
     same = {"steps", "curriculum"}
     assert changed.train.model_dump(exclude=same) == Params().train.model_dump(exclude=same)
-
-
-def test_a_bare_off_is_a_word() -> None:
-    assert config.resolve(overrides=["train.curriculum.mode=off"]).train.curriculum.mode == "off"
 
 
 def test_a_profile_lies_between_params_and_overrides(folder: Path) -> None:
@@ -232,15 +152,6 @@ def derived(*overrides: str) -> dict[str, str]:
     return found
 
 
-def test_an_old_name_in_the_users_own_files_gets_one_message(folder: Path) -> None:
-    (folder / "profiles").mkdir()
-    (folder / "profiles/mine.yaml").write_text("train: {parity: {every: 5}}\n")
-    with pytest.raises(ConfigError) as caught:
-        config.resolve("mine")
-    says = "params.yaml + profiles/mine.yaml: train.parity: renamed to train.logprob_check"
-    assert str(caught.value) == says
-
-
 def test_new_names_are_settings_and_old_ones_are_not() -> None:
     known = Params().model_dump(by_alias=True)
 
@@ -254,12 +165,6 @@ def test_new_names_are_settings_and_old_ones_are_not() -> None:
 
     assert all(there(new) and not there(old) for old, new in RENAMED.items())
     assert not any(there(old) for old in REMOVED)
-
-
-@pytest.mark.parametrize("old", REMOVED)
-def test_a_removed_setting_says_what_to_do(old: str) -> None:
-    with pytest.raises(ConfigError, match=rf"{re.escape(old)}: removed \(.*\)\. Delete it\.$"):
-        config.resolve(overrides=[f"{old}=1"])
 
 
 def test_settings_of_an_earlier_version_are_translated(folder: Path) -> None:
@@ -297,9 +202,6 @@ def test_arguments_of_a_chat_template_keep_their_types() -> None:
     found = config.resolve(overrides=[given]).model.template_kwargs
     assert found == {"enable_thinking": False, "date_string": "26 Jul 2024", "n": 1}
     assert found["enable_thinking"] is False
-    for wrong in ("{a b: 1}", "{a: null}", "{a: [1]}", "{a: .nan}"):
-        with pytest.raises(ConfigError, match=r"model\.template_kwargs"):
-            config.resolve(overrides=[f"model.template_kwargs={wrong}"])
 
 
 def test_only_demonstrations_depend_on_problems_and_rewards() -> None:
@@ -336,78 +238,6 @@ def test_dvc_watches_the_users_files_while_they_are_the_source(folder: Path) -> 
 def test_the_other_sources_have_their_own_levels(source: str) -> None:
     of_source = config.resolve(overrides=[f"prepare.source={source}", "env.limits.max_children=2"])
     assert of_source.prepare.levels == ["easy", "hard", "medium"]
-    with pytest.raises(ConfigError, match=r"train\.curriculum\.levels: 'brutal'"):
-        config.resolve(
-            overrides=[f"prepare.source={source}", "train.curriculum.levels=[easy, brutal]"]
-        )
-
-
-def fields(model: type[BaseModel], path: str = "") -> Iterator[str]:
-    """The dotted path of every setting; entries of mappings count by their model."""
-    for name, field in model.model_fields.items():
-        key = f"{path}{field.alias or name}"
-        inner = [
-            part
-            for part in (field.annotation, *get_args(field.annotation))
-            if isinstance(part, type) and issubclass(part, BaseModel)
-        ]
-        if inner:
-            yield from fields(inner[0], f"{key}.")
-        else:
-            yield key
-
-
-def attributes_read() -> set[str]:
-    """Names that code outside the settings reads from some object."""
-    names: set[str] = set()
-    folders = ("agent", "assistant", "env", "flows", "mlflow", "rewards", "tasks")
-    for path in (file for folder in folders for file in (ROOT / folder).rglob("*.py")):
-        if path.name != "settings.py":
-            tree: Any = ast.parse(path.read_text(encoding="utf-8"))
-            names |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    return names
-
-
-def test_every_setting_is_read_by_some_code() -> None:
-    read = attributes_read()
-    # The weights are read by the names of the components, through getattr.
-    settings = [key for key in fields(Params) if not key.startswith("rewards.weights.")]
-    unused = [key for key in settings if key.rpartition(".")[2] not in read]
-    assert unused == []
-
-
-@pytest.mark.parametrize("value", ["-1", ".nan", ".inf", "null", "[1]"])
-def test_nonsense_numbers_are_refused(value: str) -> None:
-    for key in ("train.steps", "train.learning_rate", "env.limits.cell_cpu_s"):
-        with pytest.raises(ConfigError, match=re.escape(key)):
-            config.resolve(overrides=[f"{key}={value}"])
-
-
-def test_more_processes_than_groups_are_refused():
-    with pytest.raises(ConfigError, match=r"train: .*processes 3 exceeds problems_per_step 2"):
-        config.resolve(overrides=["train.processes=3", "train.problems_per_step=2"])
-
-
-@pytest.mark.parametrize(
-    ("overrides", "told"),
-    [
-        (["model.source=Qwen/Qwen3-4B"], "warmstart.kind: nano is not Qwen/Qwen3-4B. Set none"),
-        (["model.quantisation=nf4"], "model.quantisation: nano has no 4-bit weights"),
-        (
-            [
-                *("model.source=Qwen/Qwen3-4B", "warmstart.kind=none"),
-                *("model.quantisation=nf4", "train.method=full"),
-            ],
-            "train.method: full cannot train 4-bit weights",
-        ),
-        (["model.quantisation=int8"], "model.quantisation: Input should be 'none' or 'nf4'"),
-        (["train.lora.targets=[]"], "train.lora.targets: List should have at least 1 item"),
-    ],
-)
-def test_a_base_that_does_not_fit_is_refused(overrides: list[str], told: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        config.resolve(overrides=overrides)
-    assert told in str(caught.value)
 
 
 def test_a_champion_may_be_quantised_to_train_on() -> None:

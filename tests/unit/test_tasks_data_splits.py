@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from random import Random
-from time import process_time
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 
 from env.errors import SourceError
 from env.problems.schema import Fact, Paper, Problem, Span, Split
-from env.problems.settings import SyntheticSettings, fields_level
+from env.problems.settings import SyntheticSettings
 from env.problems.synthetic import generate
 from tasks.data.settings import SplitSettings
 from tasks.data.source import Candidate
@@ -27,11 +26,7 @@ def text(topic: str, lines: int = 6) -> str:
 
 
 def problem(
-    name: str,
-    *texts: str,
-    question: str = "",
-    collection: str = "",
-    split: Split = "train",
+    name: str, *texts: str, question: str = "", collection: str = "", split: Split = "train"
 ) -> Problem:
     papers = tuple(
         Paper(paper_id=f"p{i}", title="", abstract="", text=one)
@@ -92,12 +87,6 @@ def test_related_problems_are_one_collection_and_leak_between_splits(kind: str) 
     assert 0.5 <= leak.similarity <= 1
 
 
-def test_the_order_of_words_does_not_matter() -> None:
-    one = problem("one", question="What did Kalvot score?")
-    two = problem("two", question="Score: what did Kalvot?")
-    assert collections([one, two], SplitSettings(similar_questions=85)) == [0, 0]
-
-
 def test_unrelated_problems_are_not() -> None:
     few = text("x", 4) + "\n" + text("y", 6)
     problems = [problem("one", few), problem("two", text("y", 12) + "\n" + text("z", 12))]
@@ -111,13 +100,6 @@ def test_unrelated_problems_are_not() -> None:
 def test_relations_reach_over_any_number_of_steps() -> None:
     chain = [problem(f"p{i}{'xyz'[i % 3] * i}", text(f"t{i}"), text(f"t{i + 1}")) for i in range(6)]
     assert collections(chain, SETTINGS) == [0] * 6
-
-
-def test_short_sentences_relate_nothing() -> None:
-    heads = "Introduction.\nMethods.\nSee Table 1.\n"
-    assert collections(
-        [problem("one", heads + text("x", 2)), problem("two", heads + text("y", 2))], SETTINGS
-    ) == [0, 1]
 
 
 WORDS = st.lists(st.integers(0, 9), min_size=0, max_size=6)
@@ -142,37 +124,9 @@ def test_no_pair_of_similar_papers_is_missed(drawn: list[list[int]], least: floa
             assert bool(found) == (share >= least), (one, two)
 
 
-def test_each_row_that_leaks_is_named_with_the_nearest_of_each_earlier_split() -> None:
-    problems = [
-        problem("one", text("x")),
-        problem("two", text("x", 8), split="validation"),
-        problem("three", text("x", 8), split="test"),
-        problem("four", text("x"), split="test"),
-    ]
-    found = {(leak.first, leak.second) for leak in leaks(problems, SETTINGS)}
-    assert found == {
-        ("one", "two"),
-        ("one", "three"),
-        ("two", "three"),
-        ("one", "four"),
-        ("two", "four"),
-    }
-
-
 def test_the_synthetic_world_does_not_leak() -> None:
     world = generate(SyntheticSettings(collections={"train": 40, "validation": 10, "test": 15}))
     assert leaks(world, SETTINGS) == []
-
-
-def test_1500_problems_with_12_papers_are_proved_quickly() -> None:
-    settings = SyntheticSettings(
-        collections={"train": 400, "test": 100}, levels={"hard": fields_level(12)}
-    )
-    world = generate(settings)
-    assert len(world) == 1500
-    began = process_time()
-    leaks(world, SETTINGS)
-    assert process_time() - began < 3  # measured 0.2
 
 
 # --- how collections fall ---
@@ -192,13 +146,6 @@ def test_what_was_dealt_does_not_leak_and_a_collection_has_one_name() -> None:
     dealt, _ = deal(candidates(named), SETTINGS)
     assert leaks(dealt, SETTINGS) == []
     assert len({one.collection_id for one in dealt}) == len(set(collections(named, SETTINGS)))
-
-
-def test_the_order_of_the_rows_does_not_matter() -> None:
-    problems = many(40)
-    dealt, _ = deal(candidates(problems), SETTINGS)
-    turned, _ = deal(candidates(problems[::-1]), SETTINGS)
-    assert turned[::-1] == dealt
 
 
 def test_a_further_row_moves_no_other_collection() -> None:
@@ -233,14 +180,6 @@ def test_what_was_trained_on_is_never_tested_when_its_collection_grows(tmp_path:
     assert not tested(SplitSettings(trained=str(known))) & trained
 
 
-def test_when_all_was_trained_on_no_split_is_filled(tmp_path: Path) -> None:
-    problems = many(5)
-    known = tmp_path / "trained.json"
-    known.write_text(json.dumps([question_key(one.question) for one in problems]))
-    dealt, _ = deal(candidates(problems), SplitSettings(trained=str(known)))
-    assert {one.split for one in dealt} == {"train"}
-
-
 def test_a_row_that_was_trained_on_and_says_test_is_rejected(tmp_path: Path) -> None:
     problems = [
         problem("one", split="test"),
@@ -257,21 +196,12 @@ def test_a_row_that_was_trained_on_and_says_test_is_rejected(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("holds", [None, "{", "3"])
-def test_a_list_of_trained_questions_that_cannot_be_read_is_said(
-    tmp_path: Path, holds: str | None
-) -> None:
+def test_a_list_of_trained_questions_that_cannot_be_read_is_said(tmp_path, holds):
     known = tmp_path / "trained.json"
     if holds is not None:
         known.write_text(holds)
     with pytest.raises(SourceError, match=r"not a JSON list .*prepare\.splits\.trained"):
         deal(candidates(many(3)), SplitSettings(trained=str(known)))
-
-
-def test_another_seed_deals_otherwise() -> None:
-    problems = many(40)
-    one, _ = deal(candidates(problems), SETTINGS)
-    two, _ = deal(candidates(problems), SplitSettings(seed=1))
-    assert [p.split for p in one] != [p.split for p in two]
 
 
 @pytest.mark.parametrize("count", range(3, 12))
@@ -292,13 +222,6 @@ def test_a_large_collection_trains() -> None:
 # --- splits that the rows name ---
 
 
-def test_given_splits_are_kept() -> None:
-    problems = [one.model_copy(update={"split": SPLITS[i % 3]}) for i, one in enumerate(many(9))]
-    dealt, rejected = deal(candidates(problems, given=True), SETTINGS)
-    assert rejected == []
-    assert [one.split for one in dealt] == [one.split for one in problems]
-
-
 def test_rows_that_share_something_with_an_earlier_split_are_rejected() -> None:
     problems = [
         problem("one", text("x")),
@@ -313,12 +236,3 @@ def test_rows_that_share_something_with_an_earlier_split_are_rejected() -> None:
     assert [fault.row for fault in rejected] == ["f:2", "f:3"]
     assert all("shares a paper" in fault.reason and "f:1" in fault.reason for fault in rejected)
     assert leaks(dealt, SETTINGS) == []
-
-
-def test_questions_that_name_different_things_are_different_questions() -> None:
-    asked = "What is the highest score that was ever reached by any model on {} in {}?"
-    names = [("Mirbex", 2019), ("Mirbex", 2020), ("Gexzuk", 2019)]
-    made = [problem(str(n), question=asked.format(*name)) for n, name in enumerate(names)]
-    assert collections(made, SETTINGS) == [0, 1, 2]
-    same = [*made, problem("3", question=asked.format("Mirbex", 2019).replace("ever", "once"))]
-    assert collections(same, SETTINGS) == [0, 1, 2, 0]

@@ -22,9 +22,7 @@ def option(params: Params, name: str) -> str:
         (["env.max_sessions=8", "env.limits.max_frames=40"], 8 * 41),
     ],
 )
-def test_every_frame_of_every_session_fits_into_the_limit_of_processes(
-    overrides: list[str], least: int
-) -> None:
+def test_every_frame_of_every_session_fits_into_the_limit_of_processes(overrides, least):
     limit = int(option(resolve(overrides=overrides), "--pids-limit"))
     assert least < limit <= least + 100
 
@@ -37,9 +35,7 @@ def test_every_frame_of_every_session_fits_into_the_limit_of_processes(
         ("0.0.0.0", "[]", []),
     ],
 )
-def test_a_port_of_this_machine_answers_for_no_other_name(
-    host: str, before: str, after: list[str]
-) -> None:
+def test_a_port_of_this_machine_answers_for_no_other_name(host, before, after):
     params = resolve(overrides=[f"deploy.host={host}", f"env.allowed_hosts={before}"])
     assert of_this_machine(params).env.allowed_hosts == after
 

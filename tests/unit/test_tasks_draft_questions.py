@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from assistant.drafting import DraftPrompt, Drafts, collect, passages, prompts
+from assistant.drafting import DraftPrompt, Drafts, collect
 from tasks.config.params import Params
 
 ORDERS = "The looms arrive on 14 May. They were built in Turin and cost 900 crowns."
@@ -82,34 +82,3 @@ def test_a_document_can_only_spoil_questions_that_quote_it() -> None:
     assert drafts.dropped == {"questions about several documents that quote one": 1}
     (both,) = collected(answer(("D1", ORDERS), ("D2", GARDEN)), TWO).rows
     assert [one["document"] for one in both["evidence"]] == ["a.md", "b.md"]
-
-
-def test_passages_are_the_whole_text_in_parts() -> None:
-    text = "".join(f"Paragraph {n} of the text.\n\n" for n in range(2000))
-    parts = list(passages(text))
-    assert "".join(parts) == text
-    assert len(parts) > 5
-    assert all(part.endswith("\n\n") for part in parts)
-    assert list(passages(" \n")) == []
-    assert "".join(passages("x" * 20_001)) == "x" * 20_001
-
-
-def test_requests_show_documents_alone_and_beside_one_that_shares_their_words() -> None:
-    texts = {f"{n}.md": f"Nothing{n} of note{n} number{n}." for n in range(6)}
-    texts |= {"0.md": ORDERS, "1.md": GARDEN}
-    found = list(prompts(texts, seed=0))
-    assert found == list(prompts(texts, seed=0))
-    several = [prompt for prompt in found if len(prompt.passages) > 1]
-    assert [[name for name, _ in prompt.passages] for prompt in several] == [
-        ["0.md", "1.md"],
-        ["1.md", "0.md"],
-    ]
-    assert {name for prompt in found for name, _ in prompt.passages} == set(texts)
-    assert {prompt.group for prompt in found} == {
-        ("0.md", "1.md"),
-        ("2.md", "3.md"),
-        ("4.md", "5.md"),
-    }
-    system, user = several[0].messages(25)
-    assert "from both documents" in system["content"]
-    assert user["content"] == f"<<<D1\n{ORDERS}\nD1>>>\n\n<<<D2\n{GARDEN}\nD2>>>"
