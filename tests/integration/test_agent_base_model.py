@@ -239,7 +239,8 @@ def test_the_space_of_a_large_model_is_counted_by_part() -> None:
 GPTQ = {"quantization_config": {"quant_method": "gptq"}}
 OWN = {"model_type": "own", "auto_map": {"AutoConfig": "own.C", "AutoModelForCausalLM": "own"}}
 SLIDING = {
-    "use_sliding_window": True, "sliding_window": 16,
+    "use_sliding_window": True,
+    "sliding_window": 16,
     "layer_types": ["sliding_attention"] * 2,
 }
 UNFIT: list[tuple[Callable[[Path], object], str]] = [

@@ -150,13 +150,6 @@ def test_a_record_holds_the_whole_tree():
     assert episode.answered
 
 
-def test_all_ready_frames_of_all_episodes_are_one_call():
-    policy = EchoPolicy()
-    play(policy, ScriptedSessions(two_children), specs(5), sessions=5)
-    assert [len(call) for call in policy.calls] == [5, 10, 5]
-    assert [request.first for request in policy.calls[2]] == [False] * 5
-
-
 def test_more_specs_than_sessions_refill_and_keep_their_order():
     sessions = ScriptedSessions(two_children)
     seen: list[str] = []
@@ -206,14 +199,6 @@ class BackwardsPolicy(EchoPolicy):
         for place, reply in reversed(list(enumerate(self.act(requests)))):
             self.sent[-1].append(len(self.sessions.actions) - before)
             yield place, reply
-
-
-def test_an_episode_s_turns_are_sent_while_others_are_still_written():
-    sessions = ScriptedSessions(two_children)
-    policy = BackwardsPolicy(sessions)
-    play(policy, sessions, specs(2), sessions=2)
-    # Roots; then two children of each episode, which travel together; roots again.
-    assert policy.sent == [[0, 1], [0, 0, 1, 1], [0, 1]]
 
 
 def test_the_order_of_completed_turns_changes_nothing():

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import json
 import re
-import signal
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote as escaped
 
 import httpx
-import psutil
 import pytest
 from helpers import chat, fake_endpoint
 from helpers.browser import BINARY, Page
 from helpers.chat import Chatting, ask, chatting, press, window
 from helpers.fake_endpoint import FakeServer
 
-from assistant import chat_page, question_queue
+from assistant import chat_page
 
 pytestmark = pytest.mark.xdist_group("chat")  # so that one process serves the page
 needs_browser = pytest.mark.skipif(BINARY is None, reason="needs Chromium")
@@ -268,29 +265,3 @@ def test_the_page_loads_nothing_from_elsewhere_and_nothing_as_markup(stage: Stag
         assert answer.text == text
         assert not re.search(r"(src|href|url)\s*[=(]\s*[\"']?(https?:)?//", text)
         assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", text)
-
-
-def test_ctrl_c_in_mid_answer_ends_within_seconds_and_leaves_no_process(tmp_path: Path) -> None:
-    folder = chat.written(tmp_path, TEXTS)
-    held = threading.Event()
-    with fake_endpoint.serving() as fake:
-        with chatting(folder, "--base-url", fake.url, "--model", "m") as running:
-            # Not before: the command asks a test question at its start.
-            fake.reply = lambda body: held.wait(timeout=60) and ""
-            started = psutil.Process(running.process.pid).children(recursive=True)
-            assert started
-            url = f"{running.url}api/ask"
-            with httpx.stream("POST", url, json={"question": "When?"}, timeout=60) as answer:
-                lines = answer.iter_lines()
-                assert '"event": "frame"' in next(lines)
-                begun = time.monotonic()
-                running.process.send_signal(signal.SIGINT)
-                told = [json.loads(line[6:]) for line in lines if line]
-            code = running.process.wait(timeout=60)
-            took_s = time.monotonic() - begun
-            held.set()
-        assert told == [{"event": "error", "message": question_queue.ENDED}]
-    assert code == 0
-    assert took_s < 15  # on a busy machine
-    assert not psutil.wait_procs(started, timeout=10)[1]
-    assert "Traceback" not in "".join(running.said)

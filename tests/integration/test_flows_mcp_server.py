@@ -149,42 +149,6 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-def test_a_client_that_wants_progress_sees_each_agent_begin_write_and_end(
-    folder: Path, fake: fake_endpoint.FakeServer
-) -> None:
-    seen: list[tuple[float, str | None]] = []
-
-    async def progressed(done: float, total: float | None, message: str | None) -> None:
-        seen.append((done, message))
-
-    def delegating_reply(body: dict[str, Any]) -> str:
-        if "one of several agents" in body["messages"][0]["content"]:
-            return "```python\nFINAL(context.splitlines())\n```"
-        return "```python\nFINAL(rlm_query('Quote it.', context['orders.md']))\n```"
-
-    fake.reply = delegating_reply
-
-    async def talk() -> CallToolResult:
-        async with connected(folder, fake.url) as session:
-            call = session.call_tool(
-                "ask_documents", {"question": ASKED}, progress_callback=progressed
-            )
-            return await call
-
-    answer = asyncio.run(talk())
-    assert not answer.isError, text_of(answer)
-    messages = [message for _, message in seen if message and message.startswith("agent")]
-    assert messages == [
-        f"agent 0 begins: {ASKED}",
-        "agent 0 wrote turn 1",
-        "agent 1 begins: Quote it.",
-        "agent 1 wrote turn 1",
-        "agent 0 ended with final",
-        "agent 1 ended with final",
-    ]
-    assert [done for done, _ in seen] == sorted({done for done, _ in seen})
-
-
 def started(folder: Path, url: str) -> subprocess.Popen[str]:
     pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     server = subprocess.Popen([sys.executable, *words(url)], cwd=folder, text=True, **pipes)

@@ -271,24 +271,6 @@ def test_foreign_pages_hosts_and_clients_without_the_key_are_refused(server: Ser
     assert "access-control-allow-origin" not in post(server, body, origin=own).headers
 
 
-def test_a_long_body_and_an_unknown_path_are_errors_of_that_form(server: Served) -> None:
-    assert post(server, b" " * 1_000_001).json()["error"]["message"] == (
-        "a body has at most 1000000 bytes"
-    )
-
-    def parts() -> Iterator[bytes]:
-        yield from [b" " * 100_000] * 11
-
-    url, key = f"{server.url}/chat/completions", {"authorization": f"Bearer {KEY}"}
-    assert httpx.post(url, content=parts(), headers=key, timeout=60).status_code == 413
-    assert (
-        httpx.get(f"{server.url}/nothing", headers=key)
-        .json()["error"]["message"]
-        .startswith("GET /v1/nothing: Not Found")
-    )
-    assert httpx.get(url, headers=key).status_code == 405
-
-
 def test_an_endpoint_that_dies_is_an_error_in_any_form_of_answer(server: Served) -> None:
     for plan, told in (([200, 401], "refuses model 'm'"), ([200, 0, 0, 0], "Connection error")):
         for stream in (False, True):

@@ -150,23 +150,6 @@ def test_the_reward_curve_has_the_axes_lines_and_baseline_it_promises() -> None:
     assert {text.get_text() for text in axes.texts} == {"easy", "medium", "0.40", "0.20"}
 
 
-def test_held_out_points_have_intervals_and_only_where_they_were_measured() -> None:
-    table = train_table()
-    for part, value in (("", 0.5), ("easy_", 0.7), ("double_", 0.3)):
-        table.loc[[4, 9], f"eval/{part}reward"] = value
-        table.loc[[4, 9], f"eval/{part}reward_ci95_low"] = value - 0.1
-        table.loc[[4, 9], f"eval/{part}reward_ci95_high"] = value + 0.2
-        table.loc[[4, 9], f"eval/{part}episodes"] = 12
-    (axes,) = figures.reward_curve(table, BASELINE, 3, LEVELS).axes
-    bars = {bar.get_label(): bar for bar in axes.containers}
-    assert set(bars) == {"held-out reward, greedy (n = 12)", "held-out, double (n = 12)"}
-    points, _, (interval,) = bars["held-out reward, greedy (n = 12)"].lines
-    assert points.get_xydata().tolist() == [[5, 0.5], [10, 0.5]]
-    assert interval.get_segments()[0] == pytest.approx(np.array([[5, 0.4], [5, 0.7]]))
-    (axes,) = figures.reward_curve(train_table(), BASELINE, 3, LEVELS).axes
-    assert not axes.containers
-
-
 def test_before_and_after_stand_side_by_side_with_intervals(folder: Path) -> None:
     told = json.loads((folder / "reports/evaluation.json").read_text())
     left, right = figures.before_after(told).axes

@@ -120,13 +120,6 @@ def test_seed_and_owners_key_are_secrets_of_the_space_and_nothing_else(the_hub: 
     assert access.owner_key.encode() not in pushed + written
 
 
-def test_each_token_and_space_has_a_key_of_its_own(the_hub: SpaceHub) -> None:
-    keys = [space.deployed(settings(name), None).owner_key for name in ("threads=1", "threads=1")]
-    keys.append(space.deployed(settings("deploy.space.name=other"), None).owner_key)
-    assert keys[0] == keys[1] != keys[2]
-    assert space.owner_key("hf_another_token", "ada/rlm") not in keys
-
-
 def test_a_key_of_the_environment_replaces_the_spaces_key(
     the_hub: SpaceHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -243,24 +236,6 @@ def test_a_data_set_that_holds_something_else_is_left_alone(
         space.deployed(params, problems)
     assert other.files == {".gitattributes": b"", name: b"one of a kind"}
     assert list(the_hub.repos) == [("dataset", "ada/rlm-problems")]
-
-
-def test_a_split_that_left_the_problems_leaves_their_data_set(
-    the_hub: SpaceHub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(variables.DATASET_TOKEN, READ_TOKEN)
-    params = settings("deploy.space.problems=dataset")
-    problems = local_problems(params)
-    (problems / "train.parquet").write_bytes((problems / "test.parquet").read_bytes())
-    space.deployed(params, problems)
-    repo = repo_of(the_hub, "ada/rlm-problems", "dataset")
-    repo.files["README.md"] = b"a note"
-    (problems / "train.parquet").unlink()
-    space.deployed(params, problems)
-    assert repo.files.keys() == {".gitattributes", ".rlm-problems", "README.md", "test.parquet"}
-    commits = list(repo.commits)
-    space.deployed(params, problems)
-    assert repo.commits == commits
 
 
 # --- refusals and faults of the Hub
@@ -396,12 +371,6 @@ def test_a_crash_shows_the_end_of_its_log_without_secrets(the_hub: SpaceHub) -> 
     told = str(caught.value)
     assert told.endswith("line 39\nboom seed=*** token=***")
     assert "line 20" not in told
-
-
-def test_a_space_that_sleeps_is_woken(the_hub: SpaceHub) -> None:
-    asleep = {"stage": "SLEEPING", "sha": "SHA"}
-    waiting(the_hub, [asleep, asleep, asleep, {"stage": "RUNNING", "sha": "SHA"}], wait_s=20)
-    assert repo_of(the_hub).restarts == 1
 
 
 @pytest.mark.parametrize("ended", ["RUNTIME_ERROR", "BUILD_ERROR"])
