@@ -345,3 +345,16 @@ def test_the_trainers_never_split_a_batch_over_gpus(tmp_path):
     for arguments in (grpo, supervised):
         assert arguments.device is not None  # counts the GPUs, unless it has already
         assert arguments.n_gpu == 1
+
+
+def test_the_logprob_check_catches_another_temperature(tmp_path):
+    generation = SETTINGS.generation.model_copy(update={"temperature": 0.7})
+    settings = SETTINGS.model_copy(update={"generation": generation})
+    with pytest.raises(LogprobCheckError):
+        make_trainer(tmp_path, settings).resume(None)
+
+
+def test_only_the_newest_checkpoints_are_kept(tmp_path):
+    settings = SETTINGS.model_copy(update={"save_every": 1, "keep_checkpoints": 2})
+    make_trainer(tmp_path, settings).resume(None)
+    assert list(checkpoints.steps(tmp_path)) == [3, 4]

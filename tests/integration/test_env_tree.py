@@ -340,3 +340,12 @@ def test_rank_in_any_order_leaves_the_cell_and_comes_back(monkeypatch: pytest.Mo
     assert (tree.counters.sub_calls, tree.void) == (0, None)
     tree.close()
     host.close()
+
+
+def test_frames_left_out_keep_waiting(play: Play) -> None:
+    play.code((0, 'rlm_query_batched(["a", "b"])'))
+    play.code((2, "print(1)"))
+    assert play.statuses() == ["waiting", "ready", "ready"]
+    ready = [view for view in play.tree.views() if view.status == "ready"]
+    assert [view.frame for view in ready] == [1, 2]
+    assert not any(view.messages for view in ready)  # sent before

@@ -333,3 +333,12 @@ def test_a_fully_trained_policy_is_held_against_its_base(
     shutil.copytree("models/base", "models/policy")
     with pytest.raises(StageError, match=r"gives the logits of its base"):
         run(full)
+
+
+def test_weights_that_do_not_fit_the_dtype_are_refused(models: Path, tmp_path: Path) -> None:
+    model, tokenizer = load_model(models / "base")
+    model.model.layers[0].mlp.up_proj.weight.data[0, 0] = 1e6
+    model.save_pretrained(tmp_path / "base")
+    tokenizer.save_pretrained(tmp_path / "base")
+    with pytest.raises(ExportError, match=r"up_proj.weight: not finite in float16"):
+        merge(tmp_path / "base", None, tmp_path / "merged", dtype="float16")
