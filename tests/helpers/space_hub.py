@@ -1,8 +1,8 @@
 """A server that speaks the Hub's HTTP for Spaces, models and data sets, as its real client asks.
 
-A commit to a Space unpacks the tree, follows its Dockerfile and starts the command: the Space is a
-real process. Files of weights are large: they go to a store without a token (Git LFS), and a commit
-names them. Faults are put in by tests.
+A commit to a Space unpacks the tree and starts its server: the Space is a real process. Files of
+weights are large: they go to a store without a token (Git LFS), and a commit names them. Faults are
+put in by tests.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -24,8 +25,6 @@ from pathlib import Path
 from threading import Lock, Thread
 from typing import Any
 from urllib.parse import unquote, urlsplit
-
-from helpers.dockerfile import build
 
 TOKEN = "hf_write_never_in_a_log"
 READ_TOKEN = "hf_read_never_in_a_log"
@@ -64,15 +63,14 @@ class SpaceHub(ThreadingHTTPServer):
 
     Args:
         folder: where Spaces are unpacked.
-        install: Spaces get a venv of their own requirements, instead of this Python.
         host: where every Space says that it runs; None: each commit starts a process.
     """
 
     daemon_threads = True
 
-    def __init__(self, folder: Path, install: bool = False, host: str | None = None) -> None:
+    def __init__(self, folder: Path, host: str | None = None) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.folder, self.install, self.host = folder, install, host
+        self.folder, self.host = folder, host
         self.repos: dict[tuple[str, str], Repo] = {}
         self.blobs: dict[str, bytes] = {}
         """Contents of large files by their SHA-256, committed or not."""
@@ -88,7 +86,6 @@ class SpaceHub(ThreadingHTTPServer):
         self.asked: list[str] = []
         self.lock = Lock()
         self._processes: list[subprocess.Popen[bytes]] = []
-        self.gates: list[Gate] = []
 
     @property
     def url(self) -> str:
@@ -110,28 +107,32 @@ class SpaceHub(ThreadingHTTPServer):
         for path, content in repo.files.items():
             (tree / path).parent.mkdir(parents=True, exist_ok=True)
             (tree / path).write_bytes(content)
-        try:
-            image = build(tree, place / "image", self.install)
-        except (OSError, AssertionError, subprocess.CalledProcessError) as error:
-            repo.logs["build"] += f"{error}\n"
-            repo.runtime = {"stage": "BUILD_ERROR", "sha": sha}
-            return
         with socket.create_server(("127.0.0.1", 0)) as probe:
             port = probe.getsockname()[1]
         log = place / "log"
-        environment = {**repo.variables, **repo.secrets, "HF_ENDPOINT": self.url}
-        environment["HF_HOME"] = str(place / "cache")
-        Path(environment["HF_HOME"]).mkdir(mode=0o777)
-        Path(environment["HF_HOME"]).chmod(0o777)
-        repo.runtime = {"stage": "APP_STARTING", "sha": sha}
-        process = image.start(port, log, **environment)
+        with log.open("ab") as stream:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "env.server.app", "--port", str(port)],
+                cwd=tree,
+                env={
+                    "PATH": os.environ["PATH"],
+                    "PYTHONPATH": str(tree),
+                    "RLM_SETTINGS": str(tree / "params.yaml"),
+                    "HF_ENDPOINT": self.url,
+                    "HF_HOME": str(place / "cache"),
+                    **repo.variables,
+                    **repo.secrets,
+                },
+                stdout=stream,
+                stderr=stream,
+                start_new_session=True,
+            )
         self._processes.append(process)
         while process.poll() is None:
             with suppress(OSError):
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2).close()
-                gate = Gate(port, TOKEN if repo.private else None)
-                self.gates.append(gate)
-                repo.host, repo.runtime = gate.url, {"stage": "RUNNING", "sha": sha}
+                url = f"http://127.0.0.1:{port}"
+                urllib.request.urlopen(f"{url}/health", timeout=2).close()
+                repo.host, repo.runtime = url, {"stage": "RUNNING", "sha": sha}
                 return
             time.sleep(0.1)
         repo.logs["run"] = log.read_text()
@@ -143,58 +144,6 @@ class SpaceHub(ThreadingHTTPServer):
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        for gate in self.gates:
-            gate.close()
-
-
-class Gate:
-    """The Hub's proxy in front of a Space: a private one wants the token of somebody who may read.
-
-    Args:
-        port: of the Space's process.
-        token: that opens it; None: open to all.
-    """
-
-    def __init__(self, port: int, token: str | None) -> None:
-        self._port, self._token = port, token
-        self.opened = 0
-        """Connections that were let through."""
-        self._server = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._server.getsockname()[1]}"
-        Thread(target=self._serve, daemon=True).start()
-
-    def close(self) -> None:
-        self._server.close()
-
-    def _serve(self) -> None:
-        with suppress(OSError):
-            while True:
-                client, _ = self._server.accept()
-                Thread(target=self._pass, args=(client,), daemon=True).start()
-
-    def _pass(self, client: socket.socket) -> None:
-        with client, suppress(OSError):
-            head = b""
-            while b"\r\n\r\n" not in head:
-                received = client.recv(65536)
-                if not received:
-                    return
-                head += received
-            if self._token and f"bearer {self._token}".encode().lower() not in head.lower():
-                client.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
-                return
-            self.opened += 1
-            with socket.create_connection(("127.0.0.1", self._port)) as space:
-                space.sendall(head)
-                Thread(target=_pump, args=(space, client), daemon=True).start()
-                _pump(client, space)
-
-
-def _pump(source: socket.socket, target: socket.socket) -> None:
-    with suppress(OSError):
-        while received := source.recv(65536):
-            target.sendall(received)
-        target.shutdown(socket.SHUT_WR)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -429,11 +378,9 @@ def _described(name: str, repo: Repo) -> dict[str, Any]:
 
 
 @contextmanager
-def serve_spaces(
-    folder: Path, install: bool = False, host: str | None = None
-) -> Iterator[SpaceHub]:
+def serve_spaces(folder: Path, host: str | None = None) -> Iterator[SpaceHub]:
     """A running Hub; its Spaces end with it."""
-    hub = SpaceHub(folder, install, host)
+    hub = SpaceHub(folder, host)
     thread = Thread(target=hub.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:

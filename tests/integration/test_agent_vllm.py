@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 from helpers.fake_vllm import FakeVllm, serving
-from helpers.vllm_contract import GIVEN, SAMPLING
 from helpers.vllm_trees import SETTINGS, adapter_of, make_trainer, request, save_base
 from peft import LoraConfig, get_peft_model
 
@@ -22,7 +21,7 @@ from agent.policies.hf_policy import TransformersPolicy, load_model
 from agent.rollouts.players import OwnPlayers, players
 from agent.settings import EngineSettings, GenerationSettings
 from agent.vllm.policy import VllmPolicy
-from agent.vllm.server import EngineLostError, ServedAdapter, VllmServer, VllmServers
+from agent.vllm.server import VllmServers
 
 pytestmark = [
     pytest.mark.usefixtures("trainer_imported"),
@@ -85,27 +84,6 @@ def test_its_turns_are_those_of_the_own_model(fake, loaded, forgets, temperature
     assert finishes >= {("length", True)} | full | ends
 
 
-def test_turns_are_handed_out_as_they_end(fake, loaded):
-    policy = served(fake, loaded)
-    asked = [request(n, 0, "word", n) for n in range(8)]
-    fake.pause_s = 0.2
-    stream = policy.stream(asked)
-    assert next(stream)[1].sampled_ids
-    assert len(fake.bodies) < len(asked)
-    assert len(list(stream)) == len(asked) - 1
-
-
-@pytest.mark.parametrize("left_out", [*SAMPLING, *GIVEN])
-def test_the_stand_in_refuses_a_request_without_a_parameter(fake, loaded, left_out, monkeypatch):
-    policy = served(fake, loaded)
-    whole = policy._body
-    monkeypatch.setattr(
-        policy, "_body", lambda *of: {k: v for k, v in whole(*of).items() if k != left_out}
-    )
-    with pytest.raises(PolicyError, match=rf"400 .*{left_out}.*vllm serve base"):
-        policy.act([request(0, 0, "word", 0)])
-
-
 @pytest.mark.parametrize(
     ("distortion", "message"),
     [
@@ -160,15 +138,6 @@ def test_an_episode_stays_with_its_server_and_a_lost_one_voids_its_own_alone(bas
         assert all(turn.finish != "error" for turn in chain(*converse(policy, 2)))
 
 
-def test_a_turn_that_fails_marks_the_server_that_was_asked(base, fake, loaded, monkeypatch):
-    monkeypatch.setattr(VllmServers, "_restore", lambda *_: None)  # a lost server stays so
-    with serving(base) as other:
-        policy = served(fake, loaded, others=[other.url])
-        other.die(requests=10**6)
-        turns = policy.act([request(n, 0, "word", n) for n in range(6)])
-    assert [turn.finish == "error" for turn in turns] == [False, True] * 3
-
-
 def test_servers_that_stay_away_stop_the_run_with_one_message(fake, loaded):
     policy = served(fake, loaded)
     converse(policy, 1)
@@ -203,13 +172,6 @@ def test_each_step_has_its_own_adapter_and_the_former_one_is_gone(base, fake, ma
     assert list(fake.models) == [fake.name, Path(fake.loads[-1]).name]
     assert [str(path) for path in (tmp_path / ".adapters").iterdir()] == fake.loads[-1:]
     assert {body["model"] for body in fake.bodies} == {Path(path).name for path in fake.loads}
-
-
-def test_the_last_adapter_is_gone_after_the_training(base, loaded, fake, tmp_path):
-    with players(loaded[1], ENGINE, fake.engine, tmp_path, rank=0, share=together) as made:
-        made.policy(with_adapter(base), GENERATION, 0)
-        assert len(list((tmp_path / ".adapters").iterdir())) == 1
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_three_steps_give_the_adapter_of_the_own_engine(base, loaded, maker, tmp_path):
@@ -261,23 +223,3 @@ def test_an_adapter_that_cannot_be_written_is_said_to_be_so(base, maker, monkeyp
     monkeypatch.setattr(model, "save_pretrained", full)
     with pytest.raises(CheckpointError, match=r"cannot be written for the engine .*No space"):
         maker.policy(model, GENERATION, 0)
-
-
-def test_a_server_that_cannot_load_adapters_is_told_the_command(base, fake, maker):
-    fake.load = lambda body: (404, {"detail": "Not Found"})
-    with pytest.raises(PolicyError, match=r"cannot load the adapter .*vllm serve base"):
-        maker.policy(with_adapter(base), GENERATION, 0)
-
-
-def test_the_stand_in_refuses_a_path_or_a_name_that_was_used(base, fake, tmp_path):
-    model = with_adapter(base)
-    model.save_pretrained(str(tmp_path / "a"))
-    server = VllmServer(fake.url, "vllm serve base", ENGINE)
-    server.load(ServedAdapter("a", str(tmp_path / "a")))
-    server.load(ServedAdapter("a", str(tmp_path / "a")))  # it is there: nothing to do
-    server.unload(ServedAdapter("a", ""))
-    for name in ("a", "b"):
-        with pytest.raises(PolicyError, match="already been loaded"):
-            server.load(ServedAdapter(name, str(tmp_path / "a")))
-    with pytest.raises(EngineLostError, match="404"):
-        server.complete({**SAMPLING, **dict.fromkeys(GIVEN, 1), "model": "a"})

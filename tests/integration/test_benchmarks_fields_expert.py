@@ -104,14 +104,3 @@ def test_one_sentence_a_call_keeps_half_of_the_efficiency_and_six_readings_none(
         for one in play(SPENT[name](), sessions, specs, sessions=3):
             assert one.components["primary_objective"] == 1.0
             assert least <= one.components["efficiency"] <= most
-
-
-def test_a_reader_that_knows_another_lexicon_finds_less(
-    sessions: Sessions, problems: list[Problem]
-) -> None:
-    specs = [EpisodeSpec(problem.problem_id, seed=0) for problem in problems]
-    blind = fields_expert(size=4)
-    inner = blind._script
-    blind._script = lambda seen: "text" if seen.request.kind == "llm" else inner(seen)
-    episodes = play(blind, sessions, specs, sessions=3)
-    assert all(e.metrics is not None and e.metrics.f1 < 0.5 for e in episodes)

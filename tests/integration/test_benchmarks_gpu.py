@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 pytest.importorskip("bitsandbytes", reason="bitsandbytes is missing: make setup")
 
@@ -52,27 +50,3 @@ def test_the_loop_and_the_trainer_compute_the_log_probabilities_of_a_whole_pass(
         step = figures["train", f"1024 tokens, checkpointing {checkpointing}"]
         assert 0 < step["mismatch_max"] < 1e-4
         assert step["step_kl"] > 0
-
-
-def test_a_part_without_time_left_says_so(tmp_path: Path, measured: object) -> None:
-    from benchmarks.gpu.models import TINY
-    from benchmarks.gpu.parts import Bench, train
-
-    train(Bench(TINY, "cpu", tmp_path, tmp_path, until=0.0))
-    lines = (tmp_path / "figures.jsonl").read_text().splitlines()
-    assert {json.loads(line)["skipped"] for line in lines} == {"no time left"}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [(["speed"], "unknown part 'speed'"), (["build"], "torch finds no card")],
-)
-def test_a_wrong_call_is_refused(
-    arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    from benchmarks.gpu.__main__ import main
-
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(SystemExit):
-        main(arguments)
-    assert said in capsys.readouterr().err

@@ -11,33 +11,6 @@ from env.server.tree import Tree
 from env.settings import EnvSettings, LimitSettings, SandboxSettings
 
 
-def test_a_cell_far_below_its_limit_is_left_as_it_is_and_costs_nothing():
-    cell = CellDone(stdout="7", new_names=["n"], cpu_s=0.9)
-    assert repeatable_cell(cell, 2.0, called=True) == CellDone(stdout="7", new_names=["n"])
-
-
-@pytest.mark.parametrize(
-    "cell",
-    [
-        CellDone(stdout="1\n2\n3", error="cpu", cpu_s=2.1),
-        CellDone(stdout="1\n2", error="cpu", cpu_s=2.3, new_names=["i"], cut=812),
-        CellDone(stdout="caught", cpu_s=2.4),
-    ],
-)
-def test_of_a_stopped_cell_nothing_is_left_however_far_it_came(cell):
-    assert repeatable_cell(cell, 2.0, called=False) == CellDone(
-        stdout="", error="cpu", variables_lost=True, cpu_s=2.0
-    )
-    assert repeatable_cell(cell, 2.0, called=True) == CALLED
-
-
-def test_a_cell_stopped_by_its_own_time_loses_everything_too():
-    cell = CellDone(stdout="1", error="wall", cpu_s=0.5)
-    assert repeatable_cell(cell, 2.0, called=False) == CellDone(
-        stdout="", error="wall", variables_lost=True, cpu_s=2.0
-    )
-
-
 def test_a_cell_that_ends_near_its_limit_makes_the_episode_void():
     assert repeatable_cell(CellDone(stdout="7", cpu_s=1.5), 2.0, called=False) == NEAR
     evicted = CellDone(stdout="", error="evicted", variables_lost=True)

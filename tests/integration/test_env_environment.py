@@ -1,33 +1,24 @@
 """The environment inside one process: internal errors, and what a client reads of them."""
 
-import asyncio
-import json
 import os
 import signal
 import subprocess
-import threading
 from collections.abc import Iterator
-from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from openenv.core.env_server import create_app
 
 from env.errors import SettingsError
-from env.models import FrameTurn, RLMAction, RLMObservation
+from env.models import FrameTurn, RLMAction
 from env.problems.schema import Fact, Problem, Span
 from env.problems.settings import SyntheticSettings
 from env.problems.store import ProblemStore
-from env.server.door.guard import Guard
-from env.server.door.seats import Seats
 from env.server.environment import RLMEnvironment
-from env.server.sandbox import Repl
-from env.server.service import ServerSettings, Service, check_budget, read_problems, read_settings
+from env.server.service import ServerSettings, Service, check_budget, read_settings
 from env.settings import EnvSettings, LimitSettings
-from rewards.settings import RewardSettings
 
 SMALL = SyntheticSettings(collections={"train": 2, "validation": 1, "test": 1})
 ANSWER = RLMAction(text="```repl\nFINAL([])\n```")
@@ -172,15 +163,6 @@ def test_a_dead_zygote_voids_the_episode_and_the_next_one_plays(service: Service
     environment.close()
 
 
-def test_a_zygote_that_is_just_dying_costs_a_new_episode_nothing(service: Service) -> None:
-    environment = RLMEnvironment(lambda: service)
-    for _ in range(10):
-        os.kill(_zygote(), signal.SIGKILL)  # nobody waits for its end
-        environment.reset(seed=0)
-        assert environment.step(ANSWER).reward == 0.0
-    environment.close()
-
-
 def test_a_closed_session_is_void_and_then_refused(environment: RLMEnvironment) -> None:
     environment.reset(seed=0)
     environment.close()
@@ -226,19 +208,6 @@ def test_wrong_settings_name_file_and_key(tmp_path: Path, text: str, word: str) 
     assert str(path) in str(caught.value)
 
 
-def test_a_missing_file_or_folder_is_no_default(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="no-such"):
-        read_settings({"RLM_SETTINGS": str(tmp_path / "no-such.yaml")})
-    with pytest.raises(SettingsError, match="no-such"):
-        read_problems(ServerSettings(), {"RLM_DATA": str(tmp_path / "no-such")})
-
-
-def test_a_server_starts_without_any_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    settings = ServerSettings.model_validate({"prepare": {"synthetic": SMALL.model_dump()}})
-    assert read_problems(settings, {}).source == "synthetic, seed 0"
-
-
 @pytest.mark.parametrize(
     ("limits", "fits"),
     [
@@ -257,68 +226,3 @@ def test_the_trees_budget_is_never_below_what_efficiency_pays_for(
     else:
         with pytest.raises(SettingsError, match=r"env\.limits"):
             check_budget(settings, gold_papers=6)
-
-
-def test_the_budget_grows_with_the_rewards_limit() -> None:
-    env = EnvSettings(limits=LimitSettings(max_frames=32, max_turns=4))
-    settings = ServerSettings(env=env, rewards=RewardSettings(limit_factor=10.0))
-    with pytest.raises(SettingsError, match="limit_factor"):
-        check_budget(settings, gold_papers=6)
-
-
-def test_the_manifest_names_this_server() -> None:
-    import tomllib
-
-    from env.server.environment import NAME, VERSION
-
-    manifest = yaml.safe_load(Path("openenv.yaml").read_text())
-    project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
-    assert manifest["name"] == NAME
-    assert manifest["version"] == VERSION == project["version"]
-    assert manifest["app"] == "env.server.app:app"
-
-
-def test_a_step_ends_when_its_client_leaves(
-    service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """OpenEnv's own loop behind the guard: of eight endless cells, one begins."""
-    run, cells = Repl.run, threading.Semaphore(0)
-    begun: list[str] = []
-
-    def counted(self: Repl, code: str) -> Any:
-        begun.append(code)
-        cells.release()
-        return run(self, code)
-
-    monkeypatch.setattr(Repl, "run", counted)
-    app = create_app(
-        partial(RLMEnvironment, lambda: service), RLMAction, RLMObservation, max_concurrent_envs=1
-    )
-    seats = Seats()
-    guard = Guard(app, seats, 60.0, 100_000)
-    ask = "```repl\nrlm_query_batched(list('abcdefgh'))\n```"
-    loops = [{"frame": n, "text": "```repl\nwhile True: pass\n```"} for n in range(1, 9)]
-
-    async def story() -> None:
-        seats.limit(1, "because")
-        inbox: asyncio.Queue[Any] = asyncio.Queue()
-        answers: asyncio.Queue[Any] = asyncio.Queue()
-        scope = {"type": "websocket", "path": "/ws", "query_string": b"", "headers": []}
-        task = asyncio.create_task(guard(scope, inbox.get, answers.put))
-        inbox.put_nowait({"type": "websocket.connect"})
-        await answers.get()
-        for kind, data in (("reset", {"seed": 0}), ("step", {"text": ask})):
-            text = json.dumps({"type": kind, "data": data})
-            inbox.put_nowait({"type": "websocket.receive", "text": text})
-            assert '"refused":null' in (await answers.get())["text"]
-        await asyncio.to_thread(cells.acquire)
-        text = json.dumps({"type": "step", "data": {"turns": loops}})
-        inbox.put_nowait({"type": "websocket.receive", "text": text})
-        await asyncio.to_thread(cells.acquire)
-        inbox.put_nowait({"type": "websocket.disconnect", "code": 1006})
-        await asyncio.wait_for(task, 60)
-        assert not seats._free.locked()
-
-    asyncio.run(story())
-    assert len(begun) == 2
-    assert "Traceback" not in caplog.text

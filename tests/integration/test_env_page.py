@@ -86,18 +86,3 @@ def test_a_visitor_plays_an_episode_with_children(
         assert shown.run("document.getElementById('problem').hidden")
         shown.screenshot(tmp_path / "page.png")
     assert (tmp_path / "page.png").stat().st_size > 10_000
-
-
-@pytest.mark.skipif(BINARY is None, reason="needs Chromium")
-def test_a_visitor_reads_why_an_episode_cannot_begin(server_url: str) -> None:
-    with page(server_url) as shown:
-        shown.until("document.querySelectorAll('#difficulty option').length > 1")
-        shown.run(
-            "document.getElementById('difficulty')"
-            ".append(Object.assign(document.createElement('option'), {value: 'brutal'}))"
-        )
-        shown.run("document.getElementById('difficulty').value = 'brutal'")
-        shown.run("document.getElementById('start').requestSubmit()")
-        shown.until("!document.getElementById('problem').hidden")
-        shown_problem = shown.run("document.getElementById('problem').textContent")
-    assert "no problem for 'train', 'brutal'" in shown_problem

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -43,37 +42,6 @@ def test_variables_stay_and_new_ones_are_named(repl: Repl) -> None:
     first = done(repl.run("import re\nx = 1\ny = [2]\n_z = 3"))
     assert (first.new_names, first.error, first.stdout) == (["x", "y"], None, "")
     assert done(repl.run("x = 5\nprint(x + y[0])")).stdout == "7\n"
-
-
-def test_keys_of_globals_that_are_no_names_are_not_told(repl: Repl) -> None:
-    first = done(repl.run("x = 1\nglobals().update({'a b': 2, '7': 3})\nglobals()[3] = 4"))
-    assert (first.new_names, first.error) == (["x"], None)
-    assert done(repl.run("globals()['a b'] + globals()[3]")).stdout == "6\n"
-    assert "{'x': 'int'}" in done(repl.run("SHOW_VARS()")).stdout
-
-
-def test_last_expression_is_echoed_as_in_a_repl(repl: Repl) -> None:
-    assert done(repl.run("1\n'a' + 'b'")).stdout == "'ab'\n"
-    assert done(repl.run("None")).stdout == ""
-    assert done(repl.run("print('x')")).stdout == "x\n"
-
-
-def test_traceback_shows_only_lines_of_the_policy(repl: Repl) -> None:
-    repl.run("def f(x):\n    return 1 / x")
-    result = done(repl.run("a = 1\nf(0)"))
-    assert result.error == "exception"
-    assert result.traceback == (
-        "line 2: f(0)\ncell 1 line 2, in f: return 1 / x\nZeroDivisionError: division by zero"
-    )
-
-
-@pytest.mark.parametrize(
-    "code", ["json.loads('{')", "from json import nothing", "re.sub('(', '', 'a')"]
-)
-def test_traceback_holds_no_path(repl: Repl, code: str) -> None:
-    trace = done(repl.run(f"import json, re\n{code}")).traceback
-    assert "/" not in trace
-    assert len(trace.splitlines()) == 2
 
 
 @pytest.mark.parametrize(
@@ -135,10 +103,6 @@ def test_search_gives_whole_sentences_by_paper(repl: Repl) -> None:
     }
 
 
-def test_search_in_a_text_gives_a_list(repl: Repl) -> None:
-    assert done(repl.run("FINAL(search(context['p2'], 'late'))")).final == ["It was late."]
-
-
 @pytest.mark.parametrize(
     ("keyword", "found"),
     [
@@ -151,12 +115,6 @@ def test_search_in_a_text_gives_a_list(repl: Repl) -> None:
 )
 def test_search_goes_from_strict_to_loose(repl: Repl, keyword: str, found: list[str]) -> None:
     assert done(repl.run(f"FINAL(list(search(context, {keyword!r})))")).final == found
-
-
-def test_window_widens_and_overlaps_merge(repl: Repl) -> None:
-    assert done(repl.run("FINAL(search(context['p2'], 'late', window=9))")).final == [
-        "Dorfim scores 52 on Mirbex. It was late. Then kalvot rose."
-    ]
 
 
 def test_snippets_are_verbatim_slices(repl: Repl) -> None:
@@ -177,11 +135,6 @@ def test_positions_survive_letters_that_lower_to_two(host: SandboxHost) -> None:
     repl = host.open("İİİ is one. The WORD is here. Last.")
     assert done(repl.run("FINAL(search(context, 'word'))")).final == ["The WORD is here."]
     repl.close()
-
-
-@pytest.mark.parametrize("bad", ["search(context, '')", "search(3, 'a')", "search(context, 5)"])
-def test_wrong_arguments_are_exceptions(repl: Repl, bad: str) -> None:
-    assert done(repl.run(bad)).error == "exception"
 
 
 def test_papers_abstracts_and_parts(repl: Repl) -> None:
@@ -213,16 +166,6 @@ def test_abstract_is_found_in_usual_layouts(host: SandboxHost, text: str, abstra
     repl.close()
 
 
-def test_the_published_scaffolds_search_prints_what_it_finds() -> None:
-    loud = SandboxHost(LIMITS, SandboxSettings(), search_window=300, quiet_search=False)
-    repl = loud.open(PAPERS)
-    shown = done(repl.run("r = search(context, 'Mirbex')\ns = search(context, 'qqqq')")).stdout
-    assert "=== Paper: p1 ===" in shown
-    assert "--- snippet 0 ---" in shown
-    assert "(no hits for 'qqqq')" in shown
-    loud.close()
-
-
 def test_rank_gives_the_passages_that_are_ranked_outside_of_the_repl() -> None:
     host = SandboxHost(LIMITS, SandboxSettings(), passage_chars=40, span_chars=20)
     repl = host.open(PAPERS)
@@ -247,26 +190,6 @@ def test_rank_asks_the_server_for_its_order() -> None:
     assert done(repl.resume("too much")).traceback.endswith("ValueError: rank: too much")
     repl.close()
     host.close()
-
-
-def test_a_wrong_rank_is_an_error_of_the_cell(repl: Repl) -> None:
-    for call_, told in (
-        ("rank(context, '')", "ValueError: rank: "),
-        ("rank(5, 'a')", "TypeError: rank: "),
-    ):
-        trace = done(repl.run(call_)).traceback
-        assert trace.startswith(f"line 1: {call_}\n{told}")
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["'a' * 5_000_000", "'ab. ' * 900_000", "'\\n ' * 2_500_000", "'\\ud800 cat. ' * 300_000"],
-)
-def test_rank_of_a_text_without_passages_ends(host: SandboxHost, text: str) -> None:
-    repl = host.open("")
-    assert done(repl.run(f"found = rank({text}, 'cat')")).error in (None, "cpu", "memory")
-    assert done(repl.run("1 + 1")).stdout == "2\n"
-    repl.close()
 
 
 # --- sub-calls and FINAL
@@ -316,10 +239,6 @@ def test_a_wrong_sub_call_is_an_exception_and_never_leaves(repl: Repl, code: str
     assert done(repl.run(code)).error == "exception"
 
 
-def test_an_empty_batch_asks_nobody(repl: Repl) -> None:
-    assert done(repl.run("rlm_query_batched([])")).stdout == "[]\n"
-
-
 def test_calls_in_a_row_nested_and_in_a_pool(repl: Repl) -> None:
     code = """
 from concurrent.futures import ThreadPoolExecutor
@@ -349,13 +268,6 @@ def test_nine_repls_deep() -> None:
         value = value[0]
     assert value == "bottom"
     host.close()
-
-
-def test_the_clock_stands_still_during_a_sub_call() -> None:
-    with Sandbox(LIMITS.model_copy(update={"cell_wall_s": 1.0})) as repl:
-        call(repl.run("llm_query('a')\nprint('on')"))
-        time.sleep(1.1)
-        assert done(repl.resume("b")).stdout == "on\n"
 
 
 def test_resume_and_run_out_of_order_are_refused(repl: Repl) -> None:
@@ -472,10 +384,6 @@ def test_a_full_heap_is_replaced(repl: Repl) -> None:
 
 def test_sleep_is_refused(repl: Repl) -> None:
     assert "sleep" in done(repl.run("import time\ntime.sleep(1)")).traceback
-
-
-def test_input_has_nothing_to_read(repl: Repl) -> None:
-    assert done(repl.run("input()")).error == "exception"
 
 
 def test_sandbox_stands_alone() -> None:

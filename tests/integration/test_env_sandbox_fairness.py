@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import resource
 import signal
-import socket
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from helpers.sandbox_events import pid_of
+from helpers.sandbox_events import error_of, pid_of
 
 from env.errors import SandboxError
 from env.server.sandbox import CellDone, Repl, SandboxHost, SubCall
@@ -52,11 +48,6 @@ def small(small_host: SandboxHost) -> Iterator[SandboxHost]:
         repl.close()
 
 
-def error_of(event: CellDone | SubCall) -> str | None:
-    assert isinstance(event, CellDone), event
-    return event.error
-
-
 def held(repls: list[Repl]) -> int:
     return sum(private(pid_of(repl)) or 0 for repl in repls)
 
@@ -89,16 +80,6 @@ def test_a_neighbour_within_its_share_keeps_its_variables(small: SandboxHost) ->
     assert event.stdout == "40000000\n"
 
 
-def test_room_is_made_by_a_worker_and_never_by_its_successor(small: SandboxHost) -> None:
-    """Between the ledger's choice and the end, the worker may end by itself."""
-    repl = small.open("", session="greedy")
-    assert repl._worker is not None
-    chosen = repl._worker.holding
-    assert error_of(repl.run("import os\nos._exit(3)")) == "exit"
-    chosen.end(chosen)
-    assert error_of(repl.run("1")) is None
-
-
 def test_a_frame_that_waits_for_children_reads_that_it_was_ended(small: SandboxHost) -> None:
     waiting = small.open("", session="greedy")
     assert isinstance(waiting.run(f"{HOLD}\nllm_query('a')"), SubCall)
@@ -118,18 +99,6 @@ def test_memory_is_that_of_the_kernel_and_shared_pages_count_once(box: SandboxHo
     exact = private(worker.pid)
     assert exact is not None
     assert abs(estimate(worker) - exact) < 4 << 20
-
-
-def test_copied_pages_count(box: SandboxHost) -> None:
-    repl = box.open("", session="a")
-    repl.run("x = 1")
-    worker = repl._worker
-    assert worker is not None
-    before = estimate(worker)
-    repl.run("import gc\ngc.unfreeze()\nn = gc.collect()")
-    exact = private(worker.pid) or 0
-    assert exact > before + (2 << 20)
-    assert exact <= estimate(worker) < exact + (4 << 20)
 
 
 TAKE_THE_PLACE = """
@@ -159,14 +128,6 @@ def test_pages_in_the_place_of_shared_ones_count(box: SandboxHost, flag: int, ad
     exact = private(worker.pid) or 0
     assert exact > before + (9 << 20)
     assert worker.holding.bytes > exact - (1 << 20)
-
-
-def test_no_worker_has_huge_pages(box: SandboxHost) -> None:
-    repl = box.open("")
-    repl.run("x = bytearray(40 << 20)")
-    rollup = Path(f"/proc/{pid_of(repl)}/smaps_rollup").read_text().splitlines()
-    assert [line.split()[1] for line in rollup if line.startswith("AnonHuge")] == ["0"]
-    assert "THP_enabled:\t0" in Path(f"/proc/{pid_of(repl)}/status").read_text()
 
 
 def test_a_worker_killed_beyond_its_share_is_to_blame_itself(small: SandboxHost) -> None:
@@ -230,13 +191,6 @@ def test_a_sleeper_that_takes_turns_with_a_loop_ends_as_well(
         loop.result()
 
 
-def test_an_endless_loop_is_never_starved(
-    box: SandboxHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(repl_module, "_GIVE_UP_S", 20.0)  # beside tests in other processes
-    assert error_of(box.open("").run("while True: pass")) == "cpu"
-
-
 def stopped(pids: list[int], seconds: float, running: Future[CellDone | SubCall]) -> str | None:
     """The error of a cell while processes were stopped from outside."""
     for pid in pids:
@@ -255,14 +209,6 @@ def test_a_worker_stopped_from_outside_is_no_mistake_of_the_policy(box: SandboxH
     running = POOL.submit(repl.run, COMPUTE)
     time.sleep(0.05)
     assert stopped([pid_of(repl)], LIMITS.cell_wall_s + 1, running) is None
-
-
-def test_a_stopped_zygote_is_no_mistake_of_the_policy(box: SandboxHost) -> None:
-    os.kill(box._zygote.pid, signal.SIGSTOP)
-    opening = POOL.submit(box.open, "")
-    time.sleep(LIMITS.cell_wall_s + 1)
-    os.kill(box._zygote.pid, signal.SIGCONT)
-    assert error_of(opening.result().run("1")) is None
 
 
 def test_a_machine_that_never_lets_a_cell_run_gives_no_error(
@@ -295,37 +241,6 @@ def test_endless_loops_of_others_do_not_keep_a_short_cell_waiting(box: SandboxHo
     assert sorted(waits)[len(waits) // 2] < 0.5
 
 
-def test_cells_that_take_turns_keep_their_limits_and_variables(box: SandboxHost) -> None:
-    repls = [box.open("", session=n) for n in range(6)]
-    running = [POOL.submit(repl.run, COMPUTE) for repl in repls]
-    assert [error_of(cell.result()) for cell in running] == [None] * 6
-    total = sum(range(2_000_000))
-    assert all(repl.run("s").stdout == f"{total}\n" for repl in repls)  # type: ignore[union-attr]
-
-
-def test_a_long_cell_runs_behind_the_server_and_short_cells(box: SandboxHost) -> None:
-    repl = box.open("")
-    own = os.getpriority(os.PRIO_PROCESS, 0)
-    repl.run("x = 1")
-    assert os.getpriority(os.PRIO_PROCESS, pid_of(repl)) == own
-    repl.run("import time\nwhile time.process_time() < 0.4: pass")
-    assert os.getpriority(os.PRIO_PROCESS, pid_of(repl)) == own + 5
-
-
-def test_a_worker_is_replaced_without_a_slot(
-    box: SandboxHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    slots = box._shared.slots
-    all_of_them = slots._free
-    repl = box.open("")
-    free: list[int] = []
-    start = repl._start
-    monkeypatch.setattr(repl, "_start", lambda: (free.append(slots._free), start())[1])
-    for code in (SLEEP, "import os\nos._exit(3)", "import os\nos.write(3, b'junk' * 9)"):
-        repl.run(code)
-    assert free == [all_of_them] * 3
-
-
 # --- descriptors
 
 
@@ -354,49 +269,3 @@ def test_processes_of_a_container_limit_the_workers(monkeypatch: pytest.MonkeyPa
         assert [error_of(repl.run("1")) for repl in greedy].count("evicted") >= 1
     finally:
         crowded.close()
-
-
-def test_a_repl_waits_for_a_descriptor_that_strangers_hold(
-    box: SandboxHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: list[int] = []
-    real: Callable[..., tuple[socket.socket, socket.socket]] = socket.socketpair
-
-    def full(*args: object) -> tuple[socket.socket, socket.socket]:
-        if threading.current_thread() is threading.main_thread() and len(calls) < 2:
-            raise OSError(24, "Too many open files")
-        return real(*args)
-
-    monkeypatch.setattr(socket, "socketpair", full)
-    monkeypatch.setattr(box._zygote, "_relieve", lambda: calls.append(1))
-    assert error_of(box.open("").run("1")) is None
-    assert calls == [1, 1]
-
-
-@pytest.mark.parametrize("freed", [2, 9], ids=["a copy for each", "a template"])
-def test_a_context_waits_for_a_descriptor_that_strangers_hold(
-    box: SandboxHost, monkeypatch: pytest.MonkeyPatch, freed: int
-) -> None:
-    """Two free descriptors are enough for a worker, and too few for a template."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    held: list[int] = []
-
-    def relieve() -> None:
-        for _ in range(freed):
-            os.close(held.pop())
-
-    monkeypatch.setattr(box._zygote, "_relieve", relieve)
-    name, text = f"a text of strangers {freed}", "x" * 130_000
-    resource.setrlimit(
-        resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 12, hard)
-    )
-    try:
-        with contextlib.suppress(OSError):
-            while True:
-                held.append(os.dup(0))
-        assert error_of(box.open(text, name).run("1")) is None
-    finally:
-        for fd in held:
-            os.close(fd)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert (name in box._templates._held) == (freed > 2)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 
 from env.errors import SandboxError
 from env.server.sandbox import CellDone, Repl, SandboxHost
@@ -82,16 +81,6 @@ def test_memory_counts_above_what_the_modules_take(repl: Repl) -> None:
     assert run(repl, "len(x)").stdout == "5000000\n"
 
 
-def test_a_warning_shows_no_path_of_the_host(repl: Repl) -> None:
-    assert run(repl, "np.array([1.0]) / 0").stdout == (
-        "cell 1 line 2: RuntimeWarning: divide by zero encountered in divide\narray([inf])\n"
-    )
-    shown = run(repl, "import re, warnings\nwarnings.warn('x', stacklevel=2)\nnp.mean([])").stdout
-    assert "UserWarning: x" in shown
-    assert "Mean of empty slice" in shown
-    assert "/" not in shown.replace("invalid value encountered in scalar divide", "")
-
-
 @pytest.mark.parametrize(
     ("name", "says"),
     [
@@ -113,9 +102,3 @@ def test_a_module_that_starts_threads_is_refused(
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(SandboxError, match="threaded starts threads"):
         SandboxHost(LIMITS, SandboxSettings(preload=["threaded"]))
-
-
-@pytest.mark.parametrize("name", ["numpy; import os", "../numpy", "", "a..b"])
-def test_what_is_no_module_name_is_no_setting(name: str) -> None:
-    with pytest.raises(ValidationError):
-        SandboxSettings(preload=[name])

@@ -4,29 +4,22 @@ from __future__ import annotations
 
 import os
 import signal
-import statistics
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.sandbox_events import pid_of, wait_for
+from helpers.sandbox_events import below, is_gone, out, parent_of, pid_of, wait_for
 
 from env.errors import SandboxError
-from env.models import FrameTurn, RLMAction
+from env.models import RLMAction
 from env.server.environment import RLMEnvironment
-from env.server.sandbox import CellDone, Repl, SandboxHost, SubCall
+from env.server.sandbox import CellDone, Repl, SandboxHost
 from env.server.service import ServerSettings
-from env.server.tree import Tree
 from env.settings import EnvSettings, LimitSettings, SandboxSettings
 
 LIMITS = LimitSettings(cell_cpu_s=1.0, cell_wall_s=30)
 LARGE = {f"p{n}": f"Kalvot scores {n} on Mirbex. " + "x" * 20_000 for n in range(10)}
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -45,42 +38,6 @@ def box(shared: SandboxHost) -> Iterator[SandboxHost]:
     shared._templates.close()
 
 
-def out(event: CellDone | SubCall) -> str:
-    assert isinstance(event, CellDone), event
-    assert event.error is None, event
-    return event.stdout
-
-
-def stat_of(pid: int) -> list[str]:
-    """State, parent and the other fields of a process; empty when it is gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return []
-
-
-def parent_of(pid: int) -> int:
-    return int(stat_of(pid)[1])
-
-
-def is_gone(pid: int) -> bool:
-    return not stat_of(pid) or stat_of(pid)[0] == "Z"
-
-
-def below(pid: int) -> set[int]:
-    """Process ids of all descendants."""
-    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-    parents = {child: int(fields[1]) for child in pids if (fields := stat_of(child))}
-    found: set[int] = set()
-    while new := {c for c, p in parents.items() if p in found | {pid}} - found:
-        found |= new
-    return found
-
-
-def cpu_s(pid: int) -> float:
-    return time.clock_gettime((~pid << 3) | 2)
-
-
 # --- parents of workers
 
 
@@ -91,11 +48,6 @@ def test_repls_of_one_name_are_forks_of_one_template(box: SandboxHost) -> None:
     assert parent_of(template) == box._zygote.pid
     assert parent_of(pid_of(box.open(LARGE, "b"))) not in (template, box._zygote.pid)
     assert [out(repl.run("len(context['p7'])")) for repl in repls] == ["20027\n"] * 3
-
-
-def test_without_a_name_or_with_a_small_context_there_is_no_template(box: SandboxHost) -> None:
-    for repl in (box.open(LARGE), box.open({"p": "small"}, "a"), box.open("", "b")):
-        assert parent_of(pid_of(repl)) == box._zygote.pid
 
 
 def test_no_rollout_sees_what_another_did_to_the_context(box: SandboxHost) -> None:
@@ -160,29 +112,6 @@ def test_a_worker_that_breaks_is_replaced_from_the_template(box: SandboxHost, co
 # --- costs
 
 
-def test_the_price_of_a_fork_does_not_grow_with_the_context() -> None:
-    box = SandboxHost(LIMITS, SandboxSettings())
-    huge = {"p": "x" * 10_000_000}
-
-    def cost(context: dict[str, str], name: str | None) -> float:
-        """CPU seconds of one open, in the process that forks and in the worker: the median."""
-        first = box.open(context, name)
-        forker = parent_of(pid_of(first))
-        first.close()
-        costs = []
-        for _ in range(11):
-            before = cpu_s(forker)
-            repl = box.open(context, name)
-            costs.append(cpu_s(forker) - before + cpu_s(pid_of(repl)))
-            repl.close()
-        return statistics.median(costs)
-
-    shared, alone, small = cost(huge, "huge"), cost(huge, None), cost({"p": "x"}, None)
-    box.close()
-    assert shared < 0.5 * alone
-    assert shared < 2 * small
-
-
 def test_rollouts_share_the_memory_of_the_context(box: SandboxHost) -> None:
     def private_kb(repl: Repl) -> int:
         lines = Path(f"/proc/{pid_of(repl)}/smaps_rollup").read_text().splitlines()
@@ -207,7 +136,7 @@ def test_the_template_unused_for_longest_makes_room(box: SandboxHost) -> None:
         repl.close()
     box.open(LARGE, "a").close()
     third = parent_of(pid_of(box.open(LARGE, "c")))
-    assert not stat_of(pids["b"])  # reaped
+    assert is_gone(pids["b"])  # reaped
     assert parent_of(pid_of(box.open(LARGE, "a"))) == pids["a"]
     assert len({third, *pids.values()}) == 3
 
@@ -221,35 +150,6 @@ def test_a_template_in_use_is_never_ended(box: SandboxHost) -> None:
     assert out(held[0].run("kept")) == "1\n"
     held[1].close()
     assert parent_of(pid_of(box.open(LARGE, "c"))) != box._zygote.pid
-
-
-def test_contexts_held_are_bounded_in_bytes(box: SandboxHost) -> None:
-    whole = {"p": "x" * 700_000}
-    first = box.open(whole, "a")
-    assert parent_of(pid_of(first)) != box._zygote.pid
-    assert parent_of(pid_of(box.open(whole, "b"))) == box._zygote.pid
-    assert parent_of(pid_of(box.open({"p": "x" * 1_100_000}, "c"))) == box._zygote.pid
-    first.close()
-    assert parent_of(pid_of(box.open(whole, "b"))) != box._zygote.pid
-
-
-def test_no_templates_when_the_settings_say_so() -> None:
-    box = SandboxHost(LIMITS, SandboxSettings(templates=0))
-    assert parent_of(pid_of(box.open(LARGE, "a"))) == box._zygote.pid
-    box.close()
-
-
-def test_threads_that_compete_for_two_templates_all_play(box: SandboxHost) -> None:
-    def play(number: int) -> str:
-        name = f"n{number % 5}"
-        repl = box.open({**LARGE, "name": name}, name)
-        found = out(repl.run("context['name']"))
-        repl.close()
-        return found
-
-    with ThreadPoolExecutor(12) as pool:
-        assert list(pool.map(play, range(30))) == [f"'n{n % 5}'\n" for n in range(30)]
-    assert len(box._templates._held) <= 2
 
 
 # --- ends
@@ -271,17 +171,7 @@ def test_a_killed_template_is_replaced_and_its_repls_are_lost(box: SandboxHost) 
     again = box.open(LARGE, "a")
     assert parent_of(pid_of(again)) not in (template, box._zygote.pid)
     assert out(again.run("len(context)")) == "10\n"
-    assert not stat_of(template)  # reaped
-
-
-def test_a_template_killed_in_the_middle_of_a_cell(box: SandboxHost) -> None:
-    repl = box.open(LARGE, "a")
-    with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(repl.run, "while True: pass")
-        time.sleep(0.2)
-        os.kill(parent_of(pid_of(repl)), signal.SIGKILL)
-        with pytest.raises(SandboxError):
-            running.result(timeout=10)
+    assert is_gone(template)  # reaped
 
 
 def test_a_template_that_is_just_dying_costs_a_new_episode_nothing(box: SandboxHost) -> None:
@@ -309,39 +199,6 @@ def test_a_killed_zygote_takes_its_templates_and_the_next_one_has_new_ones(
     assert out(again.run("len(context)")) == "10\n"
 
 
-def test_nothing_is_left_of_templates_and_their_crashes() -> None:
-    before = below(os.getpid()), len(os.listdir("/proc/self/fd"))
-    box = SandboxHost(LIMITS, SandboxSettings(templates=2))
-    for turn in range(24):
-        repl = box.open(LARGE, f"n{turn % 3}")
-        repl.run(["1", "import os; os._exit(3)", "import os; os.write(3, b'x' * 99)"][turn % 3])
-        if turn % 4:
-            repl.close()
-    assert len(below(os.getpid()) - before[0]) <= 1 + 2 + 6
-    box.close()
-    assert (below(os.getpid()), len(os.listdir("/proc/self/fd"))) == before
-
-
-def test_no_template_outlives_a_killed_server() -> None:
-    code = """
-from env.server.sandbox import SandboxHost
-from env.settings import LimitSettings, SandboxSettings
-host = SandboxHost(LimitSettings(cell_cpu_s=100, cell_wall_s=100), SandboxSettings())
-large = {"p": "x" * 200_000}
-idle, busy = host.open(large, "a"), host.open(large, "a")
-print(host._zygote.pid, idle._worker.pid, busy._worker.pid, flush=True)
-busy.run("while True: pass")
-"""
-    command = [sys.executable, "-c", code]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
-        zygote = int(server.stdout.readline().split()[0])
-        family = below(zygote)
-        assert len(family) == 3
-        server.kill()
-    assert wait_for(lambda: all(map(is_gone, {zygote, *family})))
-
-
 # --- episodes that share
 
 
@@ -355,15 +212,6 @@ class Opened:
     def open(self, context: Any, shared_as: str | None = None, **more: Any) -> Repl:
         self.calls.append((context, shared_as))
         return self._host.open(context, shared_as)
-
-
-def test_the_root_of_a_served_problem_shares_and_its_children_do_not(box: SandboxHost) -> None:
-    opened = Opened(box)
-    tree = Tree(EnvSettings(), opened, "What?", {"p": "text"}, shared_as="problem-1")
-    tree.play([FrameTurn(frame=0, text="```repl\nrlm_query('x', 'part')\n```")])
-    tree.play([FrameTurn(frame=1, text="```repl\nFINAL(1)\n```")])
-    tree.close()
-    assert opened.calls == [({"p": "text"}, "problem-1"), ("part", None)]
 
 
 def test_served_problems_share_by_their_id_and_own_documents_do_not(

@@ -10,7 +10,6 @@ from env.errors import RefusedError, SandboxError
 from env.models import FrameTurn, FrameView
 from env.server.sandbox import CellDone, SandboxHost
 from env.server.tree import Tree
-from env.server.tree.frame import as_context, context_chars, texts_of
 from env.settings import EnvSettings, LimitSettings, SandboxSettings
 
 PAPERS = {
@@ -108,22 +107,6 @@ def test_llm_frames_get_the_prompt_and_give_text(play: Play) -> None:
     assert play.tree.answer == ["alpha", "beta", "gam"]
 
 
-def test_a_cell_may_ask_again_and_again(play: Play) -> None:
-    play.code((0, "n = 0\nfor i in range(3):\n    n += rlm_query(str(i))\nFINAL(n)"))
-    for frame in (1, 2, 3):
-        play.code((frame, f"FINAL({frame})"))
-    assert play.tree.answer == 6
-
-
-def test_frames_left_out_keep_waiting(play: Play) -> None:
-    play.code((0, 'rlm_query_batched(["a", "b"])'))
-    play.code((2, "print(1)"))
-    assert play.statuses() == ["waiting", "ready", "ready"]
-    ready = [view for view in play.tree.views() if view.status == "ready"]
-    assert [view.frame for view in ready] == [1, 2]
-    assert not any(view.messages for view in ready)  # sent before
-
-
 @pytest.mark.parametrize(
     "turns",
     [
@@ -156,13 +139,6 @@ def test_mistakes_are_observations_and_cost_a_turn(play: Play) -> None:
     assert play.tree.states()[0].stop_reason == "max_turns"
     assert play.tree.done
     assert not play.tree.answered
-
-
-def test_an_exception_shows_the_policys_own_lines(play: Play) -> None:
-    play.code((0, "print('before')\nx = {}\nx['no']"))
-    assert play.said(0).startswith("before\n")
-    assert "KeyError: 'no'" in play.said(0)
-    assert "/" not in play.said(0)
 
 
 def test_a_cut_completion_ends_its_frame(play: Play) -> None:
@@ -215,24 +191,6 @@ def test_a_refused_sub_call_keeps_its_place_among_the_others(host: SandboxHost) 
     assert "longer than 100" in refused
     assert answers == ["second", "third"]
     play.tree.close()
-
-
-def test_search_results_can_be_handed_on_as_they_are(play: Play) -> None:
-    play.code(
-        (0, 'h = search(context, "Mirbex")\nFINAL(rlm_query_batched(["a", "b"], [h, h["p1"]]))')
-    )
-    play.code((1, "FINAL(context)"), (2, "FINAL(context)"))
-    p1 = "Kalvot scores 12 on Mirbex."
-    assert play.tree.answer == [{"p1": p1, "p2": "On Mirbex, Kalvot gets 48."}, p1]
-
-
-def test_a_cell_out_of_cpu_keeps_its_frame_alive(play: Play) -> None:
-    play.code((0, "x = 5"))
-    play.code((0, "while True: pass"))
-    assert "stopped after 0.4 s of CPU time" in play.said(0)
-    assert play.tree.counters.timeouts == 1
-    play.code((0, "print(x)"))
-    assert play.said(0) == "5"
 
 
 def test_an_episode_out_of_time_ends_all_frames_and_is_no_void(host: SandboxHost) -> None:
@@ -290,12 +248,6 @@ def test_plain_final_lines_answer(host: SandboxHost) -> None:
         assert play.tree.counters.format_errors == 0
 
 
-def test_a_plain_final_line_of_a_missing_variable_is_a_mistake(play: Play) -> None:
-    play.turn((0, "FINAL_VAR(nothing)"))
-    assert not play.tree.done
-    assert "nothing" in play.said(0)
-
-
 def test_what_the_policy_saw_or_handed_on_is_kept(play: Play) -> None:
     play.code((0, 'print(context["p2"])\nrlm_query("look", context["p1"])'))
     assert play.tree.shown == ["look"]  # p2: its cell has not ended; p1: its child may not print it
@@ -319,29 +271,12 @@ def test_answers_of_children_are_bounded(host: SandboxHost) -> None:
     play.tree.close()
 
 
-def test_texts_of_completions_are_kept_for_the_score(play: Play) -> None:
-    play.code((0, 'r = llm_query("a")\nFINAL(len(r))'))
-    play.turn((1, "x" * 1000))
-    assert play.tree.answer == 1000
-    (reader,) = play.tree.children
-    assert (reader.given, reader.answer) == ({"context": "a"}, "x" * 1000)
-
-
 def test_a_context_that_is_too_long_is_never_made(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("env.server.tree.tree.as_context", lambda given: pytest.fail("it was made"))
     play.code((0, 'print(rlm_query("a", ["x" * 100_000] * 16))'))
     assert "longer than" in play.said(0)
-
-
-@pytest.mark.parametrize(
-    "value", ["abc", ["ab", "", "c"], [], {"k": "v", "list": ["a", "b"]}, {"k": {"l": "m"}}]
-)
-def test_the_characters_of_a_context_are_known_before_it_is_made(value: Any) -> None:
-    context = as_context(value)
-    if context is not None:
-        assert context_chars(value) == sum(map(len, texts_of(context)))
 
 
 def test_a_scored_episode_keeps_no_text(play: Play) -> None:
@@ -390,15 +325,6 @@ def test_a_machine_too_busy_to_run_a_cell_is_no_mistake_of_the_model() -> None:
     assert play.tree.void == "the machine was too busy to run a cell"
 
 
-def test_environment_time_leaves_out_the_policys(play: Play) -> None:
-    import time
-
-    play.code((0, 'rlm_query("a")'))
-    time.sleep(0.3)
-    play.code((1, "FINAL(0)"))
-    assert 0 < play.tree.counters.env_s < 0.3
-
-
 def test_rank_in_any_order_leaves_the_cell_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     def longest_first(question: str, texts: Sequence[str], spend: object) -> Sequence[int]:
         return sorted(range(len(texts)), key=lambda place: -len(texts[place]))
@@ -414,3 +340,12 @@ def test_rank_in_any_order_leaves_the_cell_and_comes_back(monkeypatch: pytest.Mo
     assert (tree.counters.sub_calls, tree.void) == (0, None)
     tree.close()
     host.close()
+
+
+def test_frames_left_out_keep_waiting(play: Play) -> None:
+    play.code((0, 'rlm_query_batched(["a", "b"])'))
+    play.code((2, "print(1)"))
+    assert play.statuses() == ["waiting", "ready", "ready"]
+    ready = [view for view in play.tree.views() if view.status == "ready"]
+    assert [view.frame for view in ready] == [1, 2]
+    assert not any(view.messages for view in ready)  # sent before

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from helpers.untaught import untaught
 
@@ -48,8 +46,3 @@ def test_the_loop_plays_groups_of_trees_and_says_each_steps_reward(capfd, monkey
     said = capfd.readouterr().out
     assert "step 2: mean reward 0.375" in said
     assert "root     advantage" in said
-
-
-def test_the_loop_fits_on_its_page():
-    page = Path(__file__).parents[2] / "examples/grpo_loop.py"
-    assert len(page.read_text(encoding="utf-8").splitlines()) <= 150

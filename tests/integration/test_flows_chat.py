@@ -4,32 +4,21 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import signal
-import socket
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote as escaped
 
 import httpx
-import psutil
 import pytest
 from helpers import chat, fake_endpoint
 from helpers.browser import BINARY, Page
 from helpers.chat import Chatting, ask, chatting, press, window
 from helpers.fake_endpoint import FakeServer
-from helpers.untaught import untaught
-from typer.testing import CliRunner
 
-from agent.nano.settings import NanoSettings
-from assistant import chat_page, question_queue
-from flows.chat import app
-from tasks import config
+from assistant import chat_page
 
 pytestmark = pytest.mark.xdist_group("chat")  # so that one process serves the page
 needs_browser = pytest.mark.skipif(BINARY is None, reason="needs Chromium")
@@ -178,16 +167,6 @@ def test_hostile_names_and_texts_are_shown_as_text(stage: Stage) -> None:
 
 
 @needs_browser
-def test_a_message_about_a_document_ends_with_the_next_document(stage: Stage) -> None:
-    with window(stage.chat.url, 1280) as tab:
-        tab.run("read('gone.md', [], 0, document.getElementById('send'))")
-        assert texts_of(tab, "#problem") == ["no document of that name was read"]
-        tab.run("document.querySelector('#documents button').click()")
-        tab.until("!document.getElementById('reader').hidden")
-        assert tab.run("document.getElementById('problem').hidden")
-
-
-@needs_browser
 def test_escape_stops_the_question_and_the_next_one_is_answered(stage: Stage) -> None:
     stage.children.clear()
     with window(stage.chat.url, 1280) as tab:
@@ -203,17 +182,6 @@ def test_escape_stops_the_question_and_the_next_one_is_answered(stage: Stage) ->
         assert tab.run("[...document.querySelectorAll('.exchange')].map(n => n.open).join()") == (
             "true,false"
         )
-
-
-@needs_browser
-def test_a_failure_is_one_message_on_the_page(stage: Stage) -> None:
-    stage.fake.plan = [401]
-    with window(stage.chat.url, 390) as tab:
-        ask(tab, "When?")
-        tab.until("document.querySelector('[role=alert]:not([hidden])')")
-        assert "refuses model 'loomis'" in texts_of(tab, ".answer .problem")[0]
-        assert texts_of(tab, "#state") == ["No answer."]
-        assert no_overflow(tab)
 
 
 def test_events_have_one_form_and_positions_are_those_of_the_documents(stage: Stage) -> None:
@@ -236,17 +204,6 @@ def test_events_have_one_form_and_positions_are_those_of_the_documents(stage: St
         found.setdefault(quote["document"], []).append(quote["text"])
     assert found == QUOTES
     assert (answer["model"], answer["usage"]["requests"], answer["cost"]) == ("loomis", 4, 0.04)
-
-
-def test_two_tabs_are_answered_at_the_same_time(stage: Stage) -> None:
-    stage.children.clear()
-    with ThreadPoolExecutor(2) as tabs:
-        asked = [tabs.submit(events, stage.chat.url, text) for text in ("Looms A?", "Looms B?")]
-        stage.until_held(4)  # two children of each question
-        stage.children.set()
-        told = [done.result() for done in asked]
-    assert [one[0]["question"] for one in told] == ["Looms A?", "Looms B?"]
-    assert [len(one[-1]["evidence"]) for one in told] == [3, 3]
 
 
 def test_a_browser_that_leaves_ends_its_question(
@@ -288,21 +245,6 @@ def test_a_foreign_page_is_refused(stage: Stage, headers: dict[str, str], status
             assert httpx.get(stage.chat.url + path, headers=headers).status_code == status
 
 
-@pytest.mark.parametrize(
-    ("body", "status"),
-    [
-        (b"{", 422),
-        (b'{"question": 7}', 422),
-        (b"[" * 100_000, 422),
-        (b'{"question": "' + b"a" * 300_000 + b'"}', 413),
-    ],
-)
-def test_a_body_that_is_no_question_is_refused(stage: Stage, body: bytes, status: int) -> None:
-    answer = httpx.post(f"{stage.chat.url}api/ask", content=body)
-    assert answer.status_code == status
-    assert not stage.fake.bodies
-
-
 def test_no_file_but_the_documents_is_served(stage: Stage) -> None:
     for name in ("../params.yaml", "..%2Fparams.yaml", "%2Fetc%2Fpasswd", "nothing"):
         assert httpx.get(f"{stage.chat.url}api/documents/{name}").status_code == 404
@@ -323,63 +265,3 @@ def test_the_page_loads_nothing_from_elsewhere_and_nothing_as_markup(stage: Stag
         assert answer.text == text
         assert not re.search(r"(src|href|url)\s*[=(]\s*[\"']?(https?:)?//", text)
         assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", text)
-
-
-def test_ctrl_c_in_mid_answer_ends_within_seconds_and_leaves_no_process(tmp_path: Path) -> None:
-    folder = chat.written(tmp_path, TEXTS)
-    held = threading.Event()
-    with fake_endpoint.serving() as fake:
-        with chatting(folder, "--base-url", fake.url, "--model", "m") as running:
-            # Not before: the command asks a test question at its start.
-            fake.reply = lambda body: held.wait(timeout=60) and ""
-            started = psutil.Process(running.process.pid).children(recursive=True)
-            assert started
-            url = f"{running.url}api/ask"
-            with httpx.stream("POST", url, json={"question": "When?"}, timeout=60) as answer:
-                lines = answer.iter_lines()
-                assert '"event": "frame"' in next(lines)
-                begun = time.monotonic()
-                running.process.send_signal(signal.SIGINT)
-                told = [json.loads(line[6:]) for line in lines if line]
-            code = running.process.wait(timeout=60)
-            took_s = time.monotonic() - begun
-            held.set()
-        assert told == [{"event": "error", "message": question_queue.ENDED}]
-    assert code == 0
-    assert took_s < 15  # on a busy machine
-    assert not psutil.wait_procs(started, timeout=10)[1]
-    assert "Traceback" not in "".join(running.said)
-
-
-def test_a_port_in_use_is_one_sentence_with_the_fix(tmp_path: Path) -> None:
-    (tmp_path / "notes").mkdir()
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        words = ["--docs", str(tmp_path / "notes"), "--port", str(taken.getsockname()[1])]
-        done = CliRunner().invoke(app, words)
-    assert done.exit_code == 1
-    assert done.stderr.count("\n") == 1
-    assert "cannot be used (Address already in use). Choose another port" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (("--docs", "nowhere"), "chat: --docs nowhere: no such folder"),
-        (("--docs", "notes", "--base-url", "http://x/v1"), "chat: --base-url needs --model"),
-        (("--docs", "notes", "--set", "env.limits.max_turns=2"), "chat: --set is for endpoints"),
-        (("--docs", "notes", "--port", "70000"), "--port 70000 is not a port"),
-        (("--docs", "notes", "--port", "0", "--model", "mine"), "mine cannot read these documents"),
-    ],
-)
-def test_what_cannot_be_served_is_said_at_the_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], told: str
-) -> None:
-    params = config.resolve("nano", [])
-    monkeypatch.chdir(tmp_path)
-    config.write_resolved(params)
-    (tmp_path / "notes").mkdir()
-    shutil.copy(chat.ROOT / "docs/problems.md", tmp_path / "notes")
-    untaught(NanoSettings()).tokenizer.save_pretrained(tmp_path / "mine")
-    done = CliRunner().invoke(app, list(words))
-    assert done.exit_code == 1
-    assert told in " ".join(done.stderr.split())

@@ -147,29 +147,3 @@ def test_an_endpoint_that_fails_on_the_way_loses_no_question(
     assert code == 0, errors
     assert "stopped early: Error code: 401" in told
     assert accepted() == 3
-
-
-def test_some_nonsense_is_counted_and_the_rest_is_kept(
-    folder: Path, fake: fake_endpoint.FakeServer
-) -> None:
-    fake.reply = lambda body: "No." if "Cavour" in str(body["messages"][-1]) else proposed(body)
-    code, told, _ = drafted(fake.url)
-    assert code == 0
-    assert "dropped: 3 answers in another form" in told  # alone, and twice beside its neighbour
-    assert accepted() == 9
-
-
-def test_wrong_options_files_that_exist_and_empty_folders_are_refused(folder: Path) -> None:
-    Path("there.jsonl").write_text("mine")
-    Path("empty").mkdir()
-    for docs, output, told in (
-        ("notes", "there.jsonl", "there.jsonl exists, and is not overwri"),
-        ("notes", "q.txt", "name a file that ends with .jsonl"),
-        ("empty", "q.jsonl", "no document (.md, .txt, .rst,"),
-        ("nowhere", "q.jsonl", "--docs nowhere is not a folder"),
-    ):
-        code, _, errors = drafted("http://127.0.0.1:1/v1", "--docs", docs, "--output", output)
-        assert code == 1
-        assert told in errors
-        assert not Path("q.jsonl").exists()
-    assert Path("there.jsonl").read_text() == "mine"

@@ -149,62 +149,6 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-def test_a_dead_endpoint_is_an_error_of_the_call_and_the_next_one_succeeds(
-    folder: Path, fake: fake_endpoint.FakeServer
-) -> None:
-    fake.plan = [401]
-
-    async def talk() -> None:
-        async with connected(folder, fake.url) as session:
-            refused = await session.call_tool("ask_documents", {"question": ASKED})
-            assert refused.isError
-            assert "refuses model 'm'" in text_of(refused)
-            answer = await result_of(session, "ask_documents", question=ASKED)
-            assert answer["evidence"][0]["text"] == SENTENCE
-            fake.reply = lambda body: "I do not know."
-            none = await session.call_tool("ask_documents", {"question": ASKED})
-            assert none.isError
-            assert "the model gave no answer; its episode ended with" in text_of(none)
-
-    asyncio.run(talk())
-
-
-def test_a_client_that_wants_progress_sees_each_agent_begin_write_and_end(
-    folder: Path, fake: fake_endpoint.FakeServer
-) -> None:
-    seen: list[tuple[float, str | None]] = []
-
-    async def progressed(done: float, total: float | None, message: str | None) -> None:
-        seen.append((done, message))
-
-    def delegating_reply(body: dict[str, Any]) -> str:
-        if "one of several agents" in body["messages"][0]["content"]:
-            return "```python\nFINAL(context.splitlines())\n```"
-        return "```python\nFINAL(rlm_query('Quote it.', context['orders.md']))\n```"
-
-    fake.reply = delegating_reply
-
-    async def talk() -> CallToolResult:
-        async with connected(folder, fake.url) as session:
-            call = session.call_tool(
-                "ask_documents", {"question": ASKED}, progress_callback=progressed
-            )
-            return await call
-
-    answer = asyncio.run(talk())
-    assert not answer.isError, text_of(answer)
-    messages = [message for _, message in seen if message and message.startswith("agent")]
-    assert messages == [
-        f"agent 0 begins: {ASKED}",
-        "agent 0 wrote turn 1",
-        "agent 1 begins: Quote it.",
-        "agent 1 wrote turn 1",
-        "agent 0 ended with final",
-        "agent 1 ended with final",
-    ]
-    assert [done for done, _ in seen] == sorted({done for done, _ in seen})
-
-
 def started(folder: Path, url: str) -> subprocess.Popen[str]:
     pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     server = subprocess.Popen([sys.executable, *words(url)], cwd=folder, text=True, **pipes)
@@ -282,21 +226,3 @@ def test_the_end_of_the_input_or_a_signal_ends_everything(
     assert rest == ""
     assert "Traceback" not in errors
     assert gone(processes, within_s=5.0)
-
-
-def test_wrong_options_end_before_the_protocol_begins(folder: Path) -> None:
-    for options, told in (
-        (["--docs", "nowhere"], "mcp: --docs nowhere: no such folder"),
-        (["--docs", "notes", "--base-url", "http://x/v1"], "mcp: --base-url needs --model"),
-        (["--docs", "notes", "--set", "a.b=1"], "mcp: --set is for endpoints"),
-    ):
-        done = subprocess.run(
-            [sys.executable, "-m", "flows.cli", "mcp", *options],
-            cwd=folder,
-            env={"PYTHONPATH": str(ROOT)},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-        )
-        assert (done.returncode, done.stdout) == (1, "")
-        assert told in done.stderr

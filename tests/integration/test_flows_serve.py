@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
-import shlex
 import signal
 import socket
 import subprocess
@@ -24,16 +22,11 @@ import httpx
 import openai
 import psutil
 import pytest
-from helpers import documents, fake_endpoint
+from helpers import fake_endpoint
 from helpers.fake_endpoint import FakeServer
 from helpers.untaught import untaught
-from starlette.applications import Starlette
-from starlette.responses import PlainTextResponse
-from starlette.routing import Route
 
 from agent.nano.settings import NanoSettings
-from assistant import question_queue
-from assistant.question_queue import QuestionQueue
 from tasks import config
 
 ROOT = Path(__file__).parents[2]
@@ -357,40 +350,6 @@ def test_a_signal_in_mid_answer_leaves_no_process(folder: Path, end: int) -> Non
         assert "Traceback" not in server.log.read_text()
 
 
-def test_the_printed_command_and_the_code_of_the_document_are_answered(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with fake_endpoint.serving() as fake:
-        fake.reply = scripted_reply
-        with served(folder, fake, "notes") as server:
-            assert "notes: 2 documents of notes" in server.log.read_text()
-            words = shlex.split(server.command.replace("QUESTION", ASKED))
-            done = subprocess.run([*words, "-s"], capture_output=True, text=True, timeout=60)
-            assert json.loads(done.stdout)["rlm"]["evidence"][0]["text"] == LOOMS
-            (code,) = documents.fences("docs/asking.md", "python")
-            assert code.count("http://127.0.0.1:8010/v1") == 1
-            exec(code.replace("http://127.0.0.1:8010/v1", server.url), {})
-    said = capsys.readouterr().out
-    assert said.startswith(f"> {LOOMS}\n>\n> orders.md, characters 9-")
-    assert said.endswith("26 tokens\n")
-
-
-def test_a_public_harness_scores_the_answers(server: Served, tmp_path: Path) -> None:
-    pytest.importorskip("inspect_ai", reason="examples/inspect_long_context.py installs it")
-    evidence = [{"document": "orders.md", "quote": LOOMS}]
-    asked = [{"question": text, "evidence": evidence} for text in (ASKED, "Where is Zanzibar?")]
-    (tmp_path / "asked.jsonl").write_text("\n".join(map(json.dumps, asked)))
-    words = [sys.executable, "-m", "inspect_ai", "eval", "examples/inspect_long_context.py"]
-    words += ["--model", "openai-api/rlm/notes", "-T", f"questions={tmp_path / 'asked.jsonl'}"]
-    words += ["--log-dir", str(tmp_path / "logs"), "--log-format", "json"]
-    environ = {**os.environ, "RLM_BASE_URL": server.url, "RLM_API_KEY": KEY}
-    subprocess.run(words, cwd=ROOT, env=environ, check=True, timeout=120)
-    (log,) = (json.loads(path.read_text()) for path in tmp_path.glob("logs/*.json"))
-    assert [sample["scores"]["f1"]["value"] for sample in log["samples"]] == [1.0, 0.0]
-    assert [sample["model_usage"]["openai-api/rlm/notes"]["total_tokens"]
-            for sample in log["samples"]] == [26, 13]  # fmt: skip
-
-
 def test_ten_clients_share_one_warm_model_of_this_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -442,17 +401,6 @@ def test_a_key_that_can_be_guessed_and_a_foreign_address_are_refused(folder: Pat
     assert KEY not in errors
 
 
-def test_a_port_in_use_names_the_fix(folder: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
-        code, errors = refused(folder, "--port", str(port))
-    assert code == 1
-    assert errors == (
-        f"StageError: serve: 127.0.0.1:{port} cannot be used (Address already in use). "
-        "Choose another port: --port NUMBER, or --port 0 for a free one.\n"
-    )
-
-
 def refused(folder: Path, *words: str, **environ: str) -> tuple[int, str]:
     """Exit code and message of a command that does not begin to serve."""
     done = subprocess.run(
@@ -464,41 +412,3 @@ def refused(folder: Path, *words: str, **environ: str) -> tuple[int, str]:
         timeout=60,
     )
     return done.returncode, done.stderr
-
-
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """Port of a server that waits half a second for a request and answers one after a second."""
-    monkeypatch.setattr(question_queue, "REQUEST_S", 0.5)
-    # Its filter would stay on the handlers of this process.
-    monkeypatch.setattr(question_queue, "limit_repeats", lambda: None)
-
-    async def late(_: Any) -> PlainTextResponse:
-        await asyncio.sleep(1.0)
-        return PlainTextResponse("late")
-
-    application = Starlette(routes=[Route("/", late)])
-    with socket.create_server(("127.0.0.1", 0)) as bound:
-        queue = QuestionQueue(None, None, at_once=1)  # type: ignore[arg-type]
-        server = question_queue.QuestionServer(queue, application)
-        thread = threading.Thread(target=server.run, args=([bound],))
-        thread.start()
-        yield bound.getsockname()[1]
-        server.should_exit = True
-        thread.join(20)
-
-
-@pytest.mark.parametrize("begun", [b"", b"GET / HTTP/1.1\r\nHost: 127"])
-def test_a_connection_without_a_request_is_closed_and_a_late_answer_is_not(
-    impatient: int, begun: bytes
-) -> None:
-    for whole in (b"", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"):
-        with socket.create_connection(("127.0.0.1", impatient), timeout=4) as client:
-            client.sendall(whole)
-            answer = b""
-            while whole and not answer.endswith(b"late"):  # headers and body may come apart
-                part = client.recv(1000)
-                assert part, f"closed after {answer!r}"
-                answer += part
-            client.sendall(begun)
-            assert client.recv(1000) == b""  # before the client's own time limit

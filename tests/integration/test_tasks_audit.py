@@ -82,14 +82,6 @@ def test_gold_that_earns_nothing_stops_the_chain_and_is_named(data: Path, params
     assert chosen.problem_id in audit.PAGE.read_text()  # the page is there, to look at
 
 
-def test_without_data_it_says_what_to_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, params: Params
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(StageError, match="Run the stage `prepare`"):
-        run(params)
-
-
 def episode(void: str | None = None) -> Trajectory:
     return Trajectory(
         problem_id="q",

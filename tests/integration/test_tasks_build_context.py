@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from pathlib import Path
 
@@ -53,21 +52,6 @@ def test_only_tracked_files_are_copied_and_the_others_are_named(
     )
 
 
-def test_a_checkout_without_untracked_files_warns_of_nothing(
-    checkout: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (checkout / ".gitignore").write_text("__pycache__/\n")
-    (checkout / "env/__pycache__").mkdir()
-    (checkout / "env/__pycache__/app.pyc").write_bytes(b"x")
-    assert sorted(build_context.source_files()) == sorted(FILES)
-    assert caplog.records == []
-
-
-def test_a_deleted_file_is_left_out(checkout: Path) -> None:
-    (checkout / "rewards/combine.py").unlink()
-    assert "rewards/combine.py" not in build_context.source_files()
-
-
 @pytest.mark.parametrize("link", ["env/data.toml", "env/server"])
 def test_a_tracked_link_is_refused(checkout: Path, link: str) -> None:
     target = checkout / "elsewhere"
@@ -79,20 +63,6 @@ def test_a_tracked_link_is_refused(checkout: Path, link: str) -> None:
     git(checkout, "add", "--all")
     with pytest.raises(StageError, match=rf"{link}.* leads elsewhere: a deployment copies no link"):
         build_context.source_files()
-
-
-def test_a_git_that_fails_is_reported(checkout: Path) -> None:
-    (checkout / ".git/HEAD").unlink()
-    with pytest.raises(StageError, match=r"git cannot list .*not a git repository"):
-        build_context.source_files()
-
-
-def test_the_environment_of_a_git_hook_changes_nothing(
-    checkout: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GIT_INDEX_FILE", "/nowhere")
-    monkeypatch.setenv("GIT_DIR", "/nowhere")
-    assert sorted(build_context.source_files()) == sorted(FILES)
 
 
 def test_without_git_the_suffix_decides(project: Path) -> None:
@@ -107,14 +77,3 @@ def test_without_git_every_link_is_refused(project: Path, link: str) -> None:
     (project / link).symlink_to("/etc")
     with pytest.raises(StageError, match=rf"{link} .*leads elsewhere"):
         build_context.source_files()
-
-
-@pytest.mark.skipif(not (build_context.SOURCE / ".git").exists(), reason="not a checkout")
-def test_both_ways_give_the_same_files_of_this_project(monkeypatch: pytest.MonkeyPatch) -> None:
-    tracked = build_context.source_files()
-    monkeypatch.setattr("shutil.which", lambda name: None)
-    by_suffix = build_context.source_files()
-    untracked = {name for name in by_suffix if name not in tracked}
-    assert set(tracked) <= set(by_suffix)
-    assert untracked <= set(build_context._git("--others", "--exclude-standard"))
-    assert not [name for name in tracked if os.path.basename(name).startswith("test_")]

@@ -7,13 +7,11 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tasks import check_problems
 from tasks.config import resolve
-from tasks.data.row_schema import AlternativesRow, QuoteRow, UserRow, parse
 from tasks.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
@@ -64,13 +62,6 @@ def test_good_rows_end_with_0(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["good.jsonl"]
 
 
-def test_good_rows_that_the_stage_validate_would_not_take_end_with_1(tmp_path: Path) -> None:
-    done = command(str(good_rows(tmp_path / "good.jsonl")), "--set", "validate.min_rows=1")
-    assert done.returncode == 1
-    lack = "too few problems in test: hard 0, medium 0 (validate.difficulty_share 0.1)"
-    assert done.stdout.splitlines()[-1] == f"validate would stop: {lack}"
-
-
 def test_a_file_that_cannot_be_read_ends_with_2() -> None:
     done = command("absent.jsonl")
     assert (done.returncode, done.stdout) == (2, "")
@@ -83,26 +74,6 @@ def test_a_file_that_cannot_be_read_ends_with_2() -> None:
 def told(path: Path, *overrides: str, documents: str | None = None) -> list[str]:
     read = check_problems.read_problem_rows(resolve(overrides=overrides), str(path), documents)
     return list(check_problems.report_lines(read))
-
-
-def test_settings_hold_for_the_check_as_for_the_stage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(ROOT)
-    path = good_rows(tmp_path / "good.jsonl")
-    lines = told(path, "prepare.align.min_similarity=100")
-    assert lines[0] == "good.jsonl:2  evidence[0].quote"
-    assert "rows:   2 good, 1 rejected" in lines
-    assert lines[-1].startswith("prepare would stop: the split ")
-
-
-def test_a_fault_of_many_rows_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-    lines = told(ROOT / "examples/documents/questions.jsonl")
-    assert lines[0] == (
-        "questions.jsonl:1, questions.jsonl:2, questions.jsonl:3 and 11 more rows  documents"
-    )
-    assert lines[3] == "rows:   0 good, 14 rejected"
 
 
 def test_documents_are_checked_and_broken_ones_are_told(
@@ -124,28 +95,3 @@ def test_documents_are_checked_and_broken_ones_are_told(
     assert any(line.startswith(f"left out: {folder}/2024/diary.pdf") for line in lines)
     path.write_text(json.dumps({**row, "documents": ["report.md", "2024/notes.txt"]}))
     assert "rows:   1 good, 0 rejected" in told(path, documents=str(folder))
-
-
-def test_the_rows_on_the_page_are_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-    rows = [json.loads(block) for block in blocks("json")]
-    assert all(isinstance(parse("page", row), UserRow) for row in rows)
-    quote = rows[0]["evidence"][0]["quote"]
-    assert rows[0]["papers"][0]["text"][25:84] == quote  # the offsets that the page names
-    path = tmp_path / "page.jsonl"
-    path.write_text(json.dumps(rows[0]))
-    assert "rows:   1 good, 0 rejected" in told(path)
-
-
-def test_the_page_names_every_key_of_a_row() -> None:
-    models: list[Any] = [UserRow, QuoteRow, AlternativesRow]
-    keys = {key for model in models for key in model.model_fields}
-    assert [key for key in keys if f'"{key}"' not in PAGE and f"`{key}`" not in PAGE] == []
-
-
-def test_the_page_names_every_setting_of_its_sections() -> None:
-    prepare = resolve().prepare
-    sections = ("hub", "files", "align", "splits")
-    names = [key for section in sections for key in type(getattr(prepare, section)).model_fields]
-    missing = [name for name in names if name not in PAGE]
-    assert missing == []

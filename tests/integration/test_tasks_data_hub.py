@@ -14,7 +14,6 @@ import pandas as pd
 import pytest
 from helpers.hub_server import SHA, TOKEN, serve
 
-from env.errors import SourceError
 from tasks.data import hub
 from tasks.data.settings import AlignSettings, HubSettings, SplitSettings
 from tasks.data.source import Found, ProblemBounds
@@ -169,11 +168,6 @@ def test_what_the_hub_refuses_is_one_clear_message(
     assert "\n" not in message
 
 
-def test_a_hub_that_fails_is_asked_a_few_times_and_no_more(told: Told) -> None:
-    asked = [path for method, path, _ in told.asked if path == "/api/datasets/org/down"]
-    assert len(asked) == HubSettings().attempts
-
-
 def sent(told: Told, with_token: bool) -> set[str | None]:
     """The authorizations sent for the data sets of the cases with a token, or for the others."""
     names = [settings["name"] for _, settings, token in CASES.values() if token]
@@ -184,32 +178,11 @@ def sent(told: Told, with_token: bool) -> set[str | None]:
     }
 
 
-def test_without_a_token_none_is_sent(told: Told) -> None:
-    assert sent(told, with_token=False) == {None}
-
-
 def test_the_token_of_the_environment_opens_a_gated_data_set_and_is_never_told(told: Told) -> None:
     assert sent(told, with_token=True) == {f"Bearer {TOKEN}"}
     assert told.answers["gated with token"] == ["rows", len(ROWS)]
     assert "HF_TOKEN, which is set" in told.answers["absent with token"][1]
     assert TOKEN not in told.output
-
-
-@pytest.mark.parametrize(
-    ("environment", "word"), [({}, "ConnectionError"), ({"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE")]
-)
-def test_no_network_is_told_with_the_way_out(
-    tmp_path: Path, environment: dict[str, str], word: str
-) -> None:
-    cases = {name: CASES[name] for name in ("good", "commit of good")}
-    answers = ask("http://127.0.0.1:9", tmp_path, cases, **environment).answers
-    kind, message = answers["good"]
-    assert kind == "SourceUnreachable"
-    assert word in message
-    assert "local copy" in message
-    kind, message = answers["commit of good"]
-    assert kind == "SourceUnreachable"
-    assert environment or "ConnectError" in message
 
 
 def test_a_revision_stands_for_a_commit(told: Told) -> None:
@@ -262,16 +235,6 @@ def test_a_file_that_changed_is_read_anew_whatever_its_time_says(tmp_path: Path)
         write(path, [row(topic)])
         os.utime(path, (1_000_000_000, 1_000_000_000))
         assert [one.question for one in read(path).problems] == [f"Where was {topic} seen?"]
-
-
-def test_a_local_folder_gives_them_as_well(tmp_path: Path) -> None:
-    write(tmp_path / "copy/train.jsonl", ROWS)
-    assert len(read(tmp_path / "copy").problems) == len(ROWS)
-
-
-def test_lists_need_not_be_json_text(tmp_path: Path) -> None:
-    rows = [row(topic, as_text=False) for topic in TOPICS]
-    assert len(read(write(tmp_path / "data.jsonl", rows)).problems) == len(rows)
 
 
 def test_each_selection_is_a_fact_and_difficulty_follows_from_the_tier(tmp_path: Path) -> None:
@@ -347,23 +310,3 @@ def test_a_broken_row_is_rejected_alone(
     assert word in fault.reason
     assert fault.remedy
     assert len(found.problems) == 3
-
-
-@pytest.mark.parametrize(
-    ("name", "word"),
-    [
-        ("data.xml", r"is not a \.jsonl, \.json, \.parquet, \.csv file"),
-        ("absent.jsonl", "does not exist"),
-        ("absent/", "does not exist"),
-    ],
-)
-def test_a_path_that_holds_no_data_set_is_told(tmp_path: Path, name: str, word: str) -> None:
-    (tmp_path / "data.xml").write_text("<a/>")
-    with pytest.raises(SourceError, match=word):
-        read(tmp_path / name)
-
-
-def test_columns_of_another_form_are_told(tmp_path: Path) -> None:
-    path = write(tmp_path / "data.jsonl", [{"question": "q", "context": "c"}])
-    with pytest.raises(SourceError, match=r"no column 'papers', 'evidence'.*'context'"):
-        read(path)

@@ -25,7 +25,7 @@ from env.problems.schema import to_row
 from env.problems.store import ProblemStore
 from tasks import warmstart
 from tasks.config.params import Params
-from tasks.errors import ConfigError, StageError
+from tasks.errors import StageError
 from tasks.training import demonstrate
 
 pytestmark = [
@@ -196,44 +196,7 @@ def test_unsloth_trains_in_a_process_of_its_own_and_its_adapter_is_the_bases(
         assert value.abs().max() > 0
 
 
-def test_a_missing_unsloth_is_refused_before_anything_is_fetched(
-    params: Params, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "unsloth", None)
-    with pytest.raises(StageError, match=r"not installed.*make setup-cuda"):
-        warmstart.run(with_unsloth(params, source="absent/model"), Recorder())  # type: ignore[arg-type]
-
-
 def with_unsloth(params: Params, source: str) -> Params:
     data = params.model_dump(by_alias=True, mode="json")
     data["model"] |= {"source": source, "backend": "unsloth", "quantisation": "nf4"}
     return Params.model_validate(data)
-
-
-def test_a_model_without_a_layer_of_the_adapter_is_refused_before_the_demonstrations(
-    params: Params, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(demonstrate, "demonstrate", None)
-    data = params.model_dump(by_alias=True, mode="json")
-    data["train"]["lora"] |= {"targets": ["q_proj", "qkv_proj"]}
-    told = r"no layer qkv_proj\. Set train\.lora\.targets to .* \(down_proj, gate_proj, k_proj, "
-    with pytest.raises(StageError, match=told):
-        warmstart.run(Params.model_validate(data), Recorder())  # type: ignore[arg-type]
-    assert not warmstart.BASE.exists()
-
-
-def test_more_readers_than_frames_are_refused(params: Params) -> None:
-    plan = {"plan": "keyed", "ranked_passages": 12, "reader_passages": 1}
-    demonstrate.check(changed(params, **plan))
-    data = changed(params, **plan).model_dump(by_alias=True, mode="json")
-    data["env"]["limits"] |= {"max_frames": 12}
-    with pytest.raises(ConfigError, match=r"12 readers, and .*max_frames allows 12"):
-        demonstrate.check(Params.model_validate(data))
-
-
-def test_data_without_the_trained_levels_is_refused(params: Params) -> None:
-    data = params.model_dump(by_alias=True, mode="json")
-    data["train"]["curriculum"] |= {"levels": ["hard"], "target": "hard"}
-    other = Params.model_validate(data)
-    with pytest.raises(StageError, match=r"no problem of train\.curriculum\.levels"):
-        warmstart.run(other, Recorder())  # type: ignore[arg-type]

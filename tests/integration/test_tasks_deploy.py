@@ -10,8 +10,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
-import psutil
 import pytest
 
 from env.client import Sessions
@@ -48,27 +46,6 @@ def impatient() -> Iterator[str]:
         yield url
 
 
-def test_a_third_session_is_told_that_the_server_is_full(impatient: str) -> None:
-    says = r"plays at most 2 episodes at a time \(env\.max_sessions\); try again later.*CAPACITY"
-    with Sessions(impatient, 3) as sessions, Sessions(impatient, 1) as another:
-        assert sessions.count == 2
-        for slot in (0, 1):
-            sessions.reset(slot, seed=slot).result()
-        with pytest.raises(EpisodeError, match=says):
-            another.reset(0, seed=2).result()
-
-
-def test_behind_a_proxy_that_says_how_many_servers_it_has_all_their_sessions_count(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    request = httpx.Request("GET", "http://proxy/metadata")
-    for header, count in (({"rlm-replicas": "3"}, 6), ({}, 2)):
-        answer = httpx.Response(200, json={"max_sessions": 2}, headers=header, request=request)
-        monkeypatch.setattr("env.client.httpx.get", lambda *_, answer=answer, **__: answer)
-        with Sessions("http://proxy", 9) as sessions:
-            assert sessions.count == count
-
-
 def test_an_idle_session_ends_as_void_and_can_be_begun_again(impatient: str) -> None:
     with Sessions(impatient, 1) as sessions:
         sessions.reset(0, seed=0).result()
@@ -94,28 +71,6 @@ def test_the_stage_writes_what_it_found(
     assert "seccomp" in str(run.tags["sandbox"])
 
 
-def test_an_address_that_does_not_answer_is_a_clear_error(
-    server_params: Params, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(ENV_URL, "http://127.0.0.1:9")
-    with (
-        pytest.raises(StageError, match=r"at http://127\.0\.0\.1:9 does not answer.*RLM_ENV_URL"),
-        environment(server_params),
-    ):
-        pass
-
-
-def test_a_server_with_other_rules_is_refused(
-    server_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    params = resolve(overrides=["env.limits.max_turns=5", "env.prompt_style=full"])
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(ENV_URL, server_url)
-    with pytest.raises(ConfigError, match=r"prompt_style is 'compact' there.*max_turns is 8"):
-        deploy.run(params, Tags())  # type: ignore[arg-type]
-    assert not deploy.REPORT.exists()
-
-
 @pytest.mark.parametrize(
     ("override", "says"),
     [
@@ -138,35 +93,6 @@ def test_no_stage_uses_a_server_with_other_rules(
         environment(resolve(overrides=[override])),
     ):
         pass
-
-
-def test_a_taken_port_is_said_before_anything_starts() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        params = resolve(overrides=[f"deploy.port={port}"])
-        with (
-            pytest.raises(ConfigError, match=rf"{port} cannot be used.*deploy\.port=0"),
-            local_server(params, data=None),
-        ):
-            pass
-
-
-def test_a_full_disk_leaves_no_file_and_no_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    params = resolve()
-    monkeypatch.chdir(tmp_path)
-
-    def full(path: Path, *_: object, **__: object) -> None:
-        path.touch()
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_text", full)
-    before = psutil.Process().children()
-    with pytest.raises(OSError, match="No space"), local_server(params, data=None):
-        pass
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
-    assert psutil.Process().children() == before
 
 
 def test_a_server_that_dies_shows_why(tmp_path: Path) -> None:

@@ -27,9 +27,8 @@ from agent.rollouts.trajectory import Trajectory
 from tasks import train
 from tasks.config import check
 from tasks.config.params import Params
-from tasks.deployment.engine import engine_servers, require_engine
-from tasks.deployment.local import stopper
-from tasks.errors import ConfigError, StageError
+from tasks.deployment.engine import engine_servers
+from tasks.errors import StageError
 from tasks.tracking import lineage, runs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -141,14 +140,6 @@ def test_a_server_that_stays_away_stops_the_training_which_is_resumed(project, f
     assert len(set(fake.loads)) == 4  # the resumed run has names of its own
 
 
-def test_a_server_of_another_base_stops_the_training_before_it_plays(project, base, server_params):
-    with serving(base, name="base-of-yesterday") as other:
-        params = with_engine(server_params, {"kind": "vllm", "urls": [other.url]})
-        with pytest.raises(StageError, match=r"serves base-of-yesterday, .*vllm serve .*--port"):
-            trained(params)
-        assert other.bodies == []
-
-
 # The stage's own server.
 
 PYTHON = """#!{python}
@@ -236,25 +227,6 @@ def test_a_server_that_does_not_start_shows_the_end_of_its_log(
     require_ended(started(tmp_path)[0])
 
 
-def test_the_end_of_a_server_explains_an_error_of_the_training(
-    tmp_path, monkeypatch, base, server_params
-):
-    monkeypatch.chdir(tmp_path)
-    params = with_engine(server_params, vllm_python(tmp_path, "dies"))
-
-    def play() -> None:
-        with engine_servers(params, base, "0123", lambda _: None) as engine:
-            assert engine is not None
-            with pytest.raises(httpx.HTTPError):
-                httpx.get(f"{engine.urls[0]}/die")
-            require_ended(started(tmp_path)[0])
-            time.sleep(0.3)
-            raise RuntimeError("no turn.")
-
-    with pytest.raises(StageError, match=r"(?s)no turn\. The engine's server ended .*CUDA error"):
-        play()
-
-
 def test_a_server_ends_with_a_stage_that_is_killed(tmp_path, base, server_params):
     vllm_python(tmp_path, "serves")
     code = (
@@ -276,34 +248,3 @@ def test_a_server_ends_with_a_stage_that_is_killed(tmp_path, base, server_params
         stage.send_signal(signal.SIGKILL)
     require_ended(pid)
     Path(line.split()[-1]).unlink()
-
-
-CRASH = """
-import subprocess, sys
-helper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], stdout=2)
-print(helper.pid, flush=True)
-sys.exit(1)
-"""
-
-
-def test_the_stopper_kills_what_an_ended_server_left():
-    process = subprocess.Popen(
-        [sys.executable, "-c", CRASH],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        start_new_session=True,
-    )
-    assert process.stdout is not None
-    helper = int(process.stdout.readline())
-    assert process.wait(timeout=20) == 1
-    assert psutil.pid_exists(helper)
-    stopper(process, "server")()
-    require_ended(helper)
-
-
-def test_a_missing_environment_is_refused_first(tmp_path, monkeypatch, server_params):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match=r"engine\.python: .*Run make setup-vllm"):
-        require_engine(with_engine(server_params, {"kind": "vllm"}))
-    require_engine(with_engine(server_params, {"kind": "own"}))
-    require_engine(with_engine(server_params, {"kind": "vllm", "urls": ["http://10.0.0.1:8000"]}))

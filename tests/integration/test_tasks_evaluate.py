@@ -153,39 +153,8 @@ def test_an_outage_among_the_lone_episodes_costs_the_latency_alone(
         assert "the environment plays no more" in warnings[0]
 
 
-def test_lone_episodes_that_are_all_void_give_no_latency(
-    project: Params,
-    server_url: str,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    play_as(monkeypatch, before=Failing(), after=Failing())
-    model = evaluate.MODELS["after"]
-    specs = evaluate.choose(evaluate.TEST, EPISODES, 0)
-    alone = evaluate.play_alone(model, server_url, specs, project.evaluate, label="after")
-    assert evaluate.seconds_of(alone) == []
-    assert "only 0 of 3 episodes count for the latency" in caplog.text
-
-
 def test_the_same_seed_chooses_the_same_problems_and_seeds(project: Params) -> None:
     first = evaluate.choose(evaluate.TEST, EPISODES, 0)
     assert first == evaluate.choose(evaluate.TEST, EPISODES, 0)
     assert first != evaluate.choose(evaluate.TEST, EPISODES, 1)
     assert len({spec.seed for spec in first}) == EPISODES
-
-
-def test_too_few_problems_say_which_setting_to_change(project: Params) -> None:
-    with pytest.raises(StageError, match=r"Lower evaluate.episodes or raise prepare.synthetic"):
-        evaluate.choose(evaluate.TEST, 10_000, 0)
-
-
-def test_a_missing_model_names_the_stage_to_run(project: Params) -> None:
-    evaluate.MODELS["after"].rmdir()
-    with pytest.raises(StageError, match=r"models/merged is missing. Run the stage export first"):
-        run(project)
-
-
-def test_missing_data_names_the_stage_to_run(project: Params) -> None:
-    evaluate.TEST.unlink()
-    with pytest.raises(StageError, match=r"test.parquet is missing\. Run the stage `prepare`"):
-        run(project)

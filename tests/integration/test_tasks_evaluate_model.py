@@ -12,11 +12,9 @@ import pytest
 from helpers.fake_endpoint import FakeServer, serving
 from helpers.recorder import Recorder
 
-from agent.settings import GenerationSettings
 from tasks import evaluate_model
 from tasks.config.params import Params
-from tasks.config.settings import EvaluateModelSettings
-from tasks.errors import ConfigError, StageError
+from tasks.errors import StageError
 
 
 @pytest.fixture
@@ -76,24 +74,6 @@ def test_an_endpoint_plays_the_same_problems_and_its_cost_is_told(
     assert run.artifacts == [path]
 
 
-def test_the_cost_is_shared_by_the_episodes_that_were_played(
-    served_folder: Path, short: Params
-) -> None:
-    many = short.evaluate.model_copy(update={"latency_episodes": 50})
-    with serving() as endpoint:
-        endpoint.reply = lambda body: "```repl\nFINAL([])\n```"
-        told = json.loads(play(short.model_copy(update={"evaluate": many}), endpoint).read_text())
-    # 6 greedy, 6 sampled, and no more than 6 problems that can be played alone.
-    assert told["cost"]["episodes"] == 18
-
-
-def test_an_endpoint_that_is_wrong_is_one_error(served_folder: Path, params: Params) -> None:
-    with serving() as endpoint:
-        endpoint.plan = [401] * 200
-        with pytest.raises(StageError, match="OPENAI_API_KEY"):
-            evaluate_model.measure_model(params, Recorder(), "some/model", endpoint.url)  # type: ignore[arg-type]
-
-
 def test_an_endpoint_that_refuses_is_told_in_its_own_words(
     served_folder: Path, params: Params, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,29 +86,6 @@ def test_an_endpoint_that_refuses_is_told_in_its_own_words(
         with pytest.raises(StageError, match="Use 'max_completion_tokens' instead"):
             play(params, endpoint)
         assert len(endpoint.bodies) == 1
-
-
-def test_the_settings_of_requests_reach_the_endpoint() -> None:
-    settings = EvaluateModelSettings(sampling="openai", template_kwargs={"enable_thinking": False})
-    with serving() as endpoint:
-        counted = evaluate_model.CountedEndpoint(endpoint.url, "some/model", settings)
-        counted.check(GenerationSettings())
-        counted.close()
-    for body in endpoint.bodies:
-        assert body["chat_template_kwargs"] == {"enable_thinking": False}
-        assert "top_k" not in body
-
-
-def test_what_only_a_sampled_turn_may_not_ask_is_found_before_anything_is_played(
-    served_folder: Path, params: Params, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        evaluate_model.evaluate, "play_model", lambda *a, **k: pytest.fail("it played")
-    )
-    with serving() as endpoint:
-        endpoint.plan = [200, 400]
-        with pytest.raises(StageError, match="a test question"):
-            play(params, endpoint)
 
 
 def lose_some(endpoint: FakeServer, every: int) -> None:
@@ -162,23 +119,6 @@ def test_a_model_that_lost_few_episodes_is_measured_with_a_warning(
     assert "1 of 20 episodes of some/model (sampled) are void" in caplog.text
 
 
-def test_an_address_without_a_scheme_is_one_error(served_folder: Path, params: Params) -> None:
-    with pytest.raises(StageError, match="is not an endpoint's address"):
-        evaluate_model.measure_model(params, Recorder(), "some/model", "localhost:8000/v1")  # type: ignore[arg-type]
-
-
-def test_episodes_in_flight_are_as_many_as_requests(served_folder: Path, short: Params) -> None:
-    few = short.evaluate_model.model_copy(update={"concurrency": 3})
-    with serving() as endpoint:
-        endpoint.reply = lambda body: "```repl\nx = 1\n```"
-        play(short.model_copy(update={"evaluate_model": few}), endpoint)
-    # Two first questions, and two episodes alone.
-    after = endpoint.bodies[2 + 2 * short.env.limits.max_turns :]
-    roots = [body["messages"][1]["content"] for body in after]
-    # The first three episodes are over before a fourth one begins.
-    assert len(set(roots[: 3 * short.env.limits.max_turns])) == 3
-
-
 def test_no_session_is_idle_for_too_long_while_the_endpoint_is_slow(
     served_folder: Path, params: Params, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,28 +138,3 @@ def test_no_session_is_idle_for_too_long_while_the_endpoint_is_slow(
         told = json.loads(play(params.model_copy(update={"env": hasty}), endpoint).read_text())
     assert slow.is_set()
     assert told["void_rate"] == 0
-
-
-def test_a_space_is_not_built_anew_to_be_patient(params: Params) -> None:
-    space = params.deploy.model_copy(update={"target": "space"})
-    params = params.model_copy(update={"deploy": space})
-    assert evaluate_model.patient(params) == params
-
-
-@pytest.mark.parametrize("name", ["rlm", "models:/rlm", "models:/rlm/latest", "no/such/folder"])
-def test_what_names_no_model_is_said(name: str) -> None:
-    with pytest.raises(ConfigError, match="models:/NAME/VERSION"):
-        evaluate_model.folder_of(name)
-
-
-@pytest.mark.parametrize("name", ["models:/rlm/7", "models:/rlm@champion"])
-def test_a_version_that_is_not_there_is_one_error(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mlflow_store: Path
-) -> None:
-    with pytest.raises(StageError, match="rlm"):
-        evaluate_model.folder_of(name)
-
-
-def test_a_folder_is_itself(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{}")
-    assert evaluate_model.folder_of(str(tmp_path)) == tmp_path

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,7 @@ from click.testing import Result
 from helpers.chain_runs import in_folder
 from typer.testing import CliRunner
 
-from flows import cli, pipeline
-from flows.services import __main__ as services
-from flows.services import processes
+from flows import pipeline
 from tasks.config.params import Params
 from tasks.errors import ConfigError, StageError
 from tasks.registry import versions
@@ -117,67 +114,11 @@ def test_reading_a_version_writes_nothing_into_its_artifact(original: Path) -> N
     assert written() == before
 
 
-def test_a_folder_without_a_store_is_left_empty(tmp_path: Path) -> None:
-    with in_folder(tmp_path):
-        told = rlm("relocate")
-    assert told.exit_code == ConfigError.exit_code
-    assert "mlflow.db does not exist. Run this in a project that has one." in told.output
-    assert told.output.count("\n") == 1
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_copy_without_its_files_is_left_as_it_is(original: Path, tmp_path: Path) -> None:
     store = Path(shutil.copy(original / "mlflow.db", tmp_path))
     with pytest.raises(StageError, match=f"Copy {original}/mlartifacts to this folder"):
         locations.relocate(store)
     assert store.read_bytes() == (original / "mlflow.db").read_bytes()
-
-
-def test_a_store_that_cannot_be_read_is_not_called_relocated(tmp_path: Path) -> None:
-    store = tmp_path / "mlflow.db"
-    store.write_bytes(b"garbage" * 100)
-    with pytest.raises(StageError, match="restore it"):
-        locations.relocate(store)
-    assert store.read_bytes() == b"garbage" * 100
-
-
-def test_servers_do_not_start_on_the_store_of_another_folder(
-    original: Path, tmp_path: Path
-) -> None:
-    shutil.copy(original / "mlflow.db", tmp_path)
-    with in_folder(tmp_path), pytest.raises(ConfigError, match="rlm relocate"):
-        services.up()
-
-
-def test_a_copied_pid_file_names_no_service_of_the_copy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sleeper = ["python", "-c", "import time; time.sleep(60)"]
-    service = processes.ServiceProcess("sleeper", sleeper)
-    for place in ("original", "copy"):
-        (tmp_path / place / ".run").mkdir(parents=True)
-    process = subprocess.Popen([sys.executable, *sleeper[1:]], cwd=tmp_path / "original")
-    try:
-        for place, found in (("original", process.pid), ("copy", None)):
-            monkeypatch.chdir(tmp_path / place)
-            Path(".run/sleeper.pid").write_text(str(process.pid))
-            assert processes.running(service) == found
-    finally:
-        process.kill()
-        process.wait()
-
-
-def test_the_command_of_another_project_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "flows").mkdir()
-    shutil.copy(ROOT / "flows/cli.py", tmp_path / "flows")
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit, match=str(ConfigError.exit_code)):
-        cli.require_own_code()
-    assert f"that of {ROOT}, not of this project. Run `make setup` here" in capsys.readouterr().err
-    monkeypatch.chdir(ROOT)
-    cli.require_own_code()
 
 
 @pytest.mark.parametrize("moved", [True, False])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from helpers.cards import H200, T4
 
-from flows import doctor, machine
+from flows import machine
 from flows.machine import GraphicsCard, read_cards
 
 ROOT = Path(__file__).parents[2]
@@ -39,11 +39,6 @@ def test_cards_are_read_from_the_driver(smi) -> None:
     assert read_cards() == (cards, None)
 
 
-def test_without_a_driver_there_are_no_cards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "")
-    assert read_cards() == ((), None)
-
-
 @pytest.mark.parametrize(
     ("script", "said"),
     [
@@ -63,12 +58,6 @@ def test_an_answer_that_cannot_be_read_is_quoted(
     assert said in str(fault)
 
 
-def test_the_build_of_torch_is_read_without_an_import() -> None:
-    import torch
-
-    assert machine.torch_build() == (torch.__version__, torch.version.cuda)
-
-
 def test_the_command_prints_the_report_of_this_machine(smi) -> None:
     smi(f"echo {T4}")
     code = (
@@ -86,9 +75,3 @@ def test_the_command_prints_the_report_of_this_machine(smi) -> None:
     assert said["profile"] == "t4"
     assert said["machine"]["cards"][0]["name"] == "Tesla T4"
     assert said["nano_runs"] is True
-
-
-def test_a_machine_on_which_not_even_nano_runs_fails(monkeypatch, capsys) -> None:
-    monkeypatch.setattr("ctypes.util.find_library", lambda name: None)
-    assert doctor.main([]) == 1
-    assert "      apt-get install libseccomp2\n" in capsys.readouterr().out

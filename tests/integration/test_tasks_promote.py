@@ -290,19 +290,6 @@ def test_equal_weights_are_not_compared(played: list[str], server_params: Params
     assert played == []
 
 
-def test_weights_that_were_rolled_back_under_another_number_are_not_compared(
-    played: list[str], server_params: Params
-) -> None:
-    crowned("0.5 first")
-    crowned("0.9 bad")
-    champions.rollback("rlm", to=None)
-    challenger("0.9 bad")  # as registries hold it in which each registration made a version
-    report = promoted(server_params)
-    assert "rolled back at" in report["reason"]
-    assert "rollback --to 2" in report["reason"]
-    assert (champion(), played) == ("1", [])
-
-
 def test_a_small_test_split_proves_nothing(
     played: list[str], served_folder: Path, server_params: Params
 ) -> None:
@@ -384,17 +371,6 @@ def test_somebody_else_became_champion_meanwhile(
     assert versions.get_version("rlm", "3").tags[champions.PREVIOUS] == "2"
 
 
-def test_whom_a_winner_replaced_is_told_anew_when_it_wins_again(
-    played: list[str], server_params: Params
-) -> None:
-    crowned("0.5 first")
-    crowned("0.6 second")
-    crowned("0.7 third")
-    champions.rollback("rlm", to="1")
-    champions.crown(versions.get_version("rlm", "3"), instead_of=versions.champion("rlm"))
-    assert versions.get_version("rlm", "3").tags[champions.PREVIOUS] == "1"
-
-
 def test_a_deleted_champion_stops_the_run(played: list[str], server_params: Params) -> None:
     crowned("0.5 first")
     challenger("0.7 second")
@@ -405,26 +381,6 @@ def test_a_deleted_champion_stops_the_run(played: list[str], server_params: Para
     # As the message says: name another by hand.
     champions.rollback("rlm", "2")
     assert champion() == "2"
-
-
-def test_a_deleted_champion_is_missed_even_where_nothing_is_left(
-    folder: Path, server_params: Params
-) -> None:
-    crowned("0.5 only")
-    runs.client(runs.tracking_uri()).delete_model_version("rlm", "1")
-    with pytest.raises(StageError, match=r"version 1, which is no longer .*one of: \(empty\)"):
-        versions.champion("rlm")
-
-
-def test_who_was_made_champion_by_hand_needs_no_comparison(
-    played: list[str], server_params: Params
-) -> None:
-    crowned("0.5 first")
-    challenger("0.4 worse")
-    assert promoted(server_params)["verdict"] == "kept"
-    champions.rollback("rlm", "2")
-    assert "it is the champion already" in promoted(server_params)["reason"]
-    assert played == ["first"]
 
 
 def test_a_champion_whose_artifact_is_gone_stops_the_run(
@@ -439,11 +395,6 @@ def test_a_champion_whose_artifact_is_gone_stops_the_run(
     assert "promotion.verdict" not in versions.get_version("rlm", "2").tags
 
 
-def test_without_a_challenger_there_is_one_message(folder: Path, server_params: Params) -> None:
-    with pytest.raises(StageError, match=r"rlm has no challenger\. Run the stage register first"):
-        promoted(server_params)
-
-
 @pytest.mark.parametrize(
     "other",
     [{"promote": {"mode": "sampled"}}, {"evaluate": {"generation": {"max_turn_tokens": 8}}}],
@@ -455,13 +406,6 @@ def test_who_would_serve_otherwise_than_it_would_play_is_not_compared(
     with pytest.raises(StageError, match="rlm version 1 would serve with other settings"):
         promoted(Params.model_validate(other))
     assert (champion(), played) == (None, [])
-
-
-def test_without_a_base_there_is_one_message(played: list[str], server_params: Params) -> None:
-    challenger("0.5 first")
-    shutil.rmtree(promote.BASE)
-    with pytest.raises(StageError, match=r"no base is in models/base\. Run the stage warmstart"):
-        promoted(server_params)
 
 
 def test_a_registry_that_fails_while_tags_are_written_promotes_nobody(
@@ -533,14 +477,6 @@ def test_rollback_goes_back_one_champion_at_a_time(three: None) -> None:
     assert champion() == "1"
 
 
-def test_rollback_from_who_was_taken_forward_leads_to_whom_it_replaced(three: None) -> None:
-    champions.rollback("rlm", None)
-    champions.rollback("rlm", None)
-    champions.rollback("rlm", "3")
-    champions.rollback("rlm", None)
-    assert champion() == "1"
-
-
 def test_rollback_to_whom_an_older_version_replaced_goes_on_backwards(three: None) -> None:
     champions.crown(versions.get_version("rlm", "1"), instead_of=versions.champion("rlm"))
     for expected in ("3", "2", "1"):
@@ -575,18 +511,6 @@ def test_rollback_refuses_what_cannot_be(three: None, to: str, told: str) -> Non
     with pytest.raises(StageError, match=told):
         champions.rollback("rlm", to)
     assert champion() == "3"
-
-
-def test_rollback_to_what_cannot_be_read_is_refused(three: None) -> None:
-    shutil.rmtree("kept-2")
-    with pytest.raises(StageError, match=r"rlm version 2.*artifact"):
-        champions.rollback("rlm", None)
-    assert champion() == "3"
-
-
-def test_without_a_champion_there_is_nothing_to_go_back_from(folder: Path) -> None:
-    with pytest.raises(StageError, match=r"rlm has no champion\. Name a version with --to VERSION"):
-        champions.rollback("rlm", None)
 
 
 def test_the_list_shows_each_version_with_what_is_known(three: None) -> None:

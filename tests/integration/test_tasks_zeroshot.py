@@ -15,7 +15,6 @@ from env.problems.schema import to_row
 from env.problems.store import ProblemStore
 from tasks import gate, warmstart, zeroshot
 from tasks.config.params import Params
-from tasks.errors import ConfigError
 from tasks.registry import source_model
 
 pytestmark = pytest.mark.xdist_group("transformers")  # so that one process imports it
@@ -68,14 +67,6 @@ def test_a_bare_model_that_earns_may_need_no_demonstrations(
     assert report["advice"].startswith("the bare model earns already, so demonstrations may be")
 
 
-def test_a_bare_model_that_earns_nothing_is_not_refused(
-    params: Params, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    report = played_by(Scripted(lambda seen: "I do not know."), monkeypatch, params)
-    assert report["played"]
-    assert report["error_rate"] == 1.0
-
-
 def test_the_model_of_demonstrations_is_played_without_them_and_leaves_no_files(
     params: Params, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,12 +97,3 @@ def test_without_demonstrations_nothing_is_played(
     zeroshot.run(changed(params, warmstart={"kind": kind}), Recorder())  # type: ignore[arg-type]
     report = json.loads(gate.ZERO_SHOT.read_text())
     assert report == {"kind": kind, "played": False, "advice": zeroshot.NOT_PLAYED[kind]}
-
-
-def test_settings_that_the_demonstrations_do_not_know_are_refused_before_anything_is_played(
-    params: Params,
-) -> None:
-    shallow = params.env.limits.model_dump() | {"max_depth": 0}
-    with pytest.raises(ConfigError, match="max_depth"):
-        zeroshot.run(changed(params, env={"limits": shallow}), Recorder())  # type: ignore[arg-type]
-    assert not gate.ZERO_SHOT.exists()
