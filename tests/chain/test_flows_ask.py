@@ -14,8 +14,10 @@ from typing import Any
 
 import pytest
 from helpers import fake_endpoint
+from helpers.untaught import untaught
 from typer.testing import CliRunner
 
+from agent.nano.settings import NanoSettings
 from agent.policies import scripted
 from agent.policies.base import Policy
 from agent.settings import GenerationSettings

@@ -216,3 +216,19 @@ def test_released_frames_are_forgotten(server):
     policy.release([(0, 0)])
     with pytest.raises(PolicyError, match="first turn"):
         policy.act([ask(0, "def", first=False)])
+
+
+def test_a_redirect_sends_no_question_to_another_host(server):
+    with serving() as other:
+        server.plan, server.headers = [307] * 9, {"location": f"{other.url}/chat/completions"}
+        policy = policy_of(server, attempts=1)
+        [turn] = policy.act([ask(0, "abc")])
+        assert turn.finish == "error"
+        assert other.bodies == []
+
+
+def test_an_absurd_usage_loses_no_paid_answer(server):
+    server.usage = {"prompt_tokens": 10**308, "completion_tokens": 10**308, "total_tokens": 0}
+    policy = policy_of(server)
+    assert policy.act([ask(0, "abc")])[0].text == "cba"
+    assert policy.usage.cost(1.0, 1.0) < 10**12

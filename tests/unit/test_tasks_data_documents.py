@@ -197,3 +197,10 @@ def test_no_folder_and_an_empty_one_are_told(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     found = read(tmp_path / "empty", [question("Alpha scores 42 points.", "a.md")])
     assert "contains no readable document" in found.rejected[-1].reason
+
+
+def test_a_broken_declaration_is_a_fault_of_its_document(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text("<p>Text.</p><![<!")
+    found = Documents(tmp_path, 1000, 1).get("a.html")
+    assert isinstance(found, Rejected)
+    assert "not HTML" in found.reason
