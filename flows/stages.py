@@ -57,7 +57,7 @@ def run_stage(name: str) -> None:
     Raises:
         PipelineError: the stage refused or failed.
     """
-    from tasks import config
+    from tasks import config, prepare
     from tasks.shared import holder
 
     if name in SHARED:
@@ -70,6 +70,8 @@ def run_stage(name: str) -> None:
     from tasks.tracking import runs
 
     stage = importlib.import_module(f"tasks.{name}")
+    if name in BY_DVC[1:]:
+        prepare.require_current(params)
     with progress.stage(name), runs.stage_run(name, params) as run:
         stage.run(params, run)
 

@@ -155,3 +155,18 @@ def test_a_source_that_gives_too_little_is_refused(place, monkeypatch, params, e
     monkeypatch.setattr("tasks.data.hub.load", unreachable)
     with pytest.raises(error, match=word):
         prepare.run(params(), Recorder())  # type: ignore[arg-type]
+
+
+def test_problems_of_other_settings_are_refused(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    params = Params()
+    prepare.require_current(params)  # nothing was prepared: the stage itself says so
+    report = {"source": "synthetic", prepare.SETTINGS: prepare._digest(params)}
+    prepare.REPORT.parent.mkdir()
+    prepare.REPORT.write_text(json.dumps(report))
+    prepare.require_current(params)
+    changed = params.prepare.model_copy(update={"source": "files"})
+    with pytest.raises(StageError, match=r"other settings.*source: synthetic.*rlm prepare"):
+        prepare.require_current(params.model_copy(update={"prepare": changed}))
+    prepare.REPORT.write_text(json.dumps({"source": "synthetic"}))  # of an earlier version
+    prepare.require_current(params)
