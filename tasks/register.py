@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 from tasks.config import RESOLVED
 from tasks.errors import StageError
 from tasks.io import write_json
+from tasks.push import recorded
 from tasks.registry import trained_questions, versions
 from tasks.shared import holder
 from tasks.tracking import lineage
-from tasks.tracking.push import recorded
 
 if TYPE_CHECKING:
     from tasks.config.params import Params

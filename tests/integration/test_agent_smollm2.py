@@ -61,9 +61,9 @@ def test_twenty_prompts_have_the_recorded_next_token(loaded: tuple[Any, Any]) ->
         with torch.no_grad():
             best = model(torch.tensor([ids])).logits[0, -1].topk(2)
         assert int(best.indices[0]) == entry["token"], entry["prompt"]
-        # Weights in 16 bits move a margin by hundredths.
+        # Weights saved in bfloat16 move a margin by hundredths.
         margin = float(best.values[0] - best.values[1])
-        assert margin == pytest.approx(entry["margin"], abs=0.05), entry["prompt"]
+        assert margin == pytest.approx(entry["margin"], abs=0.1), entry["prompt"]
 
 
 def test_the_recorded_choices_are_no_foregone_conclusion() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,23 @@ def test_a_missing_report_leaves_a_point_open_and_names_the_stage(
     [point] = checklist.check()
     assert point.state == "open"
     assert point.found.endswith(f"is missing; run the stage {stage}")
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty git repository."""
+    monkeypatch.chdir(tmp_path)
+    subprocess.run(["git", "init", "-q"], check=True)
+    return tmp_path
+
+
+def test_faults_leave_their_points_open(repository: Path) -> None:
+    (repository / "README.md").write_text("[there](README.md), [gone](docs/gone.md#part)")
+    assert checklist.links() == ("open", "2 links, broken: ['docs/gone.md']")
+    (repository / "weights.bin").write_bytes(bytes(11_000_000))
+    subprocess.run(["git", "add", "."], check=True)
+    assert checklist.large_files() == ("open", "the largest tracked file is weights.bin, 11.0 MB")
+    assert checklist.plots() == ("open", "none; run make figures, and commit plots/")
 
 
 @pytest.mark.parametrize(("state", "code"), [("met", 0), ("stand-in", 0), ("open", 1)])

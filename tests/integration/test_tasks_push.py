@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from dvc.repo import Repo
 
+from tasks import push, runs
 from tasks.config.params import Params
 from tasks.errors import StageError
-from tasks.tracking import push, runs
 
 PARAMS = Params()
 

@@ -8,6 +8,7 @@ import yaml
 from helpers import code_inputs
 from helpers.code_inputs import PACKAGES, ROOT
 
+from flows import stages
 from tasks.training import fingerprint
 
 FRESH = "run `python -m tests.helpers.code_inputs` to rewrite dvc.yaml"
@@ -49,3 +50,12 @@ def test_the_fingerprint_of_checkpoints_covers_the_code_that_dvc_names() -> None
 def dvc_stages() -> dict[str, dict[str, list[str]]]:
     stages: dict[str, dict[str, list[str]]] = yaml.safe_load(code_inputs.DVC.read_text())["stages"]
     return stages
+
+
+def test_each_stage_is_a_module_and_dvc_knows_its_command() -> None:
+    for name in stages.STAGES:
+        assert (ROOT / f"tasks/{name}.py").is_file(), name
+    described = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
+    assert tuple(described) == stages.BY_DVC
+    for name, stage in described.items():
+        assert stage["cmd"] == f"python -m flows.pipeline {name}"
