@@ -17,7 +17,9 @@ from flows import cli
 from flows.services import __main__ as services
 from tasks import config
 
-LINES = [(page, line) for page in PAGES for line in commands(page)]
+LINES = [
+    (page, part.strip()) for page in PAGES for line in commands(page) for part in line.split("&&")
+]
 
 
 def lines(program: str) -> list[tuple[str, list[str]]]:
