@@ -57,7 +57,8 @@ def run_stage(name: str) -> None:
     Raises:
         PipelineError: the stage refused or failed.
     """
-    from tasks import config, prepare
+    from tasks import config
+    from tasks.config import prepared
     from tasks.shared import holder
 
     if name in SHARED:
@@ -71,7 +72,7 @@ def run_stage(name: str) -> None:
 
     stage = importlib.import_module(f"tasks.{name}")
     if name in BY_DVC[1:]:
-        prepare.require_current(params)
+        prepared.require_current(params)
     with progress.stage(name), runs.stage_run(name, params) as run:
         stage.run(params, run)
 

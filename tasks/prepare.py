@@ -21,7 +21,9 @@ from typing import TYPE_CHECKING, Any
 from env.errors import SourceError, SourceUnreachable
 from env.problems.schema import CANDIDATES, COLUMNS, Problem, Split, to_row
 from env.problems.synthetic import generate
+from tasks.config import prepared
 from tasks.config.params import Params
+from tasks.config.prepared import REPORT as REPORT
 from tasks.data import files, hub
 from tasks.data.align import add_alternatives, fault
 from tasks.data.source import Found, ProblemBounds, Rejected, Repetitions
@@ -34,8 +36,6 @@ if TYPE_CHECKING:
     from tasks.tracking.runs import StageRun
 
 PROBLEMS = Path("data/problems")
-REPORT = Path("data/report.json")
-SETTINGS = "settings_sha256"
 
 _NAMED = 5
 """Maximum number of rejected rows in an error message."""
@@ -56,7 +56,7 @@ def run(params: Params, run: StageRun) -> Path:
         split: [to_row(problem) for problem in found.problems if problem.split == split]
         for split in SPLITS
     }
-    report = describe(found, rows, params.prepare.source) | {SETTINGS: _digest(params)}
+    report = describe(found, rows, params.prepare.source) | {prepared.KEY: prepared.digest(params)}
     with replacing(PROBLEMS) as folder:
         folder.mkdir()
         for split in SPLITS:
@@ -70,24 +70,6 @@ def run(params: Params, run: StageRun) -> Path:
     run.log_artifact(REPORT)
     logger.info("prepare: %d problems, %d rejected", len(found.problems), found.rejected_rows)
     return PROBLEMS
-
-
-def require_current(params: Params) -> None:
-    """Refuse problems that were made under other settings of the section `prepare`.
-
-    Raises:
-        StageError: they were. Without a report, the stage itself says what is missing.
-    """
-    made = json.loads(REPORT.read_text(encoding="utf-8")) if REPORT.is_file() else {}
-    if made.get(SETTINGS, _digest(params)) != _digest(params):
-        raise StageError(
-            f"{PROBLEMS} was made with other settings of `prepare` (source: {made['source']}). Run "
-            "`rlm prepare` first; if it fails, the problems of before are still there."
-        )
-
-
-def _digest(params: Params) -> str:
-    return hashlib.sha256(params.prepare.model_dump_json().encode()).hexdigest()
 
 
 def read_source(params: Params) -> Found:

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from dvc.repo import Repo
 
-from tasks import push, runs
+from tasks import push
 from tasks.config.params import Params
 from tasks.errors import StageError
+from tasks.tracking import runs
 
 PARAMS = Params()
 

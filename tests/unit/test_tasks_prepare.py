@@ -14,7 +14,7 @@ from env.errors import SourceUnreachable
 from env.problems.schema import CANDIDATES, COLUMNS, Fact, Problem, from_row
 from env.problems.synthetic import generate
 from tasks import prepare
-from tasks.config import check
+from tasks.config import check, prepared
 from tasks.config.params import Params
 from tasks.errors import ConfigError, StageError
 
@@ -160,13 +160,13 @@ def test_a_source_that_gives_too_little_is_refused(place, monkeypatch, params, e
 def test_problems_of_other_settings_are_refused(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     params = Params()
-    prepare.require_current(params)  # nothing was prepared: the stage itself says so
-    report = {"source": "synthetic", prepare.SETTINGS: prepare._digest(params)}
+    prepared.require_current(params)  # nothing was prepared: the stage itself says so
+    report = {"source": "synthetic", prepared.KEY: prepared.digest(params)}
     prepare.REPORT.parent.mkdir()
     prepare.REPORT.write_text(json.dumps(report))
-    prepare.require_current(params)
+    prepared.require_current(params)
     changed = params.prepare.model_copy(update={"source": "files"})
     with pytest.raises(StageError, match=r"other settings.*source: synthetic.*rlm prepare"):
-        prepare.require_current(params.model_copy(update={"prepare": changed}))
+        prepared.require_current(params.model_copy(update={"prepare": changed}))
     prepare.REPORT.write_text(json.dumps({"source": "synthetic"}))  # of an earlier version
-    prepare.require_current(params)
+    prepared.require_current(params)

@@ -1,0 +1,32 @@
+"""Whether data/problems was made with the settings in force."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+from tasks.config.params import Params
+from tasks.errors import StageError
+
+REPORT = Path("data/report.json")
+KEY = "settings_sha256"
+
+
+def digest(params: Params) -> str:
+    """Of the section `prepare`."""
+    return hashlib.sha256(params.prepare.model_dump_json().encode()).hexdigest()
+
+
+def require_current(params: Params) -> None:
+    """Refuse problems that were made under other settings of the section `prepare`.
+
+    Raises:
+        StageError: they were. Without a report, the stage itself says what is missing.
+    """
+    made = json.loads(REPORT.read_text(encoding="utf-8")) if REPORT.is_file() else {}
+    if made.get(KEY, digest(params)) != digest(params):
+        raise StageError(
+            f"data/problems was made with other settings of `prepare` (source: {made['source']}). "
+            "Run `rlm prepare` first; if it fails, the problems of before are still there."
+        )
