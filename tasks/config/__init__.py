@@ -1,27 +1,12 @@
 """Settings: what there is, how params.yaml, a profile and overrides combine, and the result."""
 
-from tasks.config.layers import (
-    PARAMS,
-    PROFILES,
-    RESOLVED,
-    check,
-    load_resolved,
-    parse_override,
-    read_resolved,
-    read_yaml,
-    resolve,
-    write_resolved,
-)
-
-__all__ = [
-    "PARAMS",
-    "PROFILES",
-    "RESOLVED",
-    "check",
-    "load_resolved",
-    "parse_override",
-    "read_resolved",
-    "read_yaml",
-    "resolve",
-    "write_resolved",
-]
+from tasks.config.layers import PARAMS as PARAMS
+from tasks.config.layers import PROFILES as PROFILES
+from tasks.config.layers import RESOLVED as RESOLVED
+from tasks.config.layers import check as check
+from tasks.config.layers import load_resolved as load_resolved
+from tasks.config.layers import parse_override as parse_override
+from tasks.config.layers import read_resolved as read_resolved
+from tasks.config.layers import read_yaml as read_yaml
+from tasks.config.layers import resolve as resolve
+from tasks.config.layers import write_resolved as write_resolved
