@@ -200,7 +200,8 @@ class RankedPassages:
         if reason := fault(Question(question, documents), self._params.env):
             raise StageError(reason)
         began = time.monotonic()
-        found = rank(documents, question, PASSAGES, order=order_of(self._params.env.rank))
+        with as_stage_error():  # the model of env.rank may be missing
+            found = rank(documents, question, PASSAGES, order=order_of(self._params.env.rank))
         asked = set(words(question))
         quotes = [
             Quote(name, at := documents[name].index(text), at + len(text), text)

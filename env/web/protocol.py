@@ -12,9 +12,9 @@ from contextlib import suppress
 from typing import Any
 
 import h11
+from h11._connection import DEFAULT_MAX_INCOMPLETE_EVENT_SIZE  # uvicorn's own default
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-_HEADER_BYTES = 64 << 10
 _READ_BYTES = 64 << 10
 """Bytes that are parsed before other connections have their turn."""
 _REFUSED = (
@@ -42,7 +42,7 @@ class WholeBodies(H11Protocol):
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
-        most = self.config.h11_max_incomplete_event_size or _HEADER_BYTES
+        most = self.config.h11_max_incomplete_event_size or DEFAULT_MAX_INCOMPLETE_EVENT_SIZE
         self.conn: _Connection = _Connection(h11.SERVER, most)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

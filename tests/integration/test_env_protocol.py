@@ -81,3 +81,8 @@ def test_whole_bodies_arrive_and_a_connection_stays_open(address: tuple[str, int
                 told += client.recv(4096)
             assert told.startswith(b"HTTP/1.1 200 OK")
     assert answer(address, b"nonsense\r\n\r\n").startswith(b"HTTP/1.1 400 ")
+
+
+def test_headers_are_no_longer_than_uvicorn_allows(address: tuple[str, int]) -> None:
+    request = b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 40_000
+    assert answer(address, request).startswith(b"HTTP/1.1 400 ")
