@@ -26,6 +26,7 @@ from env.problems.settings import SyntheticSettings
 from env.problems.store import ProblemStore
 from rewards.combine import COMPONENTS
 from tasks.config.params import Params
+from tasks.config.prepared import REPORT as DATA_REPORT
 from tasks.config.settings import AuditSettings
 from tasks.errors import StageError, as_stage_error
 from tasks.io import write_json, write_text
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from tasks.tracking.runs import StageRun
 
 PROBLEMS = Path("data/problems")
-DATA_REPORT = Path("data/report.json")
 REPORT = Path("reports/audit.json")
 PAGE = Path("reports/problems.html")
 

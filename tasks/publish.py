@@ -21,6 +21,7 @@ from agent.settings import NANO, ModelSettings
 from env.problems.schema import CANDIDATES, COLUMNS, Problem, to_row
 from env.problems.store import ProblemStore
 from tasks import register
+from tasks.config import prepared
 from tasks.config.params import Params
 from tasks.deployment.hub_client import Hub
 from tasks.deployment.space import STRANGERS
@@ -154,7 +155,7 @@ def find_champion(name: str) -> RegisteredChampion:
             f"{name} has no champion. Train one with `rlm run`, or name a version with "
             "`rlm rollback --to VERSION`."
         )
-    report = register.DATA_REPORT
+    report = prepared.REPORT
     require(report, "prepare")
     here = lineage.files_hash([report], report.parent)
     if found.tags.get("data_report", here) != here:

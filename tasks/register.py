@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tasks.config import RESOLVED
+from tasks.config.prepared import REPORT as DATA_REPORT
 from tasks.errors import StageError
 from tasks.io import write_json
 from tasks.push import recorded
@@ -31,7 +32,6 @@ PACKAGES = ("agent", "env", "rewards", "tasks")
 """Packages that are stored with the model, so that it loads without this folder."""
 REPORT = Path("reports/registered.json")
 EVALUATION = Path("reports/evaluation.json")
-DATA_REPORT = Path("data/report.json")
 EXAMPLE = [
     {
         "question": "How well does Jedkuf do on code?",

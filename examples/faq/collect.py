@@ -18,6 +18,8 @@ from pathlib import Path
 from textwrap import indent
 from typing import Any
 
+from tasks.data.headings import ANSWER_CHARS, PROSE_CHARS
+
 TARGET = Path("data/faq")
 SOURCES = {
     "python": ("python3.11-doc", "usr/share/doc/python3.11/html/faq/*.html"),
@@ -27,9 +29,6 @@ SOURCES = {
 MANUAL = "usr/share/doc/python3.11/html"
 PARTS = ("howto", "library", "reference", "tutorial", "using")
 """Folders of the pages whose headings train; the FAQ is in another one."""
-PROSE_CHARS = 40
-"""Shorter paragraphs, such as "Yes.", are no evidence."""
-ANSWER_CHARS = (80, 2500)
 
 Section = tuple[str, list[tuple[str, bool]]]
 """A heading, and its blocks, each with whether it's prose."""

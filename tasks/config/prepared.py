@@ -25,7 +25,8 @@ def require_current(params: Params) -> None:
         StageError: they were. Without a report, the stage itself says what is missing.
     """
     made = json.loads(REPORT.read_text(encoding="utf-8")) if REPORT.is_file() else {}
-    if made.get(KEY, digest(params)) != digest(params):
+    wanted = digest(params)
+    if made.get(KEY, wanted) != wanted:
         raise StageError(
             f"data/problems was made with other settings of `prepare` (source: {made['source']}). "
             "Run `rlm prepare` first; if it fails, the problems of before are still there."

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from rapidfuzz import fuzz
 
-from env.problems.schema import Fact, Paper, Problem, Span
+from env.problems.schema import Fact, Paper, Problem, Span, tier_of
 from tasks.data.normalise import Normalised, normalise
 
 _REPORTED = 12.0
@@ -240,7 +240,8 @@ def _edges(text: str, near: int, around: int, start: int, end: int, edge: str) -
 def add_alternatives(problem: Problem) -> Problem:
     """The problem with each further exact occurrence of a gold text as an alternative.
 
-    An answer in bare strings points at all of them. Facts with the same alternatives are merged.
+    An answer in bare strings points at all of them. Facts with the same alternatives are merged,
+    and the tier counts the papers of all of them.
     """
     facts: dict[frozenset[tuple[str, int, int]], Fact] = {}
     for fact in problem.evidence:
@@ -253,7 +254,8 @@ def add_alternatives(problem: Problem) -> Problem:
     evidence = tuple(facts.values())
     if evidence == problem.evidence:
         return problem
-    return problem.model_copy(update={"evidence": evidence})
+    tier = tier_of(len({span.paper_id for fact in evidence for span in fact.spans}))
+    return problem.model_copy(update={"evidence": evidence, "tier": tier})
 
 
 def fault(problem: Problem, min_span_chars: int) -> str | None:

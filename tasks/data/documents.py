@@ -126,7 +126,7 @@ class Documents:
                 )
             text = _pdf(path, self._max_chars) if name.suffix.lower() == ".pdf" else _text(path)
             if name.suffix.lower() in WEB:
-                text = _web(text)
+                text = text_of(text)
         except UnicodeEncodeError:
             raise RowFault("its name is not valid UTF-8", "rename it") from None
         except OSError as error:
@@ -171,13 +171,6 @@ def _text(path: Path) -> str:
     if "\0" in text:
         raise RowFault("it contains NUL characters", "save it as UTF-8 text")
     return text.replace("\r\n", "\n").replace("\r", "\n")
-
-
-def _web(page: str) -> str:
-    try:
-        return text_of(page)
-    except AssertionError:  # of the standard library's parser, at some broken declarations
-        raise RowFault("it is not HTML that can be read", "save it again") from None
 
 
 def _pdf(path: Path, max_chars: int) -> str:

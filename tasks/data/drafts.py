@@ -121,7 +121,9 @@ def complete(draft: ProblemDraft, bounds: ProblemBounds, min_similarity: float) 
             f"set env.limits.max_children={gold}, or ask for less",
         )
     if not outcome.faults:
-        problem = _tiered(add_alternatives(_problem(draft, tuple(facts))), draft.difficulty)
+        problem = add_alternatives(_problem(draft, tuple(facts), gold))
+        if draft.difficulty is None:
+            problem = problem.model_copy(update={"difficulty": LEVELS[problem.tier]})
         outcome.candidate = Candidate(draft.row, problem, draft.split)
     return outcome
 
@@ -150,20 +152,14 @@ def _split(draft: ProblemDraft) -> ProblemDraft:
     )
 
 
-def _tiered(problem: Problem, difficulty: Level | None) -> Problem:
-    """The problem with the tier of all its papers with evidence, alternatives included."""
-    tier = tier_of(len(problem.gold_papers))
-    return problem.model_copy(update={"tier": tier, "difficulty": difficulty or LEVELS[tier]})
-
-
-def _problem(draft: ProblemDraft, facts: tuple[Fact, ...]) -> Problem:
+def _problem(draft: ProblemDraft, facts: tuple[Fact, ...], gold_papers: int) -> Problem:
     problem_id = draft.problem_id or _content_id(draft)
     return Problem(
         problem_id=problem_id,
         collection_id=draft.collection_id or problem_id,
         split=draft.split or "train",
-        difficulty="easy",
-        tier="singleton",
+        difficulty=draft.difficulty or "easy",
+        tier=tier_of(gold_papers),
         question=draft.question,
         papers=tuple(draft.papers),
         evidence=facts,

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from html.parser import HTMLParser
 
+from tasks.data.source import RowFault
+
 _HIDDEN = {"script", "style", "template", "noscript", "svg", "head", "select", "button"}
 _INLINE = {
     *("a", "abbr", "b", "bdi", "bdo", "cite", "code", "data", "dfn", "em", "font", "i", "img"),
@@ -57,11 +59,14 @@ def text_of(page: str) -> str:
     """Visible text of a page, with a blank line between two blocks.
 
     Raises:
-        AssertionError: a declaration is broken.
+        RowFault: a declaration is broken.
     """
     reader = _Reader()
-    reader.feed(page)
-    reader.close()
+    try:
+        reader.feed(page)
+        reader.close()
+    except AssertionError:  # of the standard library's parser
+        raise RowFault("it is not HTML that can be read", "save it again") from None
     lines = "".join(reader.parts).splitlines()
     kept = [line.rstrip() if line.startswith(_INDENTED[1:]) else _close(line) for line in lines]
     return re.sub(r"\n{3,}", "\n\n", "\n".join(kept)).strip("\n")

@@ -108,14 +108,13 @@ class Connections:
             if (given := getattr(config, name)) is not None:
                 setattr(config, name, max(given, least))
         self._request_s = max(self._request_s, config.timeout_keep_alive)
-        make = WholeBodies
 
         def protocol(**arguments: Any) -> Any:
             self._live = arguments["server_state"].connections
             few = _few_descriptors()
             if (few or len(self._waiting) >= _WAITING) and not self._drop(1) and few:
                 return _Refusal()
-            made = make(**arguments)
+            made = WholeBodies(**arguments)
             self._waiting[made] = self._now()
             return made
 
