@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from rewards.settings import RewardSettings
-from rewards.spans import Evidence
+from rewards.spans import RIGHTLY_NOTHING, Evidence
 
 _KEY = re.compile(r"^[(\[]?([0-9]{1,4})[)\].:]{0,2}[ \t]", re.MULTILINE)
 """Number at the start of a line: `7 `, `7. `, `7: `, `(7) `, `[7] `."""
@@ -76,9 +76,10 @@ def reader_scores(
 ) -> dict[int, float]:
     """F1 of the passages that each reader's reply names against those with gold, by frame.
 
-    A reply that names nothing where nothing is gold has 1, and one without numbers to numbered
-    passages 0. A child has no score if it was shown no passages to choose from, or something that
-    is not in the papers word for word: then "no" might be wrong, or right about nothing.
+    A reply that names nothing where nothing is gold has `RIGHTLY_NOTHING`, one without numbers to
+    numbered passages 0. A child has no score if it was shown no passages to choose from, or
+    something that is not in the papers word for word: then "no" might be wrong, or right about
+    nothing.
 
     Args:
         readers: what each was given, and its reply.
@@ -106,7 +107,7 @@ def reader_scores(
         }
         named = (numbers or set()) & set(passages)
         both = 2 * len(named & right) / max(1, len(named) + len(right))
-        scores[frame] = 0.0 if numbers is None else both if named or right else 1.0
+        scores[frame] = 0.0 if numbers is None else both if named or right else RIGHTLY_NOTHING
     return scores
 
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from rewards.settings import RewardSettings
-from rewards.spans import Located, frame_score, frame_scores, locate, span_f1
+from rewards.spans import (
+    RIGHTLY_NOTHING,
+    Located,
+    frame_score,
+    frame_scores,
+    locate,
+    span_f1,
+)
 from tests.helpers.work import calls
 
 SETTINGS = RewardSettings(free_misses=1)
@@ -201,5 +208,5 @@ def test_a_child_without_a_text_has_no_score() -> None:
 
 def test_a_child_with_nothing_to_find_is_right_to_find_nothing() -> None:
     given = {"context": PAPERS["p2"][27:]}
-    assert frame_score([], given, PAPERS, GOLD, SETTINGS) == 1.0
+    assert frame_score([], given, PAPERS, GOLD, SETTINGS) == RIGHTLY_NOTHING
     assert frame_score([given["context"]], given, PAPERS, GOLD, SETTINGS) == 0.0
