@@ -275,6 +275,7 @@ def check() -> list[CheckedPoint]:
 def main() -> int:
     """Print the list; returns the exit code."""
     from rich.console import Console
+    from rich.markdown import Markdown
     from rich.table import Table
     from rich.text import Text
 
@@ -283,7 +284,9 @@ def main() -> int:
     for point in found:
         state = Text(point.state, style=COLOURS[point.state])
         table.add_row(Text(point.name), state, Text(point.found))
-    Console().print(table)
+    design = (Path(__file__).parents[1] / "docs/design.md").read_text(encoding="utf-8")
+    otherwise = design[design.index("## Asked, done") : design.index("## Sources")]
+    Console().print(table, Markdown(otherwise))
     return 1 if any(point.state == "open" for point in found) else 0
 
 
