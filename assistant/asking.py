@@ -108,7 +108,7 @@ def stored(wanted: str) -> AskedModel:
 
 def _ranked(params: Params) -> AskedModel:
     by = "all-MiniLM-L6-v2" if params.env.rank == "minilm" else "BM25"
-    return AskedModel(f"no model: the passages that {by} ranks first", params)
+    return AskedModel(f"search by {by} (no model)", params)
 
 
 def read_documents(docs: Path, params: Params) -> tuple[dict[str, str], list[str]]:

@@ -167,7 +167,7 @@ def test_without_a_champion_that_reads_english_passages_are_ranked(
     assert code == 0, errors
     [quote] = json.loads(told)["evidence"]
     assert text[quote["start"] : quote["end"]] == "The looms arrive on 14 May."
-    assert json.loads(told)["model"] == "no model: the passages that BM25 ranks first"
+    assert json.loads(told)["model"] == "search by BM25 (no model)"
     said = "version 1 cannot read these documents" if crowned else "no champion yet"
     assert f"{said}: passages are ranked" in errors
     code, told, _ = asked("--docs", str(docs), "Who won?")
