@@ -69,7 +69,7 @@ def serve(
         queue = QuestionQueue(answers, model, answers.at_once)
         server = QuestionServer(queue, Chat(queue, documents).application())
         console.print(
-            f"{model.name} answers about {len(documents)} documents at {url_of(bound)}/\n"
+            f"{model.name} answers at {url_of(bound)}/ (documents: {len(documents)})\n"
             "Ctrl-C stops."
         )
         server.run([bound])
