@@ -151,7 +151,7 @@ def _more(params: Params, found: Found, split: Split) -> str:
     collections = len({problem.collection_id for problem in found.problems})
     return (
         f"{len(found.problems)} problems form {collections} collections, three are needed. Add "
-        "problems about other papers, or name the `documents` of each row."
+        "problems whose evidence is in other documents."
     )
 
 

@@ -107,8 +107,10 @@ def deal(
 
     If rows set splits, these are kept; a row that is linked to an earlier split is then rejected.
     Otherwise a hash of its smallest problem_id assigns a collection, so that a new row does not
-    move other collections (`_assign` documents the exceptions). A collection with a question that
-    a model was trained on stays in train.
+    move other collections (`_assign` documents the exceptions). Problems about one folder are a
+    single collection: then the documents are split, with the questions that quote them, and a
+    problem keeps the documents of its own split. A collection with a question that a model was
+    trained on stays in train.
 
     Args:
         candidates: candidates with distinct ids.
@@ -132,6 +134,9 @@ def deal(
     # Where the splits are given, problems about one folder still are as many collections as they
     # have documents with evidence: intervals are over collections.
     places = collections([_evidence_only(one) for one in problems] if given else problems, settings)
+    homes: dict[str, int] = {}
+    if not given and len(set(places)) < len(SPLITS):
+        places, homes = _by_document(problems, settings)
     for place, problem in zip(places, problems, strict=True):
         members[place].append(problem)
     names = {place: min(one.problem_id for one in held) for place, held in members.items()}
@@ -141,7 +146,11 @@ def deal(
         if any(question_key(one.question) in known for one in held)
     }
     sizes = {names[place]: len(held) for place, held in members.items()}
-    splits = {} if given else _assign(sizes, settings, trained)
+    assign = _balance if homes else _assign
+    splits = {} if given else assign(sizes, settings, trained)
+    unquoted = {place: question_key(text) for text, place in homes.items() if place not in names}
+    splits |= _assign(dict.fromkeys(unquoted.values(), 1), settings, set())
+    names |= unquoted
     dealt = []
     for place, candidate in zip(places, kept, strict=True):
         name, problem = names[place], candidate.problem
@@ -151,8 +160,29 @@ def deal(
             remedy = "move it to train, or set retrain.start: profile"
             rejected.append(Rejected(candidate.row, "split", reason, remedy))
         else:
-            dealt.append(problem.model_copy(update={"collection_id": name, "split": split}))
+            papers = tuple(
+                paper
+                for paper in problem.papers
+                if not homes or splits[names[homes[paper.text]]] == split
+            )
+            update = {"collection_id": name, "split": split, "papers": papers}
+            dealt.append(problem.model_copy(update=update))
     return dealt, rejected
+
+
+def _by_document(
+    problems: Sequence[Problem], settings: SplitSettings
+) -> tuple[list[int], dict[str, int]]:
+    """Collection of each problem by its evidence alone, and that of each paper, by its text."""
+    alone = [_evidence_only(one) for one in problems]
+    texts = {paper.text: paper for problem in problems for paper in problem.papers}
+    # A stand-in a paper, which links it to the problems that quote it, and to similar papers.
+    stand_ins = [
+        alone[0].model_copy(update={"papers": (paper,), "question": key, "collection_id": key})
+        for key, paper in ((question_key(text), paper) for text, paper in texts.items())
+    ]
+    places = collections([*alone, *stand_ins], settings)
+    return places[: len(alone)], dict(zip(texts, places[len(alone) :], strict=True))
 
 
 def _evidence_only(problem: Problem) -> Problem:
@@ -244,6 +274,21 @@ def _assign(sizes: dict[str, int], settings: SplitSettings, trained: set[str]) -
     if len(sizes) >= len(SPLITS):
         for split in SPLITS:
             _fill(found, free, at, split, starts.get(split, settings.validation + settings.test))
+    return found
+
+
+def _balance(
+    sizes: dict[str, int], settings: SplitSettings, trained: set[str]
+) -> dict[str, Split]:
+    """Split of each collection where they are few: the largest first, where most is missing."""
+    shares = {"validation": settings.validation, "test": settings.test}
+    shares["train"] = 1 - sum(shares.values())
+    wanted = {split: max(shares[split], 0.01) * sum(sizes.values()) for split in SPLITS}
+    missing, found = dict(wanted), dict[str, Split]()
+    for name in sorted(sizes, key=lambda name: (name not in trained, -sizes[name], name)):
+        most = max(SPLITS, key=lambda split: missing[split] / wanted[split])
+        found[name] = "train" if name in trained else most
+        missing[found[name]] -= sizes[name]
     return found
 
 

@@ -219,6 +219,25 @@ def test_a_large_collection_trains() -> None:
         assert {one.split for one in dealt[:12]} == {"train"}
 
 
+def test_questions_about_one_folder_are_split_with_the_documents_that_they_quote() -> None:
+    named = {name: text(name) for name in ("kalvot", "mirbex", "tower", "bridge", "spare", "other")}
+    asked = {"kalvot": 61, "mirbex": 26, "tower": 25, "bridge": 16}
+    folder = [
+        problem(f"{name}{i}", text_of, *(named[other] for other in named if other != name))
+        for name, text_of in named.items()
+        for i in range(asked.get(name, 0))
+    ]
+    assert len(set(collections(folder, SETTINGS))) == 1
+    dealt, rejected = deal(candidates(folder), SETTINGS)
+    assert rejected == []
+    assert leaks(dealt, SETTINGS) == []
+    counts = [sum(one.split == split for one in dealt) for split in SPLITS]
+    assert counts == [77, 26, 25]
+    assert len({one.collection_id for one in dealt}) == len(asked)
+    kept = {paper.text for one in dealt for paper in one.papers}
+    assert kept == set(named.values())
+
+
 # --- splits that the rows name ---
 
 
