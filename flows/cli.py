@@ -114,7 +114,7 @@ def require_own_code() -> None:
     here = Path("flows/cli.py")
     if here.is_file() and not here.samefile(__file__):
         typer.echo(
-            f"ConfigError: this rlm is that of {Path(__file__).parents[1]}, not of this project. "
+            f"error: this rlm is that of {Path(__file__).parents[1]}, not of this project. "
             "Run `make setup` here, then `.venv/bin/rlm`.",
             err=True,
         )

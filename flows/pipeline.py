@@ -202,12 +202,13 @@ def guarded(work: Callable[[], None], kept: str = "") -> None:
     try:
         work()
     except PipelineError as error:
-        typer.echo(f"{type(error).__name__}: {visible(str(error))}", err=True)
+        if not (under_chain() and error.recorded):  # else the chain prints this
+            typer.echo(f"error: {visible(str(error))}", err=True)
         sys.exit(error.exit_code)
     except Exception as error:
         if not disk_is_full(error):
             raise
-        typer.echo(f"StageError: {full_disk(error)}", err=True)
+        typer.echo(f"error: {full_disk(error)}", err=True)
         sys.exit(StageError.exit_code)
     except KeyboardInterrupt:
         if not under_chain():  # else the chain prints this

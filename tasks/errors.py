@@ -47,6 +47,8 @@ class PipelineError(Exception):
     """Base class; the command line prints the message and exits with code 1."""
 
     exit_code = 1
+    recorded = False
+    """Whether the message is in MLflow, where the chain of another process reads it."""
 
 
 class ConfigError(PipelineError):

@@ -135,7 +135,8 @@ class EndpointPolicy:
         base_url: such as `http://127.0.0.1:8000/v1`.
         model: name of the model at the endpoint.
         settings: temperature and `max_turn_tokens`; the endpoint limits the length of a frame.
-        sampling: `openai` sends temperature and top_p only, for servers that refuse the rest.
+        sampling: `openai` sends temperature and top_p only. `full` does so after a server has
+            refused one of the other fields by its name.
         template_kwargs: arguments of the server's chat template, sent if there are any.
         concurrency: requests in flight.
         api_key: default: the environment variable OPENAI_API_KEY; local servers need none.
@@ -330,6 +331,7 @@ class EndpointPolicy:
             raise
 
     def _try(self, talk: Sequence[Mapping[str, str]], seed: int) -> Any:
+        fields = dict(self._body)
         try:
             with self._places:
                 self._require_wanted()
@@ -340,8 +342,15 @@ class EndpointPolicy:
                     top_p=1.0,
                     max_tokens=self.settings.max_turn_tokens,
                     seed=seed % 2**31,
-                    extra_body=self._body,
+                    extra_body=fields,
                 )
+        except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
+            words = self._words(error)
+            if not any(name in words for name in _UNCUT if name in fields):
+                raise
+            for name in _UNCUT:  # of the other policies of `beside`, too
+                self._body.pop(name, None)
+            return self._try(talk, seed)
         except (ValueError, RecursionError) as error:  # the body is not JSON
             raise openai.OpenAIError(f"the answer is not a completion: {error}") from error
         with self._lock:

@@ -116,5 +116,5 @@ if __name__ == "__main__":
     try:
         app(prog_name="python -m flows.services")
     except PipelineError as error:
-        typer.echo(f"{type(error).__name__}: {error}", err=True)
+        typer.echo(f"error: {error}", err=True)
         sys.exit(error.exit_code)

@@ -105,17 +105,20 @@ class Documents:
             )
         if any(part.startswith(".") for part in name.parts):
             raise RowFault("it is hidden", "remove the leading dot from its name")
+        if not path.exists():
+            if name.parts[0] == self._root.name:
+                remedy = f"name the folder that holds {name.parts[0]}: {self._root.parent}"
+                raise RowFault(f"it is not in {self.folder}", remedy)
+            alike = get_close_matches(name.as_posix(), self.names(), n=1)
+            meant = f"; did you mean {alike[0]!r}?" if alike else ""
+            raise RowFault(f"it is not in {self.folder}{meant}", "correct the path or add the file")
+        if not path.is_file():
+            raise RowFault("it is not a regular file", "leave it out")
         if name.suffix.lower() not in READABLE:
             raise RowFault(
                 f"{name.suffix or 'a file without extension'} is not a supported format",
                 f"convert it to one of {', '.join(READABLE)}",
             )
-        if path.exists() and not path.is_file():
-            raise RowFault("it is not a regular file", "leave it out")
-        if not path.is_file():
-            alike = get_close_matches(name.as_posix(), self.names(), n=1)
-            meant = f"; did you mean {alike[0]!r}?" if alike else ""
-            raise RowFault(f"it is not in {self.folder}{meant}", "correct the path or add the file")
         try:
             name.as_posix().encode()
             size = path.stat().st_size

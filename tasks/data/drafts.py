@@ -50,6 +50,8 @@ class ProblemDraft:
     collection_id: str | None = None
     split: Split | None = None
     difficulty: Level | None = None
+    faults: Sequence[Rejected] = ()
+    """Those that are known; the other parts of the row are still checked."""
 
 
 @dataclass
@@ -102,7 +104,7 @@ def complete_all(
 def complete(draft: ProblemDraft, bounds: ProblemBounds, min_similarity: float) -> DraftOutcome:
     """Problem of a draft; each further occurrence of its gold becomes an alternative."""
     draft = _split(draft)
-    outcome = DraftOutcome(draft.row)
+    outcome = DraftOutcome(draft.row, faults=list(draft.faults))
     _check_papers(draft, bounds, outcome)
     papers = {paper.paper_id: paper for paper in draft.papers}
     facts: list[Fact] = []

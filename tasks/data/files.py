@@ -63,20 +63,25 @@ def _draft(row: str, data: object, documents: Documents | None) -> ProblemDraft 
     """The row with its papers, or its faults."""
     if isinstance(data, Rejected):
         return [data]
-    parsed = parse(row, data)
-    if isinstance(parsed, list):
-        return parsed
-    papers, faults = (
+    parsed, faults = parse(row, data)
+    if parsed is None:
+        return faults
+    papers, missing = (
         _inline(row, parsed) if documents is None else _from_folder(row, parsed, documents)
     )
-    if faults:
-        return faults
+    # Quotes of papers that are missing have no fault of their own.
+    known = {paper.paper_id for paper in papers}
+    facts = [
+        [one for one in _places(fact, f"evidence[{i}]") if not missing or one.paper_id in known]
+        for i, fact in enumerate(parsed.evidence)
+    ]
     return ProblemDraft(
         row=row,
         question=parsed.question,
         papers=papers,
         papers_field="papers" if documents is None else "documents",
-        facts=[list(_places(fact, f"evidence[{i}]")) for i, fact in enumerate(parsed.evidence)],
+        facts=facts,
+        faults=[*faults, *missing],
         problem_id=parsed.problem_id,
         collection_id=parsed.collection_id,
         split=parsed.split,

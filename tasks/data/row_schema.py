@@ -142,8 +142,8 @@ class UserRow(_Part):
     difficulty: Level | None = None
 
 
-def parse(row: str, data: Any) -> UserRow | list[Rejected]:
-    """The row, or all faults of its types.
+def parse(row: str, data: Any) -> tuple[UserRow | None, list[Rejected]]:
+    """The row and all faults of its types; None if its papers or evidence cannot be read.
 
     Args:
         row: its name, such as `problems.jsonl:17`.
@@ -151,13 +151,16 @@ def parse(row: str, data: Any) -> UserRow | list[Rejected]:
     """
     if not isinstance(data, dict):
         reason = f"is {_kind(data)}, not an object"
-        return [Rejected(row, WHOLE_ROW, reason, 'write {"question": ...}')]
+        return None, [Rejected(row, WHOLE_ROW, reason, 'write {"question": ...}')]
     if not data:
-        return [Rejected(row, WHOLE_ROW, "is an empty object", "fill it or delete the line")]
+        return None, [Rejected(row, WHOLE_ROW, "is an empty object", "fill it or delete the line")]
     try:
-        return UserRow.model_validate(data)
+        return UserRow.model_validate(data), []
     except ValidationError as error:
-        return faults(row, error, _keys)
+        wrong = {item["loc"][0] for item in error.errors(include_url=False)}
+        rest = {"question": "?"} | {key: data[key] for key in data if key not in wrong}
+        rejected = faults(row, error, _keys)
+        return None if wrong & {"papers", "evidence"} else UserRow.model_validate(rest), rejected
 
 
 def faults(row: str, error: ValidationError, keys: Keys) -> list[Rejected]:

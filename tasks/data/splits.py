@@ -277,9 +277,7 @@ def _assign(sizes: dict[str, int], settings: SplitSettings, trained: set[str]) -
     return found
 
 
-def _balance(
-    sizes: dict[str, int], settings: SplitSettings, trained: set[str]
-) -> dict[str, Split]:
+def _balance(sizes: dict[str, int], settings: SplitSettings, trained: set[str]) -> dict[str, Split]:
     """Split of each collection where they are few: the largest first, where most is missing."""
     shares = {"validation": settings.validation, "test": settings.test}
     shares["train"] = 1 - sum(shares.values())

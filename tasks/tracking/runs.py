@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from agent.errors import disk_is_full
 from env.settings import flatten
 from env.variables import PARENT_RUN, REMOTE
-from tasks.errors import ConfigError, StageError, full_disk, stage_named
+from tasks.errors import ConfigError, PipelineError, StageError, full_disk, stage_named
 from tasks.shared import holder
 from tasks.tracking import datasets, lineage, locations
 
@@ -338,7 +338,9 @@ def stage_run(
             yield run
     except Exception as error:
         run.set_tags({"error": str(error) or type(error).__name__})
-        run.end("FAILED")
+        recorded = run.end("FAILED")
+        if isinstance(error, PipelineError):
+            error.recorded = recorded
         raise
     except BaseException:
         run.end("KILLED")

@@ -219,3 +219,11 @@ def plays(project: Path, capfd: pytest.CaptureFixture[str], settings: list[str])
     assert "'void': None" in capfd.readouterr().out
     (answer,) = names["model"].predict(documents.request()["inputs"])
     assert answer["void"] is None
+
+
+def test_a_python_without_the_packages_names_the_command_that_brings_them() -> None:
+    command = [sys.executable, "-S", "-m", "flows.pipeline", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
+    assert "source .venv/bin/activate" in done.stderr

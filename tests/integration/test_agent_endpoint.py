@@ -70,6 +70,19 @@ def test_no_server_may_choose_the_distribution(server, sampling, sent):
         assert "chat_template_kwargs" not in body
 
 
+@pytest.mark.parametrize("status", [400, 422])
+def test_a_field_that_the_endpoint_refuses_is_left_out_from_then_on(server, status):
+    server.plan = [status]
+    server.error = {"message": "Unknown parameter: 'top_k'."}
+    policy = policy_of(server)
+    assert policy.act([ask(0, "abc")])[0].text == "cba"
+    policy.beside(threading.Event()).act([ask(1, "abc")])
+    assert [sorted(UNCUT.keys() & body) for body in server.bodies] == [
+        sorted(UNCUT),
+        *[["top_p"]] * 2,
+    ]
+
+
 def test_parallel_requests_return_replies_in_order(server):
     server.pause_s = 0.1
     replies = policy_of(server, concurrency=4).act([ask(n, f"text{n}") for n in range(8)])

@@ -134,7 +134,7 @@ def test_an_endpoint_without_questions_is_one_message_and_no_file(
     vars(fake).update(fault)
     code, _, errors = drafted(fake.url)
     assert code == 1
-    assert "StageError: draft-questions: " in errors
+    assert "error: draft-questions: " in errors
     assert told in errors
     assert not list(folder.glob("*q.jsonl*"))
 

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from env.variables import CHAIN
 from flows.pipeline import guarded
+from tasks.errors import StageError
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +44,7 @@ def test_a_full_disk_is_one_message(work, capsys):
     with pytest.raises(SystemExit) as ended:
         guarded(work)
     assert ended.value.code == 1
-    told = r"StageError: the disk is full \(free now: \d+ MB in /.*\)\. Free some space, .*\.\n"
+    told = r"error: the disk is full \(free now: \d+ MB in /.*\)\. Free some space, .*\.\n"
     assert re.fullmatch(told, capsys.readouterr().err)
 
 
@@ -63,6 +65,20 @@ def test_an_interrupt_names_the_command_and_promises_only_what_is_kept(
     before, _, again = capsys.readouterr().err.partition(told)
     assert before == "\nInterrupted. "
     assert shlex.split(again) == ["rlm", "ask", "--set", "a=b", "Who's there?"]
+
+
+@pytest.mark.parametrize(("recorded", "told"), [(False, "error: prepare: no\n"), (True, "")])
+def test_an_error_that_the_chain_prints_is_not_printed_twice(recorded, told, capsys, monkeypatch):
+    monkeypatch.setenv(CHAIN, "1")
+
+    def work() -> None:
+        error = StageError("prepare: no")
+        error.recorded = recorded
+        raise error
+
+    with pytest.raises(SystemExit):
+        guarded(work)
+    assert capsys.readouterr().err == told
 
 
 def test_a_fault_of_the_code_keeps_its_traceback() -> None:

@@ -191,6 +191,20 @@ def test_a_broken_document_of_the_folder_is_left_out_and_told(folder: Path) -> N
     assert "is not in" in found.rejected[1].reason
 
 
+def test_a_wrong_parent_folder_is_told(folder: Path) -> None:
+    quoted = question("Alpha scores 42 points in all.", f"{folder.name}/a.md")
+    found = read(folder, [{**quoted, "documents": [folder.name]}])
+    (fault,) = found.rejected
+    assert fault.reason.endswith(f"it is not in {folder}")
+    assert fault.remedy == f"name the folder that holds {folder.name}: {folder.parent}"
+
+
+def test_a_missing_document_hides_no_wrong_quote(folder: Path) -> None:
+    quoted = question("Alpha scores 43 points in all.", "a.md", documents=["a.md", "y.md"])
+    found = read(folder, [quoted])
+    assert [fault.field for fault in found.rejected] == ["documents[1]", "evidence[0].quote"]
+
+
 def test_no_folder_and_an_empty_one_are_told(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"folder does not exist.*prepare\.files\.documents"):
         documents(tmp_path / "absent")

@@ -282,6 +282,18 @@ def test_all_faults_of_a_row_are_told_at_once(tmp_path: Path) -> None:
     assert found.rejected_rows == 1
 
 
+def test_a_wrong_key_hides_no_wrong_quote(tmp_path: Path) -> None:
+    quoted = [{"paper_id": "Mirbex-0", "quote": "Nothing like this is in the paper."}]
+    bad = changed(splitt="train", difficulty="brutal", evidence=quoted)
+    found = read(write(tmp_path / "problems.jsonl", [GOOD[0], bad]))
+    assert {fault.field for fault in found.rejected} == {
+        "splitt",
+        "difficulty",
+        "evidence[0].quote",
+    }
+    assert found.rejected_rows == 1
+
+
 KEYS = ["question", "papers", "evidence", "paper_id", "text", "quote", "start", "end"]
 ANY = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=9),
