@@ -57,11 +57,12 @@ def rlm(profile: str = "nano", overrides: list[str] | None = None) -> State[str]
     Returns:
         A Prefect state: Completed, or Failed named `Gated` with the gate's advice.
     """
-    params = config.resolve(profile, overrides or [])
-    settle(params.threads)
-    request = holder.request_text("full", profile=profile, overrides=overrides or [])
-    with exclusive(), hosts.holding(request):
-        return through(params)
+    with notifications.failure_told():
+        params = config.resolve(profile, overrides or [])
+        settle(params.threads)
+        request = holder.request_text("full", profile=profile, overrides=overrides or [])
+        with exclusive(), hosts.holding(request):
+            return through(params)
 
 
 def through(params: Params, kind: str = "full") -> State[str]:
@@ -172,8 +173,9 @@ class Chain:
         self.run("deploy")
 
     def refuse(self, refusal: GateFailed) -> None:
-        """Record in MLflow why nothing was trained, and the advice."""
+        """Record in MLflow and Prefect why nothing was trained, and the advice."""
         self._mlflow.set_tags({"gate": "refused", "advice": str(refusal)})
+        notifications.failed(refusal)
 
     def finish(self) -> str:
         """Send the final figures to MLflow and Prefect; return the result as one line."""
@@ -201,7 +203,7 @@ class Chain:
 # No retries: a stage takes minutes, and the next run resumes at it anyway. No cache of Prefect's:
 # it does not look at the outputs, as DVC does.
 @task(retries=0, cache_policy=NO_CACHE)
-def _stage(name: str, params: Params) -> str:
+def _stage(name: str, params: Params) -> str | State[str]:
     """Run one stage: `done`, or `cached` if DVC found its outputs up to date."""
     if name in stages.DIRECT:
         stages.run_stage(name)
@@ -220,7 +222,7 @@ def _stage(name: str, params: Params) -> str:
     cached = runs.start_run(name, params, parent)
     cached.set_tags({"cached": "true"})
     cached.end("FINISHED")
-    return "cached"
+    return Completed(name="Cached", message="DVC kept its results", data="cached")
 
 
 def tell(markup: str) -> None:
@@ -361,6 +363,8 @@ def print_kept(kept: list[str], killed: bool) -> None:
         console.print("The last run was killed; the processes it left behind are stopped.")
     if remote.address() and not kept:
         console.print("Results of the shared store are used where they fit.")
+    elif not kept and Path(".dvc/cache/runs").is_dir():
+        console.print("Starting at prepare; what earlier runs made of the same inputs is reused.")
     elif not kept:
         console.print("Starting clean: no stage has results for the current inputs.")
     elif len(kept) == len(stages.BY_DVC):

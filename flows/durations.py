@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from env.settings import flatten
 from flows.runtime import RUNNING
-from flows.stages import STAGES
+from flows.stages import BY_DVC, SHARED, STAGES
 from tasks.config.params import Params
 from tasks.io import write_json
 from tasks.reporting.progress import in_words
@@ -35,7 +35,8 @@ class Durations:
     """
 
     def __init__(self, params: Params, kept: Sequence[str]) -> None:
-        self._kept = set(kept)
+        # Without a new model, the last stages have nothing to do.
+        self._kept = {*kept, *(SHARED if "export" in kept else ())}
         self._keys = {name: _key(name, params) for name in STAGES}
         try:
             text = FILE.read_text(encoding="utf-8")
@@ -59,10 +60,14 @@ class Durations:
             outcome: as in `summary.StageRow`.
             seconds: since `begin`.
         """
-        key = self._keys[name]
-        if outcome == "cached" or (outcome == "done" and None in self._before.values()):
+        key, kept = self._keys[name], name in self._kept and outcome in ("cached", "done")
+        if outcome == "cached" and not kept:  # by an earlier run, and so are later ones, probably
+            self._kept = set(STAGES)
+        elif outcome == "done" and kept and name in BY_DVC:
+            self._kept, kept = set(), False
+        if outcome == "cached" or kept or (outcome == "done" and None in self._before.values()):
             del self._seconds[key]
-            self._seconds |= self._before if outcome == "cached" else {}
+            self._seconds |= self._before if outcome == "cached" or kept else {}
         elif outcome == "done":
             self._seconds[key] = round(seconds, 1)
         self._write()

@@ -43,28 +43,29 @@ def evaluate(
         A Prefect state: Completed with the headline, or Cancelled when another run held the folder
         for longer than `retrain.wait_s`.
     """
-    params = config.resolve(profile, overrides or [])
-    settle(params.threads)
-    try:
-        with exclusive(params.retrain.wait_s):
-            clean_after_killed_run()
-            os.environ[variables.CHAIN] = str(os.getpid())
-            run = None
-            try:
-                with runs.stage_run(
-                    "evaluate_model", params, title=f"evaluate {model}", begun=mark
-                ) as run:
-                    run.set_tags({"kind": "evaluate", "model": model})
-                    notifications.link_to(run)
-                    with progress.stage("evaluate"):
-                        path = evaluate_model.measure_model(params, run, model, base_url, tell)
-                    notifications.log(headline(path))
-                    notifications.log(f"in MLflow: {notifications.run_url(run)}")
-            finally:
-                unmark(run)
-    except BusyError as busy:
-        return Cancelled(message=str(busy))
-    return Completed(message=headline(path))
+    with notifications.failure_told():
+        params = config.resolve(profile, overrides or [])
+        settle(params.threads)
+        try:
+            with exclusive(params.retrain.wait_s):
+                clean_after_killed_run()
+                os.environ[variables.CHAIN] = str(os.getpid())
+                run = None
+                try:
+                    with runs.stage_run(
+                        "evaluate_model", params, title=f"evaluate {model}", begun=mark
+                    ) as run:
+                        run.set_tags({"kind": "evaluate", "model": model})
+                        notifications.link_to(run)
+                        with progress.stage("evaluate"):
+                            path = evaluate_model.measure_model(params, run, model, base_url, tell)
+                        notifications.log(headline(path))
+                        notifications.log(f"in MLflow: {notifications.run_url(run)}")
+                finally:
+                    unmark(run)
+        except BusyError as busy:
+            return Cancelled(message=str(busy))
+        return Completed(message=headline(path))
 
 
 def headline(report: Path) -> str:

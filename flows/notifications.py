@@ -16,7 +16,7 @@ from typing import Any
 from uuid import UUID
 
 from flows.services import processes
-from tasks.errors import StageError
+from tasks.errors import PipelineError, StageError
 from tasks.registry import champions, versions
 from tasks.tracking import runs
 from tasks.tracking.runs import StageRun
@@ -75,6 +75,25 @@ def log(line: str) -> None:
 
     with suppress(MissingContextError):
         get_run_logger().info(line)
+
+
+def failed(reason: object) -> None:
+    """Add a reason to these logs; without the flush, `--watch` would end before it arrives."""
+    from prefect.logging.handlers import APILogHandler
+
+    log(f"failed: {reason}")
+    with optional("the reason"):
+        APILogHandler.flush()
+
+
+@contextmanager
+def failure_told() -> Iterator[None]:
+    """Add the reason to the logs of this flow run if the block fails."""
+    try:
+        yield
+    except PipelineError as error:
+        failed(error)
+        raise
 
 
 def link_to(run: StageRun) -> None:

@@ -20,7 +20,7 @@ from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed
 
 from env.errors import SourceError, SourceUnreachable
-from flows import hosts
+from flows import hosts, notifications
 from flows.chain import tell, through
 from flows.runtime import BusyError, exclusive, settle
 from tasks import config
@@ -65,37 +65,39 @@ def retrain(
         A Prefect state: Completed, also when there is nothing new; Failed named `Gated`; or
         Cancelled when another run held the folder for longer than `retrain.wait_s`.
     """
-    wanted = list(overrides or [])
-    params = config.resolve(profile, wanted)
-    settle(params.threads)
-    try:
-        asked = holder.request_text("retrain", profile=profile, overrides=wanted, date=date)
-        wait_s = params.retrain.wait_s
-        with exclusive(wait_s), hosts.holding(asked, max(wait_s, hosts.WAIT_S)):
-            fresh = fresh_data(params, run_date(date))
-            request = {"data": fresh.content, "profile": profile, "overrides": wanted}
-            before = last_retraining()
-            again = {key: before.get(key) for key in request} == request
-            if again and before["completed"]:
-                return Completed(message=f"Nothing new: {fresh.content}, as at the last retraining")
-            # An interrupted retraining resumes from the champion it began with, since its own
-            # challenger may be the champion now.
-            again = again and start_exists(before["start"], params)
-            start = before["start"] if again else champion_to_start_from(params)
-            known = trained_questions_override(start, params)
-            params = config.resolve(
-                profile, [*wanted, *fresh.overrides, *start_overrides(start), *known]
-            )
-            tell(f"Retraining on {fresh.content}, {start_in_words(params, again)}.")
-            remember({**request, "start": start, "completed": False})
-            state = through(params, "retrain")
-            if state.is_completed():
-                remember({**request, "start": start, "completed": True})
-            else:  # gated: nothing was trained, so there is nothing to resume
-                remember(None)
-            return state
-    except BusyError as busy:
-        return Cancelled(message=str(busy))
+    with notifications.failure_told():
+        wanted = list(overrides or [])
+        params = config.resolve(profile, wanted)
+        settle(params.threads)
+        try:
+            asked = holder.request_text("retrain", profile=profile, overrides=wanted, date=date)
+            wait_s = params.retrain.wait_s
+            with exclusive(wait_s), hosts.holding(asked, max(wait_s, hosts.WAIT_S)):
+                fresh = fresh_data(params, run_date(date))
+                request = {"data": fresh.content, "profile": profile, "overrides": wanted}
+                before = last_retraining()
+                again = {key: before.get(key) for key in request} == request
+                if again and before["completed"]:
+                    same = f"Nothing new: {fresh.content}, as at the last retraining"
+                    return Completed(message=same)
+                # An interrupted retraining resumes from the champion it began with, since its own
+                # challenger may be the champion now.
+                again = again and start_exists(before["start"], params)
+                start = before["start"] if again else champion_to_start_from(params)
+                known = trained_questions_override(start, params)
+                params = config.resolve(
+                    profile, [*wanted, *fresh.overrides, *start_overrides(start), *known]
+                )
+                tell(f"Retraining on {fresh.content}, {start_in_words(params, again)}.")
+                remember({**request, "start": start, "completed": False})
+                state = through(params, "retrain")
+                if state.is_completed():
+                    remember({**request, "start": start, "completed": True})
+                else:  # gated: nothing was trained, so there is nothing to resume
+                    remember(None)
+                return state
+        except BusyError as busy:
+            return Cancelled(message=str(busy))
 
 
 def run_date(date: str | None) -> datetime:

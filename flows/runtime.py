@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import logging
 import os
 import re
 import signal
@@ -83,6 +84,8 @@ def outlive_worker(log: Path) -> None:
     with log.open("wb") as stream:
         os.dup2(stream.fileno(), sys.stdout.fileno())
         os.dup2(stream.fileno(), sys.stderr.fileno())
+    for handler in logging.getLogger().handlers:
+        handler.setLevel(logging.WARNING)  # the lines for Prefect's page are printed, too
 
 
 def die_with_parent() -> None:

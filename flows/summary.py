@@ -55,7 +55,10 @@ class ChainFigures:
 
 def line(rows: Sequence[StageRow]) -> str:
     """The stages so far, as one line of rich markup."""
-    return "  ".join(f"{MARKS[row.outcome]} {row.stage} {row.seconds:.0f} s" for row in rows)
+    seconds = {
+        row.stage: "kept" if row.outcome == "cached" else f"{row.seconds:.0f} s" for row in rows
+    }
+    return "  ".join(f"{MARKS[row.outcome]} {row.stage} {seconds[row.stage]}" for row in rows)
 
 
 def read_figures(rows: Sequence[StageRow], url: str) -> ChainFigures:
@@ -91,7 +94,7 @@ def read_figures(rows: Sequence[StageRow], url: str) -> ChainFigures:
         version = f"{registered['name']} version {registered['version']}"
         lines.append(("registered", f"{version} ({state}; {aliases})"))
     if promotion := _report("promotion"):
-        lines.append(("champion", f"{promotion['verdict']}: {promotion['reason']}"))
+        lines.append(("champion", promotion["said"]))
     lines.append(("seconds", f"{sum(row.seconds for row in rows):.0f}"))
     lines.append(("see", "reports/index.html, reports/plots/, `make ui` for MLflow and Prefect"))
     lines.append(("in MLflow", url))

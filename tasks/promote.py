@@ -92,11 +92,13 @@ def run(params: Params, run: StageRun) -> Path:
     elif report["new"]:
         line = f"{versions.named(challenger)} had won before the last run was stopped"
         Console().print(line, highlight=False)
-    write_json(REPORT, report)
+    before = not report["new"] and report["verdict"] == "promoted"
+    said = f"{report['verdict']}{' by an earlier run' if before else ''}: {report['reason']}"
+    write_json(REPORT, {**report, "said": said})
     log(report, run)
     if report["verdict"] == "promoted" and report["new"]:
         champions.crown(challenger, instead_of=champion)
-    Console().print(f"{report['verdict']}: {report['reason']}", highlight=False, soft_wrap=True)
+    Console().print(said, highlight=False, soft_wrap=True)
     return REPORT
 
 

@@ -11,7 +11,6 @@ import typer
 from flows.runtime import settle
 from flows.services import automations, hosts, schedules
 from flows.services.processes import (
-    MLFLOW,
     POOL,
     PREFECT,
     SERVER,
@@ -22,6 +21,7 @@ from flows.services.processes import (
     run_prefect,
     start,
     stop,
+    where_it_runs,
 )
 from tasks.errors import PipelineError, StageError
 from tasks.shared import remote
@@ -91,8 +91,9 @@ def ui(open_pages: bool = True) -> None:
     """Print the addresses of the pages, and open them if a display exists."""
     import webbrowser
 
-    for name, service, url in (("Prefect", SERVER, PREFECT), ("MLflow", TRACKING, MLFLOW)):
-        healthy = service.health is not None and answers(service.health)
+    for name, service in (("Prefect", SERVER), ("MLflow", TRACKING)):
+        health = where_it_runs(service).health or ""
+        url, healthy = health.removesuffix("/health").removesuffix("/api"), answers(health)
         typer.echo(f"{name:8} {url}{'' if healthy else '   (not running: make up)'}")
         display = sys.platform == "darwin" or os.environ.get("DISPLAY")
         if open_pages and healthy and display:

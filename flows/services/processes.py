@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import typer
@@ -36,6 +36,9 @@ HERE = LOOPBACK if HOST in ("0.0.0.0", "::") else HOST
 PREFECT = f"http://{HERE}:{PREFECT_PORT}"
 MLFLOW = f"http://{HERE}:{MLFLOW_PORT}"
 POOL = "local"
+DATABASE = "PREFECT_SERVER_DATABASE_CONNECTION_URL"
+DATABASES = {DATABASE, "PREFECT_API_DATABASE_CONNECTION_URL", "PREFECT_HOME"}
+"""Variables that place Prefect's database."""
 WAIT_S = 180.0
 PLACES = ("--host", "--port", "--backend-store-uri", "--artifacts-destination")
 """Options whose values are addresses."""
@@ -57,11 +60,16 @@ def prefect_server(port: int) -> ServiceProcess:
     """A Prefect server; at `PREFECT_PORT` it schedules, at other ports it only records one run."""
     alone = [] if port == PREFECT_PORT else ["--no-services"]
     host, here = (LOOPBACK, LOOPBACK) if alone else (HOST, HERE)
+    # Prefect's own place is one file for all of a user's folders, whose servers then wait for each
+    # other's locks.
+    placed = DATABASES & set(os.environ)
+    own = {} if placed else {DATABASE: "sqlite+aiosqlite:///.run/prefect.db"}
     return ServiceProcess(
         "prefect-server" if port == PREFECT_PORT else f"prefect-server-{port}",
         ["prefect", "server", "start", "--host", host, "--port", str(port), *alone],
         f"http://{here}:{port}/api/health",
         port,
+        own,
     )
 
 
@@ -176,6 +184,14 @@ def running(service: ServiceProcess) -> int | None:
         return None
     wanted = _but_places(service.command[1:])
     return pid if _but_places(_command(pid))[-len(wanted) :] == wanted else None
+
+
+def where_it_runs(service: ServiceProcess) -> ServiceProcess:
+    """The service at the port at which it was started, which another shell may have chosen."""
+    command = _command(pid) if (pid := running(service)) else []
+    port = int(command[command.index("--port") + 1]) if "--port" in command else service.port
+    health = (service.health or "").replace(f":{service.port}/", f":{port}/")
+    return replace(service, port=port, health=health)
 
 
 def for_one_run(url: str) -> bool:

@@ -74,6 +74,9 @@ def test_a_failed_stage_ends_the_flow_with_its_own_words(prefect_url, project, c
     assert "min_rows" in runs("validate")[0].data.tags["error"]
     (ended,) = flow_runs(prefect_url, "Failed", started)
     assert "validate: " in ended["state"]["message"]
+    wanted = {"task_runs": {"flow_run_id": {"any_": [ended["id"]]}}}
+    tasks = httpx.post(f"{prefect_url}/task_runs/filter", json=wanted).json()
+    assert {task["name"]: task["state"]["name"] for task in tasks}["prepare"] == "Cached"
 
 
 @pytest.mark.parametrize(

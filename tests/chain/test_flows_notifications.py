@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from prefect.states import Failed, Running
 from flows import notifications
 from flows.services import automations
 from tasks.config.params import Params
+from tasks.errors import StageError
 from tasks.registry import champions, versions
 from tasks.tracking import runs
 
@@ -88,6 +90,19 @@ def test_a_refusing_gate_is_told_with_its_advice(notified: Webhook) -> None:
     play(gated)
     told = notified.wait_for("prefect.flow-run.Gated")
     assert (told["state"], told["message"]) == ("Gated", ADVICE)
+
+
+def test_the_reason_of_a_failure_is_in_the_logs_before_the_run_ends(prefect_url: str) -> None:
+    logged: list[str] = []
+
+    def failing() -> Any:
+        with suppress(StageError), notifications.failure_told():
+            raise StageError("prepare: it does not exist")
+        logs = httpx.post(f"{prefect_url}/logs/filter", json={}).json()
+        logged.extend(item["message"] for item in logs)
+
+    play(failing)
+    assert "failed: prepare: it does not exist" in logged
 
 
 @pytest.fixture

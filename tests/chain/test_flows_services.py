@@ -11,6 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from flows.services import processes
+
 STARTS = """
 import time
 from flows.services import processes
@@ -46,13 +48,30 @@ def test_only_a_bound_service_dies_with_who_started_it(tmp_path: Path, bound: bo
         starter.stdout.close()
 
 
+def test_a_service_is_found_at_the_port_at_which_it_was_started(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    command = ["python", "-c", "import time; time.sleep(300)", "--port"]
+    started = processes.ServiceProcess("sleeper", [*command, "5001"])
+    processes.start(started, quiet=True)
+    try:
+        health = "http://127.0.0.1:5000/health"
+        asked = processes.ServiceProcess("sleeper", [*command, "5000"], health, 5000)
+        found = processes.where_it_runs(asked)
+    finally:
+        processes.stop(started, quiet=True)
+    assert (found.port, found.health) == (5001, "http://127.0.0.1:5001/health")
+
+
 SAYS = """
+import logging
 import sys
 from rich.console import Console
 from flows.runtime import exclusive
+logging.basicConfig(level=logging.INFO)
 print("it begins", flush=True)
 with exclusive():
     sys.stdin.readline()
+    logging.info("the first stage")  # for Prefect's page
     Console().print("the first stage")
     Console(stderr=True).print("its progress")
     print("the end", flush=True)

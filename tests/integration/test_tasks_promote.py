@@ -270,7 +270,8 @@ def test_a_decision_is_made_once(played: list[str], server_params: Params) -> No
     challenger("0.5 first")
     first = promoted(server_params)
     again = promoted(server_params)
-    assert again == first | {"new": False}
+    said = first["said"].replace("promoted:", "promoted by an earlier run:")
+    assert again == first | {"new": False, "said": said}
     challenger("0.4 worse")
     kept = promoted(server_params)
     assert promoted(server_params) == kept | {"new": False}
