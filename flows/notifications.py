@@ -83,7 +83,7 @@ def failed(reason: object) -> None:
 
     log(f"failed: {reason}")
     with optional("the reason"):
-        APILogHandler.flush()
+        APILogHandler().flush()
 
 
 @contextmanager

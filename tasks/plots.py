@@ -7,6 +7,7 @@ figures and `html.py` renders the page.
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from tasks.config.params import Params
 from tasks.errors import StageError
 from tasks.io import replacing, require, write_text
 from tasks.reporting import figures, html
+from tasks.tracking import lineage
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -60,6 +62,12 @@ def run(params: Params, run: StageRun) -> Path:
         images=paths,
         pairs=params.plots.transcripts,
         profile=params.profile,
+        made={
+            "model": params.model.source,
+            "commit": lineage.commit()[:7],
+            "date": f"{datetime.now(UTC):%Y-%m-%d}",
+            "synthetic": params.prepare.source == "synthetic",
+        },
     )
     for path in (*paths.values(), write_text(PAGE, page)):
         run.log_artifact(path)

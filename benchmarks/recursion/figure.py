@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -14,17 +15,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from agent.evaluation.statistics import Bootstrap, Interval
-from env.problems.settings import HITS
-from tasks.reporting.figures import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, figure_style
+from tasks.reporting.figures import BLUE, GREY, INK, ORANGE, figure_style
 
 Row = Mapping[str, Any]
-STYLES = {
-    "recursive": (BLUE, "o", "-"),
-    "readers only": (BLUE, "D", ":"),
-    "stuffed": (ORANGE, "s", "--"),
-    "alone": (GREEN, "^", "--"),
-    "alone, forgetful": (PURPLE, "v", "-."),
-    "alone, window 8,192": (GREY, "x", "-."),
+LINES = {
+    "with children": (BLUE, "o", "-"),
+    "without, reading (the best kind at each size)": (ORANGE, "s", "--"),
+    "without, reciting a field's names from memory": (GREY, "^", ":"),
 }
 WITHOUT = ("stuffed", "alone", "alone, forgetful")
 """Arms of one agent with the window of the recursive one."""
@@ -82,40 +79,37 @@ def difference(one: Row, other: Row, papers: int) -> Interval:
 
 
 def draw(rows: Sequence[Row], sizes: Sequence[int]) -> Figure:
-    """Plot F1 against the number of papers: a thin line for each seed, a thick one for the mean."""
+    """Plot F1 against the number of papers: the mean of the seeds, and where they lie."""
     found = chosen(rows)
-    drawn = [row for (arm, _), row in found.items() if arm in STYLES]
+    kinds: list[dict[int, list[Row]]] = [defaultdict(list), defaultdict(list), defaultdict(list)]
+    for (arm, seed), row in sorted(found.items()):
+        if arm == "recursive":
+            kinds[0][seed].append(row)
+        elif arm in WITHOUT:
+            kinds[1][seed].append(row)
+            for base in demonstrated(rows, arm, seed):
+                kinds[2 if base["plan"] == "recite" else 1][seed].append(base)
     with figure_style():
         figure = Figure(figsize=(9.6, 5.6))
         axes: Axes = figure.subplots()
-        for arm, (colour, marker, line) in STYLES.items():
-            seeds = [row for (name, _), row in sorted(found.items()) if name == arm]
+        for (label, (colour, marker, line)), seeds in zip(LINES.items(), kinds, strict=True):
             if not seeds:
                 continue
-            curves = np.array([[mean_f1(row, size).mean for size in sizes] for row in seeds])
-            for curve in curves:
-                axes.plot(sizes, curve, color=colour, linestyle=line, linewidth=0.8, alpha=0.5)
-            axes.plot(
-                sizes, curves.mean(axis=0), color=colour, linestyle=line, marker=marker, label=arm
+            curves = np.array(
+                [
+                    [max(mean_f1(row, size).mean for row in shown) for size in sizes]
+                    for shown in seeds.values()
+                ]
             )
-            shown = [base for row in seeds for base in demonstrated(rows, arm, row["seed"])]
-            if arm in WITHOUT and shown:
-                best = [max(mean_f1(base, size).mean for base in shown) for size in sizes]
-                axes.plot(sizes, best, color=colour, linestyle=":", linewidth=1.2)
+            axes.fill_between(sizes, curves.min(0), curves.max(0), color=colour, alpha=0.15, lw=0)
+            axes.plot(sizes, curves.mean(0), color=colour, ls=line, marker=marker, label=label)
         axes.axvspan(min(sizes), 16, color=INK, alpha=0.04)
         axes.text(15.6, 0.02, "trained up to here", ha="right", fontsize=9, color=INK)
-        axes.set(
-            ylabel="F1 of the greedy answer",
-            ylim=(0, 1),
-            xticks=sizes,
-        )
+        axes.set(ylabel="F1 of the greedy answer", ylim=(0, 1), xticks=sizes)
         axes.set_xlabel("Papers of a problem", loc="left")  # commits are on the right
-        above = axes.secondary_xaxis("top", functions=(_hits, _papers))
-        above.set(xlabel="Sentences that may answer", xticks=[HITS * size for size in sizes])
-        axes.set_title("One policy that calls itself, and the same policy alone")
-        if any(row["what"] == "demonstrated" for row in rows):
-            axes.plot([], [], color=INK, linestyle=":", label="shown its best plan only")
-        axes.legend(fontsize=9, ncols=2)
+        axes.set_title("An agent that calls itself, and agents that don't")
+        axes.legend(fontsize=9, loc="lower left", bbox_to_anchor=(0.01, 0.06))
+        drawn = [row for seeds in kinds for shown in seeds.values() for row in shown]
         figure.text(0.99, 0.01, _origin(drawn), ha="right", fontsize=8, color=GREY)
     return figure
 
@@ -124,14 +118,6 @@ def _origin(rows: Collection[Row]) -> str:
     commits = sorted({str(row["commit"])[:7] for row in rows})
     dates = [str(row["date"]) for row in rows]
     return f"commit {', '.join(commits)}; {max(dates, default='')}"
-
-
-def _hits(papers: Any) -> Any:
-    return np.asarray(papers) * HITS
-
-
-def _papers(hits: Any) -> Any:
-    return np.asarray(hits) / HITS
 
 
 def tables(rows: Sequence[Row], sizes: Sequence[int]) -> str:

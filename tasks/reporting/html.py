@@ -50,6 +50,7 @@ def render(
     images: Mapping[str, Path],
     pairs: int,
     profile: str,
+    made: Mapping[str, Any],
 ) -> str:
     """The page as text.
 
@@ -61,6 +62,7 @@ def render(
         images: PNG files by name.
         pairs: before/after pairs shown of each difficulty: the first by problem id.
         profile: name of the settings.
+        made: `model`, `commit`, `date`, and whether the problems are `synthetic`.
     """
     return page("report.html").render(
         evaluation=evaluation,
@@ -73,6 +75,7 @@ def render(
         episodes=[(item, tree(item)) for item in transcripts],
         steps=int(train["step"].max()),
         profile=profile,
+        made=made,
     )
 
 
@@ -157,7 +160,10 @@ def embedded(path: Path) -> str:
 
 
 def pair(transcripts: Sequence[Transcript], count: int) -> list[tuple[Played, Played]]:
-    """(before, after) episodes with their trees: the first `count` problems of each difficulty."""
+    """(before, after) episodes with their trees: the first `count` problems of each difficulty.
+
+    The most typical comes first: that whose gain is nearest to the mean.
+    """
     by_model: dict[str, dict[str, Transcript]] = {"before": {}, "after": {}}
     for item in transcripts:
         by_model[item["model"]][item["problem_id"]] = item
@@ -169,7 +175,10 @@ def pair(transcripts: Sequence[Transcript], count: int) -> list[tuple[Played, Pl
         {key: (episodes[key], tree(episodes[key])) for key in both}
         for episodes in by_model.values()
     )
-    return [(before[key], after[key]) for ids in levels.values() for key in ids[:count]]
+    gains = {key: (after[key][0]["reward"] or 0) - (before[key][0]["reward"] or 0) for key in both}
+    mean = sum(gains.values()) / max(1, len(gains))
+    shown = [key for ids in levels.values() for key in ids[:count]]
+    return [(before[key], after[key]) for key in sorted(shown, key=lambda k: abs(gains[k] - mean))]
 
 
 def tree(episode: Transcript) -> dict[str, Any] | None:

@@ -23,7 +23,8 @@ from rewards.settings import reward_metric
 from tasks import plots
 from tasks.config.params import Params
 from tasks.errors import StageError
-from tasks.reporting import figures
+from tasks.reporting import figures, html
+from tasks.tracking import lineage
 
 PARAMS = Params()
 LEVELS = PARAMS.train.curriculum.levels
@@ -215,6 +216,25 @@ def with_voids(told: dict[str, Any]) -> dict[str, Any]:
     before = told["before"] | {"voids": {"the sandbox failed": 1}}
     after = told["after"] | {"voids": {f"near {HOSTILE}": 5}}
     return {"before": before, "after": after, "voids_as_zero": 5}
+
+
+def test_the_page_says_what_was_measured_and_opens_at_a_typical_pair(drawn: Path) -> None:
+    text = re.sub(r"\s+", " ", (drawn / "reports/index.html").read_text())
+    assert "on synthetic problems</h1>" in text
+    assert f"profile <b>nano</b>, 12 training steps; commit {lineage.commit()[:7]}, 20" in text
+    names = set(re.findall(r"[a-z0-9]+_[a-z0-9_]+", re.sub(r"<pre.*?</pre>|<[^>]*>", "", text)))
+    assert names <= {"recursion"}, "a name of reports/evaluation.json that no table has"
+
+
+def test_the_first_pair_is_the_one_whose_gain_is_nearest_to_the_mean() -> None:
+    gains = {"a": 0.9, "b": -0.2, "c": 0.3}
+    items = [
+        {"model": model, "problem_id": key, "difficulty": "easy", "frames": [], "reward": reward}
+        for key, gain in gains.items()
+        for model, reward in (("before", 0.2), ("after", 0.2 + gain))
+    ]
+    shown = [before[0]["problem_id"] for before, _ in html.pair(items, 3)]
+    assert shown == ["c", "b", "a"]
 
 
 def test_a_gain_that_may_be_chance_is_said_to_be(drawn: Path, doubtful: str) -> None:
