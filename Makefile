@@ -25,7 +25,9 @@ MOVED := $(shell grep -s '^command = ' .venv/pyvenv.cfg | grep -vF ' $(CURDIR)/.
 ifneq ($(MOVED),)
 .PHONY: .venv/.ready
 endif
+.SILENT: full test-fast test test-all up down ui serve-env .venv/.ready
 .venv/.ready: pyproject.toml constraints.txt
+	@echo "setup: installing into .venv, which takes minutes the first time"
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' || \
 	  { echo "setup: Python 3.11 or 3.12 is needed. Name it: make setup PYTHON=python3.11"; exit 1; }
 	@ldconfig -p 2>/dev/null | grep libseccomp.so.2 > /dev/null || [ "$$(uname)" != Linux ] || \

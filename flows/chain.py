@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +118,7 @@ class Chain:
         if "train" not in kept:
             require_card(self.params)
             require_engine(self.params)
-        title = f"{self.kind} {self.params.profile} {datetime.now():%Y-%m-%d %H:%M}"
+        title = f"{self.params.profile} {self.kind}"
         name = f"rlm-{self.params.profile}"
         try:
             self._mlflow = runs.start_run(name, self.params, title=title, begun=mark)
@@ -145,7 +144,8 @@ class Chain:
         holder.check()
         self._durations.begin(name)
         try:
-            outcome = _stage.with_options(name=name)(name, self.params)
+            kept = _stage.with_options(name=name)(name, self.params)
+            outcome = "cached" if kept else "done"
         except GateFailed:
             outcome = "refused"
             raise
@@ -182,9 +182,14 @@ class Chain:
         result = summary.read_figures(self.rows, notifications.run_url(self._mlflow))
         self._mlflow.log_metrics(result.metrics)
         # The tags set at the start describe the previous run: data and environment are new.
-        self._mlflow.set_tags({"result": result.headline, **lineage.tags(self.params)})
-        self._mlflow.log_artifact("dvc.lock")
-        notifications.result(summary.markdown(result))
+        note = summary.markdown(result)
+        tags = {"result": result.headline, "mlflow.note.content": note}
+        tags |= lineage.tags(self.params)
+        self._mlflow.set_tags(tags)
+        for path in map(Path, ("dvc.lock", config.RESOLVED, "reports/index.html", "reports/plots")):
+            if path.exists():
+                self._mlflow.log_artifact(path)
+        notifications.result(note)
         for name, figure in result.lines:
             notifications.log(f"{name}: {figure}")
         return result.headline
@@ -203,11 +208,11 @@ class Chain:
 # No retries: a stage takes minutes, and the next run resumes at it anyway. No cache of Prefect's:
 # it does not look at the outputs, as DVC does.
 @task(retries=0, cache_policy=NO_CACHE)
-def _stage(name: str, params: Params) -> str | State[str]:
-    """Run one stage: `done`, or `cached` if DVC found its outputs up to date."""
+def _stage(name: str, params: Params) -> State[None] | None:
+    """Run one stage; returns a state that its page shows if DVC found its outputs up to date."""
     if name in stages.DIRECT:
         stages.run_stage(name)
-        return "done"
+        return None
     parent = os.environ[variables.PARENT_RUN]
     try:
         stages.reproduce(name)
@@ -218,11 +223,11 @@ def _stage(name: str, params: Params) -> str | State[str]:
             reason = child.data.tags.get("error")
         raise type(error)(reason or str(error)) from None
     if runs.find_child(params, parent, name):
-        return "done"
+        return None
     cached = runs.start_run(name, params, parent)
     cached.set_tags({"cached": "true"})
     cached.end("FINISHED")
-    return Completed(name="Cached", message="DVC kept its results", data="cached")
+    return Completed(name="Cached", message="DVC kept its results")
 
 
 def tell(markup: str) -> None:
@@ -250,7 +255,7 @@ def play(profile: str, overrides: list[str]) -> int:
         except httpx.TransportError as gone:
             return without_prefect(gone, started)
     if state.is_completed():
-        console.print(summary.table(summary.read_last()))
+        console.print(summary.text(summary.read_last()), markup=False)
         return 0
     if state.name == "Gated":
         console.print(f"[bold red]Gated[/] {state.message}")
@@ -280,7 +285,7 @@ def without_prefect(error: Exception, started: float) -> int:
             f"{gone}. To continue, run the same command again; finished stages are kept."
         ) from error
     console.print(f"[yellow]{gone}; its page shows no final state, but every stage is done.[/]")
-    console.print(summary.table(summary.read_last()))
+    console.print(summary.text(summary.read_last()), markup=False)
     return 0
 
 

@@ -52,9 +52,7 @@ def evaluate(
                 os.environ[variables.CHAIN] = str(os.getpid())
                 run = None
                 try:
-                    with runs.stage_run(
-                        "evaluate_model", params, title=f"evaluate {model}", begun=mark
-                    ) as run:
+                    with runs.stage_run("evaluate_model", params, title=model, begun=mark) as run:
                         run.set_tags({"kind": "evaluate", "model": model})
                         notifications.link_to(run)
                         with progress.stage("evaluate"):

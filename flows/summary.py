@@ -11,8 +11,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-
 from tasks.tracking.runs import result_metrics
 
 REPORTS = Path("reports")
@@ -96,8 +94,8 @@ def read_figures(rows: Sequence[StageRow], url: str) -> ChainFigures:
     if promotion := _report("promotion"):
         lines.append(("champion", promotion["said"]))
     lines.append(("seconds", f"{sum(row.seconds for row in rows):.0f}"))
-    lines.append(("see", "reports/index.html, reports/plots/, `make ui` for MLflow and Prefect"))
-    lines.append(("in MLflow", url))
+    lines.append(("see", "reports/index.html, reports/plots/"))
+    lines.append(("in MLflow, after `make up`", url))
     result = ChainFigures(list(rows), lines, headline, metrics)
     LAST.parent.mkdir(exist_ok=True)
     LAST.write_text(json.dumps(asdict(result)), encoding="utf-8")
@@ -112,15 +110,9 @@ def read_last() -> ChainFigures:
     return ChainFigures(rows, lines, fields["headline"], fields["metrics"])
 
 
-def table(result: ChainFigures) -> Table:
-    """The result as a table for the terminal."""
-    drawn = Table(show_header=False, title="Result of this run", title_justify="left")
-    drawn.add_column(style="bold")
-    drawn.add_column()
-    drawn.add_row("stages", line(result.rows))
-    for name, figure in result.lines:
-        drawn.add_row(name, figure)
-    return drawn
+def text(result: ChainFigures) -> str:
+    """The result for the terminal: lines that it wraps itself, so that an address stays whole."""
+    return "\nResult of this run\n" + "\n".join(f"  {name}: {line}" for name, line in result.lines)
 
 
 def markdown(result: ChainFigures) -> str:

@@ -19,6 +19,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE, TEMPORARILY_UNAVAILABLE
 from mlflow.pyfunc import PythonModel, PythonModelContext
 from pydantic import BaseModel, ConfigDict, model_validator
+from transformers.utils.logging import disable_progress_bar
 
 from agent.policies.hf_policy import TransformersPolicy, load_model
 from agent.rollouts import own_documents
@@ -85,6 +86,7 @@ class RecursiveModel(PythonModel):
 
     def load_context(self, context: PythonModelContext) -> None:
         """Load the policy and the settings of its registration."""
+        disable_progress_bar()  # of a file that takes a moment
         self.params = serving.for_documents(
             config.read_resolved(Path(context.artifacts["settings"]))
         )

@@ -126,7 +126,7 @@ def choose(path: Path, count: int, seed: int) -> list[EpisodeSpec]:
     except ValueError as error:
         raise StageError(
             f"{path} has too few problems ({error}). "
-            "Lower evaluate.episodes or raise prepare.synthetic.collections.test."
+            "Lower evaluate.episodes, or have prepare make more test problems."
         ) from None
     return [
         replace(specs[problem_id], seed=seed * 1_000_003 + index)

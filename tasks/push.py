@@ -53,7 +53,8 @@ def run(params: Params, run: StageRun) -> None:
                 "List the remotes with `dvc remote list`."
             ) from None
     run.log_metrics({"push/files_pushed": float(pushed)})
-    run.set_tags({"dvc.remote": name, **{f"dvc.{k}": v for k, v in recorded().items()}})
+    run.set_tags({"dvc.remote": name})
+    run.log_artifact("dvc.lock")
 
 
 @contextmanager

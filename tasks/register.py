@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import gc
 import json
-import logging
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,11 @@ if TYPE_CHECKING:
 CODE = Path("mlflow/recursive_model.py")
 PACKAGES = ("agent", "env", "rewards", "tasks")
 """Packages that are stored with the model, so that it loads without this folder."""
+ABOUT = (
+    "Answers a question about documents with verbatim quotes and their places. `champion` serves; "
+    "`challenger` is the newest version, which the stage promote compares with it."
+)
+"""Description of the registered model, in Markdown."""
 REPORT = Path("reports/registered.json")
 EVALUATION = Path("reports/evaluation.json")
 EXAMPLE = [
@@ -74,16 +79,17 @@ def run(params: Params, run: StageRun) -> Path:
 
 
 def made_of(params: Params) -> dict[str, str]:
-    """Lineage of the weights as tags: code, data, base, settings, seeds, packages, sandbox."""
+    """Lineage of the weights as tags: code and data, and as JSON what else they depend on."""
     made = {path: md5 for path, md5 in recorded().items() if path.startswith(("data", "models"))}
     seeds = {stage: lineage.seed_of(params, stage) for stage in ("prepare", "warmstart", "train")}
+    tags = lineage.tags(params, "train")
+    rest = {**json.loads(tags["lineage"]), "dvc": made, "seeds": seeds}
     return {
-        **lineage.tags(params, "train"),
-        **{f"dvc.{path}": md5 for path, md5 in made.items()},
+        **tags,
+        "lineage": json.dumps(rest),
         "data_report": lineage.files_hash([DATA_REPORT], DATA_REPORT.parent)
         if DATA_REPORT.is_file()
         else f"unknown: no {DATA_REPORT}",
-        "seeds": json.dumps(seeds),
     }
 
 
@@ -107,14 +113,17 @@ def evaluated() -> dict[str, str]:
     return {f"evaluation.{key}": str(value) for key, value in tags.items()}
 
 
+def requirements() -> list[str]:
+    """The pins of installed packages; MLflow would miss those of extras at every load."""
+    pins = Path("constraints.txt").read_text(encoding="utf-8").splitlines()
+    return [pin for pin in pins if any(distributions(name=pin.partition("==")[0]))]
+
+
 def log_version(name: str, params: Params, run: StageRun, tags: dict[str, str]) -> str:
     """Log the model to the run of the stage and register it; returns the version number."""
     import mlflow
     from mlflow.exceptions import MlflowException
 
-    # constraints.txt also pins the packages of extras, which MLflow misses where they are not in.
-    for noisy in ("pyfunc", "models.model", "utils.environment", "utils.requirements_utils"):
-        logging.getLogger(f"mlflow.{noisy}").setLevel(logging.ERROR)
     with mlflow.start_run(run_id=run.run_id, log_system_metrics=False):
         logged = mlflow.pyfunc.log_model(
             name=name,
@@ -126,14 +135,14 @@ def log_version(name: str, params: Params, run: StageRun, tags: dict[str, str]) 
             },
             code_paths=list(PACKAGES),
             input_example=EXAMPLE,
-            pip_requirements="constraints.txt",
+            pip_requirements=requirements(),
         )
     # MLflow keeps the model that it loaded to try the example. Releasing it stops the server of
     # the environment that the model started.
     mlflow.models.model.__mlflow_model__ = None
     gc.collect()
     try:
-        run.client.create_registered_model(name)
+        run.client.create_registered_model(name, description=ABOUT)
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
@@ -143,6 +152,9 @@ def log_version(name: str, params: Params, run: StageRun, tags: dict[str, str]) 
         name,
         source=logged.model_uri,
         run_id=run.run_id,
+        description=f"{tags['evaluation.improvement']} (reward of {tags['evaluation.n']} held-out "
+        f"problems). Profile {params.profile}, base {params.model.source}, commit "
+        f"{tags['commit']}.",
         tags={key: value[:5000] for key, value in tags.items()},
         model_id=logged.model_id,
     )

@@ -338,7 +338,7 @@ class TrainingCallbacks:
         )
         found = held_out_metrics(played, self.settings.curriculum.levels, self.success_at)
         reward = found.get("eval/reward", math.nan)
-        progress.say(f"step {step}: held-out reward {reward:.3f} ({len(played)} episodes)")
+        progress.say(f"step {step}: held-out reward {reward:.3f}, greedy ({len(played)} episodes)")
         return found | {"eval/step_seconds": time.monotonic() - started}
 
     def save(self) -> dict[str, Any]:

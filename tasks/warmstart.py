@@ -75,7 +75,7 @@ def run(params: Params, run: StageRun) -> Path:
         with progress.doing("", "steps", settings.steps) as work:
 
             def on_step(step: int, metrics: Mapping[str, float]) -> None:
-                work.advance(figures=f"loss {metrics['warmstart/loss']:.3f}")
+                work.advance()
                 if step % _LOG_EVERY == 0:
                     run.log_metrics(metrics, step=step)
 

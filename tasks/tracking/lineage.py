@@ -24,15 +24,18 @@ PACKAGES = ("torch", "transformers", "trl", "peft", "openenv", "prefect", "mlflo
 
 
 def tags(params: Params, stage: str | None = None) -> dict[str, str]:
-    """Tags that are needed to reproduce a run: commit, data, settings, seed, versions, sandbox."""
-    sandbox = deployment()
+    """What is needed to repeat a run; what nobody reads at a glance is in one tag, as JSON."""
+    unknown = "unknown: no reports/deployment.json"
+    rest = {
+        "params_hash": params_hash(params),
+        "versions": versions(),
+        "sandbox": ",".join(deployment().get("sandbox", [])) or unknown,
+    }
     return {
         "commit": commit(),
         "data_hash": data_hash(),
-        "params_hash": params_hash(params),
         "seed": str(seed_of(params, stage)),
-        "versions": json.dumps(versions()),
-        "sandbox": ",".join(sandbox.get("sandbox", [])) or "unknown: no reports/deployment.json",
+        "lineage": json.dumps(rest),
     }
 
 

@@ -13,6 +13,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -285,9 +286,10 @@ def start_run(
 
     Args:
         name: the stage, or another purpose of the run.
-        params: recorded as a whole without parent; a stage's run records those it reads.
+        params: without parent, those that differ from the defaults are recorded; a stage's run
+            records those it reads.
         parent: id of the parent run.
-        title: name on pages; None means `name`.
+        title: name on pages, after the time: pages cut off long names; None means `name`.
         begun: called with the run's id as soon as it exists.
 
     Raises:
@@ -301,12 +303,25 @@ def start_run(
     tags = {"stage": name} | ({MLFLOW_PARENT_RUN_ID: parent} if parent else {})
     with answering() as store:
         experiment = experiment_id(params.tracking.experiment)
-        made = store.create_run(experiment, run_name=title or name, tags=tags)
+        shown = f"{datetime.now():%m-%d %H:%M} {title or name}"
+        made = store.create_run(experiment, run_name=shown, tags=tags)
         if begun is not None:
             begun(made.info.run_id)
         run = StageRun(store, made.info.run_id, experiment)
-        settings = flatten(params.model_dump(by_alias=True, mode="json"))
-        run.log_params({k: v for k, v in settings.items() if parent is None or reads(name, k)})
+        settings, usual = (
+            flatten(one.model_dump(by_alias=True, mode="json")) for one in (params, type(params)())
+        )
+        run.log_params(
+            {
+                key: value
+                for key, value in settings.items()
+                if (
+                    key == "profile" or value != usual.get(key)
+                    if parent is None
+                    else reads(name, key)
+                )
+            }
+        )
     run.set_tags(lineage.tags(params, name))
     return run
 
@@ -377,7 +392,7 @@ def result_metrics(described: Mapping[str, Any]) -> dict[str, float]:
     alone, tokens = described["latency"]["one_at_a_time"], described["tokens"]
     found = {
         "reward": described["reward_mean"],
-        "f1_greedy": described["f1_greedy"],
+        "f1": described["f1_greedy"],
         "f1_sampled": described["f1_sampled"],
         "success_rate": described["success_rate"],
         "latency_p50_s": alone["p50_s"],

@@ -67,7 +67,7 @@ def write_base(params: Params, run: StageRun, base: Path) -> Path:
         with progress.doing("supervised training", "steps", steps) as work:
 
             def on_step(step: int, figures: Mapping[str, float]) -> None:
-                work.advance(figures=f"loss {figures['loss']:.3f}")
+                work.advance()
                 run.log_metrics({"warmstart/loss": figures["loss"]}, step=step)
 
             job = (rows, settings, params.train)

@@ -69,7 +69,7 @@ def test_an_endpoint_plays_the_same_problems_and_its_cost_is_told(
     assert told["tokens"] == pytest.approx(
         {"sampled_per_episode": 3 * 16 / 14, "prompt_per_episode": 10 * 16 / 14}
     )
-    assert run.metrics["result/f1_greedy"] == 0.0
+    assert run.metrics["result/f1"] == 0.0
     assert run.metrics["result/latency_p50_s"] > 0
     assert run.artifacts == [path]
 
