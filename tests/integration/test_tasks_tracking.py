@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
-import re
 import os
+import re
 import shutil
 import traceback
 from pathlib import Path
