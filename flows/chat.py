@@ -69,7 +69,6 @@ def serve(
         queue = QuestionQueue(answers, model, answers.at_once)
         server = QuestionServer(queue, Chat(queue, documents).application())
         console.print(
-            f"{model.name} answers at {url_of(bound)}/ (documents: {len(documents)})\n"
-            "Ctrl-C stops."
+            f"{model.name} answers at {url_of(bound)}/ (documents: {len(documents)})\nCtrl-C stops."
         )
         server.run([bound])
