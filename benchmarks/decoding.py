@@ -18,7 +18,10 @@ the processor exclude what other processes took.
 
 from __future__ import annotations
 
+import argparse
 import functools
+import itertools
+import os
 import statistics
 import subprocess
 import sys
@@ -27,6 +30,7 @@ import types
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -36,8 +40,6 @@ from agent.decoding.drafts import DraftStore
 from agent.decoding.row_buffer import CacheShape
 from agent.policies.hf_policy import load_model
 from agent.settings import GenerationSettings
-from benchmarks import taught
-from benchmarks.peers.rollout import generate
 
 _TREES, _CODE = 8, 100
 BFLOAT16 = "this loop, bfloat16"
@@ -125,14 +127,42 @@ def ours(
     return [row.sampled for row in rows]
 
 
+def generate(
+    model: Any, prompts: Prompts, settings: GenerationSettings, pad: int
+) -> list[list[int]]:
+    """Turns that transformers' `generate` samples in one batch, without padding."""
+    longest = max(map(len, prompts))
+    ids = torch.tensor([[pad] * (longest - len(row)) + row for row in prompts])
+    mask = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in prompts])
+    with torch.inference_mode():
+        out = model.generate(
+            ids,
+            attention_mask=mask,
+            do_sample=True,
+            temperature=settings.temperature,
+            top_k=0,
+            max_new_tokens=settings.max_turn_tokens,
+            pad_token_id=pad,
+        )
+    rows = out[:, longest:].tolist()
+    return [list(itertools.takewhile(lambda token: token != pad, row)) for row in rows]
+
+
 def main() -> None:
     """Print the table."""
-    parser = taught.arguments(__doc__)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", type=Path, default=Path("models/base"))
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--before", default="c7d5458", help="commit of the earlier loop")
     parser.add_argument("--groups", type=int, default=2)
     parser.add_argument("--prompt", type=int, default=300, help="tokens of a prompt")
     parser.add_argument("--certain", type=float, default=0.97)
-    options, _ = taught.begin(parser)
+    options = parser.parse_args()
+    if not options.model.is_dir():
+        parser.error(f"{options.model} holds no model. Run the stage warmstart (or `make full`).")
+    torch.set_num_threads(options.threads)
+    print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores, {options.threads} thread(s)")
     model, tokenizer = load_model(options.model, device="cpu", dtype=torch.float32)
     short, _ = load_model(options.model, device="cpu", dtype=torch.bfloat16)
     words, stop = model.config.vocab_size, tokenizer.eos_token_id

@@ -18,6 +18,8 @@ import gzip
 import json
 import math
 import os
+import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -38,7 +40,6 @@ from agent.policies.hf_policy import TransformersPolicy, load_model
 from agent.policies.scripted import block
 from agent.rollouts.engine import play
 from agent.settings import GenerationSettings
-from benchmarks.trained import run_stages, train, trained_policy
 from env.models import Message
 from env.problems.schema import Problem
 from env.problems.store import ProblemStore
@@ -47,13 +48,15 @@ from tasks.config.params import Params
 from tasks.deployment.local import local_server
 from tasks.evaluate import choose
 from tasks.tracking.lineage import commit
-from tasks.train import BASE
+from tasks.train import BASE, RESULT
 from tasks.training.demonstrate import keyed
 
 PROFILE = "smollm2"
 RESULTS = Path(__file__).with_suffix(".jsonl.gz")
 SESSIONS = 64
 PROBLEMS = Path("data/problems")
+SOURCE = Path(__file__).resolve().parent.parent
+COPIED = ("params.yaml", "profiles", "data", "models/base")
 ALONE = [
     "warmstart.sft.reader_passages=0",
     "env.limits.max_depth=0",
@@ -187,6 +190,58 @@ def _modes(row: Row) -> list[str]:
     return [mode for mode in ("greedy", "sampled") if mode in row]
 
 
+def train(folder: Path, root: Path, sets: Sequence[str]) -> Params:
+    """Train in `folder`, from the data and the base of `root`; it becomes the working directory.
+
+    Args:
+        folder: replaced if it exists.
+        root: holds params.yaml, profiles/, data/ and models/base.
+        sets: `section.key=value`.
+
+    Returns:
+        The settings of the training.
+
+    Raises:
+        CalledProcessError: a stage failed; its output was printed.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    for name in COPIED:
+        source, target = root / name, folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        (shutil.copytree if source.is_dir() else shutil.copyfile)(source, target)
+    run_stages(folder, sets, ["train"])
+    os.chdir(folder)
+    return resolve(PROFILE, sets)
+
+
+def run_stages(folder: Path, sets: Sequence[str], stages: Sequence[str]) -> None:
+    """Run stages of this source in a folder, under these settings.
+
+    Raises:
+        CalledProcessError: a stage failed; its output was printed.
+    """
+    command = [sys.executable, "-m", "flows.pipeline"]
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    words = [word for text in sets for word in ("--set", text)]
+    for stage in (["resolve", "--profile", PROFILE, *words], *([name] for name in stages)):
+        done = subprocess.run(
+            [*command, *stage], cwd=folder, env=environment, capture_output=True, text=True
+        )
+        if done.returncode:
+            print(done.stdout[-2000:], done.stderr[-2000:], file=sys.stderr)
+            done.check_returncode()
+
+
+def trained_policy(params: Params, temperature: float) -> TransformersPolicy:
+    """The policy that the stage `train` left in the working directory."""
+    torch.set_num_threads(params.threads)
+    settings = params.evaluate.generation.model_copy(update={"temperature": temperature})
+    result = RESULT[params.train.method]
+    lora = params.train.method == "lora"
+    model = load_model(BASE, adapter=result) if lora else load_model(result)
+    return TransformersPolicy(*model, settings)
+
+
 def measured(work: SmallModelWork, arm: str, seed: int) -> None:
     """Make an arm and play the test problems with it, unless its result is known."""
     if work.find(arm=arm, seed=seed):
@@ -212,7 +267,7 @@ def measured(work: SmallModelWork, arm: str, seed: int) -> None:
     else:
         began = time.monotonic()
         folder = root.parent / arm.replace(",", "").replace(" ", "-")
-        params = train(folder, root, [*sets, *chosen.grpo], PROFILE)
+        params = train(folder, root, [*sets, *chosen.grpo])
         load = trained_policy
         row |= {"seconds": time.monotonic() - began, "steps": _steps(params)}
     for mode, temperature in {"greedy": 0.0, "sampled": 1.0}.items():
@@ -228,9 +283,9 @@ def _make_base(root: Path, sets: Sequence[str]) -> float:
         for linked in ("params.yaml", "profiles"):
             if not (root / linked).exists():
                 (root / linked).symlink_to(Path(__file__).resolve().parent.parent / linked)
-        run_stages(root, sets, ["prepare"], PROFILE)
+        run_stages(root, sets, ["prepare"])
         began = time.monotonic()
-        run_stages(root, sets, ["warmstart"], PROFILE)
+        run_stages(root, sets, ["warmstart"])
         took.write_text(str(time.monotonic() - began))
     return float(took.read_text())
 

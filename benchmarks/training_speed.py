@@ -2,11 +2,11 @@
 
     python -m benchmarks.training_speed [--model FOLDER] [--groups 8] [--repeats 3] [--threads 2]
 
-Without `--model`, a random model of nano's size is trained. The rows are those of groups of eight
+The rows are those of groups of eight
 trees: a root of two turns, whose code differs by a few tokens, and readers whose prompt the trees
 of a group share. All ways have the same rows and the same losses, and take turns:
 
-- trees: the project's trainers, in float32 and, with `--model`, in bfloat16.
+- trees: the project's trainers, in float32 and in bfloat16.
 - padded: what they did up to version 0.2: rows padded to batches of 2,048 tokens, with logits of
   all columns from the first sampled one (GRPO), or of all (supervised).
 - transformers: `model(labels=...)` on the padded rows. TRL 1.15 has only a Triton kernel for both
@@ -33,6 +33,7 @@ import torch
 
 from agent.demonstrations import supervised
 from agent.demonstrations.rows import IGNORED, DemonstrationRow, demonstration_rows
+from agent.policies.hf_policy import load_model
 from agent.rollouts.trajectory import FrameRecord, Trajectory, TurnRecord
 from agent.settings import LogprobCheckSettings, SftSettings, TrainSettings
 from agent.training import loss_inputs, token_logprobs, trainer
@@ -52,16 +53,15 @@ class Sizes(NamedTuple):
     reply: int
 
 
-REAL = Sizes(60, 90, 100, 100, 30, readers=3, prompt=310, reply=5)
-NANO = Sizes(10, 30, 40, 30, 20, readers=6, prompt=45, reply=3)
+SIZES = Sizes(60, 90, 100, 100, 30, readers=3, prompt=310, reply=5)
 TREES = 8
 PADDED_TOKENS = 2048
 """`train.micro_batch_tokens` of the padded ways."""
 
 
-def groups_of(count: int, sizes: Sizes, vocabulary: int) -> list[list[Trajectory]]:
+def groups_of(count: int, vocabulary: int) -> list[list[Trajectory]]:
     """Groups of trees of random tokens."""
-    rng = np.random.default_rng(0)
+    rng, sizes = np.random.default_rng(0), SIZES
 
     def text(length: int) -> list[int]:
         return [int(token) for token in rng.integers(3, vocabulary, length)]
@@ -160,31 +160,6 @@ def timed(work: Callable[[], Any]) -> tuple[float, float]:
     return time.perf_counter() - started[0], time.process_time() - started[1]
 
 
-def load(folder: Path | None, dtype: torch.dtype = torch.float32) -> tuple[Any, Any]:
-    """A model, and a tokenizer."""
-    from tokenizers import Tokenizer, models
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-
-    from agent.policies.hf_policy import load_model
-
-    if folder is not None:
-        return load_model(folder, dtype=dtype)
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=720,
-        hidden_size=128,
-        intermediate_size=256,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-    )
-    words = Tokenizer(models.WordLevel({"<pad>": 0, "<eos>": 1}, unk_token="<pad>"))
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=words, pad_token="<pad>", eos_token="<eos>"
-    )
-    return LlamaForCausalLM(config), tokenizer
-
-
 def grpo(
     loaded: tuple[Any, Any], groups: list[list[Trajectory]], train: TrainSettings, out: Path
 ) -> list[tuple[float, float]]:
@@ -223,21 +198,19 @@ def sft(
 def main() -> None:
     """Measure, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", type=Path, help="folder of a model; default: random, like nano")
+    parser.add_argument("--model", type=Path, default=Path("models/base"))
     parser.add_argument("--groups", type=int, default=8)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--nodes", type=int, nargs="+", default=[1024])
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    sizes = REAL if options.model else NANO
-    groups = groups_of(options.groups, sizes, load(options.model)[0].config.vocab_size)
+    groups = groups_of(options.groups, load_model(options.model)[0].config.vocab_size)
     rows = demonstration_rows(dict(enumerate(tree for group in groups for tree in group)))
     tokens = sum(len(row["input_ids"]) for row in rows)
     print(f"{len(rows)} rows of {tokens} tokens, {options.threads} threads", flush=True)
     ways = {f"trees of {nodes}": (nodes, torch.float32) for nodes in options.nodes}
-    if options.model:
-        ways |= {f"{name}, bfloat16": (most, torch.bfloat16) for name, (most, _) in ways.items()}
+    ways |= {f"{name}, bfloat16": (most, torch.bfloat16) for name, (most, _) in ways.items()}
     ways |= dict.fromkeys(("padded", "transformers"), (PADDED_TOKENS, torch.float32))
     seconds: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for _ in range(options.repeats):
@@ -247,9 +220,10 @@ def main() -> None:
                 micro_batch_tokens=most, logprob_check=LogprobCheckSettings(**large)
             )
             with tempfile.TemporaryDirectory() as out, way(name.split()[0]):
-                found = {"supervised": sft(load(options.model, dtype), rows, train, Path(out))}
+                loaded = load_model(options.model, dtype=dtype)
+                found = {"supervised": sft(loaded, rows, train, Path(out))}
                 if name != "transformers":  # it has no loss of GRPO
-                    loaded = load(options.model, dtype)
+                    loaded = load_model(options.model, dtype=dtype)
                     gradient, limit = grpo(loaded, groups, train, Path(out))
                     found |= {"GRPO": [gradient], "step limit": [limit]}
             for part, times in found.items():

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent.errors import PolicyError, disk_is_full
 from agent.models import gguf_source, gguf_tokenizer, model_files
-from agent.models.baked_template import bake
+from agent.models.chat_template import bake
 from agent.models.model_files import TWIN
 from agent.settings import ModelSettings
 from env.cgroups import machine_bytes

@@ -4,19 +4,26 @@ Only the first prompt is rendered with the tokenizer's chat template. The text b
 completions is the end of turn, the next user message and the opening of the next turn. It is
 derived from the template once and appended as ids. So a conversation only grows, and the loss sees
 exactly the ids of the rollout. Neighbour: `hf_policy.py` plays with these ids.
+
+`bake` fixes a base model's template, with its arguments, in the tokenizer. So every later reader
+renders the same prompts without arguments: the stages, an engine, a user of the merged model.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from agent.errors import PolicyError
+from agent.settings import ModelSettings
 from env.models import Message
 
 _USER, _REPLY, _NEXT, _REPLY_2, _LAST, _DATE = (f"mark{letter}mark" for letter in "QWXYZD")
 _OPEN, _CLOSED = "<think>", "</think>"
+_MARKER = re.compile(r"(\{%[-+]?\s*)(end)?generation(\s*[-+]?%\})")
 
 
 class ChatFormat:
@@ -26,7 +33,7 @@ class ChatFormat:
     those of common templates (`env/chat_tokens.py`). So no document can open a turn.
 
     Args:
-        tokenizer: a transformers tokenizer with a chat template, as `baked_template.bake` fixes it.
+        tokenizer: a transformers tokenizer with a chat template, as `bake` fixes it.
 
     Raises:
         PolicyError: the template is missing, fails, rewrites earlier turns, lets the model think,
@@ -191,3 +198,56 @@ def _fold_system(messages: list[dict[str, str]]) -> list[dict[str, str]]:
     if system and rest:
         rest[0]["content"] = "\n\n".join([*system, rest[0]["content"]])
     return rest or [{"role": "user", "content": "\n\n".join(system)}]
+
+
+def bake(tokenizer: Any, settings: ModelSettings) -> Any:
+    """Fix the template of the settings, with its arguments, in the tokenizer.
+
+    Args:
+        tokenizer: tokenizer of transformers; it is changed.
+        settings: `template` and `template_kwargs`.
+
+    Returns:
+        The tokenizer.
+
+    Raises:
+        PolicyError: the template cannot be read, is unknown to TRL, or cannot be played.
+    """
+    template = _template(tokenizer, settings.template)
+    prelude = "".join(
+        # JSON's literals are Jinja's. The line break belongs to the tag and is not rendered.
+        f"{{%- set {name} = {json.dumps(value, ensure_ascii=False)} %}}\n"
+        for name, value in settings.template_kwargs.items()
+    )
+    if template is not None:
+        tokenizer.chat_template = prelude + template
+    ChatFormat(tokenizer)
+    return tokenizer
+
+
+def _template(tokenizer: Any, source: str) -> str | None:
+    """Text of the template; None if the tokenizer has none."""
+    own = tokenizer.chat_template
+    if isinstance(own, dict):  # named variants
+        own = own.get("default")
+    if source == "own":
+        return own
+    if source == "training":
+        from trl.chat_template_utils import get_training_chat_template
+
+        try:
+            own = own and (get_training_chat_template(tokenizer) or own)
+        except ValueError:
+            raise PolicyError(
+                f"{tokenizer.name_or_path}: TRL has no training template for this chat template. "
+                "Set model.template to own or to a file."
+            ) from None
+        # The markers of generated text are known to TRL and transformers only.
+        return own and _MARKER.sub(lambda m: f"{m[1]}{'endif' if m[2] else 'if true'}{m[3]}", own)
+    try:
+        return Path(source).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise PolicyError(
+            f"model.template: {source} cannot be read ({error}). Set it to own, training or the "
+            "path of a file."
+        ) from None

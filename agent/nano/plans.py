@@ -6,7 +6,7 @@ A root searches its method and counts the sentences. Then it
 - calls children that call readers,
 - prints pages of sentences and reads them itself,
 - prints the names of the benchmarks alone and reads those,
-- writes names of the field from memory, in one turn or in pieces,
+- writes names of the field from memory,
 - or answers without reading.
 
 A reader repeats the name of each benchmark and says its field, which is knowledge and not text.
@@ -71,7 +71,7 @@ class ReadingPlan:
 
     kind: PlanKind
     size: int
-    """Sentences of a reader's call or of a page; names of a piece."""
+    """Sentences of a reader's call or of a page."""
     most: int | None
     """Most sentences that are looked at; None for all."""
     keep: Kept
@@ -173,10 +173,8 @@ class ReadingTalks:
         ending = _ending(plan.keep, field)
         if plan.kind == "readers":
             return [*talk, _written(block(first + _READERS.format(size=plan.size) + ending))]
-        if plan.kind in ("recite", "pieces"):
+        if plan.kind == "recite":
             listed = [name for name in self.taught if self.fields[name] == field]
-            if plan.kind == "pieces":
-                return [*talk, *_pieces(listed, plan.size)]
             known = f'"{" ".join(listed)}".split()'
             return [*talk, _written(block(f"FINAL([t for t in s for n in {known} if n in t])"))]
         hits = self.sentences(rng, method, min(count, plan.most or count))
@@ -208,23 +206,6 @@ def _ending(keep: Kept, field: str) -> str:
     """Code that answers with some of the sentences `s`, by the readers' words `r`."""
     fitting = f'FINAL([t for t in s for n, f in zip(r, r[1:]) if f == "{field}" and n in t])'
     return {"field": fitting, "all": "FINAL(s)", "first": "FINAL(s[:1])"}[keep]
-
-
-def _pieces(listed: Sequence[str], size: int) -> Conversation:
-    """Turns that write so many names each; the last one answers.
-
-    A turn prints its last name, after which the next one goes on.
-    """
-    talk: Conversation = []
-    code, new = "r = []\n", ["r"]
-    for at in range(0, len(listed), size):
-        piece = listed[at : at + size]
-        code += f'r += "{" ".join(piece)}".split()\n'
-        if piece[-1] == listed[-1]:
-            return [*talk, _written(block(code + "FINAL([t for t in s for n in r if n in t])"))]
-        talk += [_written(block(f"{code}print(r[-1])")), _printed(piece[-1], new)]
-        code, new = "", []
-    return talk
 
 
 def _written(text: str) -> dict[str, str]:

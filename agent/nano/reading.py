@@ -143,7 +143,7 @@ class ReadingLessons:
             method, field = rng.choice(names.COMMON), rng.choice(FIELDS)
             plan = draw_plan(rng, mixture)
             root = self._talks.root(rng, plan, method, field, rng.choice(self._papers))
-            if plan.kind in ("pages", "pieces") and rng.random() < mixture.forgetful:
+            if plan.kind == "pages" and rng.random() < mixture.forgetful:
                 yield from forgetful(root)
             else:
                 yield root

@@ -9,18 +9,14 @@ from pydantic import Field, model_validator
 
 from env.settings import Settings
 
-PlanKind = Literal["readers", "children", "pages", "names", "recite", "pieces", "unread"]
+PlanKind = Literal["readers", "children", "pages", "names", "recite", "unread"]
 """Reader of the sentences: readers, children with readers, the root in pages or by names alone.
 
-With `recite` the root writes names of the field from memory, with `pieces` some in each turn. With
-`unread` it guesses.
+With `recite` the root writes names of the field from memory, with `unread` it guesses.
 """
 
-Size = Literal["1", "2", "4", "8", "12", "24", "144"]
-"""Sentences of a reader's call, or of a page; the last is more than an observation shows.
-
-A string, as a key of YAML or JSON.
-"""
+Size = Literal["1", "2", "4", "8", "12", "24"]
+"""Sentences of a reader's call, or of a page; a string, as a key of YAML or JSON."""
 
 Most = Literal["8", "16", "all"]
 """Most sentences that are looked at."""

@@ -76,9 +76,6 @@ class SyntheticSettings(Settings):
         "hard": fields_level(16),
         "double": fields_level(32).model_copy(update={"splits": ["validation"]}),
     }
-    held_out: float = Field(
-        1.0, ge=0, le=1, description="share of the test split's names that no other split holds"
-    )
     words: int = Field(
         1400, ge=500, le=1600, description="words of a middling paper (world papers)"
     )
@@ -126,11 +123,6 @@ class SyntheticSettings(Settings):
     def _fits_the_world_fields(self) -> SyntheticSettings:
         if self.world != "fields":
             return self
-        if self.held_out != 1:
-            raise ValueError(
-                f"held_out {self.held_out:g}: the test split of the world `fields` shares no "
-                "method with the others; set it to 1"
-            )
         counts = Counter(trained_names(self.lexicon).values())  # by field
         fewest, most = min(counts.values()), max(counts.values())
         for name, level in self.levels.items():

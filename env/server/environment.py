@@ -37,8 +37,7 @@ from env.problems.store import ProblemStore
 from env.prompts import cut
 from env.server.capacity import capacity
 from env.server.door.guard import IDLE, INTERNAL, LEAVES
-from env.server.facts import episode_facts
-from env.server.rounding import rounded
+from env.server.scoring import episode_facts, rounded
 from env.server.service import Service
 from env.server.tree import Tree
 from env.settings import rules

@@ -1,16 +1,89 @@
-"""Turns for scoring: one episode at a time, the smallest first.
+"""Scoring of an ended episode: its facts, its turn among other episodes, and who reads how much.
 
 Scoring runs in the interpreter of the server, outside every limit of a cell. Many at once would
 make each message of other sessions wait for all of them.
+
+A client without the owner's key reads rounded figures. Exact shares are counts of characters: a few
+replays that halve the answer would find the gold. Two digits do not hide a sentence among a few. An
+answer that earns nothing therefore has metrics of zero. An answer that earns something contains
+little besides gold. Process quality and the scores of children tell how much gold is in what frames
+were shown or returned, which may be any part of the papers. Only an answer with all evidence, and
+nothing else, has them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from heapq import heappop, heappush
 from itertools import count
 from threading import Condition
+from typing import Any
+
+from env.models import AnswerMetrics
+from env.problems.schema import Problem
+from env.server.tree import Tree
+from env.server.tree.frame import texts_of
+from rewards.combine import EpisodeFacts
+from rewards.found import papers_found
+from rewards.reading import papers_read
+from rewards.sentences import ReaderFacts, lines_shown, share
+from rewards.settings import RewardSettings
+
+_DIGITS = 2
+_WHOLE = 1 - 1e-9
+_NOTHING = {"precision": 0.0, "recall": 0.0, "f1": 0.0, "exact_match": False, "paper_f1": 0.0}
+
+
+def episode_facts(tree: Tree, problem: Problem, settings: RewardSettings) -> EpisodeFacts:
+    """Facts that the server received and counted, of a tree that has ended.
+
+    A paper without evidence is read if it was shown to a frame or given to a child. One with
+    evidence is read if a child returned the evidence.
+    """
+    evidence, counters = problem.places, tree.counters
+    reader, read = None, frozenset[str]()
+    if problem.candidates:
+        reader = _reader_facts(tree, problem)
+    else:
+        texts = [
+            *tree.shown,
+            *(text for frame in tree.children for text in texts_of(frame.context)),
+        ]
+        shown = papers_read(tree.papers, texts, settings.read_chars, problem.gold_papers)
+        children = ((f.given, f.answer) for f in tree.children if f.stop_reason == "final")
+        found = papers_found(tree.papers, evidence, children, settings.min_cover)
+        read = shown - problem.gold_papers | found
+    return EpisodeFacts(
+        papers=tree.papers,
+        evidence=evidence,
+        answer=tree.answer,
+        answered=tree.answered,
+        papers_read=read,
+        turns=counters.turns,
+        turns_with_error=tree.failed_turns,
+        turns_with_one_block=counters.turns - counters.format_errors,
+        sub_calls=counters.sub_calls,
+        canaries=frozenset(paper.paper_id for paper in problem.papers if paper.canary),
+        reader=reader,
+    )
+
+
+def _reader_facts(tree: Tree, problem: Problem) -> ReaderFacts:
+    """Sentences that were shown, one a line, and tokens.
+
+    A child's context is not shown until the child prints it or writes it into a prompt.
+    """
+    candidates = {span.text for span in problem.candidates}
+    others = {line for text in tree.papers.values() for line in text.split("\n")} - candidates
+    gold = {span.text for fact in problem.evidence for span in fact.spans}
+    shown = lines_shown(gold | others, tree.shown)
+    return ReaderFacts(
+        gold_shown=share(gold, shown),
+        others_shown=share(others, shown),
+        candidates=len(problem.candidates),
+        tokens=tree.tokens,
+    )
 
 
 class ScoringTurns:
@@ -37,3 +110,31 @@ class ScoringTurns:
             with self._changed:
                 self._busy = False
                 self._changed.notify_all()
+
+
+def rounded(scored: Mapping[str, Any], process_weight: float) -> dict[str, Any]:
+    """The score of an episode in two digits, without what would tell the place of gold.
+
+    Args:
+        scored: `reward`, `components`, `metrics` and `frame_scores` of an observation.
+        process_weight: weight of the process quality in the reward.
+    """
+    components, reward = dict(scored["components"]), scored["reward"]
+    earns, whole = components["primary_objective"] > 0, components["primary_objective"] >= _WHOLE
+    if not whole:
+        reward -= process_weight * components["process_quality"]
+        components["process_quality"] = 0.0
+    metrics = {**dict(scored["metrics"]), **({} if earns else _NOTHING)}
+    return {
+        "reward": round(reward, _DIGITS),
+        "components": _two_digits(components),
+        "metrics": AnswerMetrics(**_two_digits(metrics)),
+        "frame_scores": _two_digits(scored["frame_scores"]) if whole else {},
+    }
+
+
+def _two_digits(figures: Mapping[Any, Any]) -> dict[Any, Any]:
+    return {
+        name: round(value, _DIGITS) if isinstance(value, float) else value
+        for name, value in figures.items()
+    }

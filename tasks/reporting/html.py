@@ -28,7 +28,7 @@ CAPTIONS = {
     "curriculum": "The metric that opens the next level, its thresholds, and the level played.",
 }
 RECURSION = TEMPLATES / "recursion.png"
-"""Committed figure of `python -m benchmarks.recursion`; it names its commits and date."""
+"""Committed figure, which names its commits and date; docs/experiments.md says how it was made."""
 SHOWN_REJECTED = 50
 """Most rejected rows that the page of the problems lists."""
 AROUND = 240

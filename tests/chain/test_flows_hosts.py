@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 from helpers import shared_stores
+from helpers.hosts import Host, servers
 from helpers.shared_stores import Postgres, S3Server
 
-from benchmarks.faults import Host, servers
 from env import variables
 
 pytestmark = [pytest.mark.nightly, pytest.mark.xdist_group("shared_stores")]

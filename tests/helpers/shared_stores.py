@@ -18,9 +18,10 @@ from tempfile import TemporaryDirectory
 import httpx
 import pytest
 
-from benchmarks.faults import BUCKET, wait_for
 from env import variables
 from flows.services.processes import answers, free_port
+from helpers.hosts import BUCKET
+from helpers.sandbox_events import wait_for
 from tasks.shared import remote
 
 INSTALL = "Install: apt-get install -y postgresql; make setup-cluster"
@@ -155,7 +156,8 @@ def s3(folder: Path) -> Iterator[S3Server]:
             start_new_session=True,
         )
     try:
-        wait_for(lambda: answers(f"{url}/moto-api/data.json"), 60, f"moto: see {folder / 's3.log'}")
+        up = wait_for(lambda: answers(f"{url}/moto-api/data.json"), 60)
+        assert up, f"moto does not answer: see {folder / 's3.log'}"
         first = boto3.session.Session("any", "any", region_name="us-east-1")
         iam = first.client("iam", endpoint_url=url)
         iam.create_user(UserName="rlm")

@@ -162,11 +162,10 @@ def test_a_root_answers_with_the_sentences_that_an_observation_shows(
     assert 0 < episode.metrics.recall < 1 == episode.metrics.precision
 
 
-@pytest.mark.parametrize(("kind", "size"), [("recite", 1), ("pieces", 24)])
 def test_names_from_memory_find_all_gold_but_what_is_never_taught(
-    sessions: Sessions, problems: list[Problem], kind: PlanKind, size: int
+    sessions: Sessions, problems: list[Problem]
 ) -> None:
-    episode, policy, root = played(sessions, problems[1], ReadingPlan(kind, size, None, "field"))
+    episode, policy, root = played(sessions, problems[1], ReadingPlan("recite", 1, None, "field"))
     gold = {span.text for fact in problems[1].evidence for span in fact.spans}
     left_out = {text for text in gold if BENCHMARK.findall(text)[0] in untaught(512)}
     assert isinstance(episode.answer, list)

@@ -199,7 +199,6 @@ def test_data_of_another_lexicon_or_with_other_labels_is_told() -> None:
         ({"lexicon": 100}, r"lexicon: .* multiple of 8"),
         ({"lexicon": 1608}, r"lexicon: .* 1600"),
         ({"lexicon": 16}, "each with another benchmark; raise lexicon 16"),
-        ({"held_out": 0.5}, "held_out 0.5: .* shares no method"),
         ({"levels": {"easy": {"papers": 4}}}, "4 papers .* 12 sentences .* set max_gold 2 and"),
         ({"canaries": 0.5}, "canaries and indirect are of the world `papers`"),
         ({"world": "papers", "labels": True}, "labels is of the world `fields`"),

@@ -9,7 +9,7 @@ from env.models import AnswerMetrics
 from env.problems.schema import Problem
 from env.problems.settings import SyntheticSettings, fields_level
 from env.problems.store import ProblemStore
-from env.server.rounding import rounded
+from env.server.scoring import rounded
 from rewards.combine import EpisodeFacts, score
 from rewards.settings import RewardSettings
 

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, BeforeValidator, ValidationError
+from pydantic import AfterValidator, BeforeValidator
 
 from env.problems.papers.forms import DRAWN, PLACEHOLDER, Forms, forms
 from env.settings import Settings
@@ -168,23 +168,12 @@ def templates() -> PaperTemplates:
     """The content of all files, read once.
 
     Raises:
-        ValueError: a file is malformed; the message names the file and the key or line.
+        ValueError: a file is malformed, or uses a placeholder that placeholders.toml does not list.
     """
     tables: dict[str, dict[str, Any]] = {}
     for name in PaperTemplates.model_fields:
-        path = FOLDER / f"{name}.toml"
-        text = path.read_text(encoding="utf-8")
-        try:
-            tables[name] = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
-            raise ValueError(f"{path}: {error}") from error
-        unknown = set(PLACEHOLDER.findall(text)) - {*DRAWN, *tables["placeholders"]}
-        if unknown:
-            raise ValueError(f"{path}: placeholders.toml does not list {sorted(unknown)}")
-    try:
-        return PaperTemplates.model_validate(tables)
-    except ValidationError as error:
-        first = error.errors()[0]
-        file, *keys = map(str, first["loc"])
-        where = f"{FOLDER / file}.toml: {'.'.join(keys)}"
-        raise ValueError(f"{where}: {first['msg']}") from error
+        text = (FOLDER / f"{name}.toml").read_text(encoding="utf-8")
+        tables[name] = tomllib.loads(text)
+        if unknown := set(PLACEHOLDER.findall(text)) - {*DRAWN, *tables["placeholders"]}:
+            raise ValueError(f"{name}.toml: placeholders.toml does not list {sorted(unknown)}")
+    return PaperTemplates.model_validate(tables)

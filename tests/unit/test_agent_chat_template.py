@@ -13,8 +13,7 @@ import trl
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from agent.errors import PolicyError
-from agent.models.baked_template import bake
-from agent.models.chat_template import ChatFormat
+from agent.models.chat_template import ChatFormat, bake
 from agent.settings import ModelSettings
 from env.models import Message
 

@@ -1,1 +1,0 @@
-"""Other systems that the benchmarks compare this one with."""

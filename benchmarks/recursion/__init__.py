@@ -1,1 +1,0 @@
-"""Comparison of a recursive policy with agents without children."""
