@@ -7,7 +7,6 @@ No decision depends on them, so a lost Prefect server causes a warning and never
 from __future__ import annotations
 
 import base64
-import json
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -24,7 +23,6 @@ from tasks.tracking.runs import StageRun
 PROMOTED = "rlm.promoted"
 """The event of a new champion; automations match it."""
 PLOTS = Path("reports/plots")
-EVALUATION = Path("reports/evaluation.json")
 
 logger = logging.getLogger(__name__)
 
@@ -112,40 +110,16 @@ def run_url(run: StageRun) -> str:
 
 
 def result(markdown: str) -> None:
-    """Show a run's result: the text, the evaluation as a table, the plots as images."""
-    from prefect.artifacts import (
-        create_image_artifact,
-        create_markdown_artifact,
-        create_table_artifact,
-    )
+    """Show a run's result: the text, and the plots as images."""
+    from prefect.artifacts import create_image_artifact, create_markdown_artifact
 
     with optional("the result"):
         create_markdown_artifact(markdown, key="rlm-result", description="Result of the run")
-        if rows := _before_and_after():
-            create_table_artifact(rows, key="rlm-evaluation", description="Before and after")
         for picture in sorted(PLOTS.glob("*.png")):
             # As a data URL: Prefect stores addresses, and the local file does not have one.
             data = base64.b64encode(picture.read_bytes()).decode()
             key = f"rlm-{picture.stem.replace('_', '-')}"
             create_image_artifact(f"data:image/png;base64,{data}", key=key)
-
-
-def _before_and_after() -> list[dict[str, Any]]:
-    try:
-        report = json.loads(EVALUATION.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return []
-    names = ("reward", "primary_objective", "f1_greedy", "f1_sampled")
-    return [
-        {
-            "score": name,
-            "mode": report[name]["mode"],
-            **{key: round(report[name][key], 3) for key in ("before", "after", "difference")},
-            "ci95": " to ".join(f"{bound:+.3f}" for bound in report[name]["ci95"]),
-        }
-        for name in names
-        if name in report
-    ]
 
 
 def promotion(name: str) -> None:

@@ -311,17 +311,10 @@ def start_run(
         settings, usual = (
             flatten(one.model_dump(by_alias=True, mode="json")) for one in (params, type(params)())
         )
-        run.log_params(
-            {
-                key: value
-                for key, value in settings.items()
-                if (
-                    key == "profile" or value != usual.get(key)
-                    if parent is None
-                    else reads(name, key)
-                )
-            }
-        )
+        kept = [key for key in settings if reads(name, key)] if parent else ["profile"]
+        if parent is None:
+            kept += [key for key, value in settings.items() if value != usual.get(key)]
+        run.log_params({key: settings[key] for key in kept})
     run.set_tags(lineage.tags(params, name))
     return run
 

@@ -271,3 +271,9 @@ def test_other_weights_than_were_registered_are_refused(folder: Path) -> None:
     (versions.download(version) / "model.safetensors").write_bytes(b"others")
     with pytest.raises(StageError, match=r"altered version 1: .* contains other weights"):
         versions.download(version)
+
+
+def test_a_version_requires_no_package_that_is_not_installed(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("constraints.txt").write_text("# pins\nruamel.yaml==0.19.1\nno-such-package==1.0\n")
+    assert register.requirements() == ["ruamel.yaml==0.19.1"]
