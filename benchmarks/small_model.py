@@ -1,14 +1,15 @@
-"""Compare what teaches a real model of 135 M parameters: `python -m benchmarks.small_model`.
+"""Compare what teaches a model of 135 M parameters: `python -m benchmarks.small_model`.
 
 Each arm starts from the bare model and plays the same test problems, greedily and sampled.
-`demonstrations` is the base of the profile `smollm2`, `GRPO` what the stage `train` makes of it,
-and `more demonstrations` is shown as many more epochs as GRPO takes time. `alone` has no children:
-its root reads the ranked passages itself, in demonstrations and in GRPO. `bare` hasn't been taught,
-and `bare: documents` has the documents in its prompt instead of a REPL. Lines of code without a
-model stand in the same table.
+`demonstrations` is the base of the profile (`smollm2`, or `--profile faq`), `GRPO` what the stage
+`train` makes of it, and `more demonstrations` is shown as many more epochs as GRPO takes time.
+`alone` has no children: its root reads the ranked passages itself, in demonstrations and in GRPO.
+`bare` hasn't been taught, and `bare: documents` has the documents in its prompt instead of a REPL.
+Lines of code without a model stand in the same table.
 
-Each result is appended to a file at once and not made again; the file beside this module is
-committed. `--draw` prints its tables for docs/experiments.md.
+Each result is appended to a file at once and not made again, and a training that was killed goes
+on. The files beside this module are committed. `--draw` prints their tables for
+docs/experiments.md.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -51,8 +52,6 @@ from tasks.tracking.lineage import commit
 from tasks.train import BASE, RESULT
 from tasks.training.demonstrate import keyed
 
-PROFILE = "smollm2"
-RESULTS = Path(__file__).with_suffix(".jsonl.gz")
 SESSIONS = 64
 PROBLEMS = Path("data/problems")
 SOURCE = Path(__file__).resolve().parent.parent
@@ -159,6 +158,7 @@ class SmallModelWork:
     folder: Path
     results: Path
     problems: int
+    profile: str
     sets: Sequence[str]
     """Settings of every arm."""
 
@@ -190,11 +190,14 @@ def _modes(row: Row) -> list[str]:
     return [mode for mode in ("greedy", "sampled") if mode in row]
 
 
-def train(folder: Path, root: Path, sets: Sequence[str]) -> Params:
+def train(work: SmallModelWork, folder: Path, root: Path, sets: Sequence[str]) -> Params:
     """Train in `folder`, from the data and the base of `root`; it becomes the working directory.
 
+    A training that was killed goes on.
+
     Args:
-        folder: replaced if it exists.
+        work: of the comparison.
+        folder: where the stage runs.
         root: holds params.yaml, profiles/, data/ and models/base.
         sets: `section.key=value`.
 
@@ -204,17 +207,22 @@ def train(folder: Path, root: Path, sets: Sequence[str]) -> Params:
     Raises:
         CalledProcessError: a stage failed; its output was printed.
     """
-    shutil.rmtree(folder, ignore_errors=True)
-    for name in COPIED:
-        source, target = root / name, folder / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        (shutil.copytree if source.is_dir() else shutil.copyfile)(source, target)
-    run_stages(folder, sets, ["train"])
+    if not folder.exists():
+        part = folder.with_name(f"{folder.name}.part")
+        shutil.rmtree(part, ignore_errors=True)
+        for name in COPIED:
+            source, target = root / name, part / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            (shutil.copytree if source.is_dir() else shutil.copyfile)(source, target)
+        part.rename(folder)
+    run_stages(work, folder, sets, ["train"])
     os.chdir(folder)
-    return resolve(PROFILE, sets)
+    return resolve(work.profile, sets)
 
 
-def run_stages(folder: Path, sets: Sequence[str], stages: Sequence[str]) -> None:
+def run_stages(
+    work: SmallModelWork, folder: Path, sets: Sequence[str], stages: Sequence[str]
+) -> None:
     """Run stages of this source in a folder, under these settings.
 
     Raises:
@@ -223,7 +231,7 @@ def run_stages(folder: Path, sets: Sequence[str], stages: Sequence[str]) -> None
     command = [sys.executable, "-m", "flows.pipeline"]
     environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
     words = [word for text in sets for word in ("--set", text)]
-    for stage in (["resolve", "--profile", PROFILE, *words], *([name] for name in stages)):
+    for stage in (["resolve", "--profile", work.profile, *words], *([name] for name in stages)):
         done = subprocess.run(
             [*command, *stage], cwd=folder, env=environment, capture_output=True, text=True
         )
@@ -258,24 +266,24 @@ def measured(work: SmallModelWork, arm: str, seed: int) -> None:
         sets.append(f"warmstart.sft.epochs={epochs}")
         name = "more"
     root = work.folder / f"seed-{seed}" / name
-    seconds = _make_base(root, sets)
+    seconds = _make_base(work, root, sets)
     row: Row = {"arm": arm, "seed": seed, "seconds": seconds}
     if chosen.grpo is None:
         os.chdir(root)
-        params = resolve(PROFILE, sets)
+        params = resolve(work.profile, sets)
         load = base_policy
     else:
-        began = time.monotonic()
         folder = root.parent / arm.replace(",", "").replace(" ", "-")
-        params = train(folder, root, [*sets, *chosen.grpo])
+        params = train(work, folder, root, [*sets, *chosen.grpo])
         load = trained_policy
-        row |= {"seconds": time.monotonic() - began, "steps": _steps(params)}
+        steps = _steps(params)
+        row |= {"seconds": sum(step["train/step_seconds"] for step in steps), "steps": steps}
     for mode, temperature in {"greedy": 0.0, "sampled": 1.0}.items():
         row[mode] = played(work, params, load(params, temperature))
     work.add(row | {"collections": _collections(work, params)})
 
 
-def _make_base(root: Path, sets: Sequence[str]) -> float:
+def _make_base(work: SmallModelWork, root: Path, sets: Sequence[str]) -> float:
     """Data and a base of these settings in a folder, and the seconds of the warm start."""
     took = root / "seconds"
     if not took.exists():
@@ -283,9 +291,9 @@ def _make_base(root: Path, sets: Sequence[str]) -> float:
         for linked in ("params.yaml", "profiles"):
             if not (root / linked).exists():
                 (root / linked).symlink_to(Path(__file__).resolve().parent.parent / linked)
-        run_stages(root, sets, ["prepare"])
+        run_stages(work, root, sets, ["prepare"])
         began = time.monotonic()
-        run_stages(root, sets, ["warmstart"])
+        run_stages(work, root, sets, ["warmstart"])
         took.write_text(str(time.monotonic() - began))
     return float(took.read_text())
 
@@ -336,9 +344,9 @@ def documents(work: SmallModelWork, seed: int) -> None:
         return
     sets = [*work.sets, BARE]
     root = work.folder / f"seed-{seed}" / "bare"
-    seconds = _make_base(root, sets)
+    seconds = _make_base(work, root, sets)
     os.chdir(root)
-    params = resolve(PROFILE, sets)
+    params = resolve(work.profile, sets)
     settings = params.evaluate.generation.greedy
     room = 6_000
     wide = settings.model_copy(update={"max_turn_tokens": 200, "max_frame_tokens": room + 500})
@@ -359,25 +367,31 @@ def lines(work: SmallModelWork) -> None:
     if work.find(arm="keyword search"):
         return
     os.chdir(work.folder / "seed-0" / "base")
-    params = resolve(PROFILE, work.sets)
-    chars, least = params.env.passage_chars, params.rewards.min_span_chars
+    params = resolve(work.profile, work.sets)
+    tuned, test = (
+        _problems(replace(work, problems=60), params, "validation"),
+        _problems(work, params),
+    )
 
-    def line(k: int) -> Callable[[Problem], Any]:
-        return baselines.bm25(k, chars, least)
+    def first(k: int, rank: str) -> Callable[[Problem], Any]:
+        env = params.env.model_copy(update={"rank": rank})
+        return lambda problem: [
+            {"paper_id": paper_id, "text": text}
+            for paper_id, text in keyed_plan.ranked(problem, k, env, params.rewards)
+        ]
 
-    tuned = _problems(SmallModelWork(work.folder, work.results, 60, ()), params, "validation")
-    best = max(range(1, 13), key=lambda k: fmean(baselines.f1(p, line(k)(p)) for p in tuned))
+    def mean(line: Callable[[Problem], Any]) -> float:
+        return fmean(baselines.f1(problem, line(problem)) for problem in tuned)
 
-    def plan(problem: Problem) -> Any:
-        return keyed_plan.answer(problem, keyed(params), params.env, params.rewards)
-
-    test = _problems(work, params)
-    for name, code in {
-        "keyword search": baselines.keyword_search,
-        f"BM25, first {best}": line(best),
-        "plan with perfect readers": plan,
-    }.items():
-        scores = [round(baselines.f1(problem, code(problem)), 4) for problem in test]
+    found = {"keyword search": baselines.keyword_search}
+    for rank in dict.fromkeys(["bm25", params.env.rank]):
+        best = max(range(1, 13), key=lambda k: mean(first(k, rank)))
+        found[f"{rank}, first {best}"] = first(best, rank)
+    found["plan with perfect readers"] = lambda problem: keyed_plan.answer(
+        problem, keyed(params), params.env, params.rewards
+    )
+    for name, line in found.items():
+        scores = [round(baselines.f1(problem, line(problem)), 4) for problem in test]
         row: Row = {"arm": name, "seed": 0, "greedy": {"f1": scores}}
         work.add(row | {"collections": _collections(work, params)})
 
@@ -441,16 +455,19 @@ def _price(rows: Sequence[Row]) -> str:
 def main() -> None:
     """Do what is missing, and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--work", type=Path, default=Path("runs/small_model"))
-    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--profile", default="smollm2", help="or faq")
+    parser.add_argument("--work", type=Path, help="folder; default: runs/PROFILE")
+    parser.add_argument("--results", type=Path, help="file; default: PROFILE.jsonl.gz, committed")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--arms", nargs="+", default=[*ARMS, DOCUMENTS])
     parser.add_argument("--problems", type=int, default=210, help="test problems")
     parser.add_argument("--set", nargs="*", default=[], help="settings of every arm")
     parser.add_argument("--draw", action="store_true", help="print what is known, do nothing")
     options = parser.parse_args()
+    folder = options.work or Path("runs", options.profile)
+    results = options.results or Path(__file__).with_name(f"{options.profile}.jsonl.gz")
     work = SmallModelWork(
-        options.work.resolve(), options.results.resolve(), options.problems, options.set
+        folder.resolve(), results.resolve(), options.problems, options.profile, options.set
     )
     for seed in () if options.draw else options.seeds:
         for arm in options.arms:

@@ -68,7 +68,6 @@ def serve(
 
         queue = QuestionQueue(answers, model, answers.at_once)
         server = QuestionServer(queue, Chat(queue, documents).application())
-        console.print(
-            f"{model.name} answers at {url_of(bound)}/ (documents: {len(documents)})\nCtrl-C stops."
-        )
+        count = f"{len(documents)} document{'s' if len(documents) > 1 else ''}"
+        console.print(f"{model.name} answers about {count} at {url_of(bound)}/\nCtrl-C stops.")
         server.run([bound])

@@ -1,7 +1,7 @@
 """Answers without a model: what code finds.
 
-A line maps a problem to its answer and knows question and papers only. `bm25` and `keyword_search`
-know nothing of the world; the others read the questions of the world `fields`.
+A line maps a problem to its answer and knows question and papers only. `keyword_search` knows
+nothing of the world; the others read the questions of the world `fields`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import Any
 from agent.policies.scripted import KEYWORD
 from env.problems.fields import read_question, sentences_with
 from env.problems.schema import Problem, Span
-from env.ranking import LEAST_CHARS, PASSAGE_CHARS, rank
 from rewards.settings import RewardSettings
 from rewards.spans import locate, span_f1
 
@@ -36,22 +35,6 @@ def keyword_search(problem: Problem) -> Any:
     scope = {"context": problem.texts, "question": problem.question, "FINAL": answers.append}
     exec(KEYWORD, scope)
     return answers[0]
-
-
-def bm25(most: int, chars: int = PASSAGE_CHARS, least: int = LEAST_CHARS) -> Line:
-    """The first passages of `rank`, without a reader.
-
-    Args:
-        most: number of passages; choose it on problems that aren't compared.
-        chars: `env.passage_chars`.
-        least: `rewards.min_span_chars`.
-    """
-
-    def line(problem: Problem) -> Any:
-        found = rank(problem.texts, problem.question, most, chars=chars, least=least)
-        return [{"paper_id": paper_id, "text": text} for paper_id, text in found]
-
-    return line
 
 
 def every_sentence(problem: Problem) -> Any:

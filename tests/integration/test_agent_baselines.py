@@ -58,11 +58,3 @@ def test_the_search_for_words_quotes_up_to_eight_sentences() -> None:
         lines = {line for paper in problem.papers for line in paper.text.split("\n")}
         assert 0 < len(answer) <= 8
         assert set(answer) <= lines
-
-
-def test_bm25_answers_with_the_first_passages_of_rank() -> None:
-    problem = held_out(False)[0]
-    answer = baselines.bm25(3)(problem)
-    assert len(answer) == 3
-    assert [part["text"] in problem.texts[part["paper_id"]] for part in answer] == [True] * 3
-    assert baselines.bm25(1)(problem) == answer[:1]
