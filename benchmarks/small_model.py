@@ -383,7 +383,7 @@ def lines(work: SmallModelWork) -> None:
     def mean(line: Callable[[Problem], Any]) -> float:
         return fmean(baselines.f1(problem, line(problem)) for problem in tuned)
 
-    found = {"keyword search": baselines.keyword_search}
+    found: dict[str, Callable[[Problem], Any]] = {"keyword search": baselines.keyword_search}
     for rank in dict.fromkeys(["bm25", params.env.rank]):
         best = max(range(1, 13), key=lambda k: mean(first(k, rank)))
         found[f"{rank}, first {best}"] = first(best, rank)
