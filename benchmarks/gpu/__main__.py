@@ -1,7 +1,6 @@
 """Measure one graphics card: 4-bit models, decoding, training.
 
     python -m benchmarks.gpu [PART ...] [--tiny] [--work DIR] [--out DIR] [--minutes 9]
-    python -m benchmarks.gpu --table OUT/figures.jsonl
 
 Weights are random in the shape of Qwen3-4B, so nothing is downloaded. Parts run in this order, each
 in at most `--minutes`: build, decode, train. The last two need what build left in `--work` (20 GB;
@@ -63,13 +62,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--work", type=Path, help="folder of the models (default: temporary)")
     parser.add_argument("--out", type=Path, default=Path("reports/gpu"), help="folder of figures")
     parser.add_argument("--minutes", type=float, default=9.0, help="most minutes of a part")
-    parser.add_argument("--table", type=Path, help="print the table of a file, measure nothing")
     options = parser.parse_args(argv)
     if unknown := [part for part in options.parts if part not in PARTS]:
         parser.error(f"unknown part {unknown[0]!r}. Choose from {', '.join(PARTS)}.")
-    if options.table:
-        print(table([json.loads(line) for line in options.table.read_text().splitlines()]))
-        return
     if not options.tiny and not torch.cuda.is_available():
         parser.error("torch finds no card. Run python -m flows.doctor, or measure with --tiny.")
     size = TINY if options.tiny else FULL

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from agent.models import base_model, model_files
 from agent.models.model_files import compute_dtype
+from agent.nano.tokenizer import train_bpe
 from agent.rollouts.trajectory import FrameRecord, Trajectory, TurnRecord
 from agent.settings import ModelSettings
 
@@ -30,7 +30,7 @@ _TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 _WORDS = 1500
-"""Entries of the tokenizer, also where the model's vocabulary is larger."""
+"""Most entries of the tokenizer, also where the model's vocabulary is larger."""
 
 
 @dataclass(frozen=True)
@@ -103,19 +103,6 @@ def write_base(work: Path, device: str) -> None:
     base_model.prepare_base(settings, work / NF4, device=device)
 
 
-def logits_of(model: Any, ids_B_T: Tensor) -> Tensor:
-    """Logits [B, T, V] as float32 on the host, with the mean over the vocabulary subtracted."""
-    with torch.no_grad():
-        logits = model(input_ids=ids_B_T).logits.float().cpu()
-    return logits - logits.mean(dim=-1, keepdim=True)
-
-
-def largest_error(live: Tensor, other: Tensor) -> float:
-    """Largest difference of a row's logits, relative to the norm of the live ones."""
-    errors = (other - live).flatten(1).norm(dim=1) / live.flatten(1).norm(dim=1)
-    return float(errors.max())
-
-
 def log_probs(model: Any, ids: Sequence[int], count: int) -> list[float]:
     """Log-probabilities of the last `count` of the ids, by one pass over all of them."""
     ids_1_T = torch.tensor([list(ids)], device=model.device)
@@ -163,21 +150,7 @@ def random_trees(size: WorkSize) -> Callable[[Any, int], list[list[Trajectory]]]
 
 def _tokenizer() -> PreTrainedTokenizerFast:
     """A tokenizer trained on the project's documents."""
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    made.train_from_iterator(
-        [path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))],
-        trainers.BpeTrainer(
-            vocab_size=_WORDS,
-            special_tokens=list(_SPECIAL),
-            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-            show_progress=False,
-        ),
-    )
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=made, eos_token=_SPECIAL[2], pad_token=_SPECIAL[0]
-    )
-    tokenizer.add_special_tokens({"additional_special_tokens": list(_SPECIAL[1:])})
+    texts = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))]
+    tokenizer = train_bpe(texts, r" ?\S+|\s+", _WORDS, _SPECIAL, eos=_SPECIAL[2])
     tokenizer.chat_template = _TEMPLATE
     return tokenizer

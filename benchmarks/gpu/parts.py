@@ -23,7 +23,7 @@ from agent.errors import PolicyError
 from agent.policies.base import TurnRequest
 from agent.policies.hf_policy import TransformersPolicy, load_model
 from agent.settings import GenerationSettings, LogprobCheckSettings, TrainSettings
-from agent.training import logprob_check
+from agent.training import export, logprob_check
 from agent.training.trainer import TreeGRPOTrainer
 from benchmarks.gpu import models
 from benchmarks.gpu.models import NF4, RAW, TWIN, WorkSize
@@ -91,11 +91,12 @@ def build(bench: Bench) -> None:
     model, ids = bench.load(NF4), models.random_ids((2, 64), bench.device)
     stored = sum(weight.numel() * weight.element_size() for weight in model.parameters())
     bench.note("build", NF4, parameters=parameters, seconds=seconds, weights_gb=stored / 2**30)
-    live = models.logits_of(model, ids)
-    del model
-    bench.fresh()
-    error = models.largest_error(live, models.logits_of(bench.load(TWIN), ids))
-    bench.note("build", "twin", logit_error=error)
+    with torch.inference_mode():
+        live = [export.top_logits(logits_T_V) for logits_T_V in model(input_ids=ids).logits]
+        del model
+        bench.fresh()
+        twin = bench.load(TWIN)(input_ids=ids).logits
+    bench.note("build", "twin", logit_error=max(map(export.relative_error, live, twin)))
 
 
 def decode(bench: Bench) -> None:
