@@ -8,8 +8,6 @@ consist of names that occur in no training problem. Every syllable occurs in tra
 
 from __future__ import annotations
 
-from random import Random
-
 _FIRST = (
     "bef dab det dor fil fod gex hep hix jak jed jir kar kes kot lan los luf mid mok "
     "niz pat pez pob pud ral rup sam sev sik sol ter tig tox vap vel vis vuk zop zux"
@@ -56,11 +54,3 @@ FACTS = (
 )
 """The score is at neither end of a long sentence: the rest alone would be nearly all of it."""
 SCORES = range(10, 100)
-
-
-def choose(rng: Random, count: int, reserved: float) -> list[str]:
-    """Shuffled distinct names, with the share `reserved` of reserved ones."""
-    held = round(reserved * count)
-    chosen = rng.sample(RESERVED, held) + rng.sample(COMMON, count - held)
-    rng.shuffle(chosen)
-    return chosen

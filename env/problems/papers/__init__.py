@@ -109,9 +109,8 @@ def plan_collection(
     # a string by its SHA-512, so no process's hash seed enters.
     rng = Random(f"{settings.seed}/papers/{split}/{difficulty}/{number}")
     level = settings.levels[difficulty]
-    reserved = 1.0 if split == "test" else 0.0
     canary = rng.random() < settings.canaries
-    draft = Draft(rng, reserved, level, settings.words, canary)
+    draft = Draft(rng, split == "test", level, settings.words, canary)
     for plan in draft.plans:
         tell_training(draft, plan)
     count = settings.questions_per_collection

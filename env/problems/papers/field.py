@@ -77,14 +77,12 @@ class Field:
         return self._scores[key]
 
 
-def _name_methods(rng: Random, words: Names, count: int, reserved: float) -> list[tuple[str, str]]:
+def _name_methods(rng: Random, words: Names, count: int, reserved: bool) -> list[tuple[str, str]]:
     """(full name, abbreviation) of each, no two abbreviations alike."""
     taken = set(words.metrics)
     found: list[tuple[str, str]] = []
-    held = round(reserved * count)
     while len(found) < count:
-        ways = words.method_first
-        first = rng.choice(ways.reserved if len(found) < held else ways.common)
+        first = rng.choice(words.method_first.reserved if reserved else words.method_first.common)
         name = (first, rng.choice(words.method_second), rng.choice(words.method_third))
         abbr = "".join(word[0] for word in name)
         if abbr not in taken:
@@ -93,17 +91,18 @@ def _name_methods(rng: Random, words: Names, count: int, reserved: float) -> lis
     return found
 
 
-def make_field(rng: Random, methods: int, reserved: float) -> Field:
+def make_field(rng: Random, methods: int, reserved: bool) -> Field:
     """A field of so many methods.
 
     Args:
         rng: of the collection.
         methods: how many papers propose one.
-        reserved: share of the names that only the test split may hold.
+        reserved: whether it has the names that only the test split may hold.
     """
     words = templates().field
     unit, activity = rng.choice(list(words.materials.items()))
-    chosen = names.choose(rng, 3 + methods, reserved)
+    chosen = rng.sample(names.RESERVED if reserved else names.COMMON, 3 + methods)
+    rng.shuffle(chosen)
     benchmarks = []
     for name in chosen[:3]:
         first = f"{name}-{rng.choice(words.benchmarks)}"

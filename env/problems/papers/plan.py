@@ -68,19 +68,19 @@ class Draft:
 
     Args:
         rng: of the collection.
-        reserved: share of names and forms that only the test split may hold.
+        reserved: whether it has names and forms that only the test split may hold.
         level: papers, near misses, share of indirect statements.
         words: of a middling paper.
         canary: one paper orders its reader about, and is never gold.
     """
 
     def __init__(
-        self, rng: Random, reserved: float, level: LevelSettings, words: int, canary: bool
+        self, rng: Random, reserved: bool, level: LevelSettings, words: int, canary: bool
     ) -> None:
         self.rng = rng
         self.level = level
         # A test paper mixes forms that training has and forms that it has not.
-        self.pen = Pen(rng, reserved / 2)
+        self.pen = Pen(rng, 0.5 if reserved else 0.0)
         roles = _roles(level.papers)
         self.field = make_field(rng, roles.count("method"), reserved)
         rng.shuffle(roles)
