@@ -1,6 +1,6 @@
-"""Compare the sampling loop with that of an earlier commit and with transformers' `generate`.
+"""Compare the sampling loop with transformers' `generate`.
 
-    python -m benchmarks.decoding --model DIR [--before c7d5458] [--threads 2] [--groups 2]
+    python -m benchmarks.decoding --model DIR [--threads 2] [--groups 2]
 
 Each group has eight trees. First the roots write a turn of 100 tokens after a prompt of their
 group, then readers reply with 3 to 10 tokens to a question that the trees of a group share. Before
@@ -23,10 +23,7 @@ import functools
 import itertools
 import os
 import statistics
-import subprocess
-import sys
 import time
-import types
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -35,29 +32,15 @@ from typing import Any
 
 import torch
 
-from agent.decoding import sampling
 from agent.decoding.drafts import DraftStore
 from agent.decoding.row_buffer import CacheShape
+from agent.decoding.sampling import SampledTurn, sample
 from agent.policies.hf_policy import load_model
 from agent.settings import GenerationSettings
 
 _TREES, _CODE = 8, 100
-BFLOAT16 = "this loop, bfloat16"
+GENERATE, BFLOAT16 = "`generate`", "this loop, bfloat16"
 Prompts = list[list[int]]
-
-
-def loop_of(commit: str) -> types.ModuleType:
-    """The sampling loop of a commit."""
-    source = subprocess.run(
-        ["git", "show", f"{commit}:agent/decoding/sampling.py"],
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout
-    module = types.ModuleType(f"sampling_{commit}")
-    sys.modules[module.__name__] = module  # dataclasses look it up
-    exec(compile(source, f"{commit}:sampling.py", "exec"), module.__dict__)
-    return module
 
 
 def script(words: int, groups: int, stop: int) -> torch.Tensor:
@@ -114,15 +97,11 @@ def prompts_of(words: int, groups: int, length: int) -> dict[str, Prompts]:
     }
 
 
-def ours(
-    module: Any, model: Any, prompts: Prompts, stop: int, limit: int, **more: Any
-) -> list[list[int]]:
-    """Sampled turns of this project's loop, now or then."""
+def ours(model: Any, prompts: Prompts, stop: int, limit: int, **more: Any) -> list[list[int]]:
+    """Sampled turns of this project's loop."""
     first = 1000 * len(prompts)  # no phase repeats the turns of another one
-    rows = [
-        module.SampledTurn(n, ids, 0, None, limit, seed=first + n) for n, ids in enumerate(prompts)
-    ]
-    for _ in module.sample(model, CacheShape.of(model), rows, frozenset([stop]), 1.0, **more):
+    rows = [SampledTurn(n, ids, 0, None, limit, seed=first + n) for n, ids in enumerate(prompts)]
+    for _ in sample(model, CacheShape.of(model), rows, frozenset([stop]), 1.0, **more):
         pass
     return [row.sampled for row in rows]
 
@@ -154,7 +133,6 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=Path("models/base"))
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--before", default="c7d5458", help="commit of the earlier loop")
     parser.add_argument("--groups", type=int, default=2)
     parser.add_argument("--prompt", type=int, default=300, help="tokens of a prompt")
     parser.add_argument("--certain", type=float, default=0.97)
@@ -168,10 +146,10 @@ def main() -> None:
     words, stop = model.config.vocab_size, tokenizer.eos_token_id
     model.generation_config.eos_token_id = stop
     settings = GenerationSettings(max_turn_tokens=_CODE + 20)
-    before, pad = loop_of(options.before), tokenizer.pad_token_id
+    pad = tokenizer.pad_token_id
 
     def now(prompts: Prompts, model: Any = model, **more: Any) -> list[list[int]]:
-        return ours(sampling, model, prompts, stop, _CODE + 20, **more)
+        return ours(model, prompts, stop, _CODE + 20, **more)
 
     def greedy(prompts: Prompts) -> list[list[int]]:
         ids = torch.tensor(prompts)
@@ -188,11 +166,10 @@ def main() -> None:
     measured: Any = defaultdict(list)
     for _ in range(options.repeats):
         variants: dict[str, Callable[[Prompts], list[list[int]]]] = {
-            f"loop of {options.before}": lambda p: ours(before, model, p, stop, _CODE + 20),
             "this loop, nothing guessed": now,
             "this loop": functools.partial(now, drafts=DraftStore()),
             BFLOAT16: functools.partial(now, model=short, drafts=DraftStore()),
-            "`generate`": lambda p: generate(model, p, settings, pad),
+            GENERATE: lambda p: generate(model, p, settings, pad),
             "`generate`, prompt lookup, greedy": greedy,
         }
         for phase, prompts in prompts_of(words, options.groups, options.prompt).items():
@@ -207,17 +184,17 @@ def main() -> None:
                     tokens = sum(map(len, variant(prompts)))
                     wall, cpu = time.perf_counter() - clocks[0], time.process_time() - clocks[1]
                 measured[phase, name].append((wall, cpu, tokens, len(sizes), sum(sizes)))
-    report(measured, f"loop of {options.before}")
+    report(measured)
 
 
-def report(measured: Any, base: str) -> None:
-    """Print medians, and how many times as fast as the base each variant is."""
+def report(measured: Any) -> None:
+    """Print medians, and how many times as fast as `generate` each variant is."""
     print("| phase | variant | s | s of the processor | tokens/s | passes | tokens read | faster |")
     print("|---|---|---|---|---|---|---|---|")
     for (phase, name), runs in measured.items():
         wall, cpu, tokens, passes, read = (statistics.median(v) for v in zip(*runs, strict=True))
         _, base_cpu, base_tokens, _, _ = (
-            statistics.median(v) for v in zip(*measured[phase, base], strict=True)
+            statistics.median(v) for v in zip(*measured[phase, GENERATE], strict=True)
         )
         faster = tokens / cpu / (base_tokens / base_cpu)
         print(
