@@ -59,7 +59,7 @@ OBSERVATION = '{"type":"observation","data":{"observation":{"refused":%s},"rewar
 
 
 def guarded(count: int = 9, idle_s: float = 9.0, app: Any = loop) -> Guard:
-    places = Seats(wait_s=0.05)
+    places = Seats(9.0, wait_s=0.05)
     places.limit(count, "because")
     return Guard(app, places, idle_s, 1000)
 
@@ -147,7 +147,7 @@ def test_only_an_episode_makes_a_place_permanent(text: str, stays: bool) -> None
         await receive()
 
     async def story() -> None:
-        places = Seats(silent_s=0.0, wait_s=0.05)
+        places = Seats(9.0, silent_s=0.0, wait_s=0.05)
         places.limit(1, "because")
         guard = Guard(answering, places, 9.0, 1000)
         first, second = Client(), Client()

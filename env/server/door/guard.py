@@ -25,7 +25,7 @@ from openenv.core.env_server.types import WSErrorCode
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from env.server.door.messages import refusal
-from env.server.door.seats import Seats
+from env.server.door.seats import Seats, network
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +74,7 @@ class Guard:
             await _refuse(receive, send, WSErrorCode.SESSION_ERROR, NO_ATTACHING, _VIOLATION)
             return
         session = _Session(receive, send, self._seats, self._idle_s, self._message_bytes)
+        session.address = network((scope.get("client") or ("",))[0])
         if not await self._seats.take(session):
             reason = f"{self._seats.rule}; try again later"
             await _refuse(receive, send, WSErrorCode.CAPACITY_REACHED, reason, _TRY_AGAIN)
@@ -89,6 +90,8 @@ class Guard:
 
 class _Session:
     """One connection, as OpenEnv's loop sees it."""
+
+    address = ""
 
     def __init__(
         self, receive: Receive, send: Send, seats: Seats, idle_s: float, message_bytes: int
@@ -148,7 +151,7 @@ class _Session:
             refused = await asyncio.to_thread(refusal, text) if large else refusal(text)
             if refused is not None:
                 await self.send({"type": "websocket.send", "text": _error(refused)})
-            elif self._state is not None and json.loads(text or "")["type"] == "state":
+            elif self._state and not large and json.loads(text or "")["type"] == "state":
                 await self.send(self._state)
             else:
                 self._state = None
