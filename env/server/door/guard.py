@@ -102,7 +102,7 @@ class _Session:
         self._ahead: asyncio.Queue[Message] = asyncio.Queue()
         self._gone = False
         self._state: Message | None = None
-        """The state since the last step, because that of a wide tree takes milliseconds to write."""
+        """Of a wide tree it takes milliseconds to write, so this answers until the next step."""
         self._waiting: asyncio.Timeout | None = None
         """Set while the session waits for its client, so never during a step."""
 
