@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from env.settings import Settings
 
@@ -90,13 +90,27 @@ class LoraSettings(Settings):
     )
 
 
+def without_password(url: str) -> str:
+    """The address, unless it has a password: addresses are shown, logged and recorded.
+
+    Raises:
+        ValueError: it has one; the message does not repeat it.
+    """
+    if "@" in url:
+        raise ValueError("an address has no user and no password. Put the key into OPENAI_API_KEY.")
+    return url
+
+
+Address = Annotated[str, AfterValidator(without_password)]
+
+
 class SftSettings(Settings):
     """Supervised training of an adapter on demonstrations; `train` has the adapter and limits."""
 
     teacher: Literal["demonstrator", "endpoint"] = Field(
         "demonstrator", description="a script that knows the gold, or a model behind an API"
     )
-    base_url: str | None = Field(None, description="endpoint; its key is OPENAI_API_KEY")
+    base_url: Address | None = Field(None, description="endpoint; its key is OPENAI_API_KEY")
     model: str | None = Field(None, description="name of the model at the endpoint")
     problems: int = Field(600, ge=1, description="training problems, evenly of all levels")
     plan: Literal["children", "keyed"] = Field(
@@ -171,7 +185,7 @@ class EngineSettings(Settings):
     """
 
     kind: Literal["own", "vllm"] = Field("own", description="own: the model in training itself")
-    urls: list[str] = Field([], description="running servers of vLLM; empty: start one here")
+    urls: list[Address] = Field([], description="running servers of vLLM; empty: start one here")
     python: str = Field(
         ".venv-vllm/bin/python", description="Python of vLLM's environment (`make setup-vllm`)"
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hmac
 import json
+import re
 import time
 import uuid
 from collections.abc import Mapping
@@ -273,13 +274,17 @@ class KeyRequired:
 
 
 def answer_text(answer: Answer) -> str:
-    """The quotes with their places as Markdown, or why it has none."""
-    quotes = [
-        "\n".join(f"> {line}" for line in quote.text.splitlines())
-        + f"\n>\n> {quote.document}, characters {quote.start}-{quote.end}"
+    """The quotes with their places, or why it has none.
+
+    A page shows the text as Markdown, so each is fenced: an image in a quote would tell its host.
+    """
+    texts = [
+        f"{quote.text}\n\n{quote.document}, characters {quote.start}-{quote.end}"
         for quote in answer.evidence
     ]
-    return "\n\n".join(quotes or [verdict(answer)])
+    fences = ["`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0)) for text in texts]
+    fenced = [f"{fence}\n{text}\n{fence}" for fence, text in zip(fences, texts, strict=True)]
+    return "\n\n".join(fenced or [verdict(answer)])
 
 
 def usage(found: AskedAnswer) -> dict[str, int]:

@@ -48,10 +48,22 @@ Docs = Annotated[Path, typer.Option(help="Folder of PDF, text, Markdown and HTML
 ModelName = Annotated[
     str, typer.Option(help="Number or alias of a version, a folder, or the endpoint's model.")
 ]
-BaseUrl = Annotated[
-    str | None,
-    typer.Option(help="Endpoint, such as http://127.0.0.1:8000/v1; OPENAI_API_KEY is its key."),
-]
+
+
+def _without_password(url: str | None) -> str | None:
+    from agent.settings import without_password
+
+    try:
+        return url and without_password(url)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+ADDRESS = typer.Option(
+    help="Endpoint, such as http://127.0.0.1:8000/v1; OPENAI_API_KEY is its key.",
+    callback=_without_password,
+)
+BaseUrl = Annotated[str | None, ADDRESS]
 EndpointSettings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Setting for an endpoint; repeatable."),

@@ -18,7 +18,7 @@ from typing import Annotated
 
 import typer
 
-from flows.ask import Docs, EndpointSettings
+from flows.ask import ADDRESS, Docs, EndpointSettings
 from flows.pipeline import guarded
 from flows.runtime import unwrapped
 from tasks.errors import StageError, stage_named
@@ -30,10 +30,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 def draft_questions(
     docs: Docs,
     output: Annotated[Path, typer.Option(help="New .jsonl file; it is never overwritten.")],
-    base_url: Annotated[
-        str,
-        typer.Option(help="Endpoint, such as http://127.0.0.1:8000/v1; OPENAI_API_KEY is its key."),
-    ],
+    base_url: Annotated[str, ADDRESS],
     model: Annotated[str, typer.Option(help="The endpoint's model.")],
     count: Annotated[int, typer.Option(min=1, max=2000, help="Questions wanted.")] = 20,
     seed: Annotated[int, typer.Option(help="Seed of the passages and of sampling.")] = 0,

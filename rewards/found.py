@@ -1,8 +1,9 @@
 """The papers whose evidence children found, as process quality counts them.
 
 Showing a paper proves nothing, whether it is printed, in a prompt or given to an idle child. A
-child that returns the evidence, and little else of what it was given, has found it. A reader that
-is shown numbered passages returns those whose numbers it replies.
+child that returns the evidence, and little else of what it was given, has found it. Children that
+return much of it only together have chosen nothing either. A reader that is shown numbered passages
+returns those whose numbers it replies.
 """
 
 from __future__ import annotations
@@ -12,10 +13,13 @@ from math import ceil
 from typing import Any
 
 from rewards.numbered import named_passages
+from rewards.sentences import lines_shown
 from rewards.spans import Evidence, distinct_items, quoted_text
 
 _MOST_RETURNED = 0.5
 """Share of the given characters; a child that returns more has chosen nothing."""
+_TILE = 12
+"""Characters of the pieces of papers by which several children are judged together."""
 
 Returned = tuple[Mapping[str, str], Any]
 """Texts that a child was given, under any keys, and the value that it returned."""
@@ -41,8 +45,8 @@ def papers_found(
     for paper_id, start, end in (place for fact in evidence for place in fact):
         spans.setdefault(papers[paper_id][start:end], set()).add(paper_id)
     returns = list(children)
-    found: set[str] = set()
     named = "\0".join(named_passages(papers.values(), returns))
+    chosen: list[tuple[str, str]] = []
     for given, answer in returns:
         whole = "\0".join(given.values())
         quotes: list[str] = []
@@ -52,14 +56,30 @@ def papers_found(
             left -= len(quote)
             if left < 0:
                 break
-        returned = "" if left < 0 else "\0".join(quotes)
-        for span, ids in spans.items():
-            if span in whole and _is_in(span, returned, min_cover):
-                found |= ids
+        if quotes and left >= 0:
+            chosen.append((whole, "\0".join(quotes)))
+    if len(chosen) > 1 and _is_most(papers, chosen):
+        chosen = []
+    found: set[str] = set()
     for span, ids in spans.items():
-        if _is_in(span, named, min_cover):
+        if _is_in(span, named, min_cover) or any(
+            span in whole and _is_in(span, returned, min_cover) for whole, returned in chosen
+        ):
             found |= ids
     return frozenset(found)
+
+
+def _is_most(papers: Mapping[str, str], chosen: Iterable[tuple[str, str]]) -> bool:
+    """Whether children together returned more than half of the papers' text that they were given.
+
+    Text counts once, however often, in whatever order and between whatever filler it was given.
+    """
+    tiles = {
+        paper[at : at + _TILE] for paper in papers.values() for at in range(0, len(paper), _TILE)
+    }
+    pairs = [(whole, lines_shown(tiles, [returned])) for whole, returned in chosen]
+    given = lines_shown(tiles, (whole for whole, shown in pairs if shown))
+    return len(set().union(*(shown for _, shown in pairs))) > _MOST_RETURNED * len(given)
 
 
 def _is_in(span: str, text: str, min_cover: float) -> bool:

@@ -41,8 +41,13 @@ MARK = "rlm.json"
 """File of each published repository: its version. Only marked repositories are changed."""
 RESULTS = ".eval_results/rlm.yaml"
 SETTINGS = "publish.model and publish.dataset"
-_SMALL = (".json", ".jinja", ".txt", ".model")
-"""Suffixes of the files beside the weights: config, tokenizer, chat template."""
+_SMALL = {
+    *("config.json", "generation_config.json", "model.safetensors.index.json"),
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *("vocab.json", "vocab.txt", "merges.txt", "tokenizer.model", "spiece.model"),
+    *("chat_template.jinja", "chat_template.json"),
+}
+"""Files beside the weights: config, tokenizer, chat template. Others may not be meant for all."""
 _PATHS = ("_name_or_path", "name_or_path")
 """Keys of these files that may contain a path of this machine."""
 
@@ -257,7 +262,7 @@ def write_model(
         for path in sorted(source.iterdir()):
             if path.suffix == ".safetensors":
                 (folder / path.name).symlink_to(path.resolve())
-            elif path.suffix in _SMALL:
+            elif path.name in _SMALL:
                 (folder / path.name).write_bytes(without_paths(path))
         card = cards.model_card(
             champion.figures,

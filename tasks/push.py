@@ -31,7 +31,7 @@ def run(params: Params, run: StageRun) -> None:
     from dvc.exceptions import DvcException
     from dvc.lock import LockError
 
-    holder.check()
+    holder.require_free()
     name = remote.NAME if remote.address() else params.push.remote
     failures: list[BaseException] = []
     with remote.repository() as repo:

@@ -53,7 +53,7 @@ def build() -> FastAPI:
         raise SystemExit(str(error)) from None
     running: list[Service] = []
     size = message_bytes(settings.env)
-    seats, connections = Seats(), Connections(size)
+    seats, connections = Seats(settings.env.idle_timeout_s), Connections(size)
 
     def start() -> None:
         try:

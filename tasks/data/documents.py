@@ -6,7 +6,6 @@ only the problems that name it.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections import Counter
 from difflib import get_close_matches
@@ -14,12 +13,11 @@ from pathlib import Path
 
 from env.errors import SourceError
 from env.problems.schema import Paper
+from tasks.data.parsing import Parser, read_text
 from tasks.data.source import Rejected, RowFault
-from tasks.data.web import text_of
 
 TEXT = (".md", ".txt", ".rst")
-WEB = (".html", ".htm")
-READABLE = (*TEXT, *WEB, ".pdf")
+READABLE = (*TEXT, ".html", ".htm", ".pdf")
 _TITLE_CHARS = 200
 
 
@@ -52,6 +50,7 @@ class Documents:
         self._max_chars = max_chars
         self._max_mb = max_mb
         self._chars_setting = chars_setting
+        self._parser = Parser()
         self._read: dict[str, Paper | Rejected] = {}
         self._names: list[str] | None = None
 
@@ -127,9 +126,10 @@ class Documents:
                     f"it has {size / 1e6:.1f} MB, more than {self._max_mb}",
                     "split it, or raise prepare.files.max_mb",
                 )
-            text = _pdf(path, self._max_chars) if name.suffix.lower() == ".pdf" else _text(path)
-            if name.suffix.lower() in WEB:
-                text = text_of(text)
+            if name.suffix.lower() in TEXT:
+                text = read_text(path)
+            else:
+                text = self._parser.text(path, self._max_chars)
         except UnicodeEncodeError:
             raise RowFault("its name is not valid UTF-8", "rename it") from None
         except OSError as error:
@@ -164,47 +164,3 @@ def _title(text: str, name: Path) -> str:
         return name.stem
     lines = (line.strip("#=*-~ \t") for line in text.splitlines())
     return next((line for line in lines if any(map(str.isalnum, line))), name.stem)[:_TITLE_CHARS]
-
-
-def _text(path: Path) -> str:
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise RowFault(f"its byte {error.start} is not valid UTF-8", "save it as UTF-8") from None
-    if "\0" in text:
-        raise RowFault("it contains NUL characters", "save it as UTF-8 text")
-    return text.replace("\r\n", "\n").replace("\r", "\n")
-
-
-def _pdf(path: Path, max_chars: int) -> str:
-    """Text of the pages, joined by blank lines; reading stops soon after `max_chars`."""
-    from pypdf import PdfReader
-    from pypdf.errors import DependencyError, FileNotDecryptedError
-
-    logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # errors are reported below
-    pages: list[str] = []
-    try:
-        with PdfReader(path) as reader:
-            if reader.is_encrypted and not reader.decrypt(""):
-                raise RowFault("it is encrypted", "save it without a password")
-            for page in reader.pages:
-                pages.append(page.extract_text())
-                if sum(map(len, pages)) > max_chars:
-                    break
-    except (RowFault, OSError):
-        raise
-    except (FileNotDecryptedError, DependencyError):
-        raise RowFault("it is encrypted", "save it without a password") from None
-    except Exception as error:  # a broken file can raise anything in the parser
-        raise RowFault(
-            f"it is not a complete PDF ({type(error).__name__})", "save it again"
-        ) from None
-    text = "\n\n".join(pages).encode("utf-8", "replace").decode().replace("\0", " ")
-    if not text.strip():
-        raise RowFault(
-            f"none of its {len(pages)} pages contains text, perhaps only scans"
-            if pages
-            else "it has no pages",
-            "run OCR over it and save the result",
-        )
-    return text

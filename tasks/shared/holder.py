@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import secrets
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -27,7 +28,11 @@ CHECKPOINTS = "checkpoints"
 CRASHES = 5
 """Restarts of one request after crashes, before it fails."""
 
+CONFLICTS = 10
+"""Tries to change the record."""
+
 Record = dict[str, Any]
+_ENTRIES = {"token", "host", "since", "request", "flow_run", "mlflow_run", "crashes", "ended"}
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +73,7 @@ def held(request: str, flow_run: str | None) -> Iterator[Record | None]:
 
 def _take(request: str, flow_run: str | None) -> Record | None:
     store = remote.store()
-    before, version = store.read(RECORD)
+    before, version = _read()
     died = before if before and not before["ended"] else None
     again = bool(died and died["request"] == request)
     crashes = died["crashes"] + 1 if died and again else 0
@@ -77,6 +82,7 @@ def _take(request: str, flow_run: str | None) -> Record | None:
         **kept,
         "token": before["token"] + 1 if before else 1,
         "host": f"{socket.gethostname()}:{Path.cwd()}",
+        "nonce": secrets.token_hex(8),
         "since": datetime.now(UTC).isoformat(timespec="seconds"),
         "request": request,
         "flow_run": flow_run,
@@ -123,7 +129,7 @@ def delete_checkpoints(but: str = "") -> None:
 
 
 def check() -> None:
-    """Check that this run still holds the store; every push and registration follows a check.
+    """Check that this run still holds the store; each of its writes follows a check.
 
     Raises:
         ReplacedError: another run does.
@@ -135,12 +141,15 @@ def check() -> None:
 def require_free() -> None:
     """Refuse a stage by hand beside a run of any host that holds the store: it has no number.
 
+    A stage of a run is checked as by `check`.
+
     Raises:
-        StageError: a run holds the store.
+        StageError: another run holds the store.
     """
     if variables.FENCE in os.environ or remote.address() is None:
+        check()
         return
-    record = remote.store().read(RECORD)[0]
+    record = _read()[0]
     if record and not record["ended"]:
         raise StageError(
             f"the run on {record['host']} since {record['since']} holds the shared store. Wait for "
@@ -158,16 +167,35 @@ def change(**entries: Any) -> None:
 
     Raises:
         ReplacedError: another run holds the store; the record is unchanged.
+        StageError: other processes of this run changed the record each time.
     """
-    for _ in range(10 if variables.FENCE in os.environ else 0):
+    if variables.FENCE not in os.environ:
+        return
+    for _ in range(CONFLICTS):
         record, version = _own_record()
         with suppress(remote.RecordChangedError):  # by another process of this run
             remote.store().write(RECORD, {**record, **entries}, version)
             return
+    raise StageError(f"{RECORD} of the shared store is changed all the time. Run this again.")
+
+
+def _read() -> tuple[Record | None, str | None]:
+    """The record and its version; without one, the numbers would begin again.
+
+    Raises:
+        ConfigError: what is stored is no record.
+    """
+    record, version = remote.store().read(RECORD)
+    if version and not (isinstance(record, dict) and record.keys() >= _ENTRIES):
+        raise ConfigError(
+            f"{variables.REMOTE} ({remote.address()}): {RECORD} is not a record of this project. "
+            "Restore an earlier version of the object, or name an empty place."
+        )
+    return record, version
 
 
 def _own_record() -> tuple[Record, str | None]:
-    record, version = remote.store().read(RECORD)
+    record, version = _read()
     if record is None or str(record["token"]) != os.environ[variables.FENCE]:
         by = f"{record['host']} since {record['since']}" if record else "its record is gone"
         raise ReplacedError(

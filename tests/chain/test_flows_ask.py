@@ -24,6 +24,7 @@ from agent.settings import GenerationSettings
 from benchmarks.exploits.fields_expert import fields_expert
 from env.problems.fields import field_of
 from env.problems.schema import tier_of
+from flows import cli
 from flows.ask import NO_EVIDENCE, app
 from tasks import config, evaluate
 from tasks.config.params import Params
@@ -123,6 +124,15 @@ def test_a_person_gets_a_table_with_files_and_places(folder: Path) -> None:
     code, told, _ = asked("--docs", str(PAPERS), "Report Zuxzuk on speech.", "--model", "mine")
     assert code == NO_EVIDENCE
     assert "found no evidence in these documents" in told
+
+
+@pytest.mark.parametrize("command", ["ask", "chat", "serve", "mcp", "draft-questions"])
+def test_an_address_with_a_password_is_refused_and_not_repeated(command: str) -> None:
+    words = [command, "--docs", ".", "--model", "m", "--base-url", "http://me:sesame@host/v1"]
+    done = CliRunner().invoke(cli.app, words + ["--output", "x"] * (command == "draft-questions"))
+    assert done.exit_code == 2
+    assert "has no user and no password" in done.stderr
+    assert "sesame" not in done.output
 
 
 PAPERS_ASKED = ("--docs", str(PAPERS), QUESTION)

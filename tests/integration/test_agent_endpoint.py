@@ -164,6 +164,13 @@ def test_a_wrong_address_is_refused_at_once(url):
         EndpointPolicy(url, "some-model", SETTINGS)
 
 
+@pytest.mark.parametrize("url", ["http://me:sesame@host/v1", "me:sesame@host"])
+def test_a_password_in_the_address_is_refused_and_not_repeated(url):
+    with pytest.raises(PolicyError, match="no user and no password") as caught:
+        EndpointPolicy(url, "some-model", SETTINGS)
+    assert "sesame" not in str(caught.value)
+
+
 def test_the_key_is_in_no_message(server):
     server.plan, server.error = [500, 400, 401], {"message": "key sk-secret is no good"}
     policy = policy_of(server, api_key="sk-secret\n", attempts=1)

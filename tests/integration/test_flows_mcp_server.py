@@ -187,7 +187,14 @@ def slow_reply(body: dict[str, Any]) -> str:
 
 
 def test_a_cancelled_call_gives_up_its_place(folder: Path, fake: fake_endpoint.FakeServer) -> None:
-    fake.reply = slow_reply
+    played_on = []
+
+    def reply(body: dict[str, Any]) -> str:
+        text = slow_reply(body)
+        played_on.extend([body] if ASKED in json.dumps(body) else [])
+        return text
+
+    fake.reply = reply
     server = started(folder, fake.url)
     for number, question in enumerate((ASKED, ASKED, "Who came in March?"), 2):
         ask(server, number, question)
@@ -197,6 +204,7 @@ def test_a_cancelled_call_gives_up_its_place(folder: Path, fake: fake_endpoint.F
     for number in (2, 3):  # one is played, one waits
         send(server, "notifications/cancelled", requestId=number)
     *before, answer = read_until(server, '"result"')
+    assert not played_on
     server.communicate()
     assert {line["id"] for line in before if "error" in line} == {2, 3}
     assert answer["result"]["structuredContent"]["evidence"]

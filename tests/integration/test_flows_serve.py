@@ -161,7 +161,7 @@ def test_an_answer_is_the_quotes_with_their_places(server: Served) -> None:
     answer = server.ask()
     start = len("# Orders\n")
     places = f"orders.md, characters {start}-{start + len(LOOMS)}"
-    assert answer.choices[0].message.content == f"> {LOOMS}\n>\n> {places}"
+    assert answer.choices[0].message.content == f"```\n{LOOMS}\n\n{places}\n```"
     assert (answer.model, answer.choices[0].finish_reason) == ("notes", "stop")
     assert answer.usage.model_dump(exclude_none=True) == {
         "prompt_tokens": 20, "completion_tokens": 6, "total_tokens": 26

@@ -77,7 +77,8 @@ def crowned(name: str, figures: dict[str, str]) -> None:
     config_ = {"model_type": "qwen3", "_name_or_path": str(Path.cwd() / "models/base")}
     (merged / "config.json").write_text(json.dumps(config_))
     (merged / "tokenizer.json").write_text("{}")
-    (merged / "notes.py").write_text("raise SystemExit")
+    for other in ("notes.py", "notes.txt", "secrets.json"):
+        (merged / other).write_text("raise SystemExit")
     config.write_resolved(settings())
     shutil.copy(config.RESOLVED, merged.parent)
     client = runs.client(runs.tracking_uri())

@@ -6,6 +6,8 @@ import json
 import logging
 import os
 from collections.abc import Iterator
+from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -127,6 +129,61 @@ def test_a_host_that_takes_the_store_without_hearing_of_it_holds_it(
     take()
     monkeypatch.setattr(remote.SharedStore, "write", repeated)
     assert take() == "2"
+
+
+def test_hosts_of_one_name_that_take_the_store_at_once_are_one_run(
+    store: remote.SharedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: object = None) -> Clock:
+            return cls(2026, 1, 1)
+
+    monkeypatch.setattr(holder, "datetime", Clock)
+    read, others = remote.SharedStore.read, []
+
+    def late(self: remote.SharedStore, name: str) -> object:
+        found = read(self, name)
+        monkeypatch.setattr(remote.SharedStore, "read", read)
+        others.append(take())
+        return found
+
+    monkeypatch.setattr(remote.SharedStore, "read", late)
+    with pytest.raises(StageError, match="another host took the run at the same moment"):
+        holder._take("a run", None)
+    assert others == ["1"]
+
+
+@pytest.mark.parametrize("stored", [b"[]", b"{}", b'"1"'])
+def test_what_is_no_record_resets_no_numbers(store: remote.SharedStore, stored: bytes) -> None:
+    store.client.put_object(Bucket=store.bucket, Key=store.prefix + holder.RECORD, Body=stored)
+    for reads in (take, holder.require_free):
+        with pytest.raises(ConfigError, match="is not a record of this project"):
+            reads()
+
+
+def test_a_checkpoint_that_the_record_cannot_name_deletes_no_other(
+    store: remote.SharedStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def conflict(*_: object) -> None:
+        raise remote.RecordChangedError
+
+    take()
+    pusher = pushed_checkpoints.CheckpointPusher(tmp_path / "a", MARKS, 1)
+    made(tmp_path / "a", 1)
+    pusher.push()
+    made(tmp_path / "a", 2)
+    monkeypatch.setattr(remote.SharedStore, "write", conflict)
+    with caplog.at_level(logging.WARNING):
+        pusher.push()
+    assert "checkpoint 2 was not pushed" in caplog.text
+    assert holder.entry("checkpoint")["name"] == "checkpoints/1-1"
+    assert "checkpoints/1-1/weights" in {
+        key.removeprefix(store.prefix).replace("sub/", "") for key in store._keys("checkpoints/")
+    }
 
 
 def test_a_store_that_writes_without_the_condition_is_refused(store: remote.SharedStore) -> None:
@@ -283,6 +340,20 @@ def test_a_lost_store_is_a_warning_for_a_checkpoint_which_the_next_push_repeats(
     assert holder.entry("checkpoint")["step"] == 1
 
 
+@pytest.mark.parametrize("key", ["../../escaped", "sub/../../../escaped", "/tmp/rlm-escaped"])
+def test_no_key_of_the_store_is_written_outside_the_folder(
+    store: remote.SharedStore, tmp_path: Path, key: str
+) -> None:
+    (tmp_path / "one").mkdir()
+    place = f"{store.prefix}checkpoints/1-1/"
+    for name in ("inside", key):
+        store.client.put_object(Bucket=store.bucket, Key=place + name, Body=b"x")
+    with pytest.raises(StageError, match="leads out of a folder"):
+        store.download("checkpoints/1-1", tmp_path / "one/two")
+    assert {path.name for path in tmp_path.rglob("*") if path.is_file()} <= {"inside"}
+    assert not Path("/tmp/rlm-escaped").exists()
+
+
 # --- stages ---
 
 
@@ -319,6 +390,39 @@ def test_a_stage_that_one_host_ran_is_pulled_on_another(
     Path("source").write_text("other rows")  # else the test would pass for any stage
     stages._reproduce("made")
     assert Path("ran").exists()
+
+
+def test_an_object_with_other_content_is_not_pulled(
+    store: remote.SharedStore, tmp_path: Path
+) -> None:
+    take()
+    chain(tmp_path / "a")
+    stages._reproduce("made")
+    objects = [key for key in store._keys("files/") if not key.endswith(".dir")]
+    for key in objects:
+        store.client.put_object(Bucket=store.bucket, Key=key, Body=b"evil")
+    chain(tmp_path / "b")
+    with suppress(StageError):
+        stages._reproduce("made")
+    assert objects
+    assert not Path("out/rows").exists() or Path("out/rows").read_text() == "rows"
+
+
+def test_a_folder_that_names_a_place_outside_is_not_pulled(
+    store: remote.SharedStore, tmp_path: Path
+) -> None:
+    take()
+    chain(tmp_path / "a")
+    stages._reproduce("made")
+    (key,) = [key for key in store._keys("files/") if key.endswith(".dir")]
+    listed = json.loads(store.client.get_object(Bucket=store.bucket, Key=key)["Body"].read())
+    listed[0]["relpath"] = "../../escaped"
+    store.client.put_object(Bucket=store.bucket, Key=key, Body=json.dumps(listed).encode())
+    chain(tmp_path / "b")
+    with suppress(StageError):
+        stages._reproduce("made")
+    assert not (tmp_path / "escaped").exists()
+    assert not (tmp_path / "b/../escaped").exists()
 
 
 def test_a_replaced_run_pushes_no_stage(store: remote.SharedStore, tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ OBSERVATION = '{"type":"observation","data":{"observation":{"refused":%s},"rewar
 
 
 def guarded(count: int = 9, idle_s: float = 9.0, app: Any = loop) -> Guard:
-    places = Seats(wait_s=0.05)
+    places = Seats(9.0, wait_s=0.05)
     places.limit(count, "because")
     return Guard(app, places, idle_s, 1000)
 
@@ -147,7 +147,7 @@ def test_only_an_episode_makes_a_place_permanent(text: str, stays: bool) -> None
         await receive()
 
     async def story() -> None:
-        places = Seats(silent_s=0.0, wait_s=0.05)
+        places = Seats(9.0, silent_s=0.0, wait_s=0.05)
         places.limit(1, "because")
         guard = Guard(answering, places, 9.0, 1000)
         first, second = Client(), Client()
@@ -160,6 +160,39 @@ def test_only_an_episode_makes_a_place_permanent(text: str, stays: bool) -> None
             left.cancel()
 
     asyncio.run(story())
+
+
+@played
+async def test_the_state_is_written_once_between_steps() -> None:
+    read: list[str] = []
+
+    async def counting(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        while (message := await receive())["type"] != "websocket.disconnect":
+            read.append(json.loads(message["text"])["type"])
+            data = {"type": read[-1], "data": {"step_count": read.count("step")}}
+            text = json.dumps(data, separators=(",", ":"))
+            await send({"type": "websocket.send", "text": text})
+
+    client = Client()
+    task = client.starts(guarded(app=counting))
+    asked = [STATE] * 3 + ['{"type":"step","data":{"text":"a"}}', STATE, STATE]
+    for text in asked:
+        client.says(text)
+    client.inbox.put_nowait({"type": "websocket.disconnect", "code": 1006})
+    await task
+    assert read == ["state", "step", "state"]
+    assert [told["data"]["step_count"] for told in client.answers] == [0, 0, 0, 1, 1, 1]
+
+
+@played
+async def test_a_client_sends_few_messages_ahead() -> None:
+    client = Client()
+    for _ in range(100):
+        client.says(STATE)
+    await client.starts(guarded())
+    assert client.closed == [(1008, "too many messages wait for an answer")]
+    assert len(client.answers) < 50
 
 
 @played

@@ -36,6 +36,14 @@ def test_the_quotes_of_an_answer_are_scored_without_their_places(example: dict[s
     assert example["quoted"](answer_text(Answer(stop_reason="final"))) == ""
 
 
+def test_no_quote_and_no_name_of_a_file_leaves_its_fence() -> None:
+    text = "```\n![a](http://evil.example/pixel)\n````"
+    answer = answer_text(Answer([Quote("a\n`````\n![b](x).md", 0, 9, text)]))
+    fence, *inside, end = answer.split("\n")
+    assert fence == end == "``````"
+    assert fence not in inside
+
+
 def test_each_alternative_of_a_gold_quote_makes_a_target(example: dict[str, Any]) -> None:
     lines = example["QUESTIONS"].read_text(encoding="utf-8").splitlines()
     samples = [example["sample"](json.loads(line)) for line in lines]

@@ -54,6 +54,25 @@ def test_sentences_are_enough_if_the_child_chooses_among_them() -> None:
     assert found(GOLD, GOLD) == frozenset()
 
 
+def test_children_that_together_return_most_of_it_have_chosen_nothing() -> None:
+    lines = [GOLD, OTHER, *(line for text in PAPERS.values() for line in text.split("\n")[:2])]
+    lines = list(dict.fromkeys(lines))
+    thirds = [lines[n::3] for n in range(3)]
+
+    def found_by(*children: tuple[dict[str, str], Any]) -> frozenset[str]:
+        return papers_found(PAPERS, EVIDENCE, children, 0.95)
+
+    whole = {"c": "\n".join(lines)}
+    assert found_by((whole, thirds[0]), (whole, thirds[1][:0])) == {"p1"}
+    assert found_by(*((whole, third) for third in thirds)) == frozenset()
+    # Neither another order nor filler of their own makes it a choice.
+    for extra in ({"c": "\n".join(reversed(lines))}, {**whole, "d": "-" * 900}):
+        assert found_by(*((extra, third) for third in thirds)) == frozenset()
+    # Readers of whole papers have chosen, however many there are.
+    readers = [({"c": PAPERS["p1"]}, GOLD), ({"c": PAPERS["p2"]}, OTHER)]
+    assert found_by(*readers) == {"p1", "p2"}
+
+
 NAN = float("nan")
 
 

@@ -88,6 +88,7 @@ WRONG: list[tuple[list[str], str]] = [
     (["model.quantisation=int8"], "model.quantisation"),
     (["train.lora.targets=[]"], "train.lora.targets"),
     (["model.template_kwargs={a: null}"], "model.template_kwargs"),
+    (["warmstart.sft.base_url=http://me:sesame@host/v1"], "sft.base_url: Value error, an address"),
 ]
 
 

@@ -1,9 +1,10 @@
 """The WebSocket `/ws`: who gets a session, how long it may be silent, which messages pass.
 
 The guard is between the connection and OpenEnv's loop. It answers a refused message itself, and the
-session continues. It closes a session that is idle, and refuses one that the server has no place
-for. Errors that contain the text of an exception are logged, and the client receives a fixed
-sentence. Neighbours: `messages.py` checks a message, `seats.py` counts the sessions.
+session continues; so it does with a question for the state that was answered since the last step.
+It closes a session that is idle, and refuses one that the server has no place for. Errors that
+contain the text of an exception are logged, and the client receives a fixed sentence. Neighbours:
+`messages.py` checks a message, `seats.py` counts the sessions.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from openenv.core.env_server.types import WSErrorCode
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from env.server.door.messages import refusal
-from env.server.door.seats import Seats
+from env.server.door.seats import Seats, network
 
 logger = logging.getLogger(__name__)
 
@@ -39,8 +40,10 @@ _OWN_WORDS = (WSErrorCode.EXECUTION_ERROR, WSErrorCode.SESSION_ERROR, WSErrorCod
 """Errors whose message is `str(exception)`."""
 _LARGE = 100_000
 """Characters of a message that is read in a thread."""
-_AHEAD = 1000
-"""Messages that a client may send before the answer to an earlier one."""
+_AHEAD = 32
+"""Messages that a client may send before the answer to an earlier one. OpenEnv's loop reads them
+without a pause for others."""
+_STATE = '{"type":"state",'
 _PLAYS = ('"refused":null', '"done":false}}')
 """Part and end of an observation of an episode that is played; quotes in texts are escaped."""
 _GOING_AWAY, _VIOLATION, _TOO_BIG, _TRY_AGAIN = 1001, 1008, 1009, 1013
@@ -71,6 +74,7 @@ class Guard:
             await _refuse(receive, send, WSErrorCode.SESSION_ERROR, NO_ATTACHING, _VIOLATION)
             return
         session = _Session(receive, send, self._seats, self._idle_s, self._message_bytes)
+        session.address = network((scope.get("client") or ("",))[0])
         if not await self._seats.take(session):
             reason = f"{self._seats.rule}; try again later"
             await _refuse(receive, send, WSErrorCode.CAPACITY_REACHED, reason, _TRY_AGAIN)
@@ -87,6 +91,8 @@ class Guard:
 class _Session:
     """One connection, as OpenEnv's loop sees it."""
 
+    address = ""
+
     def __init__(
         self, receive: Receive, send: Send, seats: Seats, idle_s: float, message_bytes: int
     ) -> None:
@@ -95,6 +101,8 @@ class _Session:
         self.leaves: list[Callable[[], None]] = []
         self._ahead: asyncio.Queue[Message] = asyncio.Queue()
         self._gone = False
+        self._state: Message | None = None
+        """Of a wide tree it takes milliseconds to write, so this answers until the next step."""
         self._waiting: asyncio.Timeout | None = None
         """Set while the session waits for its client, so never during a step."""
 
@@ -141,9 +149,13 @@ class _Session:
                 break
             large = text is not None and len(text) > _LARGE
             refused = await asyncio.to_thread(refusal, text) if large else refusal(text)
-            if refused is None:
+            if refused is not None:
+                await self.send({"type": "websocket.send", "text": _error(refused)})
+            elif self._state and not large and json.loads(text or "")["type"] == "state":
+                await self.send(self._state)
+            else:
+                self._state = None
                 return message
-            await self.send({"type": "websocket.send", "text": _error(refused)})
         return {"type": "websocket.disconnect", "code": _GOING_AWAY}
 
     async def send(self, message: Message) -> None:
@@ -153,6 +165,8 @@ class _Session:
         text = message.get("text") or ""
         if text.startswith('{"type":"error"'):
             message = {**message, "text": _without_exception(text)}
+        elif text.startswith(_STATE):
+            self._state = message
         elif text.endswith(_PLAYS[1]) and _PLAYS[0] in text:
             self._seats.plays(self)
         try:

@@ -8,12 +8,13 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from pypdf import PdfWriter
 
 from env.errors import SourceError
 from env.problems.schema import Paper
-from tasks.data import files
+from tasks.data import files, parsing
 from tasks.data.documents import Documents
 from tasks.data.settings import AlignSettings, FilesSettings, SplitSettings
 from tasks.data.source import Found, ProblemBounds, Rejected
@@ -218,3 +219,37 @@ def test_a_broken_declaration_is_a_fault_of_its_document(tmp_path: Path) -> None
     found = Documents(tmp_path, 1000, 1).get("a.html")
     assert isinstance(found, Rejected)
     assert "not HTML" in found.reason
+
+
+def test_files_that_cost_too_much_are_faults_and_the_others_are_read(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hostile = {
+        "1.html": b"<p>Text.</p>" + b"<a " * 60_000,  # each is read to the end of the page
+        "2.htm": b"<svg>" * 40_000 + b"</select>" * 40_000,
+        "3.html": b"<p>" + b"&amp;" * 4_000_000,
+    }
+    for name, content in hostile.items():
+        (folder / name).write_bytes(content)
+    (folder / "4.html").write_text("<h1>Kind</h1><p>Epsilon scores 46 points.")
+    monkeypatch.setattr(parsing, "CPU_S", 1)
+    monkeypatch.setattr(parsing, "MEMORY_MB", 120)
+    read = Documents(folder, max_chars=2000, max_mb=30)
+    found = [read.get(name) for name in hostile]
+    reasons = [one.reason for one in found if isinstance(one, Rejected)]
+    assert reasons == ["reading it takes more than 1 s of a processor or 120 MB"] * 3
+    texts = [found.text for n in ("4.html", "d.pdf") if isinstance(found := read.get(n), Paper)]
+    assert texts == [
+        "# Kind\n\nEpsilon scores 46 points.",
+        "Delta scores 45 points in all.\n\nA second page.",
+    ]
+
+
+def test_one_child_reads_a_folder_and_ends_with_it(folder: Path) -> None:
+    for number in range(9):
+        (folder / f"{number}.html").write_text(f"<p>Page {number}.")
+    before, read = set(psutil.Process().children()), documents(folder)
+    assert all(isinstance(read.get(name), Paper) for name in read.names())
+    (child,) = set(psutil.Process().children()) - before
+    del read
+    assert not child.is_running()
