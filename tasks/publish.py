@@ -1,7 +1,7 @@
 """Publish the champion and its problems on the Hub: `rlm publish`.
 
-The model's repository has the merged weights, the tokenizer, a card with the figures of the version
-and `.eval_results`. The data set has the problems of data/problems; only splits that strangers may
+The model's repository has the merged weights, the tokenizer and a card with the figures of the
+version. The data set has the problems of data/problems; only splits that strangers may
 play have their answers. The Space is deployed by the stage `deploy`.
 
 All files are in reports/publish first. Without `push` nothing leaves this machine. A push changes
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
 FOLDER = Path("reports/publish")
 MARK = "rlm.json"
 """File of each published repository: its version. Only marked repositories are changed."""
-RESULTS = ".eval_results/rlm.yaml"
 SETTINGS = "publish.model and publish.dataset"
 _SMALL = {
     *("config.json", "generation_config.json", "model.safetensors.index.json"),
@@ -102,7 +100,6 @@ def publish(params: Params, push: bool) -> Iterator[str]:
     model = HubRepository(names[1], "model", FOLDER / "model")
     write_tasks(tasks, champion, settings.dataset_license or license)
     write_model(model, champion, license, tasks.name)
-    write_results(model, champion, tasks.name, revision=None)
     for repository in (tasks, model):
         yield from listing(repository, settings.private)
     if hub is None:
@@ -110,10 +107,8 @@ def publish(params: Params, push: bool) -> Iterator[str]:
         return
     for repository in (tasks, model):  # both, before either is changed
         hub.claim(repository.name, repository.kind, private=settings.private, mark=MARK)
-    revision = hub.push(*tasks, MARK)
-    yield uploaded(hub, tasks, revision)
-    write_results(model, champion, tasks.name, revision)
-    yield uploaded(hub, model, hub.push(*model, MARK))
+    for repository in (tasks, model):
+        yield uploaded(hub, repository, hub.push(*repository, MARK))
 
 
 def check(params: Params) -> str:
@@ -307,17 +302,6 @@ def without_paths(path: Path) -> bytes:
         return content
     kept = {key: value for key, value in data.items() if key not in _PATHS}
     return (json.dumps(kept, indent=2, ensure_ascii=False) + "\n").encode()
-
-
-def write_results(
-    model: HubRepository, champion: RegisteredChampion, dataset: str, revision: str | None
-) -> None:
-    """Write the evaluation results, with the commit of the data set once it is known."""
-    registered = datetime.fromtimestamp(champion.version.creation_timestamp / 1000, UTC)
-    problems = int(champion.tags["evaluation.n"])
-    date = registered.isoformat(timespec="seconds")
-    text = cards.results_yaml(champion.figures, problems, dataset, revision=revision, date=date)
-    write_text(model.folder / RESULTS, text)
 
 
 def write_mark(folder: Path, champion: RegisteredChampion) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -236,47 +236,16 @@ class Hub:
             )
         answers = (getattr(cause, "response", None) for cause in chain(error))
         status = next((answer.status_code for answer in answers if answer is not None), None)
-        if status in _REMEDIES:
-            kind, what, remedy = _REMEDIES[status]
-            return kind(f"{where} {what} ({status}). {remedy.format(named_by=self._named_by)}")
-        return StageError(
-            f"{where} refuses ({self.clean(line(error))}). Check {self._named_by}, {_AGAIN}"
+        refused = ConfigError if status in _OURS else StageError
+        return refused(
+            f"{where} refuses (status {status}: {self.clean(line(error))}). Check {self._named_by} "
+            f"and that HF_TOKEN, or the login of `hf auth login`, may do this, {_AGAIN}"
         )
 
 
 _AGAIN = "then run again: nothing is half done."
-_REMEDIES: Mapping[Any, tuple[type[PipelineError], str, str]] = {
-    401: (
-        ConfigError,
-        "rejects the token",
-        "Set HF_TOKEN to a valid one, or log in with `hf auth login`.",
-    ),
-    402: (
-        ConfigError,
-        "requires a payment",
-        "Set deploy.space.hardware: cpu-basic, or choose a plan that includes the hardware.",
-    ),
-    403: (
-        ConfigError,
-        "denies this token access",
-        "Use a token with write access to that owner, or change {named_by}.",
-    ),
-    404: (
-        ConfigError,
-        "does not find the repository",
-        "Check {named_by} and that the token may read it.",
-    ),
-    409: (
-        StageError,
-        "reports a concurrent change",
-        f"Wait for its end, {_AGAIN}",
-    ),
-    412: (
-        StageError,
-        "reports a newer commit",
-        f"Look at the last commit, {_AGAIN}",
-    ),
-}
+_OURS = (401, 402, 403, 404)
+"""Statuses that only another setting or token can change."""
 
 
 def _refuse_foreign(repo: str, kind: str, foreign: Sequence[str], setting: str) -> None:

@@ -1,4 +1,4 @@
-"""Cards and evaluation results of repositories on the Hub: pure functions of plain values.
+"""Cards of repositories on the Hub: pure functions of plain values.
 
 `tasks/publish.py` gathers the values and uploads the texts.
 """
@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 HEADLINES = {
@@ -96,40 +95,6 @@ def dataset_card(counts: Mapping[str, int], license: str, **facts: Any) -> str:
         configs=[{"config_name": "default", "data_files": files}],
     )
     return _card(data.to_yaml(), "dataset_card.md", counts=counts, **facts)
-
-
-def results_yaml(
-    figures: Mapping[str, BeforeAfter],
-    problems: int,
-    dataset: str,
-    *,
-    revision: str | None,
-    date: str,
-) -> str:
-    """Evaluation results in the form that the Hub reads from `.eval_results/*.yaml`.
-
-    Args:
-        figures: scores before and after; each becomes an entry with the score after.
-        problems: their number.
-        dataset: OWNER/NAME of the data set with the problems.
-        revision: its commit; None before it is pushed.
-        date: of the registration, ISO 8601.
-    """
-    from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
-
-    entries = [
-        EvalResultEntry(
-            dataset_id=dataset,
-            task_id=name,
-            value=round(figure.after, 4),
-            dataset_revision=revision,
-            date=date,
-            notes=f"{HEADLINES[name]}, {problems} held-out problems; base {figure.before:.3f}, "
-            f"95 % interval of the difference {figure.low:+.3f} to {figure.high:+.3f}",
-        )
-        for name, figure in figures.items()
-    ]
-    return yaml.safe_dump(eval_result_entries_to_yaml(entries), sort_keys=False)
 
 
 def _card(metadata: str, template: str, **facts: Any) -> str:

@@ -12,7 +12,6 @@ from typing import Any
 
 import pandas as pd
 import pytest
-import yaml
 from helpers.sandbox_attacks import ROOT
 from helpers.space_hub import READ_TOKEN, TOKEN, Repo, SpaceHub, serve_spaces
 
@@ -131,13 +130,13 @@ def test_without_push_the_files_are_written_and_nobody_is_asked(
     assert "       0.700 MB  model.safetensors" in lines
     assert lines[-1] == "Nothing was uploaded. Read reports/publish, then add --push."
     assert {path.name for path in (FOLDER / "model").iterdir()} == {
-        *("README.md", "rlm.json", ".eval_results"),
+        *("README.md", "rlm.json"),
         *("config.json", "tokenizer.json", "model.safetensors"),
     }
 
 
-def test_the_model_is_read_back_with_its_card_and_results(hub: SpaceHub, tmp_path: Path) -> None:
-    from huggingface_hub import HfApi, ModelCard, parse_eval_result_entries
+def test_the_model_is_read_back_with_its_card(hub: SpaceHub, tmp_path: Path) -> None:
+    from huggingface_hub import HfApi, ModelCard
 
     lines = published()
     assert [line for line in lines if line.startswith("Uploaded")] == [
@@ -145,7 +144,7 @@ def test_the_model_is_read_back_with_its_card_and_results(hub: SpaceHub, tmp_pat
         f"Uploaded: {hub.url}/ada/rlm-model at {hub.repos[MODEL].sha[:8]}",
     ]
     names = HfApi(endpoint=hub.url, token=TOKEN).list_repo_files("ada/rlm-model")
-    assert {".eval_results/rlm.yaml", "README.md", "model.safetensors"} <= set(names)
+    assert {"README.md", "model.safetensors"} <= set(names)
     weights = read_back(hub, MODEL, "model.safetensors", tmp_path)
     assert weights.read_bytes() == b"weights" * 100_000
     assert hub.repos[MODEL].private
@@ -157,11 +156,6 @@ def test_the_model_is_read_back_with_its_card_and_results(hub: SpaceHub, tmp_pat
     assert "| F1, greedy | 0.250 | 0.750 | +0.500 (+0.400 to +0.600) |\n|" in card.text
     assert "cannot read ordinary documents" in card.text
     assert "vllm serve" not in card.text
-    results = read_back(hub, MODEL, ".eval_results/rlm.yaml", tmp_path)
-    entries = parse_eval_result_entries(yaml.safe_load(results.read_text()))
-    assert [(entry.task_id, entry.value) for entry in entries][2] == ("f1_greedy", 0.75)
-    assert {entry.dataset_id for entry in entries} == {"ada/rlm-tasks"}
-    assert {entry.dataset_revision for entry in entries} == {hub.repos[TASKS].sha}
 
 
 def test_answers_of_held_splits_are_not_in_the_data_set(hub: SpaceHub, tmp_path: Path) -> None:

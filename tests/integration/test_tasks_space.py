@@ -295,7 +295,7 @@ def test_a_space_of_other_visibility_is_not_changed_silently(the_hub: SpaceHub) 
     ("where", "faults", "error", "word"),
     [
         ("/secrets", [403], ConfigError, "403"),
-        ("commit/main", [412], StageError, "newer commit"),
+        ("commit/main", [412], StageError, "412"),
         ("commit/main", ["always", 500], StageError, "nothing is half done"),
         ("commit/main", [2.0, 2.0], StageError, "ReadTimeout"),
         ("/runtime", ["always", 502], StageError, "cannot ask how"),
