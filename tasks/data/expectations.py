@@ -1,4 +1,4 @@
-"""Great Expectations for the data: the expectations, their run and the Data Docs page.
+"""Great Expectations for the data: the expectations and their run.
 
 `tasks/validate.py` makes three tables: `problems` (one row per problem, with derived columns),
 `spans` (one row per gold span) and `shares` (one row per tier and difficulty of a split).
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, get_args
 
 import great_expectations as gx
@@ -30,7 +29,7 @@ from great_expectations.expectations.row_conditions import Column
 from env.problems.schema import CANDIDATES, COLUMNS, Tier
 
 NAMED_ROWS = 20
-"""Most rows that a failed check names; a list of all would embed the data in the page."""
+"""Most rows that a failed check names; a list of all would embed the data in the report."""
 
 DERIVED = (
     "file",
@@ -210,13 +209,12 @@ def suites(bounds: Bounds) -> dict[str, list[gxe.Expectation]]:
     return {"problems": problems, "spans": spans, "shares": shares}
 
 
-def run_checks(tables: Mapping[str, pd.DataFrame], bounds: Bounds, site: Path) -> list[Check]:
-    """Run every expectation and build the Data Docs pages, without an index.
+def run_checks(tables: Mapping[str, pd.DataFrame], bounds: Bounds) -> list[Check]:
+    """Run every expectation.
 
     Args:
         tables: tables `problems`, `spans` and `shares`, with the columns that `suites` names.
         bounds: limits from the settings.
-        site: folder for the pages.
 
     Returns:
         One check per expectation, in order.
@@ -224,17 +222,6 @@ def run_checks(tables: Mapping[str, pd.DataFrame], bounds: Bounds, site: Path) -
     context = gx.get_context(mode="ephemeral")
     context.enable_analytics(False)
     context.variables.progress_bars = ProgressBarsConfig(globally=False)
-    context.add_data_docs_site(
-        "local",
-        {
-            "class_name": "SiteBuilder",
-            "site_index_builder": {"class_name": "DefaultSiteIndexBuilder"},
-            "store_backend": {
-                "class_name": "TupleFilesystemStoreBackend",
-                "base_directory": str(site.resolve()),
-            },
-        },
-    )
     checks = []
     for table, expectations in suites(bounds).items():
         source = context.data_sources.add_pandas(table)
@@ -252,8 +239,6 @@ def run_checks(tables: Mapping[str, pd.DataFrame], bounds: Bounds, site: Path) -
             },
         )
         checks += [_check(table, result.to_json_dict()) for result in results.results]
-    # Without names, the context's own temporary site is built too; the caller writes the index.
-    context.build_data_docs(site_names=["local"], build_index=False)
     return checks
 
 
