@@ -2,105 +2,52 @@
 
 from __future__ import annotations
 
-import os
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from pathlib import Path
 
 import yaml
 
 from env import variables
 from flows.services import automations, processes, schedules
-from tasks.errors import ConfigError, StageError
-from tasks.shared import remote
-from tasks.tracking import runs
+from tasks.errors import StageError
 
 POOLS = {"cpu": "", "gpu": "-gpu"}
 """Suffix of the deployments in each pool: `rlm/full` runs on hosts of the pool cpu."""
 LIMIT = "rlm"
 """Prefect's global limit of runs at a time."""
-CLOCKS_S = 30.0
-"""Largest difference of clocks: a heartbeat has the time of its host. It is sent every 30 s and
-missed after 90 s."""
 LEASE_STORAGE = (
     "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE",
     "prefect.server.concurrency.lease_storage.filesystem",
 )
-"""Variable of Prefect's server: leases outlive its restart, which would else keep their slots."""
+"""Store leases on disk. Otherwise a restarted server forgets them, and their slots stay taken."""
 AUTOMATIONS = Path(__file__).with_name("hosts.yaml")
 
 
-def require_buckets() -> None:
-    """Check each place in S3 that a variable of the servers names.
-
-    Raises:
-        ConfigError: the key is refused, a bucket does not exist, or the extra is not installed.
-        StageError: the server does not answer.
-    """
-    remote.address()
-    for variable in (variables.REMOTE, "MLFLOW_ARTIFACTS_DESTINATION"):
-        place = os.environ.get(variable, "").rstrip("/")
-        if place.startswith("s3://"):
-            remote.opened(place, variable).read("holder.json")
-
-
-def require_answer(variable: str, health: str) -> None:
-    """Check that a server of all hosts answers.
-
-    Args:
-        variable: variable that holds its address, for the message.
-        health: its health address.
+def require_prefect() -> None:
+    """Check that Prefect's server answers and lets this host in.
 
     Raises:
         StageError: it does not.
-    """
-    if not processes.answers(health):
-        raise StageError(
-            f"{variable}: the server at {runs.without_password(health)} does not answer. Hosts "
-            f"with {variables.REMOTE} share it: start it, or correct the address."
-        )
-
-
-def require_prefect() -> None:
-    """Check that Prefect's server answers, lets this host in and has its time.
-
-    Raises:
-        ConfigError: it refuses, or the clocks differ.
-        StageError: it does not answer.
     """
     import httpx
     from prefect import get_client
     from prefect.settings import PREFECT_API_URL
 
-    url = PREFECT_API_URL.value() or ""
-    if not url.rstrip("/").endswith("/api"):
-        raise ConfigError(
-            "PREFECT_API_URL does not end in /api. Write it as http://SERVER:4200/api."
-        )
-    require_answer("PREFECT_API_URL", f"{url}/health")
     try:
         with get_client(sync_client=True) as client:
-            date = client.request("GET", "/admin/version").headers["date"]
-    except httpx.HTTPStatusError as error:
-        raise ConfigError(
-            f"PREFECT_API_URL: the server refuses this host ({error.response.status_code}). Set "
-            "PREFECT_API_AUTH_STRING to the value of its PREFECT_SERVER_API_AUTH_STRING."
+            client.request("GET", "/admin/version")
+    except httpx.HTTPError as error:
+        raise StageError(
+            f"PREFECT_API_URL: {PREFECT_API_URL.value()} cannot be used ({type(error).__name__}: "
+            f"{error}). Start Prefect's server, which hosts with {variables.REMOTE} share, or "
+            "correct the address (it ends in /api) and PREFECT_API_AUTH_STRING."
         ) from None
-    behind_s = (parsedate_to_datetime(date) - datetime.now(UTC)).total_seconds()
-    if abs(behind_s) > CLOCKS_S:
-        order = "behind" if behind_s > 0 else "ahead of"
-        raise ConfigError(
-            f"the clock of this host is {abs(behind_s):.0f} s {order} that of Prefect's server, so "
-            "living runs may count as dead, or dead ones as alive. Set both clocks (NTP)."
-        )
 
 
 def deploy() -> None:
     """Create the limit, the pools, a deployment of each flow in each pool, and the automations.
 
     Raises:
-        ConfigError: Prefect's server refuses this host.
-        StageError: it does not answer, or one of its commands failed.
+        StageError: Prefect's server does not answer, or one of its commands failed.
     """
     from prefect import get_client
 

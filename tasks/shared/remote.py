@@ -25,12 +25,6 @@ if TYPE_CHECKING:
 
 NAME = "shared"
 """Name of the DVC remote at `RLM_REMOTE`; it is in no file."""
-_REFUSED = {
-    *("AccessDenied", "ExpiredToken", "InvalidAccessKeyId", "InvalidToken"),
-    *("SignatureDoesNotMatch", "403"),
-}
-
-
 UNCONDITIONAL = (
     "this server does not check conditions of writes (If-Match, If-None-Match), so a replaced run "
     "could write. Use AWS, MinIO or another server that does."
@@ -236,42 +230,24 @@ class SharedStore:
     def _answering(self) -> Iterator[None]:
         """Turn the client's errors into one message; keys are never part of it."""
         from boto3.exceptions import Boto3Error
-        from botocore.exceptions import (
-            BotoCoreError,
-            ClientError,
-            NoCredentialsError,
-            PartialCredentialsError,
-        )
+        from botocore.exceptions import BotoCoreError, ClientError
 
-        place = f"s3://{self.bucket}/{self.prefix}".rstrip("/")
-        where = f"{self.variable} ({place})"
+        where = f"{self.variable} ({f's3://{self.bucket}/{self.prefix}'.rstrip('/')})"
         try:
             yield
-        except (NoCredentialsError, PartialCredentialsError):
-            raise ConfigError(
-                f"{where}: no key was found. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
-            ) from None
         except ClientError as error:
-            code = str(error.response["Error"]["Code"])
-            if code in ("PreconditionFailed", "ConditionalRequestConflict", "412", "409"):
+            status = error.response["ResponseMetadata"]["HTTPStatusCode"]
+            if status in (409, 412):
                 raise RecordChangedError from None
-            if code in ("NotImplemented", "501"):
+            if status == 501:
                 raise ConfigError(f"{where}: {UNCONDITIONAL}") from None
-            if code == "NoSuchBucket":
-                raise ConfigError(
-                    f"{where}: the bucket {self.bucket} does not exist. Create it, or correct "
-                    f"{self.variable}."
-                ) from None
-            if code == "RequestTimeTooSkewed":
-                raise ConfigError(f"{where}: the clock of this host is wrong. Set it.") from None
-            if code in _REFUSED:
-                raise ConfigError(
-                    f"{where}: the key was refused ({code}). Correct AWS_ACCESS_KEY_ID and "
-                    "AWS_SECRET_ACCESS_KEY, or the rights of the key."
-                ) from None
-            raise StageError(f"{where} failed ({code}). Run the same command again.") from None
+            kind = StageError if status >= 500 else ConfigError
+            raise kind(
+                f"{where}: {error}. Check the bucket, the key and its rights, and the clock of "
+                "this host, then run the same command again."
+            ) from None
         except (BotoCoreError, Boto3Error, OSError) as error:
             raise StageError(
-                f"{where} does not answer ({type(error).__name__}). Check AWS_ENDPOINT_URL and the "
-                "server, then run the same command again: finished stages are kept."
+                f"{where} cannot be used ({type(error).__name__}). Check AWS_ENDPOINT_URL, the "
+                "keys and the server, then run the same command again: finished stages are kept."
             ) from None
