@@ -79,7 +79,9 @@ class SpaceSettings(Settings):
 
     name: HubName = Field("rlm", description="OWNER/NAME, or NAME in the account of the token")
     private: bool = Field(True, description="only accounts with read access can use it")
-    hardware: str = Field("cpu-basic", description="the Hub's name; other hardware costs money")
+    hardware: str = Field(
+        "cpu-basic", description="of a new Space, by the Hub's name; other hardware costs money"
+    )
     problems: Literal["seed", "dataset"] = Field(
         "seed", description="generate from a secret seed, or load a private data set"
     )

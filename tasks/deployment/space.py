@@ -169,7 +169,6 @@ class Space:
                 self.hub.ask(doing, api.delete_space_variable, self.name, key)
             for key, value in secrets.items():
                 self.hub.ask(doing, api.add_space_secret, self.name, key, value)
-        self._set_hardware(runtime)
         commit = self.hub.push(self.name, "space", tree)
         if self._rebuilt:
             self.hub.ask(
@@ -236,16 +235,6 @@ class Space:
             f"ask how the space {self.name} is", self.hub.api.get_space_runtime, self.name
         )
         return found
-
-    def _set_hardware(self, runtime: SpaceRuntime) -> None:
-        has = runtime.requested_hardware or runtime.hardware
-        if has is not None and str(getattr(has, "value", has)) != self._settings.hardware:
-            self.hub.ask(
-                f"set the hardware of the space {self.name}",
-                self.hub.api.request_space_hardware,
-                self.name,
-                self._settings.hardware,
-            )
 
     def _info(self) -> SpaceInfo:
         found: SpaceInfo = self.hub.ask(
