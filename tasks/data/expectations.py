@@ -18,12 +18,6 @@ import great_expectations as gx
 import great_expectations.expectations as gxe
 import pandas as pd
 from great_expectations.data_context.types.base import ProgressBarsConfig
-from great_expectations.execution_engine import PandasExecutionEngine
-from great_expectations.expectations.expectation import ColumnPairMapExpectation
-from great_expectations.expectations.metrics.map_metric_provider import (
-    ColumnPairMapMetricProvider,
-    column_pair_condition_partial,
-)
 from great_expectations.expectations.row_conditions import Column
 
 from env.problems.schema import CANDIDATES, COLUMNS, Tier
@@ -76,35 +70,6 @@ class Check:
     def as_dict(self) -> dict[str, Any]:
         """The fields as plain values, for a report."""
         return asdict(self)
-
-
-class GoldIsSliceMetric(ColumnPairMapMetricProvider):
-    """True where the gold text equals the paper's slice and is not empty."""
-
-    condition_metric_name = "column_pair_values.gold_is_slice"
-    condition_domain_keys = (
-        "batch_id",
-        "table",
-        "column_A",
-        "column_B",
-        "row_condition",
-        "condition_parser",
-        "ignore_row_if",
-    )
-    condition_value_keys = ()
-
-    @column_pair_condition_partial(engine=PandasExecutionEngine)
-    def _pandas(cls, column_A: Any, column_B: Any, **kwargs: Any) -> Any:
-        return (column_A == column_B) & (column_A.str.len() > 0)
-
-
-class ExpectGoldToBeExactSlice(ColumnPairMapExpectation):
-    """Expect each gold text (column_A) to equal the slice of its paper (column_B)."""
-
-    map_metric = "column_pair_values.gold_is_slice"
-    success_keys = ("column_A", "column_B", "ignore_row_if", "mostly")
-    args_keys = ("column_A", "column_B")
-    ignore_row_if: str = "neither"
 
 
 def _constant(column: str, value: int, description: str) -> gxe.Expectation:
@@ -179,7 +144,7 @@ def suites(bounds: Bounds) -> dict[str, list[gxe.Expectation]]:
         ),
     ]
     spans: list[gxe.Expectation] = [
-        ExpectGoldToBeExactSlice(
+        gxe.ExpectColumnPairValuesToBeEqual(
             column_A="text",
             column_B="slice",
             description="A gold text equals the slice of its paper.",
