@@ -186,8 +186,8 @@ class Chain:
         tags = {"result": result.headline, "mlflow.note.content": note}
         tags |= lineage.tags(self.params)
         self._mlflow.set_tags(tags)
-        for path in map(Path, ("dvc.lock", config.RESOLVED, "reports/index.html", "reports/plots")):
-            if path.exists():
+        for path in ("dvc.lock", config.RESOLVED, "reports/index.html", "reports/plots"):
+            if Path(path).exists():
                 self._mlflow.log_artifact(path)
         notifications.result(note)
         for name, figure in result.lines:
