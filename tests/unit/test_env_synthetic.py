@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from functools import cache
-from random import Random
 from typing import Any
 
 import pytest
 
 from env.problems import synthetic
 from env.problems.fields import read_question
-from env.problems.names import FACTS, RESERVED, choose
+from env.problems.names import FACTS
 from env.problems.schema import Problem, from_row, to_row
 from env.problems.settings import LevelSettings, SyntheticSettings, fields_level
 from env.problems.synthetic import generate
@@ -30,13 +29,6 @@ SETTINGS = SyntheticSettings(
 @cache
 def world() -> list[Problem]:
     return generate(SETTINGS)
-
-
-@pytest.mark.parametrize(("share", "held"), [(0.0, 0), (0.5, 10), (1.0, 20)])
-def test_a_share_of_the_chosen_names_is_reserved(share: float, held: int) -> None:
-    chosen = choose(Random(0), 20, share)
-    assert len(set(chosen)) == 20
-    assert len(set(chosen) & set(RESERVED)) == held
 
 
 def test_another_seed_gives_other_papers() -> None:

@@ -120,12 +120,12 @@ def test_a_users_file_becomes_the_data(place: Path) -> None:
     assert {problem.question for problem in rows} == {f"What about {topic}?" for topic in TOPICS}
     report = json.loads(Path("data/report.json").read_text())
     assert report["source"] == "files"
-    assert (report["rejected"], report["quotes"]["normalised"]) == (1, 4)
+    assert (report["rejected"], report["quotes"]["normalised"]) == (1, 5)  # of the rejected, too
     assert report["quotes"]["lowest_similarity"] == 100
     (fault,) = report["rejected_rows"]
     assert set(fault) == {"row", "field", "reason", "remedy"}
     assert (fault["row"], fault["field"]) == ("mine.jsonl:5", "question")
-    assert record.metrics["data/quotes_normalised"] == 4
+    assert record.metrics["data/quotes_normalised"] == 5
     assert record.metrics["data/rejected_rows"] == 1
 
 
