@@ -90,7 +90,7 @@ class LoraSettings(Settings):
     )
 
 
-def without_password(url: str) -> str:
+def refuse_password(url: str) -> str:
     """The address, unless it has a password: addresses are shown, logged and recorded.
 
     Raises:
@@ -101,7 +101,7 @@ def without_password(url: str) -> str:
     return url
 
 
-Address = Annotated[str, AfterValidator(without_password)]
+Address = Annotated[str, AfterValidator(refuse_password)]
 
 
 class SftSettings(Settings):

@@ -25,6 +25,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -53,6 +54,8 @@ from tasks.train import BASE, RESULT
 from tasks.training.demonstrate import keyed
 
 SESSIONS = 64
+MOST = 12
+"""Passages of a line that only ranks, at most."""
 PROBLEMS = Path("data/problems")
 SOURCE = Path(__file__).resolve().parent.parent
 COPIED = ("params.yaml", "profiles", "data", "models/base")
@@ -240,16 +243,6 @@ def run_stages(
             done.check_returncode()
 
 
-def trained_policy(params: Params, temperature: float) -> TransformersPolicy:
-    """The policy that the stage `train` left in the working directory."""
-    torch.set_num_threads(params.threads)
-    settings = params.evaluate.generation.model_copy(update={"temperature": temperature})
-    result = RESULT[params.train.method]
-    lora = params.train.method == "lora"
-    model = load_model(BASE, adapter=result) if lora else load_model(result)
-    return TransformersPolicy(*model, settings)
-
-
 def measured(work: SmallModelWork, arm: str, seed: int) -> None:
     """Make an arm and play the test problems with it, unless its result is known."""
     if work.find(arm=arm, seed=seed):
@@ -270,16 +263,14 @@ def measured(work: SmallModelWork, arm: str, seed: int) -> None:
     row: Row = {"arm": arm, "seed": seed, "seconds": seconds}
     if chosen.grpo is None:
         os.chdir(root)
-        params = resolve(work.profile, sets)
-        load = base_policy
+        params, adapter = resolve(work.profile, sets), None
     else:
         folder = root.parent / arm.replace(",", "").replace(" ", "-")
-        params = train(work, folder, root, [*sets, *chosen.grpo])
-        load = trained_policy
+        params, adapter = train(work, folder, root, [*sets, *chosen.grpo]), RESULT["lora"]
         steps = _steps(params)
         row |= {"seconds": sum(step["train/step_seconds"] for step in steps), "steps": steps}
     for mode, temperature in {"greedy": 0.0, "sampled": 1.0}.items():
-        row[mode] = played(work, params, load(params, temperature))
+        row[mode] = played(work, params, loaded(params, temperature, adapter))
     work.add(row | {"collections": _collections(work, params)})
 
 
@@ -290,7 +281,7 @@ def _make_base(work: SmallModelWork, root: Path, sets: Sequence[str]) -> float:
         root.mkdir(parents=True, exist_ok=True)
         for linked in ("params.yaml", "profiles"):
             if not (root / linked).exists():
-                (root / linked).symlink_to(Path(__file__).resolve().parent.parent / linked)
+                (root / linked).symlink_to(SOURCE / linked)
         run_stages(work, root, sets, ["prepare"])
         began = time.monotonic()
         run_stages(work, root, sets, ["warmstart"])
@@ -298,11 +289,11 @@ def _make_base(work: SmallModelWork, root: Path, sets: Sequence[str]) -> float:
     return float(took.read_text())
 
 
-def base_policy(params: Params, temperature: float) -> TransformersPolicy:
-    """The base of the working directory."""
+def loaded(params: Params, temperature: float, adapter: Path | None) -> TransformersPolicy:
+    """The base of the working directory, with this adapter or else its own."""
     torch.set_num_threads(params.threads)
     settings = params.evaluate.generation.model_copy(update={"temperature": temperature})
-    return TransformersPolicy(*load_model(BASE), settings)
+    return TransformersPolicy(*load_model(BASE, adapter=adapter), settings)
 
 
 def _steps(params: Params) -> list[Row]:
@@ -368,24 +359,24 @@ def lines(work: SmallModelWork) -> None:
         return
     os.chdir(work.folder / "seed-0" / "base")
     params = resolve(work.profile, work.sets)
-    tuned, test = (
-        _problems(replace(work, problems=60), params, "validation"),
-        _problems(work, params),
-    )
+    tuned = _problems(replace(work, problems=60), params, "validation")
+    test = _problems(work, params)
 
-    def first(k: int, rank: str) -> Callable[[Problem], Any]:
+    def first(most: int, rank: str) -> Callable[[Problem], Any]:
         env = params.env.model_copy(update={"rank": rank})
         return lambda problem: [
             {"paper_id": paper_id, "text": text}
-            for paper_id, text in keyed_plan.ranked(problem, k, env, params.rewards)
+            for paper_id, text in keyed_plan.ranked(problem, most, env, params.rewards)
         ]
 
-    def mean(line: Callable[[Problem], Any]) -> float:
-        return fmean(baselines.f1(problem, line(problem)) for problem in tuned)
+    def mean(most: int, answers: Sequence[Sequence[Any]]) -> float:
+        parts = zip(tuned, answers, strict=True)
+        return fmean(baselines.f1(problem, answer[:most]) for problem, answer in parts)
 
     found: dict[str, Callable[[Problem], Any]] = {"keyword search": baselines.keyword_search}
     for rank in dict.fromkeys(["bm25", params.env.rank]):
-        best = max(range(1, 13), key=lambda k: mean(first(k, rank)))
+        answers = [first(MOST, rank)(problem) for problem in tuned]
+        best = max(range(1, MOST + 1), key=partial(mean, answers=answers))
         found[f"{rank}, first {best}"] = first(best, rank)
     found["plan with perfect readers"] = lambda problem: keyed_plan.answer(
         problem, keyed(params), params.env, params.rewards

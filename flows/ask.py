@@ -50,18 +50,18 @@ ModelName = Annotated[
 ]
 
 
-def _without_password(url: str | None) -> str | None:
-    from agent.settings import without_password
+def _refuse_password(url: str | None) -> str | None:
+    from agent.settings import refuse_password
 
     try:
-        return url and without_password(url)
+        return url and refuse_password(url)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
 
 
 ADDRESS = typer.Option(
     help="Endpoint, such as http://127.0.0.1:8000/v1; OPENAI_API_KEY is its key.",
-    callback=_without_password,
+    callback=_refuse_password,
 )
 BaseUrl = Annotated[str | None, ADDRESS]
 EndpointSettings = Annotated[

@@ -37,7 +37,7 @@ from tenacity import (
 
 from agent.errors import PolicyError, StoppedError
 from agent.policies.base import FrameKey, TurnReply, TurnRequest
-from agent.settings import GenerationSettings, without_password
+from agent.settings import GenerationSettings, refuse_password
 
 _TRANSIENT = (openai.APIConnectionError, openai.RateLimitError, openai.InternalServerError)
 _PERMANENT = frozenset({401, 402, 403, 404})
@@ -388,7 +388,7 @@ class EndpointPolicy:
 
 def _require_address(base_url: str) -> None:
     try:
-        without_password(base_url)
+        refuse_password(base_url)
     except ValueError as error:
         raise PolicyError(str(error)) from None
     try:

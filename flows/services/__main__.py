@@ -39,7 +39,6 @@ def up() -> None:
     locations.require_here(runs.STORE)
     for service in (SERVER, TRACKING):
         require_port(service)
-    remote.address()
     if remote.address():
         os.environ.setdefault(*hosts.LEASE_STORAGE)
         start(SERVER)
