@@ -20,7 +20,7 @@ import typer
 
 from agent.errors import disk_is_full
 from flows.runtime import exclusive, settle, unwrapped
-from flows.stages import INTERRUPTED, STAGES, run_stage, under_chain
+from flows.stages import INTERRUPTED, STAGES, run_measurement, run_stage, under_chain
 from tasks.config import renamed
 from tasks.errors import ConfigError, PipelineError, StageError, full_disk, visible
 
@@ -155,6 +155,33 @@ def rollback(
     guarded(work)
 
 
+def evaluate(
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Measure this instead: models:/rlm/3, models:/rlm@champion, a folder, or the name "
+            "that an endpoint knows. The report is in reports/measured/."
+        ),
+    ] = None,
+    base_url: Annotated[
+        str | None,
+        typer.Option(help="Endpoint of --model, which ends in /v1; OPENAI_API_KEY is its key."),
+    ] = None,
+) -> None:
+    """The stage, or with --model the same problems played by one model."""
+    if model is None and base_url is None:
+        _stage_command("evaluate")()
+        return
+
+    def work() -> None:
+        if model is None:
+            raise ConfigError("--base-url needs --model, the name that the endpoint knows.")
+        with exclusive():  # a training at the same time would distort the latencies
+            run_measurement(model, base_url, typer.echo)
+
+    guarded(work)
+
+
 def _stage_command(name: str) -> Callable[[], None]:
     def work() -> None:
         with nullcontext() if under_chain() else exclusive():
@@ -169,7 +196,8 @@ def _stage_command(name: str) -> Callable[[], None]:
 
 
 for _name, _does in STAGES.items():
-    app.command(_name, help=_does, rich_help_panel="Single stages")(_stage_command(_name))
+    _command = evaluate if _name == "evaluate" else _stage_command(_name)
+    app.command(_name, help=_does, rich_help_panel="Single stages")(_command)
 
 
 def _renamed_command(old: str, new: str) -> Callable[[], None]:

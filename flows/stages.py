@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import re
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -75,6 +76,31 @@ def run_stage(name: str) -> None:
         prepared.require_current(params)
     with progress.stage(name), runs.stage_run(name, params) as run:
         stage.run(params, run)
+
+
+def run_measurement(model: str, base_url: str | None, say: Callable[[str], object]) -> None:
+    """Play the test problems with one model under an MLflow run of its own.
+
+    Args:
+        model: registered, a folder, or the name that the endpoint knows.
+        base_url: an OpenAI-compatible endpoint, if it's behind one.
+        say: receives the estimate of an endpoint, and the result in one line.
+
+    Raises:
+        PipelineError: the problems are those of other settings, or the model can't be measured.
+    """
+    from tasks import config
+    from tasks.config import prepared
+
+    params = config.load_resolved()
+    settle(params.threads)
+    prepared.require_current(params)
+    from tasks import evaluate_model
+    from tasks.tracking import runs
+
+    with runs.stage_run("evaluate_model", params, title=model) as run:
+        report = evaluate_model.measure_model(params, run, model, base_url, say)
+    say(evaluate_model.headline(report))
 
 
 def under_chain() -> bool:

@@ -1,12 +1,13 @@
 """Evaluation of one model that is registered, in a folder, or behind an endpoint.
 
 Problems, seeds, environment and figures are those of the stage `evaluate`, so reports are
-comparable. It is not a stage of the chain. It writes reports/measured/NAME.json and its own
+comparable. `rlm evaluate --model` is the command. It writes reports/measured/NAME.json and its own
 MLflow run.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, nullcontext
@@ -23,6 +24,7 @@ from tasks.config.settings import EvaluateModelSettings
 from tasks.errors import ConfigError, StageError, as_stage_error
 from tasks.io import write_json
 from tasks.registry import versions
+from tasks.reporting import progress
 from tasks.tracking import lineage, runs
 
 if TYPE_CHECKING:
@@ -113,6 +115,7 @@ def measure_model(
 
     from tasks.deployment.environment import environment
 
+    run.set_tags({"kind": "evaluate", "model": model})
     torch.set_num_threads(params.threads)
     settings = params.evaluate
     specs = evaluate.choose(evaluate.TEST, settings.episodes, settings.seed)
@@ -124,7 +127,7 @@ def measure_model(
     with closing(endpoint) if endpoint else nullcontext():
         if endpoint:
             endpoint.check(settings.generation)
-        with environment(patient(params)) as url:
+        with progress.stage("evaluate"), environment(patient(params)) as url:
             alone = []
             if endpoint:
                 alone = evaluate.play_alone(subject, url, specs, settings, label=model)
@@ -155,6 +158,23 @@ def measure_model(
     path = write_json(REPORTS / f"{re.sub(r'[^A-Za-z0-9.-]+', '-', model).strip('-')}.json", report)
     run.log_artifact(path)
     return path
+
+
+def headline(path: Path) -> str:
+    """A report in one line."""
+    report = json.loads(path.read_text(encoding="utf-8"))
+    alone = report["latency"]["one_at_a_time"]
+    paid = f", {report['cost']['per_episode']:.4f} per episode" if report["cost"] else ""
+    return (
+        f"{report['model']}: F1 {_text(report['f1_greedy'])} greedy, "
+        f"{_text(report['f1_sampled'])} sampled, reward {_text(report['reward_mean'])}, "
+        f"p50 {_text(alone['p50_s'])} s, p95 {_text(alone['p95_s'])} s{paid} "
+        f"({report['n']} problems; {path})"
+    )
+
+
+def _text(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.3f}"
 
 
 def patient(params: Params) -> Params:

@@ -224,7 +224,7 @@ class RetrainSettings(Settings):
 
 
 class EvaluateModelSettings(Settings):
-    """Deployment `rlm/evaluate`: requests to an endpoint, and their prices."""
+    """`rlm evaluate --model`: requests to an endpoint, and their prices."""
 
     concurrency: int = Field(16, ge=1, le=256, description="concurrent requests")
     sampling: Literal["full", "openai"] = Field(

@@ -330,14 +330,13 @@ def stage_run(
     name: str,
     params: Params,
     title: str | None = None,
-    begun: Callable[[str], object] | None = None,
 ) -> Iterator[StageRun]:
     """MLflow run of one stage, a child of the run that `RLM_PARENT_RUN_ID` names.
 
     An exception ends it as FAILED with the message in the tag `error`, an interrupt as KILLED. The
     stage's name is added to messages of its errors.
     """
-    run = start_run(name, params, os.environ.get(PARENT_RUN) or None, title, begun)
+    run = start_run(name, params, os.environ.get(PARENT_RUN) or None, title)
     if name in datasets.READ:
         run.log_inputs(datasets.inputs(datasets.READ[name]))
     started = time.monotonic()

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 from helpers.fake_endpoint import FakeServer, serving
 from helpers.recorder import Recorder
+from typer.testing import CliRunner
 
-from tasks import evaluate_model
+from flows import cli
+from tasks import config, evaluate_model
 from tasks.config.params import Params
-from tasks.errors import StageError
+from tasks.errors import ConfigError, StageError
 
 
 @pytest.fixture
@@ -72,6 +74,33 @@ def test_an_endpoint_plays_the_same_problems_and_its_cost_is_told(
     assert run.metrics["result/f1"] == 0.0
     assert run.metrics["result/latency_p50_s"] > 0
     assert run.artifacts == [path]
+
+
+def test_the_command_measures_a_model_with_the_settings_in_force(
+    served_folder: Path, params: Params
+) -> None:
+    config.write_resolved(params)
+    with serving() as endpoint:
+        endpoint.reply = lambda body: "```repl\nFINAL([])\n```"
+        given = ["evaluate", "--model", "some/model", "--base-url", endpoint.url]
+        done = CliRunner().invoke(cli.app, given)
+    assert done.exit_code == 0, done.output
+    assert "some/model: F1 0.000 greedy" in done.output.splitlines()[-1]
+    assert "(20 problems; reports/measured/some-model.json)" in done.output
+
+
+def test_the_command_refuses_problems_of_other_settings(served_folder: Path, params: Params) -> None:
+    config.write_resolved(params)
+    Path("data/report.json").write_text('{"settings_sha256": "other", "source": "files"}')
+    done = CliRunner().invoke(cli.app, ["evaluate", "--model", "some/model"])
+    assert done.exit_code == StageError.exit_code
+    assert "Run `rlm prepare` first" in done.stderr
+
+
+def test_an_endpoint_without_a_model_is_refused() -> None:
+    done = CliRunner().invoke(cli.app, ["evaluate", "--base-url", "http://127.0.0.1:1/v1"])
+    assert done.exit_code == ConfigError.exit_code
+    assert "--base-url needs --model" in done.stderr
 
 
 def test_an_endpoint_that_refuses_is_told_in_its_own_words(
