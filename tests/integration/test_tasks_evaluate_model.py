@@ -89,7 +89,9 @@ def test_the_command_measures_a_model_with_the_settings_in_force(
     assert "(20 problems; reports/measured/some-model.json)" in done.output
 
 
-def test_the_command_refuses_problems_of_other_settings(served_folder: Path, params: Params) -> None:
+def test_the_command_refuses_problems_of_other_settings(
+    served_folder: Path, params: Params
+) -> None:
     config.write_resolved(params)
     Path("data/report.json").write_text('{"settings_sha256": "other", "source": "files"}')
     done = CliRunner().invoke(cli.app, ["evaluate", "--model", "some/model"])
