@@ -59,11 +59,13 @@ def _refuse_password(url: str | None) -> str | None:
         raise typer.BadParameter(str(error)) from None
 
 
-ADDRESS = typer.Option(
-    help="Endpoint, such as http://127.0.0.1:8000/v1; OPENAI_API_KEY is its key.",
-    callback=_refuse_password,
-)
-BaseUrl = Annotated[str | None, ADDRESS]
+BaseUrl = Annotated[
+    str | None,
+    typer.Option(
+        help="Endpoint, such as http://127.0.0.1:8000/v1; OPENAI_API_KEY is its key.",
+        callback=_refuse_password,
+    ),
+]
 EndpointSettings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Setting for an endpoint; repeatable."),

@@ -23,7 +23,7 @@ from typing import Annotated
 
 import typer
 
-from flows import ask, chat, draft_questions, pipeline, serve
+from flows import ask, chat, pipeline, serve
 from flows.runtime import settle, unwrapped
 from tasks.errors import ConfigError, stage_named
 
@@ -102,9 +102,6 @@ def mcp(
 
 app.command("ask", help=unwrapped(ask.__doc__))(ask.ask)
 app.command("chat", help=unwrapped(chat.__doc__))(chat.chat)
-app.command("draft-questions", help=unwrapped(draft_questions.__doc__))(
-    draft_questions.draft_questions
-)
 app.command("serve", help=unwrapped(serve.__doc__))(serve.serve)
 app.add_typer(pipeline.app)
 
