@@ -13,14 +13,14 @@ LOCAL = "127.0.0.1"
 _LARGEST = 65_535
 
 
-def listen(command: str, host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
     """Listening socket; port 0 takes a free one.
 
     Raises:
-        StageError: the address cannot be used; the message begins with the command.
+        StageError: the address cannot be used.
     """
     if not 0 <= port <= _LARGEST:
-        raise StageError(f"{command}: --port {port} is not a port. Use one from 0 to {_LARGEST}.")
+        raise StageError(f"--port {port} is not a port. Use one from 0 to {_LARGEST}.")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family)
@@ -30,7 +30,7 @@ def listen(command: str, host: str, port: int) -> socket.socket:
         fix = "Choose another port: --port NUMBER, or --port 0 for a free one."
         if error.errno != EADDRINUSE and host != LOCAL:
             fix = "Name an address of this machine, and a port that you may use."
-        raise StageError(f"{command}: {host}:{port} cannot be used ({cause}). {fix}") from None
+        raise StageError(f"{host}:{port} cannot be used ({cause}). {fix}") from None
 
 
 def url_of(bound: socket.socket) -> str:

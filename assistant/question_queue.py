@@ -170,10 +170,7 @@ class EventStream(StreamingResponse):
     """
 
     def __init__(
-        self,
-        question: OpenQuestion,
-        write: Callable[[Event], str],
-        headers: Mapping[str, str] | None = None,
+        self, question: OpenQuestion, write: Callable[[Event], str], headers: Mapping[str, str]
     ) -> None:
         super().__init__(
             self._texts(question, write), media_type="text/event-stream", headers=headers

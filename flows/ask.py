@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flows.pipeline import guarded
-from flows.runtime import settle, unwrapped
-from tasks.errors import StageError, visible
+from flows.runtime import settle
+from tasks.errors import StageError, stage_named, visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -71,10 +71,7 @@ EndpointSettings = Annotated[
     typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Setting for an endpoint; repeatable."),
 ]
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
-
-@app.command(help=unwrapped(__doc__))
 def ask(
     docs: Docs,
     question: Annotated[str | None, typer.Argument(help="The question.")] = None,
@@ -91,62 +88,46 @@ def ask(
     """Ask, and print the answer."""
 
     def work() -> None:
-        require_possible(docs, question, model, base_url, set_, interactive)
-        sys.exit(talk(docs, question, chosen(model, base_url, set_ or []), trace, as_json, seed))
+        with stage_named("ask"):
+            require_model(docs, model, base_url, set_)
+            if interactive == (question is not None):
+                raise StageError("write one question, or --interactive and no question.")
+            if question is not None and not question.strip():
+                raise StageError("the question is empty; write one.")
+        sys.exit(talk(docs, question, chosen(model, base_url, set_), trace, as_json, seed))
 
     guarded(work)
 
 
-def require_possible(
-    docs: Path,
-    question: str | None,
-    model: str,
-    base_url: str | None,
-    set_: list[str] | None,
-    interactive: bool,
-) -> None:
-    """Refuse wrong options, before anything is imported or read.
+def require_model(docs: Path, model: str, base_url: str | None, set_: list[str] | None) -> None:
+    """Refuse wrong options of the commands about documents, before anything is imported or read.
 
     Raises:
         StageError: an option is wrong or missing.
     """
-    require_model("ask", docs, model, base_url, set_)
-    if interactive == (question is not None):
-        raise StageError("ask: write one question, or --interactive and no question.")
-    if question is not None and not question.strip():
-        raise StageError("ask: the question is empty; write one.")
+    if docs.is_file():
+        raise StageError(f"--docs {docs} is a file. Name its folder.")
+    if not docs.is_dir():
+        raise StageError(f"--docs {docs}: no such folder. Name an existing one.")
+    if base_url is not None and model == "champion":
+        raise StageError("--base-url needs --model NAME, the model's name at the endpoint.")
+    if set_ and base_url is None:
+        raise StageError("--set is for endpoints. Other models keep their own settings.")
 
 
-def require_model(
-    command: str, docs: Path, model: str, base_url: str | None, set_: list[str] | None
-) -> None:
-    """Refuse wrong options that all commands about documents have.
+def chosen(model: str, base_url: str | None, set_: list[str] | None) -> AskedModel:
+    """The model that the options name.
 
     Raises:
-        StageError: an option is wrong or missing; the message begins with the command.
+        StageError: the model does not exist.
+        ConfigError: a setting is wrong.
     """
-    if docs.is_file():
-        raise StageError(f"{command}: --docs {docs} is a file. Name its folder.")
-    if not docs.is_dir():
-        raise StageError(f"{command}: --docs {docs}: no such folder. Name an existing one.")
-    if base_url is not None and model == "champion":
-        raise StageError(
-            f"{command}: --base-url needs --model NAME, the model's name at the endpoint."
-        )
-    if set_ and base_url is None:
-        raise StageError(
-            f"{command}: --set is for endpoints. Other models keep their own settings."
-        )
-
-
-def chosen(model: str, base_url: str | None, sets: list[str]) -> AskedModel:
-    """The model that the options name."""
     from assistant import asking
     from tasks import config
 
     if base_url is None:
         return asking.stored(model)
-    return asking.AskedModel(model, config.resolve(asking.PROFILE, sets), base_url=base_url)
+    return asking.AskedModel(model, config.resolve(asking.PROFILE, set_ or []), base_url=base_url)
 
 
 def terminal() -> Console:
@@ -191,14 +172,9 @@ def loaded(model: AskedModel, console: Console) -> Iterator[Ask | RankedPassages
     """
     from assistant import asking
 
-    loading = console.status(f"loading {model.name}")
-    loading.start()
-    try:
-        with asking.opened(model) as ask:
-            loading.stop()
-            yield ask
-    finally:
+    with console.status(f"loading {model.name}") as loading, asking.opened(model) as ask:
         loading.stop()
+        yield ask
 
 
 def talk(

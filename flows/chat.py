@@ -17,7 +17,7 @@ from __future__ import annotations
 import socket
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -25,14 +25,14 @@ from assistant.listener import LOCAL, listen, url_of
 from flows import ask
 from flows.ask import BaseUrl, Docs, EndpointSettings, ModelName
 from flows.pipeline import guarded
-from flows.runtime import unwrapped
+from tasks.errors import stage_named
+
+if TYPE_CHECKING:
+    from assistant.asking import AskedModel
 
 PORT = 8020
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
-
-@app.command(help=unwrapped(__doc__))
 def chat(
     docs: Docs,
     model: ModelName = "champion",
@@ -43,23 +43,21 @@ def chat(
     """Serve the page until Ctrl-C."""
 
     def work() -> None:
-        ask.require_model("chat", docs, model, base_url, set_)
-        with listen("chat", LOCAL, port) as bound, suppress(KeyboardInterrupt):
-            serve(bound, docs, model, base_url, set_ or [])
+        with stage_named("chat"):
+            ask.require_model(docs, model, base_url, set_)
+            bound = listen(LOCAL, port)
+        with bound, suppress(KeyboardInterrupt):
+            serve(bound, docs, ask.chosen(model, base_url, set_))
 
     guarded(work)
 
 
-def serve(
-    bound: socket.socket, docs: Path, named: str, base_url: str | None, sets: list[str]
-) -> None:
+def serve(bound: socket.socket, docs: Path, model: AskedModel) -> None:
     """Load documents and model, then serve the page until a signal.
 
     Raises:
-        StageError: the model does not exist or does not load, or the documents cannot be read.
-        ConfigError: a setting is wrong.
+        StageError: the model does not load, or the documents cannot be read.
     """
-    model = ask.chosen(named, base_url, sets)
     console = ask.terminal()
     documents, model = ask.read_folder(docs, model, console)
     with ask.loaded(model, console) as answers:
@@ -68,6 +66,6 @@ def serve(
 
         queue = QuestionQueue(answers, model, answers.at_once)
         server = QuestionServer(queue, Chat(queue, documents).application())
-        count = f"{len(documents)} document{'s' if len(documents) > 1 else ''}"
+        count = ask.counted(len(documents), "document")
         console.print(f"{model.name} answers about {count} at {url_of(bound)}/\nCtrl-C stops.")
         server.run([bound])

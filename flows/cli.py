@@ -91,11 +91,11 @@ def mcp(
     """Serve questions about your documents to other agents: MCP over stdio (docs/asking.md)."""
 
     def work() -> None:
-        ask.require_model("mcp", docs, model, base_url, set_)
         with stage_named("mcp"):
+            ask.require_model(docs, model, base_url, set_)
             from flows.mcp_server import serve as speak
 
-            speak(docs, model, base_url, set_ or [])
+            speak(docs, model, base_url, set_)
 
     pipeline.guarded(work)
 

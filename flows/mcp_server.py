@@ -100,7 +100,7 @@ class Passage(Quote):
     after: str
 
 
-def serve(docs: Path, named: str, base_url: str | None, sets: list[str]) -> None:
+def serve(docs: Path, named: str, base_url: str | None, set_: list[str] | None) -> None:
     """Serve until the client closes the standard input.
 
     The first question loads the model. If that fails, the next question tries it again.
@@ -110,7 +110,7 @@ def serve(docs: Path, named: str, base_url: str | None, sets: list[str]) -> None
         ConfigError: a setting is wrong.
     """
     streams = claim_stdio()
-    model = ask.chosen(named, base_url, sets)
+    model = ask.chosen(named, base_url, set_)
     settle(model.params.threads)
     documents, left_out = asking.read_documents(docs, model.params)
     model = asking.reader_of(model, documents)

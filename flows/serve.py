@@ -23,7 +23,7 @@ import shlex
 import socket
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -32,15 +32,14 @@ from env import variables
 from flows import ask
 from flows.ask import BaseUrl, EndpointSettings, ModelName
 from flows.pipeline import guarded
-from flows.runtime import unwrapped
-from tasks.errors import ConfigError, StageError, as_stage_error
+from tasks.errors import ConfigError, StageError, as_stage_error, stage_named
+
+if TYPE_CHECKING:
+    from assistant.asking import AskedModel
 
 PORT = 8010
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
-
-@app.command(help=unwrapped(__doc__))
 def serve(
     docs: Annotated[
         list[str],
@@ -57,13 +56,15 @@ def serve(
     """Serve until Ctrl-C."""
 
     def work() -> None:
-        folders = named_folders(docs)
-        for folder in folders.values():
-            ask.require_model("serve", folder, model, base_url, set_)
-        key = take_key()
-        require_private(host, key)
-        with listen("serve", host, port) as bound, suppress(KeyboardInterrupt):
-            run(bound, folders, model, base_url, set_ or [], key)
+        with stage_named("serve"):
+            folders = named_folders(docs)
+            for folder in folders.values():
+                ask.require_model(folder, model, base_url, set_)
+            key = take_key()
+            require_private(host, key)
+            bound = listen(host, port)
+        with bound, suppress(KeyboardInterrupt):
+            run(bound, folders, ask.chosen(model, base_url, set_), key)
 
     guarded(work)
 
@@ -80,10 +81,10 @@ def named_folders(docs: list[str]) -> dict[str, Path]:
         if not equals or Path(text).is_dir():
             folder, name = text, Path(text).resolve().name
         if not name or not folder:
-            raise StageError(f"serve: --docs {text} names no collection. Write --docs NAME=DIR.")
+            raise StageError(f"--docs {text} names no collection. Write --docs NAME=DIR.")
         if name in folders:
             raise StageError(
-                f"serve: two collections have the name {name!r}. Write --docs OTHER={folder}."
+                f"two collections have the name {name!r}. Write --docs OTHER={folder}."
             )
         folders[name] = Path(folder)
     return folders
@@ -111,26 +112,17 @@ def require_private(host: str, key: str | None) -> None:
 
     if key is None and not is_loopback(host):
         raise ConfigError(
-            f"serve: --host {host} opens your documents to the network. Set a key "
+            f"--host {host} opens your documents to the network. Set a key "
             f"({variables.SERVE_KEY}), or leave --host out."
         )
 
 
-def run(
-    bound: socket.socket,
-    folders: dict[str, Path],
-    named: str,
-    base_url: str | None,
-    sets: list[str],
-    key: str | None,
-) -> None:
+def run(bound: socket.socket, folders: dict[str, Path], model: AskedModel, key: str | None) -> None:
     """Load documents and model, then serve until a signal.
 
     Raises:
-        StageError: the model does not exist or does not load, or documents cannot be read.
-        ConfigError: a setting is wrong.
+        StageError: the model does not load, or documents cannot be read.
     """
-    model = ask.chosen(named, base_url, sets)
     console = ask.terminal()
     collections = {}
     for name, folder in folders.items():

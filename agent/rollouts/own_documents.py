@@ -124,21 +124,20 @@ def play_questions(
         {f"p{place}" if numbered else name: name for place, name in enumerate(item.documents, 1)}
         for item in questions
     ]
-    shown = [
-        {label: item.documents[name] for label, name in names.items()}
+    resets: list[dict[str, Any]] = [
+        {
+            "question": item.text,
+            "papers": {label: item.documents[name] for label, name in names.items()},
+        }
         for item, names in zip(questions, labels, strict=True)
     ]
     specs = [EpisodeSpec(str(number), seed=item.seed) for number, item in enumerate(questions)]
     count = min(sessions, len(questions))
-    resets = [
-        {"question": item.text, "papers": papers}
-        for item, papers in zip(questions, shown, strict=True)
-    ]
     with _OwnDocuments(url, count, resets) as opened:
         played = play(policy, opened, specs, sessions=count, whole_answers=True, watch=watch)
     return [
-        (_answer(episode, papers, names, rewards), episode)
-        for episode, papers, names in zip(played, shown, labels, strict=True)
+        (_answer(episode, reset["papers"], names, rewards), episode)
+        for episode, reset, names in zip(played, resets, labels, strict=True)
     ]
 
 

@@ -25,7 +25,7 @@ from benchmarks.exploits.fields_expert import fields_expert
 from env.problems.fields import field_of
 from env.problems.schema import tier_of
 from flows import cli
-from flows.ask import NO_EVIDENCE, app
+from flows.ask import NO_EVIDENCE
 from tasks import config, evaluate
 from tasks.config.params import Params
 from tasks.registry import champions, serving, versions
@@ -78,7 +78,7 @@ def registered(script: str, params: Params) -> Any:
 
 
 def asked(*arguments: str) -> tuple[int, str, str]:
-    done = CliRunner().invoke(app, list(arguments))
+    done = CliRunner().invoke(cli.app, ["ask", *arguments])
     return done.exit_code, done.stdout, done.stderr
 
 
@@ -229,7 +229,7 @@ ASKED = "When do the looms arrive?"
 
 def test_an_endpoint_answers_without_torch_and_mlflow(notes: Path) -> None:
     code = (
-        "import sys\nfrom flows.ask import app\n"
+        "import sys\nfrom flows.cli import app\n"
         "try: app(sys.argv[1:])\n"
         "finally: print([m for m in ('torch', 'mlflow', 'pandas') if m in sys.modules])"
     )
@@ -238,7 +238,9 @@ def test_an_endpoint_answers_without_torch_and_mlflow(notes: Path) -> None:
         words = ["--docs", "notes", "--base-url", fake.url, "--model", "m", "--json"]
         prices = ["--set", "evaluate_model.prompt_price=1"]
         done = subprocess.run(
-            [sys.executable, "-c", code, *words, *prices, ASKED], capture_output=True, text=True
+            [sys.executable, "-c", code, "ask", *words, *prices, ASKED],
+            capture_output=True,
+            text=True,
         )
     assert done.returncode == 0, done.stderr
     answer, modules = done.stdout.splitlines()
@@ -253,9 +255,8 @@ def test_questions_are_read_line_by_line_and_trees_are_shown(notes: Path) -> Non
         fake.reply = scripted_reply
         words = ["--docs", "notes", "--base-url", fake.url, "--model", "m"]
         asking = ["--interactive", "--trace", "--set", "evaluate_model.prompt_price=1000"]
-        done = CliRunner().invoke(
-            app, [*words, *asking], input=f"{ASKED}\n{'?' * 9999}\n{ASKED}\n\n"
-        )
+        asked = f"{ASKED}\n{'?' * 9999}\n{ASKED}\n\n"
+        done = CliRunner().invoke(cli.app, ["ask", *words, *asking], input=asked)
     assert done.exit_code == 0, done.stderr
     assert done.stdout.count("The looms arrive on 14 May. │") == 2
     assert done.stdout.count("agent 1 (rlm), ended with final") == 2
