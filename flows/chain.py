@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.text import Text
 
 from env import variables
-from flows import hosts, notifications, stages, summary
+from flows import notifications, stages, summary
 from flows.doctor import require_card
 from flows.durations import Durations
 from flows.runtime import RUNNING, exclusive, settle
@@ -36,7 +36,6 @@ from tasks import config
 from tasks.config.params import Params
 from tasks.errors import ConfigError, GateFailed, StageError, stage_named
 from tasks.io import write_json
-from tasks.shared import holder, remote
 from tasks.tracking import datasets, lineage, runs
 
 MARK = RUNNING / "chain.json"
@@ -59,8 +58,7 @@ def rlm(profile: str = "nano", overrides: list[str] | None = None) -> State[str]
     with notifications.failure_told():
         params = config.resolve(profile, overrides or [])
         settle(params.threads)
-        request = holder.request_text("full", profile=profile, overrides=overrides or [])
-        with exclusive(), hosts.holding(request):
+        with exclusive():
             return through(params)
 
 
@@ -141,7 +139,6 @@ class Chain:
         elif number == 1:
             tell("[dim]first run with these settings on this machine: no estimate of its time[/]")
         outcome = "interrupted"
-        holder.check()
         self._durations.begin(name)
         try:
             kept = _stage.with_options(name=name)(name, self.params)
@@ -302,8 +299,6 @@ def prefect_server() -> Iterator[None]:
     from prefect.logging.handlers import APILogHandler
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
-    if remote.address():  # a server of its own would not know the runs of other hosts
-        hosts.require_servers()
     url = PREFECT_API_URL.value()
     if url and processes.answers(f"{url}/health"):
         yield
@@ -324,7 +319,6 @@ def mark(run_id: str) -> None:
     """Write which MLflow run works here; if it is killed, the next run cleans up after it."""
     entry = {"run_id": run_id, "process": str(os.getpid()), "flow_run": flow_run.id}
     write_json(MARK, entry)
-    holder.change(mlflow_run=run_id)
 
 
 def unmark(run: runs.StageRun | None) -> None:
@@ -366,9 +360,7 @@ def print_kept(kept: list[str], killed: bool) -> None:
     """Print whether this run starts clean or resumes earlier work."""
     if killed:
         console.print("The last run was killed; the processes it left behind are stopped.")
-    if remote.address() and not kept:
-        console.print("Results of the shared store are used where they fit.")
-    elif not kept and Path(".dvc/cache/runs").is_dir():
+    if not kept and Path(".dvc/cache/runs").is_dir():
         console.print("Starting at prepare; what earlier runs made of the same inputs is reused.")
     elif not kept:
         console.print("Starting clean: no stage has results for the current inputs.")

@@ -11,13 +11,15 @@ from contextlib import suppress
 
 from env.settings import flatten
 from flows.runtime import RUNNING
-from flows.stages import BY_DVC, SHARED, STAGES
+from flows.stages import BY_DVC, STAGES
 from tasks.config.params import Params
 from tasks.io import write_json
 from tasks.reporting.progress import in_words
 from tasks.tracking import runs
 
 FILE = RUNNING / "durations.json"
+LAST = ("register", "promote", "push")
+"""Stages that have nothing to do without a new model."""
 KEPT = 300
 """Most entries of the file; a stage with its settings is one."""
 KEPT_S = 1.0
@@ -35,8 +37,7 @@ class Durations:
     """
 
     def __init__(self, params: Params, kept: Sequence[str]) -> None:
-        # Without a new model, the last stages have nothing to do.
-        self._kept = {*kept, *(SHARED if "export" in kept else ())}
+        self._kept = {*kept, *(LAST if "export" in kept else ())}
         self._keys = {name: _key(name, params) for name in STAGES}
         try:
             text = FILE.read_text(encoding="utf-8")

@@ -20,7 +20,7 @@ from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed
 
 from env.errors import SourceError, SourceUnreachable
-from flows import hosts, notifications
+from flows import notifications
 from flows.chain import tell, through
 from flows.runtime import BusyError, exclusive, settle
 from tasks import config
@@ -31,7 +31,6 @@ from tasks.deployment.space_problems import GUESSABLE
 from tasks.errors import ConfigError, StageError
 from tasks.io import replacing, write_json
 from tasks.registry import champions, trained_questions, versions
-from tasks.shared import holder, remote
 from tasks.tracking import lineage
 
 LAST = Path("reports/retrain.json")
@@ -70,9 +69,7 @@ def retrain(
         params = config.resolve(profile, wanted)
         settle(params.threads)
         try:
-            asked = holder.request_text("retrain", profile=profile, overrides=wanted, date=date)
-            wait_s = params.retrain.wait_s
-            with exclusive(wait_s), hosts.holding(asked, max(wait_s, hosts.WAIT_S)):
+            with exclusive(params.retrain.wait_s):
                 fresh = fresh_data(params, run_date(date))
                 request = {"data": fresh.content, "profile": profile, "overrides": wanted}
                 before = last_retraining()
@@ -168,8 +165,7 @@ def hub_commit(settings: HubSettings) -> str:
 
 
 def remember(entry: dict[str, Any] | None) -> None:
-    """Write the last retraining, here and in the shared store; None forgets it."""
-    holder.change(retrain=entry)
+    """Write the last retraining; None forgets it."""
     if entry is None:
         LAST.unlink()
     else:
@@ -177,10 +173,9 @@ def remember(entry: dict[str, Any] | None) -> None:
 
 
 def last_retraining() -> dict[str, Any]:
-    """Request, start and completion of the last retraining of all hosts; empty without one."""
+    """Request, start and completion of the last retraining; empty without one."""
     try:
-        shared = remote.address() is not None
-        entry = holder.entry("retrain") if shared else json.loads(LAST.read_text(encoding="utf-8"))
+        entry = json.loads(LAST.read_text(encoding="utf-8"))
         return {key: entry[key] for key in ("data", "profile", "overrides", "start", "completed")}
     except (OSError, ValueError, KeyError, TypeError):
         return {}

@@ -44,8 +44,6 @@ STAGES = {
 DIRECT = ("deploy", "register", "promote", "push")
 """Stages that DVC does not run: they act outside the folder, or use DVC themselves."""
 BY_DVC = tuple(name for name in STAGES if name not in DIRECT)
-SHARED = ("register", "promote", "push")
-"""Stages that write to what all hosts share."""
 GATE = Path("reports/gate.json")
 INTERRUPTED = 130
 GRACE_S = 30.0
@@ -60,10 +58,7 @@ def run_stage(name: str) -> None:
     """
     from tasks import config
     from tasks.config import prepared
-    from tasks.shared import holder
 
-    if name in SHARED:
-        holder.require_free()
     if under_chain():
         die_with_parent()
     params = config.load_resolved()
@@ -146,15 +141,11 @@ def reproduce(name: str) -> None:
 
 
 def _reproduce(name: str) -> None:
-    from tasks.shared import holder, remote
+    from dvc.repo import Repo
 
     logging.getLogger("dvc").setLevel(logging.ERROR)
-    shared = remote.address() is not None
-    with remote.repository() as repo:
-        with remote.lost(f"{name}: results of another host could not be fetched"):
-            repo.reproduce(targets=[name], single_item=True, pull=shared)
-        if shared:
-            remote.push_stage(repo, name, holder.check)
+    with Repo(".") as repo:
+        repo.reproduce(targets=[name], single_item=True)
 
 
 def unchanged() -> list[str]:

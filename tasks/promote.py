@@ -31,7 +31,6 @@ from tasks.config.params import Params
 from tasks.errors import StageError, as_stage_error
 from tasks.io import write_json
 from tasks.registry import champions, versions
-from tasks.shared import holder
 from tasks.tracking import lineage
 
 if TYPE_CHECKING:
@@ -89,7 +88,6 @@ def run(params: Params, run: StageRun) -> Path:
     champion = versions.champion(name)
     if (report := settled(challenger, champion, params)) is None:
         report = decide(challenger, champion, params)
-        holder.require_free()
         champions.write_decision(challenger, report)
     elif report["new"]:
         line = f"{versions.named(challenger)} had won before the last run was stopped"

@@ -1,7 +1,7 @@
 """Stage `push`: push everything that DVC recorded to its remote.
 
-The default remote is the ignored folder `.dvc-remote/`; `RLM_REMOTE` names another one. This is
-not a DVC stage, because a stage must not call DVC on its own outputs.
+The default remote is the ignored folder `.dvc-remote/`. This is not a DVC stage, because a stage
+must not call DVC on its own outputs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from agent.errors import disk_is_full
 from tasks.config import read_yaml
 from tasks.config.params import Params
 from tasks.errors import StageError
-from tasks.shared import holder, remote
 
 if TYPE_CHECKING:
     from tasks.tracking.runs import StageRun
@@ -30,11 +29,11 @@ def run(params: Params, run: StageRun) -> None:
     """
     from dvc.exceptions import DvcException
     from dvc.lock import LockError
+    from dvc.repo import Repo
 
-    holder.require_free()
-    name = remote.NAME if remote.address() else params.push.remote
+    name = params.push.remote
     failures: list[BaseException] = []
-    with remote.repository() as repo:
+    with Repo(".") as repo:
         try:
             if changed := repo.status():
                 raise StageError(

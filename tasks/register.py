@@ -20,7 +20,6 @@ from tasks.errors import StageError
 from tasks.io import write_json
 from tasks.push import recorded
 from tasks.registry import trained_questions, versions
-from tasks.shared import holder
 from tasks.tracking import lineage
 
 if TYPE_CHECKING:
@@ -68,7 +67,6 @@ def run(params: Params, run: StageRun) -> Path:
         tags = {**served, **made_of(params), **evaluated()}
         with versions.registry(f"{versions.MERGED} cannot be registered as {name}"):
             version = log_version(name, params, run, tags)
-    holder.require_free()
     # Also for a known version: a run may have been killed before it set the alias.
     with versions.registry(f"{name} version {version} cannot become challenger") as store:
         store.set_registered_model_alias(name, "challenger", version)
@@ -146,7 +144,6 @@ def log_version(name: str, params: Params, run: StageRun, tags: dict[str, str]) 
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
-    holder.require_free()
     # Tags are set in the same call, so that no version exists without its lineage.
     made = run.client.create_model_version(
         name,

@@ -40,7 +40,6 @@ from tasks.training.problem_data import (
     read_problems,
     with_wrong_gold,
 )
-from tasks.training.pushed_checkpoints import CheckpointPusher, fetch_newer
 
 if TYPE_CHECKING:
     from agent.rollouts.players import Players
@@ -86,8 +85,6 @@ def run(params: Params, run: StageRun) -> Path:
     if settings.method == "lora":
         require_lora(BASE, settings.lora)
     start = checkpoints.choose(CHECKPOINTS, marks := fingerprint(params, BASE, DATA))
-    if fetch_newer(CHECKPOINTS, marks, start):
-        start = checkpoints.choose(CHECKPOINTS, marks)
     kept = checkpoints.set_aside(CHECKPOINTS) if start.checkpoint is None else ""
     reason = f"{start.reason}. {kept}" if kept else start.reason
     progress.say(reason)
@@ -252,7 +249,6 @@ class TrainingCallbacks:
         self.players, self.steps, self.marks = players, steps, marks
         self.curriculum = Curriculum(self.settings.curriculum)
         self.log = TrainingLog(run, params.tracking.traces)
-        self.pushed = CheckpointPusher(CHECKPOINTS, marks, params.train.push_every)
         self.drawn = Drawn(groups=[], episodes=[])
         self.started = time.monotonic()
 
@@ -323,7 +319,6 @@ class TrainingCallbacks:
                 f"({self.settings.curriculum.metric} {event.metric:.3f})"
             )
             self.run.set_tags({f"curriculum_{event.kind}_{step}": f"{event.source}>{event.target}"})
-        self.pushed.push()
 
     def evaluate(self, step: int) -> dict[str, float]:
         """Figures of the held-out problems, played greedily with the present weights.

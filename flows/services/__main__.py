@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from flows.runtime import settle
-from flows.services import automations, hosts, schedules
+from flows.services import automations, schedules
 from flows.services.processes import (
     POOL,
     PREFECT,
@@ -24,7 +24,6 @@ from flows.services.processes import (
     where_it_runs,
 )
 from tasks.errors import PipelineError, StageError
-from tasks.shared import remote
 from tasks.tracking import locations, runs
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
@@ -32,19 +31,10 @@ app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
 
 @app.command()
 def up() -> None:
-    """Start the services that do not run; create the work pool, deployments and automations.
-
-    With RLM_REMOTE, hosts do the work: the pools are cpu and gpu, and no worker is started here.
-    """
+    """Start the services that do not run; create the work pool, deployments and automations."""
     locations.require_here(runs.STORE)
     for service in (SERVER, TRACKING):
         require_port(service)
-    if remote.address():
-        os.environ.setdefault(*hosts.LEASE_STORAGE)
-        start(SERVER)
-        hosts.deploy()
-        start(TRACKING)
-        return
     start(SERVER)
     # The pool comes first: deploying to a missing pool prints a message and succeeds.
     run_prefect("work-pool", "create", POOL, "--type", "process", "--overwrite")
@@ -57,25 +47,6 @@ def up() -> None:
     start(WORKER)
     start(TRACKING)
     ui(open_pages=False)
-
-
-@app.command()
-def share() -> None:
-    """Create what workers of several hosts need on Prefect's server at PREFECT_API_URL.
-
-    It is the limit, the pools cpu and gpu, a deployment of each flow in both, the automations.
-    """
-    hosts.deploy()
-
-
-@app.command()
-def worker(
-    pool: Annotated[str, typer.Argument(help="Pool to serve: cpu, or gpu on a host with a card.")],
-) -> None:
-    """Serve the runs of a pool on this host until Ctrl-C; RLM_REMOTE names the shared store."""
-    from flows.hosts import work
-
-    work(pool)
 
 
 @app.command()

@@ -19,13 +19,12 @@ BLOCK = "rlm-notices"
 CALL = "call-webhook"
 
 
-def apply(url: str | None = None, *, file: Path = FILE) -> list[str]:
+def apply(url: str | None = None) -> list[str]:
     """Make the server's automations equal to the file's; return the names that call a webhook.
 
     Args:
         url: the webhook's address. None keeps the server's address; if it has none, the
             automations that need it are deleted.
-        file: the automations.
 
     Raises:
         ConfigError: the address is not an http(s) URL.
@@ -40,7 +39,7 @@ def apply(url: str | None = None, *, file: Path = FILE) -> list[str]:
     block = _webhook(url)
     calling = []
     with get_client(sync_client=True) as client:
-        for entry in yaml.safe_load(file.read_text(encoding="utf-8"))["automations"]:
+        for entry in yaml.safe_load(FILE.read_text(encoding="utf-8"))["automations"]:
             wanted = _with_block(entry, block)
             if any(action["type"] == CALL for action in entry["actions"]):
                 calling.append(str(entry["name"]))

@@ -23,15 +23,11 @@ FLOW = "rlm"
 
 
 @contextmanager
-def kept(file: Path = FILE) -> Iterator[None]:
-    """Restore, after a deployment in the block, whether schedules are on, and those added by hand.
-
-    Args:
-        file: the deployments.
-    """
+def kept() -> Iterator[None]:
+    """Restore after a deployment in the block which schedules are on, and those added by hand."""
     from prefect import get_client
 
-    deployments = yaml.safe_load(file.read_text(encoding="utf-8"))["deployments"]
+    deployments = yaml.safe_load(FILE.read_text(encoding="utf-8"))["deployments"]
     names = [f"{FLOW}/{deployment['name']}" for deployment in deployments]
     with get_client(sync_client=True) as client:
         before = {name: _schedules(client, name) for name in names}

@@ -29,6 +29,7 @@ REMOVED = {
     "prepare.synthetic.levels.medium.hint": "no question has a hint",
     "train.budget": "all groups have the budget of env.limits.tree_tokens",
     "train.micro_batch_rows": "train.micro_batch_tokens bounds micro-batches by tokens",
+    "train.push_every": "checkpoints stay on this machine",
     "warmstart.nano.mixture": "warmstart.nano.reading has the shares of demonstrations",
     "warmstart.nano.reworded": "all questions use the wordings of their world",
     "warmstart.nano.trees": "demonstrations are written while they are taught",

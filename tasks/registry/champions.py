@@ -14,7 +14,6 @@ from rich.table import Table
 
 from tasks.errors import StageError
 from tasks.registry import versions
-from tasks.shared import holder
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
@@ -82,7 +81,6 @@ def crown(
             store.delete_model_version_tag(name, number, ROLLED_BACK)
         store.set_registered_model_tag(name, versions.LAST_CHAMPION, number)
     _check_still(version, instead_of)
-    holder.check()
     with versions.registry(f"{versions.named(version)} cannot become champion") as store:
         store.set_registered_model_alias(name, "champion", number)
 
@@ -188,7 +186,6 @@ def _reign(tags: dict[str, str]) -> str:
 
 
 def _tag(version: ModelVersion, tags: dict[str, str]) -> None:
-    holder.check()
     with versions.registry(f"tags of {versions.named(version)} cannot be written") as store:
         for key, value in tags.items():
             store.set_model_version_tag(version.name, str(version.version), key, value[:5000])

@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from agent.errors import disk_is_full
 from env.settings import flatten
-from env.variables import PARENT_RUN, REMOTE
+from env.variables import PARENT_RUN
 from tasks.errors import ConfigError, PipelineError, StageError, full_disk, stage_named
-from tasks.shared import holder
 from tasks.tracking import datasets, lineage, locations
 
 if TYPE_CHECKING:
@@ -174,18 +173,18 @@ def client(uri: str) -> MlflowClient:
     """MLflow client of an address.
 
     Raises:
-        ConfigError: it is a database of other hosts, whose artifacts would stay on this one. Or
-            it is a local one that expects its files in another folder.
+        ConfigError: it is a database of a server, which has a place for its files. Or it is a local
+            one that expects its files in another folder.
     """
     if uri.startswith("sqlite:"):
         locations.require_here(local_store(uri))
     if re.match(r"(postgresql|mysql|mssql)\b", uri):
         raise ConfigError(
-            f"MLFLOW_TRACKING_URI names a database ({without_password(uri)}), so files would stay "
-            "on this host. Name an MLflow server instead, which docs/scaling.md describes."
+            f"MLFLOW_TRACKING_URI names a database ({without_password(uri)}), which has no place "
+            "for files. Start an MLflow server on it, and name the server."
         )
-    # Artifacts go through the server: a host need not reach its bucket, and logs have no signed
-    # address.
+    # Artifacts go through the server: this machine need not reach its bucket, and logs have no
+    # signed address.
     os.environ.setdefault("MLFLOW_ENABLE_PROXY_MULTIPART_DOWNLOAD", "false")
     os.environ.setdefault("MLFLOW_ENABLE_PROXY_MULTIPART_UPLOAD", "false")
     # Alembic logs every migration of a new store.
@@ -259,9 +258,9 @@ def answering() -> Iterator[MlflowClient]:
             raise full_disk(error) from None
         remedy = "Wait for the process that locks it, or restore the file"
         if uri.startswith("http"):
-            remedy = "Start its server"
-            if not os.environ.get(REMOTE):  # which needs a server
-                remedy += " (make up), or unset MLFLOW_TRACKING_URI to record in mlflow.db"
+            remedy = (
+                "Start its server (make up), or unset MLFLOW_TRACKING_URI to record in mlflow.db"
+            )
         raise StageError(
             f"MLflow at {shown_uri()} does not answer ({first_line(error)}). {remedy}, then run "
             "the same command again: finished stages are kept."
@@ -293,12 +292,10 @@ def start_run(
         begun: called with the run's id as soon as it exists.
 
     Raises:
-        ReplacedError: another run holds the shared store.
         StageError: MLflow does not answer.
     """
     from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 
-    holder.check()
     # Set at once, so that a run killed a moment later can be found.
     tags = {"stage": name} | ({MLFLOW_PARENT_RUN_ID: parent} if parent else {})
     with answering() as store:

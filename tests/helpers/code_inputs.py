@@ -28,9 +28,7 @@ IGNORED = {
     "tasks.deployment": "decides where the environment runs",
     "tasks.errors": "decides the exit code of a failure",
     "tasks.reporting.progress": "shows progress in the terminal",
-    "tasks.shared": "copies results, which DVC checks, and decides who may write them",
     "tasks.tracking": "records in MLflow what a stage did",
-    "tasks.training.pushed_checkpoints": "copies checkpoints, checked where they are read",
 }
 """Modules and packages that stages import but that cannot change their results."""
 STARTED = {

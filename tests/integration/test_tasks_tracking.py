@@ -218,6 +218,13 @@ def test_an_address_is_shown_without_its_password(
     assert runs.shown_uri() == shown
 
 
+@pytest.mark.parametrize("kind", ["postgresql+psycopg", "postgresql", "mysql", "mssql"])
+def test_a_database_is_refused_as_a_tracking_server(kind: str) -> None:
+    with pytest.raises(ConfigError, match=r"names a database \(\w+.*://db/mlflow\)") as found:
+        runs.client(f"{kind}://user:secret@db/mlflow")
+    assert "secret" not in str(found.value)
+
+
 def test_a_password_stands_in_no_message(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,1 +1,0 @@
-"""What several hosts need: stores, and who may write to them."""
