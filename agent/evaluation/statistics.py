@@ -32,26 +32,25 @@ class Interval:
 def choose_problems(
     problems: Mapping[str, Sequence[str]], count: int, seed: int
 ) -> list[tuple[str, str]]:
-    """Choose `count` problems at random, spread evenly over the difficulties.
+    """Choose `count` problems at random, spread evenly over the difficulties as far as they go.
 
     Args:
         problems: problem ids by difficulty, in the order of the data.
-        count: number of problems; the first difficulties take the remainder.
+        count: number of problems; if there are fewer, all are chosen. The first difficulties take
+            the remainder, and what others lack.
         seed: the same seed and the same ids give the same choice.
 
     Returns:
         (difficulty, problem_id), grouped by difficulty, in the order of the data.
-
-    Raises:
-        ValueError: a difficulty has fewer problems than its share.
     """
+    levels, there = list(problems), [len(ids) for ids in problems.values()]
+    even = [count // len(levels) + (k < count % len(levels)) for k in range(len(levels))]
+    shares = list(map(min, even, there))
+    for k in range(len(levels)):
+        shares[k] += min(there[k] - shares[k], count - sum(shares))
     chosen: list[tuple[str, str]] = []
-    levels = list(problems)
-    for index, level in enumerate(levels):
-        share = count // len(levels) + (index < count % len(levels))
+    for index, (level, share) in enumerate(zip(levels, shares, strict=True)):
         ids = problems[level]
-        if len(ids) < share:
-            raise ValueError(f"{share} problems of level {level!r} wanted, {len(ids)} there")
         picked = np.random.default_rng([seed, index]).permutation(len(ids))[:share]
         chosen.extend((level, ids[i]) for i in sorted(picked))
     return chosen

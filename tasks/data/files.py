@@ -9,7 +9,7 @@ locates the quotes and assigns splits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import replace
 from itertools import chain
 from os.path import normpath
@@ -22,6 +22,9 @@ from tasks.data.drafts import Place, ProblemDraft, complete_all
 from tasks.data.row_schema import AlternativesRow, QuoteRow, UserRow, parse
 from tasks.data.settings import AlignSettings, FilesSettings, SplitSettings
 from tasks.data.source import Found, OnProgress, ProblemBounds, Rejected
+
+_Drafted = tuple[str, ProblemDraft | list[Rejected]]
+"""Name of a row, and what it became."""
 
 
 def read_problem_file(
@@ -40,23 +43,45 @@ def read_problem_file(
         None if name is None else Documents(Path(name), bounds.max_text_chars, settings.max_mb)
         for name in (settings.documents, settings.headings)
     )
-    drafts: list[Iterable[tuple[str, ProblemDraft | list[Rejected]]]] = []
+    asked: Iterable[_Drafted] = ()
     if settings.path is not None:
         rows = tables.read_rows(Path(settings.path), settings.max_mb)
         asked = ((row, _draft(row, data, documents)) for row, data in rows)
-        drafts.append(map(_for_test, asked) if titled else asked)
+    made: Iterable[_Drafted] = ()
     if titled is not None:
-        drafts.append(headings.drafts(titled, splits, bounds, test=settings.path is None))
-    found = complete_all(chain(*drafts), align, splits, bounds, progress)
+        tested = list(asked)
+        quoted = _quoted(draft for _, draft in tested)
+        trained = _texts(titled) - quoted
+        asked = (_for_test(one, trained) for one in tested)
+        made = headings.drafts(titled, splits, bounds, settings.path is None, quoted)
+    found = complete_all(chain(asked, made), align, splits, bounds, progress)
     return replace(found, left_out=_left_out(documents) + _left_out(titled))
 
 
-def _for_test(
-    drafted: tuple[str, ProblemDraft | list[Rejected]],
-) -> tuple[str, ProblemDraft | list[Rejected]]:
-    """Questions of people beside headings: none of them is trained on."""
+def _quoted(drafts: Iterable[ProblemDraft | list[Rejected]]) -> set[str]:
+    """Texts of the papers that questions quote."""
+    asked = [draft for draft in drafts if isinstance(draft, ProblemDraft)]
+    named = [{place.paper_id for fact in draft.facts for place in fact} for draft in asked]
+    return {
+        paper.text
+        for draft, ids in zip(asked, named, strict=True)
+        for paper in draft.papers
+        if paper.paper_id in ids
+    }
+
+
+def _texts(documents: Documents) -> set[str]:
+    found = map(documents.get, documents.names())
+    return {one.text for one in found if isinstance(one, Paper)}
+
+
+def _for_test(drafted: _Drafted, trained: Set[str]) -> _Drafted:
+    """Questions of people beside headings are the test, without documents that are trained on."""
     row, draft = drafted
-    return row, replace(draft, split="test") if isinstance(draft, ProblemDraft) else draft
+    if not isinstance(draft, ProblemDraft):
+        return drafted
+    papers = [paper for paper in draft.papers if paper.text not in trained]
+    return row, replace(draft, split="test", papers=papers)
 
 
 def _draft(row: str, data: object, documents: Documents | None) -> ProblemDraft | list[Rejected]:

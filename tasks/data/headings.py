@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 
 from env.errors import SourceError
@@ -93,7 +93,11 @@ def _heading(line: str, below: str) -> str | None:
 
 
 def drafts(
-    documents: Documents, splits: SplitSettings, bounds: ProblemBounds, test: bool
+    documents: Documents,
+    splits: SplitSettings,
+    bounds: ProblemBounds,
+    test: bool,
+    quoted: Set[str],
 ) -> list[tuple[str, ProblemDraft]]:
     """A problem for each heading; its documents are all in the same split.
 
@@ -102,6 +106,7 @@ def drafts(
         splits: shares and seed.
         bounds: `max_papers`.
         test: whether headings make the test, too.
+        quoted: texts of documents that questions of the test quote, so they aren't trained on.
 
     Raises:
         SourceError: no document has a heading with a section that answers it.
@@ -110,7 +115,7 @@ def drafts(
     sections: dict[str, list[Section]] = {}
     for name in documents.names():
         found = documents.get(name)
-        if not isinstance(found, Paper):
+        if not isinstance(found, Paper) or found.text in quoted:
             continue
         text, sections[name] = read(found.text)
         if text:
@@ -119,17 +124,19 @@ def drafts(
     seen = Counter(_key(one.heading) for one in every)
     seen.update(paragraph for one in every for paragraph in set(one.prose))
     made: list[tuple[str, ProblemDraft]] = []
+    chosen = _splits([n for n in papers if any(one.asks for one in sections[n])], splits, test)
     for split in SPLITS:
-        names = [name for name in papers if _split(name, splits, test) == split]
+        names = [name for name in papers if chosen.get(name, "train") == split]
         for place, name in enumerate(names):
             count = min(NEIGHBOURS, bounds.max_papers, len(names))
             around = [papers[names[(place + step) % len(names)]] for step in range(count)]
             made += _of_document(name, sections[name], seen, around, split)
     if not made:
+        of = "no document that no question quotes" if quoted else "no document"
         raise SourceError(
-            f"{documents.folder}: no document has a heading of two words and more above "
-            f"{ANSWER_CHARS[0]} to {ANSWER_CHARS[1]:,} characters of prose. Headings are those of "
-            "Markdown, reStructuredText and HTML. Correct prepare.files.headings."
+            f"{documents.folder}: {of} has a heading of two words and more above {ANSWER_CHARS[0]} "
+            f"to {ANSWER_CHARS[1]:,} characters of prose. Headings are those of Markdown, "
+            "reStructuredText and HTML. Correct prepare.files.headings."
         )
     return made
 
@@ -144,9 +151,9 @@ def _of_document(
     for number, section in enumerate(sections, 1):
         # The same heading in two documents has half of its evidence in each. Sentences that many
         # sections share, about versions for instance, answer none of them.
-        if not section.asks or any(
-            seen[one] > 1 for one in (_key(section.heading), *section.prose)
-        ):
+        repeated = any(seen[one] > 1 for one in (_key(section.heading), *section.prose))
+        # A child must omit half of what it's given, so half of a page is no evidence.
+        if not section.asks or repeated or 2 * sum(map(len, section.prose)) > len(around[0].text):
             continue
         places = [[Place("section", name, quote=quote)] for quote in section.prose]
         row = f"{name}#{number}"
@@ -157,8 +164,17 @@ def _key(heading: str) -> str:
     return " ".join(heading.casefold().split())
 
 
-def _split(name: str, splits: SplitSettings, test: bool) -> Split:
-    at = position(f"{splits.seed}/{name}")
-    if at < splits.validation:
-        return "validation"
-    return "test" if test and at < splits.validation + splits.test else "train"
+def _splits(names: Sequence[str], splits: SplitSettings, test: bool) -> dict[str, Split]:
+    """Split of each document by a hash of its name; no split is empty if there are enough."""
+    at = {name: position(f"{splits.seed}/{name}") for name in names}
+    below = [
+        sum(place < share for place in at.values())
+        for share in (splits.validation, splits.validation + splits.test)
+    ]
+    validation = max(below[0], int(len(at) > 1))
+    last = max(below[1], validation + int(len(at) > 2)) if test else validation
+    order = sorted(at, key=lambda name: at[name])
+    return {
+        name: "validation" if rank < validation else "test" if rank < last else "train"
+        for rank, name in enumerate(order)
+    }

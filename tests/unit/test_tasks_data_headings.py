@@ -55,6 +55,13 @@ def test_a_heading_asks_and_the_prose_of_its_section_answers(folder: Path) -> No
     assert not any("Where the" in text for text in one.texts.values())
 
 
+def test_a_section_that_is_most_of_its_page_asks_nothing(folder: Path) -> None:
+    (folder / "page7.md").write_text(page("chair 7"))
+    assert {p.question for p in found(folder).problems if "7" in p.question} == {
+        f"Where the {what} {number} is" for what in ("lamp", "chair") for number in (17, 27, 37)
+    }
+
+
 def test_no_document_is_in_two_splits(folder: Path) -> None:
     problems = found(folder).problems
     papers: dict[str, set[str]] = {}
@@ -79,6 +86,38 @@ def test_questions_of_people_are_the_test_and_nothing_else_is(folder: Path, tmp_
     assert [problem.question for problem in tested] == ["Who lost it, a?", "Who lost it, b?"]
     assert len({problem.collection_id for problem in tested}) == 2  # one for each document
     assert len(tested[0].papers) == 2
+
+
+def test_one_folder_trains_on_what_no_question_quotes(folder: Path, tmp_path: Path) -> None:
+    quote = {"document": "page7.md", "quote": PROSE.format("chair 7")}
+    other = {"document": "page9.md", "quote": PROSE.format("lamp 9")}
+    rows = [{"question": f"Where can I sit, {n}?", "evidence": [quote, other]} for n in "ab"]
+    (tmp_path / "asked.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    result = found(folder, path=str(tmp_path / "asked.jsonl"), documents=str(folder))
+    tested = [problem for problem in result.problems if problem.split == "test"]
+    assert [sorted(problem.texts) for problem in tested] == [["page7.md", "page9.md"]] * 2
+    others = [problem for problem in result.problems if problem.split != "test"]
+    assert len(others) == 76  # the headings of the other 38 pages
+    assert not result.rejected
+    assert leaks(result.problems, SplitSettings()) == []
+
+
+def test_a_folder_whose_documents_are_all_quoted_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "all.md").write_text(page("lamp"))
+    row = {"question": "Where?", "evidence": [{"document": "all.md", "quote": PROSE[:40]}]}
+    (tmp_path / "asked.jsonl").write_text(json.dumps(row))
+    with pytest.raises(SourceError, match="no document that no question quotes"):
+        found(tmp_path, path=str(tmp_path / "asked.jsonl"), documents=str(tmp_path))
+
+
+@pytest.mark.parametrize(("pages", "splits"), [("ab", 2), ("abc", 3)])
+def test_few_documents_leave_no_split_empty(tmp_path: Path, pages: str, splits: int) -> None:
+    for name in pages:
+        (tmp_path / f"{name}.md").write_text(page(f"lamp {name}", f"chair {name}"))
+    shares = SplitSettings(validation=0.001, test=0.001)
+    chosen = FilesSettings(headings=str(tmp_path), path=None)
+    made = files.read_problem_file(chosen, AlignSettings(), shares, BOUNDS).problems
+    assert len({problem.split for problem in made}) == splits
 
 
 def test_headings_are_marked_or_underlined_and_never_code() -> None:
