@@ -39,9 +39,6 @@ class GenerationSettings(Settings):
     cache_tokens: int = Field(
         262_144, ge=0, description="tokens of open frames whose keys and values stay between turns"
     )
-    forget_turns: bool = Field(
-        False, description="a turn reads the frame's first and newest messages, not those between"
-    )
 
     @property
     def greedy(self) -> GenerationSettings:

@@ -181,13 +181,6 @@ def llm_messages(style: PromptStyle, prompt: str) -> list[Message]:
     ]
 
 
-def joined(opening: Sequence[Message], newest: Sequence[Message]) -> list[Message]:
-    """First messages of a frame that forgets its turns, the last one with the newest messages."""
-    *before, last = opening
-    text = "\n\n".join(message.content for message in (last, *newest))
-    return [*before, Message(role=last.role, content=text)]
-
-
 def blocks_message(blocks: int) -> str:
     """Observation of a turn without exactly one block."""
     return NO_BLOCK if blocks == 0 else f"error: {blocks} repl blocks; write exactly one"

@@ -7,7 +7,6 @@ Pure. A row has the ids of a rollout; only tokens that the policy wrote have a l
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from itertools import pairwise
 from random import Random
 from typing import TypedDict
 
@@ -46,8 +45,8 @@ def demonstration_rows(
         for frame in episode.frames.values():
             if frame.stop_reason == "final" and (number, frame.frame) not in left_out:
                 wrong = {turn for e, f, turn in mistakes if (e, f) == (number, frame.frame)}
-                rows += _rows(frame, wrong)
-    return rows
+                rows.append(_row(frame, wrong))
+    return [row for row in rows if any(label != IGNORED for label in row["labels"])]
 
 
 def repetitive(
@@ -89,18 +88,12 @@ def good_episodes(
     }
 
 
-def _rows(frame: FrameRecord, wrong: Collection[int]) -> list[DemonstrationRow]:
-    """Rows of a frame's conversations, without those that have no labels."""
-    starts = [n for n, turn in enumerate(frame.turns) if n == 0 or turn.anew]
-    rows = []
-    for start, end in pairwise([*starts, len(frame.turns)]):
-        row = DemonstrationRow(input_ids=[], labels=[])
-        for number in range(start, end):
-            turn = frame.turns[number]
-            row["input_ids"] += turn.prompt_ids + turn.sampled_ids
-            row["labels"] += [IGNORED] * len(turn.prompt_ids)
-            skipped = [IGNORED] * len(turn.sampled_ids)
-            row["labels"] += skipped if number in wrong else turn.sampled_ids
-        if any(label != IGNORED for label in row["labels"]):
-            rows.append(row)
-    return rows
+def _row(frame: FrameRecord, wrong: Collection[int]) -> DemonstrationRow:
+    """Row of a frame's conversation; turns that are `wrong` have no labels."""
+    row = DemonstrationRow(input_ids=[], labels=[])
+    for number, turn in enumerate(frame.turns):
+        row["input_ids"] += turn.prompt_ids + turn.sampled_ids
+        row["labels"] += [IGNORED] * len(turn.prompt_ids)
+        skipped = [IGNORED] * len(turn.sampled_ids)
+        row["labels"] += skipped if number in wrong else turn.sampled_ids
+    return row

@@ -26,7 +26,6 @@ from typing import TypeVar
 from agent.nano.settings import Kept, PlanKind, ReadingMixture
 from agent.nano.tokenizer import Conversation
 from env import prompts
-from env.models import Message
 from env.problems.fields import QUESTIONS
 from env.problems.lexicon import FIELDS, lexicon, untaught
 from env.problems.names import FACTS, SCORES
@@ -102,11 +101,11 @@ def sentences_on(rng: Random, method: str, benchmarks: Sequence[str]) -> list[st
 
 def forgetful(talk: Conversation) -> list[Conversation]:
     """Each turn of a root's conversation, without the turns before it."""
-    opening = [Message.model_validate(message) for message in talk[:2]]
-    newest = [[], *([Message.model_validate(message)] for message in talk[3::2])]
+    system, first, *turns = talk
+    asked = [first["content"]] + [f"{first['content']}\n\n{m['content']}" for m in turns[1::2]]
     return [
-        [*(m.model_dump() for m in prompts.joined(opening, messages)), turn]
-        for messages, turn in zip(newest, talk[2::2], strict=True)
+        [system, {**first, "content": content}, turn]
+        for content, turn in zip(asked, turns[::2], strict=True)
     ]
 
 

@@ -41,8 +41,6 @@ class TurnReply:
     prompt_ids: list[int] = field(default_factory=list)
     sampled_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
-    anew: bool = False
-    """Whether `prompt_ids` begin a new conversation: the frame's earlier turns are forgotten."""
 
 
 class Policy(Protocol):

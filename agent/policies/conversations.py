@@ -1,13 +1,11 @@
 """Token ids of the frames in play: the same for every engine that samples the turns.
 
-A conversation only grows, or begins again where turns are forgotten. Sampled ids are kept and never
-encoded again from text. Neighbours: `chat_template.py` (ids of messages), `hf_policy.py` and
-`agent/vllm/policy.py` (engines).
+A conversation only grows. Sampled ids are kept and never encoded again from text. Neighbours:
+`chat_template.py` (ids of messages), `hf_policy.py` and `agent/vllm/policy.py` (engines).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,8 +13,6 @@ from agent.errors import PolicyError
 from agent.models.chat_template import ChatFormat
 from agent.policies.base import FrameKey, TurnReply, TurnRequest
 from agent.settings import GenerationSettings
-from env import prompts
-from env.models import Message
 
 
 @dataclass(frozen=True)
@@ -26,16 +22,12 @@ class TurnPrompt:
     ids: list[int]
     limit: int
     """Most tokens of the turn; 0: the frame is full, and its conversation lacks the ids."""
-    begins: bool
-    """Whether a new conversation begins with the ids."""
 
 
 @dataclass
 class _Conversation:
     """Conversation of a frame."""
 
-    opening: Sequence[Message]
-    """First messages, kept if turns are forgotten."""
     ids: list[int] = field(default_factory=list)
     """All ids read and written so far."""
     full: bool = False
@@ -71,27 +63,22 @@ class Conversations:
             PolicyError: the frame is unknown.
         """
         frame = self._open.get(request.key)
-        begins = request.first or (frame is not None and self._settings.forget_turns)
         if request.first:
-            frame = self._open[request.key] = _Conversation(request.messages)
+            frame = self._open[request.key] = _Conversation()
             prompt = self.chat.first(request.messages)
         elif frame is None:
             raise PolicyError(
                 f"frame {request.key} is unknown (its first turn was not played here)"
             )
-        elif begins:
-            opening = frame.opening
-            frame = self._open[request.key] = _Conversation(opening)
-            prompt = self.chat.first(prompts.joined(opening, request.messages))
         else:
             ended = bool(frame.ids) and frame.ids[-1] == self.chat.end_of_turn
             prompt = self.chat.follow(request.messages, ended)
         room = self.frame_tokens - len(frame.ids) - len(prompt)
         frame.full = frame.full or room < 1
         if frame.full:
-            return TurnPrompt(prompt, 0, begins)
+            return TurnPrompt(prompt, 0)
         frame.ids += prompt
-        return TurnPrompt(prompt, min(room, self._settings.max_turn_tokens), begins)
+        return TurnPrompt(prompt, min(room, self._settings.max_turn_tokens))
 
     def ids(self, key: FrameKey) -> list[int]:
         """All ids of a frame's conversation so far."""
@@ -108,7 +95,6 @@ class Conversations:
             prompt_ids=prompt.ids,
             sampled_ids=sampled,
             logprobs=logprobs,
-            anew=self._settings.forget_turns and not request.first,
         )
 
     def release(self, key: FrameKey) -> None:

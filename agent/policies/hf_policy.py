@@ -216,7 +216,7 @@ class TransformersPolicy:
         from agent.decoding.sampling import SampledTurn
 
         prompt = self._conversations.read(request)
-        if prompt.begins:
+        if request.first:
             self._frames[request.key] = _FrameCache()
         if not prompt.limit:
             return prompt, None

@@ -29,8 +29,6 @@ class TurnRecord:
     """Sampled tokens, with the end-of-turn token if it was sampled."""
     logprobs: list[float] = field(default_factory=list)
     """Log-probability of each token at sampling time, with the temperature applied."""
-    anew: bool = False
-    """Whether `prompt_ids` begin a new conversation: earlier turns are forgotten."""
     at_s: float = 0.0
     """Seconds from the episode's start to the request of this turn."""
     seconds: float = 0.0

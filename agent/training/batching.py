@@ -226,23 +226,16 @@ def _tree_rows(
         # A child without an answer is never rewarded for the answers of others.
         if frame.parent is not None and frame.stop_reason != "final":
             inherited = min(inherited, 0.0)
-        for turns in _conversations(frame):
-            row = replace(_row(index, frame, turns, masked), advantage=inherited)
-            if void or frame.stop_reason in CUT or not row.tokens:
-                rows.append(replace(row, fate="void" if void else "cut"))
-            else:
-                rows.append(replace(row, weight=weights[number]))
+        row = replace(_row(index, frame, masked), advantage=inherited)
+        if void or frame.stop_reason in CUT or not row.tokens:
+            rows.append(replace(row, fate="void" if void else "cut"))
+        else:
+            rows.append(replace(row, weight=weights[number]))
     return rows
 
 
-def _conversations(frame: FrameRecord) -> list[range]:
-    """Numbers of the turns of each conversation of a frame."""
-    starts = [n for n, turn in enumerate(frame.turns) if n == 0 or turn.anew]
-    return [range(a, b) for a, b in pairwise([*starts, len(frame.turns)])]
-
-
-def _row(tree: int, frame: FrameRecord, turns: range, mask_truncated: bool) -> LossRow:
-    """Concatenate the tokens of these turns of a frame; `mask_truncated` masks truncated turns.
+def _row(tree: int, frame: FrameRecord, mask_truncated: bool) -> LossRow:
+    """Concatenate the tokens of a frame's turns; `mask_truncated` masks truncated turns.
 
     Raises:
         ValueError: the numbers of tokens and log-probabilities differ, or a first turn has no
@@ -251,8 +244,7 @@ def _row(tree: int, frame: FrameRecord, turns: range, mask_truncated: bool) -> L
     ids: list[int] = []
     mask: list[bool] = []
     logprobs: list[float] = []
-    for number in turns:
-        turn = frame.turns[number]
+    for number, turn in enumerate(frame.turns):
         where = f"episode {tree}, frame {frame.frame}, turn {number}"
         if len(turn.sampled_ids) != len(turn.logprobs):
             raise ValueError(

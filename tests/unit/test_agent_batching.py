@@ -227,24 +227,6 @@ def test_shuffled_advantages_are_the_same_numbers_elsewhere():
     assert plain != control
 
 
-def test_each_turn_that_forgot_the_earlier_ones_is_a_row_of_its_frame():
-    tree = small_tree(0.9)
-    tree.frames[0].turns = [
-        turn([1], [2, 3]),
-        replace(turn([1, 4], [5]), anew=True),
-        turn([6], [7]),
-    ]
-    rows = [row for row in make_rows([[tree, small_tree(0.1)]], SETTINGS, RNG).rows if not row.tree]
-    assert [(row.frame, row.ids_T.tolist()) for row in rows] == [
-        (0, [1, 2, 3]),
-        (0, [1, 4, 5, 6, 7]),
-        (1, [3, 4, 5]),
-    ]
-    assert rows[1].env_mask_T.tolist() == [False, False, True, False, True]
-    assert rows[0].advantage == rows[1].advantage > 0
-    assert rows[0].weight == rows[1].weight == 1.0
-
-
 def test_micro_batches_by_length_hold_every_row_once_and_at_most_the_tokens_asked_for():
     rows = make_rows(by_hand(), SETTINGS, RNG).rows
     batches = micro_batches(rows, most_tokens=14, pad_id=99, trees=False)

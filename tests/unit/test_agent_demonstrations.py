@@ -7,8 +7,8 @@ from agent.rollouts.trajectory import FrameRecord, Trajectory, TurnRecord
 from env.models import AnswerMetrics, StopReason
 
 
-def turn(prompt: list[int], sampled: list[int], anew: bool = False) -> TurnRecord:
-    return TurnRecord("", "", "stop", prompt_ids=prompt, sampled_ids=sampled, anew=anew)
+def turn(prompt: list[int], sampled: list[int]) -> TurnRecord:
+    return TurnRecord("", "", "stop", prompt_ids=prompt, sampled_ids=sampled)
 
 
 def episode(
