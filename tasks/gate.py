@@ -242,19 +242,19 @@ def advise(valid: Sequence[Trajectory]) -> str:
     if ends.count("truncated") > len(ends) / 2:
         return (
             "Most roots were truncated: raise max_turn_tokens and max_frame_tokens in "
-            "gate.generation and train.generation, or warm-start the model longer."
+            "gate.generation and train.generation, or teach the model longer."
         )
     if malformed > turns / 2:
         return (
-            f"{malformed} of {turns} turns lack exactly one repl block: warm-start the model "
-            "(warmstart.kind: nano, or more warmstart.nano.steps)."
+            f"{malformed} of {turns} turns lack exactly one repl block: teach the model longer "
+            "(warmstart.nano.steps; with demonstrations, more problems or warmstart.sft.epochs)."
         )
     if ends.count("final") < len(ends) / 2:
         return (
-            "Few roots gave an answer: warm-start the model longer, or raise env.limits.max_turns."
+            "Few roots gave an answer: teach the model longer, or raise env.limits.max_turns."
         )
     return (
-        "The answers contain too little evidence that was read: warm-start the model longer, use a "
+        "The answers contain too little evidence that was read: teach the model longer, use a "
         "stronger one, or make the easiest level easier (prepare.synthetic.levels)."
     )
 
