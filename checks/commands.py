@@ -58,7 +58,7 @@ def runnable() -> dict[str, str]:
     found = {}
     for path in sorted(path for pattern in SCRIPTS for path in Path().glob(pattern)):
         source = path.read_text(encoding="utf-8")
-        if path.name == "__main__.py" or '__name__ == "__main__"' in source:
+        if '__name__ == "__main__"' in source:
             module = ".".join(path.with_suffix("").parts).removesuffix(".__main__")
             first = (ast.get_docstring(ast.parse(source)) or "").partition("\n\n")[0]
             text = re.split(r"(?<=\.)\s|: `", " ".join(first.split()))[0]

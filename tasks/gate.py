@@ -250,9 +250,7 @@ def advise(valid: Sequence[Trajectory]) -> str:
             "(warmstart.nano.steps; with demonstrations, more problems or warmstart.sft.epochs)."
         )
     if ends.count("final") < len(ends) / 2:
-        return (
-            "Few roots gave an answer: teach the model longer, or raise env.limits.max_turns."
-        )
+        return "Few roots gave an answer: teach the model longer, or raise env.limits.max_turns."
     return (
         "The answers contain too little evidence that was read: teach the model longer, use a "
         "stronger one, or make the easiest level easier (prepare.synthetic.levels)."

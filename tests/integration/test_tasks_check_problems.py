@@ -85,7 +85,7 @@ def test_documents_are_checked_and_broken_ones_are_told(
     (folder / "report.md").write_text("In all, 3 samples were lost on the way.")
     (folder / "2024/diary.pdf").write_bytes(b"broken")
     (folder / "2024/notes.txt").write_text("Nothing here.")
-    row = json.loads(blocks("json")[1])
+    row = {**json.loads(blocks("json")[0]), "documents": ["report.md", "2024/diary.pdf"]}
     path = tmp_path / "questions.jsonl"
     path.write_text(json.dumps(row))
     lines = told(path, documents=str(folder))
