@@ -124,9 +124,10 @@ def run(bound: socket.socket, folders: dict[str, Path], model: AskedModel, key: 
         StageError: the model does not load, or documents cannot be read.
     """
     console = ask.terminal()
-    collections = {}
-    for name, folder in folders.items():
-        collections[name], model = ask.read_folder(folder, model, console)
+    found = {name: ask.read_folder(folder, model, console) for name, folder in folders.items()}
+    collections = {name: documents for name, (documents, _) in found.items()}
+    # Ranked passages for all, if one folder needs them.
+    model = min((reader for _, reader in found.values()), key=lambda reader: reader.reads)
     with ask.loaded(model, console) as answers:
         from assistant.openai_api import Completions
         from assistant.question_queue import QuestionQueue, QuestionServer
@@ -134,7 +135,7 @@ def run(bound: socket.socket, folders: dict[str, Path], model: AskedModel, key: 
         queue = QuestionQueue(answers, model, answers.at_once)
         server = QuestionServer(queue, Completions(queue, collections).application(key))
         for name, documents in collections.items():
-            console.print(f"{name}: {len(documents)} documents of {folders[name]}")
+            console.print(f"{name}: {ask.counted(len(documents), 'document')} of {folders[name]}")
         url, first = f"{url_of(bound)}/v1", next(iter(collections))
         console.print(f"{model.name} answers at {url}; Ctrl-C stops. Ask, for example:")
         console.print(example(url, first, key is not None))
