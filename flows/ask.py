@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flows.pipeline import guarded
+from flows.pipeline import BaseUrl, guarded
 from flows.runtime import settle
 from tasks.errors import StageError, stage_named, visible
 
@@ -49,23 +49,6 @@ ModelName = Annotated[
     str, typer.Option(help="Number or alias of a version, a folder, or the endpoint's model.")
 ]
 
-
-def _refuse_password(url: str | None) -> str | None:
-    from agent.settings import refuse_password
-
-    try:
-        return url and refuse_password(url)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
-
-
-BaseUrl = Annotated[
-    str | None,
-    typer.Option(
-        help="Endpoint, such as http://127.0.0.1:8000/v1; OPENAI_API_KEY is its key.",
-        callback=_refuse_password,
-    ),
-]
 EndpointSettings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Setting for an endpoint; repeatable."),

@@ -23,8 +23,8 @@ import typer
 
 from assistant.listener import LOCAL, listen, url_of
 from flows import ask
-from flows.ask import BaseUrl, Docs, EndpointSettings, ModelName
-from flows.pipeline import guarded
+from flows.ask import Docs, EndpointSettings, ModelName
+from flows.pipeline import BaseUrl, guarded
 from tasks.errors import stage_named
 
 if TYPE_CHECKING:

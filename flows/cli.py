@@ -85,7 +85,7 @@ def publish(
 def mcp(
     docs: ask.Docs,
     model: ask.ModelName = "champion",
-    base_url: ask.BaseUrl = None,
+    base_url: pipeline.BaseUrl = None,
     set_: ask.EndpointSettings = None,
 ) -> None:
     """Serve questions about your documents to other agents: MCP over stdio (docs/asking.md)."""

@@ -39,6 +39,24 @@ Overrides = Annotated[
 ]
 
 
+def _refuse_password(url: str | None) -> str | None:
+    from agent.settings import refuse_password
+
+    try:
+        return url and refuse_password(url)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+BaseUrl = Annotated[
+    str | None,
+    typer.Option(
+        help="Endpoint, such as http://127.0.0.1:8000/v1; OPENAI_API_KEY is its key.",
+        callback=_refuse_password,
+    ),
+]
+
+
 @app.command()
 def run(profile: Profile = "nano", set_: Overrides = None) -> None:
     """Run the whole chain, from data to a registered model."""
@@ -163,10 +181,7 @@ def evaluate(
             "that an endpoint knows. The report is in reports/measured/."
         ),
     ] = None,
-    base_url: Annotated[
-        str | None,
-        typer.Option(help="Endpoint of --model, which ends in /v1; OPENAI_API_KEY is its key."),
-    ] = None,
+    base_url: BaseUrl = None,
 ) -> None:
     """The stage, or with --model the same problems played by one model."""
     if model is None and base_url is None:

@@ -30,8 +30,8 @@ import typer
 from assistant.listener import LOCAL, listen, url_of
 from env import variables
 from flows import ask
-from flows.ask import BaseUrl, EndpointSettings, ModelName
-from flows.pipeline import guarded
+from flows.ask import EndpointSettings, ModelName
+from flows.pipeline import BaseUrl, guarded
 from tasks.errors import ConfigError, StageError, as_stage_error, stage_named
 
 if TYPE_CHECKING:
@@ -124,10 +124,10 @@ def run(bound: socket.socket, folders: dict[str, Path], model: AskedModel, key: 
         StageError: the model does not load, or documents cannot be read.
     """
     console = ask.terminal()
-    found = {name: ask.read_folder(folder, model, console) for name, folder in folders.items()}
-    collections = {name: documents for name, (documents, _) in found.items()}
+    read = {name: ask.read_folder(folder, model, console) for name, folder in folders.items()}
+    collections = {name: documents for name, (documents, _) in read.items()}
     # Ranked passages for all, if one folder needs them.
-    model = min((reader for _, reader in found.values()), key=lambda reader: reader.reads)
+    model = min((reader for _, reader in read.values()), key=lambda reader: reader.reads)
     with ask.loaded(model, console) as answers:
         from assistant.openai_api import Completions
         from assistant.question_queue import QuestionQueue, QuestionServer

@@ -112,8 +112,8 @@ def choose(folder: Path, settings: AuditSettings) -> list[Problem]:
     chosen: list[Problem] = []
     for level in store.difficulties():
         ids = {level: store.ids(difficulty=level)}
-        count = min(settings.problems, len(ids[level]))
-        chosen += [store.get(name) for _, name in choose_problems(ids, count, settings.seed)]
+        picked = choose_problems(ids, settings.problems, settings.seed)
+        chosen += [store.get(name) for _, name in picked]
     return chosen
 
 

@@ -126,9 +126,10 @@ def test_a_person_gets_a_table_with_files_and_places(folder: Path) -> None:
     assert "found no evidence in these documents" in told
 
 
-@pytest.mark.parametrize("command", ["ask", "chat", "serve", "mcp"])
+@pytest.mark.parametrize("command", ["ask", "chat", "serve", "mcp", "evaluate"])
 def test_an_address_with_a_password_is_refused_and_not_repeated(command: str) -> None:
-    words = [command, "--docs", ".", "--model", "m", "--base-url", "http://me:sesame@host/v1"]
+    docs = [] if command == "evaluate" else ["--docs", "."]
+    words = [command, *docs, "--model", "m", "--base-url", "http://me:sesame@host/v1"]
     done = CliRunner().invoke(cli.app, words)
     assert done.exit_code == 2
     assert "has no user and no password" in done.stderr
