@@ -294,6 +294,8 @@ def test_a_large_body_is_refused_and_not_kept(server: Server) -> None:
                 sender.sendall(b" " * 1_000_000)
         assert server.rss_mb() < before + 20
     assert httpx.post(f"{server.url}/mcp", content=b" " * 1_000_000).json()["error"]
+    chunked = httpx.post(f"{server.url}/reset", content=iter([b"{}"]))
+    assert chunked.status_code == 411  # before a chunk of it is parsed
 
 
 def test_refusals_repeat_little(server: Server) -> None:

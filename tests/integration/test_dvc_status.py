@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
+from dvc.exceptions import ReproductionError
 from dvc.repo import Repo
 from helpers import code_inputs
 from helpers.code_inputs import PACKAGES, ROOT
@@ -89,3 +92,16 @@ def test_each_module_that_training_runs_is_watched_and_no_other(finished: Repo) 
     every = {p.relative_to(ROOT) for name in PACKAGES for p in code_inputs.code_files(ROOT / name)}
     docstring = '\n"""One more docstring."""\n'
     assert stage not in changed(finished, sorted(every.difference(run)), docstring)
+
+
+def test_a_refused_setting_costs_no_problems(
+    finished: Repo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+    problems, settings = Path("data/problems"), Path(config.RESOLVED)
+    before = problems.read_text(), settings.read_text()
+    settings.write_text(before[1].replace("source: synthetic", "source: nowhere"))
+    with pytest.raises(ReproductionError):
+        finished.reproduce(["prepare"])
+    assert problems.read_text() == before[0]
+    settings.write_text(before[1])

@@ -23,7 +23,8 @@ from assistant import chat_page
 pytestmark = pytest.mark.xdist_group("chat")  # so that one process serves the page
 needs_browser = pytest.mark.skipif(BINARY is None, reason="needs Chromium")
 
-TAG = "<img src=x onerror=\"document.title='owned'\">.txt"
+TAG = "<img src=x onerror=\"document.title='owned'\">\u202e.txt"
+TITLE = TAG.replace("\u202e", r"\u202e")  # it would turn the rest of the line around
 TEXTS = {
     "orders.md": (
         "# Orders 🧵🪡\n\nThe looms arrive on 14 May. 🚂 Before, nothing.\n"
@@ -131,7 +132,7 @@ def test_a_reader_asks_watches_the_tree_and_reads_a_highlighted_quote(
         tab.until("document.querySelectorAll('.quote').length === 3")
         assert texts_of(tab, "#state") == ["3 quotes in 2 documents."]
         assert texts_of(tab, ".exchange > summary") == ["When do the <i>looms</i> arrive?"]
-        assert set(texts_of(tab, ".answer h3")) == set(QUOTES)
+        assert set(texts_of(tab, ".answer h3")) == {"orders.md", TITLE}
         assert texts_of(tab, ".facts")[0].endswith(
             "4 turns · 2 sub-calls · depth 1 · 4 requests · 40 + 12 tokens · cost 0.0400"
         )
@@ -160,7 +161,7 @@ def test_hostile_names_and_texts_are_shown_as_text(stage: Stage) -> None:
         assert set(QUOTES[TAG]) < set(texts_of(tab, ".quote"))
         tab.run(f"{quote_of(*QUOTES[TAG])}.click()")
         tab.until("document.querySelector('mark')")
-        assert texts_of(tab, "#reader-title") == [TAG]
+        assert texts_of(tab, "#reader-title") == [TITLE]
         assert texts_of(tab, "#text") == [TEXTS[TAG]]
         assert tab.run("document.querySelectorAll('img, b, i, main script').length") == 0
         assert tab.run("document.title") == "Ask your documents"

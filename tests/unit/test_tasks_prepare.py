@@ -13,7 +13,8 @@ from helpers.recorder import Recorder
 from env.errors import SourceUnreachable
 from env.problems.schema import CANDIDATES, COLUMNS, Fact, Problem, from_row
 from env.problems.synthetic import generate
-from tasks import prepare
+from flows import stages
+from tasks import config, prepare
 from tasks.config import check, prepared
 from tasks.config.params import Params
 from tasks.errors import ConfigError, StageError
@@ -168,5 +169,8 @@ def test_problems_of_other_settings_are_refused(tmp_path, monkeypatch) -> None:
     changed = params.prepare.model_copy(update={"source": "files"})
     with pytest.raises(StageError, match=r"other settings.*source: synthetic.*rlm prepare"):
         prepared.require_current(params.model_copy(update={"prepare": changed}))
+    config.write_resolved(params.model_copy(update={"prepare": changed}))
+    with pytest.raises(StageError, match="other settings"):
+        stages.run_stage("validate")
     prepare.REPORT.write_text(json.dumps({"source": "synthetic"}))  # of an earlier version
     prepared.require_current(params)
