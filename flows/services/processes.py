@@ -39,6 +39,14 @@ POOL = "local"
 DATABASE = "PREFECT_SERVER_DATABASE_CONNECTION_URL"
 DATABASES = {DATABASE, "PREFECT_API_DATABASE_CONNECTION_URL", "PREFECT_HOME"}
 """Variables that place Prefect's database."""
+# `--no-services` would record no tasks either.
+_RECORDS = {
+    f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false"
+    for name in (
+        *("CANCELLATION_CLEANUP", "CLEANUP_RECONCILER", "EVENT_PERSISTER", "FOREMAN", "LATE_RUNS"),
+        *("PAUSE_EXPIRATIONS", "REPOSSESSOR", "SCHEDULER", "TRIGGERS"),
+    )
+}
 WAIT_S = 180.0
 PLACES = ("--host", "--port", "--backend-store-uri", "--artifacts-destination")
 """Options whose values are addresses."""
@@ -58,18 +66,17 @@ class ServiceProcess:
 
 def prefect_server(port: int) -> ServiceProcess:
     """A Prefect server; at `PREFECT_PORT` it schedules, at other ports it only records one run."""
-    alone = [] if port == PREFECT_PORT else ["--no-services"]
+    alone = port != PREFECT_PORT
     host, here = (LOOPBACK, LOOPBACK) if alone else (HOST, HERE)
     # Prefect's own place is one file for all of a user's folders, whose servers then wait for each
     # other's locks.
-    placed = DATABASES & set(os.environ)
-    own = {} if placed else {DATABASE: "sqlite+aiosqlite:///.run/prefect.db"}
+    own = {} if DATABASES & set(os.environ) else {DATABASE: "sqlite+aiosqlite:///.run/prefect.db"}
     return ServiceProcess(
-        "prefect-server" if port == PREFECT_PORT else f"prefect-server-{port}",
-        ["prefect", "server", "start", "--host", host, "--port", str(port), *alone],
+        f"prefect-server-{port}" if alone else "prefect-server",
+        ["prefect", "server", "start", "--host", host, "--port", str(port)],
         f"http://{here}:{port}/api/health",
         port,
-        own,
+        own | (_RECORDS if alone else {}),
     )
 
 

@@ -142,13 +142,9 @@ def test_papers_abstracts_and_parts(repl: Repl) -> None:
     assert done(repl.run("FINAL(get_abstract(context, 'p1'))")).final == (
         "Kalvot scores 31 on Mirbex."
     )
-    assert done(repl.run("FINAL(get_paper_abstract(context, 'p3'))")).final == (
-        "Paper ID: p3\nTitle: A study of Rasbon.\nAbstract: Nothing is said here."
-    )
     assert "list_papers" in done(repl.run("get_abstract(context, 'p9')")).traceback
-    for name in ("extract", "extract_section"):
-        code = f"FINAL({name}(context['p2'], 'DORFIM', 'mirbex'))"
-        assert done(repl.run(code)).final == "Dorfim scores 52 on Mirbex"
+    code = "FINAL(extract(context['p2'], 'DORFIM', 'mirbex'))"
+    assert done(repl.run(code)).final == "Dorfim scores 52 on Mirbex"
 
 
 @pytest.mark.parametrize(

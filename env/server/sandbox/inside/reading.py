@@ -85,12 +85,6 @@ class Reader:
         """The abstract of a paper, or the first sentence or paragraph after its title."""
         return _abstract(_paper(context, paper_id))
 
-    def get_paper_abstract(self, context: Any, paper_id: str | None = None) -> str:
-        """Same as `get_abstract`, with id and title, in the format of the published scaffold."""
-        text = _paper(context, paper_id)
-        title = text.split("\n", 1)[0].replace("### PAPER: ", "")
-        return f"Paper ID: {paper_id}\nTitle: {title}\nAbstract: {_abstract(text)}"
-
     def extract(self, snippet: str, start_phrase: str, end_phrase: str) -> str:
         """The part of `snippet` from one phrase to the end of another, in any case.
 
