@@ -12,13 +12,11 @@ the 16-bit twin in models/base/twin. The base of nano is a Llama in float32.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent.models.model_files import warn_without_gpu
-from agent.nano.settings import NanoSettings
 from agent.settings import NANO
 from env.problems.lexicon import untaught
 from tasks.config.params import Params
@@ -33,8 +31,6 @@ if TYPE_CHECKING:
 
 BASE = Path("models/base")
 _LOG_EVERY = 10
-
-logger = logging.getLogger(__name__)
 
 
 @as_stage_error()
@@ -81,7 +77,6 @@ def run(params: Params, run: StageRun) -> Path:
 
             taught = teach(settings, taught_by, on_step)
         run.log_metrics(taught.metrics, step=int(taught.metrics["warmstart/steps"]))
-        _judge(settings, taught.metrics)
     with replacing(BASE) as folder:
         save(taught, folder)
     return BASE
@@ -128,20 +123,3 @@ def lessons(params: Params) -> ReadingLessons:
             f"demonstrations show {MOST_SENTENCES} different ones. Raise it."
         )
     return ReadingLessons(params.warmstart.nano, size)
-
-
-def _judge(settings: NanoSettings, metrics: Mapping[str, float]) -> None:
-    """Warn if the probe missed its targets; the gate decides whether to continue."""
-    from agent.nano.warmstart import passed
-
-    if not passed(settings, metrics):
-        found = ", ".join(
-            f"{name.split('probe_')[-1]} {value:.2f}"
-            for name, value in metrics.items()
-            if "/probe_" in name
-        )
-        logger.warning(
-            "warmstart: sentences are read less well than required, %g greedy and %g sampled (%s). "
-            "Raise warmstart.nano.steps.",
-            *(settings.probe_greedy, settings.probe_sampled, found),
-        )

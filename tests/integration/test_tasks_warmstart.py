@@ -30,14 +30,13 @@ def place(tmp_path, monkeypatch):
     return base
 
 
-def test_a_taught_base_is_written_and_measured(place, caplog):
+def test_a_taught_base_is_written_and_measured(place):
     run = Recorder()
     assert warmstart.run(resolve(overrides=SMALL), run) == place
     model, tokenizer = load_model(place)
     assert model.config.vocab_size == len(tokenizer)
     assert run.metrics["warmstart/steps"] == 12
     assert run.metrics["warmstart/loss"] > 0
-    assert "read less well than required" in caplog.text
 
 
 def test_none_writes_an_untaught_base(place):
