@@ -84,9 +84,9 @@ full: setup ## Run the whole chain: data, gate, training, export, evaluation, re
 # The tests of a file share a process, because they share expensive fixtures.
 # Without Python's caches, hundreds of processes would compile the project again.
 TEST := PYTHONDONTWRITEBYTECODE= OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n 4 --dist loadgroup --no-loadscope-reorder
-figures: ## Copy the figures of the last run to plots/, which the README shows
+figures: ## Copy figures and results of the last run to plots/, which the README shows
 	@test -d reports/plots || { echo "figures: reports/plots is missing. Run make full first."; exit 1; }
-	cp reports/plots/*.png plots/
+	cp reports/plots/*.png reports/evaluation.json plots/
 
 test-fast: setup ## Run the unit tests: no socket, no process, under a minute
 	$(TEST) tests/unit -m "not nightly and not gpu"

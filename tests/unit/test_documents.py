@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import shlex
 from itertools import pairwise
@@ -67,3 +68,32 @@ def test_a_module_exists_and_has_the_options(page: str, words: list[str]) -> Non
     source = (path.with_name("__main__.py") if path.name == "__init__.py" else path).read_text()
     for option in (word.partition("=")[0] for word in rest if word.startswith("--")):
         assert f'"{option}"' in source
+
+
+def test_readme_tells_the_results_of_its_run() -> None:
+    told = (ROOT / "README.md").read_text(encoding="utf-8")
+    found = json.loads((ROOT / "plots/evaluation.json").read_text(encoding="utf-8"))
+    reward = found["reward"]
+    rows = [
+        f"from {reward['before']:.3f} to {reward['after']:.3f} "
+        f"(+{found['improvement_percent']:.1f} %)",
+        f"on {found['n']} held-out problems",
+        f"| successful episodes, sampled | {found['before']['success_rate']:.1%} "
+        f"| {found['after']['success_rate']:.1%} | |",
+    ]
+    for name, key in (
+        ("reward, sampled", "reward"),
+        ("F1, sampled", "f1_sampled"),
+        ("F1, greedy", "f1_greedy"),
+    ):
+        one, (low, high) = found[key], found[key]["ci95"]
+        rows.append(
+            f"| {name} | {one['before']:.3f} | {one['after']:.3f} "
+            f"| {one['difference']:+.3f} ({low:+.3f} to {high:+.3f}) |"
+        )
+    sizes = [
+        f"{mean:.2f} ± {(high - low) / 2:.2f}"
+        for mean, low, high in (size["f1"] for size in found["sizes"])
+    ]
+    rows.append(f"| trained, greedy | {' | '.join(sizes)} |")
+    assert [row for row in rows if row not in told] == []
