@@ -19,6 +19,7 @@ Without scaling the advantages are +0.3, -0.3, none, +0.3, -0.3.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -209,6 +210,53 @@ def test_loss_and_gradient_are_those_written_out(tmp_path, loss_type, kl_beta, m
     assert parts["clipped"] > 0.05
     assert metrics["train/ratio_deviation"][-1] > 0.05
     assert len(metrics["train/ratio_deviation"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("share", "advantages"),
+    [
+        (0.0, ([0.3, 0.3, 0.3], [-0.3, -0.3, -0.3])),
+        # Readers 1 have the same prompt and scores 1 and 0: +0.5 and -0.5. Readers 2, with 0.4 and
+        # 0.8, are compared with all four.
+        (0.5, ([0.3, 0.4, 0.075], [-0.3, -0.4, -0.025])),
+    ],
+)
+def test_the_gradient_of_own_scores_is_the_one_written_out(tmp_path, share, advantages):
+    def rollout(model, step):
+        turn = partial(random_turn, np.random.default_rng(step))
+        trees = [
+            Trajectory(
+                "p",
+                "easy",
+                frames={
+                    0: FrameRecord(0, None, 0, "rlm", [turn([2, 3], 3)], "final"),
+                    1: FrameRecord(1, 0, 1, "llm", [turn([9], 2)], "final"),
+                    2: FrameRecord(2, 0, 1, "llm", [turn([10 + number], 2)], "final"),
+                },
+                reward=(0.9, 0.3)[number],
+                frame_scores=({1: 1.0, 2: 0.4}, {1: 0.0, 2: 0.8})[number],
+            )
+            for number in (0, 1)
+        ]
+        note_logprobs(model, trees)
+        return [trees]
+
+    trainer = make_trainer(tmp_path, own_score=share, num_iterations=1, problems_per_step=1)
+    trainer._rollout = rollout
+    model = trainer.live_model
+    trainer.training_step(model, [0])
+    found = gradients(model)
+    model.zero_grad()
+    (trees,) = rollout(model, 1)
+    total = torch.zeros(())
+    for tree, of_tree in zip(trees, advantages, strict=True):
+        for weight, advantage, frame in zip(
+            (1, 0.5, 0.5), of_tree, tree.frames.values(), strict=True
+        ):
+            total = total - weight * advantage * token_logps(model, frame).sum()
+    (total / 10).backward()  # 10: weights x tokens
+    for name, gradient in gradients(model).items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-3, atol=1e-6)
 
 
 def test_an_overspent_tree_has_a_gradient_though_a_token_limit_cut_its_turn(tmp_path):
