@@ -1,4 +1,4 @@
-"""Stage `plots`: four figures and the HTML report, from files of earlier stages.
+"""Stage `plots`: three figures and the HTML report, from files of earlier stages.
 
 It measures nothing, so it can run again at any time. In `tasks/reporting`, `figures.py` draws the
 figures and `html.py` renders the page.
@@ -51,7 +51,6 @@ def run(params: Params, run: StageRun) -> Path:
         ),
         "before_after": figures.before_after(evaluation),
         "components": figures.components(train, baseline, params.rewards.weights, smooth),
-        "curriculum": figures.curriculum(train, params.train.curriculum),
     }
     paths = {name: save(figure, name, params.plots.dpi) for name, figure in drawn.items()}
     page = html.render(

@@ -1,4 +1,4 @@
-"""The four figures of a run, drawn from plain tables without file access.
+"""The three figures of a run, drawn from plain tables without file access.
 
 The colours are Okabe and Ito's palette, which readers with any colour vision can distinguish; no
 figure relies on colour alone. `tasks/plots.py` reads the inputs and saves the figures.
@@ -17,7 +17,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from agent.settings import CurriculumSettings
 from rewards.settings import WeightSettings, reward_metric
 
 BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
@@ -182,57 +181,6 @@ def components(
             ha="left",
             fontsize=12,
         )
-        return figure
-
-
-def curriculum(train: pd.DataFrame, settings: CurriculumSettings) -> Figure:
-    """The level played, and the metric with the thresholds that move it.
-
-    Args:
-        train: one row per step: step, level, and `curriculum/metric` or the metric's own column.
-        settings: the curriculum's.
-    """
-    own = reward_metric(settings.metric)
-    column = "curriculum/metric" if "curriculum/metric" in train else own
-    with figure_style():
-        figure = Figure(figsize=(9.6, 5.6))
-        top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(2.2, 1))
-        name = settings.metric.replace("_", " ")
-        top.plot(train["step"], train[column], color=BLUE, marker="o", markersize=3.5)
-        thresholds = [(settings.unlock_above, GREEN, "--", "unlocks the next level above")]
-        if settings.mode == "auto":
-            thresholds.append((settings.fall_back_below, ORANGE, "-.", "falls back to easy below"))
-        for value, colour, style, label in thresholds:
-            top.axhline(value, color=colour, linestyle=style, linewidth=1.6)
-            top.annotate(
-                f"{label} {value:.2f}",
-                (0.995, value),
-                xycoords=("axes fraction", "data"),
-                xytext=(0, 4),
-                textcoords="offset points",
-                ha="right",
-                color=colour,
-                bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1},
-            )
-        highest = float(train[column].max(skipna=True) or 0)
-        top.set(ylabel=name.capitalize(), ylim=(0, max(0.5, min(1.04, highest * 1.15))))
-        start = {
-            "auto": f"starts at {settings.target}, falls back when it is too hard",
-            "always": f"starts at {settings.levels[0]}, up to {settings.target}",
-            "off": f"{settings.target} only",
-        }
-        top.set_title(f"Curriculum: {start[settings.mode]}")
-        places = [settings.levels.index(str(level)) for level in train["level"]]
-        bottom.step(train["step"], places, where="mid", color=INK)
-        bottom.fill_between(train["step"], places, step="mid", color=BLUE, alpha=0.12)
-        bottom.set_yticks(range(len(settings.levels)), settings.levels)
-        bottom.set(xlabel="Training Step", ylabel="Level", ylim=(-0.3, len(settings.levels) - 0.6))
-        steps = list(train["step"])
-        for before, after, step in zip(places, places[1:], steps[1:], strict=False):
-            if before != after:
-                for axes in (top, bottom):
-                    axes.axvline(step - 0.5, color=GREY, linewidth=1, linestyle=":")
-        _steps_axis(bottom, train)
         return figure
 
 

@@ -25,7 +25,6 @@ CAPTIONS = {
     "before_after": "The same held-out problems before and after training, with 95 % bootstrap "
     "intervals by collection of problems.",
     "components": "The four components of the reward in training episodes.",
-    "curriculum": "The metric that opens the next level, its thresholds, and the level played.",
 }
 RECURSION = TEMPLATES / "recursion.png"
 """Committed figure, which names its commits and date; docs/experiments.md says how it was made."""

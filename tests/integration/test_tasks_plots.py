@@ -102,7 +102,7 @@ def drawn(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(inputs, made / "reports")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(made)
-        assert len(run().artifacts) == 5
+        assert len(run().artifacts) == 4
     return made
 
 
@@ -112,8 +112,8 @@ def run() -> Recorder:
     return recorder
 
 
-def test_the_stage_writes_four_figures_and_a_page(drawn: Path) -> None:
-    names = ["before_after", "components", "curriculum", "reward_curve"]
+def test_the_stage_writes_three_figures_and_a_page(drawn: Path) -> None:
+    names = ["before_after", "components", "reward_curve"]
     assert sorted(p.stem for p in (drawn / plots.FOLDER).iterdir()) == names
     for name in names:
         pixels = imread(drawn / plots.FOLDER / f"{name}.png")
@@ -180,7 +180,7 @@ class Page(HTMLParser):
 
 def test_the_page_refers_to_nothing_outside_itself(drawn: Path) -> None:
     page = Page((drawn / "reports/index.html").read_text())
-    assert page.tags.count("img") == 5
+    assert page.tags.count("img") == 4
     beside = {"problems.html"}  # a link, for readers on disk
     others = [ref for ref in page.references if ref not in beside]
     assert all(ref.startswith(("#", "data:image/png;base64,")) for ref in others)
