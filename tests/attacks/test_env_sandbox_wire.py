@@ -63,6 +63,15 @@ def test_a_huge_length_is_refused_before_it_is_read() -> None:
         receive(struct.pack("!I", MAX_FRAME + 1))
 
 
+def test_the_longest_frame_arrives_and_no_longer_one_is_sent() -> None:
+    spare = 4 + MAX_FRAME - len(frame("call", 1, "x" * 4_000_000))
+    text = "x" * (4_000_000 + spare)
+    assert len(data := frame("call", 1, text)) == 4 + MAX_FRAME
+    assert receive(data, piece=1 << 16) == WireFrame("call", 1, text)
+    with pytest.raises(TooLargeError):
+        frame("call", 1, text + "x")
+
+
 def test_half_a_frame_is_not_a_frame() -> None:
     data = frame("final", 1, ["a" * 1000])
     assert all(receive(data[:size]) is None for size in range(1, len(data), 97))
