@@ -63,17 +63,13 @@ def test_a_huge_length_is_refused_before_it_is_read() -> None:
         receive(struct.pack("!I", MAX_FRAME + 1))
 
 
-def test_half_a_frame_is_not_a_frame() -> None:
-    data = frame("final", 1, ["a" * 1000])
-    assert all(receive(data[:size]) is None for size in range(1, len(data), 97))
-
-
-@pytest.mark.parametrize(
-    "header", [b"[" * 200_000, b'{"t":' + b"1" * 5000 + b"}", b"\xff\xfe", b"null", b'{"t":NaN}']
-)
-def test_headers_that_hurt_parsers_are_refused(header: bytes) -> None:
-    with pytest.raises(BadFrameError):
-        receive(struct.pack("!II", 4 + len(header), len(header)) + header)
+def test_the_longest_frame_arrives_and_no_longer_one_is_sent() -> None:
+    spare = 4 + MAX_FRAME - len(frame("call", 1, "x" * 4_000_000))
+    text = "x" * (4_000_000 + spare)
+    assert len(data := frame("call", 1, text)) == 4 + MAX_FRAME
+    assert receive(data, piece=1 << 16) == WireFrame("call", 1, text)
+    with pytest.raises(TooLargeError):
+        frame("call", 1, text + "x")
 
 
 def test_the_same_text_travels_once() -> None:

@@ -6,50 +6,42 @@ from functools import cache
 from statistics import fmean
 
 import pytest
-from helpers.fields_lines import lines, problems
 
 from agent.policies import baselines
 from env.problems.schema import Problem
+from env.problems.settings import SyntheticSettings, fields_level
+from env.problems.synthetic import generate
 
 SIZES = (4, 16)
+LINES = (baselines.keyword_search, baselines.every_sentence, baselines.method_and_field)
 
 
 @cache
 def held_out(labels: bool) -> tuple[Problem, ...]:
-    return tuple(problems("test", SIZES, 24, 1, labels, seed=1))
-
-
-@cache
-def scores(labels: bool) -> dict[str, dict[int, float]]:
-    """Mean F1 of each line by number of papers."""
-    every = lines(problems("train", SIZES, 20, 3, labels, seed=1), 512)
-    return {
-        name: {
-            size: fmean(baselines.f1(p, line(p)) for p in held_out(labels) if len(p.papers) == size)
-            for size in SIZES
-        }
-        for name, line in every.items()
+    settings = {
+        "world": "fields",
+        "collections": {"test": 24},
+        "questions_per_collection": 1,
+        "levels": {f"papers_{size}": fields_level(size) for size in SIZES},
+        "labels": labels,
+        "seed": 1,
     }
+    return tuple(generate(SyntheticSettings.model_validate(settings)))
 
 
-KNOWING = ("lexicon in code", "oracle")
+def mean_f1(line: baselines.Line, size: int, labels: bool) -> float:
+    problems = [problem for problem in held_out(labels) if len(problem.papers) == size]
+    return fmean(baselines.f1(problem, line(problem)) for problem in problems)
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_no_line_without_the_lexicon_answers(size: int) -> None:
-    found = {name: by_size[size] for name, by_size in scores(False).items() if name not in KNOWING}
-    assert len(found) == 5
-    assert max(found.values()) < 0.35
+    assert max(mean_f1(line, size, labels=False) for line in LINES) < 0.35
 
 
-@pytest.mark.parametrize("labels", [False, True])
-def test_the_lexicon_in_code_and_the_oracle_answer_everything(labels: bool) -> None:
-    for name in KNOWING:
-        assert list(scores(labels)[name].values()) == [1.0, 1.0]
-
-
-def test_printed_fields_can_be_searched_for() -> None:
-    assert min(scores(True)["search for method and field"].values()) == 1.0
+@pytest.mark.parametrize("size", SIZES)
+def test_printed_fields_can_be_searched_for(size: int) -> None:
+    assert mean_f1(baselines.method_and_field, size, labels=True) == 1.0
 
 
 def test_the_search_for_words_quotes_up_to_eight_sentences() -> None:

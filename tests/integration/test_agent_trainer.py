@@ -281,20 +281,6 @@ def test_a_step_of_void_episodes_stops_the_run(tmp_path):
         make_trainer(tmp_path, rollout=rollout).resume(None)
 
 
-def test_a_half_written_checkpoint_is_not_seen(tmp_path):
-    trainer = make_trainer(tmp_path)
-    trainer._extra_state = lambda: {"broken": object()}
-    with pytest.raises(TypeError):
-        trainer.resume(None)
-    assert checkpoints.steps(tmp_path) == {}
-
-
-def test_a_run_starts_clean_after_a_change_and_says_which(finished):
-    start = checkpoints.choose(finished.folder, {"a": 2})
-    assert start.checkpoint is None
-    assert start.reason == "a changed: starting clean"
-
-
 def test_a_run_that_had_come_to_its_end_writes_its_result_and_plays_nothing(finished):
     start = checkpoints.choose(finished.folder, {"a": 1})
     assert start.reason.startswith(f"resuming after step {SETTINGS.steps} from ")

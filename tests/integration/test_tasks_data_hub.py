@@ -271,12 +271,9 @@ def test_questions_about_the_same_papers_fall_into_the_same_split(tmp_path: Path
 
 BROKEN: list[tuple[str, dict[str, Any], str, str]] = [
     ("papers are no JSON", {"papers": "[{"}, "papers", "not JSON"),
-    ("papers are one object", {"papers": "{}"}, "papers", "an object, not a list"),
     ("no papers", {"papers": "[]"}, "papers", "empty list"),
     ("a paper without id", {"papers": '[{"text": "t"}]'}, "papers[0].paperId", "missing"),
     ("no evidence", {"evidence": "[]"}, "evidence", "empty list"),
-    ("evidence is text", {"evidence": '"x"'}, "evidence", "not a list"),
-    ("NaN", {"evidence": "[NaN]"}, "evidence", "NaN"),
     (
         "no selections",
         {"evidence": '[{"paperId": "Kalvot-0", "selections": []}]'},
@@ -288,12 +285,6 @@ BROKEN: list[tuple[str, dict[str, Any], str, str]] = [
         {"evidence": '[{"paperId": "Kalvot-9", "selections": [{"text": "Preface of Kalvot"}]}]'},
         "evidence[0].selections[0]",
         "did you mean",
-    ),
-    (
-        "a selection that stands nowhere",
-        {"evidence": '[{"paperId": "Kalvot-0", "selections": [{"text": "quite other words"}]}]'},
-        "evidence[0].selections[0]",
-        "is not found",
     ),
     ("no question", {"question": " "}, "question", "white space"),
 ]

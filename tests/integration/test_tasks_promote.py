@@ -218,14 +218,6 @@ def test_a_better_challenger_is_promoted_and_a_worse_one_is_not(
     assert played == ["first", "second", "first", "second", "first"]
 
 
-def test_a_tie_keeps_the_champion(played: list[str], server_params: Params) -> None:
-    crowned("0.5 first")
-    challenger("0.5 no better")
-    report = promoted(server_params)
-    assert "not proved better" in report["reason"]
-    assert (report["verdict"], champion(), len(report["sets"])) == ("kept", "1", 1)
-
-
 @pytest.mark.parametrize(("level", "verdict"), [(0.9, "promoted"), (0.9999, "kept")])
 def test_a_small_gain_is_enough_for_a_low_confidence_only(
     played: list[str], server_params: Params, level: float, verdict: str
