@@ -101,12 +101,6 @@ class EnvSettings(Settings):
     )
     allow_documents: bool = Field(False, description="reset(question=..., papers=...) is allowed")
     document_chars: int = Field(2_000_000, ge=1, description="characters of a client's own papers")
-    deterministic: bool = Field(
-        False,
-        description="no clock changes the result of an episode, except by making it void (ADR 10). "
-        "A cell that reaches its CPU limit loses everything. A cell that ends above half of the "
-        "limit makes its episode void",
-    )
     limits: LimitSettings = LimitSettings()
     sandbox: SandboxSettings = SandboxSettings()
 

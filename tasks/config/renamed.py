@@ -17,6 +17,7 @@ RENAMED = {
 
 REMOVED = {
     "deploy.replicas": "a stage starts one server; RLM_ENV_URL names your own proxy before several",
+    "env.deterministic": "a clock may end a cell; the same seeds give the same turns",
     "env.sandbox.backend": "seccomp is the only sandbox",
     "evaluate.judge": "only gold scores answers",
     "evaluate.generation.forget_turns": "a turn reads its whole conversation",
