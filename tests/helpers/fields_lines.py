@@ -23,7 +23,7 @@ from env.problems.synthetic import generate
 
 
 def problems(
-    split: str, sizes: Sequence[int], collections: int, questions: int, labels: bool, seed: int
+    split: str, sizes: Sequence[int], collections: int, questions: int, seed: int
 ) -> list[Problem]:
     """Problems of one split, with a level `papers_N` for each size."""
     settings = SyntheticSettings.model_validate(
@@ -32,7 +32,6 @@ def problems(
             "collections": {split: collections},
             "questions_per_collection": questions,
             "levels": {f"papers_{size}": fields_level(size) for size in sizes},
-            "labels": labels,
             "seed": seed,
         }
     )

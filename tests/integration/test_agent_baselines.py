@@ -1,4 +1,4 @@
-"""Lines without training: none reads the world `fields` unless the fields are printed."""
+"""Lines without training: none reads the world `fields`."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ SIZES = (4, 16)
 
 
 @cache
-def held_out(labels: bool) -> tuple[Problem, ...]:
-    return tuple(problems("test", SIZES, 24, 1, labels, seed=1))
+def held_out() -> tuple[Problem, ...]:
+    return tuple(problems("test", SIZES, 24, 1, seed=1))
 
 
 @cache
-def scores(labels: bool) -> dict[str, dict[int, float]]:
+def scores() -> dict[str, dict[int, float]]:
     """Mean F1 of each line by number of papers."""
-    every = lines(problems("train", SIZES, 20, 3, labels, seed=1), 512)
+    every = lines(problems("train", SIZES, 20, 3, seed=1), 512)
     return {
         name: {
-            size: fmean(baselines.f1(p, line(p)) for p in held_out(labels) if len(p.papers) == size)
+            size: fmean(baselines.f1(p, line(p)) for p in held_out() if len(p.papers) == size)
             for size in SIZES
         }
         for name, line in every.items()
@@ -37,23 +37,18 @@ KNOWING = ("lexicon in code", "oracle")
 
 @pytest.mark.parametrize("size", SIZES)
 def test_no_line_without_the_lexicon_answers(size: int) -> None:
-    found = {name: by_size[size] for name, by_size in scores(False).items() if name not in KNOWING}
+    found = {name: by_size[size] for name, by_size in scores().items() if name not in KNOWING}
     assert len(found) == 5
     assert max(found.values()) < 0.35
 
 
-@pytest.mark.parametrize("labels", [False, True])
-def test_the_lexicon_in_code_and_the_oracle_answer_everything(labels: bool) -> None:
+def test_the_lexicon_in_code_and_the_oracle_answer_everything() -> None:
     for name in KNOWING:
-        assert list(scores(labels)[name].values()) == [1.0, 1.0]
-
-
-def test_printed_fields_can_be_searched_for() -> None:
-    assert min(scores(True)["search for method and field"].values()) == 1.0
+        assert list(scores()[name].values()) == [1.0, 1.0]
 
 
 def test_the_search_for_words_quotes_up_to_eight_sentences() -> None:
-    for problem in held_out(False):
+    for problem in held_out():
         answer = baselines.keyword_search(problem)
         lines = {line for paper in problem.papers for line in paper.text.split("\n")}
         assert 0 < len(answer) <= 8
