@@ -19,6 +19,7 @@ REMOVED = {
     "deploy.replicas": "a stage starts one server; RLM_ENV_URL names your own proxy before several",
     "env.deterministic": "a clock may end a cell; the same seeds give the same turns",
     "env.sandbox.backend": "seccomp is the only sandbox",
+    "env.sandbox.preload": "cells have the standard library",
     "evaluate.judge": "only gold scores answers",
     "evaluate.generation.forget_turns": "a turn reads its whole conversation",
     "export.dequantise": "the warm start writes the 16-bit twin of a 4-bit base",
