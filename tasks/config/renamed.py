@@ -33,6 +33,7 @@ REMOVED = {
     "prepare.synthetic.levels.hard.hint": "no question has a hint",
     "prepare.synthetic.levels.medium.hint": "no question has a hint",
     "train.budget": "all groups have the budget of env.limits.tree_tokens",
+    "train.control": "negative controls have left; commit 83f76a2 has them",
     "train.generation.forget_turns": "a turn reads its whole conversation",
     "train.micro_batch_rows": "train.micro_batch_tokens bounds micro-batches by tokens",
     "train.push_every": "checkpoints stay on this machine",

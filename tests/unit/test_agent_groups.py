@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from random import Random
 
-import numpy as np
 import pytest
 
 from agent.rollouts.specs import EpisodeSpec
@@ -102,7 +101,7 @@ def test_groups_without_a_signal_are_split_by_whether_their_episodes_succeed():
     found = draw_metrics(drawn, success_at=0.5)
     # A void is neither; the third group is too even to learn from, but some of it succeeds.
     assert (found["train/too_hard_groups"], found["train/too_easy_groups"]) == (1, 1)
-    rows = make_rows(drawn.groups, SETTINGS, np.random.default_rng(0))
+    rows = make_rows(drawn.groups, SETTINGS)
     assert drawn.resampled_groups == 3
     assert len(drawn.flat_groups) == rows.flat_groups + drawn.resampled_groups == 3
 
@@ -224,7 +223,7 @@ def test_voiding_poor_episodes_does_not_pay(cheat: Cheat) -> None:
 
 def test_a_charged_episode_is_trained_away_from() -> None:
     drawn = draw(Voiding(burns), SETTINGS.model_copy(update={"resample_groups": 0}))
-    rows = make_rows(drawn.groups, SETTINGS, np.random.default_rng(0)).rows
+    rows = make_rows(drawn.groups, SETTINGS).rows
     trees = [tree for group in drawn.groups for tree in group]
     charged = [row for row in rows if trees[row.tree].root.stop_reason == "timeout" and row.weight]
     assert len(charged) == drawn.charged_voids > 0
