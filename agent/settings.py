@@ -274,9 +274,6 @@ class TrainSettings(Settings):
     curriculum: CurriculumSettings = CurriculumSettings()
     logprob_check: LogprobCheckSettings = LogprobCheckSettings()
     report_to: list[str] = Field([], description="loggers of the Trainer: `wandb`, `tensorboard`")
-    control: Literal["none", "wrong_gold", "shuffled_advantages"] = Field(
-        "none", description="negative controls that must not learn"
-    )
     seed: int = Field(0, ge=0)
 
     @model_validator(mode="after")

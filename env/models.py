@@ -31,11 +31,7 @@ WIRE_VERSION = 3
 """Increased by each change that an older client or server would misread; `/metadata` names it."""
 
 BUSY = "the machine was too busy to run a cell"
-CALLED = "a cell was stopped by its CPU limit after sub-calls, which no second run would repeat"
-NEAR = "a cell ended too near its CPU limit for a run that can be repeated"
-CROWDED = "a REPL was ended for memory that other episodes needed, which no second run would repeat"
-CLOCK_VOIDS = frozenset({BUSY, CALLED, NEAR, CROWDED})
-"""Voids that the policy's code can bring about: a clock ended its cell, or what it held."""
+"""The one void that the policy's code can bring about: a clock ended its cell."""
 
 MAX_TURNS = 512
 """Turns of one action; the largest `env.limits.max_frames`."""

@@ -7,7 +7,7 @@ below hold, so that a server starts anywhere.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -56,9 +56,6 @@ class SandboxSettings(Settings):
         16, ge=0, le=256, description="contexts kept loaded for the rollouts of a group"
     )
     templates_mb: int = Field(64, ge=1, le=16_384, description="MB of all these contexts")
-    preload: list[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$")]] = Field(
-        [], description="modules that cells may import besides the standard library"
-    )
 
 
 class EnvSettings(Settings):
@@ -101,12 +98,6 @@ class EnvSettings(Settings):
     )
     allow_documents: bool = Field(False, description="reset(question=..., papers=...) is allowed")
     document_chars: int = Field(2_000_000, ge=1, description="characters of a client's own papers")
-    deterministic: bool = Field(
-        False,
-        description="no clock changes the result of an episode, except by making it void (ADR 10). "
-        "A cell that reaches its CPU limit loses everything. A cell that ends above half of the "
-        "limit makes its episode void",
-    )
     limits: LimitSettings = LimitSettings()
     sandbox: SandboxSettings = SandboxSettings()
 

@@ -31,7 +31,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import numpy as np
 import torch
 
 from agent.nano.reading import ReadingLessons
@@ -119,7 +118,7 @@ def show_rows(groups: Sequence[Sequence[Trajectory]], settings: TrainSettings) -
     """Print the rows of the largest tree, as the loss gets them."""
     trees = [tree for group in groups for tree in group]
     largest = max(range(len(trees)), key=lambda index: len(trees[index].frames))
-    for row in make_rows(groups, settings, np.random.default_rng(0)).rows:
+    for row in make_rows(groups, settings).rows:
         if row.tree == largest:
             name = f"child {row.frame}" if row.frame else "root   "
             signal = f"advantage {row.advantage:+.2f} x weight {row.weight:.2f}"

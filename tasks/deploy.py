@@ -43,7 +43,6 @@ def run(params: Params, run: StageRun) -> Path:
             "started_by": started_by,
             **_where(params, url),
             "sandbox": about.get("sandbox_layers", []),
-            "sandbox_preload": about.get("sandbox_preload", []),
             "prompt_style": about.get("prompt_style"),
             "problems": about.get("problems"),
             "problem_source": about.get("problem_source"),

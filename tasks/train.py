@@ -15,15 +15,10 @@ from __future__ import annotations
 import json
 import logging
 import math
-import shutil
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import pandas as pd
 
 from agent.evaluation.held_out import held_out_metrics
 from agent.evaluation.readers import reader_metrics
@@ -33,13 +28,7 @@ from tasks.io import replacing, require
 from tasks.reporting import progress
 from tasks.reporting.playing import play_shown
 from tasks.training.fingerprint import fingerprint
-from tasks.training.problem_data import (
-    DATA,
-    HELD_OUT,
-    read_held_out,
-    read_problems,
-    with_wrong_gold,
-)
+from tasks.training.problem_data import DATA, read_held_out, read_problems
 
 if TYPE_CHECKING:
     from agent.rollouts.players import Players
@@ -64,7 +53,7 @@ def run(params: Params, run: StageRun) -> Path:
     """Train to the last step, from the newest checkpoint that fits; returns the result's path.
 
     Raises:
-        ConfigError: the temperature is 0, or the data does not permit the control.
+        ConfigError: the temperature is 0.
         StageError: base or data is missing, the disk is full, a rank failed, the environment is
             lost, or log-probabilities of trainer and rollout differ. Or the base has another
             adapter.
@@ -72,6 +61,7 @@ def run(params: Params, run: StageRun) -> Path:
     from agent.models.model_files import require_lora, warn_without_gpu
     from agent.training import checkpoints, ranks
     from tasks.deployment.engine import engine_servers, require_engine
+    from tasks.deployment.environment import environment
 
     settings = params.train
     require_engine(params)
@@ -91,7 +81,7 @@ def run(params: Params, run: StageRun) -> Path:
     run.set_tags({"start": reason})
     base_hash = marks["base model"]
     with (
-        training_environment(params) as url,
+        environment(params) as url,
         engine_servers(params, BASE, base_hash, progress.say) as engine,
     ):
         if (processes := processes_here(settings.processes)) > 1:
@@ -344,23 +334,3 @@ class TrainingCallbacks:
             "curriculum": self.curriculum.state(),
             **self.log.state(),
         }
-
-
-@contextmanager
-def training_environment(params: Params) -> Iterator[str]:
-    """URL of the environment; the control `wrong_gold` gets one with exchanged gold."""
-    from tasks.deployment.environment import environment
-    from tasks.deployment.local import local_server
-
-    if params.train.control != "wrong_gold":
-        with environment(params) as url:
-            yield url
-        return
-    with tempfile.TemporaryDirectory(prefix="rlm-control-") as folder:
-        swapped = with_wrong_gold(pd.read_parquet(DATA))
-        swapped.to_parquet(Path(folder) / DATA.name, index=False)
-        if params.train.evaluate_every:  # with its right gold
-            shutil.copy(HELD_OUT, folder)
-        logger.warning("control wrong_gold: gold of another problem scores each problem")
-        with local_server(params, data=Path(folder)) as url:
-            yield url

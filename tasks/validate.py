@@ -145,9 +145,7 @@ def tabulate(files: Mapping[str, pd.DataFrame], params: Params) -> dict[str, pd.
     settings = params.prepare.synthetic
     problems["world_fault"] = pd.Series(
         [
-            fields.fault(problem, settings.lexicon, settings.labels)
-            if problem and _in_fields(params)
-            else None
+            fields.fault(problem, settings.lexicon) if problem and _in_fields(params) else None
             for problem, _ in parsed
         ],
         dtype=object,

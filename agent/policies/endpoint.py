@@ -2,48 +2,38 @@
 
 It plays in the same harness as the trained model, but with texts only. Without token ids and
 log-probabilities it can be measured, not trained. The requests of a call run in parallel. A
-transient failure is retried for longer than a minute, the period of most quotas. A lasting one
-makes the turn `error`, which voids the episode. Errors that retrying cannot fix stop the run with
-the endpoint's message: a wrong address, model or key, an empty account, a dead endpoint.
+transient failure is retried for a minute, the period of most quotas. A lasting one makes the turn
+`error`, which voids the episode. Errors that retrying cannot fix stop the run with the endpoint's
+message: a wrong address, model or key, an empty account, a dead endpoint.
 """
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
-from contextlib import closing, suppress
+from contextlib import closing
 from copy import copy
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
-from functools import partial
 from threading import Event, Lock, Semaphore, Thread
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import httpx2  # openai's HTTP client
 import openai
-from tenacity import (
-    RetryCallState,
-    Retrying,
-    retry_if_exception,
-    stop_after_attempt,
-    wait_exponential_jitter,
-)
 
 from agent.errors import PolicyError, StoppedError
 from agent.policies.base import FrameKey, TurnReply, TurnRequest
 from agent.settings import GenerationSettings, refuse_password
 
-_TRANSIENT = (openai.APIConnectionError, openai.RateLimitError, openai.InternalServerError)
 _PERMANENT = frozenset({401, 402, 403, 404})
 """Statuses of a wrong key, an empty account, a missing permission, a wrong address or model."""
 _EMPTY = "insufficient_quota"
 """OpenAI's code of an empty account; its status 429 is that of a quota."""
+_CHECKED = 3
+"""Tries of a test question, since a wrong address should be told soon."""
 _SHOWN = 400
 """Characters of an endpoint's message that are shown."""
 _MOST_BYTES = 16_000_000
@@ -79,7 +69,8 @@ class _BoundedClient(openai.DefaultHttpxClient):
         """The answer, completely read.
 
         Raises:
-            openai.APIConnectionError: it is too long, or does not end.
+            httpx2.ReadTimeout: it does not end.
+            openai.APIConnectionError: it is too long.
         """
         answer: Future[httpx2.Response] = Future()
 
@@ -93,7 +84,7 @@ class _BoundedClient(openai.DefaultHttpxClient):
         Thread(target=read, name="answer", daemon=True).start()
         if not wait([answer], self._answer_s).done:
             fault = f"its answer did not end within {self._answer_s:g} s"
-            raise openai.APIConnectionError(message=fault, request=request)
+            raise httpx2.ReadTimeout(fault, request=request)
         return answer.result()
 
     def _read(self, request: httpx2.Request, kwargs: dict[str, Any]) -> httpx2.Response:
@@ -109,6 +100,8 @@ class _BoundedClient(openai.DefaultHttpxClient):
         headers = response.headers.copy()
         for name in ("content-encoding", "transfer-encoding", "content-length"):
             headers.pop(name, None)
+        if _EMPTY.encode() in body:
+            headers["x-should-retry"] = "false"  # openai obeys it
         return httpx2.Response(
             response.status_code, headers=headers, content=bytes(body), request=request
         )
@@ -140,9 +133,9 @@ class EndpointPolicy:
         template_kwargs: arguments of the server's chat template, sent if there are any.
         concurrency: requests in flight.
         api_key: default: the environment variable OPENAI_API_KEY; local servers need none.
-        attempts: tries of a request; the pauses of the default sum to at least 63 s.
+        attempts: tries of a request; the pauses of the default sum to 48 to 64 s, or to what the
+            endpoint requests, up to two minutes each.
         timeout_s: seconds of one try, to the end of its answer.
-        wait_s: longest growing pause, and longest pause that the endpoint can request.
         gone_after: consecutive lost requests after which the endpoint counts as dead.
 
     Raises:
@@ -159,9 +152,8 @@ class EndpointPolicy:
         template_kwargs: Mapping[str, object] | None = None,
         concurrency: int = 16,
         api_key: str | None = None,
-        attempts: int = 7,
+        attempts: int = 12,
         timeout_s: float = 120.0,
-        wait_s: float = 60.0,
         gone_after: int = 16,
     ) -> None:
         _require_address(base_url)
@@ -184,14 +176,8 @@ class EndpointPolicy:
             base_url=base_url,
             api_key=self._key or "none",
             timeout=timeout_s,
-            max_retries=0,  # tenacity retries
+            max_retries=attempts - 1,
             http_client=_BoundedClient(timeout_s),
-        )
-        self._retrying = Retrying(
-            retry=retry_if_exception(_is_transient),
-            stop=stop_after_attempt(attempts),
-            wait=partial(_pause_s, most_s=wait_s),
-            reraise=True,
         )
         self._lock = Lock()
         self._frames: dict[FrameKey, list[dict[str, str]]] = {}
@@ -199,22 +185,15 @@ class EndpointPolicy:
     def check(self) -> None:
         """Ask a test question, so that a wrong setting stops the run before any episode.
 
-        A connection that fails twice ends the check, since the address is wrong or the server down.
-
         Raises:
             PolicyError: the endpoint refuses the request or does not answer.
         """
-        patience = self._retrying.stop
-
-        def stop(state: RetryCallState) -> bool:
-            error = state.outcome.exception() if state.outcome else None
-            down = isinstance(error, openai.APIConnectionError) and state.attempt_number >= 2
-            return down or patience(state)
-
+        retries = min(_CHECKED - 1, self._client.max_retries)
         try:
-            self._request(self._retrying.copy(stop=stop), _HELLO, seed=0)
+            self._request(self._client.with_options(max_retries=retries), _HELLO, seed=0)
         except openai.OpenAIError as error:
-            if isinstance(error, openai.APIStatusError) and not _is_transient(error):
+            passing = openai.RateLimitError | openai.InternalServerError
+            if isinstance(error, openai.APIStatusError) and not isinstance(error, passing):
                 fix = (
                     "Use a model or a proxy that accepts system messages and the fields "
                     "temperature, top_p, max_tokens and seed."
@@ -239,7 +218,7 @@ class EndpointPolicy:
         Connections and the limit of requests in flight are shared.
 
         Args:
-            stop: when it is set, the policy sends no more requests, and `act` raises StoppedError.
+            stop: when it is set, the policy asks nothing more, and `act` raises StoppedError.
         """
         other = copy(self)
         other.usage, other.trouble, other._lost_in_a_row = Usage(), "", 0
@@ -299,15 +278,14 @@ class EndpointPolicy:
         self._frames[request.key] = talk
         self._require_alive()
         try:
-            # A copy, because a Retrying stores its statistics.
-            choice = self._request(self._retrying.copy(), talk, request.seed)
+            choice = self._request(self._client, talk, request.seed)
         except openai.OpenAIError:
             return TurnReply(text="", finish="error")
         text = choice.message.content or ""
         talk.append({"role": "assistant", "content": text})
         return TurnReply(text=text, finish="length" if choice.finish_reason == "length" else "stop")
 
-    def _request(self, retrying: Retrying, talk: Sequence[Mapping[str, str]], seed: int) -> Any:
+    def _request(self, client: Any, talk: Sequence[Mapping[str, str]], seed: int) -> Any:
         """The first choice of the answer to a conversation.
 
         Raises:
@@ -315,7 +293,7 @@ class EndpointPolicy:
             openai.OpenAIError: the request was refused, or failed at every try.
         """
         try:
-            return retrying(self._try, talk, seed)
+            return self._ask(client, talk, seed)
         except openai.OpenAIError as error:
             with self._lock:
                 self.usage.failures += 1
@@ -330,12 +308,12 @@ class EndpointPolicy:
             self._require_alive()
             raise
 
-    def _try(self, talk: Sequence[Mapping[str, str]], seed: int) -> Any:
+    def _ask(self, client: Any, talk: Sequence[Mapping[str, str]], seed: int) -> Any:
         fields = dict(self._body)
         try:
             with self._places:
                 self._require_wanted()
-                answer = self._client.chat.completions.create(
+                answer = client.chat.completions.create(
                     model=self.model,
                     messages=talk,
                     temperature=self.settings.temperature,
@@ -350,7 +328,7 @@ class EndpointPolicy:
                 raise
             for name in _UNCUT:  # of the other policies of `beside`, too
                 self._body.pop(name, None)
-            return self._try(talk, seed)
+            return self._ask(client, talk, seed)
         except (ValueError, RecursionError) as error:  # the body is not JSON
             raise openai.OpenAIError(f"the answer is not a completion: {error}") from error
         with self._lock:
@@ -407,36 +385,6 @@ def _is_permanent(error: BaseException) -> bool:
     return isinstance(error, openai.APIStatusError) and (
         error.status_code in _PERMANENT or _EMPTY in (error.code, error.type)
     )
-
-
-def _is_transient(error: BaseException) -> bool:
-    return isinstance(error, _TRANSIENT) and not _is_permanent(error)
-
-
-def _pause_s(state: RetryCallState, most_s: float) -> float:
-    """Seconds before the next try: the endpoint's request plus a growing random pause.
-
-    The random part keeps clients that wait together from returning together.
-    """
-    error = state.outcome.exception() if state.outcome else None
-    response = getattr(error, "response", None)
-    header = None if response is None else response.headers.get("retry-after")
-    growing: float = wait_exponential_jitter(max=most_s)(state)
-    return growing + min(seconds_asked(header, datetime.now(UTC)), most_s)
-
-
-def seconds_asked(retry_after: str | None, now: datetime) -> float:
-    """Seconds of a `Retry-After` header; 0 if it is missing or unreadable.
-
-    Source: RFC 9110, section 10.2.3: whole seconds or a date. Departure: fractions are accepted.
-    """
-    seconds = 0.0
-    with suppress(ValueError):
-        date = parsedate_to_datetime(retry_after or "")
-        seconds = (date.replace(tzinfo=date.tzinfo or UTC) - now).total_seconds()
-    with suppress(ValueError):
-        seconds = float(retry_after or "")
-    return 0.0 if math.isnan(seconds) else max(0.0, seconds)
 
 
 def _count(usage: Any, name: str) -> int:

@@ -166,22 +166,3 @@ def _own_scores(group: Sequence[Trajectory]) -> dict[_Place, float]:
 def _prompt(group: Sequence[Trajectory], place: _Place) -> tuple[int, ...]:
     tree, frame = place
     return tuple(group[tree].frames[frame].turns[0].prompt_ids)
-
-
-def shuffle_advantages(
-    advantages_G: Sequence[Sequence[float]],
-    rewards_G: Sequence[Sequence[float | None]],
-    rng: np.random.Generator,
-) -> list[list[float]]:
-    """Permute the advantages among the valid trees: a negative control."""
-    places = [
-        (g, i)
-        for g, group in enumerate(rewards_G)
-        for i, reward in enumerate(group)
-        if reward is not None
-    ]
-    shuffled = [list(group) for group in advantages_G]
-    for (g, i), source in zip(places, rng.permutation(len(places)), strict=True):
-        from_g, from_i = places[int(source)]
-        shuffled[g][i] = advantages_G[from_g][from_i]
-    return shuffled

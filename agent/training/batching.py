@@ -28,7 +28,6 @@ from agent.training.advantages import (
     own_advantages,
     relative_advantages,
     sampled_anything,
-    shuffle_advantages,
     valid_reward,
 )
 
@@ -96,23 +95,17 @@ class MicroBatch:
     """Number of leading columns without a sampled token; at least 1."""
 
 
-def make_rows(
-    groups: Sequence[Sequence[Trajectory]], settings: TrainSettings, rng: np.random.Generator
-) -> Rows:
+def make_rows(groups: Sequence[Sequence[Trajectory]], settings: TrainSettings) -> Rows:
     """Make all rows of a step.
 
     Args:
         groups: the trees of each problem.
-        settings: inheritance, scaling, limits, control.
-        rng: generator of the control `shuffled_advantages`.
+        settings: inheritance, scaling, limits.
     """
     # 1. A tree's advantage: its reward relative to its group.
     rewards_G = [[valid_reward(tree) for tree in group] for group in groups]
     advantages = relative_advantages(rewards_G, settings)
     own = own_advantages(groups, settings) if settings.own_score else None
-    if settings.control == "shuffled_advantages":
-        advantages = shuffle_advantages(advantages, rewards_G, rng)
-        own = None  # not shuffled, so it would let the control learn
     # 2. A row for each frame of each tree, void trees included.
     trees = list(chain.from_iterable(groups))
     scores = list(chain.from_iterable(own)) if own else [{}] * len(trees)

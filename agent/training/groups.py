@@ -1,6 +1,6 @@
 """Groups of a step: episodes played, voids replaced, groups without a signal exchanged.
 
-A void that the policy's code can bring about (`CLOCK_VOIDS`) is replaced once a problem. Each
+A void of a busy machine, which the policy's code can bring about, is replaced once a problem. Each
 further one has the least reward of its group, so that it does not pay to void a poor episode.
 An episode whose connection is lost again in its replay has it, too. Valid episodes are played once
 more beside these replays: if one of them is lost, it was an outage, and nobody is charged.
@@ -26,7 +26,7 @@ from agent.training.advantages import has_signal, valid_reward
 from agent.training.curriculum import Curriculum
 from agent.training.group_sampling import Problems, episode_seed, groups_for, other_groups
 from env.errors import EpisodeError
-from env.models import CLOCK_VOIDS
+from env.models import BUSY
 
 logger = logging.getLogger(__name__)
 
@@ -117,7 +117,7 @@ def _replace_voids(
             (g, i)
             for g, group in enumerate(drawn.groups)
             for i, tree in enumerate(group)
-            if tree.void is not None and (tree.void not in CLOCK_VOIDS or i == excused[g])
+            if tree.void is not None and (tree.void != BUSY or i == excused[g])
             if (g, i) not in repeated
         ]
         again = [
@@ -135,7 +135,7 @@ def _replace_voids(
                 drawn.groups[g][i] = tree
                 drawn.episodes.append(tree)
                 drawn.replaced_voids += 1
-            elif tree.void in CLOCK_VOIDS:
+            elif tree.void == BUSY:
                 drawn.groups[g][i] = tree
                 excused[g] = i if excused[g] is None else -1
     for g, group in enumerate(drawn.groups):
@@ -144,7 +144,7 @@ def _replace_voids(
 
 
 def _first_clock_void(group: Sequence[Trajectory]) -> int | None:
-    return next((i for i, tree in enumerate(group) if tree.void in CLOCK_VOIDS), None)
+    return next((i for i, tree in enumerate(group) if tree.void == BUSY), None)
 
 
 def _play_beside_valid(
@@ -202,7 +202,7 @@ def _charge(
     rewards = [reward for tree in group if (reward := valid_reward(tree)) is not None]
     return [
         replace(tree, void=None, reward=min(rewards))
-        if rewards and (i in repeated or (tree.void in CLOCK_VOIDS and i != excused))
+        if rewards and (i in repeated or (tree.void == BUSY and i != excused))
         else tree
         for i, tree in enumerate(group)
     ]

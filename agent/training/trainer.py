@@ -262,7 +262,7 @@ class TreeGRPOTrainer(RowLossTrainer):
                 f"step {step}: all {len(trees)} episodes are void (first reason: "
                 f"{reasons[0] if reasons else 'none'}). Check that the environment runs."
             )
-        rows = make_rows(groups, self._settings, np.random.default_rng([self.args.seed, step]))
+        rows = make_rows(groups, self._settings)
         for name, value in rollout_metrics(rows, trees, seconds).items():
             self._note(name, value)
         return rows

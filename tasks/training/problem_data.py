@@ -1,4 +1,4 @@
-"""Problems of the stage `train`: trained on, held out for evaluations, or with exchanged gold."""
+"""Problems of the stage `train`: trained on, or held out for evaluations."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pandas as pd
-
 from agent.evaluation.held_out import choose_held_out
 from agent.rollouts.specs import EpisodeSpec, read_specs
-from tasks.errors import ConfigError, StageError
+from tasks.errors import StageError
 
 if TYPE_CHECKING:
     from agent.settings import TrainSettings
@@ -60,22 +58,3 @@ def read_held_out(
             f"{shared[0]}). Run the stage prepare again, or set it to 0."
         )
     return choose_held_out(specs, settings.evaluate_problems, settings.seed)
-
-
-def with_wrong_gold(problems: pd.DataFrame) -> pd.DataFrame:
-    """The problems, each with the evidence and tier of the next one in its collection.
-
-    Raises:
-        ConfigError: a collection has only one question.
-    """
-    swapped = problems.reset_index(drop=True)
-    collections = swapped.groupby("collection_id", sort=False)
-    if (collections["problem_id"].transform("size") < 2).any():
-        raise ConfigError(
-            "train.control=wrong_gold requires collections of at least two questions. Raise "
-            "prepare.synthetic.questions_per_collection."
-        )
-    for name in ("evidence", "tier"):
-        following = collections[name].shift(-1)
-        swapped[name] = following.where(following.notna(), collections[name].transform("first"))
-    return swapped

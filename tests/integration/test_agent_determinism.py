@@ -1,11 +1,8 @@
-"""`env.deterministic`: the same seeds give the same episodes, however busy the machine is."""
+"""The same seeds give the same episodes, in whatever batches their turns are written."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 from zlib import crc32
@@ -30,14 +27,13 @@ CODE = [
     "print(sorted(context))",
     "papers = list(context.values()) if isinstance(context, dict) else [context]\n"
     "print(rlm_query_batched(['which?'] * len(papers[:3]), papers[:3]))",
-    "i = 0\nwhile True:\n    i += 1\n    print(i)",
     "import random\nprint(random.random(), {'one', 'two', 'three'}, hash('one'))",
     "print(llm_query('what?'))",
-    "print(i)",
+    "print(papers)",
     "FINAL(search(context, 'the'))",
     "FINAL(str(context)[:60])",
 ]
-"""Code of turns: some run out of time, some use values whose order is random."""
+"""Code of turns: some use values whose order is random, some fail."""
 
 
 def _choice(tokens: list[int]) -> int:
@@ -55,10 +51,8 @@ class CodingPolicy(TransformersPolicy):
 
 @pytest.fixture(scope="module")
 def params(server_params: Params) -> Params:
-    limits = server_params.env.limits.model_copy(
-        update={"cell_cpu_s": 0.1, "cell_wall_s": 100.0, "max_turns": 3}
-    )
-    env = server_params.env.model_copy(update={"deterministic": True, "limits": limits})
+    limits = server_params.env.limits.model_copy(update={"max_turns": 3})
+    env = server_params.env.model_copy(update={"limits": limits})
     return server_params.model_copy(update={"env": env})
 
 
@@ -107,22 +101,17 @@ def logprobs(trees: list[Trajectory]) -> np.ndarray:
     return np.concatenate([turn.logprobs for frame in frames for turn in frame.turns])
 
 
-def test_neither_load_nor_the_order_of_batching_changes_an_episode(
+def test_the_order_of_batching_changes_no_episode(
     model: Any, url: str, server_problems: ProblemStore
 ) -> None:
     ids = server_problems.ids("train", "easy")
     specs = [EpisodeSpec(ids[i % len(ids)], seed=i) for i in range(7)]
-    quiet = episodes(model, url, specs, sessions=7, batch_frames=64)
-    with ExitStack() as stack:
-        for _ in range(2):
-            load = stack.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
-            stack.callback(load.kill)
-        busy = episodes(model, url, specs[3::-1], sessions=3, batch_frames=4)[::-1]
-    assert [tree.void for tree in quiet] == [None] * 7
-    assert [without_clocks(tree) for tree in busy] == [without_clocks(tree) for tree in quiet[:4]]
-    np.testing.assert_allclose(logprobs(busy), logprobs(quiet[:4]), rtol=0, atol=1e-5)
-    # It was put to the test: cells ran out of time, and trees were more than their roots.
-    assert sum(tree.counters.timeouts for tree in quiet) > 2
-    assert sum(len(tree.frames) for tree in quiet) > len(quiet)
+    whole = episodes(model, url, specs, sessions=7, batch_frames=64)
+    small = episodes(model, url, specs[3::-1], sessions=3, batch_frames=4)[::-1]
+    assert [tree.void for tree in whole] == [None] * 7
+    assert [without_clocks(tree) for tree in small] == [without_clocks(tree) for tree in whole[:4]]
+    np.testing.assert_allclose(logprobs(small), logprobs(whole[:4]), rtol=0, atol=1e-5)
+    # It was put to the test: trees were more than their roots.
+    assert sum(len(tree.frames) for tree in whole) > len(whole)
     other = episodes(model, url, [replace(spec, seed=spec.seed + 99) for spec in specs[:2]], 2, 64)
-    assert [without_clocks(tree) for tree in other] != [without_clocks(tree) for tree in quiet[:2]]
+    assert [without_clocks(tree) for tree in other] != [without_clocks(tree) for tree in whole[:2]]

@@ -26,8 +26,13 @@ def server() -> Iterator[FakeServer]:
         yield fake
 
 
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.001)
+
+
 def policy_of(server: FakeServer, **changes: object) -> EndpointPolicy:
-    options = {"wait_s": 0.01, "timeout_s": 10.0, **changes}
+    options = {"timeout_s": 10.0, **changes}
     return EndpointPolicy(server.url, "some-model", SETTINGS, **options)
 
 
@@ -99,19 +104,14 @@ def test_a_passing_failure_is_retried(server, status):
     assert policy.usage.failures == 0
 
 
-@pytest.fixture
-def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Pauses in seconds; none of them is slept."""
-    waited: list[float] = []
-    monkeypatch.setattr("tenacity.nap.time", SimpleNamespace(sleep=waited.append))
-    return waited
-
-
-@pytest.mark.parametrize(("header", "most"), [("9", 11), ("86400", 62), ("inf", 62), ("soon", 2)])
-def test_a_pause_is_at_least_the_requested_one_and_bounded(server, pauses, header, most):
+@pytest.mark.parametrize(("header", "waits"), [("9", [9.0]), ("86400", [])])
+def test_a_requested_pause_is_kept_unless_it_is_too_long(server, monkeypatch, header, waits):
+    slept: list[float] = []
+    clock = SimpleNamespace(sleep=slept.append, time=time.time)
+    monkeypatch.setattr("openai._base_client.time", clock)
     server.plan, server.headers = [429], {"Retry-After": header}
-    EndpointPolicy(server.url, "some-model", SETTINGS).act([ask(0, "abc")])
-    assert most - 1 <= pauses[0] <= most
+    [turn] = policy_of(server).act([ask(0, "abc")])
+    assert (slept, turn.finish) == (waits, "stop" if waits else "error")
 
 
 def test_a_lasting_failure_is_an_error_turn_of_that_frame_only(server):
@@ -211,6 +211,12 @@ def test_an_answer_that_never_ends_is_cut_off(server, part, headers, options, to
     assert policy.act([ask(0, "abc")])[0].finish == "error"
     assert told in policy.trouble
     assert time.monotonic() - began < 8.0
+
+
+def test_a_slow_answer_is_asked_for_again(server):
+    server.pause_s = 1.0
+    assert policy_of(server, attempts=2, timeout_s=0.3).act([ask(0, "abc")])[0].finish == "error"
+    assert len(server.bodies) == 2
 
 
 def test_an_interrupt_does_not_wait_for_requests_in_flight(server):

@@ -121,3 +121,9 @@ def test_what_python_prints_of_itself_holds_no_path(repl: Repl, code: str) -> No
     for place in (os.path.dirname(os.__file__), str(ROOT), sys.prefix, sys.base_prefix):
         assert place not in done.stdout + done.traceback
     assert not PATH.search(done.stdout)
+
+
+def test_cells_have_the_standard_library_alone(repl: Repl) -> None:
+    for name in ("numpy", "yaml"):  # installed beside the server
+        assert f"No module named '{name}'" in run(repl, f"import {name}").traceback
+    assert run(repl, "import sys; sys.path").stdout == "[]\n"

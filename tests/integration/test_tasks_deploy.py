@@ -74,7 +74,6 @@ def test_the_stage_writes_what_it_found(
 @pytest.mark.parametrize(
     ("override", "says"),
     [
-        ("env.sandbox.preload=[numpy]", r"env.sandbox.preload is \[\] there"),
         ("env.quiet_search=false", "env.quiet_search is True there"),
         ("rewards.read_chars=150", "rewards.read_chars is 200 there"),
         (

@@ -19,16 +19,14 @@ from helpers.untaught import untaught
 
 from agent.nano.settings import NanoModelSettings, NanoSettings
 from agent.nano.warmstart import save
-from agent.policies.scripted import oracle
 from agent.rollouts.engine import play
-from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import Trajectory
 from agent.training import checkpoints
 from tasks import train
 from tasks.config import check, write_resolved
 from tasks.config.params import Params
 from tasks.deployment import engine
-from tasks.errors import ConfigError, StageError
+from tasks.errors import StageError
 from tasks.tracking import lineage, runs
 from tasks.training import fingerprint, problem_data
 
@@ -340,35 +338,3 @@ def test_an_adapter_of_other_settings_is_refused_before_the_engine_starts(
         (adapter / "adapter_config.json").write_text(json.dumps(config))
         with pytest.raises(StageError, match=told):
             run_stage(with_train(server_params, lora=lora))
-
-
-def test_wrong_gold_is_the_gold_of_another_question_about_the_same_papers(project):
-    before = pd.read_parquet(problem_data.DATA).set_index("problem_id")
-    after = (
-        problem_data.with_wrong_gold(before.reset_index()).set_index("problem_id").loc[before.index]
-    )
-    assert (before["papers"] == after["papers"]).all()
-    assert (before["question"] == after["question"]).all()
-    assert (before["evidence"] != after["evidence"]).all()
-    for _, collection in before.groupby("collection_id"):
-        assert sorted(collection["evidence"]) == sorted(after.loc[collection.index, "evidence"])
-    single = before.reset_index().drop_duplicates("collection_id")
-    with pytest.raises(ConfigError, match="at least two questions"):
-        problem_data.with_wrong_gold(single)
-
-
-def test_under_wrong_gold_the_right_answer_earns_nothing(
-    project, server_params, server_problems, server_url, monkeypatch
-):
-    monkeypatch.delenv("RLM_ENV_URL")
-    ids = server_problems.ids("train", "easy")[:3]
-    specs = [EpisodeSpec(problem_id) for problem_id in ids]
-    policy = oracle([server_problems.get(problem_id) for problem_id in ids])
-
-    def primary(where: str) -> list[float]:
-        return [t.components["primary_objective"] for t in play(policy, where, specs, sessions=3)]
-
-    control = with_train(server_params, control="wrong_gold")
-    with train.training_environment(control) as url:
-        assert primary(url) == [0.0, 0.0, 0.0]
-    assert primary(server_url) == [1.0, 1.0, 1.0]

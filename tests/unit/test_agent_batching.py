@@ -17,13 +17,11 @@ from agent.training.advantages import (
     frame_weights,
     own_advantages,
     relative_advantages,
-    shuffle_advantages,
 )
 from agent.training.batching import LossRow, MicroBatch, make_rows, micro_batches
 from env.models import Finish
 
 SETTINGS = TrainSettings(scale_rewards="none", mask_truncated=True)
-RNG = np.random.default_rng(0)
 
 
 def turn(prompt: list[int], sampled: list[int], finish: Finish = "stop") -> TurnRecord:
@@ -76,7 +74,7 @@ def found(rows: list[LossRow]) -> dict[tuple[int, int], LossRow]:
 
 
 def test_ids_and_masks_of_a_frame_of_two_turns():
-    root = found(make_rows(by_hand(), SETTINGS, RNG).rows)[0, 0]
+    root = found(make_rows(by_hand(), SETTINGS).rows)[0, 0]
     assert root.ids_T.tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
     assert root.env_mask_T.tolist() == [False, False, True, True, False, True, True, True]
     np.testing.assert_allclose(root.logprobs_T, [0, 0, -0.3, -0.4, 0, -0.6, -0.7, -0.8], rtol=1e-6)
@@ -90,7 +88,7 @@ def test_weights_are_divided_among_sampled_children_of_every_kind():
 
 
 def test_the_rows_of_the_step_worked_by_hand():
-    made = make_rows(by_hand(), SETTINGS, RNG)
+    made = make_rows(by_hand(), SETTINGS)
     rows = found(made.rows)
     for number in (0, 1, 2, 4):  # descendants inherit: 0.9 less the mean 0.6
         assert rows[0, number].advantage == pytest.approx(0.3)
@@ -106,7 +104,7 @@ def test_the_rows_of_the_step_worked_by_hand():
     assert (made.groups, made.flat_groups) == (2, 1)
     assert not any(row.has_gradient for row in made.rows if row.tree >= 3)
     near = [[small_tree(0.5), small_tree(0.503)], [small_tree(0.2), small_tree(0.8)]]
-    assert make_rows(near, SETTINGS, RNG).flat_groups == 1
+    assert make_rows(near, SETTINGS).flat_groups == 1
 
 
 def truncated_root() -> Trajectory:
@@ -116,7 +114,7 @@ def truncated_root() -> Trajectory:
 
 
 def test_the_turns_before_a_truncated_one_are_blamed_and_it_is_masked():
-    made = make_rows([[truncated_root(), small_tree(0.9)]], SETTINGS, RNG)
+    made = make_rows([[truncated_root(), small_tree(0.9)]], SETTINGS)
     row = found(made.rows)[0, 0]
     assert row.fate == "trained"
     assert row.env_mask_T.tolist() == [False, False, True, True, False, False, False, False]
@@ -126,11 +124,11 @@ def test_the_turns_before_a_truncated_one_are_blamed_and_it_is_masked():
 
 def test_a_truncated_turn_may_also_be_blamed():
     settings = SETTINGS.model_copy(update={"mask_truncated": False})
-    rows = found(make_rows([[truncated_root(), small_tree(0.9)]], settings, RNG).rows)
+    rows = found(make_rows([[truncated_root(), small_tree(0.9)]], settings).rows)
     assert rows[0, 0].tokens == 5
     group = [small_tree(0.9, child_stop="truncated"), small_tree(0.1)]
     group[1].frames[0].stop_reason = "truncated"
-    rows = found(make_rows([group], settings, RNG).rows)
+    rows = found(make_rows([group], settings).rows)
     assert rows[0, 1].fate == rows[1, 0].fate == "trained"
     assert (rows[0, 1].weight, rows[0, 1].advantage) == (1.0, 0.0)
     assert (rows[1, 0].weight, rows[1, 0].advantage) == (1.0, pytest.approx(-0.4))
@@ -139,7 +137,7 @@ def test_a_truncated_turn_may_also_be_blamed():
 @pytest.mark.parametrize("stop", ["max_turns", "timeout"])
 def test_a_child_without_an_answer_is_never_praised(stop):
     group = [small_tree(0.9, child_stop=stop), small_tree(0.1, child_stop=stop)]
-    rows = found(make_rows([group], SETTINGS, RNG).rows)
+    rows = found(make_rows([group], SETTINGS).rows)
     assert rows[0, 0].advantage == pytest.approx(0.4)
     assert rows[0, 1].advantage == 0.0
     assert rows[1, 1].advantage == pytest.approx(-0.4)
@@ -150,7 +148,7 @@ def test_a_child_without_an_answer_is_never_praised(stop):
 def test_a_root_that_was_cut_is_out_of_the_loss(stop):
     tree = small_tree(0.0)
     tree.frames[0].stop_reason = stop
-    rows = found(make_rows([[tree, small_tree(0.8)]], SETTINGS, RNG).rows)
+    rows = found(make_rows([[tree, small_tree(0.8)]], SETTINGS).rows)
     assert rows[0, 0].weight == 0
     assert rows[0, 1].weight == 1
     assert rows[1, 0].advantage == pytest.approx(0.4)
@@ -165,7 +163,7 @@ def test_an_overspent_tree_keeps_its_blame_and_its_children_are_never_praised(fi
             played.turns[-1].finish = finish
         return tree
 
-    made = make_rows([[overspent(0.0), overspent(0.1), small_tree(0.8)]], SETTINGS, RNG)
+    made = make_rows([[overspent(0.0), overspent(0.1), small_tree(0.8)]], SETTINGS)
     rows = found(made.rows)
     for number, tokens in ((0, 1), (1, 2)):
         assert rows[0, number].fate == "trained"
@@ -173,9 +171,9 @@ def test_an_overspent_tree_keeps_its_blame_and_its_children_are_never_praised(fi
         assert rows[0, number].advantage == pytest.approx(-0.3)
         assert rows[0, number].has_gradient
     assert made.normaliser == 3 * 3
-    (better,) = make_rows([[overspent(0.8), small_tree(0.0)]], SETTINGS, RNG).rows[:1]
+    (better,) = make_rows([[overspent(0.8), small_tree(0.0)]], SETTINGS).rows[:1]
     assert better.advantage == pytest.approx(0.4)
-    rows = found(make_rows([[overspent(0.8), small_tree(0.0)]], SETTINGS, RNG).rows)
+    rows = found(make_rows([[overspent(0.8), small_tree(0.0)]], SETTINGS).rows)
     assert rows[0, 1].advantage == 0.0
 
 
@@ -206,29 +204,13 @@ def test_a_group_with_one_valid_tree_has_no_signal():
 
 def test_non_finite_rewards_leave_other_advantages_unchanged():
     group = [small_tree(0.9), small_tree(0.1), small_tree(float("nan"))]
-    rows = found(make_rows([group], SETTINGS, RNG).rows)
+    rows = found(make_rows([group], SETTINGS).rows)
     assert rows[0, 0].advantage == pytest.approx(0.4)
     assert rows[2, 0].fate == "void"
 
 
-def test_shuffled_advantages_are_the_same_numbers_elsewhere():
-    rewards = [[0.1 * i + 0.01 * j for i in range(8)] for j in range(4)]
-    rewards[1][3] = None
-    advantages = relative_advantages(rewards, SETTINGS)
-    shuffled = shuffle_advantages(advantages, rewards, np.random.default_rng(1))
-    assert sorted(chain(*shuffled)) == pytest.approx(sorted(chain(*advantages)))
-    assert shuffled != advantages
-    assert shuffled[1][3] == 0
-    settings = SETTINGS.model_copy(update={"control": "shuffled_advantages"})
-    groups = [[small_tree(r) for r in group if r is not None] for group in rewards]
-    plain = [row.advantage for row in make_rows(groups, SETTINGS, RNG).rows]
-    control = [row.advantage for row in make_rows(groups, settings, RNG).rows]
-    assert sorted(plain) == pytest.approx(sorted(control))
-    assert plain != control
-
-
 def test_micro_batches_by_length_hold_every_row_once_and_at_most_the_tokens_asked_for():
-    rows = make_rows(by_hand(), SETTINGS, RNG).rows
+    rows = make_rows(by_hand(), SETTINGS).rows
     batches = micro_batches(rows, most_tokens=14, pad_id=99, trees=False)
     assert [batch.ids_B_T.shape for batch in batches] == [
         *[(4, 2), (4, 3), (4, 3), (2, 3)],
@@ -237,11 +219,11 @@ def test_micro_batches_by_length_hold_every_row_once_and_at_most_the_tokens_aske
     lengths = [int(n) for batch in batches for n in batch.attention_B_T.sum(1)]
     assert lengths == sorted(len(row.ids_T) for row in rows)
     total = sum(float((b.env_mask_B_T.sum(1) * b.weights_B).sum()) for b in batches)
-    assert total == pytest.approx(make_rows(by_hand(), SETTINGS, RNG).normaliser)
+    assert total == pytest.approx(make_rows(by_hand(), SETTINGS).normaliser)
 
 
 def test_micro_batches_of_trees_count_a_shared_beginning_once():
-    rows = make_rows(by_hand(), SETTINGS, RNG).rows
+    rows = make_rows(by_hand(), SETTINGS).rows
     batches = micro_batches(rows, most_tokens=14, pad_id=99, trees=True)
     assert sorted(contents(batches)) == sorted(tuple(row.ids_T.tolist()) for row in rows)
     trees = [PrefixTree.of(contents([batch])) for batch in batches]
@@ -261,7 +243,7 @@ PER_TOKEN = ("ids_T", "env_mask_T", "logprobs_T")
 
 
 def test_a_family_has_the_rows_that_share_half_of_their_tokens():
-    row = found(make_rows(by_hand(), SETTINGS, RNG).rows)[0, 0]
+    row = found(make_rows(by_hand(), SETTINGS).rows)[0, 0]
     texts = [[1, 2, 3, 4], [5, 6], [1, 2, 9], [5, 7, 8], [1, 2, 3, 8]]
     rows = [
         replace(row, **{name: getattr(row, name)[: len(text)] for name in PER_TOKEN})
@@ -277,7 +259,7 @@ def test_a_family_has_the_rows_that_share_half_of_their_tokens():
 
 
 def test_padding_is_on_the_right_and_the_context_holds_no_sampled_token():
-    rows = found(make_rows(by_hand(), SETTINGS, RNG).rows)
+    rows = found(make_rows(by_hand(), SETTINGS).rows)
     (batch,) = micro_batches([rows[0, 0], rows[0, 2]], most_tokens=16, pad_id=99, trees=False)
     assert batch.ids_B_T.tolist() == [[12, 13, 14, *[99] * 5], [1, 2, 3, 4, 5, 6, 7, 8]]
     assert batch.attention_B_T.tolist() == [[1, 1, 1, 0, 0, 0, 0, 0], [1] * 8]
@@ -291,7 +273,7 @@ def test_a_turn_without_log_probabilities_or_prompt_is_refused(field, word):
     tree = small_tree(0.5)
     setattr(tree.frames[1].turns[0], field, [])
     with pytest.raises(ValueError, match=word):
-        make_rows([[tree]], SETTINGS, RNG)
+        make_rows([[tree]], SETTINGS)
 
 
 OWN = SETTINGS.model_copy(update={"own_score": 0.25})
@@ -336,7 +318,7 @@ def test_a_child_that_was_given_no_text_only_inherits():
 
 
 def test_a_share_of_a_childs_advantage_is_its_own():
-    rows = found(make_rows([scored_group()], OWN, RNG).rows)
+    rows = found(make_rows([scored_group()], OWN).rows)
     assert rows[0, 1].advantage == pytest.approx(0.75 * 0.3 + 0.25 * 0.55)
     assert rows[0, 4].advantage == pytest.approx(0.75 * 0.3 - 0.25 * 0.25)
     assert rows[0, 2].advantage == pytest.approx(0.3)  # an `llm` frame has no score
@@ -346,8 +328,8 @@ def test_a_share_of_a_childs_advantage_is_its_own():
 
 
 def test_own_scores_change_the_childrens_advantages_alone():
-    own = make_rows([scored_group()], OWN, RNG)
-    plain = make_rows([scored_group()], SETTINGS, RNG)
+    own = make_rows([scored_group()], OWN)
+    plain = make_rows([scored_group()], SETTINGS)
     for one, other in zip(own.rows, plain.rows, strict=True):
         assert one.weight == other.weight
         assert one.fate == other.fate
@@ -383,13 +365,13 @@ def test_a_share_of_zero_is_inheritance_alone():
     given, silent = scored_group(), scored_group()
     for tree in silent:
         tree.frame_scores = {}
-    rows = [make_rows([group], plain, RNG).rows for group in (given, silent)]
+    rows = [make_rows([group], plain).rows for group in (given, silent)]
     assert [row.advantage for row in rows[0]] == [row.advantage for row in rows[1]]
 
 
 def test_a_child_without_an_answer_is_not_praised_for_the_others_being_worse():
     group = [small_tree(0.9, child_stop="max_turns"), small_tree(0.1)]
-    rows = found(make_rows([group], OWN, RNG).rows)
+    rows = found(make_rows([group], OWN).rows)
     assert rows[0, 1].advantage == 0.0
 
 
@@ -401,30 +383,20 @@ def test_scores_without_a_signal_give_no_advantage():
     assert own_advantages([[group[0]]], OWN) == [[{1: 0.0}]]
 
 
-def test_scores_do_not_reach_a_run_that_must_not_learn():
-    control = OWN.model_copy(update={"control": "shuffled_advantages"})
-    given = make_rows([scored_group()], control, np.random.default_rng(0))
-    for tree in (group := scored_group()):
-        tree.frame_scores = {}
-    assert [row.advantage for row in given.rows] == [
-        row.advantage for row in make_rows([group], control, np.random.default_rng(0)).rows
-    ]
-
-
 def test_the_normaliser_of_dr_grpo_is_independent_of_samples():
     settings = SETTINGS.model_copy(update={"loss_type": "dr_grpo"})
     limit = settings.generation.max_frame_tokens
-    assert make_rows(by_hand(), settings, RNG).normaliser == 5 * limit  # one of six is void
+    assert make_rows(by_hand(), settings).normaliser == 5 * limit  # one of six is void
     longer = by_hand()
     longer[0][0].frames[0].turns.append(turn([1], [2] * 50))
     del longer[0][1].frames[1]
-    assert make_rows(longer, settings, RNG).normaliser == 5 * limit
+    assert make_rows(longer, settings).normaliser == 5 * limit
 
 
 @pytest.mark.parametrize("trees", [True, False])
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_ranks_share_all_rows_in_equally_many_batches_of_equal_sizes(ranks, trees):
-    rows = make_rows(by_hand(), SETTINGS, RNG).rows
+    rows = make_rows(by_hand(), SETTINGS).rows
     dealt = [
         micro_batches(rows, 8, 0, trees=trees, rank=rank, ranks=ranks) for rank in range(ranks)
     ]

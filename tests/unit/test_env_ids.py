@@ -17,7 +17,7 @@ from env.problems.settings import SyntheticSettings
 from env.problems.store import ProblemStore
 from env.problems.synthetic import generate
 from tasks import evaluate, gate
-from tasks.training.problem_data import read_problems, with_wrong_gold
+from tasks.training.problem_data import read_problems
 
 LEVELS = ("easy", "medium", "hard")
 Columns = Mapping[str, Sequence[int]]
@@ -144,9 +144,3 @@ def test_no_stage_draws_other_problems_under_other_ids(tables):
         ]
         drawn.append([(texts[spec.problem_id], spec.seed) for spec in specs])
     assert drawn[0] == drawn[1]
-
-
-def test_wrong_gold_is_the_same_under_other_ids(tables):
-    first, second = (with_wrong_gold(pd.read_parquet(path)) for path, _ in tables)
-    assert list(first["evidence"]) == list(second["evidence"])
-    assert list(first["question"]) == list(second["question"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Sequence
 from functools import cache
 from itertools import combinations
 from pathlib import Path
@@ -48,20 +49,43 @@ def gold_of(problem: Problem) -> list[Span]:
     return [span for fact in problem.evidence for span in fact.spans]
 
 
+def rewritten(problem: Problem, texts: Sequence[str], gold: Collection[str]) -> Problem:
+    """The problem with other texts of its papers, and the lines of them that are gold."""
+    papers = tuple(
+        paper.model_copy(update={"text": text})
+        for paper, text in zip(problem.papers, texts, strict=True)
+    )
+    hits = fields.sentences_with(fields.read_question(problem.question)[0], papers)
+    spans = [span for span in hits if span.text in gold]
+    facts = tuple(
+        fact.model_copy(update={"spans": (span,)})
+        for fact, span in zip(problem.evidence, spans, strict=True)
+    )
+    return problem.model_copy(update={"papers": papers, "evidence": facts, "candidates": hits})
+
+
+def printed(problem: Problem) -> Problem:
+    """The problem with its field beside each benchmark."""
+    known = lexicon(512)
+
+    def labelled(text: str) -> str:
+        return BENCHMARK.sub(lambda found: f"{found[0]} ({known[found[0]]})", text)
+
+    texts = [labelled(paper.text) for paper in problem.papers]
+    return rewritten(problem, texts, {labelled(span.text) for span in gold_of(problem)})
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     papers=st.integers(2, 48),
     questions=st.integers(1, 7),
     split=st.sampled_from(["train", "validation", "test"]),
     seed=st.integers(0, 10**6),
-    labels=st.booleans(),
 )
 def test_every_paper_has_three_candidates_and_an_eighth_of_them_is_gold(
-    papers, questions, split, seed, labels
+    papers, questions, split, seed
 ):
-    made = world(
-        papers, 1, split, questions_per_collection=questions, seed=seed, labels=labels, lexicon=512
-    )
+    made = world(papers, 1, split, questions_per_collection=questions, seed=seed, lexicon=512)
     assert len({problem.question for problem in made}) == len(made) == questions
     known = lexicon(512)
     for problem in made:
@@ -85,7 +109,7 @@ def test_every_paper_has_three_candidates_and_an_eighth_of_them_is_gold(
             assert texts[span.paper_id][span.start : span.end] == span.text
         for text in texts.values():
             assert 1 <= len(text.split("\n")) - 1 - 3 * questions <= fields.MOST_OTHERS
-        assert fields.fault(problem, 512, labels) is None
+        assert fields.fault(problem, 512) is None
 
 
 # --- nothing but the lexicon tells gold
@@ -108,20 +132,8 @@ def test_gold_at_the_start_of_its_paper_would_be_seen() -> None:
         lines = {paper.paper_id: paper.text.split("\n") for paper in problem.papers}
         for span in gold_of(problem):
             lines[span.paper_id].sort(key=lambda line: line != span.text)
-        papers = tuple(
-            paper.model_copy(update={"text": "\n".join(lines[paper.paper_id])})
-            for paper in problem.papers
-        )
-        method, _ = fields.read_question(problem.question)
-        hits = fields.sentences_with(method, papers)
-        texts = {span.text for span in gold_of(problem)}
-        facts = tuple(
-            fact.model_copy(update={"spans": (span,)})
-            for fact, span in zip(
-                problem.evidence, (s for s in hits if s.text in texts), strict=True
-            )
-        )
-        return problem.model_copy(update={"papers": papers, "evidence": facts, "candidates": hits})
+        texts = ["\n".join(lines[paper.paper_id]) for paper in problem.papers]
+        return rewritten(problem, texts, {span.text for span in gold_of(problem)})
 
     assert max(correlations(tuple(map(moved, many())))) > 0.2
 
@@ -181,16 +193,12 @@ def test_a_benchmark_that_the_lexicon_does_not_know_is_refused(sentence: str) ->
 def test_a_problem_of_another_kind_is_told_by_its_fault(change, told):
     problem = world()[0]
     changed = problem.model_copy(update=change(problem))
-    assert told in str(fields.fault(changed, 512, labels=False))
+    assert told in str(fields.fault(changed, 512))
 
 
-def test_data_of_another_lexicon_or_with_other_labels_is_told() -> None:
-    assert "prepare.synthetic.lexicon" in str(fields.fault(world()[0], 64, labels=False))
-    assert "not printed, unlike" in str(fields.fault(world()[0], 512, labels=True))
-    printed = world(labels=True)[0]
-    assert "are printed, unlike prepare.synthetic.labels" in str(
-        fields.fault(printed, 512, labels=False)
-    )
+def test_data_of_another_lexicon_or_with_printed_fields_is_told() -> None:
+    assert "prepare.synthetic.lexicon" in str(fields.fault(world()[0], 64))
+    assert "fields are printed" in str(fields.fault(printed(world()[0]), 512))
 
 
 @pytest.mark.parametrize(
@@ -201,7 +209,6 @@ def test_data_of_another_lexicon_or_with_other_labels_is_told() -> None:
         ({"lexicon": 16}, "each with another benchmark; raise lexicon 16"),
         ({"levels": {"easy": {"papers": 4}}}, "4 papers .* 12 sentences .* set max_gold 2 and"),
         ({"canaries": 0.5}, "canaries and indirect are of the world `papers`"),
-        ({"world": "papers", "labels": True}, "labels is of the world `fields`"),
         ({"world": "papers"}, "more than 16 max_gold or distractors"),
         ({"world": "names"}, "Input should be 'fields' or 'papers'"),
     ],
@@ -258,13 +265,12 @@ def test_validate_names_the_rows_that_are_not_of_this_world(params: Params) -> N
     assert faults.notna().sum() == 1
 
 
-def test_audit_refuses_printed_fields_in_a_run_that_claims_to_be_without(params: Params) -> None:
-    plain = params.prepare.synthetic
-    labelled = plain.model_copy(update={"labels": True})
-    audit.check_reading(generate(plain), plain, 0.35)
-    audit.check_reading(generate(labelled), labelled, 0.35)
+def test_audit_refuses_printed_fields(params: Params) -> None:
+    settings = params.prepare.synthetic
+    made = generate(settings)
+    audit.check_reading(made, settings, 0.35)
     with pytest.raises(StageError, match=r"F1 1\.00 at easy, above audit\.max_search 0\.35"):
-        audit.check_reading(generate(labelled), plain, 0.35)
+        audit.check_reading([printed(problem) for problem in made], settings, 0.35)
 
 
 def test_no_training_problem_names_a_benchmark_that_is_kept_from_it() -> None:
@@ -284,5 +290,5 @@ def test_no_training_problem_names_a_benchmark_that_is_kept_from_it() -> None:
         papers = tuple(
             p.model_copy(update={"text": p.text.replace(name, written)}) for p in problem.papers
         )
-        found = fields.fault(problem.model_copy(update={"papers": papers}), 512, labels=False)
+        found = fields.fault(problem.model_copy(update={"papers": papers}), 512)
         assert found == f"{other} is a benchmark of no training problem"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import resource
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from env import ranking
@@ -46,8 +44,7 @@ class SandboxHost:
 
     Args:
         limits: Limits of every cell.
-        settings: Number of cells that run at the same time, number of contexts kept loaded, and
-            modules to import besides the standard library.
+        settings: Number of cells that run at the same time, and of contexts kept loaded.
         search_window: Default `window` of `search`.
         quiet_search: False makes `search` and `extract` print their results.
         passage_chars: Characters of a paragraph from which `rank` takes its sentences.
@@ -57,7 +54,7 @@ class SandboxHost:
         ordered: Whether `rank` asks for its order, by a `SubCall`, instead of computing it.
 
     Raises:
-        SandboxError: seccomp is not available here, or a module to preload cannot be imported.
+        SandboxError: seccomp is not available here.
     """
 
     _seccomp = True
@@ -101,9 +98,8 @@ class SandboxHost:
         self._closed = False
         self._repls: weakref.WeakSet[Repl] = weakref.WeakSet()
         self._templates = Templates(settings.templates, settings.templates_mb << 20)
-        self._preload = _folders(settings.preload)
         self._relieve = relieve
-        self._zygote = Zygote(self._bpf, self._preload, relieve)
+        self._zygote = Zygote(self._bpf, relieve)
         try:
             proof = self.open("")
         except SandboxError:
@@ -179,7 +175,7 @@ class SandboxHost:
             if not self._zygote.alive:
                 self._templates.close()
                 self._zygote.close()
-                self._zygote = Zygote(self._bpf, self._preload, self._relieve)
+                self._zygote = Zygote(self._bpf, self._relieve)
             return self._zygote
 
 
@@ -204,26 +200,6 @@ def most_workers(
     limits = ((descriptors, SERVER_DESCRIPTORS), (processes, SERVER_THREADS))
     free = [limit - own - templates for limit, own in limits if limit is not None]
     return TYPICAL_FRAMES * max(1, min(free) // (TYPICAL_FRAMES + 1)) if free else None
-
-
-def _folders(modules: Sequence[str]) -> dict[str, str]:
-    """The folder that contains each module or its package; empty for a built-in one.
-
-    Raises:
-        SandboxError: a module is not installed here.
-    """
-    folders = {}
-    for name in modules:
-        package = name.partition(".")[0]
-        spec = importlib.util.find_spec(package)
-        if spec is None:
-            raise SandboxError(
-                f"env.sandbox.preload: {name}: the server's environment has no module {package!r}. "
-                "Install it, or correct the name."
-            )
-        place = [*(spec.submodule_search_locations or ()), spec.origin or ""][0]
-        folders[name] = str(Path(place).parent) if os.path.isabs(place) else ""
-    return folders
 
 
 class Sandbox:

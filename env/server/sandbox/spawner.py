@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -196,7 +196,6 @@ class Zygote(Spawner):
 
     Args:
         bpf: The workers' system-call filter; None only in the tests' negative control.
-        preload: Modules to import besides the standard library, and the folder of each.
         relieve: As of `Spawner`.
 
     Raises:
@@ -208,7 +207,6 @@ class Zygote(Spawner):
     def __init__(
         self,
         bpf: bytes | None,
-        preload: Mapping[str, str] | None = None,
         relieve: Callable[[], None] = lambda: None,
     ) -> None:
         # Step 1: reserve descriptors 0 to 2 and make the control socket.
@@ -232,7 +230,7 @@ class Zygote(Spawner):
             theirs.close()
             # Step 3: send the configuration. If the process has died, it never reports ready.
             with contextlib.suppress(OSError):
-                self._control.send(marshal.dumps({"bpf": bpf, "preload": dict(preload or {})}))
+                self._control.send(marshal.dumps({"bpf": bpf}))
             # Step 4: wait until it has imported everything and given up its rights.
             if not self._comes_up():
                 self.close()

@@ -50,8 +50,6 @@ class Frame:
     turns: int = 0
     repl: Repl | None = None
     """Opened at the first cell."""
-    called: bool = False
-    """Whether the current cell has made sub-calls."""
     calls: PendingCalls | None = None
     final_code: str | None = None
     """A plain final line of the current turn that has not run yet."""

@@ -25,7 +25,6 @@ from env.models import (
     StopReason,
 )
 from env.ranking import MOST_ORDERED
-from env.server.deterministic import repeatable_cell
 from env.server.sandbox import MAX_ANSWER, UNSET, CellDone, Repl, SandboxHost, SubCall
 from env.server.tree.budget import TokenBudget, needed
 from env.server.tree.frame import Frame, PendingCalls, as_context, held_bytes
@@ -276,7 +275,6 @@ class Tree:
             shared_as = self._shared_as if frame.parent is None else None
             most = self._answer_chars(frame)
             frame.repl = self._repls.open(frame.context, shared_as, session=self, answer_chars=most)
-        frame.called = False
         return self._living(frame).run(code)
 
     def _living(self, frame: Frame) -> Repl:
@@ -313,7 +311,6 @@ class Tree:
                 event = self._living(frame).resume(self._ordered(*event.prompts))
                 continue
             if isinstance(event, SubCall):
-                frame.called = True
                 self._counts["sub_calls"] += len(event.prompts)
                 if self._counts["sub_calls"] > self._limits.sub_calls:
                     self._release(frame)
@@ -328,9 +325,7 @@ class Tree:
                 continue
             # Step 2, the end of a cell: a FINAL ends the frame. A plain FINAL line that is not
             # Python is an answer, too: its text.
-            cell = self._repeatable(frame, event)
-            if cell is None:
-                return
+            cell = event
             self._cpu_s += cell.cpu_s
             text = frame.final_text if frame.final_code is None else None
             if cell.final is not UNSET:
@@ -379,10 +374,7 @@ class Tree:
         """Whether the step has taken too long; then the episode ends, and its frame is to blame."""
         if time.monotonic() <= self._deadline:
             return False
-        if self._settings.deterministic:
-            self.end_void(BUSY, frame)
-        else:
-            self._end_all("budget", frame)
+        self._end_all("budget", frame)
         return True
 
     def _overspent(self) -> bool:
@@ -390,18 +382,6 @@ class Tree:
         if self._budget.overspent:
             self._end_all("overspent")
         return self._budget.overspent
-
-    def _repeatable(self, frame: Frame, cell: CellDone) -> CellDone | None:
-        """The cell as the setting `deterministic` wants it; None if that voids the episode."""
-        if not self._settings.deterministic:
-            return cell
-        verdict = repeatable_cell(cell, self._limits.cell_cpu_s, frame.called)
-        if isinstance(verdict, str):
-            self.end_void(verdict, frame)
-            return None
-        if verdict.variables_lost:
-            self._release(frame)
-        return verdict
 
     def _describe(self, frame: Frame, cell: CellDone) -> str:
         """The policy's observation of a cell; counts its error."""

@@ -27,7 +27,7 @@ def main(control_fd: int) -> None:
     """Serve the host until its end of the control socket closes."""
     control = socket.socket(fileno=control_fd)
     config = marshal.loads(control.recv(1 << 20))
-    imports.load(config["preload"])
+    imports.load()
     null = os.open("/dev/null", os.O_RDWR)
     with open("/proc/self/statm") as file:
         config["base_bytes"] = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
