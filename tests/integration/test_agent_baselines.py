@@ -39,7 +39,7 @@ def test_no_line_without_the_lexicon_answers(size: int) -> None:
 
 
 def test_the_search_for_words_quotes_up_to_eight_sentences() -> None:
-    for problem in held_out(False):
+    for problem in held_out():
         answer = baselines.keyword_search(problem)
         lines = {line for paper in problem.papers for line in paper.text.split("\n")}
         assert 0 < len(answer) <= 8
