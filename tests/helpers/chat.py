@@ -1,6 +1,6 @@
 """`rlm chat` as a process, beside a stand-in endpoint; `python -m tests.helpers.chat` draws it.
 
-The command writes docs/images/chat-1280.png and chat-390.png.
+The command writes docs/images/chat-1280.png, in which a script answers in place of a model.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ WIDTHS = {1280: 900, 390: 844}
 """Height of the window by its width."""
 NOTES = {
     "letters/weaver.md": (
-        "# Letter to the weaver\n\nDear Mrs Amsel,\n\nThank you for the samples. The two looms "
-        "leave Ghent on 2 May and arrive on 14 May. Please keep the long hall free until they are "
-        "set up.\n\nThe dyes come later, by rail.\n"
+        "# Letter to the weaver\n\nThe samples were good. The two looms leave Ghent on 2 May and "
+        "arrive on 14 May. Please keep the long hall free until they are set up.\n\nThe dyes come "
+        "later, by rail.\n"
     ),
     "ledger.txt": (
         "Ledger, spring quarter\n\nRent of the mill: 40 pounds, paid by the guild.\nFreight from "
@@ -164,21 +164,21 @@ def ask(tab: browser.Page, question: str) -> None:
 
 
 def draw(folder: Path) -> None:
-    """Write the pictures of the documents into a folder."""
+    """Write the picture of the documents into a folder."""
     with tempfile.TemporaryDirectory() as home, fake_endpoint.serving() as fake:
         fake.reply = scripted_reply
         fake.usage = {"prompt_tokens": 1240, "completion_tokens": 96, "total_tokens": 1336}
-        words = ["--base-url", fake.url, "--model", "qwen3"]
+        words = ["--base-url", fake.url, "--model", "a-script"]
         words += ["--set", "evaluate_model.prompt_price=0.4"]
-        with chatting(written(Path(home), NOTES), *words) as chat:
-            for width in WIDTHS:
-                with window(chat.url, width) as tab:
-                    ask(tab, QUESTION)
-                    tab.until("document.querySelectorAll('.quote').length === 3")
-                    if width > 800:
-                        tab.run("document.querySelectorAll('.quote')[1].click()")
-                        tab.until("document.querySelector('mark')")
-                    tab.screenshot(folder / f"chat-{width}.png")
+        with (
+            chatting(written(Path(home), NOTES), *words) as chat,
+            window(chat.url, 1280) as tab,
+        ):
+            ask(tab, QUESTION)
+            tab.until("document.querySelectorAll('.quote').length === 3")
+            tab.run("document.querySelectorAll('.quote')[1].click()")
+            tab.until("document.querySelector('mark')")
+            tab.screenshot(folder / "chat-1280.png")
 
 
 if __name__ == "__main__":
