@@ -148,7 +148,9 @@ def read_documents(docs: Path, params: Params) -> tuple[dict[str, str], list[str
 
 
 def reader_of(model: AskedModel, documents: dict[str, str]) -> AskedModel:
-    """The model, or ranked passages in place of a champion that doesn't read the language.
+    """The model, or ranked passages in place of a champion that doesn't read such documents.
+
+    A model that learnt from made-up problems says no to real passages: docs/experiments.md.
 
     Raises:
         StageError: the model was named, its vocabulary is small, and it spells the documents
@@ -160,16 +162,18 @@ def reader_of(model: AskedModel, documents: dict[str, str]) -> AskedModel:
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(file))
-    text = "\n".join(part[:2000] for part in documents.values())[:20_000]
-    tokens = len(tokenizer.encode(text).ids) / len(text)
-    if tokenizer.get_vocab_size() < SMALL_VOCABULARY and tokens > MOST_TOKENS:
-        if model.default:
-            return _ranked(model.params)
+    if small := tokenizer.get_vocab_size() < SMALL_VOCABULARY:
+        text = "\n".join(part[:2000] for part in documents.values())[:20_000]
+        strange = len(tokenizer.encode(text).ids) / len(text) > MOST_TOKENS
+    else:
+        strange = model.params.prepare.source == "synthetic"
+    if strange and model.default:
+        return _ranked(model.params)
+    if strange and small:
         raise StageError(
-            f"{model.name} cannot read these documents: it knows {tokenizer.get_vocab_size()} "
-            "tokens, those of the small made-up world in which it was trained. Ask a model that "
-            "reads your language: --base-url URL --model NAME, for example of Ollama or vLLM. Or "
-            "train one: make setup-smollm2, then make full ARGS='--profile smollm2'."
+            f"{model.name} knows the {tokenizer.get_vocab_size()} tokens of a small made-up world, "
+            "and can't read these documents. Name one that reads your language with --base-url URL "
+            "--model NAME, or train one on your documents (docs/own_data.md)."
         )
     return model
 

@@ -137,10 +137,10 @@ def read_folder(
         console.print(f"left out: {visible(reason)}", style="yellow")
     reader = asking.reader_of(model, documents)
     if not reader.reads:
-        why = f"{model.name} cannot read these documents" if model.reads else "no champion yet"
+        why = f"{model.name} learnt from made-up problems" if model.reads else "no champion yet"
         console.print(
-            f"{why}: passages are ranked, and nobody reads them. Train a model with `make full`, "
-            "or name one: --model FOLDER, or --base-url URL --model NAME.",
+            f"{why}: passages are ranked, and nobody reads them. Train a model on documents "
+            "(docs/own_data.md), or name one: --model FOLDER, or --base-url URL --model NAME.",
             style="yellow",
         )
     return documents, reader

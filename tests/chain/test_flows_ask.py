@@ -21,6 +21,7 @@ from agent.nano.settings import NanoSettings
 from agent.policies import scripted
 from agent.policies.base import Policy
 from agent.settings import GenerationSettings
+from assistant import asking
 from benchmarks.exploits.fields_expert import fields_expert
 from env.problems.fields import field_of
 from env.problems.schema import tier_of
@@ -162,10 +163,12 @@ def test_what_cannot_be_asked_is_one_message(folder, arguments, word):
     assert word in " ".join(errors.split())
 
 
-@pytest.mark.parametrize("crowned", [False, True])
-def test_without_a_champion_that_reads_english_passages_are_ranked(
-    folder: Path, server_params: Params, crowned: bool
+@pytest.mark.parametrize("crowned", ["", "spells every letter", "knows the words"])
+def test_without_a_champion_that_reads_documents_passages_are_ranked(
+    folder: Path, server_params: Params, crowned: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if crowned == "knows the words":
+        monkeypatch.setattr(asking, "SMALL_VOCABULARY", 0)
     if crowned:
         version = registered("expert", server_params)
         untaught(NanoSettings()).tokenizer.save_pretrained(Path("kept-expert") / versions.ARTIFACT)
@@ -179,7 +182,7 @@ def test_without_a_champion_that_reads_english_passages_are_ranked(
     [quote] = json.loads(told)["evidence"]
     assert text[quote["start"] : quote["end"]] == "The looms arrive on 14 May."
     assert json.loads(told)["model"] == "search by BM25 (no model)"
-    said = "version 1 cannot read these documents" if crowned else "no champion yet"
+    said = "version 1 learnt from made-up problems" if crowned else "no champion yet"
     assert f"{said}: passages are ranked" in errors
     code, told, _ = asked("--docs", str(docs), "Who won?")
     assert code == NO_EVIDENCE
