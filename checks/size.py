@@ -1,4 +1,4 @@
-"""Limit on lines of code: section `tool.checks` of pyproject.toml.
+"""Limits on lines of code and of tests: section `tool.checks` of pyproject.toml.
 
 Lines are radon's SLOC, without blank lines, comments and docstrings.
 """
@@ -18,9 +18,10 @@ from radon.raw import analyze
 
 def sizes(limits: Mapping[str, Any], files: list[str]) -> Iterator[tuple[str, int, int]]:
     """Name, size and limit of everything that is limited."""
-    code = [f for f in files if f.endswith(".py") and f.split("/")[0] in limits["code"]]
-    lines = sum(analyze(_read(name)).sloc for name in code)
-    yield "lines of code outside tests", lines, limits["code_lines"]
+    for name, folders in (("code", limits["code"]), ("tests", ["tests"])):
+        found = [f for f in files if f.endswith(".py") and f.split("/")[0] in folders]
+        lines = sum(analyze(_read(file)).sloc for file in found)
+        yield f"lines of {name}", lines, limits[f"{name}_lines"]
 
 
 def tracked() -> list[str]:

@@ -15,6 +15,9 @@ def test_size_counts_code_without_comments_and_tests(tmp_path, monkeypatch) -> N
     }.items():
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_text(text)
-    limits = {"code": ["env"], "code_lines": 1}
+    limits = {"code": ["env"], "code_lines": 1, "tests_lines": 2}
     files = [str(path) for path in Path().rglob("*.*")]
-    assert list(size.sizes(limits, files)) == [("lines of code outside tests", 2, 1)]
+    assert list(size.sizes(limits, files)) == [
+        ("lines of code", 2, 1),
+        ("lines of tests", 1, 2),
+    ]
