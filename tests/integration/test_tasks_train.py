@@ -136,6 +136,11 @@ def test_the_stage_writes_adapter_rows_and_episodes_and_once_more_the_same(proje
     assert list(checkpoints.steps(train.CHECKPOINTS)) == [1]
     assert list(pd.read_parquet("reports/train.parquet")["step"]) == [1]
 
+    (train.CHECKPOINTS / "checkpoint-1" / checkpoints.STATE).write_text("{")
+    run_stage(with_train(server_params, steps=1))
+    assert start_of(params).startswith("no checkpoint: starting clean. The earlier checkpoints are")
+    assert len(checkpoints.sets_aside(train.CHECKPOINTS)) == 2
+
 
 def test_two_processes_play_and_train_one_run(project, server_params, monkeypatch, warm):
     monkeypatch.setattr(sys, "executable", warm)
