@@ -162,20 +162,20 @@ def reader_of(model: AskedModel, documents: dict[str, str]) -> AskedModel:
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(file))
-    if small := tokenizer.get_vocab_size() < SMALL_VOCABULARY:
-        text = "\n".join(part[:2000] for part in documents.values())[:20_000]
-        strange = len(tokenizer.encode(text).ids) / len(text) > MOST_TOKENS
-    else:
-        strange = model.params.prepare.source == "synthetic"
-    if strange and model.default:
+    known = tokenizer.get_vocab_size()
+    if known >= SMALL_VOCABULARY:
+        made_up = model.params.prepare.source == "synthetic"
+        return _ranked(model.params) if model.default and made_up else model
+    text = "\n".join(part[:2000] for part in documents.values())[:20_000]
+    if len(tokenizer.encode(text).ids) / len(text) <= MOST_TOKENS:
+        return model
+    if model.default:
         return _ranked(model.params)
-    if strange and small:
-        raise StageError(
-            f"{model.name} knows the {tokenizer.get_vocab_size()} tokens of a small made-up world, "
-            "and can't read these documents. Name one that reads your language with --base-url URL "
-            "--model NAME, or train one on your documents (docs/own_data.md)."
-        )
-    return model
+    raise StageError(
+        f"{model.name} knows the {known} tokens of a small made-up world, and can't read these "
+        "documents. Name one that reads your language with --base-url URL --model NAME, or train "
+        "one on your documents (docs/own_data.md)."
+    )
 
 
 class RankedPassages:

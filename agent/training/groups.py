@@ -89,7 +89,7 @@ def draw_groups(
         others = other_groups(step, attempt, levels, problems, taken, settings)
         taken |= {group[0].problem_id for group in others}
         played = _play_extra(play, [spec for group in others for spec in group], drawn)
-        charged = [_charge(group, _first_clock_void(group)) for group in _grouped(played, others)]
+        charged = [_charge(group, _first_busy(group)) for group in _grouped(played, others)]
         found = [group for group in charged if _has_signal(group, settings)]
         for g, group in zip(flat, found, strict=False):
             groups[g] = group
@@ -110,7 +110,7 @@ def _replace_voids(
     episodes as without the failure.
     """
     # Index of the one clock void of each group that is not charged; -1 once a replay was another.
-    excused = [_first_clock_void(group) for group in drawn.groups]
+    excused = [_first_busy(group) for group in drawn.groups]
     repeated: set[tuple[int, int]] = set()
     for attempt in range(settings.replace_voids):
         places = [
@@ -143,7 +143,7 @@ def _replace_voids(
         drawn.charged_voids += sum(a is not b for a, b in zip(group, drawn.groups[g], strict=True))
 
 
-def _first_clock_void(group: Sequence[Trajectory]) -> int | None:
+def _first_busy(group: Sequence[Trajectory]) -> int | None:
     return next((i for i, tree in enumerate(group) if tree.void == BUSY), None)
 
 

@@ -96,7 +96,7 @@ def play(model: torch.nn.Module, step: int) -> list[list[Trajectory]]:
     return groups
 
 
-def make_trainer(folder, **changes) -> TreeGRPOTrainer:
+def make_trainer(folder, rollout=play, **changes) -> TreeGRPOTrainer:
     from agent.training.trainer import TreeGRPOTrainer
 
     return TreeGRPOTrainer(
@@ -104,7 +104,7 @@ def make_trainer(folder, **changes) -> TreeGRPOTrainer:
         tiny_tokenizer(),
         SETTINGS.model_copy(update=changes),
         output_dir=folder,
-        rollout=play,
+        rollout=rollout,
         on_step=lambda step, logs: None,
         state=dict,
     )
@@ -241,8 +241,9 @@ def test_the_gradient_of_own_scores_is_the_one_written_out(tmp_path, share, adva
         note_logprobs(model, trees)
         return [trees]
 
-    trainer = make_trainer(tmp_path, own_score=share, num_iterations=1, problems_per_step=1)
-    trainer._rollout = rollout
+    trainer = make_trainer(
+        tmp_path, rollout, own_score=share, num_iterations=1, problems_per_step=1
+    )
     model = trainer.live_model
     trainer.training_step(model, [0])
     found = gradients(model)
@@ -273,8 +274,7 @@ def test_an_overspent_tree_has_a_gradient_though_a_token_limit_cut_its_turn(tmp_
                 tree.reward = reward
             return [trees]
 
-        trainer = make_trainer(tmp_path / reason, method="full", mask_truncated=True)
-        trainer._rollout = rollout
+        trainer = make_trainer(tmp_path / reason, rollout, method="full", mask_truncated=True)
         trainer.live_model.zero_grad()
         trainer.training_step(trainer.live_model, [0])
         return sum(value.abs().sum().item() for value in gradients(trainer.live_model).values())

@@ -306,7 +306,7 @@ class Tree:
         while True:
             # Step 1, a sub-call: open children and wait for them. If limits refuse all of them,
             # the cell resumes at once with the refusals as values. A cell that goes on calling
-            # when the calls of the episode are used up is stopped, at the price of a whole cell.
+            # when the calls of the episode are used up is stopped, at the price of a whole event.
             if isinstance(event, SubCall) and event.fn == "rank":
                 event = self._living(frame).resume(self._ordered(*event.prompts))
                 continue
@@ -325,20 +325,19 @@ class Tree:
                 continue
             # Step 2, the end of a cell: a FINAL ends the frame. A plain FINAL line that is not
             # Python is an answer, too: its text.
-            cell = event
-            self._cpu_s += cell.cpu_s
+            self._cpu_s += event.cpu_s
             text = frame.final_text if frame.final_code is None else None
-            if cell.final is not UNSET:
-                self._end(frame, "final", cell.final)
+            if event.final is not UNSET:
+                self._end(frame, "final", event.final)
                 return
-            if text is not None and cell.error in ("exception", "syntax"):
+            if text is not None and event.error in ("exception", "syntax"):
                 self._end(frame, "final", text)
                 return
             # Step 3: a cell that the machine held up voids the episode; used-up seconds end it.
-            if cell.error == "starved":
+            if event.error == "starved":
                 self.end_void(BUSY, frame)
                 return
-            frame.output.append(self._describe(frame, cell))
+            frame.output.append(self._describe(frame, event))
             if self._cpu_s > self._limits.episode_s:
                 self._end_all("budget", culprit=frame)
             if self.done or self._late(frame):
