@@ -232,7 +232,8 @@ def run_stages(
         CalledProcessError: a stage failed; its output was printed.
     """
     command = [sys.executable, "-m", "flows.pipeline"]
-    environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    paths = [str(SOURCE), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     words = [word for text in sets for word in ("--set", text)]
     for stage in (["resolve", "--profile", work.profile, *words], *([name] for name in stages)):
         done = subprocess.run(
