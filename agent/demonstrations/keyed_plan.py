@@ -28,10 +28,12 @@ TASKS: dict[PromptStyle, str] = {
 }
 """First line of a reader's prompt; the numbered passages follow, one after the other."""
 VERDICTS: dict[PromptStyle, str] = {
-    "full": "Does the passage help to answer this question? Reply yes or no: {question}",
-    "compact": "{question} Yes or no?",
+    "full": "Does passage {n} help to answer this question? Reply yes or no: {question}",
+    "compact": "{question} Passage {n}: yes or no?",
 }
-"""First line of the prompt of a reader that gets a single passage; the passage follows."""
+"""First line of the prompt of a reader that gets a single passage; the passage follows.
+
+Its number says how high it was ranked, which is the best guess before it is read."""
 YES: dict[PromptStyle, str] = {
     "full": 'reply.lower().startswith("yes")',
     "compact": 'reply == "yes"',
@@ -82,7 +84,7 @@ def code(question: str, keyed: Keyed, style: PromptStyle, most: int) -> str:
     if not keyed.shown:
         return f"{head}for n, (d, t) in enumerate(found, 1):\n    print(n, t)"
     if keyed.shown == 1:
-        prompts = f'[f"{VERDICTS[style]}\\n{{t}}" for d, t in found]'
+        prompts = f'[f"{VERDICTS[style]}\\n{{t}}" for n, (d, t) in enumerate(found, 1)]'
         pairs = "(d, t), reply in zip(found, replies)"
         return f"{head}{_ask(prompts, keyed, most)}\nFINAL([{item} for {pairs} if {YES[style]}])"
     size = keyed.shown
@@ -145,8 +147,8 @@ def readers(
         return
     found = ranked(problem, keyed.ranked, env, rewards)
     tasks = VERDICTS if keyed.shown == 1 else TASKS
-    task = tasks[env.prompt_style].format(question=problem.question)
     for k in range(0, len(found), keyed.shown):
+        task = tasks[env.prompt_style].format(question=problem.question, n=k + 1)
         part = found[k : k + keyed.shown]
         keys = [""] if keyed.shown == 1 else [f"{number} " for number in range(1, len(part) + 1)]
         lines = (f"\n{key}{text}" for key, (_, text) in zip(keys, part, strict=True))
