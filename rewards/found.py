@@ -2,8 +2,8 @@
 
 Showing a paper proves nothing, whether it is printed, in a prompt or given to an idle child. A
 child that returns the evidence, and little else of what it was given, has found it. Children that
-return much of it only together have chosen nothing either. A reader that is shown numbered passages
-returns those whose numbers it replies.
+return most of the papers' text among it, together or between filler, have chosen nothing. A reader
+that is shown numbered passages returns those whose numbers it replies.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def papers_found(
                 break
         if quotes and left >= 0:
             chosen.append((whole, "\0".join(quotes)))
-    if len(chosen) > 1 and _is_most(papers, chosen):
+    if _is_most(papers, chosen):
         chosen = []
     found: set[str] = set()
     for span, ids in spans.items():

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from helpers import browser
 from helpers.recorder import Recorder
 from matplotlib.image import imread
 
@@ -184,6 +185,15 @@ def test_the_page_refers_to_nothing_outside_itself(drawn: Path) -> None:
     beside = {"problems.html"}  # a link, for readers on disk
     others = [ref for ref in page.references if ref not in beside]
     assert all(ref.startswith(("#", "data:image/png;base64,")) for ref in others)
+
+
+@pytest.mark.skipif(browser.BINARY is None, reason="needs Chromium")
+def test_the_page_fits_a_telephone(drawn: Path) -> None:
+    with browser.page((drawn / "reports/index.html").as_uri()) as tab:
+        size = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+        tab.call("Emulation.setDeviceMetricsOverride", **size)
+        tab.until("document.readyState == 'complete'")
+        assert tab.run("document.documentElement.scrollWidth") == 390
 
 
 def test_what_a_model_wrote_cannot_become_markup(drawn: Path) -> None:

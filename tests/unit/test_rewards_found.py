@@ -68,6 +68,7 @@ def test_children_that_together_return_most_of_it_have_chosen_nothing() -> None:
     # Neither another order nor filler of their own makes it a choice.
     for extra in ({"c": "\n".join(reversed(lines))}, {**whole, "d": "-" * 900}):
         assert found_by(*((extra, third) for third in thirds)) == frozenset()
+    assert found_by(({"c": GOLD, "d": "-" * 900}, GOLD)) == frozenset()
     # Readers of whole papers have chosen, however many there are.
     readers = [({"c": PAPERS["p1"]}, GOLD), ({"c": PAPERS["p2"]}, OTHER)]
     assert found_by(*readers) == {"p1", "p2"}
