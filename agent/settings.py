@@ -182,26 +182,21 @@ class EngineSettings(Settings):
     """
 
     kind: Literal["own", "vllm"] = Field("own", description="own: the model in training itself")
-    urls: list[Address] = Field([], description="running servers of vLLM; empty: start one here")
-    python: str = Field(
-        ".venv-vllm/bin/python", description="Python of vLLM's environment (`make setup-vllm`)"
-    )
+    url: Address | None = Field(None, description="the server of vLLM, which you start")
     kv_gb: float = Field(8.0, gt=0, description="GiB of keys and values on the GPU")
-    concurrency: int = Field(64, ge=1, le=4096, description="turns in flight of each process")
-    wait_s: float = Field(1200.0, gt=0, description="seconds to wait until a server is healthy")
+    concurrency: int = Field(64, ge=1, le=4096, description="turns in flight")
     timeout_s: float = Field(600.0, gt=0, description="seconds of one turn")
-    away_s: float = Field(
-        60.0, ge=0, description="seconds to wait for lost servers before the training stops"
-    )
 
     @model_validator(mode="after")
-    def _addresses_are_used(self) -> EngineSettings:
-        if self.urls and self.kind != "vllm":
-            raise ValueError("urls name servers of vLLM. Set kind: vllm, or remove them.")
-        for url in self.urls:
-            parts = urlsplit(url)
-            if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/"):
-                raise ValueError(f"urls: {url!r} is not like http://127.0.0.1:8000")
+    def _has_an_address(self) -> EngineSettings:
+        if (self.kind == "vllm") != (self.url is not None):
+            raise ValueError(
+                "kind vllm and url belong together: url is the address of the one server of vLLM, "
+                "which you start, such as http://127.0.0.1:8000. Set both or neither."
+            )
+        parts = urlsplit(self.url or "http://unused")
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/"):
+            raise ValueError(f"url: {self.url!r} is not like http://127.0.0.1:8000")
         return self
 
 

@@ -104,8 +104,6 @@ class Chain:
         self._open = ExitStack()
 
     def __enter__(self) -> Chain:
-        from tasks.deployment.engine import require_engine
-
         config.write_resolved(self.params)
         killed = clean_after_killed_run()
         os.environ[variables.CHAIN] = str(os.getpid())
@@ -115,7 +113,6 @@ class Chain:
         self._durations = Durations(self.params, kept)
         if "train" not in kept:
             require_card(self.params)
-            require_engine(self.params)
         title = f"{self.params.profile} {self.kind}"
         name = f"rlm-{self.params.profile}"
         try:

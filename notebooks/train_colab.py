@@ -87,16 +87,6 @@ if not PROFILE:
 changes = " ".join(f"--set {shlex.quote(setting)}" for setting in SETTINGS)
 sh(f"python -m flows.pipeline resolve --profile {PROFILE} {changes}")
 
-# %%
-# %%script .venv/bin/python
-import subprocess
-
-from tasks.config import load_resolved
-
-engine = load_resolved().engine
-if engine.kind == "vllm" and not engine.urls:  # its servers have an environment of their own
-    subprocess.run(["make", "setup-vllm"], check=True)
-
 # %% [markdown]
 # ## 2. Data and base model
 #

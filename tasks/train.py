@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from agent.rollouts.specs import EpisodeSpec
     from agent.rollouts.trajectory import Trajectory
     from agent.training.checkpoints import Start
-    from agent.vllm.server import Engine
     from env.client import Sessions
     from tasks.tracking.runs import StageRun
 
@@ -60,11 +59,9 @@ def run(params: Params, run: StageRun) -> Path:
     """
     from agent.models.model_files import require_lora, warn_without_gpu
     from agent.training import checkpoints, ranks
-    from tasks.deployment.engine import engine_servers, require_engine
     from tasks.deployment.environment import environment
 
     settings = params.train
-    require_engine(params)
     ranks.require_whole_weights()
     warn_without_gpu(params.model)
     if settings.generation.temperature == 0:
@@ -79,21 +76,13 @@ def run(params: Params, run: StageRun) -> Path:
     reason = f"{start.reason}. {kept}" if kept else start.reason
     progress.say(reason)
     run.set_tags({"start": reason})
-    base_hash = marks["base model"]
-    with (
-        environment(params) as url,
-        engine_servers(params, BASE, base_hash, progress.say) as engine,
-    ):
+    with environment(params) as url:
         if (processes := processes_here(settings.processes)) > 1:
-            shared = {
-                "url": url,
-                "engine": engine and vars(engine),
-                "run": [run.run_id, run.experiment_id],
-            }
+            shared = {"url": url, "run": [run.run_id, run.experiment_id]}
             with progress.stage("train", quiet=True):  # rank 0 says how far they are
                 learn_in_ranks(params, marks, start, processes, shared)
         else:
-            learn(params, run, url, problems, start, marks, engine)
+            learn(params, run, url, problems, start, marks)
     return RESULT[settings.method]
 
 
@@ -154,7 +143,6 @@ def learn(
     problems: dict[str, list[EpisodeSpec]],
     start: Start,
     marks: dict[str, str],
-    engine: Engine | None,
 ) -> None:
     """Train from a start to the last step; with several ranks, each calls it and rank 0 writes.
 
@@ -167,6 +155,7 @@ def learn(
     from agent.rollouts.players import players
     from agent.training import checkpoints, ranks
     from agent.training.trainer import TreeGRPOTrainer
+    from agent.vllm.server import engine_of
     from env.client import Sessions
 
     settings = params.train
@@ -174,14 +163,8 @@ def learn(
     sessions_wanted = min(params.env.max_sessions, settings.problems_per_step * settings.group_size)
     with progress.doing("load the model"):
         model, tokenizer = load_model(BASE)
-    playing = players(
-        tokenizer,
-        params.engine,
-        engine,
-        CHECKPOINTS,
-        rank=ranks.index(),
-        share=ranks.gather,
-    )
+    engine = engine_of(params.engine, settings, BASE, marks["base model"])
+    playing = players(tokenizer, params.engine, engine, CHECKPOINTS)
     shown = progress.doing("", "steps", settings.steps)
     with Sessions(url, sessions_wanted) as sessions, playing as maker, shown as steps:
         callbacks = TrainingCallbacks(params, run, problems, sessions, maker, steps, marks)
@@ -317,7 +300,7 @@ class TrainingCallbacks:
         Other ranks go on, and wait for this one where they next exchange something.
         """
         started = time.monotonic()
-        policy = self.players.policy(self.model, self.settings.generation.greedy, step, alone=True)
+        policy = self.players.policy(self.model, self.settings.generation.greedy, step)
         played = play_shown(
             "held-out problems", policy, self.sessions, self.held_out, sessions=self.flight
         )

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from agent.training import checkpoints, ranks
-from agent.vllm.server import Engine
 from tasks import config, train
 from tasks.errors import EXPECTED, PipelineError
 from tasks.reporting import progress
@@ -37,10 +36,9 @@ def work(job: dict[str, Any]) -> None:
     client: Any = None if ranks.index() else runs.client(runs.tracking_uri())
     run = runs.StageRun(client, *shared["run"])
     problems = problem_data.read_problems(problem_data.DATA, params.train.curriculum.levels)
-    engine = Engine(**shared["engine"]) if shared["engine"] else None
     try:
         with progress.stage("train", quiet=ranks.index() > 0):
-            train.learn(params, run, shared["url"], problems, start, marks, engine)
+            train.learn(params, run, shared["url"], problems, start, marks)
     finally:
         if client is not None:
             run.flush()

@@ -38,14 +38,10 @@ def run(params: Params, run: StageRun) -> Path:
     """Write the base model; returns its folder.
 
     Raises:
-        ConfigError: the demonstrations do not support the prompts, limits or lexicon; or the engine
-            that will train is missing.
+        ConfigError: the demonstrations do not support the prompts, limits or lexicon.
         StageError: the champion is missing or cannot be read; `model.source` cannot be
             read; the vocabulary is too small; or the disk has no room.
     """
-    from tasks.deployment.engine import require_engine
-
-    require_engine(params)
     warn_without_gpu(params.model)
     if params.warmstart.kind == "champion":
         return warm_start.write_base(params, run, BASE)

@@ -1,42 +1,37 @@
-"""The engine that plays a training: the model in training itself, or servers of vLLM.
+"""The engine that plays a training: the model in training itself, or a server of vLLM.
 
 `players` chooses it by the section `engine`. Neighbours: `policies/hf_policy.py`, `vllm/policy.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import secrets
+import shutil
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from agent.errors import CheckpointError, PolicyError
+from agent.errors import CheckpointError, disk_is_full
 from agent.policies.base import Policy
 from agent.policies.conversations import Conversations
 from agent.policies.hf_policy import TransformersPolicy
 from agent.settings import EngineSettings, GenerationSettings
-from agent.vllm.adapter_sync import AdapterSync
 from agent.vllm.policy import VllmPolicy
-from agent.vllm.server import Engine, ServedAdapter, VllmServers
-
-Share = Callable[[Any], list[Any]]
-"""Gives the values of all ranks in their order; all call it."""
+from agent.vllm.server import ADAPTERS, Engine, VllmServer
 
 
 class Players(Protocol):
     """Maker of the policies of a training."""
 
-    def policy(
-        self, model: Any, settings: GenerationSettings, step: int, *, alone: bool = False
-    ) -> Policy:
+    def policy(self, model: Any, settings: GenerationSettings, step: int) -> Policy:
         """A policy with the present weights.
 
         Args:
             model: model in training.
             settings: sampling.
-            step: optimizer steps so far.
-            alone: only rank 0 calls, instead of all ranks.
+            step: optimizer steps so far; equal steps have equal weights.
 
         Raises:
             CheckpointError, PolicyError: the weights cannot be sent to the engine.
@@ -50,75 +45,74 @@ class OwnPlayers:
 
     tokenizer: Any
 
-    def policy(
-        self, model: Any, settings: GenerationSettings, step: int, *, alone: bool = False
-    ) -> Policy:
+    def policy(self, model: Any, settings: GenerationSettings, step: int) -> Policy:
         """A policy of the model; see `Players`."""
         return TransformersPolicy(model, self.tokenizer, settings)
 
 
 @dataclass
 class VllmPlayers:
-    """Policies of servers, to which rank 0 sends the adapter."""
+    """Policies of a server, to which the adapter in training goes as files.
+
+    Each version has a name and a folder of its own. vLLM looks keys and values up by both, so a
+    name or folder in use again would bring back those of earlier weights. `load_inplace` is not
+    used: it makes vLLM 0.31.0 read the adapter again for every decoded token
+    (`lora/worker_manager.py`).
+    """
 
     tokenizer: Any
-    servers: VllmServers
-    sync: AdapterSync | None
-    """None on other ranks than 0."""
-    share: Share
+    server: VllmServer
+    folder: Path
+    """Folder of the adapters, which the server can read."""
     concurrency: int
+    mark: str = field(default_factory=lambda: secrets.token_hex(4))
+    """A run after this one has other names."""
 
-    def policy(
-        self, model: Any, settings: GenerationSettings, step: int, *, alone: bool = False
-    ) -> Policy:
-        """A policy of the servers after they have the weights; see `Players`."""
+    def policy(self, model: Any, settings: GenerationSettings, step: int) -> Policy:
+        """A policy of the server after it has the weights; see `Players`."""
         conversations = Conversations(model, self.tokenizer, settings)
-        adapter: ServedAdapter | None = None
-        failure: CheckpointError | PolicyError | None = None
-        if self.sync is not None:
-            try:
-                if self.servers.adapter is None:
-                    self.servers.check(conversations.frame_tokens)
-                adapter = self.sync.send(model, step)
-            except (CheckpointError, PolicyError) as error:
-                failure = error
-        if not alone:
-            # Other ranks wait here; all have the same outcome.
-            adapter, failure = self.share((adapter, failure))[0]
-        if failure is not None:
-            raise failure
-        self.servers.adapter = adapter
-        return VllmPolicy(conversations, self.servers, settings, concurrency=self.concurrency)
+        former = self.server.adapter
+        if former is None:
+            self.server.check(conversations.frame_tokens)
+        adapter = self.folder / f"step-{step}-{self.mark}"
+        if adapter != former:
+            self._write(model, adapter)
+            self.server.serve(adapter)
+            if former is not None:
+                shutil.rmtree(former, ignore_errors=True)
+        return VllmPolicy(conversations, self.server, settings, concurrency=self.concurrency)
+
+    def _write(self, model: Any, adapter: Path) -> None:
+        try:
+            model.save_pretrained(str(adapter), selected_adapters=["default"])
+        except Exception as error:
+            if not isinstance(error, OSError) and not disk_is_full(error):
+                raise
+            raise CheckpointError(
+                f"{adapter}: the adapter cannot be written for the engine ({error}). Make room and "
+                "run the same command again to resume."
+            ) from error
 
 
 @contextmanager
 def players(
-    tokenizer: Any,
-    settings: EngineSettings,
-    engine: Engine | None,
-    checkpoints: Path,
-    *,
-    rank: int,
-    share: Share,
+    tokenizer: Any, settings: EngineSettings, engine: Engine | None, checkpoints: Path
 ) -> Iterator[Players]:
     """The players that the settings name, with open connections for the block.
 
     Args:
         tokenizer: tokenizer of the model in training.
         settings: the section `engine`.
-        engine: running servers; None: the model in training plays.
+        engine: the server; None: the model in training plays.
         checkpoints: folder of the checkpoints.
-        rank: number of this rank; 0 sends the weights.
-        share: gathers a value of each rank.
     """
     if engine is None:
         yield OwnPlayers(tokenizer)
         return
-    servers = VllmServers(engine, settings)
-    sync = AdapterSync(servers, checkpoints) if rank == 0 else None
+    server, folder = VllmServer(engine, settings), checkpoints.resolve() / ADAPTERS
+    shutil.rmtree(folder, ignore_errors=True)  # what a killed run left
     try:
-        yield VllmPlayers(tokenizer, servers, sync, share, settings.concurrency)
+        yield VllmPlayers(tokenizer, server, folder, settings.concurrency)
     finally:
-        if sync is not None:
-            sync.close()
-        servers.close()
+        shutil.rmtree(folder, ignore_errors=True)
+        server.close()

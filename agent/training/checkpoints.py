@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.errors import CheckpointError, disk_is_full
-from agent.vllm import adapter_sync
+from agent.vllm.server import ADAPTERS
 
 STATE = "state.json"
 WRITING = ".writing"
@@ -110,7 +110,7 @@ def set_aside(folder: Path) -> str:
     folder = _linked(folder)
     message = ""
     try:
-        for name in (WRITING, adapter_sync.FOLDER):  # what a killed run left
+        for name in (WRITING, ADAPTERS):  # what a killed run left
             shutil.rmtree(folder / name, ignore_errors=True)
         if folder.is_dir() and any(folder.iterdir()):
             place = folder.with_name(f"{folder.name}.{datetime.now():%Y-%m-%d-%H%M%S}")

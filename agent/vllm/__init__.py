@@ -1,1 +1,1 @@
-"""Turns from servers of vLLM."""
+"""Turns from a server of vLLM."""

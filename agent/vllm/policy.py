@@ -1,9 +1,9 @@
-"""Policy of a model behind servers of vLLM: token ids in, sampled ids and log-probabilities out.
+"""Policy of a model behind a server of vLLM: token ids in, sampled ids and log-probabilities out.
 
 It keeps exactly the ids that `hf_policy.py` would keep, so its episodes can be trained on. Each
 turn is one request of `/v1/completions` with the whole conversation; the server has its prefix in
-the cache. A server that fails makes the episodes on it void. Neighbours: `conversations.py` (ids),
-`server.py` (requests).
+the cache. A turn that the server loses makes its episode void, and a server that stays away stops
+the training. Neighbours: `conversations.py` (ids), `server.py` (requests).
 
 Source: vLLM 0.31.0, `entrypoints/openai/completion/protocol.py`.
 """
@@ -19,7 +19,7 @@ from agent.errors import PolicyError
 from agent.policies.base import FrameKey, TurnReply, TurnRequest
 from agent.policies.conversations import Conversations, TurnPrompt
 from agent.settings import GenerationSettings
-from agent.vllm.server import EngineLostError, VllmServer, VllmServers
+from agent.vllm.server import EngineLostError, VllmServer
 
 PURE = {
     "top_p": 1.0,
@@ -42,11 +42,11 @@ All are sent, because a server takes omitted ones from the model's generation_co
 
 
 class VllmPolicy:
-    """Policy that plays frames through servers of vLLM.
+    """Policy that plays frames through a server of vLLM.
 
     Args:
         conversations: ids of the frames.
-        servers: the servers, with the adapter to play in force.
+        server: the server, with the adapter to play in force.
         settings: sampling.
         concurrency: requests in flight.
     """
@@ -54,16 +54,14 @@ class VllmPolicy:
     def __init__(
         self,
         conversations: Conversations,
-        servers: VllmServers,
+        server: VllmServer,
         settings: GenerationSettings,
         *,
         concurrency: int,
     ) -> None:
         self.settings = settings
-        self._conversations, self._servers = conversations, servers
+        self._conversations, self._server = conversations, server
         self._concurrency = concurrency
-        self._homes: dict[int, VllmServer] = {}
-        """Server of each episode."""
 
     def act(self, requests: Sequence[TurnRequest]) -> list[TurnReply]:
         """Return a turn for each request; see `stream`."""
@@ -73,35 +71,30 @@ class VllmPolicy:
     def stream(self, requests: Sequence[TurnRequest]) -> Iterator[tuple[int, TurnReply]]:
         """Yield (index of the request, reply) as soon as each turn is complete.
 
-        A frame without room gets an empty `length` turn, one whose server is lost an `error` turn.
+        A frame without room gets an empty `length` turn, a turn that is lost is an `error` turn.
 
         Raises:
-            PolicyError: a server refuses a request, plays another prompt or gives no usable
-                log-probabilities; or all servers stay away.
+            PolicyError: the server refuses a request, plays another prompt, gives no usable
+                log-probabilities, or no longer answers.
         """
-        self._servers.present()
-        asked: dict[Future[dict[str, Any]], tuple[int, VllmServer, TurnPrompt, list[int]]] = {}
+        asked: dict[Future[dict[str, Any]], tuple[int, TurnPrompt, list[int]]] = {}
         lost: list[int] = []
         pool = ThreadPoolExecutor(max_workers=self._concurrency)
         try:
             for place, request in enumerate(requests):
                 prompt = self._conversations.read(request)
-                server = self._home(request)
                 if not prompt.limit:
                     yield place, TurnReply(text="", finish="length")
-                elif server.lost:
-                    lost.append(place)
-                else:
-                    ids = list(self._conversations.ids(request.key))
-                    body = self._body(request, ids, prompt.limit)
-                    asked[pool.submit(server.complete, body)] = place, server, prompt, ids
+                    continue
+                ids = list(self._conversations.ids(request.key))
+                body = self._body(request, ids, prompt.limit)
+                asked[pool.submit(self._server.complete, body)] = place, prompt, ids
             for future in as_completed(asked):
-                place, server, prompt, ids = asked[future]
+                place, prompt, ids = asked[future]
                 request = requests[place]
                 try:
                     sampled, logprobs = checked_turn(future.result(), ids, prompt.limit)
-                except EngineLostError as error:
-                    server.lost = str(error)
+                except EngineLostError:
                     lost.append(place)
                 else:
                     yield place, self._conversations.reply(request, prompt, sampled, logprobs)
@@ -109,7 +102,7 @@ class VllmPolicy:
             # An interrupted run does not wait for the turns in flight.
             pool.shutdown(wait=False, cancel_futures=True)
         if lost:
-            self._servers.present()
+            self._server.restore()  # it may have been started again
         for place in lost:
             yield place, TurnReply(text="", finish="error")
 
@@ -118,18 +111,8 @@ class VllmPolicy:
         for key in keys:
             self._conversations.release(key)
 
-    def _home(self, request: TurnRequest) -> VllmServer:
-        """The server of the request's episode; a new episode gets one that is not lost."""
-        episode, frame = request.key
-        if episode not in self._homes or (request.first and frame == 0):
-            present = self._servers.present()
-            self._homes[episode] = present[episode % len(present)]
-        return self._homes[episode]
-
     def _body(self, request: TurnRequest, ids: list[int], limit: int) -> dict[str, Any]:
-        adapter = self._servers.adapter
         return {
-            "model": adapter.name if adapter else self._servers.engine.model,
             "prompt": ids,
             "max_tokens": limit,
             "temperature": self.settings.temperature,

@@ -72,10 +72,10 @@ class Params(Settings):
         if self.train.curriculum.target not in self.train.curriculum.levels:
             raise ValueError("train.curriculum.target must be one of train.curriculum.levels")
         self._model_fits()
-        if self.engine.kind == "vllm" and self.train.method != "lora":
+        if self.engine.kind == "vllm" and (self.train.method, self.train.processes) != ("lora", 1):
             raise ValueError(
-                f"engine.kind vllm: train.method {self.train.method} is not supported (the engine "
-                "gets adapters). Set train.method: lora."
+                "engine.kind: vllm plays the adapter of one process. Set train.method: lora and "
+                "train.processes: 1."
             )
         if self.prepare.source != "synthetic" or self.prepare.synthetic.world != "papers":
             # Other sources reject rows with too many gold papers; readers of `fields` take turns.

@@ -17,6 +17,10 @@ RENAMED = {
 
 REMOVED = {
     "deploy.replicas": "a stage starts one server; RLM_ENV_URL names your own proxy before several",
+    "engine.away_s": "a training stops when its engine no longer answers; a second run resumes it",
+    "engine.python": "you start the server of vLLM that engine.url names; see docs/operating.md",
+    "engine.urls": "engine.url names the one server of vLLM; commit b23f7b4 has several",
+    "engine.wait_s": "you start the server of vLLM that engine.url names; see docs/operating.md",
     "env.deterministic": "a clock may end a cell; the same seeds give the same turns",
     "env.sandbox.backend": "seccomp is the only sandbox",
     "env.sandbox.preload": "cells have the standard library",

@@ -74,7 +74,7 @@ def local_server(params: Params, data: Path | None) -> Iterator[str]:
                 pass_fds=[bound.fileno()],
                 start_new_session=True,
             )
-        stop = stopper(server, "environment's server")
+        stop = _stopper(server)
         atexit.register(stop)
         stack.callback(atexit.unregister, stop)
         stack.callback(stop)
@@ -127,14 +127,14 @@ def _wait(url: str, server: subprocess.Popen[bytes], log: Path, wait_s: float) -
     deadline = time.monotonic() + wait_s
     while True:
         if server.poll() is not None:
-            code, why = server.returncode, _refusal(log) or f"\n{tail(log)}"
+            code, why = server.returncode, _refusal(log) or f"\n{_tail(log)}"
             raise StageError(f"the environment's server ended with code {code}: {why}")
         if healthy(url, timeout_s=5.0):
             return
         if time.monotonic() > deadline:
             raise StageError(
                 f"{url} is not healthy after {wait_s:g} s. Raise deploy.wait_s, or see the end "
-                f"of {log}:\n{tail(log)}"
+                f"of {log}:\n{_tail(log)}"
             )
         time.sleep(0.1)
 
@@ -145,7 +145,7 @@ def _refusal(log: Path) -> str | None:
     return str(found[-1]) if found else None
 
 
-def tail(log: Path, lines: int = 15) -> str:
+def _tail(log: Path, lines: int = 15) -> str:
     """The last lines of a log."""
     text = log.read_text(encoding="utf-8", errors="replace")
     return "\n".join(text.splitlines()[-lines:]) or "(its log is empty)"
@@ -157,12 +157,11 @@ def _source_root() -> str:
     return os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
 
 
-def stopper(server: subprocess.Popen[bytes], name: str) -> Callable[[], None]:
+def _stopper(server: subprocess.Popen[bytes]) -> Callable[[], None]:
     """Function that ends a server and the rest of its process group; only its first call does.
 
     Args:
         server: leads its group, and has a pipe as its standard input.
-        name: for the log.
     """
     pid = os.getpid()
     stopped = False
@@ -178,7 +177,7 @@ def stopper(server: subprocess.Popen[bytes], name: str) -> Callable[[], None]:
         try:
             server.wait(timeout=10.0)
         except subprocess.TimeoutExpired:
-            logger.warning("the %s does not end and is killed", name)
+            logger.warning("the environment's server does not end and is killed")
         # Kill the rest of its group, sandbox processes included.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(server.pid, signal.SIGKILL)

@@ -37,9 +37,6 @@ def train(folder: Path, name: str, case: dict[str, Any]) -> None:
             raise ValueError("no more")
         return play_trees(model, step)
 
-    if "engine" in case:
-        train_served(folder, name, case)
-        return
     settings = SETTINGS.model_validate(SETTINGS.model_dump() | case["settings"])
     log: list[tuple[int, dict[str, float]]] = []
     trainer = make_trainer(folder / name, settings, rollout=rollout, log=log)
@@ -74,25 +71,6 @@ def train_with_nan(trainer: Any, step: int, out: Path) -> None:
     trainer._on_step = note
     trainer.resume(None)
     out.write_text(json.dumps(rows))
-
-
-def train_served(folder: Path, name: str, case: dict[str, Any]) -> None:
-    """Train on episodes of a server, to which rank 0 sends the adapter."""
-    import torch
-
-    from agent.policies.hf_policy import load_model
-    from agent.rollouts.players import players
-    from agent.settings import EngineSettings
-    from agent.vllm.server import Engine
-    from helpers.vllm_trees import adapter_of, make_trainer
-
-    base, settings = Path(case["base"]), EngineSettings(kind="vllm", concurrency=4)
-    of_rank: dict[str, Any] = {"rank": ranks.index(), "share": ranks.gather}
-    tokenizer = load_model(base)[1]
-    with players(tokenizer, settings, Engine(**case["engine"]), folder / name, **of_rank) as maker:
-        trainer = make_trainer(folder / name, base, maker, engine="vllm")
-        trainer.resume(None)
-    torch.save(adapter_of(trainer), folder / f"{name}.{ranks.index()}.pt")
 
 
 def main() -> None:

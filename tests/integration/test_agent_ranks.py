@@ -16,14 +16,10 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from helpers import rank_cases, vllm_trees
-from helpers.fake_vllm import serving
+from helpers import rank_cases
 from helpers.tiny_trees import SETTINGS, make_trainer
-from helpers.vllm_trees import adapter_of, save_base
 
 from agent.errors import RankError
-from agent.policies.hf_policy import load_model
-from agent.rollouts.players import OwnPlayers
 from agent.training import ranks
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -179,20 +175,6 @@ def test_ranks_end_with_a_stage_that_is_killed(tmp_path, monkeypatch):
             time.sleep(0.05)
         stage.kill()
     check_all_ended(tmp_path)
-
-
-def test_two_ranks_share_a_server_of_vllm(tmp_path, monkeypatch, warm):
-    base = save_base(tmp_path / "base")
-    with serving(base) as fake:
-        case = {"base": str(base), "engine": vars(fake.engine)}
-        run_ranks(monkeypatch, warm, tmp_path / "two", {"served": case})
-    own = vllm_trees.make_trainer(tmp_path / "own", base, OwnPlayers(load_model(base)[1]))
-    own.resume(None)
-    one, other = (weights_of(tmp_path / "two", "served", rank) for rank in (0, 1))
-    for name, value in adapter_of(own).items():
-        assert torch.equal(one[name], other[name])
-        torch.testing.assert_close(one[name], value, rtol=0, atol=1e-5)
-    assert len(fake.loads) == 3  # rank 0 alone sends the adapter
 
 
 def check_all_ended(folder: Path) -> None:

@@ -21,13 +21,13 @@ from agent.policies.hf_policy import TransformersPolicy, load_model
 from agent.rollouts.players import OwnPlayers, players
 from agent.settings import EngineSettings, GenerationSettings
 from agent.vllm.policy import VllmPolicy
-from agent.vllm.server import VllmServers
+from agent.vllm.server import VllmServer
 
 pytestmark = [
     pytest.mark.usefixtures("trainer_imported"),
     pytest.mark.xdist_group("transformers"),  # so that one process imports it
 ]
-ENGINE = EngineSettings(kind="vllm", concurrency=8, timeout_s=30, away_s=0.5)
+ENGINE = EngineSettings(kind="vllm", url="http://127.0.0.1:8000", concurrency=8, timeout_s=30)
 GENERATION = GenerationSettings(max_turn_tokens=12, max_frame_tokens=128)
 
 
@@ -47,10 +47,9 @@ def fake(base) -> Iterator[FakeVllm]:
         yield server
 
 
-def served(fake: FakeVllm, loaded: Any, settings=GENERATION, others=()) -> VllmPolicy:
-    engine = replace(fake.engine, urls=[fake.url, *others])
-    servers = VllmServers(engine, ENGINE)
-    return VllmPolicy(Conversations(*loaded, settings), servers, settings, concurrency=8)
+def served(fake: FakeVllm, loaded: Any, settings=GENERATION) -> VllmPolicy:
+    server = VllmServer(fake.engine, ENGINE)
+    return VllmPolicy(Conversations(*loaded, settings), server, settings, concurrency=8)
 
 
 def converse(policy: Any, turns: int, episodes: int = 5) -> list[list[TurnReply]]:
@@ -109,7 +108,7 @@ def test_a_turn_that_the_server_gave_up_voids_its_episode(fake, loaded):
 
 def test_a_server_of_another_base_or_of_short_frames_is_refused(fake):
     def check(name: str, tokens: int) -> None:
-        VllmServers(replace(fake.engine, model=name), ENGINE).check(tokens)
+        VllmServer(replace(fake.engine, model=name), ENGINE).check(tokens)
 
     check(fake.name, fake.length)
     with pytest.raises(PolicyError, match="serves base-0123, but the present base is base-9"):
@@ -120,43 +119,18 @@ def test_a_server_of_another_base_or_of_short_frames_is_refused(fake):
     with pytest.raises(PolicyError, match="allows many tokens, but a frame may have 100"):
         check(fake.name, 100)
     fake.length, fake.away = length, 1
-    with pytest.raises(PolicyError, match=r"Correct engine\.urls or start the server"):
+    with pytest.raises(PolicyError, match=r"no server of vLLM answers .*\nvllm serve base"):
         check(fake.name, 100)
-
-
-def test_an_episode_stays_with_its_server_and_a_lost_one_voids_its_own_alone(base, fake, loaded):
-    with serving(base) as other:
-        policy = served(fake, loaded, others=[other.url])
-        converse(policy, 2)
-        assert (len(fake.bodies), len(other.bodies)) == (12, 8)  # episodes 0, 2, 4 and 1, 3
-        other.die(requests=10**6)
-        (turns,) = converse(policy, 1)
-        assert [n // 2 for n, turn in enumerate(turns) if turn.finish == "error"] == [1, 1, 3, 3]
-        # New episodes begin at the server that is left.
-        assert all(turn.finish != "error" for turn in chain(*converse(policy, 2)))
-
-
-def test_servers_that_stay_away_stop_the_run_with_one_message(fake, loaded):
-    policy = served(fake, loaded)
-    converse(policy, 1)
-    fake.die(requests=10**6)
-    with pytest.raises(PolicyError, match=r"no engine has answered for 0\.5 s .*to resume"):
-        converse(policy, 1)
 
 
 @pytest.fixture
 def maker(loaded, fake, tmp_path) -> Iterator[Any]:
-    """The players of rank 0."""
-    with players(loaded[1], ENGINE, fake.engine, tmp_path, rank=0, share=together) as made:
+    with players(loaded[1], ENGINE, fake.engine, tmp_path) as made:
         yield made
 
 
 def with_adapter(base: Path) -> Any:
     return get_peft_model(load_model(base)[0], LoraConfig(r=2, target_modules="all-linear"))
-
-
-def together(value: Any) -> list[Any]:
-    return [value]
 
 
 def test_each_step_has_its_own_adapter_and_the_former_one_is_gone(base, fake, maker, tmp_path):
@@ -200,16 +174,6 @@ def test_an_engine_that_keeps_its_first_weights_is_noticed(base, fake, maker, tm
     trainer = make_trainer(tmp_path / "run", base, maker, settings, engine="vllm")
     with pytest.raises(LogprobCheckError, match=r"step 2: .*train\.logprob_check\.vllm_mean_abs"):
         trainer.resume(None)
-
-
-def test_a_failure_of_rank_0_is_raised_on_every_rank(loaded, fake, tmp_path):
-    def share(own: Any) -> list[Any]:
-        return [(None, PolicyError("no adapter")), own]
-
-    with players(loaded[1], ENGINE, fake.engine, tmp_path, rank=1, share=share) as other:
-        with pytest.raises(PolicyError, match="no adapter"):
-            other.policy(loaded[0], GENERATION, 0)
-        assert fake.loads == []
 
 
 @pytest.mark.parametrize("kind", [OSError, RuntimeError])  # safetensors has errors of its own

@@ -252,7 +252,7 @@ def project(models: Path, served_folder: Path, server_params: Params) -> Params:
     data = server_params.model_dump(by_alias=True)
     data["export"]["prompts"] = 4
     # Absent: only the training asks it.
-    data["engine"] |= {"kind": "vllm", "urls": ["http://127.0.0.1:9"]}
+    data["engine"] |= {"kind": "vllm", "url": "http://127.0.0.1:9"}
     data["evaluate"]["generation"]["max_turn_tokens"] = 8
     return Params.model_validate(data | {"threads": 1})
 

@@ -169,7 +169,7 @@ def stage(tmp_path, monkeypatch, server_url, server_params, server_problems):
     gate.DATA.parent.mkdir(parents=True)
     prepare.write_parquet(gate.DATA, rows)
     small = server_params.gate.model_copy(update={"max_episodes": 12, "baseline_episodes": 12})
-    absent = EngineSettings(kind="vllm", urls=["http://127.0.0.1:9"])  # only the training asks it
+    absent = EngineSettings(kind="vllm", url="http://127.0.0.1:9")  # only the training asks it
     params = server_params.model_copy(update={"gate": small, "engine": absent})
 
     def run(policy: Scripted) -> Notes:

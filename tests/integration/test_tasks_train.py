@@ -25,7 +25,7 @@ from agent.training import checkpoints
 from tasks import train
 from tasks.config import check, write_resolved
 from tasks.config.params import Params
-from tasks.deployment import engine
+from tasks.deployment import environment
 from tasks.errors import StageError
 from tasks.tracking import lineage, runs
 from tasks.training import fingerprint, problem_data
@@ -320,10 +320,10 @@ def test_changed_code_starts_clean(project, server_params, monkeypatch, tmp_path
     assert {name for name in before if before[name] != changed[name]} == {"code"}
 
 
-def test_an_adapter_of_other_settings_is_refused_before_the_engine_starts(
+def test_an_adapter_of_other_settings_is_refused_before_the_environment_starts(
     project, base, server_params, monkeypatch
 ):
-    monkeypatch.setattr(engine, "engine_servers", None)
+    monkeypatch.setattr(environment, "environment", None)
     (project / "models/base").unlink()  # a link to the base of all tests
     shutil.copytree(base, project / "models/base")
     adapter = project / "models/base/adapter"

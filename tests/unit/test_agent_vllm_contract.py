@@ -2,54 +2,66 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from pathlib import Path
 
 import pytest
 from helpers.vllm_contract import SAMPLING, contract
 
-from agent.settings import EngineSettings
+from agent.models.model_files import TWIN
+from agent.settings import EngineSettings, TrainSettings
 from agent.vllm.policy import PURE
-from agent.vllm.server import ENVIRONMENT, LORA_RANKS, serve_arguments
+from agent.vllm.server import ENVIRONMENT, LORA_RANKS, engine_of
 from tasks.config import resolve
 from tasks.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
+VLLM = ("engine.kind=vllm", "engine.url=http://a")
 
 
-def arguments(rank: int = 16) -> list[str]:
-    return serve_arguments(
-        Path("models/base"),
-        "base-1",
-        EngineSettings(kv_gb=0.5),
-        port=8123,
-        dtype="auto",
-        frame_tokens=512,
-        rank=rank,
-    )
+def command(folder: Path, rank: int = 16, **config: object) -> list[str]:
+    """The words of the command that starts a server for a base with this configuration."""
+    (folder / "config.json").write_text(json.dumps({"dtype": "bfloat16"} | config))
+    settings = EngineSettings(kind="vllm", url="http://127.0.0.1:8123", kv_gb=0.5)
+    train = TrainSettings.model_validate({"lora": {"r": rank}})
+    engine = engine_of(settings, train, folder, "1")
+    assert engine is not None
+    return shlex.split(engine.command)
 
 
-def test_every_flag_and_variable_is_one_of_vllm() -> None:
+def test_every_flag_and_variable_is_one_of_vllm(tmp_path) -> None:
     known = {*contract()["serve"]}
-    flags = [text for text in arguments() if text.startswith("--")]
+    flags = [text for text in command(tmp_path) if text.startswith("--")]
     assert len(flags) > 10
     assert set(flags) <= known
     others = {"HF_HUB_OFFLINE"}  # of huggingface_hub
     assert ENVIRONMENT.keys() - others <= {*contract()["variables"]}
 
 
-def test_the_server_listens_on_loopback_and_keeps_the_models_distribution() -> None:
-    text = " ".join(arguments())
+def test_the_server_listens_on_loopback_and_keeps_the_models_distribution(tmp_path) -> None:
+    text = " ".join(command(tmp_path))
     for part in (
-        "serve models/base --served-model-name base-1 --host 127.0.0.1 --port 8123",
-        "--max-model-len 512 --kv-cache-memory-bytes 536870912",
+        f"VLLM_HOST_IP=127.0.0.1 .venv-vllm/bin/vllm serve {tmp_path} --served-model-name base-1",
+        "--host 127.0.0.1 --port 8123 --dtype auto --max-model-len 512",
+        "--kv-cache-memory-bytes 536870912",
         "--logprobs-mode processed_logprobs --generation-config vllm --enable-lora",
     ):
         assert part in text
 
 
+def test_it_serves_the_weights_that_the_trainer_has(tmp_path) -> None:
+    text = " ".join(command(tmp_path, dtype="float32", max_position_embeddings=300))
+    assert "--dtype float32 --max-model-len 300" in text
+    twin = tmp_path / TWIN
+    twin.mkdir()
+    (twin / "config.json").write_text('{"dtype": "float16"}')
+    assert f"serve {twin} " in " ".join(command(tmp_path, dtype="float32"))
+
+
 @pytest.mark.parametrize(("rank", "most"), [(1, 1), (2, 8), (16, 16), (17, 32), (256, 256)])
-def test_an_adapter_of_any_rank_fits(rank: int, most: int) -> None:
-    found = arguments(rank)
+def test_an_adapter_of_any_rank_fits(rank: int, most: int, tmp_path) -> None:
+    found = command(tmp_path, rank)
     assert found[found.index("--max-lora-rank") + 1] == str(most)
     assert list(LORA_RANKS) == contract()["lora_ranks"]
 
@@ -62,10 +74,13 @@ def test_every_field_of_a_request_is_one_of_vllm_and_all_defaults_are_replaced()
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["engine.urls=[http://127.0.0.1:8000]"], "urls name servers of vLLM. Set kind: vllm"),
-        (["engine.kind=vllm", "engine.urls=['127.0.0.1:8000']"], "is not like http://127.0.0.1"),
-        (["engine.kind=vllm", "engine.urls=[http://a/v1]"], "'http://a/v1' is not like"),
-        (["engine.kind=vllm", "train.method=full"], "train.method full is not supported"),
+        (["engine.url=http://a"], "kind vllm and url belong together"),
+        (["engine.kind=vllm"], "url is the address of the one server of vLLM, which you start"),
+        (["engine.urls=[http://a]"], "engine.url names the one server of vLLM"),
+        (["engine.kind=vllm", "engine.url=127.0.0.1:8000"], "is not like http://127.0.0.1"),
+        (["engine.kind=vllm", "engine.url=http://a/v1"], "'http://a/v1' is not like"),
+        ([*VLLM, "train.method=full", "train.processes=1"], "Set train.method: lora"),
+        ([*VLLM, "train.processes=2"], "train.processes: 1"),
         (["train.importance_clip=0.5"], "train.importance_clip"),
     ],
 )

@@ -26,12 +26,9 @@ LAPTOP = Machine(
     cards_fault=None,
     seccomp=True,
     unsloth=False,
-    vllm=False,
     smollm2=False,
 )
-READY = replace(
-    LAPTOP, memory_bytes=64 * GB, torch="2.13.0", torch_cuda="13.0", unsloth=True, vllm=True
-)
+READY = replace(LAPTOP, memory_bytes=64 * GB, torch="2.13.0", torch_cuda="13.0", unsloth=True)
 
 
 def fixes(machine: Machine) -> dict[str, str]:
@@ -62,7 +59,7 @@ def test_a_machine_with_everything_installed_misses_nothing(text: str) -> None:
         (T4, {"torch_cuda": None}, "torch with CUDA", "make setup-cuda"),
         (OLD_T4, {}, "driver 550.54.15", "UV_TORCH_BACKEND=cu126 make setup-cuda"),
         (OLD_T4.replace("550.54.15", "470.256.02"), {}, "driver of 525", "580 or later"),
-        (A100, {"vllm": False}, "vLLM", "make setup-vllm"),
+        (A100, {"unsloth": False}, "Unsloth", "make setup-cuda"),
     ],
 )
 def test_each_part_that_is_missing_has_a_fix(card, change, what, fix):
