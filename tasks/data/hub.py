@@ -172,51 +172,39 @@ def _call(settings: HubSettings, call: Callable[..., T], *arguments: Any, **name
     """Result of a call of the client, which is repeated while the Hub fails."""
     import datasets
     import httpx
-    from huggingface_hub.errors import HfHubHTTPError
     from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
 
     tries = Retrying(
         stop=stop_after_attempt(settings.attempts),
         wait=wait_exponential(multiplier=_WAIT_S),
-        # The client repeats downloads by itself, but not other requests.
-        retry=retry_if_exception(lambda error: later_status(error) is not None),
+        retry=retry_if_exception(passes),
         reraise=True,
     )
     try:
         return tries(call, *arguments, **named)
-    except (
-        datasets.exceptions.DatasetsError,
-        httpx.TransportError,
-        HfHubHTTPError,
-        OSError,
-        ValueError,
-    ) as error:
-        raise _describe(settings, error) from None
+    except (datasets.exceptions.DatasetsError, httpx.HTTPError, OSError, ValueError) as error:
+        refused = SourceUnreachable if passes(error) else SourceError
+        broken = isinstance(error, datasets.exceptions.DatasetGenerationError)
+        raise refused(
+            f"{settings.name}: cannot be read as a data set "
+            f"({line((broken and error.__cause__) or error)}). Check prepare.hub and, for one on "
+            "the Hub, the network. A private or gated one needs access and the environment "
+            f"variable HF_TOKEN, which is {'' if _token() else 'not '}set."
+        ) from None
 
 
-def _describe(settings: HubSettings, error: Exception) -> SourceError:
-    from datasets.exceptions import DatasetNotFoundError
-    from huggingface_hub.errors import HfHubHTTPError
+def passes(error: BaseException) -> bool:
+    """Whether the Hub or the network failed, so that a later try may help."""
+    import httpx
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
-    why = next(filter(None, map(outage, chain(error))), None)
-    if why is not None:
-        where = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
-        return SourceUnreachable(
-            f"{settings.name}: the Hub at {where} cannot be reached ({why}). Check the network, "
-            "or set prepare.hub.name to a local copy."
-        )
-    if isinstance(error, DatasetNotFoundError | HfHubHTTPError):
-        return SourceError(
-            f"{settings.name}: does not exist on the Hub or is not accessible ({line(error)}). "
-            "Check prepare.hub.name and prepare.hub.revision. A private or gated data set needs "
-            "access and the environment variable HF_TOKEN, which is "
-            + ("set." if os.environ.get("HF_TOKEN") else "not set.")
-        )
-    if str(error).startswith("Unknown split"):
-        return SourceError(f"{settings.name}: {line(error)} Set prepare.hub.split to that one.")
-    return SourceError(
-        f"{settings.name}: cannot be read as a data set: {line(error.__cause__ or error)}"
-    )
+    for cause in chain(error):
+        if isinstance(cause, httpx.TransportError | ConnectionError | LocalEntryNotFoundError):
+            return True
+        if isinstance(cause, HfHubHTTPError):
+            status = cause.response.status_code
+            return status in (408, 429) or status >= 500
+    return False
 
 
 def chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -226,30 +214,6 @@ def chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def later_status(error: BaseException) -> int | None:
-    """Status of an answer that asks to retry later; None for any other error."""
-    from huggingface_hub.errors import HfHubHTTPError
-
-    if not isinstance(error, HfHubHTTPError):
-        return None
-    status = error.response.status_code
-    return status if status in (408, 429) or status >= 500 else None
-
-
-def outage(error: BaseException) -> str | None:
-    """Sign of an outage of the Hub or the network; None if the error is not one."""
-    import httpx
-    from huggingface_hub.constants import is_offline_mode
-    from huggingface_hub.errors import LocalEntryNotFoundError
-
-    if isinstance(error, httpx.TransportError | ConnectionError):
-        return "HF_HUB_OFFLINE is set" if is_offline_mode() else type(error).__name__
-    if isinstance(error, LocalEntryNotFoundError):
-        return "no answer"
-    status = later_status(error)
-    return None if status is None else f"status {status}"
-
-
 def line(error: BaseException) -> str:
-    """First line of the error's message."""
-    return next(iter(str(error).splitlines()), type(error).__name__)
+    """The error's message on one line."""
+    return " ".join(str(error).split()) or type(error).__name__

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import httpx
 
 from tasks.config.settings import SpaceSettings
-from tasks.data.hub import chain, line, outage
+from tasks.data.hub import chain, line, passes
 from tasks.errors import ConfigError, PipelineError, StageError
 
 if TYPE_CHECKING:
@@ -227,18 +227,17 @@ class Hub:
 
     def _describe(self, doing: str, error: Exception) -> PipelineError:
         where = f"cannot {doing}: the Hub at {self.endpoint}"
-        why = next(filter(None, map(outage, chain(error))), None)
-        if why is not None:
+        said = self.clean(line(error))
+        if passes(error):
             return StageError(
-                f"{where} does not answer ({why}, {self._settings.attempts} tries of "
-                f"{self._settings.timeout_s:g} s). Check the network and "
+                f"{where} does not answer ({said}). Check the network and "
                 f"https://status.huggingface.co, {_AGAIN}"
             )
         answers = (getattr(cause, "response", None) for cause in chain(error))
         status = next((answer.status_code for answer in answers if answer is not None), None)
         refused = ConfigError if status in _OURS else StageError
         return refused(
-            f"{where} refuses (status {status}: {self.clean(line(error))}). Check {self._named_by} "
+            f"{where} refuses (status {status}: {said}). Check {self._named_by} "
             f"and that HF_TOKEN, or the login of `hf auth login`, may do this, {_AGAIN}"
         )
 
@@ -259,7 +258,7 @@ def _refuse_foreign(repo: str, kind: str, foreign: Sequence[str], setting: str) 
 
 def _passes(error: BaseException) -> bool:
     """Whether a later try may help."""
-    return not isinstance(error, PipelineError) and any(map(outage, chain(error)))
+    return not isinstance(error, PipelineError) and passes(error)
 
 
 def _same(there: RepoSibling, here: Path | bytes) -> bool:
