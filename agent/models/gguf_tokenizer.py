@@ -1,4 +1,4 @@
-"""Tokenizers of GGUF files: byte pairs, split as the model's maker split them.
+"""Tokenizers of GGUF files: byte pairs, split as SmolLM's makers split them.
 
 Neighbours: `gguf_source.py` reads and checks the file, `chat_template.py` uses the tokenizer.
 """
@@ -13,12 +13,8 @@ from agent.errors import PolicyError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-SPLITS = ("smollm", "qwen2")
-"""Ways to split a text before byte pairs are merged, by their names in `tokenizer.ggml.pre`."""
-_QWEN2 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
+SPLIT = "smollm"
+"""Way to split a text before byte pairs are merged, by its name in `tokenizer.ggml.pre`."""
 _CONTROL, _DEFINED = 3, 4
 """Types of special tokens, and of further ones that are never split."""
 
@@ -29,16 +25,18 @@ def build_tokenizer(fields: Mapping[str, Any], context: int) -> PreTrainedTokeni
     Bytes without a token are left out, as llama.cpp leaves them out.
 
     Args:
-        fields: metadata of the file; `tokenizer.ggml.pre` is one of `SPLITS`.
+        fields: metadata of the file; `tokenizer.ggml.pre` is `SPLIT`.
         context: most tokens of the model.
     """
-    from tokenizers import AddedToken, Tokenizer, decoders, models
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
     tokens, control = fields["tokenizer.ggml.tokens"], _typed(fields, _CONTROL)
     merges = [tuple(text.split(" ")) for text in fields["tokenizer.ggml.merges"]]
     made = Tokenizer(models.BPE({text: n for n, text in enumerate(tokens)}, merges))
-    _split(made, fields["tokenizer.ggml.pre"])
+    digits = pre_tokenizers.Digits(individual_digits=True)
+    pairs = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.pre_tokenizer = pre_tokenizers.Sequence([digits, pairs])
     made.decoder = decoders.ByteLevel()
     made.add_special_tokens([AddedToken(tokens[n], normalized=False) for n in control])
     made.add_tokens([AddedToken(tokens[n], normalized=False) for n in _typed(fields, _DEFINED)])
@@ -88,21 +86,3 @@ def _typed(fields: Mapping[str, Any], kind: int) -> list[int]:
     """Ids of the tokens of a type."""
     types = fields.get("tokenizer.ggml.token_type", [])
     return [token for token, found in enumerate(types) if found == kind]
-
-
-def _split(tokenizer: Any, name: str) -> None:
-    """Set how a tokenizer splits texts before it merges byte pairs."""
-    from tokenizers import Regex, normalizers, pre_tokenizers
-
-    if name == "smollm":
-        steps = [
-            pre_tokenizers.Digits(individual_digits=True),
-            pre_tokenizers.ByteLevel(add_prefix_space=False),
-        ]
-    else:
-        tokenizer.normalizer = normalizers.NFC()
-        steps = [
-            pre_tokenizers.Split(Regex(_QWEN2), behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)

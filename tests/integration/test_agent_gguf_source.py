@@ -6,7 +6,6 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,9 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType
 from helpers import tiny_gguf
-from helpers.random_model import llama, qwen
+from helpers.random_model import llama
 from helpers.recorder import Recorder
-from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
+from transformers import AutoModelForCausalLM, LlamaForCausalLM, PreTrainedModel
 
 from agent.errors import PolicyError
 from agent.models import base_model
@@ -37,32 +36,12 @@ IDS = torch.arange(20, 60)[None]
 FILE = "model.gguf"
 
 
-def qwen2() -> Qwen2ForCausalLM:
-    """A Qwen2, whose attention has biases, which are random too."""
-    shared = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
-    shared += ("num_key_value_heads", "vocab_size", "max_position_embeddings")
-    shared += ("eos_token_id", "pad_token_id", "tie_word_embeddings", "initializer_range")
-    config = Qwen2Config(**{name: getattr(qwen().config, name) for name in shared})
-    torch.manual_seed(0)
-    model = Qwen2ForCausalLM(config)
-    for name, weight in model.named_parameters():
-        if name.endswith("bias"):
-            torch.nn.init.normal_(weight, std=0.1)
-    return model
-
-
-def rounded(model: PreTrainedModel) -> PreTrainedModel:
-    """The model with weights that 16 bits hold exactly."""
+def rounded() -> LlamaForCausalLM:
+    """A Llama with weights that 16 bits hold exactly."""
+    model = llama()
     for weight in model.parameters():
         weight.data = weight.data.bfloat16().float()
     return model
-
-
-MODELS: dict[str, Callable[[], PreTrainedModel]] = {
-    "llama": lambda: rounded(llama()),
-    "qwen2": lambda: rounded(qwen2()),
-    "qwen3": lambda: rounded(qwen()),
-}
 
 
 def require_same(base: Any, model: PreTrainedModel) -> None:
@@ -82,9 +61,8 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tiny_gguf.install(tmp_path / "site", FILE)
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_the_base_computes_what_the_model_does(package: Path, tmp_path: Path, name: str) -> None:
-    model = MODELS[name]()
+def test_the_base_computes_what_the_model_does(package: Path, tmp_path: Path) -> None:
+    model = rounded()
     tiny_gguf.write(package / FILE, model)
     found = prepare_base(SOURCE, tmp_path / "base", targets=["q_proj"])
     assert found.origin == f"package:{tiny_gguf.NAME}=={tiny_gguf.VERSION}"
@@ -96,11 +74,10 @@ def test_the_base_computes_what_the_model_does(package: Path, tmp_path: Path, na
     assert "quantization_config" not in config
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen2"])
 def test_weights_in_4_bit_are_those_of_the_reader_of_transformers(
-    package: Path, tmp_path: Path, name: str
+    package: Path, tmp_path: Path
 ) -> None:
-    model = MODELS[name]()
+    model = rounded()
     tiny_gguf.write(package / FILE, model, kind=GGMLQuantizationType.Q4_1)
     packed = GgufModel(find_package(tiny_gguf.NAME))
     (tmp_path / "unpacked").mkdir()
@@ -117,30 +94,15 @@ def test_weights_in_4_bit_are_those_of_the_reader_of_transformers(
 
 
 def test_spaces_and_digits_are_apart_as_smollm_learnt_them(package: Path) -> None:
-    tiny_gguf.write(package / FILE, MODELS["llama"]())
+    tiny_gguf.write(package / FILE, rounded())
     own = GgufModel(find_package(tiny_gguf.NAME)).tokenizer
     pieces = own.backend_tokenizer.pre_tokenizer.pre_tokenize_str("\n\n12 a  3")
     assert [piece for piece, _ in pieces] == ["ĊĊ", "1", "2", "Ġa", "ĠĠ", "3"]
     assert own.decode(own.encode("Yes . No , it 's")) == "Yes . No , it 's"
 
 
-def test_qwen_s_texts_are_split_as_transformers_splits_them(package: Path) -> None:
-    from transformers import Qwen2Tokenizer
-
-    tiny_gguf.write(package / FILE, MODELS["qwen3"]())
-    own = GgufModel(find_package(tiny_gguf.NAME)).tokenizer.backend_tokenizer
-    model = json.loads(own.to_str())["model"]
-    merges = [tuple(pair) for pair in model["merges"]]
-    theirs = Qwen2Tokenizer(vocab=model["vocab"], merges=merges).backend_tokenizer
-    for text in ("It's 2024: a  7\n\n", "Zürich, 日本語", "e\u0301 is composed"):
-        plain = own.normalizer.normalize_str(text)
-        assert plain == theirs.normalizer.normalize_str(text)
-        pieces = own.pre_tokenizer.pre_tokenize_str(plain)
-        assert pieces == theirs.pre_tokenizer.pre_tokenize_str(plain), text
-
-
 def test_eos_ends_a_turn_and_padding_does_not(package: Path, tmp_path: Path) -> None:
-    tiny_gguf.write(package / FILE, MODELS["llama"]())
+    tiny_gguf.write(package / FILE, rounded())
     prepare_base(SOURCE, tmp_path / "base")
     model, own = load_model(tmp_path / "base")
     chat = ChatFormat(own)
@@ -159,7 +121,7 @@ def test_eos_ends_a_turn_and_padding_does_not(package: Path, tmp_path: Path) -> 
 def test_the_warm_start_names_package_and_version_and_asks_nobody(
     package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tiny_gguf.write(package / FILE, MODELS["qwen3"]())
+    tiny_gguf.write(package / FILE, rounded())
     monkeypatch.setattr(warmstart, "BASE", tmp_path / "models/base")
 
     def refuse(*_: object) -> None:
@@ -192,7 +154,7 @@ def refused(tmp_path: Path, settings: ModelSettings = SOURCE) -> str:
 
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.02, 0.5, 0.999])
 def test_a_truncated_file_is_refused(package: Path, tmp_path: Path, share: float) -> None:
-    file = tiny_gguf.write(package / FILE, MODELS["llama"]())
+    file = tiny_gguf.write(package / FILE, rounded())
     os.truncate(file, int(file.stat().st_size * share))
     message = refused(tmp_path)
     assert "is incomplete or no GGUF file" in message
@@ -210,13 +172,13 @@ def test_too_little_memory_is_said_with_what_is_needed(monkeypatch: pytest.Monke
 
 WORDS = [f"w{number}" for number in range(600)]
 MISREAD: list[tuple[dict[str, Any], str]] = [
-    ({"general.architecture": "gemma3"}, "gemma3"),
+    ({"general.architecture": "qwen3"}, "is qwen3, but only llama can be read"),
     ({"tokenizer.ggml.tokens": ["a", "b", "c"]}, "600 entries"),
     ({"tokenizer.ggml.tokens": WORDS}, "don't fit together"),
     ({"tokenizer.ggml.tokens": None}, "no field tokenizer.ggml.tokens"),
     ({"tokenizer.ggml.merges": None}, "no field tokenizer.ggml.merges"),
     ({"tokenizer.ggml.model": "llama"}, "only gpt2"),
-    ({"tokenizer.ggml.pre": "tekken"}, "tekken"),
+    ({"tokenizer.ggml.pre": "qwen2"}, "qwen2"),
     ({"tokenizer.ggml.add_bos_token": True}, "BOS"),
     ({"tokenizer.ggml.eos_token_id": 0}, "model.template"),
     ({"tokenizer.chat_template": None}, "chat template"),
@@ -231,7 +193,7 @@ MISREAD: list[tuple[dict[str, Any], str]] = [
 def test_a_file_that_would_be_misread_is_refused(
     package: Path, tmp_path: Path, changes: dict[str, Any], word: str
 ) -> None:
-    tiny_gguf.write(package / FILE, MODELS["llama"](), changes)
+    tiny_gguf.write(package / FILE, rounded(), changes)
     assert word in refused(tmp_path)
 
 
