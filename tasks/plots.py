@@ -1,4 +1,4 @@
-"""Stage `plots`: three figures and the HTML report, from files of earlier stages.
+"""Stage `plots`: two figures and the HTML report, from files of earlier stages.
 
 It measures nothing, so it can run again at any time. In `tasks/reporting`, `figures.py` draws the
 figures and `html.py` renders the page.
@@ -31,7 +31,7 @@ EVALUATION = Path("reports/evaluation.json")
 TRANSCRIPTS = Path("reports/transcripts.jsonl")
 FOLDER = Path("reports/plots")
 PAGE = Path("reports/index.html")
-TRAIN_COLUMNS = {"step", "level", *map(reward_metric, ("reward", *figures.COMPONENTS))}
+TRAIN_COLUMNS = {"step", "level", *map(reward_metric, ("reward", "primary_objective"))}
 
 
 def run(params: Params, run: StageRun) -> Path:
@@ -41,16 +41,13 @@ def run(params: Params, run: StageRun) -> Path:
         StageError: an input is missing, invalid or incomplete.
     """
     train = read_train(TRAIN)
-    baseline = read_json(BASELINE, "gate", ("reward_mean", "components"))
+    baseline = read_json(BASELINE, "gate", ("reward_mean",))
     evaluation = read_json(EVALUATION, "evaluate", ("n", "reward", "before", "after"))
     transcripts = read_values(TRANSCRIPTS, "evaluate", lines=True)
-    smooth = params.plots.smooth
+    levels = params.train.curriculum.levels
     drawn = {
-        "reward_curve": figures.reward_curve(
-            train, baseline, smooth, params.train.curriculum.levels
-        ),
+        "reward_curve": figures.reward_curve(train, baseline, params.plots.smooth, levels),
         "before_after": figures.before_after(evaluation),
-        "components": figures.components(train, baseline, params.rewards.weights, smooth),
     }
     paths = {name: save(figure, name, params.plots.dpi) for name, figure in drawn.items()}
     page = html.render(

@@ -1,4 +1,4 @@
-"""The three figures of a run, drawn from plain tables without file access.
+"""The two figures of a run, drawn from plain tables without file access.
 
 The colours are Okabe and Ito's palette, which readers with any colour vision can distinguish; no
 figure relies on colour alone. `tasks/plots.py` reads the inputs and saves the figures.
@@ -17,17 +17,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from rewards.settings import WeightSettings, reward_metric
+from rewards.settings import reward_metric
 
 BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 GREY, INK, FAINT = "#9AA3AD", "#24292F", "#D8DEE4"
 BANDS = ("#F6F8FA", "#E9EEF4", "#DCE4EC", "#CFDAE4")
-COMPONENTS = {
-    "primary_objective": ("Primary objective", BLUE),
-    "process_quality": ("Process quality", GREEN),
-    "format_compliance": ("Format compliance", PURPLE),
-    "efficiency": ("Efficiency", ORANGE),
-}
 TIERS = {
     "singleton": "1 paper",
     "focused": "2 papers",
@@ -85,7 +79,7 @@ def reward_curve(
             column = reward_metric(score)
             axes.plot(train["step"], train[column], color=colour, alpha=0.28, linewidth=1.2)
             axes.plot(train["step"], _smoothed(train[column], smooth), color=colour, label=label)
-        _draw_baseline(axes, train, baseline, "reward", values=True)
+        _draw_baseline(axes, train, baseline)
         _draw_held_out(axes, train, levels)
         _steps_axis(axes, train)
         axes.set(xlabel="Training Step", ylabel="Reward", ylim=(0, 1.06))
@@ -149,41 +143,6 @@ def before_after(report: Mapping[str, Any]) -> Figure:
         return figure
 
 
-def components(
-    train: pd.DataFrame, baseline: Mapping[str, Any], weights: WeightSettings, smooth: int
-) -> Figure:
-    """The four components of the reward, each in a panel of its own.
-
-    Args:
-        train: one row per step: step, level and the four components.
-        baseline: the content of reports/baseline.json.
-        weights: their shares of the reward.
-        smooth: steps of the moving average.
-    """
-    with figure_style():
-        figure = Figure(figsize=(9.6, 6.4))
-        grid = figure.subplots(2, 2, sharex=True, sharey=True)
-        for axes, (name, (label, colour)) in zip(grid.flat, COMPONENTS.items(), strict=True):
-            values = train[reward_metric(name)]
-            axes.plot(train["step"], values, color=colour, alpha=0.28, linewidth=1.2)
-            axes.plot(train["step"], _smoothed(values, smooth), color=colour)
-            _draw_baseline(axes, train, baseline, name)
-            axes.set_title(f"{label}  (weight {getattr(weights, name):.2f})", fontsize=11.5)
-            axes.set_ylim(0, 1.04)
-            _steps_axis(axes, train)
-        for axes in grid[1]:
-            axes.set_xlabel("Training Step")
-        for axes in grid[:, 0]:
-            axes.set_ylabel("Mean, 0 to 1")
-        figure.suptitle(
-            "Components of the reward in training episodes; dotted: before GRPO, same level",
-            x=0.01,
-            ha="left",
-            fontsize=12,
-        )
-        return figure
-
-
 def figure_style() -> AbstractContextManager[None]:
     """Context with the style of all figures."""
     return rc_context(cast(Any, STYLE))
@@ -226,28 +185,24 @@ def _narrow(train: pd.DataFrame, start: float, end: float) -> bool:
     return end - start < 0.06 * len(train)
 
 
-def _draw_baseline(
-    axes: Axes, train: pd.DataFrame, baseline: Mapping[str, Any], name: str, values: bool = False
-) -> None:
-    """Draw the untrained model's mean at the level of each band, dotted; optionally as numbers."""
+def _draw_baseline(axes: Axes, train: pd.DataFrame, baseline: Mapping[str, Any]) -> None:
+    """Draw the untrained model's reward at the level of each band, dotted and as a number."""
     x: list[float] = []
     y: list[float] = []
     for level, start, end in _stretches(train):
-        measured = baseline.get("levels", {}).get(level, baseline)
-        mean = measured["reward_mean"] if name == "reward" else measured["components"][name]
+        mean = baseline.get("levels", {}).get(level, baseline)["reward_mean"]
         x += [start, end, end]
         y += [mean, mean, float("nan")]  # a gap: no line from one level to the next
-        if values:
-            narrow = _narrow(train, start, end)
-            axes.annotate(
-                f"{mean:.2f}",
-                (start if narrow else end, mean),
-                xytext=(4 if narrow else -4, -4),
-                textcoords="offset points",
-                ha="left" if narrow else "right",
-                va="top",
-                fontsize=10,
-            )
+        narrow = _narrow(train, start, end)
+        axes.annotate(
+            f"{mean:.2f}",
+            (start if narrow else end, mean),
+            xytext=(4 if narrow else -4, -4),
+            textcoords="offset points",
+            ha="left" if narrow else "right",
+            va="top",
+            fontsize=10,
+        )
     axes.plot(x, y, color=INK, linestyle=":", linewidth=2, label="before GRPO")
 
 

@@ -24,7 +24,6 @@ CAPTIONS = {
     "each time, with 95 % intervals.",
     "before_after": "The same held-out problems before and after training, with 95 % bootstrap "
     "intervals by collection of problems.",
-    "components": "The four components of the reward in training episodes.",
 }
 RECURSION = TEMPLATES / "recursion.png"
 """Committed figure, which names its commits and date; docs/experiments.md says how it was made."""

@@ -31,18 +31,15 @@ PARAMS = Params()
 LEVELS = PARAMS.train.curriculum.levels
 
 
-def level_of(reward: float) -> dict[str, Any]:
-    return {"reward_mean": reward, "components": dict.fromkeys(figures.COMPONENTS, reward)}
-
-
-BASELINE = level_of(0.31) | {"levels": {"easy": level_of(0.4), "medium": level_of(0.2)}}
+OF_LEVELS = {"easy": {"reward_mean": 0.4}, "medium": {"reward_mean": 0.2}}
+BASELINE = {"reward_mean": 0.31, "levels": OF_LEVELS}
 HOSTILE = '<script>alert("x")</script><img src=x onerror=alert(1)>'
 
 
 def train_table() -> pd.DataFrame:
     steps = np.arange(1, 13)
     table = pd.DataFrame({"step": steps, "level": ["easy"] * 5 + ["medium"] * 7})
-    for name in ("reward", *figures.COMPONENTS):
+    for name in ("reward", "primary_objective"):
         table[reward_metric(name)] = steps / 20
     return table
 
@@ -103,7 +100,7 @@ def drawn(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(inputs, made / "reports")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(made)
-        assert len(run().artifacts) == 4
+        assert len(run().artifacts) == 3
     return made
 
 
@@ -113,8 +110,8 @@ def run() -> Recorder:
     return recorder
 
 
-def test_the_stage_writes_three_figures_and_a_page(drawn: Path) -> None:
-    names = ["before_after", "components", "reward_curve"]
+def test_the_stage_writes_two_figures_and_a_page(drawn: Path) -> None:
+    names = ["before_after", "reward_curve"]
     assert sorted(p.stem for p in (drawn / plots.FOLDER).iterdir()) == names
     for name in names:
         pixels = imread(drawn / plots.FOLDER / f"{name}.png")
@@ -131,11 +128,11 @@ def test_a_missing_input_is_named_with_the_stage_that_writes_it(folder: Path, na
 
 
 def test_a_broken_input_is_refused(folder: Path) -> None:
-    (folder / "reports/baseline.json").write_text('{"components": {}}')
+    (folder / "reports/baseline.json").write_text('{"levels": {}}')
     with pytest.raises(StageError, match=r"baseline.json has no reward_mean. Run the stage gate"):
         run()
-    train_table().drop(columns="reward/efficiency").to_parquet(folder / "reports/train.parquet")
-    with pytest.raises(StageError, match=r"train.parquet has no column reward/efficiency"):
+    train_table().drop(columns="reward/primary").to_parquet(folder / "reports/train.parquet")
+    with pytest.raises(StageError, match=r"train.parquet has no column reward/primary"):
         run()
 
 
@@ -181,7 +178,7 @@ class Page(HTMLParser):
 
 def test_the_page_refers_to_nothing_outside_itself(drawn: Path) -> None:
     page = Page((drawn / "reports/index.html").read_text())
-    assert page.tags.count("img") == 4
+    assert page.tags.count("img") == 3
     beside = {"problems.html"}  # a link, for readers on disk
     others = [ref for ref in page.references if ref not in beside]
     assert all(ref.startswith(("#", "data:image/png;base64,")) for ref in others)

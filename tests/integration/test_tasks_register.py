@@ -60,7 +60,7 @@ def folder(
     (path / "reports/evaluation.json").write_text(json.dumps(told))
     (path / "dvc.lock").write_text(
         "stages: {prepare: {outs: [{path: data/problems, md5: abc.dir}, {path: data/report.json}]},"
-        " plots: {outs: [{path: reports/plots/components.png, md5: def}]}}"
+        " plots: {outs: [{path: reports/plots/reward_curve.png, md5: def}]}}"
     )
     (path / "data").mkdir()
     (path / "data/report.json").write_text("{}")
