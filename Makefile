@@ -118,4 +118,4 @@ serve-env: setup ## Serve the environment on 127.0.0.1 until Ctrl-C; PORT=8000
 	RLM_SETTINGS=params.resolved.yaml $(BIN)/python -m env.server.app --port $(PORT)
 
 bench: setup ## Measure the speed of decoding, and what cheats earn
-	@set -e; for name in decoding exploits; do echo "== $$name"; $(BIN)/python -m benchmarks.$$name; done
+	@set -e; for name in speed exploits; do echo "== $$name"; $(BIN)/python -m benchmarks.$$name; done
