@@ -72,10 +72,9 @@ def _app(name: str, module: str) -> str:
         command.commands = {key: one for key, one in command.commands.items() if not one.hidden}
     context = typer.Context(command)
     text = get_docs_for_click(obj=command, ctx=context, indent=1, name=name)
-    # The same in every command, and short help beside the sections that repeat it.
-    return text.replace("* `--help`: Show this message and exit.\n", "").replace(
-        "**Options**:\n\n\n", ""
-    )
+    # The same in every command, and what headings, sections and arguments repeat.
+    text = re.sub(r"\*\*(Usage|Commands)\*\*:\n\n([`$*].*\n)+\n|\* `--help`: .*\n", "", text)
+    return text.replace("**Options**:\n\n\n", "")
 
 
 def _table(head: str, rows: dict[str, str], does: str = "does") -> str:
