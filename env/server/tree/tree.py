@@ -306,7 +306,7 @@ class Tree:
         while True:
             # Step 1, a sub-call: open children and wait for them. If limits refuse all of them,
             # the cell resumes at once with the refusals as values. A cell that goes on calling
-            # when the calls of the episode are used up is stopped, at the price of a whole event.
+            # when the calls of the episode are used up is stopped, at the price of a whole cell.
             if isinstance(event, SubCall) and event.fn == "rank":
                 event = self._living(frame).resume(self._ordered(*event.prompts))
                 continue
