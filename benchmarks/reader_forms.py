@@ -63,22 +63,22 @@ def readers(form: str, problem: Problem, params: Params) -> Iterator[ReaderTask]
     """Readers of a problem in a form."""
     kind, count = form.split()
     found = keyed_plan.ranked(problem, RANKED, params.env, params.rewards)
-    right = {tuple(item.values()) for item in keyed_plan.answer(
-        problem, keyed_plan.Keyed(RANKED, 1), params.env, params.rewards)}  # fmt: skip
+    tasks = keyed_plan.VERDICTS if kind == "yes" else keyed_plan.TASKS
     for start in range(0, len(found), int(count)):
+        task = tasks[params.env.prompt_style].format(question=problem.question, n=start + 1)
         part = found[start : start + int(count)]
-        texts, gold = tuple(t for _, t in part), tuple(p in right for p in part)
-        numbers = [str(n) for n, answers in enumerate(gold, 1) if answers]
+        texts = tuple(text for _, text in part)
+        gold = tuple(keyed_plan.is_gold(problem, passage, params.rewards) for passage in part)
         if kind == "yes":
-            prompt, reply = f"{problem.question} Yes or no?\n{texts[0]}", ("no", "yes")[gold[0]]
+            prompt, reply = f"{task}\n{texts[0]}", keyed_plan.YES_OR_NO[gold[0]]
         elif kind == "quote":
             prompt = "\n".join([f"{problem.question} Quotes:", *texts])
             reply = "\n".join(_head(t) for t, answers in zip(texts, gold, strict=True) if answers)
         else:
-            form_of = "{n} {t}" if kind == "before" else "{t} [{n}]"
-            lines = (form_of.format(n=n, t=t) for n, t in enumerate(texts, 1))
-            prompt, reply = "\n".join([f"{problem.question} Numbers:", *lines]), " ".join(numbers)
-        yield ReaderTask(prompt, reply or "none", texts, gold)
+            line = "{n} {t}" if kind == "before" else "{t} [{n}]"
+            prompt = "\n".join([task, *(line.format(n=n, t=t) for n, t in enumerate(texts, 1))])
+            reply = " ".join(str(n) for n, answers in enumerate(gold, 1) if answers)
+        yield ReaderTask(prompt, reply or keyed_plan.NONE, texts, gold)
 
 
 def chosen(form: str, reader: ReaderTask, reply: str) -> list[bool]:
