@@ -199,11 +199,20 @@ def attend_in_groups(
     heads, size, dim = query.shape
     count, groups = key.shape[:2]
     asked = query.view(groups, heads // groups, count, -1, dim).permute(2, 0, 1, 3, 4)
-    found = torch.nn.functional.scaled_dot_product_attention(
-        asked.reshape(count, groups, -1, dim), key, value, mask, scale=scaling
-    )
+    asked = asked.reshape(count, groups, -1, dim)
+    trained = asked.requires_grad and asked.dtype == torch.bfloat16
+    attend = _products if trained else torch.nn.functional.scaled_dot_product_attention
+    found = attend(asked, key, value, mask, scale=scaling)
     found = found.view(count, groups, heads // groups, -1, dim).permute(0, 3, 1, 2, 4)
     return found.reshape(size, heads, dim)
+
+
+def _products(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, *, scale: float | None
+) -> Tensor:
+    """Attention by two products; in bfloat16, PyTorch's kernel has a slow backward pass on CPUs."""
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    return (query * scale @ key.transpose(-1, -2) + mask).softmax(-1) @ value
 
 
 AttentionInterface.register(_ATTENTION, _attend)

@@ -26,6 +26,8 @@ _ATTENTION = "tree"
 """Name of this module's attention among those of transformers."""
 _PADDED = 1.5
 """Most scores of sequences that are computed together, as a multiple of those that count."""
+_ONE_ROW = 2048
+"""Most tokens of a single row in bfloat16 whose scores are kept for the backward pass."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,8 @@ def read(model: Any, tree: PrefixTree, nodes_K: Tensor) -> Tensor:
         "logits_to_keep": nodes_K,
         "use_cache": False,
     }
-    if len(tree.ids_N) == max(map(len, tree.paths)):
+    dtype, size = next(model.parameters()).dtype, len(tree.ids_N)
+    if size == max(map(len, tree.paths)) and (dtype != torch.bfloat16 or size > _ONE_ROW):
         # A single row: the kernel for causal attention needs no mask, and is faster.
         return torch.as_tensor(model(**inputs).logits)[0]
     config = getattr(model, "module", model).config  # that of the model within DDP
@@ -71,7 +74,7 @@ def read(model: Any, tree: PrefixTree, nodes_K: Tensor) -> Tensor:
     config._attn_implementation = _ATTENTION
     text = config.get_text_config()
     copies = text.num_attention_heads // text.num_key_value_heads
-    layout = _layout(tree, copies, next(model.parameters()).dtype)
+    layout = _layout(tree, copies, dtype)
     # Without a mask of four dimensions, transformers would make one of all nodes.
     unused = torch.zeros(1, 1, 1, 1)
     return torch.as_tensor(model(**inputs, attention_mask=unused, tree=layout).logits)[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -108,6 +109,22 @@ def test_log_probabilities_and_gradients_are_those_of_each_row_alone(case, adapt
     logps, gradient = apart(model, CASES[case])
     assert logps < 1e-5
     assert gradient < 1e-3  # of 1 to 100
+
+
+@pytest.mark.parametrize("case", [name for name in CASES if name != "blank rows alone"])
+def test_a_bfloat16_model_has_nearly_the_gradients_of_a_float32_one(case: str) -> None:
+    short = with_adapter(tiny_model())
+    for weight in short.parameters():
+        if not weight.requires_grad:
+            weight.data = weight.data.bfloat16()
+    exact = deepcopy(short).float()
+    batch = padded(CASES[case])
+    mine, theirs = (
+        torch.cat([g.flatten() for g in gradients(model, logps[batch[-1]])])
+        for model in (short, exact)
+        for logps in [sampled_logprobs(model, *batch, TEMPERATURE)[0]]
+    )
+    assert torch.nn.functional.cosine_similarity(mine, theirs, dim=0) > 0.999
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
