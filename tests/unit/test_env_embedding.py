@@ -85,14 +85,48 @@ def test_meaning_decides_where_no_word_is_shared() -> None:
 
 
 @real
-def test_who_may_not_spend_more_gets_no_vector() -> None:
+def test_who_may_not_spend_more_gets_no_vector(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
     def refuse(tokens: int) -> None:
         raise RuntimeError
 
     made = Embedder()
     with pytest.raises(RuntimeError):
         made.order("cats", TEXTS, refuse)
-    assert made._kept == {}
+    assert made.order("cats", TEXTS)[0] == 1
+
+
+@real
+def test_another_process_has_the_vectors_already(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    spent: list[int] = []
+    first = Embedder().scores("cats", TEXTS, spent.append)
+    assert len(spent) == 4
+    again = Embedder().scores("cats", TEXTS, spent.append)
+    assert (first == again).all()
+    assert len(spent) == 4
+
+
+@real
+@pytest.mark.parametrize("content", [None, b"no table" * 999], ids=["a file", "broken"])
+def test_a_place_that_cannot_be_used_costs_no_more_than_time(content, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    if content is None:
+        (tmp_path / "rlm").touch()
+    else:
+        (tmp_path / "rlm").mkdir()
+        (tmp_path / "rlm" / "minilm.sqlite").write_bytes(content)
+    assert Embedder().order("Which sounds do cats make?", TEXTS)[0] == 1
+
+
+@real
+def test_the_oldest_vectors_leave(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(embedding, "_KEPT", 2)
+    made = Embedder()
+    made.order("cats", TEXTS)
+    assert made._kept.execute("SELECT count(*) FROM kept").fetchone() == (2,)
 
 
 @real
