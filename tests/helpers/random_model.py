@@ -18,6 +18,20 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 VOCAB = 600
+SIZES: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "max_position_embeddings": 2048,
+    "tie_word_embeddings": True,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+    "bos_token_id": None,
+    "initializer_range": 0.05,
+}
 PROJECTIONS = TrainSettings().lora.targets
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 PLAIN = ["<think>", "</think>", "<tool_call>", "</tool_call>"]
@@ -55,44 +69,15 @@ def qwen(seed: int = 0, layers: int = 2, dtype: torch.dtype = torch.float32) -> 
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     torch.manual_seed(seed)
-    config = Qwen3Config(
-        vocab_size=VOCAB,
-        hidden_size=128,
-        intermediate_size=256,
-        num_hidden_layers=layers,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-        max_position_embeddings=2048,
-        tie_word_embeddings=True,
-        eos_token_id=2,
-        pad_token_id=0,
-        bos_token_id=None,
-        initializer_range=0.05,
-    )
-    return Qwen3ForCausalLM(config).to(dtype)
+    return Qwen3ForCausalLM(Qwen3Config(**SIZES, num_hidden_layers=layers)).to(dtype)
 
 
 def llama(seed: int = 0, dtype: torch.dtype = torch.float32) -> LlamaForCausalLM:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=VOCAB,
-        hidden_size=128,
-        intermediate_size=256,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-        max_position_embeddings=2048,
-        rope_parameters={"rope_type": "default", "rope_theta": 1e5},
-        tie_word_embeddings=True,
-        eos_token_id=2,
-        pad_token_id=0,
-        bos_token_id=None,
-        initializer_range=0.05,
-    )
+    rope = {"rope_type": "default", "rope_theta": 1e5}
+    config = LlamaConfig(**SIZES, num_hidden_layers=2, rope_parameters=rope)
     return LlamaForCausalLM(config).to(dtype)
 
 

@@ -113,30 +113,6 @@ def test_gradient_does_not_depend_on_the_micro_batches(tmp_path):
             torch.testing.assert_close(other[name], value, rtol=1e-4, atol=1e-7)
 
 
-def test_gradient_is_that_of_the_weighted_loss_written_out(tmp_path):
-    settings = SETTINGS.model_copy(update={"method": "full", "scale_rewards": "none"})
-    found = gradient(make_trainer(tmp_path, settings))
-    model = tiny_model()
-    total, normaliser = torch.zeros(()), 0.0
-    for group in play_trees(model, 1):
-        mean = np.mean([tree.reward for tree in group])
-        for tree in group:
-            for frame in tree.frames.values():
-                weight = 1.0 if frame.parent is None else 1.0 / len(tree.children(0))
-                ids: list[int] = []
-                for turn in frame.turns:
-                    at = len(ids) + len(turn.prompt_ids)
-                    ids += turn.prompt_ids + turn.sampled_ids
-                    logits = model(input_ids=torch.tensor([ids])).logits[0, at - 1 : -1]
-                    logps = torch.log_softmax(logits, -1)
-                    logps = logps.gather(1, torch.tensor(turn.sampled_ids)[:, None])[:, 0]
-                    total = total - weight * (tree.reward - mean) * logps.sum()
-                    normaliser += weight * len(turn.sampled_ids)
-    (total / normaliser).backward()
-    for name, parameter in model.named_parameters():
-        torch.testing.assert_close(found[name], parameter.grad, rtol=1e-4, atol=1e-6)
-
-
 @pytest.mark.parametrize(
     "changes",
     [

@@ -1,4 +1,4 @@
-"""The correction of a loss on samples of another engine, against the loss written out."""
+"""The gradient of a step, and its correction for another engine, against the loss written out."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def gradient(of: TreeGRPOTrainer) -> torch.Tensor:
     return torch.cat([p.grad.flatten() for p in of.live_model.parameters()])
 
 
-def test_the_correction_is_that_of_the_loss_written_out(tmp_path):
-    found = gradient(trainer(tmp_path, CLIP, noise=0.5))
+def written_out(clip: float | None) -> tuple[torch.Tensor, list[float]]:
+    """Gradient of the weighted loss, and the ratios that correct it, at most `clip`; None: 1."""
     model = tiny_model()
     total, normaliser, ratios = torch.zeros(()), 0.0, []
     for group in engine(0.5)(model, 1):
@@ -74,16 +74,24 @@ def test_the_correction_is_that_of_the_loss_written_out(tmp_path):
                     logits = model(input_ids=torch.tensor([ids])).logits[0, at - 1 : -1]
                     logps = torch.log_softmax(logits, -1)
                     logps = logps.gather(1, torch.tensor(turn.sampled_ids)[:, None])[:, 0]
-                    ratio = (logps.detach() - torch.tensor(turn.logprobs)).exp().clamp(max=CLIP)
+                    ratio = (logps.detach() - torch.tensor(turn.logprobs)).exp()
+                    ratio = ratio**0 if clip is None else ratio.clamp(max=clip)
                     total = total - weight * (tree.reward - mean) * (ratio * logps).sum()
                     normaliser += weight * len(turn.sampled_ids)
                     ratios += ratio.tolist()
     (total / normaliser).backward()
-    written = torch.cat([p.grad.flatten() for p in model.parameters()])
+    return torch.cat([p.grad.flatten() for p in model.parameters()]), ratios
+
+
+@pytest.mark.parametrize("clip", [None, CLIP])
+def test_the_gradient_is_that_of_the_loss_written_out(clip, tmp_path):
+    written, ratios = written_out(clip)
+    found = gradient(trainer(tmp_path, clip, noise=0.5))
     torch.testing.assert_close(found, written, rtol=1e-4, atol=1e-6)
-    assert ratios.count(CLIP) > 5  # the limit did bite
-    uncorrected = gradient(trainer(tmp_path, None, noise=0.5))
-    assert float((uncorrected - written).norm() / written.norm()) > 0.1
+    if clip is not None:
+        assert ratios.count(CLIP) > 5  # the limit did bite
+        uncorrected, _ = written_out(None)
+        assert float((uncorrected - written).norm() / written.norm()) > 0.1
 
 
 @pytest.mark.parametrize("loss", ["dapo", "dr_grpo", "cispo"])

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from helpers.quoted import quoted
 
 from agent.demonstrations import keyed_plan
 from agent.demonstrations.keyed_plan import Keyed
-from env.problems.schema import Fact, Paper, Problem, Span
 from env.ranking import rank
 from env.settings import EnvSettings, PromptStyle
 from rewards.settings import RewardSettings
@@ -21,19 +21,7 @@ ENV, REWARDS = EnvSettings(), RewardSettings()
 
 
 GOLD = ("p1", "Kalvot is slow on long roads, as all are.")
-
-
-def problem(*gold: tuple[str, str], question: str = 'Is "Kalvot" slow?') -> Problem:
-    facts = []
-    for number, (paper_id, text) in enumerate(gold or [GOLD]):
-        start = TEXTS[paper_id].index(text)
-        span = Span(paper_id=paper_id, start=start, end=start + len(text), text=text)
-        facts.append(Fact(fact_id=f"f{number}", spans=(span,)))
-    papers = [Paper(paper_id=i, title=i, abstract="", text=t) for i, t in TEXTS.items()]
-    return Problem(
-        problem_id="one", collection_id="c", split="train", difficulty="easy", tier="focused",
-        question=question, papers=tuple(papers), evidence=tuple(facts),
-    )  # fmt: skip
+PROBLEM = quoted('Is "Kalvot" slow?', TEXTS, GOLD)
 
 
 def run(
@@ -49,7 +37,7 @@ def run(
         return [reply(prompt) for prompt in prompts]
 
     names = {"context": TEXTS, "rank": rank, "llm_query_batched": ask, "FINAL": answers.append}
-    exec(keyed_plan.code(problem().question, keyed, style, most), names)
+    exec(keyed_plan.code(PROBLEM.question, keyed, style, most), names)
     return asked, answers[0]
 
 
@@ -57,7 +45,7 @@ def run(
 @pytest.mark.parametrize("most", [1, 2, 8])
 def test_the_code_asks_the_readers_of_the_plan(keyed: Keyed, most: int) -> None:
     asked, answer = run(keyed, most, lambda prompt: "yes" if keyed.shown == 1 else "1")
-    parts = dict(keyed_plan.readers(problem(), keyed, ENV, REWARDS))
+    parts = dict(keyed_plan.readers(PROBLEM, keyed, ENV, REWARDS))
     assert asked == list(parts)
     assert answer == [{"paper_id": part[0][0], "text": part[0][1]} for part in parts.values()]
     assert len(asked) <= keyed.readers
@@ -78,22 +66,22 @@ def test_a_reply_without_a_number_that_was_shown_adds_nothing(reply: str) -> Non
 def test_a_reader_of_one_passage_keeps_it_by_saying_yes(reply: str) -> None:
     assert run(Keyed(4, 1), 8, lambda prompt: reply)[1] == []
     assert len(run(Keyed(4, 1), 8, lambda prompt: "yes")[1]) == 4
-    told = keyed_plan.replies(problem(), Keyed(5, 1), ENV, REWARDS)
+    told = keyed_plan.replies(PROBLEM, Keyed(5, 1), ENV, REWARDS)
     assert [prompt.split("\n")[1] for prompt, said in told.items() if said == "yes"] == [GOLD[1]]
     assert set(told.values()) == {"yes", "no"}
 
 
 def test_readers_reply_the_numbers_of_gold_or_none() -> None:
-    replies = keyed_plan.replies(problem(), Keyed(5, 2), ENV, REWARDS)
+    replies = keyed_plan.replies(PROBLEM, Keyed(5, 2), ENV, REWARDS)
     assert sorted(replies.values()) == ["2", "none", "none"]
     (prompt,) = (prompt for prompt, reply in replies.items() if reply == "2")
     assert prompt.split("\n")[2] == "2 Kalvot is slow on long roads, as all are."
 
 
 def test_the_plan_ranks_as_the_environment_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    by_words = keyed_plan.ranked(problem(), 2, ENV, REWARDS)
+    by_words = keyed_plan.ranked(PROBLEM, 2, ENV, REWARDS)
     last = {"minilm": lambda text, found: range(len(found) - 1, -1, -1)}
     monkeypatch.setattr(keyed_plan, "order_of", last.get)
-    assert keyed_plan.ranked(problem(), 2, ENV, REWARDS) == by_words
-    ranked = keyed_plan.ranked(problem(), 1, EnvSettings(rank="minilm"), REWARDS)
+    assert keyed_plan.ranked(PROBLEM, 2, ENV, REWARDS) == by_words
+    ranked = keyed_plan.ranked(PROBLEM, 1, EnvSettings(rank="minilm"), REWARDS)
     assert ranked == [("p2", "Mirbex has no Kalvot at all.")] != by_words[:1]

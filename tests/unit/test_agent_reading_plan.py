@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
+from helpers.quoted import quoted
 
 from agent.demonstrations import reading_plan as plan
-from env.problems.schema import Fact, Paper, Problem, Span
+from env.problems.schema import Problem
 from env.problems.synthetic import generate
 from env.server.sandbox.inside.reading import Reader
 from env.settings import LimitSettings
@@ -20,21 +21,6 @@ TEXTS = {
     "p2": "On maps\nWe like maps. KVT is slow on long roads. Others are faster.",
     "p3": "On roads\nRoads are long. Mirbex knows them.",
 }
-
-
-def problem(question: str, *gold: tuple[str, str], texts: dict[str, str] | None = None) -> Problem:
-    """A problem whose facts have one span each."""
-    texts = texts or TEXTS
-    facts = []
-    for number, (paper_id, text) in enumerate(gold):
-        start = texts[paper_id].index(text)
-        span = Span(paper_id=paper_id, start=start, end=start + len(text), text=text)
-        facts.append(Fact(fact_id=f"f{number}", spans=(span,)))
-    papers = [Paper(paper_id=i, title=i, abstract="", text=t) for i, t in texts.items()]
-    return Problem(
-        problem_id="one", collection_id="c", split="train", difficulty="easy", tier="focused",
-        question=question, papers=tuple(papers), evidence=tuple(facts),
-    )  # fmt: skip
 
 
 @cache
@@ -56,8 +42,9 @@ def test_passages_are_those_of_the_repl(window: int) -> None:
 
 
 def test_words_of_a_search_find_all_facts_and_few_papers() -> None:
-    asked = problem(
+    asked = quoted(
         "How accurate is Kalvot, and is KVT slow on roads?",
+        TEXTS,
         ("p1", "Its accuracy is 71."),
         ("p2", "KVT is slow on long roads."),
     )
@@ -70,7 +57,7 @@ def test_words_of_a_search_find_all_facts_and_few_papers() -> None:
 
 def test_a_look_uses_only_words_that_the_frame_has_read() -> None:
     text = TEXTS["p2"]
-    missing = plan.gold_in(problem("Is it slow?", ("p2", "KVT is slow on long roads.")), "p2")
+    missing = plan.gold_in(quoted("Is it slow?", TEXTS, ("p2", "KVT is slow on long roads.")), "p2")
     assert plan.look_words(text, missing, "Is Kalvot tired?", 0, 500) is None
     assert plan.look_words(text, missing, "Is Kalvot (KVT) tired?", 0, 500) == ["KVT"]
     assert plan.look_words(text, missing, "Is KVT slow?", 0, chars=10) is None
@@ -87,7 +74,7 @@ def test_a_look_uses_only_words_that_the_frame_has_read() -> None:
 )
 def test_problems_whose_gold_cannot_be_quoted_have_a_fault(gold, texts, why):
     found = plan.fault(
-        problem("Which?", ("p1", gold), texts=texts),
+        quoted("Which?", texts, ("p1", gold)),
         LIMITS.model_copy(update={"child_context_chars": 200}),
         REWARDS,
     )
