@@ -1,8 +1,8 @@
 """The project's environment variables, and the secrets that some of them carry.
 
-`VARIABLES` is the one table of their names; every reader imports its name from here. A secret is
-never written to a file: a client sends `RLM_ENV_TOKEN` and `RLM_ENV_OWNER_KEY` to the address in
-`RLM_ENV_URL` alone. Imports nothing heavy.
+Every reader imports a variable's name from here. A secret is never written to a file: a client
+sends `RLM_ENV_TOKEN` and `RLM_ENV_OWNER_KEY` to the address in `RLM_ENV_URL` alone. Imports nothing
+heavy.
 """
 
 from __future__ import annotations
@@ -16,38 +16,35 @@ from urllib.parse import urlsplit
 from env.errors import SettingsError
 
 URL = "RLM_ENV_URL"
+"""Address of a running environment server; without it the stages start their own."""
 TOKEN = "RLM_ENV_TOKEN"
+"""Secret: token that opens the private Space at `RLM_ENV_URL`."""
 OWNER_KEY = "RLM_ENV_OWNER_KEY"
+"""Secret: key that opens every split, with exact figures, where `env.splits` is set."""
 SETTINGS = "RLM_SETTINGS"
+"""Settings file (YAML) of an environment server; without it the defaults hold."""
 DATA = "RLM_DATA"
+"""Folder of the server's problems (Parquet); empty: generate them from the settings."""
 SEED = "RLM_PROBLEM_SEED"
+"""Secret: seed from which the server generates its problems."""
 DATASET = "RLM_DATASET"
+"""Private data set on the Hub that holds the server's problems."""
 DATASET_REVISION = "RLM_DATASET_REVISION"
+"""Branch, tag or commit of that data set; `main` without it."""
 DATASET_TOKEN = "RLM_DATASET_TOKEN"
+"""Secret: token that can read that data set, and needs no other right."""
 MLFLOW_PORT = "RLM_MLFLOW_PORT"
+"""Port of the MLflow server that `make up` starts; 5000 without it."""
 PREFECT_PORT = "RLM_PREFECT_PORT"
+"""Port of its Prefect server; 4200 without it. PREFECT_API_URL must name it too."""
 SERVICES_HOST = "RLM_SERVICES_HOST"
+"""Address that the servers of `make up` listen on; 127.0.0.1 without it."""
 SERVE_KEY = "RLM_SERVE_KEY"
+"""Secret: key that each request to `rlm serve` must show; without it none is needed."""
 CHAIN = "RLM_CHAIN"
+"""Set by the chain: its process id, which all its child processes inherit."""
 PARENT_RUN = "RLM_PARENT_RUN_ID"
-VARIABLES = {
-    URL: "Address of a running environment server; without it the stages start their own.",
-    TOKEN: "Secret: token that opens the private Space at `RLM_ENV_URL`.",
-    OWNER_KEY: "Secret: key that opens every split, with exact figures, where `env.splits` is set.",
-    SETTINGS: "Settings file (YAML) of an environment server; without it the defaults hold.",
-    DATA: "Folder of the server's problems (Parquet); empty: generate them from the settings.",
-    SEED: "Secret: seed from which the server generates its problems.",
-    DATASET: "Private data set on the Hub that holds the server's problems.",
-    DATASET_REVISION: "Branch, tag or commit of that data set; `main` without it.",
-    DATASET_TOKEN: "Secret: token that can read that data set, and needs no other right.",
-    MLFLOW_PORT: "Port of the MLflow server that `make up` starts; 5000 without it.",
-    PREFECT_PORT: "Port of its Prefect server; 4200 without it. PREFECT_API_URL must name it too.",
-    SERVICES_HOST: "Address that the servers of `make up` listen on; 127.0.0.1 without it.",
-    SERVE_KEY: "Secret: key that each request to `rlm serve` must show; without it none is needed.",
-    CHAIN: "Set by the chain: its process id, which all its child processes inherit.",
-    PARENT_RUN: "Set by the chain: its MLflow run, the parent of the stages' runs.",
-}
-"""Meaning of each variable; docs/commands.md lists them."""
+"""Set by the chain: its MLflow run, the parent of the stages' runs."""
 
 FOREIGN_KEYS = frozenset(
     {
