@@ -155,7 +155,7 @@ def _f1(named: Sequence[bool], gold: Sequence[bool]) -> float:
 
 
 def measure(form: str, seed: int, tokens: int, params: Params) -> dict[str, Any]:
-    """Teach the base a form, and read with it before and after."""
+    """Teach the base a form, and read with it."""
     torch.set_num_threads(params.threads)
     torch.manual_seed(seed)
     store = ProblemStore.load(Path("data/problems"))
@@ -169,7 +169,6 @@ def measure(form: str, seed: int, tokens: int, params: Params) -> dict[str, Any]
         model, tokenizer = load_model(folder)
         generation = params.evaluate.generation.greedy.model_copy(update={"max_turn_tokens": 48})
         test = pools["test"][:PROBLEMS]
-        bare = read(form, TransformersPolicy(model, tokenizer, generation), test, params)
         rows = lessons(form, pools["train"], ChatFormat(tokenizer), tokens, params)
         began = time.monotonic()
         settings = params.warmstart.sft.model_copy(update={"epochs": 1, "seed": seed})
@@ -181,7 +180,7 @@ def measure(form: str, seed: int, tokens: int, params: Params) -> dict[str, Any]
         policy = TransformersPolicy(*load_model(folder), generation)
         taught = read(form, policy, test, params)
     lesson = {"form": form, "seed": seed, "budget": tokens, "rows": len(rows), "seconds": seconds}
-    return lesson | {"bare": bare["f1"], **taught}
+    return lesson | taught
 
 
 def main() -> None:
@@ -203,13 +202,11 @@ def main() -> None:
                 done.append(measure(form, seed, options.tokens, params))
                 with options.results.open("a") as file:
                     file.write(json.dumps(done[-1]) + "\n")
-    print(
-        "| form, passages | seed | readers taught | bare F1 | taught F1 | best first k | tokens |"
-    )
-    print("|---|---|---|---|---|---|---|")
+    print("| form, passages | seed | readers taught | F1 | best first k | tokens |")
+    print("|---|---|---|---|---|---|")
     for row in sorted(done, key=lambda row: (row["form"], row["seed"])):
         print(
-            f"| {row['form']} | {row['seed']} | {row['rows']} | {row['bare']:.3f} | "
+            f"| {row['form']} | {row['seed']} | {row['rows']} | "
             f"{row['f1']:.3f} | {row['first']:.3f} | {row['tokens']:.0f} |"
         )
 
