@@ -16,7 +16,7 @@ from math import log
 from typing import Any
 
 Order = Callable[[str, list[str]], Sequence[int]]
-"""Indices of texts, those first that fit a question best."""
+"""Indices of texts, which are in the order of their documents; those first that fit best."""
 
 MOST = 24
 """Passages that `rank` returns unless it's told otherwise."""
@@ -86,7 +86,8 @@ def rank(
         cut = ((key, p) for key, t in _texts(documents).items() for p in passages(t, chars, least))
         found = list(dict.fromkeys(cut))
         if len(found) > MOST_ORDERED:
-            found = rank(documents, text, MOST_ORDERED, chars=chars, least=least)
+            best = {*rank(documents, text, MOST_ORDERED, chars=chars, least=least)}
+            found = [one for one in found if one in best]
         places = order(text, [passage for _, passage in found]) if found else []
         return [found[place] for place in places[: max(0, int(most))]]
     asked = set(words(text))

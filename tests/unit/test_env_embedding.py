@@ -6,6 +6,7 @@ import sys
 from importlib import metadata
 from typing import Any
 
+import numpy as np
 import pytest
 
 from env import embedding
@@ -82,6 +83,13 @@ def test_meaning_decides_where_no_word_is_shared() -> None:
     assert embedder().order("Which sounds do cats make?", TEXTS)[0] == 1
     assert embedder().order("Why are imports dear?", TEXTS)[0] == 0
     assert embedder().order("Which sounds?", ["same words", "same words"]) == [0, 1]
+
+
+@real
+def test_a_neighbour_of_what_fits_comes_before_its_equals(monkeypatch) -> None:
+    scores = np.array([0.2, 0.9, 0.2, 0.1, 0.21])
+    monkeypatch.setattr(Embedder, "scores", lambda *arguments: scores)
+    assert embedder().order("cats", ["a", "b", "c", "d", "e"]) == [1, 2, 0, 4, 3]
 
 
 @real
