@@ -110,7 +110,6 @@ def test_another_process_has_the_vectors_already(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     spent: list[int] = []
     first = Embedder().scores("cats", TEXTS, spent.append)
-    assert len(spent) == 4
     again = Embedder().scores("cats", TEXTS, spent.append)
     assert (first == again).all()
     assert len(spent) == 4

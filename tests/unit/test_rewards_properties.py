@@ -141,22 +141,18 @@ def test_located_characters_and_inventions_are_those_of_brute_force(world: World
     assert set(map(frozenset, one_by_one)) == set(map(frozenset, pieces))
 
 
+@pytest.mark.parametrize(
+    ("expected", "alternatives"), [(oracle.span_f1, None), (oracle.published_f1, 1)]
+)
 @EXAMPLES
-@given(worlds())
-def test_plain_f1_is_that_of_brute_force(world: World) -> None:
+@given(st.data())
+def test_plain_f1_is_that_of_brute_force_and_the_published_one(expected, alternatives, data):
+    """The published one knows no alternatives of a fact."""
+    world = data.draw(worlds(most_alternatives=alternatives) if alternatives else worlds())
     found = locate(world.answer, world.papers, world.settings).retrieved
     agreement = span_f1(found, world.facts)
-    expected = oracle.span_f1(places(found), world.facts)
-    assert (agreement.precision, agreement.recall, agreement.f1) == pytest.approx(expected)
-
-
-@EXAMPLES
-@given(worlds(most_alternatives=1))
-def test_with_one_alternative_a_fact_plain_f1_is_the_published_one(world: World) -> None:
-    found = locate(world.answer, world.papers, world.settings).retrieved
-    agreement = span_f1(found, world.facts)
-    expected = oracle.published_f1(places(found), world.facts)
-    assert (agreement.precision, agreement.recall, agreement.f1) == pytest.approx(expected)
+    wanted = pytest.approx(expected(places(found), world.facts))
+    assert (agreement.precision, agreement.recall, agreement.f1) == wanted
 
 
 @EXAMPLES
