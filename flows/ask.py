@@ -228,19 +228,17 @@ def counted(number: int, noun: str) -> str:
 def show(found: Answer, documents: int, paid: str) -> None:
     """Print the quotes with their files, then the cost of the episode."""
     from rich.console import Console
-    from rich.table import Table
+    from rich.padding import Padding
     from rich.text import Text
 
     from assistant import asking
 
     console = Console(highlight=False)
-    if found.evidence:
-        table = Table("file", "characters", "quote", show_lines=True)
-        for quote in found.evidence:
-            name, text = Text(visible(quote.document)), Text(visible(quote.text))
-            table.add_row(name, f"{quote.start}-{quote.end}", text)
-        console.print(table)
-    else:
+    for quote in found.evidence:
+        place = f"{visible(quote.document)}, characters {quote.start}-{quote.end}"
+        console.print(Text(place, style="bold"))
+        console.print(Padding(Text(visible(quote.text)), (0, 0, 1, 2), expand=False))
+    if not found.evidence:
         console.print(asking.verdict(found))
     if found.unfounded:
         quotes = counted(found.unfounded, "quote")

@@ -262,7 +262,7 @@ def test_questions_are_read_line_by_line_and_trees_are_shown(notes: Path) -> Non
         asked = f"{ASKED}\n{'?' * 9999}\n{ASKED}\n\n"
         done = CliRunner().invoke(cli.app, ["ask", *words, *asking], input=asked)
     assert done.exit_code == 0, done.stderr
-    assert done.stdout.count("The looms arrive on 14 May. │") == 2
+    assert done.stdout.count("\n  The looms arrive on 14 May.") == 2
     assert done.stdout.count("agent 1 (rlm), ended with final") == 2
     assert "2 documents, 3 turns, 1 sub-call, depth 1, " in done.stdout
     assert "3 requests, 30 + 9 tokens, cost 0.0300" in done.stdout
