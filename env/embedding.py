@@ -156,6 +156,14 @@ def order_of(rank: RankKind) -> Order | None:
     return embedder().order if rank == "minilm" else None
 
 
+def installed() -> bool:
+    """Whether the model's packages are installed."""
+    try:
+        return bool(find_model())
+    except SettingsError:
+        return False
+
+
 def find_model() -> tuple[Path, Path]:
     """The files of weights and tokenizer.
 

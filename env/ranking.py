@@ -58,6 +58,7 @@ def rank(
     chars: int = PASSAGE_CHARS,
     least: int = LEAST_CHARS,
     order: Order | None = None,
+    ordered: int = MOST_ORDERED,
 ) -> list[tuple[Any, str]]:
     """The passages that share the rarest words with a text, best first.
 
@@ -71,6 +72,7 @@ def rank(
         chars: a longer paragraph counts by its sentences.
         least: characters of a passage at least.
         order: another order, such as that of `env.embedding`.
+        ordered: passages that it gets at most, the first by their words.
 
     Returns:
         (id, passage) of passages with a word of the text, or with an `order` of all passages.
@@ -85,8 +87,8 @@ def rank(
     if order is not None:
         cut = ((key, p) for key, t in _texts(documents).items() for p in passages(t, chars, least))
         found = list(dict.fromkeys(cut))
-        if len(found) > MOST_ORDERED:
-            best = {*rank(documents, text, MOST_ORDERED, chars=chars, least=least)}
+        if len(found) > ordered:
+            best = {*rank(documents, text, ordered, chars=chars, least=least)}
             found = [one for one in found if one in best]
         places = order(text, [passage for _, passage in found]) if found else []
         return [found[place] for place in places[: max(0, int(most))]]

@@ -229,7 +229,7 @@ function conclusion({ evidence, stop_reason: reason }, documents) {
   if (evidence.length) {
     return `${count(evidence.length, "quote")} in ${count(documents, "document")}.`;
   }
-  if (reason === "final") return "The model found no evidence in these documents.";
+  if (reason === "final") return "Nothing in these documents answers that.";
   return `The model gave no answer; its episode ended with “${reason}”.`;
 }
 

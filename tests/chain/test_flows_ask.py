@@ -53,6 +53,7 @@ def folder(
 ) -> Path:
     """A working folder with an empty registry; weights are the name of a scripted policy."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(asking, "installed", lambda: False)
     config.write_resolved(server_params)
 
     def load(path: Path, generation: GenerationSettings) -> Policy:
@@ -124,7 +125,7 @@ def test_a_person_gets_a_table_with_files_and_places(folder: Path) -> None:
     assert "On Sevazam, Jedkuf comes to 46." in told
     code, told, _ = asked("--docs", str(PAPERS), "Report Zuxzuk on speech.", "--model", "mine")
     assert code == NO_EVIDENCE
-    assert "found no evidence in these documents" in told
+    assert "Nothing in these documents answers that" in told
 
 
 @pytest.mark.parametrize("command", ["ask", "chat", "serve", "mcp", "evaluate"])
@@ -186,8 +187,29 @@ def test_without_a_champion_that_reads_documents_passages_are_ranked(
     assert f"{said}: passages are ranked" in errors
     code, told, _ = asked("--docs", str(docs), "Who won?")
     assert code == NO_EVIDENCE
-    assert "found no evidence" in told
+    assert "Nothing in these documents" in told
     assert "read by no model" in told
+
+
+@pytest.mark.parametrize(("cosine", "code"), [(0.46, 0), (0.44, NO_EVIDENCE)])
+def test_where_it_is_installed_a_model_ranks_by_meaning_and_says_what_is_not_there(
+    folder: Path, cosine: float, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Meaning:
+        def scores(self, question: str, texts: list[str]) -> list[float]:
+            return [cosine if "looms" in text else 0.1 for text in texts]
+
+        def order(self, question: str, texts: list[str]) -> list[int]:
+            return sorted(range(len(texts)), key=lambda place: "looms" not in texts[place])
+
+    monkeypatch.setattr(asking, "installed", lambda: True)
+    monkeypatch.setattr(asking, "embedder", Meaning)
+    (folder / "orders.md").write_text("Heating is off.\n\nThe looms arrive on 14 May.\n")
+    found, told, _ = asked("--docs", ".", "Deliveries?", "--json")
+    assert found == code
+    quotes = [quote["text"] for quote in json.loads(told)["evidence"]]
+    assert quotes[:1] == ([] if code else ["The looms arrive on 14 May."])
+    assert json.loads(told)["model"] == "search by all-MiniLM-L6-v2 (no model)"
 
 
 def test_quotes_and_errors_do_not_control_the_terminal(folder: Path) -> None:

@@ -173,7 +173,7 @@ def test_an_answer_is_the_quotes_with_their_places(server: Served) -> None:
     assert (found["model"], found["sub_calls"]) == ("m", 1)
     assert found["usage"]["requests"] == 2
     none = server.ask("Where is Zanzibar?")
-    assert none.choices[0].message.content == "The model found no evidence in these documents."
+    assert none.choices[0].message.content == "Nothing in these documents answers that."
 
 
 def test_a_stream_shows_progress_as_comments_and_ends_with_the_answer(server: Served) -> None:
