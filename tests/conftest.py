@@ -44,8 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """All processes of the session share one warm Python; it imports when it is first asked."""
     # A search of all that is imported for garbage takes half a second: young objects are enough.
     gc.set_threshold(*gc.get_threshold()[:2], 1000)
-    assert config.cache is not None
-    os.environ["XDG_CACHE_HOME"] = str(config.cache.mkdir("home"))
+    os.environ["XDG_CACHE_HOME"] = str(config.rootpath / ".pytest_cache/home")
     if not hasattr(config, "workerinput"):
         stack = ExitStack()
         config.add_cleanup(stack.close)
