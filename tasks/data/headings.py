@@ -27,6 +27,9 @@ PROSE_CHARS = 40
 """Shorter paragraphs, such as "For example:", are no evidence."""
 ANSWER_CHARS = (80, 2500)
 """Characters of a section's evidence: less says too little, more is a chapter."""
+FORMS = ("{}", "What about {}?", "How does {} work?", "Why {}?")
+"""Questions made of a heading that isn't one. People's questions end with a question mark: a root
+that has seen it in readers' prompts alone takes them for one, and replies yes or no."""
 NEIGHBOURS = 8
 """Documents of a problem: the heading's own, and those that follow it in the folder."""
 
@@ -157,7 +160,9 @@ def _of_document(
             continue
         places = [[Place("section", name, quote=quote)] for quote in section.prose]
         row = f"{name}#{number}"
-        yield row, ProblemDraft(row, section.heading, around, places, "documents", split=split)
+        form = FORMS[int(position(row) * len(FORMS))]
+        asked = section.heading if section.heading.endswith("?") else form.format(section.heading)
+        yield row, ProblemDraft(row, asked, around, places, "documents", split=split)
 
 
 def _key(heading: str) -> str:
