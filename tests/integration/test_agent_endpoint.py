@@ -221,9 +221,14 @@ def test_a_slow_answer_is_asked_for_again(server):
 
 def test_an_interrupt_does_not_wait_for_requests_in_flight(server):
     server.pause_s = 8.0
-    began = time.monotonic()
-    main = threading.main_thread().ident
-    threading.Timer(0.5, signal.pthread_kill, (main, signal.SIGINT)).start()
+    main, began = threading.main_thread().ident, time.monotonic()
+
+    def interrupt() -> None:
+        while not server.bodies:
+            time.sleep(0.1)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
     with pytest.raises(KeyboardInterrupt):
         policy_of(server).act([ask(number, "abc") for number in range(3)])
     assert time.monotonic() - began < 6.0
