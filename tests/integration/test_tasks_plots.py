@@ -189,7 +189,7 @@ def test_the_page_fits_a_telephone(drawn: Path) -> None:
     with browser.page((drawn / "reports/index.html").as_uri()) as tab:
         size = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
         tab.call("Emulation.setDeviceMetricsOverride", **size)
-        tab.until("document.documentElement.scrollWidth == 390")
+        tab.until("document.documentElement?.scrollWidth == 390")
 
 
 def test_what_a_model_wrote_cannot_become_markup(drawn: Path) -> None:
