@@ -121,7 +121,7 @@ def own_choice(
     numbers = [
         number
         for number, passage in enumerate(ranked(problem, keyed.ranked, env, rewards), 1)
-        if f"{number} {passage[1]}" in printed and is_gold(problem, passage, rewards)
+        if f"{number} {passage[1]}" in printed and _is_gold(problem, passage, rewards)
     ]
     item = '{"paper_id": d, "text": t}'
     return f"FINAL([{item} for n, (d, t) in enumerate(found, 1) if n in {numbers}])"
@@ -133,7 +133,7 @@ def replies(
     """What each reader of the plan should reply, by its prompt as the reader sees it."""
     found = {}
     for prompt, part in readers(problem, keyed, env, rewards):
-        gold = [n for n, passage in enumerate(part, 1) if is_gold(problem, passage, rewards)]
+        gold = [n for n, passage in enumerate(part, 1) if _is_gold(problem, passage, rewards)]
         numbers = " ".join(map(str, gold)) or NONE
         found[defuse(prompt)] = YES_OR_NO[bool(gold)] if keyed.shown == 1 else numbers
     return found
@@ -169,7 +169,7 @@ def answer(
     return [
         {"paper_id": paper_id, "text": text}
         for paper_id, text in found
-        if is_gold(problem, (paper_id, text), rewards)
+        if _is_gold(problem, (paper_id, text), rewards)
     ]
 
 
@@ -183,7 +183,7 @@ def fault(problem: Problem, keyed: Keyed, env: EnvSettings, rewards: RewardSetti
     return None
 
 
-def is_gold(problem: Problem, passage: Passage, rewards: RewardSettings) -> bool:
+def _is_gold(problem: Problem, passage: Passage, rewards: RewardSettings) -> bool:
     """Whether a passage lies inside an alternative of a fact, or is nearly the same."""
     paper_id, text = passage
     return any(
