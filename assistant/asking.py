@@ -211,19 +211,20 @@ class RankedPassages:
             raise StageError(reason)
         began = time.monotonic()
         with as_stage_error():  # the model may be broken
-            found = by_meaning(documents, question) if installed() else None
+            search = by_meaning if installed() else rank
+            found = search(documents, question, PASSAGES)
         quotes = [
             Quote(name, at := documents[name].index(text), at + len(text), text)
-            for name, text in (rank(documents, question, PASSAGES) if found is None else found)
+            for name, text in found
         ]
         seconds = round(time.monotonic() - began, 3)
         return AskedAnswer(Answer(quotes, stop_reason="final", seconds=seconds), None)
 
 
-def by_meaning(documents: Mapping[str, str], question: str) -> list[tuple[str, str]]:
+def by_meaning(documents: Mapping[str, str], question: str, most: int) -> list[tuple[str, str]]:
     """Name and text of the passages that mean what is asked; none if the best isn't close."""
     meaning = embedder()
-    found = rank(documents, question, PASSAGES, order=meaning.order, ordered=READ)
+    found = rank(documents, question, most, order=meaning.order, ordered=READ)
     scores = meaning.scores(question, [text for _, text in found]) if found else [0.0]
     return found if max(scores) >= CLOSE else []
 
