@@ -91,12 +91,11 @@ class Embedder:
         A text gets a share of its neighbours' scores, since an answer often has several paragraphs.
         Arguments as of `scores`.
         """
-        scores = self.scores(question, texts, spend)
-        beside = [0.0, *scores.tolist(), 0.0]
-        scores = [
-            s + _BESIDE * (a + b) for a, s, b in zip(beside, scores, beside[2:], strict=False)
-        ]
-        return sorted(range(len(texts)), key=lambda k: -scores[k])
+        import numpy as np
+
+        scores = np.pad(self.scores(question, texts, spend).astype(float), 1)
+        shared = scores[1:-1] + _BESIDE * (scores[:-2] + scores[2:])
+        return [int(place) for place in np.argsort(-shared, kind="stable")]
 
     def _vector(self, text: str, spend: Callable[[int], None]) -> Any:
         import numpy as np
