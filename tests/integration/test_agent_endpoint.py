@@ -221,7 +221,7 @@ def test_a_slow_answer_is_asked_for_again(server):
 
 def test_an_interrupt_does_not_wait_for_requests_in_flight(server):
     server.pause_s = 8.0
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # another test may have left its own
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
     main, began = threading.main_thread().ident, time.monotonic()
 
     def interrupt() -> None:
