@@ -41,7 +41,6 @@ from agent.policies.base import FrameKey, Policy, TurnReply, TurnRequest
 from agent.policies.hf_policy import TransformersPolicy, load_model
 from agent.policies.scripted import block
 from agent.rollouts.engine import play
-from agent.settings import GenerationSettings
 from env.models import Message
 from env.problems.schema import Problem
 from env.problems.store import ProblemStore
@@ -85,13 +84,16 @@ ARMS = {
     "demonstrations": Arm(),
     "GRPO": Arm(grpo=()),
     "GRPO, roots only": Arm(grpo=["train.inheritance=none"]),
+    # Who inherits, and how much of a child's advantage is its own: GRPO has `full` and 0.75.
+    "GRPO, 1/k": Arm(grpo=["train.inheritance=inverse_count", "train.own_score=0"]),
+    "GRPO, own 0": Arm(grpo=["train.own_score=0"]),
+    "GRPO, own 0.3": Arm(grpo=["train.own_score=0.3"]),
+    "GRPO, own 1": Arm(grpo=["train.own_score=1"]),
     "more demonstrations": Arm(),
     "alone, demonstrations": Arm(ALONE),
     "alone, GRPO": Arm(ALONE, ()),
 }
 DOCUMENTS = "bare: documents"
-REFERENCE = ("demonstrations", "more demonstrations", "GRPO, roots only", "alone, GRPO")
-"""Arms with which `GRPO` is compared."""
 BOOTSTRAP = Bootstrap(resamples=10_000, seed=0)
 
 Row = dict[str, Any]
@@ -175,10 +177,7 @@ class SmallModelWork:
         row |= {"commit": commit(), "date": time.strftime("%Y-%m-%d")}
         with gzip.open(self.results, "at") as stream:
             stream.write(json.dumps(row) + "\n")
-        means = {
-            mode: {k: round(fmean(v), 3) for k, v in row[mode].items()} for mode in _modes(row)
-        }
-        print(f"{time.strftime('%H:%M')} {row['arm']} {row['seed']} {means}", flush=True)
+        print(f"{time.strftime('%H:%M')} {row['arm']}, seed {row['seed']}", flush=True)
 
 
 def read_results(path: Path) -> list[Row]:
@@ -187,10 +186,6 @@ def read_results(path: Path) -> list[Row]:
         return []
     with gzip.open(path, "rt") as stream:
         return [json.loads(line) for line in stream]
-
-
-def _modes(row: Row) -> list[str]:
-    return [mode for mode in ("greedy", "sampled") if mode in row]
 
 
 def train(work: SmallModelWork, folder: Path, root: Path, sets: Sequence[str]) -> Params:
@@ -339,19 +334,15 @@ def documents(work: SmallModelWork, seed: int) -> None:
     seconds = _make_base(work, root, sets)
     os.chdir(root)
     params = resolve(work.profile, sets)
-    settings = params.evaluate.generation.greedy
     room = 6_000
-    wide = settings.model_copy(update={"max_turn_tokens": 200, "max_frame_tokens": room + 500})
-    inner = TransformersPolicy(*load_model(BASE), _small(wide))
+    wide = {"max_turn_tokens": 200, "max_frame_tokens": room + 500}
+    few = {"batch_frames": 8, "cache_tokens": 65_536}  # a few long prompts at a time
+    settings = params.evaluate.generation.greedy.model_copy(update=wide | few)
+    inner = TransformersPolicy(*load_model(BASE), settings)
     policy = DocumentsInPrompt(inner, ProblemStore.load(PROBLEMS), room)
     row: Row = {"arm": DOCUMENTS, "seed": seed, "seconds": seconds}
     row["greedy"] = played(work, params, policy)
     work.add(row | {"collections": _collections(work, params)})
-
-
-def _small(settings: GenerationSettings) -> GenerationSettings:
-    """A few long prompts at a time."""
-    return settings.model_copy(update={"batch_frames": 8, "cache_tokens": 65_536})
 
 
 def lines(work: SmallModelWork) -> None:
@@ -406,12 +397,12 @@ def table(rows: Sequence[Row]) -> str:
 def differences(rows: Sequence[Row]) -> str:
     """`GRPO` minus other arms on the same problems and seeds."""
     out = ["| GRPO minus | F1 greedy | reward sampled |", "|---|---|---|"]
-    for arm in REFERENCE:
+    for arm in [arm for arm in ARMS if arm != "GRPO"]:
         pairs = [
             (a, b)
             for a in rows
             for b in rows
-            if a["arm"] == "GRPO" and b["arm"] == arm and a["seed"] == b["seed"]
+            if (a["arm"], b["arm"]) == ("GRPO", arm) and a["seed"] == b["seed"]
         ]
         if pairs:
             cells = [
