@@ -71,7 +71,7 @@ def read_figures(rows: Sequence[StageRow], url: str) -> ChainFigures:
     lines = []
     if gate:
         lines.append(("gate", str(gate["advice"])))
-    metrics = {"result/minutes": sum(row.seconds for row in rows) / 60}
+    metrics: dict[str, float] = {}
     if evaluation:
         metrics |= result_metrics(evaluation["after"])
         metrics["result/reward_before"] = evaluation["reward"]["before"]
@@ -96,6 +96,7 @@ def read_figures(rows: Sequence[StageRow], url: str) -> ChainFigures:
     lines.append(("seconds", f"{sum(row.seconds for row in rows):.0f}"))
     lines.append(("see", "reports/index.html, reports/plots/"))
     lines.append(("in MLflow, after `make up`", url))
+    metrics["result/minutes"] = sum(row.seconds for row in rows) / 60
     result = ChainFigures(list(rows), lines, headline, metrics)
     LAST.parent.mkdir(exist_ok=True)
     LAST.write_text(json.dumps(asdict(result)), encoding="utf-8")
