@@ -3,7 +3,8 @@
 Showing a paper proves nothing, whether it is printed, in a prompt or given to an idle child. A
 child that returns the evidence, and little else of what it was given, has found it. Children that
 return most of the papers' text among it, together or between filler, have chosen nothing. A reader
-that is shown numbered passages returns those whose numbers it replies.
+that is shown numbered passages returns those whose numbers it replies; all readers of an episode
+are one child, because a reader of a single passage can only return all or nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from math import ceil
 from typing import Any
 
-from rewards.numbered import named_passages
+from rewards.numbered import shown_and_named
 from rewards.sentences import lines_shown
 from rewards.spans import Evidence, distinct_items, quoted_text
 
@@ -45,7 +46,7 @@ def papers_found(
     for paper_id, start, end in (place for fact in evidence for place in fact):
         spans.setdefault(papers[paper_id][start:end], set()).add(paper_id)
     returns = list(children)
-    named = "\0".join(named_passages(papers.values(), returns))
+    shown, named = map("\0".join, shown_and_named(returns))
     chosen: list[tuple[str, str]] = []
     for given, answer in returns:
         whole = "\0".join(given.values())
@@ -58,8 +59,8 @@ def papers_found(
                 break
         if quotes and left >= 0:
             chosen.append((whole, "\0".join(quotes)))
-    if _is_most(papers, chosen):
-        chosen = []
+    if _is_most(papers, [*chosen, (shown, named)]):
+        chosen, named = [], ""
     found: set[str] = set()
     for span, ids in spans.items():
         if _is_in(span, named, min_cover) or any(
@@ -79,7 +80,9 @@ def _is_most(papers: Mapping[str, str], chosen: Iterable[tuple[str, str]]) -> bo
     }
     pairs = [(whole, lines_shown(tiles, [returned])) for whole, returned in chosen]
     given = lines_shown(tiles, (whole for whole, shown in pairs if shown))
-    return len(set().union(*(shown for _, shown in pairs))) > _MOST_RETURNED * len(given)
+    # Without a piece, nothing of the papers was there to choose from.
+    returned = set().union(*(shown for _, shown in pairs))
+    return not given or len(returned) > _MOST_RETURNED * len(given)
 
 
 def _is_in(span: str, text: str, min_cover: float) -> bool:

@@ -33,15 +33,10 @@ Reader = tuple[Mapping[str, str], Any]
 """Text that a child was given, under any key, and the value that it returned."""
 
 
-def named_passages(papers: Iterable[str], readers: Iterable[Reader]) -> set[str]:
-    """Passages that the replies of readers name; none, if they name more than half.
-
-    All readers of an episode are judged together, because a reader of a single passage has no
-    other choice than all or nothing. Both sides are characters of distinct passages. Of those that
-    nobody named, only passages of the papers count, so that no filler makes the rest look chosen.
+def shown_and_named(readers: Iterable[Reader]) -> tuple[set[str], set[str]]:
+    """Passages that readers were shown, and those of them that their replies name.
 
     Args:
-        papers: texts of the papers.
         readers: children that ended with an answer. One that was given several texts, or that
             replied something else than numbers, yes or no, is no reader.
     """
@@ -56,16 +51,7 @@ def named_passages(papers: Iterable[str], readers: Iterable[Reader]) -> set[str]
             continue
         shown.update(passages.values())
         named.update(passages[number] for number in numbers if number in passages)
-    left = sum(map(len, named))
-    if not named:
-        return named
-    whole = "\0".join(papers)
-    searches = _SEARCHED_CHARS // max(1, len(whole))
-    for passage in sorted(shown - named, key=len, reverse=True)[:searches]:
-        if left <= 0:
-            break
-        left -= len(_quoted(passage, whole))
-    return set() if left > 0 else named
+    return shown, named
 
 
 def reader_scores(
@@ -98,6 +84,8 @@ def reader_scores(
             continue
         shown = {number: _quoted(passage, whole) for number, passage in passages.items()}
         if not all(shown.values()):
+            if len(numbered_passages(text)) > 1 and 0 in passages:
+                scores[frame] = 0.0
             continue
         right = {
             number

@@ -62,7 +62,14 @@ def test_who_names_more_than_half_has_chosen_nothing() -> None:
     assert not found((numbered(GOLD), "1"))
     assert not found((numbered(GOLD, GOLD), "1"))
     assert found((numbered(GOLD, OTHERS[2], OTHERS[0]), "1"))
-    assert not found((numbered(GOLD, OTHERS[2]), "1"))
+    assert not found((numbered(GOLD, OTHERS[0]), "1"))
+    # What others return counts, too, and parts of what is named are nothing to choose from.
+    assert not found((numbered(GOLD, GOLD[1:], GOLD[2:], GOLD[:-1]), "1"))
+    assert not found((numbered(GOLD, *(GOLD[at : at + 17] for at in range(9))), "1"))
+    quoted = ({"context": PAPERS["p1"] + "-" * 99}, OTHERS)
+    readers = [({"context": numbered(GOLD, OTHERS[2])}, "1")]
+    assert papers_found(PAPERS, EVIDENCE, readers, 0.95) == {"p1"}
+    assert not papers_found(PAPERS, EVIDENCE, [*readers, quoted], 0.95)
 
 
 def test_readers_of_one_passage_are_judged_together() -> None:
@@ -166,6 +173,8 @@ ONE, NO_GOLD = f"How accurate is Kalvot? Yes or no?\n{GOLD}", numbered(*OTHERS)
         (FOUR, "99", 0.0),
         (FOUR, "a novel of many words " * 99, 0.0),
         (FOUR, None, 0.0),
+        (FOUR, "yes", 0.0),
+        (NO_GOLD, "yes, 4", 0.0),
         (NO_GOLD, "none", 0.4),
         (NO_GOLD, "2", 0.0),
         (ONE, "yes", 1.0),
