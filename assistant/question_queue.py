@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from assistant.asking import AskedAnswer, AskedModel, answer_event
 from env.web.logs import limit_repeats
-from env.web.protocol import WholeBodies
+from env.web.protocol import WholeBodies, raise_descriptors
 from tasks.errors import PipelineError
 
 if TYPE_CHECKING:
@@ -237,6 +237,7 @@ class QuestionServer(uvicorn.Server):
     def __init__(self, queue: QuestionQueue, application: ASGIApp) -> None:
         super().__init__(uvicorn.Config(application, **SERVING))
         self._queue = queue
+        raise_descriptors()
         limit_repeats()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

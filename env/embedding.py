@@ -46,6 +46,7 @@ class Embedder:
     def __init__(self) -> None:
         model, tokenizer = find_model()
         try:
+            os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # it reports each start
             import onnxruntime
             from tokenizers import Tokenizer
 
@@ -104,7 +105,10 @@ class Embedder:
         key = blake2b(data, digest_size=16, person=self._version[:16]).digest()
         with self._lock, suppress(sqlite3.Error):  # a file that cannot be read is no reason to stop
             for (known,) in self._kept.execute("SELECT vector FROM kept WHERE key = ?", (key,)):
-                return np.frombuffer(known, np.float32)
+                with suppress(TypeError, ValueError):  # else somebody changed the file
+                    vector = np.frombuffer(known, np.float32)
+                    if abs(vector @ vector - 1) < 1e-3:
+                        return vector
         ids = self._tokenizer.encode(data.decode()).ids
         spend(len(ids))
         with self._lock:
@@ -130,14 +134,16 @@ def _kept_vectors() -> sqlite3.Connection:
     """The file of vectors; where none can be written, a table in memory."""
     try:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "rlm")
-        folder.mkdir(parents=True, exist_ok=True)
-        return _table(folder / "minilm.sqlite")
+        folder.mkdir(0o700, parents=True, exist_ok=True)
+        file = folder / "minilm.sqlite"  # others could confirm a text that they guess
+        file.touch(0o600)
+        return _table(file)
     except (OSError, RuntimeError, sqlite3.Error):
         return _table(":memory:")
 
 
 def _table(place: Path | str) -> sqlite3.Connection:
-    table = sqlite3.connect(place, isolation_level=None, check_same_thread=False)
+    table = sqlite3.connect(place, 0.1, isolation_level=None, check_same_thread=False)
     table.execute("PRAGMA journal_mode = WAL")
     table.execute("PRAGMA synchronous = OFF")
     table.execute("CREATE TABLE IF NOT EXISTS kept (key BLOB UNIQUE, vector BLOB)")

@@ -46,13 +46,9 @@ CHAIN = "RLM_CHAIN"
 PARENT_RUN = "RLM_PARENT_RUN_ID"
 """Set by the chain: its MLflow run, the parent of the stages' runs."""
 
-FOREIGN_KEYS = frozenset(
-    {
-        *("OPENAI_API_KEY", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
-        *("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "WANDB_API_KEY", SERVE_KEY),
-    }
-)
-"""Keys that a server of the environment, which runs what a model writes, has no use for."""
+KEYS = ("_KEY", "_KEY_ID", "_TOKEN", "_PASSWORD", "_SECRET", "_URI", "_URL")
+"""Ends of names of others' keys and addresses. A server of the environment, which runs what a model
+writes, has no use for them."""
 KEY_CHARS = 32
 """Least length of a key of a server: anyone may try keys."""
 

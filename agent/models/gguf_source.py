@@ -101,7 +101,7 @@ class GgufModel:
         try:
             reader = GGUFReader(package.file)
             self._fields = {name: field.contents() for name, field in reader.fields.items()}
-        except (OSError, ValueError, IndexError, KeyError) as error:
+        except (OSError, ValueError, IndexError, KeyError, RecursionError) as error:
             cause = next(iter(str(error).splitlines()), type(error).__name__)
             raise PolicyError(
                 f"{package.source}: {package.file} is incomplete or no GGUF file ({cause}). Remove "

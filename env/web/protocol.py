@@ -7,6 +7,7 @@ send chunks of one byte would make all others wait for seconds. No client of our
 from __future__ import annotations
 
 import asyncio
+import resource
 import socket
 from contextlib import suppress
 from typing import Any
@@ -60,3 +61,10 @@ class WholeBodies(H11Protocol):
             return
         self.transport.write(_REFUSED)
         self.transport.close()
+
+
+def raise_descriptors() -> None:
+    """Raise the soft limit of open files to the hard one."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with suppress(OSError, ValueError):  # macOS refuses "unlimited"
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

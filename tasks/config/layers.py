@@ -160,7 +160,7 @@ def resolve(profile: str = "nano", overrides: Sequence[str] = ()) -> Params:
         data = merge(merge(data, over), {"profile": profile})
     for text in overrides:
         data = merge(data, parse_override(text))
-        source += f" + {text}"
+        source += f" + {text.partition('=')[0]}"  # its value may be a secret
     params = check(data, source)
     if params.env.rank == "minilm":
         try:

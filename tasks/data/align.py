@@ -221,7 +221,7 @@ def _nearest(
     found = fuzz.partial_ratio_alignment(wanted, text[start:end], score_cutoff=cutoff)
     if found is None:
         return None
-    around = max(16, len(wanted) // 8)
+    around = min(128, max(16, len(wanted) // 8))
     first = _edges(text, start + found.dest_start, around, start, end, r"(?<!\w)(?=\S)")
     last = _edges(text, start + found.dest_end, around, start, end, r"(?<=\S)(?!\w)")
     ranked = (

@@ -33,7 +33,7 @@ that has seen it in readers' prompts alone takes them for one, and replies yes o
 NEIGHBOURS = 8
 """Documents of a problem: the heading's own, and those that follow it in the folder."""
 
-_MARKED = re.compile(r" {0,3}#{1,6}[ \t]+(.+?)(?:[ \t]+#+)?[ \t]*")
+_MARKED = re.compile(r" {0,3}#{1,6}[ \t]+(\S.*)")
 _RULE = re.compile(r"([=\-~^\"'*+#.`:_])\1{2,}[ \t]*")
 """A line below or above a heading, or between two parts of a page."""
 _FENCE = re.compile(r" {0,3}(```|~~~)")
@@ -87,8 +87,8 @@ def read(text: str) -> tuple[str, list[Section]]:
 
 def _heading(line: str, below: str) -> str | None:
     """The heading that a line is, by its marks or by the line below it."""
-    if marked := _MARKED.fullmatch(line):
-        return marked[1]
+    if marked := _MARKED.fullmatch(line.rstrip()):
+        return re.sub(r"[ \t]#+$", "", marked[1]).rstrip()
     if not line[:1].strip() or line.startswith(("|", "- ", "* ")) or _RULE.fullmatch(line):
         return None
     underlined = _RULE.fullmatch(below) and len(below.rstrip()) >= len(line.rstrip())

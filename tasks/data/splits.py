@@ -26,7 +26,7 @@ SPLITS: tuple[Split, ...] = get_args(Split)
 _ORDER = {split: number for number, split in enumerate(SPLITS)}
 _SENTENCE_CHARS = 20
 """Shorter sentences ("Introduction.", "See Table 2.") occur in unrelated papers."""
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\s*\n\s*")
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<!\s)\s*\n\s*")
 _WORD = re.compile(r"\w+")
 _DIGIT = re.compile(r"\d")
 _FIRST_LETTER = 0x10000

@@ -87,7 +87,9 @@ def local_server(params: Params, data: Path | None) -> Iterator[str]:
 
 def _without_keys(environment: Mapping[str, str]) -> dict[str, str]:
     return {
-        name: value for name, value in environment.items() if name not in variables.FOREIGN_KEYS
+        name: value
+        for name, value in environment.items()
+        if name == variables.OWNER_KEY or not name.upper().endswith(variables.KEYS)
     }
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import fake_endpoint
+from helpers import chat, fake_endpoint
 from helpers.untaught import untaught
 from typer.testing import CliRunner
 
@@ -75,8 +75,7 @@ def registered(script: str, params: Params) -> Any:
     (source / versions.ARTIFACT / "model.safetensors").write_text(script)
     config.write_resolved(params).rename(source / "artifacts" / config.RESOLVED)
     config.write_resolved(params)
-    tags = {"weights_hash": versions.weights_hash(source / versions.ARTIFACT)}
-    return store.create_model_version("rlm", source=str(source), tags=tags)
+    return store.create_model_version("rlm", source=str(source))
 
 
 def asked(*arguments: str) -> tuple[int, str, str]:
@@ -226,45 +225,36 @@ def test_quotes_and_errors_do_not_control_the_terminal(folder: Path) -> None:
     assert r"orders\u202etxt.md" in "".join(told.split())
 
 
-def scripted_reply(body: dict[str, Any]) -> str:
-    """Reply of a careful model: it searches, gives its hits to children, and quotes them."""
-    messages = body["messages"]
-    if "one of several agents" in messages[0]["content"]:
-        return "```python\nFINAL([s for s in context.splitlines() if 'looms' in s])\n```"
-    if len(messages) == 2:
-        return "```python\nhits = search(context, 'looms')\nprint(len(hits))\n```"
-    return (
-        "```repl\nFINAL(rlm_query_batched(['Quote.'] * len(hits), [context[p] for p in hits]))\n```"
-    )
-
-
 @pytest.fixture
-def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def _notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder in English, beside the project's settings."""
-    (tmp_path / "notes").mkdir()
-    (tmp_path / "notes/orders.md").write_text("# Orders\nThe looms arrive on 14 May.\n")
-    (tmp_path / "notes/garden.txt").write_text("The garden was planted in spring.")
-    for name in ("params.yaml", "profiles"):
-        (tmp_path / name).symlink_to(ROOT / name)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path / "notes"
+    texts = {"orders.md": "# Orders\nThe looms arrive on 14 May.\n", "garden.txt": "It is spring."}
+    monkeypatch.chdir(chat.written(tmp_path, texts))
 
 
-ASKED = "When do the looms arrive?"
+@pytest.mark.usefixtures("_notes")
+def test_an_endpoint_does_not_control_the_terminal() -> None:
+    with fake_endpoint.serving() as fake:
+        fake.plan, fake.error = [401], {"message": "no\x1b]52;c;cm0gLXJm\x07"}
+        named = ("--base-url", fake.url, "--model", "m")
+        code, told, errors = asked("--docs", "notes", "When do the looms arrive?", *named)
+    assert (code, r"\x1b]52" in errors) == (1, True)
+    assert "\x1b" not in told + errors
 
 
-def test_an_endpoint_answers_without_torch_and_mlflow(notes: Path) -> None:
+@pytest.mark.usefixtures("_notes")
+def test_an_endpoint_answers_without_torch_and_mlflow() -> None:
     code = (
         "import sys\nfrom flows.cli import app\n"
         "try: app(sys.argv[1:])\n"
         "finally: print([m for m in ('torch', 'mlflow', 'pandas') if m in sys.modules])"
     )
     with fake_endpoint.serving() as fake:
-        fake.reply = scripted_reply
+        fake.reply = chat.scripted_reply
         words = ["--docs", "notes", "--base-url", fake.url, "--model", "m", "--json"]
         prices = ["--set", "evaluate_model.prompt_price=1"]
         done = subprocess.run(
-            [sys.executable, "-c", code, "ask", *words, *prices, ASKED],
+            [sys.executable, "-c", code, "ask", *words, *prices, chat.QUESTION],
             capture_output=True,
             text=True,
         )
@@ -276,12 +266,13 @@ def test_an_endpoint_answers_without_torch_and_mlflow(notes: Path) -> None:
     assert (usage["requests"], usage["prompt_tokens"], usage["failures"]) == (3, 30, 0)
 
 
-def test_questions_are_read_line_by_line_and_trees_are_shown(notes: Path) -> None:
+@pytest.mark.usefixtures("_notes")
+def test_questions_are_read_line_by_line_and_trees_are_shown() -> None:
     with fake_endpoint.serving() as fake:
-        fake.reply = scripted_reply
+        fake.reply = chat.scripted_reply
         words = ["--docs", "notes", "--base-url", fake.url, "--model", "m"]
         asking = ["--interactive", "--trace", "--set", "evaluate_model.prompt_price=1000"]
-        asked = f"{ASKED}\n{'?' * 9999}\n{ASKED}\n\n"
+        asked = f"{chat.QUESTION}\n{'?' * 9999}\n{chat.QUESTION}\n\n"
         done = CliRunner().invoke(cli.app, ["ask", *words, *asking], input=asked)
     assert done.exit_code == 0, done.stderr
     assert done.stdout.count("\n  The looms arrive on 14 May.") == 2

@@ -10,7 +10,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
+from helpers.recorder import Recorder
 
 from env.client import Sessions
 from env.errors import EpisodeError
@@ -22,28 +24,31 @@ from tasks.deployment.environment import ENV_URL, environment
 from tasks.deployment.local import local_server
 from tasks.errors import ConfigError, StageError
 
+FOREIGN = {"OPENAI_API_KEY", "AWS_ACCESS_KEY_ID", "AWS_SESSION_TOKEN", "MLFLOW_TRACKING_PASSWORD"}
+FOREIGN |= {"RLM_SERVE_KEY", "RLM_ENV_TOKEN", "MLFLOW_TRACKING_URI", "PREFECT_API_URL"}
 FEW = "prepare.synthetic.collections={train: 1, validation: 1, test: 1}"
-
-
-class Tags:
-    """Tags that a stage set on its run."""
-
-    def __init__(self) -> None:
-        self.tags: dict[str, object] = {}
-
-    def set_tags(self, tags: dict[str, object]) -> None:
-        self.tags |= tags
-
-    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        self.tags |= metrics
 
 
 @pytest.fixture(scope="module")
 def impatient() -> Iterator[str]:
-    """A server for two sessions that closes idle ones after four seconds."""
+    """A server for two sessions that closes idle ones after four seconds.
+
+    It was started where keys of others are in the environment.
+    """
     params = resolve(overrides=[FEW, "env.max_sessions=2", "env.idle_timeout_s=4"])
-    with local_server(params, data=None) as url:
-        yield url
+    with pytest.MonkeyPatch.context() as patch:
+        for name in (*FOREIGN, "RLM_OWN"):
+            patch.setenv(name, "a-secret")
+        with local_server(params, data=None) as url:
+            patch.undo()
+            yield url
+
+
+def test_the_server_inherits_no_key_of_others(impatient: str) -> None:
+    children = psutil.Process().children()
+    servers = [child.environ() for child in children if "env.server.app" in child.cmdline()]
+    (found,) = (names for names in servers if "RLM_OWN" in names)
+    assert FOREIGN.isdisjoint(found)
 
 
 def test_an_idle_session_ends_as_void_and_can_be_begun_again(impatient: str) -> None:
@@ -61,7 +66,7 @@ def test_the_stage_writes_what_it_found(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(ENV_URL, server_url)
-    run = Tags()
+    run = Recorder()
     path = deploy.run(server_params, run)  # type: ignore[arg-type]
     report = json.loads(path.read_text())
     assert path == deploy.REPORT

@@ -45,7 +45,7 @@ def test_each_profile_resolves(profile: str) -> None:
 
 def test_a_profile_starts_from_the_one_that_it_extends(folder: Path) -> None:
     (folder / "profiles").mkdir()
-    (folder / "profiles/long.yaml").write_text("train: {steps: 90, group_size: 4}")
+    (folder / "profiles/long.yaml").write_text("train: {steps: 90, group_size: 4, seed: 3}")
     (folder / "profiles/longer.yaml").write_text("extends: long\ntrain: {steps: 99}")
     found = config.resolve("longer", ["train.seed=1"])
     assert (found.profile, found.train.steps, found.train.group_size) == ("longer", 99, 4)
@@ -56,6 +56,7 @@ def test_a_profile_starts_from_the_one_that_it_extends(folder: Path) -> None:
 
 
 QWEN = "model.source=Qwen/Qwen3-4B"
+VLLM = ("engine.kind=vllm", "engine.url=http://a")
 WRONG: list[tuple[list[str], str]] = [
     (["train.stepz=3"], "train.stepz: unknown key"),
     (["nothing.here=3"], "nothing: unknown key"),
@@ -66,11 +67,8 @@ WRONG: list[tuple[list[str], str]] = [
     (["train=3"], "train: "),
     (["train.steps"], "section.key=value"),
     (["train.steps=["], "not valid YAML"),
-    *(
-        ([f"{key}={value}"], key)
-        for value in ("-1", ".nan", ".inf", "null", "[1]")
-        for key in ("train.steps", "train.learning_rate", "env.limits.cell_cpu_s")
-    ),
+    *(([f"train.learning_rate={value}"], "train.learning_rate") for value in ("-1", "[1]")),
+    *(([f"env.limits.cell_cpu_s={value}"], "cell_cpu_s") for value in (".nan", ".inf")),
     (["rewards.weights.efficiency=0.9"], "sum to 1"),
     (["prepare.synthetic.levels.easy.papers=1"], "prepare.synthetic.levels.easy.papers: "),
     (["prepare.synthetic.levels.easy.splits=[]"], "prepare.synthetic.levels.easy.splits: "),
@@ -88,14 +86,23 @@ WRONG: list[tuple[list[str], str]] = [
     (["model.quantisation=int8"], "model.quantisation"),
     (["train.lora.targets=[]"], "train.lora.targets"),
     (["model.template_kwargs={a: null}"], "model.template_kwargs"),
+    (["engine.url=http://a"], "kind vllm and url belong together"),
+    (["engine.kind=vllm"], "url is the address of the one server of vLLM, which you start"),
+    (["engine.urls=[http://a]"], "engine.url names the one server of vLLM"),
+    (["engine.kind=vllm", "engine.url=127.0.0.1:8000"], "is not like http://127.0.0.1"),
+    (["engine.kind=vllm", "engine.url=http://a/v1"], "'http://a/v1' is not like"),
+    ([*VLLM, "train.method=full", "train.processes=1"], "Set train.method: lora"),
+    ([*VLLM, "train.processes=2"], "train.processes: 1"),
+    (["train.importance_clip=0.5"], "train.importance_clip"),
     (["warmstart.sft.base_url=http://me:sesame@host/v1"], "sft.base_url: Value error, an address"),
 ]
 
 
 @pytest.mark.parametrize(("overrides", "told"), WRONG, ids=[str(row[0]) for row in WRONG])
 def test_a_wrong_setting_is_refused_with_its_path(overrides: list[str], told: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(told)):
+    with pytest.raises(ConfigError, match=re.escape(told)) as caught:
         config.resolve(overrides=overrides)
+    assert "sesame" not in str(caught.value)
 
 
 def test_fewer_children_than_gold_papers_are_refused_where_papers_are_given_to_children() -> None:
@@ -130,13 +137,6 @@ def test_an_override_replaces_one_value_only() -> None:
     assert changed.train.model_dump(exclude=same) == Params().train.model_dump(exclude=same)
 
 
-def test_a_profile_lies_between_params_and_overrides(folder: Path) -> None:
-    (folder / "profiles").mkdir()
-    (folder / "profiles/big.yaml").write_text("train: {steps: 7, group_size: 4}\n")
-    params = config.resolve("big", ["train.steps=9"])
-    assert (params.profile, params.train.steps, params.train.group_size) == ("big", 9, 4)
-
-
 def test_resolved_settings_come_back_equal_and_are_written_once(folder: Path) -> None:
     params = config.resolve(overrides=["train.steps=3", "validate.min_rows=5"])
     path = config.write_resolved(params)
@@ -151,21 +151,6 @@ def derived(*overrides: str) -> dict[str, str]:
     config.write_resolved(config.resolve(overrides=overrides))
     found: dict[str, str] = yaml.safe_load(config.RESOLVED.read_text())["derived"]
     return found
-
-
-def test_new_names_are_settings_and_old_ones_are_not() -> None:
-    known = Params().model_dump(by_alias=True)
-
-    def there(key: str) -> bool:
-        section: Any = known
-        for part in key.split("."):
-            if not isinstance(section, dict) or part not in section:
-                return False
-            section = section[part]
-        return True
-
-    assert all(there(new) and not there(old) for old, new in RENAMED.items())
-    assert not any(there(old) for old in REMOVED)
 
 
 def test_settings_of_an_earlier_version_are_translated(folder: Path) -> None:

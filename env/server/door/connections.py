@@ -20,7 +20,7 @@ from typing import Any
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from env.web.logs import limit_repeats
-from env.web.protocol import WholeBodies
+from env.web.protocol import WholeBodies, raise_descriptors
 
 logger = logging.getLogger(__name__)
 
@@ -259,13 +259,6 @@ class ServerLimits:
             await self._app(scope, receive, send)
         finally:
             watch.cancel()
-
-
-def raise_descriptors() -> None:
-    """Raise the soft limit of open files to the hard one."""
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    with suppress(OSError, ValueError):  # macOS refuses "unlimited"
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _arrives(protocol: Any) -> bool:
