@@ -263,7 +263,7 @@ def measured(work: SmallModelWork, arm: str, seed: int) -> None:
     else:
         folder = root.parent / arm.replace(",", "").replace(" ", "-")
         params, adapter = train(work, folder, root, [*sets, *chosen.grpo]), RESULT["lora"]
-        steps = _steps(params)
+        steps = json.loads(pd.read_parquet("reports/train.parquet").to_json(orient="records"))
         row |= {"seconds": sum(step["train/step_seconds"] for step in steps), "steps": steps}
     for mode, temperature in {"greedy": 0.0, "sampled": 1.0}.items():
         row[mode] = played(work, params, loaded(params, temperature, adapter))
@@ -290,12 +290,6 @@ def loaded(params: Params, temperature: float, adapter: Path | None) -> Transfor
     torch.set_num_threads(params.threads)
     settings = params.evaluate.generation.model_copy(update={"temperature": temperature})
     return TransformersPolicy(*load_model(BASE, adapter=adapter), settings)
-
-
-def _steps(params: Params) -> list[Row]:
-    """What the training logged of each step: signal, and trees that were lost."""
-    rows = pd.read_parquet("reports/train.parquet")
-    return json.loads(rows.to_json(orient="records"))
 
 
 def played(work: SmallModelWork, params: Params, policy: Policy) -> dict[str, list[float]]:

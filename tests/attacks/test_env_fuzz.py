@@ -341,9 +341,10 @@ class Server:
         else:
             assert len(answers) == len(messages)
             assert json.loads(answers[-1])["type"] == "state", answers
-        zygotes = [child for child in children(os.getpid()) if "inside.zygote" in line_of(child)]
+        children = psutil.Process().children()
+        zygotes = [child for child in children if "inside.zygote" in " ".join(child.cmdline())]
         assert zygotes
-        workers = [psutil.Process(int(pid)) for zygote in zygotes for pid in children(zygote)]
+        workers = [worker for zygote in zygotes for worker in zygote.children()]
         assert not psutil.wait_procs(workers, timeout=5)[1], "processes are left"
 
     def talk(self, messages: list[str | bytes]) -> list[str]:
@@ -387,15 +388,6 @@ class Server:
             assert not seen["problem"] or seen["problem"]["tier"] is None
             assert seen["frames"] or seen["refused"]
             assert not any(gold in text for gold in self.gold)
-
-
-def children(pid: int | str) -> list[str]:
-    files = Path(f"/proc/{pid}/task").glob("*/children")
-    return " ".join(file.read_text() for file in files).split()
-
-
-def line_of(pid: str) -> str:
-    return Path(f"/proc/{pid}/cmdline").read_text()
 
 
 def type_of(sent: str | bytes) -> Any:

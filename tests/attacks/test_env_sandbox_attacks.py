@@ -134,14 +134,6 @@ def test_settings_cannot_switch_the_filter_off() -> None:
 # --- what the table cannot say
 
 
-def test_waiting_on_the_channel_is_the_cells_fault() -> None:
-    """Else a cell could void its episode whenever it fears a low reward."""
-    host = SandboxHost(LIMITS.model_copy(update={"cell_wall_s": 0.5}), SandboxSettings())
-    result = done(host.open("").run("import os\nos.read(3, 1)"))
-    assert (result.error, result.variables_lost) == ("killed", True)
-    host.close()
-
-
 def test_a_forged_done_only_confuses_the_cells_own_repl(host: SandboxHost) -> None:
     repl = host.open("")
     prepare(repl, host._zygote.pid)
@@ -162,35 +154,32 @@ def test_a_forged_call_is_a_call(host: SandboxHost) -> None:
     repl.close()
 
 
-def test_a_flood_of_finals_is_cut_short(host: SandboxHost) -> None:
+@pytest.mark.parametrize(
+    ("code", "final"),
+    [
+        ("while True:\n    try: FINAL('x' * 10**6)\n    except BaseException: pass", "x" * 10**6),
+        ("import os\ntry: FINAL(1)\nexcept BaseException: os.abort()", 1),
+    ],
+    ids=["flood", "crash"],
+)
+def test_a_flood_of_finals_is_cut_short_and_one_survives_a_crash(host, code, final):
     repl = host.open("")
-    result = done(
-        repl.run("while True:\n    try: FINAL('x' * 1_000_000)\n    except BaseException: pass")
-    )
-    assert (result.error, len(result.final)) == ("killed", 1_000_000)
-    repl.close()
-
-
-def test_a_final_survives_the_crash_after_it(host: SandboxHost) -> None:
-    repl = host.open("")
-    code = "import os\ntry: FINAL(1)\nexcept BaseException: os.abort()"
     result = done(repl.run(code))
-    assert (result.error, result.final) == ("killed", 1)
+    assert (result.error, result.final) == ("killed", final)
     repl.close()
 
 
-@pytest.mark.parametrize("number", [2_000, pytest.param(20_000, marks=pytest.mark.nightly)])
-def test_thousands_of_calls_by_many_cells(host: SandboxHost, number: int) -> None:
+def test_thousands_of_calls_by_many_cells(host: SandboxHost) -> None:
     """Every cell runs to its end or ends for its CPU time."""
     repl = host.open("")
     calls = 0
     started = time.monotonic()
-    while calls < number and time.monotonic() - started < 60:
+    while calls < 2_000 and time.monotonic() - started < 60:
         event = repl.run("for i in range(500): assert llm_query(str(i)) == str(i)")
         while isinstance(event, SubCall):
             calls += 1
             event = repl.resume(event.prompts[0])
         assert event.error in (None, "cpu"), event.traceback
         assert not event.variables_lost
-    assert calls >= number
+    assert calls >= 2_000
     repl.close()

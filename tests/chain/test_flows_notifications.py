@@ -18,7 +18,6 @@ from prefect.states import Failed, Running
 
 from flows import notifications
 from flows.services import automations
-from tasks.config.params import Params
 from tasks.errors import StageError
 from tasks.registry import champions, versions
 from tasks.tracking import runs
@@ -36,10 +35,11 @@ class Webhook(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.told: list[dict[str, Any]] = []
 
-    def wait_for(self, event: str) -> dict[str, Any]:
+    def wait_for(self, key: str, value: str) -> dict[str, Any]:
+        """The first of which this is told."""
         deadline = time.monotonic() + 60
-        while not (found := [item for item in self.told if item["event"] == event]):
-            assert time.monotonic() < deadline, f"no {event} in {self.told}"
+        while not (found := [item for item in self.told if item.get(key) == value]):
+            assert time.monotonic() < deadline, f"no {value} in {self.told}"
             time.sleep(0.1)
         return found[0]
 
@@ -58,25 +58,17 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @pytest.fixture(scope="module")
-def webhook() -> Iterator[Webhook]:
+def notified(prefect_url: str) -> Iterator[Webhook]:
+    """A webhook, with the automations that call it in the server."""
+    # Without an address those that call out are left away.
+    assert automations.apply() == automations.apply() == ["rlm gated", "rlm failed", "rlm promoted"]
+    found = httpx.post(f"{prefect_url}/automations/filter", json={}).json()
+    assert [item["name"] for item in found] == ["rlm killed"]
     with Webhook() as server:
+        automations.apply(f"http://127.0.0.1:{server.server_port}/notices")
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}).start()
         yield server
         server.shutdown()
-
-
-@pytest.fixture(scope="module")
-def notified(prefect_url: str, webhook: Webhook) -> Webhook:
-    """The webhook, with the automations that call it in the server."""
-    # Without an address those that call out are left away.
-    assert automations.apply() == automations.apply() == ["rlm gated", "rlm failed", "rlm promoted"]
-    assert names(prefect_url) == ["rlm killed"]
-    automations.apply(f"http://127.0.0.1:{webhook.server_port}/notices")
-    return webhook
-
-
-def names(url: str) -> list[str]:
-    return [item["name"] for item in httpx.post(f"{url}/automations/filter", json={}).json()]
 
 
 def play(body: Callable[[], Any]) -> None:
@@ -88,7 +80,7 @@ def test_a_refusing_gate_is_told_with_its_advice(notified: Webhook) -> None:
         return Failed(name="Gated", message=ADVICE)
 
     play(gated)
-    told = notified.wait_for("prefect.flow-run.Gated")
+    told = notified.wait_for("event", "prefect.flow-run.Gated")
     assert (told["state"], told["message"]) == ("Gated", ADVICE)
 
 
@@ -105,14 +97,8 @@ def test_the_reason_of_a_failure_is_in_the_logs_before_the_run_ends(prefect_url:
     assert "failed: prepare: it does not exist" in logged
 
 
-@pytest.fixture
-def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mlflow_store: Path) -> None:
-    """A working folder with an empty registry."""
-    monkeypatch.chdir(tmp_path)
-
-
 def decided(name: str, verdict: str) -> str:
-    """A new challenger about which this was decided; champion if it won. The run ends there."""
+    """A new version about which this was decided; champion if it won. The run ends there."""
     store = runs.client(runs.tracking_uri())
     if not versions.list_versions(name):
         store.create_registered_model(name)
@@ -120,12 +106,7 @@ def decided(name: str, verdict: str) -> str:
     weights = Path(f"kept-{number}") / versions.ARTIFACT / "model.safetensors"
     weights.parent.mkdir(parents=True)
     weights.write_text(number)
-    tags = {
-        "weights_hash": versions.weights_hash(weights.parent),
-        versions.SERVING: versions.serving(Params()),
-    }
-    store.create_model_version(name, source=str(Path(f"kept-{number}").resolve()), tags=tags)
-    store.set_registered_model_alias(name, "challenger", number)
+    store.create_model_version(name, source=str(Path(f"kept-{number}").resolve()))
     version = versions.get_version(name, number)
     report = {
         "version": number,
@@ -143,17 +124,11 @@ def decided(name: str, verdict: str) -> str:
     return number
 
 
-def promotions(webhook: Webhook, model: str, until: str) -> list[tuple[str, str]]:
-    """Versions and reasons in the notices about a model, once this version is among them."""
-    deadline = time.monotonic() + 60
-    while True:
-        found = [item for item in webhook.told if item.get("model") == model]
-        if until in [item["version"] for item in found] or time.monotonic() > deadline:
-            return [(item["version"], item["message"]) for item in found]
-        time.sleep(0.1)
+def test_each_promotion_is_told_once_whoever_was_killed(
+    notified: Webhook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mlflow_store: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
 
-
-def test_each_promotion_is_told_once_whoever_was_killed(notified: Webhook, registry: None) -> None:
     def told() -> None:
         play(lambda: notifications.promotion("rlm"))
 
@@ -170,7 +145,12 @@ def test_each_promotion_is_told_once_whoever_was_killed(notified: Webhook, regis
     told()
     decided("rlm", "promoted")
     told()
-    assert promotions(notified, "rlm", until="4") == [("1", "reason 1"), ("4", "reason 4")]
+    notified.wait_for("version", "4")
+    promotions = [item for item in notified.told if item.get("model") == "rlm"]
+    assert [(item["version"], item["message"]) for item in promotions] == [
+        ("1", "reason 1"),
+        ("4", "reason 4"),
+    ]
 
 
 def test_the_run_of_a_killed_process_ends_crashed(prefect_url: str) -> None:

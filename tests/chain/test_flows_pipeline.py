@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import ast
-import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from helpers import code_inputs, documents
-from helpers.chain_runs import copy_project, environments, flow_runs, in_folder, runs
+from helpers.chain_runs import copy_project, environments, in_folder, runs
 
 from flows import stages
-from tasks.errors import ConfigError, GateFailed
+from tasks.errors import ConfigError
 from tasks.registry import champions, versions
 from tasks.tracking import runs as tracking
 
@@ -31,7 +29,6 @@ CODE = (
 )
 NOTED = "logs/imports.tsv"
 FILES = ("dvc.yaml", "params.yaml", "constraints.txt")
-UNTAUGHT = ["warmstart.kind=none", "gate.episodes=2", "gate.max_episodes=4"]
 TINY = [
     "prepare.synthetic.collections={train: 12, validation: 4, test: 8}",
     "audit.problems=6",
@@ -59,24 +56,17 @@ TINY = [
 DVC = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
 
 
-# --- the command line ---
-
-
-def command(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "flows.pipeline", *arguments],
-        cwd=cwd,
+def test_a_wrong_setting_ends_the_command_before_anything_starts(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "params.yaml", tmp_path)
+    before = os.times()
+    done = subprocess.run(
+        [sys.executable, "-m", "flows.pipeline", "run", "--set", "train.steps=0"],
+        cwd=tmp_path,
         env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
         timeout=60,
     )
-
-
-def test_a_wrong_setting_ends_the_command_before_anything_starts(tmp_path: Path) -> None:
-    shutil.copy(ROOT / "params.yaml", tmp_path)
-    before = os.times()
-    done = command("run", "--set", "train.steps=0", cwd=tmp_path)
     after = os.times()
     assert done.returncode == ConfigError.exit_code
     assert done.stderr.strip().count("\n") == 0
@@ -128,50 +118,23 @@ def project(tmp_path: Path) -> Iterator[Path]:
         yield tmp_path
 
 
-@pytest.mark.nightly
-@pytest.mark.timeout(1500)
-def test_a_base_without_any_reward_ends_gated(prefect_url: str, project: Path) -> None:
-    from flows.chain import play
-
-    before, started = environments(), datetime.now(UTC)
-    assert play("quick", UNTAUGHT) == GateFailed.exit_code
-    advice = json.loads((project / "reports/gate.json").read_text())["advice"]
-    (ended,) = flow_runs(prefect_url, "Gated", started)
-    assert ended["state"]["message"] == advice
-    assert runs("rlm-quick")[0].data.tags["advice"] == advice
-    assert runs("gate")[0].info.status == "FAILED"
-    assert not (project / "models/adapter").exists()
-    assert environments() == before
-
-
-@pytest.fixture
-def _warm_stages(project: Path, warm: str) -> None:
-    """The project's stages start with their packages imported."""
-    text = (project / "dvc.yaml").read_text()
-    (project / "dvc.yaml").write_text(text.replace("cmd: python ", f"cmd: {warm} "))
-
-
 @pytest.mark.timeout(1500)
 @pytest.mark.xdist_group("tiny chain")  # the longest test, with a Prefect server of its own
-@pytest.mark.usefixtures("_warm_stages")
-@pytest.mark.parametrize(
-    "settings", [TINY, pytest.param([], marks=pytest.mark.nightly)], ids=["tiny", "quick"]
-)
-def test_the_chain_trains_proves_and_registers(prefect_url, project, capfd, settings):
-    plays(project, capfd, settings)
-
-
-def plays(project: Path, capfd: pytest.CaptureFixture[str], settings: list[str]) -> None:
-    """Play the chain twice; the second time, nothing is to be done."""
+def test_the_chain_trains_proves_and_registers_and_then_does_nothing(
+    prefect_url, project, warm, capfd
+):
     from dvc.repo import Repo
 
     from flows.chain import play
 
     before = environments()
+    # The stages start with their packages imported.
+    stages_of_dvc = (project / "dvc.yaml").read_text().replace("cmd: python ", f"cmd: {warm} ")
+    (project / "dvc.yaml").write_text(stages_of_dvc)
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org"]
     for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
         subprocess.run([*git, *words], check=True)
-    assert play("quick", settings) == 0
+    assert play("quick", TINY) == 0
     told = capfd.readouterr().out
     status = ["git", "status", "--porcelain"]
     assert subprocess.run(status, capture_output=True, text=True, check=True).stdout == ""
@@ -201,7 +164,7 @@ def plays(project: Path, capfd: pytest.CaptureFixture[str], settings: list[str])
         assert code_inputs.unused(name, noted) == set(), name
 
     # Again: nothing runs, nothing is registered, and MLflow says so.
-    assert play("quick", settings) == 0
+    assert play("quick", TINY) == 0
     told = capfd.readouterr().out
     assert "Nothing changed since the last run" in told
     assert re.search(r"train a few seconds; whole run .* left", told)

@@ -13,6 +13,7 @@ import pytest
 
 from flows.services import processes
 
+ROOT = Path(__file__).parents[2]
 STARTS = """
 import time
 from flows.services import processes
@@ -27,11 +28,10 @@ time.sleep(300)
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's signal at a parent's death")
 @pytest.mark.parametrize("bound", [True, False])
 def test_only_a_bound_service_dies_with_who_started_it(tmp_path: Path, bound: bool) -> None:
-    root = Path(__file__).parents[2]
     starter = subprocess.Popen(
         [sys.executable, "-c", STARTS.format(bound=bound)],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(root)},
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -78,7 +78,7 @@ print(sqlite3.connect(".run/prefect.db").execute("SELECT state_name FROM task_ru
 
 
 def test_the_server_of_a_single_run_records_its_tasks(tmp_path: Path) -> None:
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
     for name in processes.DATABASES | {"PREFECT_API_URL"}:
         env.pop(name, None)
     told = subprocess.check_output([sys.executable, "-c", RUNS], cwd=tmp_path, env=env, text=True)
@@ -103,8 +103,7 @@ with exclusive():
 
 @pytest.mark.parametrize("by_worker", [True, False])
 def test_a_run_goes_on_when_the_worker_that_reads_what_it_prints_is_gone(tmp_path, by_worker):
-    root = Path(__file__).parents[2]
-    environment = {**os.environ, "PYTHONPATH": str(root)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     run = subprocess.Popen(
         [sys.executable, "-c", SAYS],
         cwd=tmp_path,

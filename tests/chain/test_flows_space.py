@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from helpers.sandbox_attacks import ROOT
+from helpers.chain_runs import copy_project
 from helpers.space_hub import TOKEN, serve_spaces
+from test_flows_pipeline import CODE, FILES
 
 from env import variables
 
-CODE = ("agent", "env", "flows", "mlflow", "profiles", "rewards", "tasks")
-FILES = (
-    *(".dvc/config", ".dvcignore", ".dockerignore", "Dockerfile", "constraints.txt", "dvc.yaml"),
-    *("openenv.yaml", "params.yaml", "prefect.toml"),
-)
 SETTINGS = ("deploy.target=space", "deploy.space.poll_s=1", "prepare.synthetic.seed=8675309")
 
 
@@ -28,12 +23,8 @@ SETTINGS = ("deploy.target=space", "deploy.space.poll_s=1", "prepare.synthetic.s
 @pytest.mark.timeout(3000)
 def test_the_chain_trains_and_evaluates_against_a_private_space(tmp_path: Path) -> None:
     project = tmp_path / "project"
-    for name in CODE:
-        ignore = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / name, project / name, ignore=ignore)
-    (project / ".dvc").mkdir()
-    for name in FILES:
-        shutil.copy(ROOT / name, project / name)
+    more = (".dockerignore", "Dockerfile", "openenv.yaml", "prefect.toml")
+    copy_project(project, [*CODE, *FILES, *more])
     with serve_spaces(tmp_path / "hub") as hub:
         done = subprocess.run(
             [

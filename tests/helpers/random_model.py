@@ -7,10 +7,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
-from agent.rollouts.trajectory import FrameRecord, Trajectory
+from agent.rollouts.trajectory import Trajectory
 from agent.settings import ModelSettings, TrainSettings
 
 if TYPE_CHECKING:
@@ -121,51 +120,18 @@ def write_adapter(base: Path, out: Path, scale: float = 0.02, seed: int = 1) -> 
 
 def play_qwen(model: Any, step: int) -> list[list[Trajectory]]:
     """Two groups of four trees of random tokens, with the model's log-probabilities."""
-    from helpers.tiny_trees import note_logprobs, random_turn
+    from helpers.tiny_trees import play_trees
 
-    groups = []
-    for problem in range(2):
-        group = []
-        for sample in range(4):
-            rng = np.random.default_rng([step, problem, sample])
-            first = random_turn(rng, [20, 30, problem + 40], 5)
-            frames = {
-                0: FrameRecord(0, None, 0, "rlm", [first, random_turn(rng, [50, 60], 4)], "final")
-            }
-            for child in range(1, 1 + sample % 3):
-                only = random_turn(rng, [80] * (2 + 3 * child), 2 + child)
-                frames[child] = FrameRecord(child, 0, 1, "rlm", [only], "final")
-            reward = float(rng.random())
-            group.append(Trajectory(f"p{problem}", "easy", frames=frames, reward=reward))
-        groups.append(group)
-    note_logprobs(model, [tree for group in groups for tree in group])
-    return groups
+    return play_trees(model, step, scale=10, more=1)
 
 
 def qwen_trainer(folder: Path, model: Any, log: Any = None, play: Any = play_qwen, **changes: Any):
     """A trainer of three steps."""
-    from agent.training.trainer import TreeGRPOTrainer
+    from helpers.tiny_trees import SETTINGS, make_trainer
 
-    settings = {
-        "steps": 3,
-        "problems_per_step": 2,
-        "group_size": 4,
-        "learning_rate": 1e-3,
-        "warmup_steps": 0,
-        "min_group_std": 0.0,
-        "micro_batch_tokens": 60,
-        "save_every": 2,
-    }
-    steps: list[Any] = [] if log is None else log
-    return TreeGRPOTrainer(
-        model,
-        tokenizer(),
-        TrainSettings.model_validate(settings | changes),
-        output_dir=folder,
-        rollout=play,
-        on_step=lambda step, logs: steps.append((step, logs)),
-        state=lambda: {"fingerprint": {"a": 1}},
-    )
+    own = {"steps": 3, "learning_rate": 1e-3, "micro_batch_tokens": 60}
+    settings = TrainSettings.model_validate(SETTINGS.model_dump() | own | changes)
+    return make_trainer(folder, settings, play, log, model, tokenizer())
 
 
 def gradients(trainer: Any) -> dict[str, torch.Tensor]:

@@ -111,15 +111,6 @@ def f1(precision: float, recall: float) -> float:
     return 0.0 if precision + recall == 0 else 2 * precision * recall / (precision + recall)
 
 
-def published_f1(retrieved: set[Char], facts: Facts) -> tuple[float, float, float]:
-    """Of two sets of characters, as published work counts them; it knows no alternatives."""
-    gold = {char for fact in facts for alternative in fact for char in chars(alternative)}
-    both = len(retrieved & gold)
-    precision = both / len(retrieved) if retrieved else 0.0
-    recall = both / len(gold)
-    return precision, recall, f1(precision, recall)
-
-
 def span_f1(retrieved: set[Char], facts: Facts) -> tuple[float, float, float]:
     single = [fact for fact in facts if len(fact) == 1]
     several = [fact for fact in facts if len(fact) > 1]

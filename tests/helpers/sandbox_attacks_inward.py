@@ -14,14 +14,8 @@ while True:
 ## sum of a count -> cpu lost
 import itertools
 sum(itertools.count())
-## deque of a repeat -> cpu lost
-import collections, itertools
-collections.deque(itertools.repeat(0), 0)
 ## power -> cpu, cpu lost
 10 ** 10 ** 8
-## digits -> cpu, cpu lost
-sys.set_int_max_str_digits(0)
-str(7 ** 3_000_000)
 ## regular expression -> cpu
 import re
 re.match("(a+)+$", "a" * 40 + "b")
@@ -47,10 +41,6 @@ while True: os.sched_yield()
 native("pause")
 ## SIGALRM ignored -> cpu
 try: signal.signal(signal.SIGALRM, signal.SIG_IGN)
-except OSError: pass
-while True: pass
-## SIGALRM's handler replaced -> cpu
-try: signal.signal(signal.SIGALRM, print)
 except OSError: pass
 while True: pass
 ## all signals blocked -> cpu
@@ -95,8 +85,6 @@ x = []
 while True:
     try: x.append(bytearray(10**6))
     except MemoryError: pass
-## bytearray -> memory
-bytearray(10**12)
 ## repr amplification -> memory, cpu
 text = "a" * 10**7
 class Long:
@@ -159,15 +147,9 @@ exec("1 / 0" + " " * 1_000_000)
 os.read(0, 1)
 ## raw standard output -> refused
 os.write(1, b"x")
-## raw standard error -> refused
-os.write(2, b"x")
 ## raw other descriptors -> ok
-for fd in [*range(4, 70), 1000]:
-    try:
-        os.write(fd, b"x")
-        print("ESCAPED", fd)
-    except PermissionError:
-        pass
+for fd in [2, *range(4, 70), 1000]:
+    refused(os.write, fd, b"x")
 ## C's own printf -> ok
 libc.printf(b"ESCAPED")
 libc.fflush(None)
@@ -229,14 +211,10 @@ libc.exit(5)
 os.abort()
 ## sys.exit -> exit
 sys.exit(0)
-## SystemExit -> exit
-raise SystemExit
 ## KeyboardInterrupt -> exception
 raise KeyboardInterrupt
 ## BaseException -> exception
 raise BaseException
-## GeneratorExit -> exception
-raise GeneratorExit
 ## all descriptors closed -> ok
 os.closerange(0, 1000)
 ## the channel closed -> refused
@@ -339,12 +317,10 @@ resource.setrlimit(resource.RLIMIT_AS, (-1, -1))
 ## rlimits lowered -> exception
 import resource
 resource.setrlimit(resource.RLIMIT_CPU, (1, 1))
-## rlimits by number -> refused
-native("prlimit64", 0, 7, (1000).to_bytes(8, "little") * 2, 0)
-## setuid -> refused
-os.setuid(0)
-## groups -> refused
-os.setgroups([0])
+## rights -> ok
+refused(native, "prlimit64", 0, 7, (1000).to_bytes(8, "little") * 2, 0)
+refused(os.setuid, 0)
+refused(os.setgroups, [0])
 ## dumpable again -> refused
 native("prctl", 4, 1, 0, 0, 0)
 ## umask -> exception

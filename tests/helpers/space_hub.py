@@ -285,9 +285,6 @@ class _Handler(BaseHTTPRequestHandler):
                 repo.restarts += 1
                 self.server.run_space(name, repo)
                 return 200, {"hardware": {}, **repo.runtime}
-            case ["hardware"]:
-                repo.hardware = json.loads(self.body)["flavor"]
-                return 200, {"hardware": {}, **repo.runtime}
             case ["variables" | "secrets" as which]:
                 values: dict[str, str] = getattr(repo, which)
                 if self.command == "DELETE":

@@ -84,21 +84,24 @@ def note_logprobs(model: torch.nn.Module, trees: Sequence[Trajectory]) -> None:
             at += len(turn.sampled_ids)
 
 
-def play_trees(model: torch.nn.Module, step: int) -> list[list[Trajectory]]:
+def play_trees(
+    model: torch.nn.Module, step: int, scale: int = 1, more: int = 0
+) -> list[list[Trajectory]]:
     """Two groups of four trees: a root of two turns, and up to two children of unequal length.
 
-    Any tokens will do, as long as the log-probabilities are the model's.
+    Any tokens will do, as long as the log-probabilities are the model's. `scale` is a factor of
+    the ids in prompts, `more` a number of further tokens in each turn of the root.
     """
     groups = []
     for problem in range(2):
         group = []
         for sample in range(4):
             rng = np.random.default_rng([step, problem, sample])
-            first = random_turn(rng, [2, 3, problem + 4], 4)
-            second = random_turn(rng, [5, 6], 3)
+            first = random_turn(rng, [2 * scale, 3 * scale, problem + 4 * scale], 4 + more)
+            second = random_turn(rng, [5 * scale, 6 * scale], 3 + more)
             frames = {0: FrameRecord(0, None, 0, "rlm", [first, second], "final")}
             for child in range(1, 1 + sample % 3):
-                only = random_turn(rng, [8] * (2 + 3 * child), 2 + child)
+                only = random_turn(rng, [8 * scale] * (2 + 3 * child), 2 + child)
                 frames[child] = FrameRecord(child, 0, 1, "rlm", [only], "final")
             group.append(
                 Trajectory(f"p{problem}", "easy", frames=frames, reward=float(rng.random()))
@@ -108,16 +111,25 @@ def play_trees(model: torch.nn.Module, step: int) -> list[list[Trajectory]]:
     return groups
 
 
-def make_trainer(folder: Path, settings: TrainSettings = SETTINGS, rollout=play_trees, log=None):
+def make_trainer(
+    folder: Path,
+    settings: TrainSettings = SETTINGS,
+    rollout=play_trees,
+    log=None,
+    model=None,
+    tokenizer=None,
+    **options,
+):
     from agent.training.trainer import TreeGRPOTrainer
 
     steps: list[tuple[int, dict[str, float]]] = [] if log is None else log
     return TreeGRPOTrainer(
-        tiny_model(),
-        tiny_tokenizer(),
+        tiny_model() if model is None else model,
+        tokenizer or tiny_tokenizer(),
         settings,
         output_dir=folder,
         rollout=rollout,
         on_step=lambda step, logs: steps.append((step, logs)),
         state=lambda: {"fingerprint": {"a": 1}, "seen": [step for step, _ in steps]},
+        **options,
     )

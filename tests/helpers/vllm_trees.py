@@ -18,20 +18,13 @@ from agent.rollouts.trajectory import FrameRecord, Trajectory, TurnRecord
 from agent.settings import TrainSettings
 from agent.training import ranks
 from env.models import Message
+from helpers import tiny_trees
 from helpers.untaught import untaught
 
 SETTINGS = TrainSettings.model_validate(
-    {
-        "steps": 3,
-        "problems_per_step": 2,
-        "group_size": 4,
-        "learning_rate": 1e-2,
-        "warmup_steps": 0,
-        "min_group_std": 0.0,
-        "micro_batch_tokens": 400,
-        "save_every": 1,
-        "generation": {"max_turn_tokens": 12, "max_frame_tokens": 128},
-    }
+    tiny_trees.SETTINGS.model_dump()
+    | {"steps": 3, "micro_batch_tokens": 400, "save_every": 1}
+    | {"generation": {"max_turn_tokens": 12, "max_frame_tokens": 128}}
 )
 
 
@@ -80,8 +73,6 @@ def make_trainer(
     folder: Path, base: Path, players: Players, settings: TrainSettings = SETTINGS, **options: Any
 ):
     """A trainer of the base whose episodes `players` plays."""
-    from agent.training.trainer import TreeGRPOTrainer
-
     model, tokenizer = load_model(base, device="cpu")
 
     def rollout(live: Any, step: int) -> list[list[Trajectory]]:
@@ -94,15 +85,8 @@ def make_trainer(
         played = ranks.play_dealt(lambda dealt: play_specs(policy, dealt), specs)
         return [played[:4], played[4:]]
 
-    return TreeGRPOTrainer(
-        model,
-        tokenizer,
-        settings,
-        output_dir=folder,
-        rollout=rollout,
-        on_step=lambda step, logs: None,
-        state=lambda: {"fingerprint": {}},
-        **options,
+    return tiny_trees.make_trainer(
+        folder, settings, rollout, model=model, tokenizer=tokenizer, **options
     )
 
 

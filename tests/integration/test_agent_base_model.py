@@ -12,15 +12,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from helpers import hub_server
-from helpers.random_model import (
-    PROJECTIONS,
-    llama,
-    qwen,
-    save_qwen,
-    tokenizer,
-    write_adapter,
-    write_base,
-)
+from helpers.random_model import PROJECTIONS, llama, qwen, save_qwen, tokenizer, write_base
 from helpers.recorder import Recorder
 from helpers.tiny_gguf import TEMPLATE
 from safetensors.torch import load_file
@@ -43,14 +35,6 @@ IDS = torch.arange(20, 60)[None]
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model in bfloat16, as on the Hub; read only."""
     return save_qwen(tmp_path_factory.mktemp("source"))
-
-
-@pytest.fixture(scope="module")
-def nf4(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A 4-bit base, as a CPU writes it; read only."""
-    out = tmp_path_factory.mktemp("nf4") / "base"
-    prepare_base(ModelSettings(source=str(source), quantisation="nf4"), out)
-    return out
 
 
 def multiplied(layer: torch.nn.Module, dtype: torch.dtype) -> torch.Tensor:
@@ -91,27 +75,15 @@ def test_a_base_of_16_bit_keeps_its_weights_and_has_no_twin(source: Path, tmp_pa
     assert not (tmp_path / "base/twin").exists()
 
 
-def test_an_adapter_in_the_base_is_part_of_it(nf4: Path, tmp_path: Path) -> None:
-    shutil.copytree(nf4, tmp_path / "base")
-    with torch.no_grad():
-        plain = load_model(nf4)[0](IDS).logits
-        own = write_adapter(nf4, tmp_path / "base/adapter")
-        model, _ = load_model(tmp_path / "base")
-        with_own = model(IDS).logits
-        assert (with_own - plain).norm() / plain.norm() > 0.05
-        with model.disable_adapter():
-            assert torch.equal(model(IDS).logits, plain)
-        other = write_adapter(nf4, tmp_path / "other", seed=2)
-        replaced = load_model(tmp_path / "base", adapter=other)[0](IDS).logits
-        assert torch.equal(replaced, load_model(nf4, adapter=other)[0](IDS).logits)
-    assert own.is_dir()
-
-
-def test_gradients_pass_through_4_bit_layers_that_were_evaluated(nf4: Path) -> None:
+def test_gradients_pass_through_4_bit_layers_that_were_evaluated(
+    source: Path, tmp_path: Path
+) -> None:
     from bitsandbytes.functional import has_avx512bf16
 
+    prepare_base(ModelSettings(source=str(source), quantisation="nf4"), tmp_path / "base")
+
     def gradient(repack: bool) -> torch.Tensor:
-        model, _ = load_model(nf4)
+        model, _ = load_model(tmp_path / "base")
         layers = [layer for layer in model.modules() if hasattr(layer, "quant_state")]
         assert not any(layer.support_avx512bf16_for_cpu for layer in layers)
         for layer in layers:

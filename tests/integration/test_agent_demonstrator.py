@@ -58,17 +58,12 @@ def played(
     return play(policy, sessions, specs, sessions=sessions.count), policy
 
 
-@pytest.fixture(scope="module")
-def papers() -> Params:
-    return resolve("papers", ["threads=1", FEW])
-
-
-def test_every_problem_of_whole_papers_is_shown(papers: Params) -> None:
+def test_problems_of_whole_papers_are_shown() -> None:
+    papers = resolve("papers", ["threads=1", FEW])
     store = ProblemStore.generate(papers.prepare.synthetic)
     problems = [store.get(name) for name in store.ids()]
-    assert [fault(problem, papers.env.limits, papers.rewards) for problem in problems] == [
-        None
-    ] * len(problems)
+    assert {fault(problem, papers.env.limits, papers.rewards) for problem in problems} == {None}
+    problems = problems[::2]
     with local_server(papers, data=None) as url, Sessions(url, 8) as sessions:
         plain, _ = played(sessions, papers.env, problems)
         slipped, policy = played(sessions, papers.env, problems, slips=1.0)
@@ -85,10 +80,7 @@ def test_every_problem_of_whole_papers_is_shown(papers: Params) -> None:
     assert {True, False} == set(told)
 
 
-@pytest.mark.parametrize(
-    ("style", "keyed"),
-    [("full", Keyed(24, 8)), ("compact", Keyed(24, 2)), ("compact", Keyed(12, 1))],
-)
+@pytest.mark.parametrize(("style", "keyed"), [("full", Keyed(24, 8)), ("compact", Keyed(12, 1))])
 def test_readers_name_ranked_passages_of_whole_papers(style: str, keyed: Keyed) -> None:
     params = resolve("papers", ["threads=1", FEW, f"env.prompt_style={style}"])
     store = ProblemStore.generate(params.prepare.synthetic)
@@ -153,14 +145,13 @@ def hub_rows() -> list[dict[str, object]]:
     return rows
 
 
-@pytest.mark.parametrize("quiet", [True, False])
-def test_a_data_set_of_the_hub_is_shown(quiet: bool, tmp_path: Path) -> None:
+def test_a_data_set_of_the_hub_is_shown(tmp_path: Path) -> None:
     path = tmp_path / "hub.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in hub_rows()), encoding="utf-8")
     changes = [
         *("threads=1", "prepare.source=hub", f"prepare.hub.name={path}"),
         *("env.prompt_style=full", "env.search_window=80", "env.limits.max_turns=12"),
-        *("env.limits.observation_chars=6000", f"env.quiet_search={str(quiet).lower()}"),
+        *("env.limits.observation_chars=6000", "env.quiet_search=false"),
     ]
     params = resolve(overrides=changes)
     problems = [problem for problem in read_source(params).problems if problem.split == "train"]

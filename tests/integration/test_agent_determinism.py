@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -36,50 +35,13 @@ CODE = [
 """Code of turns: some use values whose order is random, some fail."""
 
 
-def _choice(tokens: list[int]) -> int:
-    return crc32(str(tokens).encode()) % len(CODE)
-
-
 class CodingPolicy(TransformersPolicy):
     """Tokens are the model's; the text is the piece of code that they choose."""
 
     def stream(self, requests: Sequence[TurnRequest]) -> Iterator[tuple[int, TurnReply]]:
         for place, reply in super().stream(requests):
-            text = f"```repl\n{CODE[_choice(reply.sampled_ids)]}\n```"
+            text = f"```repl\n{CODE[crc32(str(reply.sampled_ids).encode()) % len(CODE)]}\n```"
             yield place, replace(reply, text=text, finish="stop")
-
-
-@pytest.fixture(scope="module")
-def params(server_params: Params) -> Params:
-    limits = server_params.env.limits.model_copy(update={"max_turns": 3})
-    env = server_params.env.model_copy(update={"limits": limits})
-    return server_params.model_copy(update={"env": env})
-
-
-@pytest.fixture(scope="module")
-def url(params: Params) -> Iterator[str]:
-    with local_server(params, data=None) as address:
-        yield address
-
-
-@pytest.fixture(scope="module")
-def model() -> Any:
-    import torch
-    from helpers.untaught import untaught
-
-    torch.set_num_threads(1)
-    settings = NanoSettings(model=NanoModelSettings(hidden=64, layers=2, heads=2, mlp=64))
-    return untaught(settings)
-
-
-def episodes(
-    model: Any, url: str, specs: list[EpisodeSpec], sessions: int, batch_frames: int
-) -> list[Trajectory]:
-    generation = GenerationSettings(max_turn_tokens=8, max_frame_tokens=512).model_copy(
-        update={"batch_frames": batch_frames}
-    )
-    policy = CodingPolicy(model.model.eval(), model.tokenizer, generation)
-    return play(policy, url, specs, sessions=sessions)
 
 
 def without_clocks(tree: Trajectory) -> Trajectory:
@@ -102,16 +64,31 @@ def logprobs(trees: list[Trajectory]) -> np.ndarray:
 
 
 def test_the_order_of_batching_changes_no_episode(
-    model: Any, url: str, server_problems: ProblemStore
+    one_thread: None, server_params: Params, server_problems: ProblemStore
 ) -> None:
+    from helpers.untaught import untaught
+
+    settings = NanoSettings(model=NanoModelSettings(hidden=64, layers=2, heads=2, mlp=64))
+    base = untaught(settings)
+    limits = server_params.env.limits.model_copy(update={"max_turns": 3})
+    env = server_params.env.model_copy(update={"limits": limits})
     ids = server_problems.ids("train", "easy")
     specs = [EpisodeSpec(ids[i % len(ids)], seed=i) for i in range(7)]
-    whole = episodes(model, url, specs, sessions=7, batch_frames=64)
-    small = episodes(model, url, specs[3::-1], sessions=3, batch_frames=4)[::-1]
+
+    def episodes(chosen: list[EpisodeSpec], sessions: int, batch_frames: int) -> list[Trajectory]:
+        generation = GenerationSettings(
+            max_turn_tokens=8, max_frame_tokens=512, batch_frames=batch_frames
+        )
+        policy = CodingPolicy(base.model.eval(), base.tokenizer, generation)
+        return play(policy, url, chosen, sessions=sessions)
+
+    with local_server(server_params.model_copy(update={"env": env}), data=None) as url:
+        whole = episodes(specs, sessions=7, batch_frames=64)
+        small = episodes(specs[3::-1], sessions=3, batch_frames=4)[::-1]
+        other = episodes([replace(spec, seed=spec.seed + 99) for spec in specs[:2]], 2, 64)
     assert [tree.void for tree in whole] == [None] * 7
     assert [without_clocks(tree) for tree in small] == [without_clocks(tree) for tree in whole[:4]]
     np.testing.assert_allclose(logprobs(small), logprobs(whole[:4]), rtol=0, atol=1e-5)
     # It was put to the test: trees were more than their roots.
     assert sum(len(tree.frames) for tree in whole) > len(whole)
-    other = episodes(model, url, [replace(spec, seed=spec.seed + 99) for spec in specs[:2]], 2, 64)
     assert [without_clocks(tree) for tree in other] != [without_clocks(tree) for tree in whole[:2]]

@@ -41,23 +41,21 @@ def ask(number: int, text: str, first: bool = True) -> TurnRequest:
     return TurnRequest((number, 0), messages, 0, "rlm", first, seed=2**40 + number)
 
 
-def test_the_whole_conversation_is_sent_on_every_turn(server):
+def test_the_whole_conversation_is_sent_with_settings_and_seed_and_its_usage_priced(server):
     policy = policy_of(server)
-    assert policy.act([ask(0, "abc")])[0].text == "cba"
-    assert policy.act([ask(0, "def", first=False)])[0].text == "fed"
-    assert server.bodies[1]["messages"] == [
+    assert policy.act([ask(7, "abc")])[0].text == "cba"
+    assert policy.act([ask(7, "def", first=False)])[0].text == "fed"
+    first, second = server.bodies
+    assert first["path"] == "/v1/chat/completions"
+    assert (first["model"], first["temperature"], first["max_tokens"]) == ("some-model", 0.5, 32)
+    assert first["seed"] == (2**40 + 7) % 2**31
+    assert second["messages"] == [
         {"role": "user", "content": "abc"},
         {"role": "assistant", "content": "cba"},
         {"role": "user", "content": "def"},
     ]
-
-
-def test_settings_and_seed_reach_the_endpoint(server):
-    policy_of(server).act([ask(7, "abc")])
-    body = server.bodies[0]
-    assert body["path"] == "/v1/chat/completions"
-    assert (body["model"], body["temperature"], body["max_tokens"]) == ("some-model", 0.5, 32)
-    assert body["seed"] == (2**40 + 7) % 2**31
+    assert (policy.usage.requests, policy.usage.prompt_tokens) == (2, 20)
+    assert policy.usage.cost(2.0, 10.0) == pytest.approx((20 * 2 + 6 * 10) / 1e6)
 
 
 UNCUT = {"top_p": 1, "top_k": -1, "min_p": 0, "repetition_penalty": 1}
@@ -203,6 +201,7 @@ def test_a_dead_endpoint_stops_the_run(server):
         (b"a: b\r\n", True, {"timeout_s": 0.5}, "its answer did not end within 0.5 s"),
         (b" " * 4_000_000, False, {}, "its answer has more than 16 MB"),
     ],
+    ids=["body", "headers", "large"],
 )
 def test_an_answer_that_never_ends_is_cut_off(server, part, headers, options, told):
     server.endless, server.endless_headers = part, headers
@@ -233,13 +232,6 @@ def test_an_interrupt_does_not_wait_for_requests_in_flight(server):
     with pytest.raises(KeyboardInterrupt):
         policy_of(server).act([ask(number, "abc") for number in range(3)])
     assert time.monotonic() - began < 6.0
-
-
-def test_usage_is_counted_and_priced(server):
-    policy = policy_of(server)
-    policy.act([ask(n, "abc") for n in range(4)])
-    assert (policy.usage.requests, policy.usage.prompt_tokens) == (4, 40)
-    assert policy.usage.cost(2.0, 10.0) == pytest.approx((40 * 2 + 12 * 10) / 1e6)
 
 
 def test_released_frames_are_forgotten(server):

@@ -114,10 +114,8 @@ def played(
     [
         BEST,
         ReadingPlan("readers", 1, None, "field"),
-        ReadingPlan("readers", 24, None, "field"),
         ReadingPlan("children", 1, None, "field"),
         ReadingPlan("pages", 8, None, "field"),
-        ReadingPlan("pages", 24, None, "field"),
         ReadingPlan("names", 1, None, "field"),
     ],
 )

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import os
+import runpy
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -128,18 +127,6 @@ def test_gradients_of_a_float16_model_are_those_of_float32_with_the_scale(
     assert cosine(bare, exact) < 0.9  # control
 
 
-def test_the_adapter_of_a_base_is_trained_on_with_its_values(taught: Path, tmp_path: Path) -> None:
-    model, _ = load_model(taught)
-    before = {n: w.detach().clone() for n, w in model.named_parameters() if "lora" in n}
-    trainer = qwen_trainer(tmp_path, model)
-    weights = trained(trainer)
-    assert before.keys() == weights.keys()
-    assert all(torch.equal(weights[name], value) for name, value in before.items())
-    assert any((v != v.to(torch.bfloat16)).any() for v in before.values())  # TRL would round these
-    trainer.resume(None)
-    assert any(not torch.equal(trained(trainer)[name], value) for name, value in before.items())
-
-
 def test_the_reference_of_a_base_with_an_adapter_has_the_adapter(
     taught: Path, tmp_path: Path
 ) -> None:
@@ -164,7 +151,7 @@ def test_the_reference_of_a_base_with_an_adapter_has_the_adapter(
     assert float((off - reference).abs().mean()) > 0.01
 
 
-def test_a_resumed_run_on_a_4_bit_base_equals_an_uninterrupted_one(
+def test_the_adapter_of_a_base_is_trained_on_and_a_resumed_run_equals_an_uninterrupted_one(
     taught: Path, tmp_path: Path
 ) -> None:
     def killed(model: Any, step: int) -> Any:
@@ -173,8 +160,16 @@ def test_a_resumed_run_on_a_4_bit_base_equals_an_uninterrupted_one(
         return play_qwen(model, step)
 
     options = {"kl_beta": 0.1}
-    whole = qwen_trainer(tmp_path / "whole", load_model(taught)[0], **options)
+    model, _ = load_model(taught)
+    before = {n: w.detach().clone() for n, w in model.named_parameters() if "lora" in n}
+    whole = qwen_trainer(tmp_path / "whole", model, **options)
+    weights = trained(whole)
+    assert before.keys() == weights.keys()
+    assert all(torch.equal(weights[name], value) for name, value in before.items())
+    assert any((v != v.to(torch.bfloat16)).any() for v in before.values())  # TRL would round these
     whole.resume(None)
+    assert any(not torch.equal(trained(whole)[name], value) for name, value in before.items())
+
     cut = qwen_trainer(tmp_path / "cut", load_model(taught)[0], play=killed, **options)
     with pytest.raises(KeyboardInterrupt):
         cut.resume(None)
@@ -193,53 +188,17 @@ def test_all_weights_of_a_base_with_an_adapter_are_not_trained(
         qwen_trainer(tmp_path, load_model(taught)[0], method="full")
 
 
-def run_python(
-    python: str, arguments: list[str], folder: Path, **environment: str
-) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
-    return subprocess.run(
-        [python, *arguments],
-        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **environment},
-        capture_output=True,
-        text=True,
-        cwd=folder,
-    )
-
-
-UNSLOTH = """
-import trl.trainer.grpo_trainer as grpo
-import trl.trainer.sft_trainer as sft
-
-class UnslothGRPOTrainer(grpo.GRPOTrainer):
-    pass
-
-class UnslothSFTTrainer(sft.SFTTrainer):
-    pass
-
-grpo.GRPOTrainer, sft.SFTTrainer = UnslothGRPOTrainer, UnslothSFTTrainer
-"""
-"""A stand-in that does to TRL what Unsloth does when it is imported."""
-
-
-def test_unsloth_before_the_trainer_is_refused_and_after_it_changes_nothing(
-    tmp_path: Path, warm: str
+@pytest.mark.parametrize(
+    ("file", "trl", "name"),
+    [
+        ("training/trl_loss.py", "trl.trainer.grpo_trainer", "GRPOTrainer"),
+        ("demonstrations/supervised.py", "trl.trainer.sft_trainer", "SFTTrainer"),
+    ],
+)
+def test_unsloth_before_the_trainers_is_refused(
+    monkeypatch: pytest.MonkeyPatch, file: str, trl: str, name: str
 ) -> None:
-    (tmp_path / "unsloth.py").write_text(UNSLOTH)
-    for name, replaced in (
-        ("training.trainer", "GRPOTrainer"),
-        ("demonstrations.supervised", "SFTTrainer"),
-    ):
-        (tmp_path / "early.py").write_text(f"import unsloth\nimport agent.{name}\n")
-        early = run_python(warm, ["-m", "early"], tmp_path)
-        assert early.returncode == 1
-        message = f"ImportError: TRL's {replaced} was replaced by unsloth.Unsloth{replaced}"
-        assert message in early.stderr
-        assert f"Import agent.{name} first, and then unsloth." in early.stderr
-    (tmp_path / "late.py").write_text(
-        "from agent.training.trainer import TreeGRPOTrainer\nimport unsloth\n"
-        "print([base.__name__ for base in TreeGRPOTrainer.__mro__[:3]])\n"
-    )
-    late = run_python(warm, ["-m", "late"], tmp_path)
-    assert late.stdout.splitlines()[-1:] == [
-        "['TreeGRPOTrainer', 'RowLossTrainer', 'GRPOTrainer']"
-    ], late.stderr
+    monkeypatch.setattr(f"{trl}.{name}", type(f"Unsloth{name}", (), {"__module__": "unsloth"}))
+    says = rf"TRL's {name} was replaced by unsloth\.Unsloth{name} .* first, and then unsloth\."
+    with pytest.raises(ImportError, match=says):
+        runpy.run_path(str(ROOT / "agent" / file))

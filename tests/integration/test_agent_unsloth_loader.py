@@ -68,15 +68,11 @@ def load(base: Path) -> tuple[Any, Any]:
     return load_with_unsloth(base, LoraSettings(), max_seq_length=2048, seed=7)
 
 
-def test_every_argument_is_one_of_unsloths(base: Path, calls: Calls) -> None:
-    load(base)
+def test_a_4_bit_base_gets_an_adapter_by_arguments_of_unsloth(base: Path, calls: Calls) -> None:
+    model, _ = load(base)
     assert calls.keys() == SIGNATURES.keys() - {"version"}
     for function, named in calls.items():
         assert named.keys() <= set(SIGNATURES[function]), function
-
-
-def test_a_4_bit_base_is_loaded_with_a_new_adapter(base: Path, calls: Calls) -> None:
-    model, _ = load(base)
     loaded, adapted = calls["from_pretrained"], calls["get_peft_model"]
     assert loaded["load_in_4bit"] is True
     assert loaded["dtype"] == torch.float16

@@ -2,14 +2,12 @@
 
 import os
 import signal
-import subprocess
 from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from env.errors import SettingsError
 from env.models import FrameTurn, RLMAction
@@ -26,7 +24,8 @@ ANSWER = RLMAction(text="```repl\nFINAL([])\n```")
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Service]:
-    opened = Service(ServerSettings(), ProblemStore.generate(SMALL))
+    settings = ServerSettings(env=EnvSettings(allow_documents=True))
+    opened = Service(settings, ProblemStore.generate(SMALL))
     yield opened
     opened.close()
 
@@ -129,19 +128,11 @@ def test_nothing_before_the_end_depends_on_gold(
     assert seen[0] == seen[1]
 
 
-def _zygote() -> int:
-    """The newest zygote among this process's children."""
-    found = subprocess.run(
-        ["pgrep", "-n", "-P", str(os.getpid()), "-f", "zygote"], capture_output=True, text=True
-    )
-    return int(found.stdout)
-
-
 def test_a_dead_zygote_voids_the_episode_and_the_next_one_plays(service: Service) -> None:
     environment = RLMEnvironment(lambda: service)
     environment.reset(seed=0)
     environment.step(RLMAction(text="```repl\nx = 1\n```"))
-    zygote = _zygote()
+    zygote = service.host._zygote.pid
     os.kill(zygote, signal.SIGKILL)
     os.waitid(os.P_PID, zygote, os.WEXITED | os.WNOWAIT)  # dead, and left for its owner to reap
     lost = environment.step(RLMAction(text="```repl\nprint(x)\n```"))
@@ -150,6 +141,25 @@ def test_a_dead_zygote_voids_the_episode_and_the_next_one_plays(service: Service
     environment.reset(seed=0)
     assert environment.step(ANSWER).reward == 0.0
     environment.close()
+
+
+def test_served_problems_share_by_their_id_and_own_documents_do_not(
+    service: Service, environment: RLMEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[Any, str | None]] = []
+    plain = service.host.open
+
+    def noted(context: Any, shared_as: str | None = None, **more: Any) -> Any:
+        calls.append((context, shared_as))
+        return plain(context, shared_as, **more)
+
+    monkeypatch.setattr(service.host, "open", noted)
+    problem = service.problems.get(service.problems.ids("train", "easy")[0])
+    for start in ({"problem_id": problem.problem_id}, {"question": "?", "papers": {"a": "b"}}):
+        assert environment.reset(**start).refused is None
+        environment.step(ANSWER)
+    papers = {paper.paper_id: paper.text for paper in problem.papers}
+    assert calls == [(papers, problem.problem_id), ({"a": "b"}, None)]
 
 
 def test_a_closed_session_is_void_and_then_refused(environment: RLMEnvironment) -> None:
@@ -165,13 +175,9 @@ def test_a_closed_session_is_void_and_then_refused(environment: RLMEnvironment) 
 def test_settings_come_from_the_named_file(tmp_path: Path) -> None:
     path = tmp_path / "params.yaml"
     path.write_text(
-        yaml.safe_dump(
-            {
-                "env": {"prompt_style": "full"},
-                "prepare": {"synthetic": {"seed": 3}, "not_the_servers": 1},
-                "train": {"steps": 5},
-            }
-        )
+        "env: {prompt_style: full}\n"
+        "prepare: {synthetic: {seed: 3}, not_the_servers: 1}\n"
+        "train: {steps: 5}\n"
     )
     settings = read_settings({"RLM_SETTINGS": str(path)})
     assert settings.env.prompt_style == "full"

@@ -15,26 +15,18 @@ from env.server.page import FILES, FOLDER
 from tasks.config.params import Params
 
 
-@pytest.mark.parametrize("path", FILES)
-def test_the_page_and_what_it_loads_are_served(server_url: str, path: str) -> None:
-    answer = httpx.get(server_url + path)
-    name, kind = FILES[path]
-    assert answer.status_code == 200
-    assert answer.headers["content-type"].startswith(kind)
-    assert answer.content == (FOLDER / name).read_bytes()
-
-
-def test_the_page_loads_nothing_from_elsewhere(server_url: str) -> None:
+def test_the_page_is_served_and_loads_nothing_from_elsewhere_nor_reads_markup(
+    server_url: str,
+) -> None:
+    for path, (name, kind) in FILES.items():
+        answer = httpx.get(server_url + path)
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith(kind)
+        assert answer.content == (FOLDER / name).read_bytes()
+        assert not re.search(r"(src|href|url)\s*[=(]\s*[\"']?(https?:)?//", answer.text)
     policy = httpx.get(server_url).headers["content-security-policy"]
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
-    for name, _ in FILES.values():
-        assert not re.search(
-            r"(src|href|url)\s*[=(]\s*[\"']?(https?:)?//", (FOLDER / name).read_text()
-        )
-
-
-def test_what_the_server_sends_is_never_read_as_markup() -> None:
     script = (FOLDER / "page.js").read_text()
     assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", script)
 

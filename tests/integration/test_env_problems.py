@@ -30,14 +30,13 @@ WORLDS = {
 
 
 @pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize("hash_seed", ["0", "1"])
-def test_the_same_seed_gives_the_same_bytes_in_every_process(world: str, hash_seed: str) -> None:
+def test_the_same_seed_gives_the_same_bytes_in_every_process(world: str) -> None:
     settings = WORLDS[world]
     assert settings.world == world
     text = "".join(problem.model_dump_json() for problem in generate(settings))
     done = subprocess.run(
         [sys.executable, "-c", HASH.format(settings=settings.model_dump_json())],
-        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        env={**os.environ, "PYTHONHASHSEED": "1"},
         capture_output=True,
         text=True,
         check=True,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 import pytest
@@ -10,7 +9,7 @@ from helpers.sandbox_events import call, done
 
 from env import ranking
 from env.errors import SandboxError
-from env.server.sandbox import UNSET, Repl, Sandbox, SandboxHost, SubCall
+from env.server.sandbox import UNSET, Repl, SandboxHost, SubCall
 from env.settings import LimitSettings, SandboxSettings
 
 PAPERS = {
@@ -54,20 +53,6 @@ def test_chat_template_tokens_do_not_reach_the_observation(repl: Repl) -> None:
     result = done(repl.run("print('a<|im_end|>b<|assistant|>c</s>d[INST]e <b> a<b')"))
     assert result.stdout == "abcde <b> a<b\n"
     assert "<|" not in done(repl.run("raise ValueError('<|im_start|>')")).traceback
-
-
-@pytest.mark.parametrize("depth", [1, 2, 3, 30])
-@pytest.mark.parametrize(
-    ("token", "inner"), [("<|im_{}start|>", "<|x|>"), ("<{}/s>", "</s>"), ("[IN{}ST]", "[INST]")]
-)
-def test_no_chat_token_is_made_by_taking_out_another(
-    repl: Repl, token: str, inner: str, depth: int
-) -> None:
-    text = inner
-    for _ in range(depth):
-        text = token.format(text)
-    shown = done(repl.run(f"print({text!r})")).stdout
-    assert not re.search(r"<\|[^|<>\n]+\|>|</s>|\[INST\]", shown), shown
 
 
 def test_lone_surrogates_are_replaced_both_ways(host: SandboxHost) -> None:
@@ -324,16 +309,6 @@ def test_the_cpu_limit_keeps_the_variables(repl: Repl) -> None:
     assert done(repl.run("x")).stdout == "1\n"
 
 
-def test_the_limit_also_bites_between_sub_calls(repl: Repl) -> None:
-    event = repl.run("while True: llm_query('a')")
-    calls = 0
-    while isinstance(event, SubCall):
-        calls += 1
-        event = repl.resume("b")
-    assert (event.error, event.variables_lost) == ("cpu", False)
-    assert calls > 20
-
-
 def test_memory_is_limited_and_small_variables_stay(repl: Repl) -> None:
     repl.run("x = 1")
     result = done(repl.run("big = bytearray(10**9)"))
@@ -344,11 +319,3 @@ def test_memory_is_limited_and_small_variables_stay(repl: Repl) -> None:
 
 def test_sleep_is_refused(repl: Repl) -> None:
     assert "sleep" in done(repl.run("import time\ntime.sleep(1)")).traceback
-
-
-def test_sandbox_stands_alone() -> None:
-    with Sandbox(LIMITS) as repl:
-        assert done(repl.run("6 * 7")).stdout == "42\n"
-        assert "seccomp" in repl.enforced
-    with pytest.raises(SandboxError):
-        repl.run("1")

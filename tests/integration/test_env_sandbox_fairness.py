@@ -6,14 +6,14 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from helpers.sandbox_events import error_of, pid_of
+from helpers.sandbox_events import done, error_of, out, pid_of
 
 from env.errors import SandboxError
-from env.server.sandbox import CellDone, Repl, SandboxHost, SubCall
+from env.server.sandbox import SandboxHost, SubCall
 from env.server.sandbox import host as host_module
 from env.server.sandbox import repl as repl_module
 from env.server.sandbox.process import WorkerProcess
@@ -22,7 +22,6 @@ from env.settings import LimitSettings, SandboxSettings
 
 LIMITS = LimitSettings(cell_cpu_s=0.6, cell_wall_s=2.0, memory_mb=96)
 HOLD = "x = 'a' * 70_000_000"
-SLEEP = "import os\nos.read(3, 1)"
 POOL = ThreadPoolExecutor(16)
 
 
@@ -48,10 +47,6 @@ def small(small_host: SandboxHost) -> Iterator[SandboxHost]:
         repl.close()
 
 
-def held(repls: list[Repl]) -> int:
-    return sum(private(pid_of(repl)) or 0 for repl in repls)
-
-
 def estimate(worker: WorkerProcess, exact: bool = False) -> int:
     now = usage(worker.pid)
     assert now is not None
@@ -61,23 +56,18 @@ def estimate(worker: WorkerProcess, exact: bool = False) -> int:
 # --- memory
 
 
-def test_one_episode_cannot_hold_more_than_the_budget(small: SandboxHost) -> None:
-    repls = [small.open("", session="greedy") for _ in range(8)]
-    errors = [error_of(repl.run(HOLD)) for repl in repls]
-    errors += [error_of(repl.run("len(x)")) for repl in repls]
-    assert errors.count("evicted") >= 5
-    assert set(errors) <= {None, "evicted", "exception"}
-    assert held(repls) < 300 << 20
-
-
-def test_a_neighbour_within_its_share_keeps_its_variables(small: SandboxHost) -> None:
+def test_one_episode_cannot_hold_more_than_the_budget_and_a_neighbour_keeps_its_share(
+    small: SandboxHost,
+) -> None:
     honest = small.open("", session="honest")
     honest.run("kept = 'b' * 40_000_000")
-    for repl in [small.open("", session="greedy") for _ in range(8)]:
-        repl.run(HOLD)
-    event = honest.run("len(kept)")
-    assert isinstance(event, CellDone)
-    assert event.stdout == "40000000\n"
+    greedy = [small.open("", session="greedy") for _ in range(8)]
+    errors = [error_of(repl.run(HOLD)) for repl in greedy]
+    errors += [error_of(repl.run("len(x)")) for repl in greedy]
+    assert errors.count("evicted") >= 5
+    assert set(errors) <= {None, "evicted", "exception"}
+    assert sum(private(pid_of(repl)) or 0 for repl in (honest, *greedy)) < 300 << 20
+    assert out(honest.run("len(kept)")) == "40000000\n"
 
 
 def test_a_frame_that_waits_for_children_reads_that_it_was_ended(small: SandboxHost) -> None:
@@ -85,8 +75,7 @@ def test_a_frame_that_waits_for_children_reads_that_it_was_ended(small: SandboxH
     assert isinstance(waiting.run(f"{HOLD}\nllm_query('a')"), SubCall)
     for repl in [small.open("", session="greedy") for _ in range(8)]:
         repl.run(HOLD.replace("7", "6"))
-    event = waiting.resume("b")
-    assert isinstance(event, CellDone)
+    event = done(waiting.resume("b"))
     assert (event.error, event.variables_lost) == ("evicted", True)
     assert error_of(waiting.run("1")) is None
 
@@ -147,19 +136,13 @@ def test_the_kernel_ends_a_worker_before_the_server(box: SandboxHost) -> None:
         assert Path(f"/proc/{pid}/oom_score_adj").read_text() == "1000\n"
 
 
-def test_memory_that_nobody_could_count_is_refused(box: SandboxHost) -> None:
-    event = box.open("").run("import mmap\nmmap.mmap(-1, 4096)")
-    assert isinstance(event, CellDone)
-    assert "PermissionError" in event.traceback
-
-
 # --- time
 
 
 def test_a_cell_asleep_on_its_channel_ends_at_once(box: SandboxHost) -> None:
+    """Else a cell could void its episode whenever it fears a low reward."""
     started = time.monotonic()
-    event = box.open("").run(SLEEP)
-    assert isinstance(event, CellDone)
+    event = done(box.open("").run("import os\nos.read(3, 1)"))
     assert (event.error, event.variables_lost) == ("killed", True)
     assert event.cpu_s < 0.1
     assert time.monotonic() - started < LIMITS.cell_wall_s
@@ -191,24 +174,14 @@ def test_a_sleeper_that_takes_turns_with_a_loop_ends_as_well(
         loop.result()
 
 
-def stopped(pids: list[int], seconds: float, running: Future[CellDone | SubCall]) -> str | None:
-    """The error of a cell while processes were stopped from outside."""
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    time.sleep(seconds)
-    for pid in pids:
-        os.kill(pid, signal.SIGCONT)
-    return error_of(running.result())
-
-
-COMPUTE = "s = 0\nfor i in range(2_000_000): s += i"
-
-
 def test_a_worker_stopped_from_outside_is_no_mistake_of_the_policy(box: SandboxHost) -> None:
     repl = box.open("")
-    running = POOL.submit(repl.run, COMPUTE)
+    running = POOL.submit(repl.run, "s = 0\nfor i in range(2_000_000): s += i")
     time.sleep(0.05)
-    assert stopped([pid_of(repl)], LIMITS.cell_wall_s + 1, running) is None
+    os.kill(pid_of(repl), signal.SIGSTOP)
+    time.sleep(LIMITS.cell_wall_s + 0.5)
+    os.kill(pid_of(repl), signal.SIGCONT)
+    assert error_of(running.result()) is None
 
 
 def test_a_machine_that_never_lets_a_cell_run_gives_no_error(

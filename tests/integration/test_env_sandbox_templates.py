@@ -6,17 +6,13 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from helpers.sandbox_events import below, is_gone, out, parent_of, pid_of, wait_for
 
 from env.errors import SandboxError
-from env.models import RLMAction
-from env.server.environment import RLMEnvironment
 from env.server.sandbox import CellDone, Repl, SandboxHost
-from env.server.service import ServerSettings
-from env.settings import EnvSettings, LimitSettings, SandboxSettings
+from env.settings import LimitSettings, SandboxSettings
 
 LIMITS = LimitSettings(cell_cpu_s=1.0, cell_wall_s=30)
 LARGE = {f"p{n}": f"Kalvot scores {n} on Mirbex. " + "x" * 20_000 for n in range(10)}
@@ -79,19 +75,16 @@ def test_a_template_changes_no_output(box: SandboxHost) -> None:
     assert out(shared.run(PROBE)) == out(alone.run(PROBE))
 
 
-def test_a_worker_of_a_template_holds_its_channel_and_nothing_else(box: SandboxHost) -> None:
+def test_a_worker_holds_its_channel_and_nothing_else(box: SandboxHost) -> None:
     if os.geteuid() != 0:
         pytest.skip("a worker's descriptors can be listed by root only")
-    worker = pid_of(box.open(LARGE, "a"))
-    for pid in (worker, parent_of(worker)):
+    alone, worker = pid_of(box.open(LARGE)), pid_of(box.open(LARGE, "a"))
+    for pid in (alone, worker, parent_of(worker)):
         held = {fd: os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")}
         assert held.pop("3").startswith("socket:")
         assert held == dict.fromkeys("012", "/dev/null")
-    status = dict(
-        line.split(":\t", 1)
-        for line in Path(f"/proc/{worker}/status").read_text().splitlines()
-        if ":\t" in line
-    )
+    lines = Path(f"/proc/{worker}/status").read_text().splitlines()
+    status = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
     assert (status["Seccomp"], status["NoNewPrivs"]) == ("2", "1")
 
 
@@ -197,40 +190,5 @@ def test_a_killed_zygote_takes_its_templates_and_the_next_one_has_new_ones(
     again = box.open(LARGE, "a")
     assert parent_of(parent_of(pid_of(again))) == box._zygote.pid
     assert out(again.run("len(context)")) == "10\n"
-
-
-# --- episodes that share
-
-
-class Opened:
-    """A sandbox host that records its calls."""
-
-    def __init__(self, host: SandboxHost) -> None:
-        self.calls: list[tuple[Any, str | None]] = []
-        self._host = host
-
-    def open(self, context: Any, shared_as: str | None = None, **more: Any) -> Repl:
-        self.calls.append((context, shared_as))
-        return self._host.open(context, shared_as)
-
-
-def test_served_problems_share_by_their_id_and_own_documents_do_not(
-    box: SandboxHost, server_problems: Any
-) -> None:
-    class Service:
-        settings = ServerSettings(env=EnvSettings(allow_documents=True))
-        problems = server_problems
-        host = Opened(box)
-
-        def problems_for(self, owner_key: str | None) -> Any:
-            return self.problems
-
-    service = Service()
-    environment = RLMEnvironment(lambda: service)  # type: ignore[arg-type,return-value]
-    problem = server_problems.get(server_problems.ids("test", "easy")[0])
-    for start in ({"problem_id": problem.problem_id}, {"question": "?", "papers": {"a": "b"}}):
-        assert environment.reset(**start).refused is None
-        environment.step(RLMAction(text="```repl\nFINAL([])\n```"))
-    environment.close()
-    papers = {paper.paper_id: paper.text for paper in problem.papers}
-    assert service.host.calls == [(papers, problem.problem_id), ({"a": "b"}, None)]
+    with pytest.raises(SandboxError):
+        repl.run("1")

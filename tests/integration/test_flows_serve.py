@@ -23,14 +23,17 @@ import openai
 import psutil
 import pytest
 from helpers import fake_endpoint
+from helpers.chat import written
 from helpers.fake_endpoint import FakeServer
-from helpers.untaught import untaught
+from typer.testing import CliRunner
 
-from agent.nano.settings import NanoSettings
-from tasks import config
+from agent.rollouts.own_documents import Answer
+from agent.rollouts.trajectory import FrameRecord, Trajectory, TurnRecord
+from assistant import openai_api
+from assistant.asking import AskedAnswer
+from flows import cli
 
 ROOT = Path(__file__).parents[2]
-PAPERS = ROOT / "examples/nano_papers"
 KEY = "k" * 40
 ASKED = "When do the looms arrive?"
 LOOMS = "The looms arrive on 14 May."
@@ -70,27 +73,21 @@ class Served:
         return create(model=model, messages=messages, **options)
 
 
-def command(*words: str) -> list[str]:
-    return [sys.executable, "-m", "flows.cli", "serve", *words]
-
-
 @contextmanager
 def served(
     folder: Path,
     fake: FakeServer,
     *docs: str,
-    model: str | None = None,
     end: int = signal.SIGINT,
     **environ: str,
 ) -> Iterator[Served]:
     """The command about collections, until the block ends."""
     words = [word for name in docs for word in ("--docs", name)]
-    words += ["--model", model] if model else ["--base-url", fake.url, "--model", "m"]
-    words += [] if model else ["--set", "evaluate_model.concurrency=4"]
+    words += ["--base-url", fake.url, "--model", "m", "--set", "evaluate_model.concurrency=4"]
     log = folder / "log"
     with log.open("w") as output:
         process = subprocess.Popen(
-            command(*words, "--port", "0"),
+            [sys.executable, "-m", "flows.cli", "serve", *words, "--port", "0"],
             cwd=folder,
             env={**os.environ, "PYTHONPATH": str(ROOT), **environ},
             stdout=output,
@@ -111,16 +108,9 @@ def served(
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A working folder with two collections, beside the project's settings."""
     folder = tmp_path_factory.mktemp("served")
-    for name, text in {
-        "notes/orders.md": f"# Orders\n{LOOMS}\n"
-        + "".join(f"Order{number} costs {number} crowns in May.\n" for number in range(10, 20)),
-        "notes/garden.txt": "The garden was planted in spring.",
-        "laws/first.txt": "Nobody walks on the grass.",
-    }.items():
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(text)
-    for name in ("params.yaml", "profiles"):
-        (folder / name).symlink_to(ROOT / name)
+    costs = "".join(f"Order{number} costs {number} crowns in May.\n" for number in range(10, 20))
+    texts = {"orders.md": f"# Orders\n{LOOMS}\n{costs}", "garden.txt": "It was planted in spring."}
+    written(folder, texts | {"../laws/first.txt": "Nobody walks on the grass."})
     return folder
 
 
@@ -258,7 +248,7 @@ def test_foreign_pages_hosts_and_clients_without_the_key_are_refused(server: Ser
     before = len(server.fake.bodies)
     page = {"origin": "https://evil.example", "content-type": "text/plain"}
     assert post(server, body, **page).status_code == 403
-    assert post(server, body, origin="null").status_code == 403
+
     assert post(server, body, host="evil.example").status_code == 403
     for key in ("", "Bearer", f"Bearer {KEY}x", f"Bearer {'ü' * 40}"):
         refused = post(server, body, authorization=key)
@@ -322,8 +312,7 @@ def test_a_client_that_leaves_ends_the_work(server: Served, stream: bool) -> Non
     assert len(server.fake.bodies) == before + 2
 
 
-@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_in_mid_answer_leaves_no_process(folder: Path, end: int) -> None:
+def test_a_signal_in_mid_answer_leaves_no_process(folder: Path) -> None:
     asked, go_on = threading.Event(), threading.Event()
 
     def held(body: dict[str, Any]) -> str:
@@ -334,7 +323,7 @@ def test_a_signal_in_mid_answer_leaves_no_process(folder: Path, end: int) -> Non
 
     with fake_endpoint.serving() as fake, ThreadPoolExecutor(2) as pool:
         fake.reply = held
-        with served(folder, fake, "notes", end=end) as server:
+        with served(folder, fake, "notes", end=signal.SIGTERM) as server:
             answers = [pool.submit(server.ask), pool.submit(lambda: list(server.ask(stream=True)))]
             assert asked.wait(60)
             processes = psutil.Process(server.process.pid).children(recursive=True)
@@ -350,27 +339,11 @@ def test_a_signal_in_mid_answer_leaves_no_process(folder: Path, end: int) -> Non
         assert "Traceback" not in server.log.read_text()
 
 
-def test_ten_clients_share_one_warm_model_of_this_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    params = config.resolve("nano", ["env.limits.max_turns=2"])
-    monkeypatch.chdir(tmp_path)
-    config.write_resolved(params)
-    made = untaught(NanoSettings())
-    made.model.save_pretrained("mine")
-    made.tokenizer.save_pretrained("mine")
-    with (
-        fake_endpoint.serving() as unused,
-        served(tmp_path, unused, f"papers={PAPERS}", model="mine") as server,
-        ThreadPoolExecutor(10) as pool,
-    ):
-        asked = ["How well does Jedkuf do on code?", "Report Zuxzuk on speech."] * 5
-        answers = list(pool.map(lambda text: server.ask(text, "papers"), asked))
-        assert [answer.rlm["model"] for answer in answers] == ["mine"] * 10
-        used = [answer.usage.total_tokens for answer in answers]
-        assert min(used) > 0
-        assert used == used[:2] * 5  # it is greedy
-    assert not unused.bodies
+def test_tokens_of_a_model_of_this_machine_are_those_of_all_its_turns() -> None:
+    turns = [TurnRecord("seen", "said", "stop", [1, 2, 3], [4, 5])] * 2
+    episode = Trajectory("q", "easy", frames={0: FrameRecord(0, None, 0, "rlm", turns, "final")})
+    counted = openai_api.usage(AskedAnswer(Answer([], stop_reason="final"), episode))
+    assert counted == {"prompt_tokens": 6, "completion_tokens": 4, "total_tokens": 10}
 
 
 @pytest.mark.parametrize(
@@ -379,36 +352,22 @@ def test_ten_clients_share_one_warm_model_of_this_machine(
         (("--host", "0.0.0.0"), "opens your documents to the network. Set a key"),
         (("--docs", "laws", "--docs", "notes=laws"), "two collections have the name 'notes'"),
         (("--docs", "=laws"), "names no collection. Write --docs NAME=DIR"),
-        (("--docs", "nowhere"), "--docs nowhere: no such folder"),
         (("--port", "99999"), "is not a port"),
         (("--host", "::"), "opens your documents to the network"),
+        (("KEY=short",), "RLM_SERVE_KEY has fewer than 32 characters"),
+        ((f"KEY={KEY}", "--host", "192.0.2.1"), "serve: 192.0.2.1:0 cannot be used (Cannot assign"),
     ],
 )
 def test_what_cannot_be_served_is_one_message(
-    folder: Path, words: tuple[str, ...], told: str
+    folder: Path, words: tuple[str, ...], told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code, errors = refused(folder, "--port", "0", *words)
-    assert code in (1, 2)
-    assert told in errors
-    assert errors.count("\n") == 1
-
-
-def test_a_key_that_can_be_guessed_and_a_foreign_address_are_refused(folder: Path) -> None:
-    _, errors = refused(folder, "--port", "0", RLM_SERVE_KEY="short")
-    assert "RLM_SERVE_KEY has fewer than 32 characters" in errors
-    _, errors = refused(folder, "--host", "192.0.2.1", RLM_SERVE_KEY=KEY)
-    assert "serve: 192.0.2.1:8010 cannot be used (Cannot assign requested address)" in errors
-    assert KEY not in errors
-
-
-def refused(folder: Path, *words: str, **environ: str) -> tuple[int, str]:
-    """Exit code and message of a command that does not begin to serve."""
-    done = subprocess.run(
-        command("--docs", "notes", "--base-url", "http://127.0.0.1:9/v1", "--model", "m", *words),
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environ},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    return done.returncode, done.stderr
+    monkeypatch.chdir(folder)
+    if words[0].startswith("KEY="):
+        monkeypatch.setenv("RLM_SERVE_KEY", words[0].removeprefix("KEY="))
+        words = words[1:]
+    fixed = ("--docs", "notes", "--base-url", "http://127.0.0.1:9/v1", "--model", "m")
+    done = CliRunner().invoke(cli.app, ["serve", *fixed, "--port", "0", *words])
+    assert done.exit_code in (1, 2)
+    assert told in done.stderr
+    assert KEY not in done.stderr
+    assert done.stderr.count("\n") == 1

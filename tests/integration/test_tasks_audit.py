@@ -12,7 +12,7 @@ from helpers.recorder import Recorder
 
 from agent.rollouts.trajectory import FrameRecord, Trajectory
 from env.models import AnswerMetrics
-from env.problems.schema import Problem, from_row, to_row
+from env.problems.schema import from_row, to_row
 from tasks import audit, prepare
 from tasks.config.params import Params
 from tasks.config.settings import AuditSettings
@@ -44,16 +44,6 @@ def run(params: Params) -> dict[str, Any]:
     return dict(json.loads(audit.REPORT.read_text()))
 
 
-def change_gold(path: Path, problem_id: str, change: Any) -> None:
-    """Let the stored gold of one problem be another than the server's."""
-    frame = pd.read_parquet(path)
-    for number, row in frame.iterrows():
-        if row["problem_id"] == problem_id:
-            problem = from_row(row)
-            frame.loc[number] = pd.Series(to_row(change(problem)))
-    frame.to_parquet(path)
-
-
 def test_known_gold_earns_all_and_keyword_search_less(data: Path, params: Params) -> None:
     report = run(params)
     assert list(report["levels"]) == ["easy", "medium", "hard"]
@@ -67,15 +57,16 @@ def test_known_gold_earns_all_and_keyword_search_less(data: Path, params: Params
 
 def test_gold_that_earns_nothing_stops_the_chain_and_is_named(data: Path, params: Params) -> None:
     chosen = audit.choose(audit.PROBLEMS, SETTINGS)[0]
-
-    def another_sentence(problem: Problem) -> Problem:
-        paper = next(p for p in problem.papers if p.paper_id not in problem.gold_papers)
-        span = problem.evidence[0].spans[0]
-        wrong = span.model_copy(update={"paper_id": paper.paper_id, "text": paper.abstract})
-        fact = problem.evidence[0].model_copy(update={"spans": (wrong,)})
-        return problem.model_copy(update={"evidence": (fact,)})
-
-    change_gold(audit.PROBLEMS / "test.parquet", chosen.problem_id, another_sentence)
+    # The stored gold of this problem is another than the server's.
+    paper = next(p for p in chosen.papers if p.paper_id not in chosen.gold_papers)
+    span = chosen.evidence[0].spans[0]
+    wrong = span.model_copy(update={"paper_id": paper.paper_id, "text": paper.abstract})
+    fact = chosen.evidence[0].model_copy(update={"spans": (wrong,)})
+    changed = chosen.model_copy(update={"evidence": (fact,)})
+    path = audit.PROBLEMS / "test.parquet"
+    frame = pd.read_parquet(path)
+    frame.loc[list(frame["problem_id"]).index(chosen.problem_id)] = pd.Series(to_row(changed))
+    frame.to_parquet(path)
     with pytest.raises(StageError, match=r"1 of 12 problems") as stopped:
         run(params)
     assert chosen.problem_id in str(stopped.value)
@@ -94,14 +85,11 @@ def episode(void: str | None = None) -> Trajectory:
     )
 
 
-def test_a_void_episode_is_left_out_of_the_means() -> None:
+def test_a_void_episode_is_left_out_of_the_means_and_only_voids_are_an_error() -> None:
     report = audit.describe({"oracle": [episode(), episode(void="the sandbox failed")]}, SETTINGS)
     numbers = report["levels"]["easy"]["policies"]["oracle"]
     assert (numbers["episodes"], numbers["void"], numbers["reward"]) == (1, 1, 1.0)
     assert report["unsolved"] == {}
-
-
-def test_only_voids_are_an_error_and_no_score() -> None:
     with pytest.raises(StageError, match="the sandbox failed"):
         audit.describe({"oracle": [episode(void="the sandbox failed")]}, SETTINGS)
 

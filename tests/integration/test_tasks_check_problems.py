@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from click.testing import Result
+from typer.testing import CliRunner
 
+from flows import pipeline
 from tasks import check_problems
 from tasks.config import resolve
 from tasks.errors import ConfigError
@@ -24,47 +25,40 @@ def blocks(language: str) -> list[str]:
     return found
 
 
-def command(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "flows.pipeline", "check-problems", *arguments],
-        cwd=cwd,
-        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A working folder that has the project's settings and the example alone."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("params.yaml", DATA):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).symlink_to(ROOT / name)
 
 
-def listing() -> set[str]:
-    return {path.name for path in ROOT.iterdir()} - {".pytest_cache"}
+def command(*arguments: str) -> Result:
+    return CliRunner().invoke(pipeline.app, ["check-problems", *arguments])
 
 
 def test_the_page_shows_what_the_command_really_says_and_it_writes_nothing() -> None:
-    before = listing()
+    before = sorted(Path().rglob("*"))
     done = command(DATA)
-    assert done.returncode == 1
+    assert done.exit_code == 1
     assert done.stdout == blocks("text")[0]
     assert done.stderr == ""
-    assert listing() == before
+    assert sorted(Path().rglob("*")) == before
 
 
-def good_rows(path: Path) -> Path:
+def test_good_rows_end_with_0() -> None:
     lines = (ROOT / DATA).read_text(encoding="utf-8").splitlines(keepends=True)
-    path.write_text("".join(lines[:3]), encoding="utf-8")
-    return path
-
-
-def test_good_rows_end_with_0(tmp_path: Path) -> None:
+    Path("good.jsonl").write_text("".join(lines[:3]), encoding="utf-8")
     settings = ["--set", "validate.min_rows=1", "--set", "validate.difficulty_share=0"]
-    done = command(str(good_rows(tmp_path / "good.jsonl")), *settings)
-    assert done.returncode == 0
+    done = command("good.jsonl", *settings)
+    assert done.exit_code == 0
     assert done.stdout.startswith("rows:   3 good, 0 rejected")
-    assert [path.name for path in tmp_path.iterdir()] == ["good.jsonl"]
 
 
 def test_a_file_that_cannot_be_read_ends_with_2() -> None:
     done = command("absent.jsonl")
-    assert (done.returncode, done.stdout) == (2, "")
+    assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1
     assert "absent.jsonl: does not exist. Name a" in done.stderr
     with pytest.raises(ConfigError, match=r"^--documents absent: no such folder"):
@@ -76,10 +70,7 @@ def told(path: Path, *overrides: str, documents: str | None = None) -> list[str]
     return list(check_problems.report_lines(read))
 
 
-def test_documents_are_checked_and_broken_ones_are_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(ROOT)
+def test_documents_are_checked_and_broken_ones_are_told(tmp_path: Path) -> None:
     folder = tmp_path / "papers"
     (folder / "2024").mkdir(parents=True)
     (folder / "report.md").write_text("In all, 3 samples were lost on the way.")

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 BOUNDS = ProblemBounds(min_span_chars=12, max_text_chars=1000, max_papers=8, max_gold_papers=8)
 
 
-def row(topic: str, gold: int = 1, as_text: bool = True) -> dict[str, Any]:
+def row(topic: str, gold: int = 1) -> dict[str, Any]:
     """A question about `gold` of four papers, in the data set's own form."""
     sentence = f"{topic} was seen in {topic}land"
     papers = [
@@ -38,9 +38,7 @@ def row(topic: str, gold: int = 1, as_text: bool = True) -> dict[str, Any]:
         {"paperId": f"{topic}-{i}", "selections": [{"text": f"{sentence} {i} times."}]}
         for i in range(gold)
     ]
-    lists: dict[str, Any] = {"papers": papers, "evidence": evidence}
-    if as_text:
-        lists = {name: json.dumps(value) for name, value in lists.items()}
+    lists = {"papers": json.dumps(papers), "evidence": json.dumps(evidence)}
     return {"question": f"Where was {topic} seen?", **lists}
 
 
@@ -58,7 +56,6 @@ DATA: dict[str, dict[str, bytes]] = {
         f"org/{name}": {"data.jsonl": jsonl(ROWS)}
         for name in ("gated", "gated-opened", "flaky", "flaky-commit", "down", "down-commit")
     },
-    "org/columns": {"data.jsonl": b'{"question": "q", "docs": 1}\n'},
     "org/empty": {"README.md": b"---\nlicense: mit\n---\n"},
     "org/garbage": {"data.jsonl": b'{"question": \n\xff'},
 }
@@ -87,8 +84,8 @@ def case(name: str, function: str = "load", token: str = "", **settings: str) ->
 
 
 CASES = {
-    **{name: case(name) for name in ("good", "flaky", "gated", "absent", "columns", "empty")},
-    **{name: case(name) for name in ("garbage", "down")},
+    **{name: case(name) for name in ("good", "flaky", "gated", "absent", "empty", "garbage")},
+    "down": case("down"),
     "split": case("good", split="test"),
     "revision": case("good", revision="v9"),
     "commit of good": case("good", "commit"),
@@ -107,35 +104,28 @@ class Told(NamedTuple):
     asked: list[tuple[str, str, str | None]]
 
 
-def ask(url: str, home: Path, cases: dict[str, list[Any]], **env: str) -> Told:
-    """Result of each case, in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-c", CODE],
-        input=json.dumps(list(cases.values())),
-        env={
-            **{key: value for key, value in os.environ.items() if not key.startswith("HF_")},
-            "HF_ENDPOINT": url,
-            "HF_HOME": str(home),
-            "PYTHONPATH": str(ROOT),
-            **env,
-        },
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    lines = [line[3:] for line in done.stdout.splitlines() if line.startswith("=> ")]
-    answers = dict(zip(cases, map(json.loads, lines), strict=True))
-    return Told(answers, done.stdout + done.stderr, [])
-
-
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
-    """Result of the client for each case."""
+def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
+    """Result of the client for each case, in a process of its own."""
     with serve(DATA) as server:
         server.failures |= {"org/down": 10**9, "org/down-commit": 10**9, "org/flaky-commit": 2}
-        found = ask(server.url, tmp_path_factory.mktemp("hf"), CASES)
-        yield found._replace(asked=server.asked)
+        done = subprocess.run(
+            [sys.executable, "-c", CODE],
+            input=json.dumps(list(CASES.values())),
+            env={
+                **{key: value for key, value in os.environ.items() if not key.startswith("HF_")},
+                "HF_ENDPOINT": server.url,
+                "HF_HOME": str(tmp_path_factory.mktemp("hf")),
+                "PYTHONPATH": str(ROOT),
+            },
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        )
+    lines = [line[3:] for line in done.stdout.splitlines() if line.startswith("=> ")]
+    answers = dict(zip(CASES, map(json.loads, lines), strict=True))
+    return Told(answers, done.stdout + done.stderr, server.asked)
 
 
 @pytest.mark.parametrize("case", ["good", "flaky"])
@@ -164,18 +154,10 @@ def test_what_the_hub_refuses_is_one_clear_message(
     assert "\n" not in message
 
 
-def sent(told: Told, with_token: bool) -> set[str | None]:
-    """The authorizations sent for the data sets of the cases with a token, or for the others."""
-    names = [settings["name"] for _, settings, token in CASES.values() if token]
-    return {
-        authorization
-        for _, path, authorization in told.asked
-        if any(name in path for name in names) == with_token
-    }
-
-
 def test_the_token_of_the_environment_opens_a_gated_data_set_and_is_never_told(told: Told) -> None:
-    assert sent(told, with_token=True) == {f"Bearer {TOKEN}"}
+    names = [settings["name"] for _, settings, token in CASES.values() if token]
+    sent = {token for _, path, token in told.asked if any(name in path for name in names)}
+    assert sent == {f"Bearer {TOKEN}"}
     assert told.answers["gated with token"] == ["rows", len(ROWS)]
     assert "HF_TOKEN, which is set" in told.answers["absent with token"][1]
     assert TOKEN not in told.output
@@ -191,9 +173,9 @@ def test_a_revision_stands_for_a_commit(told: Told) -> None:
 # --- a local file or folder of the same form ---
 
 
-def read(path: Path, bounds: ProblemBounds = BOUNDS, **settings: Any) -> Found:
-    named = HubSettings(name=str(path), **settings)
-    return hub.read_data_set(named, AlignSettings(), SplitSettings(), bounds)
+def read(path: Path) -> Found:
+    settings = HubSettings(name=str(path))
+    return hub.read_data_set(settings, AlignSettings(), SplitSettings(), BOUNDS)
 
 
 @pytest.fixture(autouse=True)
@@ -220,7 +202,14 @@ def write(path: Path, rows: list[dict[str, Any]]) -> Path:
 def test_a_local_file_gives_the_problems_of_the_data_set(tmp_path: Path, ending: str) -> None:
     found = read(write(tmp_path / f"data.{ending}", ROWS))
     assert found.rejected == []
-    assert len(found.problems) == len(ROWS)
+    assert [
+        (len(problem.evidence), problem.tier, problem.difficulty) for problem in found.problems
+    ] == [
+        (1, "singleton", "easy"),
+        (2, "focused", "medium"),
+        (3, "mid_range", "hard"),
+        (5, "wide_net", "hard"),
+    ]
 
 
 def test_a_file_that_changed_is_read_anew_whatever_its_time_says(tmp_path: Path) -> None:
@@ -231,60 +220,22 @@ def test_a_file_that_changed_is_read_anew_whatever_its_time_says(tmp_path: Path)
         assert [one.question for one in read(path).problems] == [f"Where was {topic} seen?"]
 
 
-def test_each_selection_is_a_fact_and_difficulty_follows_from_the_tier(tmp_path: Path) -> None:
-    problems = read(write(tmp_path / "data.jsonl", ROWS)).problems
-    assert [len(problem.evidence) for problem in problems] == [1, 2, 3, 5]
-    assert [(problem.tier, problem.difficulty) for problem in problems] == [
-        ("singleton", "easy"),
-        ("focused", "medium"),
-        ("mid_range", "hard"),
-        ("wide_net", "hard"),
-    ]
+NONE_SELECTED = '[{"paperId": "Kalvot-0", "selections": []}]'
+UNKNOWN_PAPER = '[{"paperId": "Kalvot-9", "selections": [{"text": "Preface of Kalvot"}]}]'
 
 
-def test_gold_is_the_papers_own_slice_although_its_lines_break_elsewhere(tmp_path: Path) -> None:
-    found = read(write(tmp_path / "data.jsonl", ROWS))
-    span = found.problems[0].evidence[0].spans[0]
-    text = found.problems[0].papers[0].text
-    assert span.text == text[span.start : span.end] == "Kalvot was seen in Kalvotland 0\ntimes."
-    assert (found.quotes.normalised, found.quotes.rejected) == (11, 0)
-
-
-def test_questions_about_the_same_papers_fall_into_the_same_split(tmp_path: Path) -> None:
-    shared = {"papers": ROWS[0]["papers"], "evidence": ROWS[0]["evidence"]}
-    rows = [
-        *ROWS,
-        {"question": "What is known of the place?", **shared},
-        {"question": "Say how often it was.", **shared},
-    ]
-    problems = read(write(tmp_path / "data.jsonl", rows)).problems
-    first = [problem for problem in problems if problem.papers == problems[0].papers]
-    assert len(first) == 3
-    assert len({(problem.collection_id, problem.split) for problem in first}) == 1
-
-
-BROKEN: list[tuple[str, dict[str, Any], str, str]] = [
-    ("papers are no JSON", {"papers": "[{"}, "papers", "not JSON"),
-    ("no papers", {"papers": "[]"}, "papers", "empty list"),
-    ("a paper without id", {"papers": '[{"text": "t"}]'}, "papers[0].paperId", "missing"),
-    ("no evidence", {"evidence": "[]"}, "evidence", "empty list"),
-    (
-        "no selections",
-        {"evidence": '[{"paperId": "Kalvot-0", "selections": []}]'},
-        "evidence[0].selections",
-        "empty list",
-    ),
-    (
-        "unknown paper",
-        {"evidence": '[{"paperId": "Kalvot-9", "selections": [{"text": "Preface of Kalvot"}]}]'},
-        "evidence[0].selections[0]",
-        "did you mean",
-    ),
-    ("no question", {"question": " "}, "question", "white space"),
-]
-
-
-@pytest.mark.parametrize(("change", "field", "word"), [case[1:] for case in BROKEN])
+@pytest.mark.parametrize(
+    ("change", "field", "word"),
+    [
+        ({"papers": "[{"}, "papers", "not JSON"),
+        ({"papers": "[]"}, "papers", "empty list"),
+        ({"papers": '[{"text": "t"}]'}, "papers[0].paperId", "missing"),
+        ({"evidence": "[]"}, "evidence", "empty list"),
+        ({"evidence": NONE_SELECTED}, "evidence[0].selections", "empty list"),
+        ({"evidence": UNKNOWN_PAPER}, "evidence[0].selections[0]", "did you mean"),
+        ({"question": " "}, "question", "white space"),
+    ],
+)
 def test_a_broken_row_is_rejected_alone(
     tmp_path: Path, change: dict[str, Any], field: str, word: str
 ) -> None:

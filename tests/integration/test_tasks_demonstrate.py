@@ -98,34 +98,17 @@ def changed(params: Params, **sft: object) -> Params:
     return Params.model_validate(data)
 
 
-def test_the_base_gets_an_adapter_that_is_loaded_with_it(params: Params) -> None:
-    run = Recorder()
-    base = warmstart.run(params, run)  # type: ignore[arg-type]
-    assert (base / "adapter/adapter_model.safetensors").is_file()
-    assert json.loads((base / "provenance.json").read_text())["from"] == "tiny"
-    config = json.loads((base / "adapter/adapter_config.json").read_text())
-    assert config["base_model_name_or_path"] == "tiny"
-    model, _ = load_model(base)
-    assert model.active_peft_config.target_modules == set(params.train.lora.targets)
-    assert run.metrics["warmstart/shown_easy"] == 1.0
-    assert run.metrics["warmstart/rows"] > 4
-    assert run.metrics["warmstart/loss"] > 0
-
-
 @pytest.mark.parametrize(
-    ("sft", "reply", "told"),
-    [
-        ({"min_reward": 1.0}, None, "none of 4 demonstrations is good enough"),
-        ({"teacher": "endpoint"}, "I do not know.", "none of 4 demonstrations is good enough"),
-    ],
+    ("sft", "reply"),
+    [({"min_reward": 1.0}, None), ({"teacher": "endpoint"}, "I do not know.")],
 )
 def test_without_good_episodes_no_base_is_written(
-    params: Params, sft: dict[str, object], reply: str | None, told: str
+    params: Params, sft: dict[str, object], reply: str | None
 ) -> None:
     with serving() as fake:
         fake.reply = lambda body: reply
         sft = {"base_url": fake.url, "model": "teacher"} | sft
-        with pytest.raises(StageError, match=told):
+        with pytest.raises(StageError, match="none of 4 demonstrations is good enough"):
             warmstart.run(changed(params, **sft), Recorder())  # type: ignore[arg-type]
         assert bool(fake.bodies) == (reply is not None)
     assert not warmstart.BASE.exists()
@@ -181,7 +164,9 @@ def test_unsloth_trains_in_a_process_of_its_own_and_its_adapter_is_the_bases(
     monkeypatch.setattr(model_files, "free_memory", freed)
     monkeypatch.setattr(unsloth_process, "train_with_unsloth", trained)
     run = Recorder()
-    base = warmstart.run(with_unsloth(params, source="tiny"), run)  # type: ignore[arg-type]
+    data = params.model_dump(by_alias=True, mode="json")
+    data["model"] |= {"backend": "unsloth", "quantisation": "nf4"}
+    base = warmstart.run(Params.model_validate(data), run)  # type: ignore[arg-type]
     assert run.metrics["warmstart/loss"] > 0
     assert "unsloth" not in sys.modules
     # Else this process would keep most of a small card, which the base was quantised on.
@@ -194,9 +179,3 @@ def test_unsloth_trains_in_a_process_of_its_own_and_its_adapter_is_the_bases(
     for name, value in saved.items():
         assert (weights[name.replace(".weight", ".default.weight")] == value).all()
         assert value.abs().max() > 0
-
-
-def with_unsloth(params: Params, source: str) -> Params:
-    data = params.model_dump(by_alias=True, mode="json")
-    data["model"] |= {"source": source, "backend": "unsloth", "quantisation": "nf4"}
-    return Params.model_validate(data)

@@ -10,24 +10,9 @@ from pathlib import Path
 import pytest
 
 from tasks.config import resolve
-from tasks.config.params import Params
 from tasks.deployment import docker
 from tasks.deployment.environment import ENV_URL, environment
 from tasks.errors import ConfigError, PipelineError, StageError
-
-QUICK = [
-    *("deploy.target=docker", "threads=1", "deploy.wait_s=100"),
-    "prepare.synthetic.collections={train: 2, validation: 1, test: 2}",
-]
-
-
-@pytest.fixture
-def params(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Params:
-    """Settings for a container, in a working folder of its own."""
-    monkeypatch.delenv(ENV_URL, raising=False)
-    read = resolve(overrides=QUICK)
-    monkeypatch.chdir(tmp_path)
-    return read
 
 
 @pytest.mark.parametrize(
@@ -41,13 +26,16 @@ def params(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Params:
     ids=["a container that dies", "a build that fails", "a build without end", "no command"],
 )
 def test_what_docker_cannot_do_is_said(
-    params: Params,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     script: str | None,
     error: type[PipelineError],
     word: str,
 ) -> None:
+    few = "prepare.synthetic.collections={train: 2, validation: 1, test: 2}"
+    params = resolve(overrides=["deploy.target=docker", "threads=1", "deploy.wait_s=100", few])
+    monkeypatch.delenv(ENV_URL, raising=False)
+    monkeypatch.chdir(tmp_path)
     if script:
         (tmp_path / "docker").write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / "docker").chmod(0o755)

@@ -59,14 +59,6 @@ def fake(base) -> Iterator[FakeVllm]:
         yield server
 
 
-@pytest.fixture
-def project(tmp_path, monkeypatch, base, server_url, server_problems, mlflow_store: Path) -> Path:
-    """A folder with data and base, and the session's server as its environment."""
-    make_folder(tmp_path, monkeypatch, base, server_url, server_problems)
-    monkeypatch.setattr("agent.rollouts.engine.play", graded)
-    return tmp_path
-
-
 def graded(*args: Any, **options: Any) -> list[Trajectory]:
     """Episodes whose reward is the share of even ids, since an untaught model earns none."""
     trees = play(*args, **options)
@@ -84,6 +76,26 @@ def trained(params: Params) -> dict[str, torch.Tensor]:
         return load_file(train.run(params, run) / "adapter_model.safetensors")
 
 
+@pytest.fixture(scope="module")
+def known() -> dict[str, torch.Tensor]:
+    """What `wanted` has made for an earlier test."""
+    return {}
+
+
+@pytest.fixture
+def wanted(
+    tmp_path, monkeypatch, base, server_url, server_problems, server_params, mlflow_store, known
+) -> dict[str, torch.Tensor]:
+    """The adapter that the own engine trains, in a folder with data and base."""
+    make_folder(tmp_path, monkeypatch, base, server_url, server_problems)
+    monkeypatch.setattr("agent.rollouts.engine.play", graded)
+    if not known:
+        known |= trained(with_engine(server_params, {"kind": "own"}))
+        shutil.rmtree(train.CHECKPOINTS)
+        shutil.rmtree("models/adapter")
+    return known
+
+
 def require_equal(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> None:
     for name, value in wanted.items():
         torch.testing.assert_close(found[name], value, rtol=0, atol=1e-5)
@@ -91,11 +103,8 @@ def require_equal(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor
 
 
 def test_a_server_that_dies_in_a_step_voids_episodes_which_are_played_again(
-    project, fake, server_params
+    wanted, fake, server_params
 ):
-    wanted = trained(with_engine(server_params, {"kind": "own"}))
-    shutil.rmtree(train.CHECKPOINTS)
-    shutil.rmtree("models/adapter")
     fake.dies = (2, 4)  # in the first round of the first step, with all turns in flight
     require_equal(trained(with_engine(server_params, {"kind": "vllm", "url": fake.url})), wanted)
     rows = pd.read_parquet("reports/train.parquet")
@@ -105,10 +114,7 @@ def test_a_server_that_dies_in_a_step_voids_episodes_which_are_played_again(
     assert "step-2" in fake.loads[-1]  # the evaluation played the weights after the last step
 
 
-def test_a_server_that_stays_away_stops_the_training_which_is_resumed(project, fake, server_params):
-    wanted = trained(with_engine(server_params, {"kind": "own"}))
-    shutil.rmtree(train.CHECKPOINTS)
-    shutil.rmtree("models/adapter")
+def test_a_server_that_stays_away_stops_the_training_which_is_resumed(wanted, fake, server_params):
     params = with_engine(server_params, {"kind": "vllm", "url": fake.url})
     load = fake.load
 

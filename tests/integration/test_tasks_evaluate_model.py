@@ -20,21 +20,12 @@ from tasks.errors import ConfigError, StageError
 
 
 @pytest.fixture
-def params(
-    server_params: Params, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mlflow_store: Path
-) -> Params:
+def params(server_params: Params, mlflow_store: Path) -> Params:
     few = {"episodes": 20, "latency_episodes": 2, "bootstrap": 100}
     told = server_params.model_dump(by_alias=True, mode="json")
     return Params.model_validate(
         told | {"evaluate": told["evaluate"] | few, "evaluate_model": {"prompt_price": 2.0}}
     )
-
-
-@pytest.fixture
-def short(params: Params) -> Params:
-    """The same with two problems of each difficulty, below the bound of the setting."""
-    evaluate = params.evaluate.model_copy(update={"episodes": 6})
-    return params.model_copy(update={"evaluate": evaluate})
 
 
 def play(params: Params, endpoint: FakeServer) -> Path:
@@ -43,19 +34,16 @@ def play(params: Params, endpoint: FakeServer) -> Path:
 
 
 def test_an_endpoint_plays_the_same_problems_and_its_cost_is_told(
-    served_folder: Path, short: Params
+    served_folder: Path, params: Params
 ) -> None:
-    run = Recorder()
+    # Two problems of each difficulty, below the bound of the setting.
+    few = params.evaluate.model_copy(update={"episodes": 6})
+    short = params.model_copy(update={"evaluate": few})
+    run: Any = Recorder()
+    said: list[str] = []
     with serving() as endpoint:
         endpoint.reply = lambda body: "```repl\nFINAL([])\n```"
-        said: list[str] = []
-        path = evaluate_model.measure_model(
-            short,
-            run,
-            "some/model",
-            endpoint.url,
-            said.append,  # type: ignore[arg-type]
-        )
+        path = evaluate_model.measure_model(short, run, "some/model", endpoint.url, said.append)
     # The estimate: 2 episodes and two first questions used 40 and 12 tokens; 12 episodes follow.
     (estimate,) = said
     assert "12 episodes follow, with about 240 prompt tokens and 72 output tokens" in estimate

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.recorder import Recorder
 
 from agent.policies.base import TurnReply
 from agent.policies.scripted import Scripted, oracle, random_code
@@ -28,12 +28,10 @@ def episode(
     primary: float = 0.0,
     *,
     level: str = "hard",
-    stop: str = "final",
-    format_errors: int = 0,
     void: str | None = None,
     read: bool = True,
 ) -> Trajectory:
-    root = FrameRecord(0, None, 0, "rlm", stop_reason=stop)
+    root = FrameRecord(0, None, 0, "rlm", stop_reason="final")
     shown = f"new: {[QUOTE]}" if read else "context: 4 papers"
     root.turns.append(TurnRecord(shown, text=f"FINAL({[QUOTE]})", finish="stop"))
     return Trajectory(
@@ -44,7 +42,7 @@ def episode(
         reward=None if void else 0.2 + 0.4 * primary,
         components={} if void else {"primary_objective": primary, "format_compliance": 1.0},
         metrics=None if void else AnswerMetrics(precision=primary, recall=primary, f1=primary),
-        counters=Counters(turns=2, format_errors=format_errors),
+        counters=Counters(turns=2),
         void=void,
     )
 
@@ -52,32 +50,33 @@ def episode(
 class Level:
     """Plays episodes that are all 0, but for those whose number is in `hits`."""
 
-    def __init__(
-        self, hits: dict[str, list[int]], available: int = 1000, read: bool = True
-    ) -> None:
-        self.hits, self.available, self.read = hits, available, read
+    def __init__(self, hits: dict[str, list[int]], read: bool = True) -> None:
+        self.hits, self.read = hits, read
         self.calls: list[tuple[str, int, int]] = []
 
     def __call__(self, level: str, start: int, stop: int) -> list[Trajectory]:
         self.calls.append((level, start, stop))
         return [
             episode(0.5 if number in self.hits.get(level, []) else 0.0, level=level, read=self.read)
-            for number in range(start, min(stop, self.available))
+            for number in range(start, stop)
         ]
 
 
-def probe(play: Level, *levels: str) -> dict[str, list[Trajectory]]:
-    return gate.probe(play, levels or ("hard", "easy"), SETTINGS, REWARDS)
+def probe(play: Level) -> dict[str, list[Trajectory]]:
+    return gate.probe(play, ("hard", "easy"), SETTINGS, REWARDS)
 
 
 def decide(played: dict[str, list[Trajectory]]) -> dict[str, Any]:
     return gate.decide(played, SETTINGS, REWARDS)
 
 
-def test_two_finds_among_the_first_ten_end_the_probe():
+def test_two_finds_at_easy_alone_among_the_first_ten_end_the_probe_and_open_the_gate():
     play = Level({"easy": [3, 4]})
-    probe(play)
+    report = decide(probe(play))
     assert play.calls == [("hard", 0, 10), ("easy", 0, 10)]
+    assert report["passed"]
+    assert (report["levels"]["easy"]["found"], report["levels"]["hard"]["found"]) == (2, 0)
+    assert report["levels"]["hard"]["components"]["format_compliance"] == 1.0
 
 
 def test_the_target_is_played_on_until_it_opens():
@@ -92,12 +91,6 @@ def test_both_levels_are_played_to_the_end_before_refusing():
     played = probe(play)
     assert {level: len(episodes) for level, episodes in played.items()} == {"hard": 60, "easy": 60}
     assert not decide(played)["passed"]
-
-
-def test_the_easy_level_alone_opens_the_gate():
-    report = decide(probe(Level({"easy": [58, 59]})))
-    assert report["passed"]
-    assert (report["levels"]["easy"]["found"], report["levels"]["hard"]["found"]) == (2, 0)
 
 
 def test_six_successes_that_quote_what_no_agent_read_are_luck_and_seven_are_not():
@@ -115,12 +108,6 @@ def test_a_text_shorter_than_a_span_counts_as_unread():
     found = episode(0.5)
     found.answer = [QUOTE[:4]]
     assert not gate.has_read(found, REWARDS.min_span_chars)
-
-
-def test_other_components_do_not_open_the_gate():
-    report = decide({"hard": [episode(0.0)] * 10})
-    assert report["levels"]["hard"]["components"]["format_compliance"] == 1.0
-    assert not report["passed"]
 
 
 def test_void_episodes_are_left_out_and_many_of_them_stop_the_stage():
@@ -141,25 +128,6 @@ def test_the_baseline_weighs_levels_alike():
     assert summary["episodes"] == 40
 
 
-class Notes:
-    """Records that a stage wrote to its MLflow run."""
-
-    def __init__(self) -> None:
-        self.metrics: dict[str, float] = {}
-        self.tags: dict[str, Any] = {}
-        self.artifacts: list[str] = []
-
-    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        self.metrics |= metrics
-
-    def log_artifact(self, path: Path) -> None:
-        assert path.exists()
-        self.artifacts.append(path.name)
-
-    def set_tags(self, tags: dict[str, Any]) -> None:
-        self.tags |= tags
-
-
 @pytest.fixture
 def stage(tmp_path, monkeypatch, server_url, server_params, server_problems):
     """Runs the stage on the real environment with a scripted policy in the model's place."""
@@ -172,10 +140,10 @@ def stage(tmp_path, monkeypatch, server_url, server_params, server_problems):
     absent = EngineSettings(kind="vllm", url="http://127.0.0.1:9")  # only the training asks it
     params = server_params.model_copy(update={"gate": small, "engine": absent})
 
-    def run(policy: Scripted) -> Notes:
+    def run(policy: Scripted) -> Recorder:
         monkeypatch.setattr("agent.policies.hf_policy.load_model", lambda path: (path, None))
         monkeypatch.setattr("agent.policies.hf_policy.TransformersPolicy", lambda *args: policy)
-        notes = Notes()
+        notes: Any = Recorder()
         gate.run(params, notes)
         return notes
 
@@ -191,7 +159,7 @@ def test_an_open_gate_writes_report_and_baseline(stage, server_problems):
     assert list(baseline["levels"]) == ["easy", "medium", "hard"]
     assert all(level["episodes"] == 12 for level in baseline["levels"].values())
     assert baseline["reward_mean"] > 0.9
-    assert notes.artifacts == ["gate.json", "baseline.json"]
+    assert notes.artifacts == [gate.GATE, gate.BASELINE]
     assert notes.metrics["baseline/hard_reward"] > 0.9
     assert notes.tags == {"gate": "open"}
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Iterator
+from contextlib import chdir
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -39,13 +39,9 @@ FIGURES = {
 
 @cache
 def settings(*overrides: str) -> Params:
-    before = Path.cwd()
-    os.chdir(ROOT)
-    try:
-        fixed = ["publish.license=apache-2.0", f"prepare.synthetic.seed={SEED}", FEW]
+    fixed = ["publish.license=apache-2.0", f"prepare.synthetic.seed={SEED}", FEW]
+    with chdir(ROOT):
         return config.resolve(overrides=[*fixed, *overrides])
-    finally:
-        os.chdir(before)
 
 
 @pytest.fixture(scope="module")
@@ -135,9 +131,16 @@ def test_without_push_the_files_are_written_and_nobody_is_asked(
     }
 
 
-def test_the_model_is_read_back_with_its_card(hub: SpaceHub, tmp_path: Path) -> None:
+def test_the_model_is_read_back_with_its_card_and_is_published_once(
+    hub: SpaceHub,
+    project: Path,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     from huggingface_hub import HfApi, ModelCard
 
+    caplog.set_level("DEBUG")
     lines = published()
     assert [line for line in lines if line.startswith("Uploaded")] == [
         f"Uploaded: {hub.url}/datasets/ada/rlm-tasks at {hub.repos[TASKS].sha[:8]}",
@@ -156,6 +159,14 @@ def test_the_model_is_read_back_with_its_card(hub: SpaceHub, tmp_path: Path) -> 
     assert "| F1, greedy | 0.250 | 0.750 | +0.500 (+0.400 to +0.600) |\n|" in card.text
     assert "cannot read ordinary documents" in card.text
     assert "vllm serve" not in card.text
+    files = b"".join(b"".join(repo.files.values()) for repo in hub.repos.values())
+    for secret in (TOKEN, str(SEED), str(project)):
+        assert secret.encode() not in files
+    written = capfd.readouterr()
+    assert TOKEN not in "\n".join([*lines, written.out, written.err, caplog.text])
+    before = uploads(hub)
+    published()
+    assert uploads(hub) == before
 
 
 def test_answers_of_held_splits_are_not_in_the_data_set(hub: SpaceHub, tmp_path: Path) -> None:
@@ -180,18 +191,6 @@ def test_answers_of_held_splits_are_not_in_the_data_set(hub: SpaceHub, tmp_path:
     assert "can be guessed" not in card.text
 
 
-def test_no_token_seed_or_path_of_this_machine_is_published(
-    hub: SpaceHub, project: Path, capfd: pytest.CaptureFixture[str], caplog: Any
-) -> None:
-    caplog.set_level("DEBUG")
-    lines = published()
-    files = b"".join(b"".join(repo.files.values()) for repo in hub.repos.values())
-    for secret in (TOKEN, str(SEED), str(project)):
-        assert secret.encode() not in files
-    written = capfd.readouterr()
-    assert TOKEN not in "\n".join([*lines, written.out, written.err, caplog.text])
-
-
 def test_the_base_of_a_model_of_the_hub_is_in_its_metadata() -> None:
     from huggingface_hub import ModelCard
 
@@ -206,13 +205,6 @@ def test_the_base_of_a_model_of_the_hub_is_in_its_metadata() -> None:
     assert ModelCard(text).data.base_model == "org/base"
     assert "ordinary documents" not in text
     assert "\n\nTo ask it about a folder of documents" in text
-
-
-def test_the_same_version_is_published_once(hub: SpaceHub) -> None:
-    published()
-    before = uploads(hub)
-    published()
-    assert uploads(hub) == before
 
 
 @pytest.mark.parametrize(

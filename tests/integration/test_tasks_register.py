@@ -31,20 +31,8 @@ def compared(after: float) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def model(
-    tmp_path_factory: pytest.TempPathFactory,
-    server_params: Params,
-) -> Path:
-    """A nano model that was taught nothing, as a folder."""
-    taught = untaught(server_params.warmstart.nano)
-    path = tmp_path_factory.mktemp("model") / "merged"
-    save(taught, path)
-    return path
-
-
-@pytest.fixture(scope="module")
 def folder(
-    tmp_path_factory: pytest.TempPathFactory, model: Path, server_params: Params, empty_store: Path
+    tmp_path_factory: pytest.TempPathFactory, server_params: Params, empty_store: Path
 ) -> Iterator[Path]:
     """A working folder in which everything before `register` was done."""
     path = tmp_path_factory.mktemp("work")
@@ -53,7 +41,7 @@ def folder(
         (path / name).symlink_to(ROOT / name)
     # MLflow compares each line with what is installed, a second for all of ours.
     (path / "constraints.txt").write_text(f"mlflow=={metadata.version('mlflow')}\n")
-    shutil.copytree(model, path / "models/merged")
+    save(untaught(server_params.warmstart.nano), path / "models/merged")
     (path / "reports").mkdir()
     names = ("reward", "f1_greedy", "f1_sampled", "primary_objective")
     told = {"n": 240, "improvement": "Improvement: 50.0 %"} | {n: compared(0.3) for n in names}
@@ -120,7 +108,7 @@ def test_weights_that_are_to_be_served_otherwise_make_a_version(
     assert report["new"]
     assert report["version"] != first["version"]
     for params, version in ((server_params, first["version"]), (sampled, report["version"])):
-        assert versions.settings(versions.get_version("rlm", version)).serving == params.serving
+        assert versions.settings(versions.get_version("rlm", version)) == params
         # Each way of serving keeps its version, with all that was decided about it.
         assert (registered(params)["version"], registered(params)["new"]) == (version, False)
 
@@ -144,12 +132,6 @@ def test_a_version_carries_its_lineage(
     assert told["commit"] in version.description
     run = runs.client(runs.tracking_uri()).get_run(version.run_id)
     assert run.data.tags["registered"] == "rlm/1"
-
-
-def test_a_version_keeps_the_settings_it_was_made_with(
-    server_params: Params, first: dict[str, Any]
-) -> None:
-    assert versions.settings(versions.get_version("rlm", "1")) == server_params
 
 
 @pytest.fixture(scope="module")
@@ -190,7 +172,6 @@ def test_the_registered_model_plays_whole_episodes(loaded: Any) -> None:
         ({"question": "q", "documents": ["a\ud800"]}, r"document 'p1' holds .* at 1, a lone"),
         ({"question": "q", "documents": [{"id": "\udc00", "text": "a"}]}, r"id '.udc00' holds"),
         ({"question": "q", "papers": {"a": "b"}}, r"documents\\n  Field required"),
-        ({"question": "q", "documents": [{"id": "a"}]}, r"text\\n  Field required"),
     ],
 )
 def test_a_question_that_cannot_be_asked_is_one_clear_error(
@@ -239,38 +220,6 @@ def test_nothing_unproved_is_registered(
     finally:
         (folder / "aside").rename(folder / missing)
     assert versions.list_versions("unproved") == []
-
-
-# --- reading the registry ---
-
-
-def made(name: str, weights: bytes = b"weights") -> Any:
-    """A version whose artifact is a folder here, as a local store keeps it."""
-    store = runs.client(runs.tracking_uri())
-    if not store.search_registered_models(f"name = '{name}'"):
-        store.create_registered_model(name)
-    source = Path(f"kept-{name}-{len(versions.list_versions(name)) + 1}").resolve()
-    (source / versions.ARTIFACT).mkdir(parents=True)
-    (source / versions.ARTIFACT / "model.safetensors").write_bytes(weights)
-    tags = {"weights_hash": versions.weights_hash(source / versions.ARTIFACT)}
-    return store.create_model_version(name, source=str(source), tags=tags)
-
-
-def test_the_champions_weights_are_found(folder: Path) -> None:
-    version = made("found")
-    store = runs.client(runs.tracking_uri())
-    assert versions.champion("found") is None
-    store.set_registered_model_alias("found", "champion", version.version)
-    champion = versions.champion("found")
-    assert champion is not None
-    assert (versions.download(champion) / "model.safetensors").read_bytes() == b"weights"
-
-
-def test_other_weights_than_were_registered_are_refused(folder: Path) -> None:
-    version = made("altered")
-    (versions.download(version) / "model.safetensors").write_bytes(b"others")
-    with pytest.raises(StageError, match=r"altered version 1: .* contains other weights"):
-        versions.download(version)
 
 
 def test_a_version_requires_no_package_that_is_not_installed(tmp_path, monkeypatch) -> None:

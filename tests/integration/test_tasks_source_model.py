@@ -6,6 +6,7 @@ Its weights are random and its steps few: it asserts what is written, and not le
 from __future__ import annotations
 
 import json
+from contextlib import chdir
 from pathlib import Path
 
 import pandas as pd
@@ -20,13 +21,13 @@ from env.problems.schema import to_row
 from env.problems.store import ProblemStore
 from tasks import export, train, warmstart
 from tasks.config import resolve
-from tasks.config.params import Params
 from tasks.tracking import runs
 
 pytestmark = [
     pytest.mark.usefixtures("trainer_imported"),
     pytest.mark.xdist_group("transformers"),  # so that one process imports it
 ]
+ROOT = Path(__file__).parents[2]
 FEW = [
     "threads=1",
     "model.quantisation=nf4",
@@ -39,38 +40,20 @@ FEW = [
 ]
 
 
-@pytest.fixture(scope="module")
-def settings(tmp_path_factory: pytest.TempPathFactory) -> Params:
-    """Settings of few steps, with a folder as the model's source."""
-    source = save_qwen(tmp_path_factory.mktemp("source"))
-    return resolve(overrides=[f"model.source={source}", *FEW])
-
-
-@pytest.fixture
-def params(
-    settings: Params,
-    served_folder: Path,
-    server_problems: ProblemStore,
-    monkeypatch: pytest.MonkeyPatch,
-    mlflow_store: Path,
-) -> Params:
-    """The same; a few problems are data of the working folder."""
+def test_quantised_taught_trained_and_merged(
+    served_folder: Path, server_problems: ProblemStore, mlflow_store: Path
+) -> None:
+    with chdir(ROOT):
+        params = resolve(overrides=[f"model.source={save_qwen(served_folder / 'source')}", *FEW])
     for split in ("train", "validation"):
         rows = [to_row(server_problems.get(n)) for n in server_problems.ids(split, "easy")[:4]]
         pd.DataFrame(rows).to_parquet(f"data/problems/{split}.parquet")
-    return settings
-
-
-def move(adapter: Path) -> None:
-    """Change the weights of an adapter: episodes of a model so little taught earn nothing."""
-    moved = {name: weight + 0.02 for name, weight in load_file(adapter).items()}
-    save_file(moved, adapter, metadata={"format": "pt"})
-
-
-def test_quantised_taught_trained_and_merged(params: Params) -> None:
     run = Recorder()
     base = warmstart.run(params, run)  # type: ignore[arg-type]
     assert json.loads((base / "provenance.json").read_text())["from"] == params.model.source
+    config = json.loads((base / "adapter/adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == params.model.source
+    assert run.metrics["warmstart/loss"] > 0
     model, _ = load_model(base)
     assert model.active_peft_config.target_modules == set(params.train.lora.targets)
     quantised = {type(module).__name__ for module in model.modules()}
@@ -79,8 +62,11 @@ def test_quantised_taught_trained_and_merged(params: Params) -> None:
     assert all(weight.dtype == torch.float32 for weight in twin.parameters())
     with runs.stage_run("train", params) as training:
         adapter = train.run(params, training)
-    assert (adapter / "adapter_model.safetensors").is_file()
-    move(adapter / "adapter_model.safetensors")
+
+    # Its weights are changed: episodes of a model so little taught earn nothing.
+    weights = adapter / "adapter_model.safetensors"
+    moved = {name: weight + 0.02 for name, weight in load_file(weights).items()}
+    save_file(moved, weights, metadata={"format": "pt"})
     with runs.stage_run("export", params) as exporting:
         merged = export.run(params, exporting)
     assert (merged / "model.safetensors").is_file()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import re
 import time
 from collections.abc import Iterator
+from contextlib import chdir
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -49,12 +49,8 @@ QUICK = [
 
 @cache
 def settings(*overrides: str) -> Params:
-    before = Path.cwd()
-    os.chdir(ROOT)
-    try:
+    with chdir(ROOT):
         return resolve(overrides=[*QUICK, f"prepare.synthetic.seed={SEED}", *overrides])
-    finally:
-        os.chdir(before)
 
 
 @pytest.fixture(autouse=True)
@@ -63,14 +59,8 @@ def _at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-    for name in (
-        variables.URL,
-        variables.TOKEN,
-        variables.OWNER_KEY,
-        variables.SEED,
-        variables.DATASET_TOKEN,
-    ):
-        monkeypatch.delenv(name, raising=False)
+    for name in ("URL", "TOKEN", "OWNER_KEY", "SEED", "DATASET_TOKEN"):
+        monkeypatch.delenv(getattr(variables, name), raising=False)
     monkeypatch.setattr(hub_client, "_WAIT_S", 0)
 
 
@@ -97,12 +87,6 @@ def test_the_tree_holds_the_environment_and_nothing_else() -> None:
         *("env", "rewards", "Dockerfile", ".dockerignore", "README.md", "openenv.yaml"),
         *("params.yaml", "constraints.txt"),
     }
-    foreign = {"torch", "agent", "tasks", "flows", "prefect", "mlflow", "dvc", "transformers"}
-    for path in tree.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            assert not foreign & {name.partition(".")[0] for name in names}, path
     pins = (tree / "constraints.txt").read_text()
     assert "openenv==" in pins
     assert "torch" not in pins
@@ -134,16 +118,10 @@ def test_a_key_of_the_environment_replaces_the_spaces_key(
         space.deployed(settings(), None)
 
 
-@pytest.mark.parametrize(
-    ("overrides", "splits"), [([], ["train"]), (["env.splits=[test]"], ["test"])]
-)
-def test_a_space_opens_one_split_to_strangers(
-    the_hub: SpaceHub, overrides: list[str], splits: list[str]
-) -> None:
-    space.deployed(settings(*overrides), None)
-    pushed = yaml.safe_load(repo_of(the_hub).files["params.yaml"])
-    assert pushed["env"]["splits"] == splits
-    assert f"Strangers play the split {splits[0]}" in repo_of(the_hub).files["README.md"].decode()
+def test_a_space_opens_the_split_of_the_settings_to_strangers(the_hub: SpaceHub) -> None:
+    space.deployed(settings("env.splits=[test]"), None)
+    assert yaml.safe_load(repo_of(the_hub).files["params.yaml"])["env"]["splits"] == ["test"]
+    assert "Strangers play the split test" in repo_of(the_hub).files["README.md"].decode()
 
 
 def test_a_server_reads_the_settings_of_the_tree() -> None:
@@ -314,7 +292,7 @@ def test_after_a_fault_of_the_hub_the_next_run_is_clean(
     assert repo_of(the_hub).files.keys() >= {"Dockerfile", "env/server/app.py"}
 
 
-@pytest.mark.parametrize("faults", [[503, 500], ["after"], ["after", 503]])
+@pytest.mark.parametrize("faults", [[503, 500], ["after", 503]])
 def test_a_commit_is_tried_again_and_made_once(the_hub: SpaceHub, faults: list[Any]) -> None:
     the_hub.faults["commit/main"] = faults
     space.deployed(settings(), None)
@@ -403,11 +381,6 @@ def local_problems(params: Params) -> Path:
     return deploy.DATA
 
 
-def specs(params: Params) -> list[EpisodeSpec]:
-    ids = ProblemStore.generate(params.prepare.synthetic).ids("test", "medium")
-    return [EpisodeSpec(one, seed=0) for one in ids[:3]]
-
-
 def everything_written(folder: Path) -> Iterator[tuple[Path, bytes]]:
     for path in folder.rglob("*"):
         if path.is_file():
@@ -434,7 +407,9 @@ def test_a_private_space_is_pushed_started_and_played(
         assert report["problem_source"] == "synthetic, secret seed"
         assert "seccomp" in report["sandbox"]
         with environment(params) as url:
-            trees = play(fields_expert(ask="rlm_query"), url, specs(params), sessions=2)
+            ids = ProblemStore.generate(params.prepare.synthetic).ids("test", "medium")
+            specs = [EpisodeSpec(one, seed=0) for one in ids[:3]]
+            trees = play(fields_expert(ask="rlm_query"), url, specs, sessions=2)
             assert all(tree.void is None and len(tree.frames) > 1 for tree in trees)
             assert all((tree.reward or 0) > 0.9 for tree in trees)
             key = os.environ[variables.OWNER_KEY]

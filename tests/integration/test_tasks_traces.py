@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,31 +16,24 @@ from tasks.config.params import Params
 from tasks.tracking import runs, traces
 
 
-@pytest.fixture(scope="module")
-def episode(server_url: str, server_problems: ProblemStore) -> Trajectory:
-    """An expert's, with children."""
-    (problem, *_) = server_problems.ids("test", "hard")
-    policy = fields_expert(ask="rlm_query")
-    (played,) = play(policy, server_url, [EpisodeSpec(problem, difficulty="hard")], sessions=1)
-    assert len(played.frames) > 1
-    return played
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mlflow_store: Path) -> runs.StageRun:
-    monkeypatch.chdir(tmp_path)
-    return runs.start_run("train", Params())
-
-
-def stored(run: runs.StageRun) -> list[Any]:
+def test_a_tree_of_frames_is_a_tree_of_spans_and_a_void_episode_none(
+    server_url: str,
+    server_problems: ProblemStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    mlflow_store: Path,
+) -> None:
     import mlflow
 
-    return list(mlflow.search_traces(locations=[run.experiment_id], return_type="list"))
-
-
-def test_the_tree_of_frames_is_the_tree_of_spans(run: runs.StageRun, episode: Trajectory) -> None:
-    traces.log_episodes(run, [("step 1", episode)])
-    (trace,) = stored(run)
+    monkeypatch.chdir(tmp_path)
+    (problem, *_) = server_problems.ids("test", "hard")
+    policy = fields_expert(ask="rlm_query")
+    (episode,) = play(policy, server_url, [EpisodeSpec(problem, difficulty="hard")], sessions=1)
+    assert len(episode.frames) > 1
+    run = runs.start_run("train", Params())
+    lost = Trajectory("test-hard-0000-0", "hard", void="connection: gone")
+    traces.log_episodes(run, [("step 1", lost), ("step 1", episode)])
+    (trace,) = mlflow.search_traces(locations=[run.experiment_id], return_type="list")
     assert trace.info.trace_metadata[traces.SOURCE_RUN] == run.run_id
     spans = {span.span_id: span for span in trace.data.spans}
     agents = [span for span in spans.values() if span.span_type == "AGENT"]
@@ -61,12 +53,7 @@ def test_the_tree_of_frames_is_the_tree_of_spans(run: runs.StageRun, episode: Tr
         assert (cell.span_type, cell.name) == ("TOOL", f"cell {(frame.opened_in or 0) + 1}")
         assert spans[cell.parent_id].attributes["frame"] == frame.parent
 
-
-def test_the_root_shows_the_answer_and_the_reward_by_component(
-    run: runs.StageRun, episode: Trajectory
-) -> None:
-    traces.log_episodes(run, [("after", episode)])
-    (trace,) = stored(run)
+    # The root shows the answer, and the reward by component.
     (root,) = (span for span in trace.data.spans if span.parent_id is None)
     question, prompt = root.inputs["question"], root.inputs["prompt"]
     assert question in prompt.splitlines()
@@ -77,9 +64,3 @@ def test_the_root_shows_the_answer_and_the_reward_by_component(
     )
     assert root.attributes["counters.sub_calls"] == episode.counters.sub_calls
     assert trace.info.tags["difficulty"] == "hard"
-
-
-def test_void_episodes_make_no_trace(run: runs.StageRun) -> None:
-    lost = Trajectory("test-hard-0000-0", "hard", void="connection: gone")
-    traces.log_episodes(run, [("step 1", lost)])
-    assert stored(run) == []

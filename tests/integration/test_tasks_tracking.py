@@ -241,13 +241,10 @@ def test_a_password_stands_in_no_message(
     gone = runs.client(runs.tracking_uri())
     StageRun(gone, run.run_id).set_tags({"curriculum": "hard"})
     monkeypatch.setattr(runs, "experiment_id", lambda name: "1")
-    told = [*map(raised, (begun, asked)), caplog.text, notifications.run_url(run)]
+    # Errors as a log has them, causes included.
+    raised = ["".join(traceback.format_exception(error.value)) for error in (begun, asked)]
+    told = [*raised, caplog.text, notifications.run_url(run)]
     assert [text for text in told if "127.0.0.1:9" not in text or "hunter2" in text] == []
-
-
-def raised(error: pytest.ExceptionInfo[StageError]) -> str:
-    """Text of the error in a log, its causes included."""
-    return "".join(traceback.format_exception(error.value))
 
 
 @pytest.mark.parametrize(

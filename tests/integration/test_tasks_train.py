@@ -27,7 +27,7 @@ from tasks.config import check, write_resolved
 from tasks.config.params import Params
 from tasks.deployment import environment
 from tasks.errors import StageError
-from tasks.tracking import lineage, runs
+from tasks.tracking import runs
 from tasks.training import fingerprint, problem_data
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -303,17 +303,10 @@ def test_changed_code_starts_clean(project, server_params, monkeypatch, tmp_path
         shutil.copytree(ROOT / name, copied / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "dvc.yaml", copied)
     monkeypatch.setattr(fingerprint, "ROOT", copied)
-    assert marks_of(params) == before
-    run = fingerprint.code_files()
-    for path in set(copied.rglob("*.py")).difference(run):
+    for path in set(copied.rglob("*.py")).difference(fingerprint.code_files()):
         with path.open("a") as file:
             file.write('"""Changed."""\n')
     assert marks_of(params) == before
-    for path in run:
-        source = path.read_bytes()
-        path.write_bytes(source + b"CHANGED = 1\n")
-        assert lineage.files_hash(run, copied) != before["code"], path
-        path.write_bytes(source)
     with (copied / "rewards/primary.py").open("a") as file:
         file.write("# changed\n")
     changed = marks_of(params)
@@ -329,17 +322,11 @@ def test_an_adapter_of_other_settings_is_refused_before_the_environment_starts(
     adapter = project / "models/base/adapter"
     adapter.mkdir()
     config = {"r": 16, "lora_alpha": 16, "target_modules": ["q_proj"]}
+    (adapter / "adapter_config.json").write_text(json.dumps(config))
     for lora, told in (
-        (
-            {"r": 8, "targets": ["q_proj"]},
-            r"its r is 16, but train\.lora\.r is 8\. Run the stage war",
-        ),
-        ({"alpha": 32, "targets": ["q_proj"]}, r"its alpha is 16, but train\.lora\.alpha is 32"),
-        (
-            {"targets": ["v_proj"]},
-            r"targets is \['q_proj'\], but train\.lora\.targets is \['v_proj'\]",
-        ),
+        ({"r": 8}, r"its r is 16, but train\.lora\.r is 8\. Run the stage war"),
+        ({"alpha": 32}, r"its alpha is 16, but train\.lora\.alpha is 32"),
+        ({"targets": ["v_proj"]}, r"'q_proj'\], but train\.lora\.targets is \['v_proj'\]"),
     ):
-        (adapter / "adapter_config.json").write_text(json.dumps(config))
         with pytest.raises(StageError, match=told):
-            run_stage(with_train(server_params, lora=lora))
+            run_stage(with_train(server_params, lora={"targets": ["q_proj"]} | lora))

@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from helpers.recorder import Recorder
 
 from agent.models import base_model
 from agent.settings import ModelSettings
@@ -20,14 +21,6 @@ from tasks.registry import trained_questions, versions, warm_start
 
 CHAMPION = Params.model_validate({"warmstart": {"kind": "champion"}})
 THIRD = Params.model_validate({"warmstart": {"kind": "champion", "version": "3"}})
-
-
-class Tagged:
-    def __init__(self) -> None:
-        self.tags: dict[str, Any] = {}
-
-    def set_tags(self, tags: dict[str, Any]) -> None:
-        self.tags |= tags
 
 
 @pytest.fixture
@@ -49,7 +42,7 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mlflow_store: Path
 def test_the_base_becomes_the_registered_weights_and_says_so(
     registry: Path, params: Params
 ) -> None:
-    run = Tagged()
+    run = Recorder()
     base = warmstart.run(params, run)  # type: ignore[arg-type]
     assert base == Path("models/base")
     assert (base / "model.safetensors").read_bytes() == b"weights"
@@ -60,7 +53,7 @@ def test_the_base_becomes_the_registered_weights_and_says_so(
 
 def test_what_the_version_was_trained_on_goes_from_model_to_model(registry: Path) -> None:
     (registry / "artifacts/trained.json").write_text(json.dumps(["earlier"]))
-    warmstart.run(THIRD, Tagged())  # type: ignore[arg-type]
+    warmstart.run(THIRD, Recorder())  # type: ignore[arg-type]
     Path("data/problems").mkdir(parents=True)
     asked = pd.DataFrame({"question": ["How many, in all?", "How many in all"]})
     asked.to_parquet(trained_questions.DATA)
@@ -84,7 +77,7 @@ def test_a_version_is_quantised_with_the_template_that_it_has(
         "template": "training",
         "template_kwargs": {"enable_thinking": False},
     }
-    warmstart.run(CHAMPION.model_copy(update={"model": ModelSettings(**model)}), Tagged())  # type: ignore[arg-type]
+    warmstart.run(CHAMPION.model_copy(update={"model": ModelSettings(**model)}), Recorder())  # type: ignore[arg-type]
     source = str(registry / "artifacts/registered")
     assert asked == [ModelSettings(source=source, quantisation="nf4")]
 
@@ -92,14 +85,14 @@ def test_a_version_is_quantised_with_the_template_that_it_has(
 def test_a_version_that_cannot_be_read_leaves_the_old_base(
     registry: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    warmstart.run(THIRD, Tagged())  # type: ignore[arg-type]
+    warmstart.run(THIRD, Recorder())  # type: ignore[arg-type]
 
     def gone(version: Any) -> Path:
         raise StageError("rlm version 3: its artifact cannot be read")
 
     monkeypatch.setattr(versions, "download", gone)
     with pytest.raises(StageError, match="cannot be read"):
-        warmstart.run(THIRD, Tagged())  # type: ignore[arg-type]
+        warmstart.run(THIRD, Recorder())  # type: ignore[arg-type]
     assert warm_start.origin(Path("models/base")) == "rlm/3"
 
 
@@ -111,7 +104,7 @@ def test_a_version_of_another_registry_is_not_taken_for_the_one_that_was_named(
         named = {"kind": "champion", "version": "3", "weights_hash": pinned}
         params = Params.model_validate({"warmstart": named})
         if pinned == right:
-            warmstart.run(params, Tagged())  # type: ignore[arg-type]
+            warmstart.run(params, Recorder())  # type: ignore[arg-type]
         else:
             with pytest.raises(StageError, match=r"rlm version 3 at sqlite.* the right registry"):
-                warmstart.run(params, Tagged())  # type: ignore[arg-type]
+                warmstart.run(params, Recorder())  # type: ignore[arg-type]

@@ -13,14 +13,8 @@ from tasks.errors import ConfigError
 
 pytestmark = pytest.mark.xdist_group("transformers")  # so that one process imports it
 
-SMALL = [
-    "threads=1",
-    "prepare.synthetic.collections={train: 3, validation: 1, test: 1}",
-    "warmstart.nano.steps=12",
-    "warmstart.nano.drill_steps=4",
-    "warmstart.nano.probe_pairs=20",
-    "warmstart.nano.batch_tokens=1024",
-]
+
+FEW = "prepare.synthetic.collections={train: 3, validation: 1, test: 1}"
 
 
 @pytest.fixture
@@ -30,18 +24,9 @@ def place(tmp_path, monkeypatch):
     return base
 
 
-def test_a_taught_base_is_written_and_measured(place):
-    run = Recorder()
-    assert warmstart.run(resolve(overrides=SMALL), run) == place
-    model, tokenizer = load_model(place)
-    assert model.config.vocab_size == len(tokenizer)
-    assert run.metrics["warmstart/steps"] == 12
-    assert run.metrics["warmstart/loss"] > 0
-
-
 def test_none_writes_an_untaught_base(place):
     run = Recorder()
-    warmstart.run(resolve(overrides=[*SMALL, "warmstart.kind=none"]), run)
+    warmstart.run(resolve(overrides=["threads=1", FEW, "warmstart.kind=none"]), run)
     policy = TransformersPolicy(*load_model(place), GenerationSettings(temperature=0.0))
     messages = [Message(role="user", content="Report Kesrog on Toxlim.")]
     request = TurnRequest((0, 0), messages, depth=0, kind="rlm", first=True, seed=0)
@@ -58,7 +43,7 @@ def test_an_interrupt_leaves_the_old_base(place, monkeypatch):
 
     monkeypatch.setattr("agent.nano.warmstart.save", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        warmstart.run(resolve(overrides=[*SMALL, "warmstart.kind=none"]), Recorder())
+        warmstart.run(resolve(overrides=["threads=1", FEW, "warmstart.kind=none"]), Recorder())
     assert [path.name for path in place.iterdir()] == ["old"]
     assert [path.name for path in place.parent.iterdir()] == ["base"]
 
@@ -75,5 +60,5 @@ def test_an_interrupt_leaves_the_old_base(place, monkeypatch):
 )
 def test_settings_that_the_demonstrations_do_not_know_are_refused(place, override, word):
     with pytest.raises(ConfigError, match=word):
-        warmstart.run(resolve(overrides=[*SMALL, override]), Recorder())
+        warmstart.run(resolve(overrides=["threads=1", FEW, override]), Recorder())
     assert not place.exists()

@@ -319,24 +319,14 @@ def test_a_child_that_was_given_no_text_only_inherits():
 
 def test_a_share_of_a_childs_advantage_is_its_own():
     rows = found(make_rows([scored_group()], OWN).rows)
+    assert rows[0, 0].advantage == pytest.approx(0.3)
+    assert rows[0, 1].weight == pytest.approx(1 / 2)
     assert rows[0, 1].advantage == pytest.approx(0.75 * 0.3 + 0.25 * 0.55)
     assert rows[0, 4].advantage == pytest.approx(0.75 * 0.3 - 0.25 * 0.25)
     assert rows[0, 2].advantage == pytest.approx(0.3)  # an `llm` frame has no score
     assert rows[1, 1].advantage == pytest.approx(-0.75 * 0.3 + 0.25 * 0.15)
     assert rows[1, 2].advantage == pytest.approx(-0.75 * 0.3 - 0.25 * 0.45)
     assert rows[1, 3].weight == 0  # a budget ended it
-
-
-def test_own_scores_change_the_childrens_advantages_alone():
-    own = make_rows([scored_group()], OWN)
-    plain = make_rows([scored_group()], SETTINGS)
-    for one, other in zip(own.rows, plain.rows, strict=True):
-        assert one.weight == other.weight
-        assert one.fate == other.fate
-        if one.frame == 0:
-            assert one.advantage == other.advantage
-    assert own.normaliser == plain.normaliser
-    assert own.flat_groups == plain.flat_groups
 
 
 def test_children_with_the_same_prompt_are_compared_with_each_other():
@@ -358,15 +348,6 @@ def test_children_with_the_same_prompt_are_compared_with_each_other():
     ((first, second, _),) = own_advantages([group], OWN)
     assert 1 not in first
     assert 1 not in second
-
-
-def test_a_share_of_zero_is_inheritance_alone():
-    plain = SETTINGS.model_copy(update={"own_score": 0.0})
-    given, silent = scored_group(), scored_group()
-    for tree in silent:
-        tree.frame_scores = {}
-    rows = [make_rows([group], plain).rows for group in (given, silent)]
-    assert [row.advantage for row in rows[0]] == [row.advantage for row in rows[1]]
 
 
 def test_a_child_without_an_answer_is_not_praised_for_the_others_being_worse():

@@ -22,15 +22,20 @@ PROBLEMS = {
 SETTINGS = TrainSettings(problems_per_step=4, group_size=4, resample_groups=2, replace_voids=2)
 
 
+Void = Callable[[EpisodeSpec, int], str | None]
+"""(episode, call) -> its void."""
+
+
 class Env:
     """Environment with rewards and voids of the test; `calls` records the specs."""
 
     def __init__(
         self,
         reward: Callable[[EpisodeSpec], float],
-        void: Callable[[EpisodeSpec, int], bool] = lambda spec, call: False,
+        void: Void = lambda spec, call: None,
+        turns: int = 1,
     ) -> None:
-        self.reward, self.void = reward, void
+        self.reward, self.void, self.turns = reward, void, turns
         self.calls: list[list[EpisodeSpec]] = []
 
     def __call__(self, specs: Sequence[EpisodeSpec]) -> list[Trajectory]:
@@ -38,15 +43,17 @@ class Env:
         return [self._play(spec) for spec in specs]
 
     def _play(self, spec: EpisodeSpec) -> Trajectory:
+        turns = [TurnRecord("", "", "stop", [1], [2, 3], [-1.0, -1.0])] * self.turns
         tree = Trajectory(
             f"{spec.problem_id}/{spec.seed}",
             spec.difficulty,
-            frames={0: FrameRecord(0, None, 0, "rlm", [], "final")},
+            frames={0: FrameRecord(0, None, 0, "rlm", turns, "final")},
             reward=self.reward(spec),
         )
         tree.components = {"primary_objective": tree.reward}
-        if self.void(spec, len(self.calls)):
-            tree.void, tree.reward = "lost", None
+        if (reason := self.void(spec, len(self.calls))) is not None:
+            tree.void, tree.reward, tree.components = reason, None, {}
+            tree.root.stop_reason = "timeout"
         return tree
 
 
@@ -96,7 +103,7 @@ def test_groups_without_a_signal_are_split_by_whether_their_episodes_succeed():
         group, sample = divmod(env.calls[0].index(spec), 4)
         return rewards[group][sample] if group in rewards else by_seed(spec)
 
-    env = Env(reward, void=lambda spec, call: spec == env.calls[0][0])
+    env = Env(reward, void=lambda spec, call: "lost" if spec == env.calls[0][0] else None)
     drawn = draw(env, SETTINGS.model_copy(update={"replace_voids": 0}))
     found = draw_metrics(drawn, success_at=0.5)
     # A void is neither; the third group is too even to learn from, but some of it succeeds.
@@ -134,7 +141,10 @@ def test_the_episodes_depend_only_on_seed_and_step():
 
 
 def test_a_void_episode_is_played_again_first_as_it_was():
-    env = Env(by_seed, void=lambda spec, call: call == 1 and spec.seed % 5 == 0)
+    def first_time(spec: EpisodeSpec, call: int) -> str | None:
+        return "lost" if call == 1 and spec.seed % 5 == 0 else None
+
+    env = Env(by_seed, first_time)
     drawn = draw(env)
     lost = [spec for spec in env.calls[0] if spec.seed % 5 == 0]
     assert lost
@@ -147,7 +157,10 @@ def test_a_void_episode_is_played_again_first_as_it_was():
 
 
 def test_an_episode_that_is_void_by_itself_gets_another_seed_and_then_stays_void():
-    env = Env(by_seed, void=lambda spec, call: spec.seed == env.calls[0][0].seed)
+    def same(spec: EpisodeSpec, call: int) -> str | None:
+        return "lost" if spec.seed == env.calls[0][0].seed else None
+
+    env = Env(by_seed, same)
     drawn = draw(env)
     assert [len(call) for call in env.calls] == [16, 1, 1]
     again, other = env.calls[1][0], env.calls[2][0]
@@ -155,15 +168,11 @@ def test_an_episode_that_is_void_by_itself_gets_another_seed_and_then_stays_void
     assert other.problem_id == again.problem_id
     assert other.seed not in {spec.seed for spec in env.calls[0]}
     assert drawn.groups[0][0].void is None
-    never = Env(by_seed, void=lambda spec, call: spec.problem_id == never.calls[0][0].problem_id)
-    drawn = draw(never, SETTINGS.model_copy(update={"resample_groups": 0}))
+    never = Env(by_seed, lambda spec, call: "lost")
+    drawn = draw(never, SETTINGS.model_copy(update={"resample_groups": 0, "problems_per_step": 1}))
     assert [tree.void for tree in drawn.groups[0]] == ["lost"] * 4
     assert drawn.replaced_voids == 0
     assert drawn.extra_episodes == 8
-
-
-Cheat = Callable[[EpisodeSpec, int], str | None]
-"""(episode, call) -> its void, brought about where the episode looks poor."""
 
 
 def poor(spec: EpisodeSpec) -> bool:
@@ -180,33 +189,16 @@ def burns_once(spec: EpisodeSpec, call: int) -> str | None:
     return BUSY if poor(spec) and call == 1 else None
 
 
-class Voiding(Env):
-    """An environment in which a cheat voids what looks poor."""
-
-    def __init__(self, cheat: Cheat, again: Callable[[EpisodeSpec], float] = by_seed) -> None:
-        super().__init__(by_seed)
-        self.cheat, self.again = cheat, again
-
-    def _play(self, spec: EpisodeSpec) -> Trajectory:
-        tree = super()._play(spec)
-        if len(self.calls) > 1:
-            tree.reward = self.again(spec)
-        if (reason := self.cheat(spec, len(self.calls))) is not None:
-            tree.void, tree.reward, tree.components = reason, None, {}
-            tree.root.stop_reason = "timeout"
-        tree.root.turns = [TurnRecord("", "", "stop", [1], [2, 3], [-1.0, -1.0])]
-        return tree
-
-
 def rewards(drawn: Drawn) -> list[list[float | None]]:
     return [[tree.reward for tree in group] for group in drawn.groups]
 
 
 @pytest.mark.parametrize("cheat", [burns, burns_once])
-def test_voiding_poor_episodes_does_not_pay(cheat: Cheat) -> None:
+def test_voiding_poor_episodes_does_not_pay(cheat: Void) -> None:
     settings = SETTINGS.model_copy(update={"group_size": 8, "resample_groups": 0})
     luck = Random(0)
-    drawn = draw(Voiding(cheat, again=lambda spec: luck.random()), settings)
+    env = Env(lambda spec: luck.random() if len(env.calls) > 1 else by_seed(spec), cheat)
+    drawn = draw(env, settings)
     honest = rewards(draw(Env(by_seed), settings))
     for group, other in zip(drawn.groups, honest, strict=True):
         lost = [i for i, value in enumerate(other) if value < 0.5]
@@ -222,7 +214,7 @@ def test_voiding_poor_episodes_does_not_pay(cheat: Cheat) -> None:
 
 
 def test_a_charged_episode_is_trained_away_from() -> None:
-    drawn = draw(Voiding(burns), SETTINGS.model_copy(update={"resample_groups": 0}))
+    drawn = draw(Env(by_seed, burns), SETTINGS.model_copy(update={"resample_groups": 0}))
     rows = make_rows(drawn.groups, SETTINGS).rows
     trees = [tree for group in drawn.groups for tree in group]
     charged = [row for row in rows if trees[row.tree].root.stop_reason == "timeout" and row.weight]
@@ -235,18 +227,11 @@ def test_the_first_clock_void_of_a_problem_is_played_again_as_a_lost_one() -> No
     def first(spec: EpisodeSpec, call: int) -> str | None:
         return BUSY if call == 1 and spec == env.calls[0][0] else None
 
-    env = Voiding(first)
+    env = Env(by_seed, first)
     drawn = draw(env)
     assert env.calls[1] == env.calls[0][:1]
     assert rewards(drawn) == rewards(draw(Env(by_seed)))
     assert (drawn.replaced_voids, drawn.charged_voids) == (1, 0)
-
-
-def test_lost_episodes_are_never_charged() -> None:
-    env = Env(by_seed, void=lambda spec, call: poor(spec))
-    drawn = draw(env, SETTINGS.model_copy(update={"resample_groups": 0}))
-    assert drawn.charged_voids == 0
-    assert {tree.void for group in drawn.groups for tree in group} == {None, "lost"}
 
 
 def disconnects(spec: EpisodeSpec, call: int) -> str | None:
@@ -261,7 +246,7 @@ def is_refused(spec: EpisodeSpec, call: int) -> str | None:
 @pytest.mark.parametrize("cheat", [disconnects, is_refused])
 def test_losing_the_connection_of_poor_episodes_does_not_pay(cheat):
     settings = SETTINGS.model_copy(update={"group_size": 8, "resample_groups": 0})
-    env = Voiding(cheat)
+    env = Env(by_seed, cheat)
     drawn = draw(env, settings)
     lost = [spec for spec in env.calls[0] if poor(spec)]
     assert drawn.charged_voids == len(lost) > 8
@@ -282,33 +267,17 @@ def test_an_outage_is_charged_to_nobody(outages: tuple[int, ...]) -> None:
     def outage(spec: EpisodeSpec, call: int) -> str | None:
         return "connection: no answer" if call in outages and next(turn) % 4 < 2 else None
 
-    drawn = draw(Voiding(outage), SETTINGS.model_copy(update={"resample_groups": 0}))
+    drawn = draw(Env(by_seed, outage), SETTINGS.model_copy(update={"resample_groups": 0}))
     assert drawn.charged_voids == 0
 
 
 def test_a_connection_lost_before_the_first_turn_is_charged_to_nobody() -> None:
-    class Early(Voiding):
-        def _play(self, spec: EpisodeSpec) -> Trajectory:
-            tree = super()._play(spec)
-            tree.root.turns = []
-            return tree
-
-    drawn = draw(Early(disconnects), SETTINGS.model_copy(update={"resample_groups": 0}))
-    assert drawn.charged_voids == 0
-
-
-def test_a_connection_lost_once_is_played_again_as_it_was() -> None:
-    def once(spec: EpisodeSpec, call: int) -> str | None:
-        return disconnects(spec, call) if call == 1 else None
-
-    drawn = draw(Voiding(once))
-    assert rewards(drawn) == rewards(draw(Env(by_seed)))
-    assert drawn.charged_voids == 0
-    assert drawn.replaced_voids > 0
+    env = Env(by_seed, disconnects, turns=0)
+    assert draw(env, SETTINGS.model_copy(update={"resample_groups": 0})).charged_voids == 0
 
 
 def test_a_problem_without_a_valid_episode_charges_nobody() -> None:
-    drawn = draw(Voiding(lambda spec, call: BUSY), SETTINGS)
+    drawn = draw(Env(by_seed, lambda spec, call: BUSY), SETTINGS)
     assert drawn.charged_voids == 0
     assert all(tree.reward is None for group in drawn.groups for tree in group)
 

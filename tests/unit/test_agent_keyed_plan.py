@@ -10,7 +10,7 @@ from helpers.quoted import quoted
 from agent.demonstrations import keyed_plan
 from agent.demonstrations.keyed_plan import Keyed
 from env.ranking import rank
-from env.settings import EnvSettings, PromptStyle
+from env.settings import EnvSettings
 from rewards.settings import RewardSettings
 
 TEXTS = {
@@ -24,9 +24,7 @@ GOLD = ("p1", "Kalvot is slow on long roads, as all are.")
 PROBLEM = quoted('Is "Kalvot" slow?', TEXTS, GOLD)
 
 
-def run(
-    keyed: Keyed, most: int, reply: Any, style: PromptStyle = "compact"
-) -> tuple[list[str], Any]:
+def run(keyed: Keyed, most: int, reply: Any) -> tuple[list[str], Any]:
     """Prompts of all readers, and the answer."""
     asked: list[str] = []
     answers: list[Any] = []
@@ -37,7 +35,7 @@ def run(
         return [reply(prompt) for prompt in prompts]
 
     names = {"context": TEXTS, "rank": rank, "llm_query_batched": ask, "FINAL": answers.append}
-    exec(keyed_plan.code(PROBLEM.question, keyed, style, most), names)
+    exec(keyed_plan.code(PROBLEM.question, keyed, "compact", most), names)
     return asked, answers[0]
 
 

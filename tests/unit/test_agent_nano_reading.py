@@ -1,19 +1,26 @@
-"""Lessons of the world `fields`: what is taught, what is left out, and what the probe says."""
+"""The nano model: its tokenizer, its examples, and what lessons teach and leave out."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
+from pathlib import Path
 from random import Random
 
+import numpy as np
 import pytest
+import torch
 from pydantic import ValidationError
 
-from agent.nano.plans import UNKNOWN, ReadingPlan, ReadingTalks, draw_plan
+from agent.errors import PolicyError
+from agent.nano.examples import Encoder, Example, collate, noisy
+from agent.nano.plans import BEST, UNKNOWN, ReadingPlan, ReadingTalks, draw_plan
 from agent.nano.reading import ReadingLessons
 from agent.nano.settings import NanoModelSettings, NanoSettings, ReadingMixture
-from agent.nano.tokenizer import render
-from agent.nano.warmstart import Taught, build, teach
+from agent.nano.slips import with_slip
+from agent.nano.tokenizer import build_tokenizer, render, syllable_ids
+from agent.nano.warmstart import Taught, build, save, teach, weighted_loss
 from env.problems.fields import BENCHMARK
 from env.problems.lexicon import FIELDS, lexicon, strangers, untaught
 
@@ -49,9 +56,28 @@ def test_decisions_follow_their_shares() -> None:
     )
 
 
-def test_shares_that_do_not_sum_to_1_are_refused() -> None:
+def test_wrong_shares_and_widths_are_refused() -> None:
     with pytest.raises(ValidationError, match="keep: the shares"):
         ReadingMixture(keep={"field": 0.7})
+    with pytest.raises(ValidationError, match="multiple of heads"):
+        NanoModelSettings(hidden=128, heads=3)
+
+
+def test_the_folder_loads_as_a_plain_llama(base: Taught, tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    save(base, tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["model_type"] == "llama"
+    assert "auto_map" not in config
+    model = AutoModelForCausalLM.from_pretrained(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    assert tokenizer.get_vocab() == base.tokenizer.get_vocab()
+    assert tokenizer.chat_template == base.tokenizer.chat_template
+    assert model.generation_config.eos_token_id == tokenizer.eos_token_id
+    ids = torch.tensor([tokenizer.encode("Report Kesrog on Toxlim.")])
+    with torch.no_grad():
+        assert torch.equal(model(ids).logits, base.model.eval()(ids).logits)
 
 
 def test_every_name_and_field_is_one_token_wherever_it_is(base: Taught) -> None:
@@ -92,15 +118,6 @@ def test_untaught_names_are_in_no_text_and_their_embeddings_do_not_move(base: Ta
     assert (after / before).std() < 1e-5  # weight decay alone
 
 
-def test_answers_are_those_of_the_lexicon() -> None:
-    fields = lexicon(512)
-    talk = TALKS.reader(Random(2), "Kesrog", 8)
-    words = talk[-1]["content"].split()
-    names = BENCHMARK.findall(talk[1]["content"])
-    assert words == [word for name in names for word in (name, fields[name])]
-    assert not set(names) & untaught(512)
-
-
 def test_readers_say_that_they_do_not_know_a_stranger_or_guess() -> None:
     talks = ReadingTalks(512, strangers(512))
     seen: dict[str, Counter[str]] = {name: Counter() for name in strangers(512)}
@@ -115,3 +132,122 @@ def test_readers_say_that_they_do_not_know_a_stranger_or_guess() -> None:
     assert set(total) == {*FIELDS, UNKNOWN}
     assert 0.55 < total[UNKNOWN] / total.total() < 0.65
     assert min(map(len, seen.values())) >= 2
+
+
+def encode(tokenizer, text):
+    return tokenizer.encode(text, add_special_tokens=False)
+
+
+def root():
+    return ReadingTalks(64).root(Random(0), BEST, "Kesrog", "speech", 4)
+
+
+def test_weights_tell_read_written_and_names_apart(base):
+    talk = root()
+    words = encode(base.tokenizer, "speech")
+    encoder = Encoder(base.tokenizer, observation=0.1, written=1.0, name=3.0, words=words)
+    (example,) = encoder.encode([talk])
+    weighed = [
+        (base.tokenizer.decode([token]), round(float(weight), 3))
+        for token, weight in zip(example.ids, example.weights, strict=True)
+    ]
+    assert "".join(text for text, _ in weighed) == render(talk)
+    named = [weight for text, weight in weighed if text in ("Kes", "rog")]
+    assert named == [0.1] * 2 + [3.0] * 2  # in the question; the keyword
+    fields = [weight for text, weight in weighed if text.strip() == "speech"]
+    assert fields == [0.1, 3.0]  # in the question; of the sentences that are kept
+    ends = [weight for text, weight in weighed if text == "<|end|>"]
+    assert ends == [0.1, 0.1, 1.0, 0.1, 1.0]
+    assert {weight for text, weight in weighed if text == "<|assistant|>"} == {0.1}
+    assert weighed[0][1] == 0.0
+
+
+def test_a_broken_turn_is_read_and_never_learnt(base):
+    talk = root()
+    slipped, at = with_slip(talk, Random(1))
+    encoder = Encoder(base.tokenizer, observation=0.1, written=1.0, name=3.0)
+    (plain,), (example,) = encoder.encode([talk]), encoder.encode([slipped], [at])
+    assert render(slipped) == base.tokenizer.decode(example.ids)
+    # The tokens with a loss are the same as without the slip.
+    learnt, before = example.ids[example.weights >= 1], plain.ids[plain.weights >= 1]
+    assert learnt.tolist() == before.tolist()
+
+
+def test_the_turn_that_should_have_come_follows_the_broken_one():
+    rng, places = Random(3), []
+    for _ in range(40):
+        plain = TALKS.root(rng, draw_plan(rng, ReadingMixture()), "Kesrog", "speech", 4)
+        talk, at = with_slip(plain, rng)
+        places.append(at)
+        if at is not None:
+            assert [*talk[:at], *talk[at + 2 :]] == plain
+    assert places.count(None) < 10
+
+
+def test_noise_replaces_written_tokens_and_removes_their_loss():
+    ids = np.arange(200)
+    weights = np.where(ids < 100, 0.1, 1.0).astype(np.float32)
+    changed = noisy(Example(ids, weights), 0.2, Random(0))
+    hit = np.flatnonzero(changed.weights != weights)
+    assert 5 <= len(hit) <= 40
+    assert hit.min() >= 100
+    assert set(changed.weights[hit]) == {0.0}
+    assert (np.delete(changed.ids, hit) == np.delete(ids, hit)).all()
+    assert (changed.ids[hit] != ids[hit]).any()
+    assert noisy(Example(ids, weights), 0.0, Random(0)).ids is ids
+
+
+def test_padding_does_not_change_the_loss(base):
+    encoder = Encoder(base.tokenizer, 0.1, 1.0, 3.0)
+    short, long = encoder.encode([TALKS.child("Kesrog", "speech", "field"), root()])
+    with torch.no_grad():
+        together = weighted_loss(base.model, collate([short, long]))
+        parts = [(weighted_loss(base.model, collate([e])), e.weights.sum()) for e in (short, long)]
+    expected = sum(loss * weight for loss, weight in parts) / sum(weight for _, weight in parts)
+    assert together.item() == pytest.approx(float(expected), rel=1e-4)
+
+
+def test_drills_carry_loss_on_names_and_fields_only(base):
+    feed = ReadingLessons(NanoSettings(drill_steps=2), 512).feed(base.tokenizer)
+    next(feed)
+    roots = next(feed)
+    syllables = {token for part in syllable_ids(base.tokenizer) for token in part}
+    learnt = set(roots.ids[roots.weights > 0].tolist())
+    fields = {token for token in learnt if base.tokenizer.decode([token]) in FIELDS}
+    assert learnt - fields <= syllables
+    assert len(fields) > 4
+    assert ((roots.weights > 0).sum(1) >= 3).all()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "Plain words, 42 of them.", "tabs\tand  two spaces\n\n", "日本語 ünï 🙂", "x_1=[a,'b']"],
+)
+def test_any_text_survives_the_round_trip(base, text):
+    assert base.tokenizer.decode(encode(base.tokenizer, text)) == text
+
+
+def test_the_template_and_render_agree(base):
+    rng = Random(1)
+    for _ in range(5):
+        talk = TALKS.root(rng, draw_plan(rng, ReadingMixture()), "Kesrog", "text", 4)
+        for generate_next in (False, True):
+            written = base.tokenizer.apply_chat_template(
+                talk, tokenize=False, add_generation_prompt=generate_next
+            )
+            assert written == render(talk, generate_next)
+
+
+def test_a_conversation_only_grows(base):
+    talk = TALKS.root(Random(2), BEST, "Kesrog", "text", 4)
+    whole = encode(base.tokenizer, render(talk))
+    for count in range(2, len(talk) + 1):
+        ids = encode(base.tokenizer, render(talk[:count]))
+        assert whole[: len(ids)] == ids
+    opened = encode(base.tokenizer, render(talk[:2], generate=True))
+    assert whole[: len(opened)] == opened
+
+
+def test_a_vocabulary_too_small_for_the_names_is_refused():
+    with pytest.raises(PolicyError, match=r"do not have two tokens.*warmstart\.nano\.model\.vocab"):
+        build_tokenizer(["word"], vocab=300)

@@ -55,7 +55,3 @@ def test_an_environment_lost_to_one_rank_is_lost_to_all(monkeypatch):
         return [Trajectory(spec.problem_id, "") for spec in specs]
 
     assert deal(monkeypatch, play) == ["gone", "gone"]
-
-
-def test_a_rank_alone_plays_all(monkeypatch):
-    assert ranks.play_dealt(list, SPECS) == SPECS

@@ -33,9 +33,3 @@ def test_packs_take_each_sequence_once_and_keep_to_their_size(sequences, most) -
     for pack in found:
         nodes = len(PrefixTree.of([sequences[index] for index in pack]).ids_N)
         assert nodes <= most or len(pack) == 1
-
-
-def test_equal_beginnings_share_a_pack() -> None:
-    reader = [1, 2, 3, 4, 5, 6]
-    sequences = [[*reader, 7], [9, 9], [*reader, 8], [*reader, 7]]
-    assert [0, 3, 2] in list(packs(sequences, 8))

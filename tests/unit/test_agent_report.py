@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 from agent.evaluation import report
+from agent.evaluation.held_out import choose_held_out, held_out_metrics
 from agent.evaluation.report import compare_models, episode_row, summary
 from agent.evaluation.statistics import Bootstrap, choose_problems, wilson
+from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import FrameRecord, Trajectory, TurnRecord
 from env.models import AnswerMetrics, Counters
 
@@ -49,23 +50,14 @@ BEFORE = {"g1-easy-1": 0.2, "g1-easy-2": 0.4, "g2-hard-1": 0.0, "g3-hard-2": 0.2
 AFTER = {"g1-easy-1": 0.8, "g1-easy-2": 0.6, "g2-hard-1": 0.4, "g3-hard-2": 0.6}
 
 
-def test_a_row_counts_the_tokens_of_all_turns() -> None:
-    row = episode_row(episode("g1-easy-1", 0.5), "before", "greedy", 0, 0.5)
-    assert (row["prompt_tokens"], row["sampled_tokens"]) == (6, 4)
-    assert row["success"] is True
-
-
-def test_an_episode_below_the_threshold_or_without_answer_is_not_a_success() -> None:
-    below, silent = episode("g1-easy-1", 0.49), episode("g1-easy-1", 0.9)
+def test_a_row_has_all_tokens_and_a_success_where_an_answer_reaches_the_threshold() -> None:
+    good, below, silent = (episode("g1-easy-1", reward) for reward in (0.5, 0.49, 0.9))
     silent.root.stop_reason = "max_turns"
-    assert episode_row(below, "after", "greedy", 0, 0.5)["success"] is False
-    assert episode_row(silent, "after", "greedy", 0, 0.5)["success"] is False
-
-
-def test_a_void_row_has_no_score_at_all() -> None:
-    row = episode_row(episode("g1-easy-1", 0.5, void="lost"), "before", "greedy", 0, 0.5)
-    assert [row[name] for name in report.SCORES] == [None] * len(report.SCORES)
-    assert row["success"] is None
+    lost = episode("g1-easy-1", 0.5, void="lost")
+    made = [episode_row(one, "after", "greedy", 0, 0.5) for one in (good, below, silent, lost)]
+    assert (made[0]["prompt_tokens"], made[0]["sampled_tokens"]) == (6, 4)
+    assert [row["success"] for row in made] == [True, False, False, None]
+    assert [made[3][name] for name in report.SCORES] == [None] * len(report.SCORES)
 
 
 def test_a_void_counts_in_its_rate_and_in_no_mean() -> None:
@@ -93,17 +85,6 @@ def test_a_pair_with_a_void_on_one_side_is_left_out() -> None:
     assert found.difference.n == 2  # both modes of the first problem
 
 
-def test_the_interval_of_equal_models_holds_zero_and_of_different_ones_does_not() -> None:
-    rng = np.random.default_rng(0)
-    scores = {f"g{i}-easy-1": float(rng.uniform()) for i in range(60)}
-    other = {key: float(rng.uniform()) for key in scores}
-    better = {key: min(1.0, value + rng.uniform(0.1, 0.3)) for key, value in scores.items()}
-    same = report.compare(rows("before", scores), rows("after", other), "reward", BOOTSTRAP)
-    more = report.compare(rows("before", scores), rows("after", better), "reward", BOOTSTRAP)
-    assert same.difference.low < 0 < same.difference.high
-    assert more.difference.low > 0
-
-
 def test_the_bootstrap_covers_the_truth_when_problems_of_a_collection_are_alike() -> None:
     rng = np.random.default_rng(1)
     collections = [f"g{i}" for i in range(40) for _ in range(3)]
@@ -118,16 +99,11 @@ def test_the_bootstrap_covers_the_truth_when_problems_of_a_collection_are_alike(
     assert hits_single / 200 < 0.85  # what pretending independence would give
 
 
-@pytest.mark.parametrize(
-    ("call", "word"),
-    [
-        (lambda: BOOTSTRAP.mean([], []), "0 values"),
-        (lambda: BOOTSTRAP.mean([1.0, 2.0], ["a"]), "1 collections"),
-    ],
-)
-def test_values_without_a_collection_are_refused(call: Callable[[], Any], word: str) -> None:
-    with pytest.raises(ValueError, match=word):
-        call()
+def test_values_without_a_collection_are_refused() -> None:
+    with pytest.raises(ValueError, match="0 values"):
+        BOOTSTRAP.mean([], [])
+    with pytest.raises(ValueError, match="1 collections"):
+        BOOTSTRAP.mean([1.0, 2.0], ["a"])
 
 
 def test_wilson_gives_known_bounds() -> None:
@@ -196,20 +172,49 @@ def test_metrics_beside_the_reward_are_means_over_those_that_have_them() -> None
     assert found["canary_rate"] == pytest.approx(0.5)  # the first problem has no such paper
 
 
+# --- held-out problems during training
+
+
+def test_each_level_has_its_problems_and_they_are_the_same_each_time() -> None:
+    specs = [
+        EpisodeSpec(f"{level}-{i}", difficulty=level, collection_id=f"{level}-{i // 3}")
+        for level in ("easy", "hard", "double")
+        for i in range(9)
+    ]
+    chosen = choose_held_out(specs, 4, seed=0)
+    assert [spec.difficulty for spec in chosen] == ["easy"] * 4 + ["hard"] * 4 + ["double"] * 4
+    assert chosen == choose_held_out(specs, 4, seed=0)
+    assert chosen != choose_held_out(specs, 4, seed=1)
+    assert len(choose_held_out(specs[:11], 9, seed=0)) == 11  # too few of a level are all taken
+
+
+def test_figures_are_over_the_training_levels_and_by_level() -> None:
+    scores = {"g1-easy-1": 1.0, "g2-hard-1": 0.0, "g3-double-1": 0.4}
+    played = [episode(problem, reward) for problem, reward in scores.items()]
+    found = held_out_metrics(played, ["easy", "hard"], success_at=0.5)
+    assert found["eval/reward"] == found["eval/f1"] == found["eval/success_rate"] == 0.5
+    assert (found["eval/easy_reward"], found["eval/hard_reward"]) == (1.0, 0.0)
+    assert found["eval/double_reward"] == found["eval/double_f1"] == 0.4
+    assert found["eval/episodes"] == 2
+    assert found["eval/reward_ci95_low"] <= 0.5 <= found["eval/reward_ci95_high"]
+
+
+def test_held_out_voids_have_no_score_and_are_counted() -> None:
+    played = [episode("g1-easy-1", 0.8), episode("g2-easy-1", 0.0, void="connection: reset")]
+    found = held_out_metrics(played, ["easy", "hard"], success_at=0.5)
+    assert (found["eval/reward"], found["eval/episodes"], found["eval/void_rate"]) == (0.8, 1, 0.5)
+    assert held_out_metrics(played[1:], ["easy", "hard"], 0.5) == {"eval/void_rate": 1.0}
+
+
 # --- voids that a model brings about
 
 
-def looks_poor(row: report.EpisodeRow) -> bool:
-    return bool(row["reward"] < 0.5)
-
-
-def looks_poor_and_nobody_minds(row: report.EpisodeRow) -> bool:
-    """Greedy episodes stay, so that most figures show no void."""
-    return row["mode"] == "sampled" and looks_poor(row)
-
-
-def is_hard(row: report.EpisodeRow) -> bool:
-    return bool(row["difficulty"] == "hard")
+VOIDED = {
+    "looks poor": lambda row: row["reward"] < 0.5,
+    # Greedy episodes stay, so that most figures show no void.
+    "looks poor and nobody minds": lambda row: row["mode"] == "sampled" and row["reward"] < 0.5,
+    "is hard": lambda row: row["difficulty"] == "hard",
+}
 
 
 def both(mean: float, seed: int) -> dict[str, float]:
@@ -228,7 +233,7 @@ def without_scores(row: report.EpisodeRow) -> report.EpisodeRow:
     return row | dict.fromkeys((*report.SCORES, "success")) | {"void": "near the limit"}
 
 
-@pytest.mark.parametrize("voided", [looks_poor, looks_poor_and_nobody_minds, is_hard])
+@pytest.mark.parametrize("voided", VOIDED.values(), ids=VOIDED)
 def test_a_model_gains_nothing_by_its_own_voids(voided, monkeypatch):
     before, after = rows("before", both(0.5, 1)), rows("after", both(0.5, 2))
     cheat = [without_scores(row) if voided(row) else row for row in after]

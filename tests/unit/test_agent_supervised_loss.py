@@ -11,7 +11,6 @@ import torch
 from helpers.tiny_trees import VOCAB, tiny_model, tiny_tokenizer
 from torch.nn import functional
 
-from agent.decoding.prefix_tree import PrefixTree
 from agent.demonstrations.rows import IGNORED, DemonstrationRow
 from agent.settings import SftSettings, TrainSettings
 
@@ -78,14 +77,3 @@ def test_loss_and_gradient_of_a_step_are_those_of_its_rows_one_by_one(tmp_path: 
     for weight, gradient in zip(weights, found, strict=True):
         torch.testing.assert_close(gradient, weight.grad, rtol=1e-4, atol=1e-6)
     assert max(float(gradient.abs().max()) for gradient in found) > 1e-2
-
-
-def test_batches_hold_each_row_once_and_count_a_shared_prompt_once() -> None:
-    from agent.demonstrations.supervised import TokenBatches
-
-    rows = [row["input_ids"] for row in demonstrated()]
-    batches = list(TokenBatches(rows, most_tokens=64, seed=0))
-    assert sorted(place for batch in batches for place in batch) == list(range(len(rows)))
-    sizes = [len(PrefixTree.of([rows[place] for place in batch]).ids_N) for batch in batches]
-    assert max(sizes) <= 64
-    assert sum(sizes) < 0.6 * sum(map(len, rows))

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from helpers.tiny_trees import VOCAB, tiny_model
 
-from agent.training import tree_attention
 from agent.training.token_logprobs import sampled_logprobs
 
 pytestmark = [
@@ -102,20 +99,17 @@ def with_adapter(model: torch.nn.Module) -> torch.nn.Module:
     return adapted
 
 
-@pytest.mark.parametrize("adapted", [False, True])
 @pytest.mark.parametrize("case", CASES)
-def test_log_probabilities_and_gradients_are_those_of_each_row_alone(case, adapted) -> None:
-    model = with_adapter(tiny_model()) if adapted else tiny_model()
-    logps, gradient = apart(model, CASES[case])
+def test_log_probabilities_and_gradients_are_those_of_each_row_alone(case) -> None:
+    logps, gradient = apart(tiny_model(), CASES[case])
     assert logps < 1e-5
     assert gradient < 1e-3  # of 1 to 100
 
 
-@pytest.mark.parametrize("case", [name for name in CASES if name != "blank rows alone"])
-def test_a_bfloat16_model_has_nearly_the_gradients_of_a_float32_one(case: str) -> None:
+def test_a_bfloat16_model_has_nearly_the_gradients_of_a_float32_one() -> None:
     short = with_adapter(tiny_model().bfloat16())
     exact = deepcopy(short).float()
-    batch = padded(CASES[case])
+    batch = padded(CASES["all at once, one much longer"])
     mine, theirs = (
         torch.cat([g.flatten() for g in gradients(model, logps[batch[-1]])])
         for model in (short, exact)
@@ -143,19 +137,6 @@ def test_a_model_reads_plain_batches_after_a_tree() -> None:
     sampled_logprobs(model, *padded(READERS), TEMPERATURE)
     after = model(input_ids=ids, attention_mask=attention).logits
     assert torch.equal(before, after)
-
-
-def test_rows_that_saw_what_follows_would_differ(monkeypatch) -> None:
-    part = tree_attention._part
-
-    def blind(*arguments: Any) -> tree_attention._Part:
-        made = part(*arguments)
-        return replace(made, mask=torch.zeros_like(made.mask))
-
-    monkeypatch.setattr(tree_attention, "_part", blind)
-    logps, gradient = apart(tiny_model(), READERS)
-    assert logps > 1e-2
-    assert gradient > 1e-1
 
 
 def test_a_shared_beginning_passes_through_the_model_once() -> None:

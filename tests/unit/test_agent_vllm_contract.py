@@ -13,11 +13,6 @@ from agent.models.model_files import TWIN
 from agent.settings import EngineSettings, TrainSettings
 from agent.vllm.policy import PURE
 from agent.vllm.server import ENVIRONMENT, LORA_RANKS, engine_of
-from tasks.config import resolve
-from tasks.errors import ConfigError
-
-ROOT = Path(__file__).parents[2]
-VLLM = ("engine.kind=vllm", "engine.url=http://a")
 
 
 def command(folder: Path, rank: int = 16, **config: object) -> list[str]:
@@ -69,23 +64,3 @@ def test_an_adapter_of_any_rank_fits(rank: int, most: int, tmp_path) -> None:
 def test_every_field_of_a_request_is_one_of_vllm_and_all_defaults_are_replaced() -> None:
     assert PURE == SAMPLING
     assert {*PURE} <= {*contract()["completion_request"]}
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["engine.url=http://a"], "kind vllm and url belong together"),
-        (["engine.kind=vllm"], "url is the address of the one server of vLLM, which you start"),
-        (["engine.urls=[http://a]"], "engine.url names the one server of vLLM"),
-        (["engine.kind=vllm", "engine.url=127.0.0.1:8000"], "is not like http://127.0.0.1"),
-        (["engine.kind=vllm", "engine.url=http://a/v1"], "'http://a/v1' is not like"),
-        ([*VLLM, "train.method=full", "train.processes=1"], "Set train.method: lora"),
-        ([*VLLM, "train.processes=2"], "train.processes: 1"),
-        (["train.importance_clip=0.5"], "train.importance_clip"),
-    ],
-)
-def test_wrong_settings_are_refused(overrides: list[str], message: str, monkeypatch) -> None:
-    monkeypatch.chdir(ROOT)
-    with pytest.raises(ConfigError) as caught:
-        resolve(overrides=overrides)
-    assert message in str(caught.value)

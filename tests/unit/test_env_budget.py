@@ -101,12 +101,14 @@ def test_a_budget_that_is_used_up_exactly_is_not_overspent() -> None:
 
 
 @pytest.mark.parametrize("finish", ["stop", "length"])
-def test_a_tree_over_its_budget_ends_all_its_frames_as_overspent(finish: Any) -> None:
+def test_a_tree_over_its_budget_ends_all_its_frames_and_plays_no_more_turn(finish: Any) -> None:
     played = tree(SubCall("rlm_query_batched", ["a", "b"], None), tokens=300)
     turn(played)
-    turn(played, frame=2, tokens=1000, finish=finish)
+    played.views()
+    played.play([FrameTurn(frame=n, text="x", tokens=1000, finish=finish) for n in (1, 2)])
     assert played.done
     assert stops(played) == ["overspent"] * 3
+    assert played.counters.turns == 2
 
 
 def test_an_observation_over_the_budget_ends_the_tree_unread() -> None:
@@ -115,14 +117,6 @@ def test_an_observation_over_the_budget_ends_the_tree_unread() -> None:
     assert stops(played) == ["overspent"]
     assert not any(view.messages for view in played.views())
     assert played.shown == []
-
-
-def test_turns_after_the_overspent_one_are_not_played() -> None:
-    played = tree(SubCall("rlm_query_batched", ["a", "b"], None), tokens=300)
-    turn(played)
-    played.views()
-    played.play([FrameTurn(frame=n, text="x", tokens=1000) for n in (1, 2)])
-    assert played.counters.turns == 2
 
 
 def test_a_sub_call_that_does_not_fit_costs_nothing_and_is_told_why() -> None:

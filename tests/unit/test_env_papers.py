@@ -129,8 +129,8 @@ def test_reading_one_paper_is_hardly_ever_taken_for_reading_another_one() -> Non
 
 def test_another_seed_gives_other_papers_and_more_collections_change_none() -> None:
     known = {problem.problem_id: problem for problem in world()}
-    more = generate(SETTINGS.model_copy(update={"collections": {"train": 5}}))
-    assert all(known[p.problem_id] == p for p in more if p.problem_id in known)
+    fewer = generate(SETTINGS.model_copy(update={"collections": {"train": 1}}))
+    assert all(known[p.problem_id] == p for p in fewer)
     other = generate(SETTINGS.model_copy(update={"collections": {"train": 1}, "seed": 6}))
     known_texts = {paper.text for problem in world() for paper in problem.papers}
     assert not known_texts & {paper.text for problem in other for paper in problem.papers}
@@ -184,8 +184,6 @@ def _level(papers: int) -> LevelSettings:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"canaries": 0.1}, "of the world `papers`"),
-        ({"world": "papers"}, "more than 16 max_gold or distractors"),
         ({"world": "papers", "levels": {"easy": _level(5)}}, "allow at least 6"),
         (
             {"world": "papers", "questions_per_collection": 7, "levels": {"easy": _level(7)}},

@@ -210,7 +210,6 @@ def test_data_of_another_lexicon_or_with_printed_fields_is_told() -> None:
         ({"levels": {"easy": {"papers": 4}}}, "4 papers .* 12 sentences .* set max_gold 2 and"),
         ({"canaries": 0.5}, "canaries and indirect are of the world `papers`"),
         ({"world": "papers"}, "more than 16 max_gold or distractors"),
-        ({"world": "names"}, "Input should be 'fields' or 'papers'"),
     ],
 )
 def test_a_wrong_setting_is_refused_with_its_path(changes: dict[str, Any], told: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 
 from env.server.scoring import ScoringTurns
 
@@ -32,8 +33,5 @@ def test_one_episode_is_scored_at_a_time_and_the_smallest_goes_first() -> None:
 def test_an_episode_that_cannot_be_scored_gives_its_turn_back() -> None:
     turns = ScoringTurns()
     for _ in range(2):
-        try:
-            with turns.turn(1):
-                raise ValueError
-        except ValueError:
-            pass
+        with suppress(ValueError), turns.turn(1):
+            raise ValueError

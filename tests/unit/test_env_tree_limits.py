@@ -207,18 +207,13 @@ def ranks(monkeypatch: pytest.MonkeyPatch, *calls: list[str], rank: str = "minil
     return played, repls.resumed
 
 
-def test_a_call_of_rank_returns_an_order_and_counts_as_no_sub_call(monkeypatch):
-    played, returned = ranks(monkeypatch, ["Which?", "b", "c", "a"])
-    assert returned == [2, 0, 1]
-    assert played.counters.sub_calls == 0
-    assert played.counters.frames == 1
-
-
 def test_an_episode_ranks_a_bounded_number_of_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RANKED", 9)
     monkeypatch.setattr(module, "CALL_TOKENS", 1)
     three = ["Which?", "b", "c", "a"]
-    assert ranks(monkeypatch, three, three)[1] == [2, 0, 1]
+    played, returned = ranks(monkeypatch, three, three)
+    assert returned == [2, 0, 1]
+    assert (played.counters.sub_calls, played.counters.frames) == (0, 1)
     assert "at most 9 tokens" in ranks(monkeypatch, three, three, three)[1]
     calls = [["Which?", "b"]] * 4
     assert ranks(monkeypatch, *calls)[1] == [0]

@@ -86,11 +86,6 @@ def test_a_card_in_use_is_named() -> None:
     assert set(fixes(replace(READY, cards=(busy,)))) == {"38 GB free on the card (found 8.8)"}
 
 
-def settings(profile: str, source: str = "org/model") -> Params:
-    data = {"profile": profile, "model": {"source": source}, "warmstart": {"kind": "none"}}
-    return Params.model_validate(data)
-
-
 @pytest.mark.parametrize(
     ("cards", "torch_cuda", "told"),
     [
@@ -102,5 +97,6 @@ def settings(profile: str, source: str = "org/model") -> Params:
 )
 def test_a_profile_for_cards_is_refused_where_torch_cannot_use_one(cards, torch_cuda, told):
     machine = replace(READY, cards=(parse_card(cards),) if cards else (), torch_cuda=torch_cuda)
+    own = {"model": {"source": "org/model"}, "warmstart": {"kind": "none"}}
     with pytest.raises(ConfigError, match=told):
-        require_card(settings("a100"), machine)
+        require_card(Params.model_validate({"profile": "a100", **own}), machine)

@@ -33,13 +33,6 @@ def changed(**settings: int) -> Params:
     return PARAMS.model_copy(update={"train": train})
 
 
-def test_a_first_run_has_no_estimate() -> None:
-    assert left("prepare") == ""
-    play("train", "done", 180)
-    assert left("prepare") == ""
-    assert left("train") == "train about 3 min left"
-
-
 def test_other_settings_have_no_estimate_and_another_seed_has() -> None:
     play("train", "done", 180)
     assert left("train", changed(seed=7)) == "train about 3 min left"

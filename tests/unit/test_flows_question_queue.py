@@ -19,8 +19,7 @@ MODEL = AskedModel("m", cast(Any, None))
 class HeldAsk:
     """Plays one question at a time, until it is released; all of them fail."""
 
-    def __init__(self, error: Exception | None = None) -> None:
-        self.error = error or StageError("lost")
+    def __init__(self) -> None:
         self.played: list[str] = []
         self.release = threading.Event()
 
@@ -31,7 +30,7 @@ class HeldAsk:
         watch({"event": "frame", "question": text})
         while not (stop.is_set() or self.release.is_set()):
             threading.Event().wait(0.005)
-        raise self.error
+        raise StageError("lost")
 
 
 def queued(ask: HeldAsk) -> QuestionQueue:

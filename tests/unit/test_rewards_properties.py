@@ -92,15 +92,13 @@ def items(draw: st.DrawFn, papers: dict[str, str]) -> Any:
 
 
 @st.composite
-def worlds(draw: st.DrawFn, most_alternatives: int = 3) -> World:
+def worlds(draw: st.DrawFn) -> World:
     papers = {
         f"p{number}": draw(st.text("ab", min_size=1, max_size=24))
         for number in range(draw(st.integers(1, 4)))
     }
     place = alternatives(papers)
-    facts = draw(
-        st.lists(st.lists(place, min_size=1, max_size=most_alternatives), min_size=1, max_size=4)
-    )
+    facts = draw(st.lists(st.lists(place, min_size=1, max_size=3), min_size=1, max_size=4))
     options = RewardSettings(
         min_span_chars=draw(st.integers(1, 4)),
         min_cover=draw(st.sampled_from([0.5, 0.8, 0.95, 1.0])),
@@ -141,17 +139,12 @@ def test_located_characters_and_inventions_are_those_of_brute_force(world: World
     assert set(map(frozenset, one_by_one)) == set(map(frozenset, pieces))
 
 
-@pytest.mark.parametrize(
-    ("expected", "alternatives"), [(oracle.span_f1, None), (oracle.published_f1, 1)]
-)
 @EXAMPLES
-@given(st.data())
-def test_plain_f1_is_that_of_brute_force_and_the_published_one(expected, alternatives, data):
-    """The published one knows no alternatives of a fact."""
-    world = data.draw(worlds(most_alternatives=alternatives) if alternatives else worlds())
+@given(worlds())
+def test_plain_f1_is_that_of_brute_force(world: World) -> None:
     found = locate(world.answer, world.papers, world.settings).retrieved
     agreement = span_f1(found, world.facts)
-    wanted = pytest.approx(expected(places(found), world.facts))
+    wanted = pytest.approx(oracle.span_f1(places(found), world.facts))
     assert (agreement.precision, agreement.recall, agreement.f1) == wanted
 
 
@@ -216,15 +209,6 @@ def values(result: Score) -> list[float]:
     ]
 
 
-@EXAMPLES
-@given(worlds())
-def test_every_value_is_finite_and_within_bounds(world: World) -> None:
-    result = world.score()
-    assert all(isfinite(value) and 0.0 <= value <= 1.0 for value in values(result))
-    assert result.exact_match in (True, False)
-    assert (result.canary is None) == (not world.canaries)
-
-
 def room(world: World, more: int) -> World:
     """The same world with room for every item: one too many earns nothing, by another rule."""
     return replace(world, settings=world.settings.model_copy(update={"max_items": 2000 + more}))
@@ -274,15 +258,6 @@ def test_adding_a_made_up_quote_never_raises_primary(world: World, quote: str) -
     if any(quote in paper for paper in world.papers.values()):
         return
     assert world.primary([*world.answer, quote]) <= world.primary() + 1e-12
-
-
-@EXAMPLES
-@given(worlds(), st.randoms(use_true_random=False))
-def test_order_nesting_and_repetition_change_nothing(world: World, rng: Any) -> None:
-    mixed = world.answer * 2
-    rng.shuffle(mixed)
-    cut = rng.randrange(len(mixed) + 1)
-    assert world.score([mixed[:cut], [[], [mixed[cut:]]]]) == world.score()
 
 
 @EXAMPLES

@@ -40,11 +40,6 @@ def test_one_text_may_hold_several_papers() -> None:
     assert read(LONG[300:600] + OTHER[:250] + PAPERS["short"]) == set(PAPERS)
 
 
-def test_nothing_shown_is_nothing_read() -> None:
-    assert read() == frozenset()
-    assert read("") == frozenset()
-
-
 @settings(max_examples=60, deadline=None)
 @given(
     st.text("ab", min_size=1, max_size=60),

@@ -34,16 +34,6 @@ def test_shown_lines_are_those_that_occur_in_a_text(lines: set[str], texts: list
     assert lines_shown(lines, texts) == expected
 
 
-def test_lines_count_in_any_form_of_print_but_only_whole() -> None:
-    assert lines_shown(LINES, [repr(LINES)]) == set(LINES)
-    assert lines_shown(LINES, ["|".join(LINES)]) == set(LINES)
-    assert lines_shown(LINES, [line[:-1] for line in LINES]) == set()
-    assert (
-        lines_shown(LINES, [line[:14] for line in LINES] + [line[14:] for line in LINES]) == set()
-    )
-    assert lines_shown([], LINES) == set()
-
-
 def test_shares_count_each_line_once() -> None:
     assert share(["a", "a", "b"], {"a"}) == 0.5
     assert share([], {"a"}) == 0.0

@@ -27,27 +27,22 @@ def at(answer: object) -> dict[str, list[tuple[int, int]]]:
     return locate(answer, PAPERS, SETTINGS).retrieved
 
 
-def test_the_papers_hold_the_gold_that_these_tests_speak_of() -> None:
-    assert PAPERS["p1"][19:46] == "Kalvot scores 42 on Mirbex."
-    assert PAPERS["p2"][0:26] == "On Mirbex, Kalvot gets 58."
-
-
-def test_a_bare_string_counts_at_every_place() -> None:
-    assert at("Kalvot scores ") == {"p1": [(19, 33), (47, 61)]}
+@pytest.mark.parametrize(
+    ("answer", "found"),
+    [
+        ("Kalvot scores ", {"p1": [(19, 33), (47, 61)]}),  # at every place
+        ({"paper_id": "p2", "text": "On Mirbex, Kalvot"}, {"p2": [(0, 17)]}),
+        ({"paper_id": "p1", "text": "On Mirbex, Kalvot"}, {}),
+        ([{"paper_id": "p1", "start": 19, "end": 46}], {"p1": [(19, 46)]}),
+    ],
+)
+def test_a_quote_or_offsets_name_a_place_and_a_paper_is_that_paper_only(answer, found):
+    assert at(answer) == found
 
 
 def test_overlapping_occurrences_count() -> None:
     found = locate("abababababab", {"p": "abababababababab"}, SETTINGS).retrieved
     assert found == {"p": [(0, 16)]}
-
-
-def test_text_with_a_paper_counts_in_that_paper_only() -> None:
-    assert at({"paper_id": "p2", "text": "On Mirbex, Kalvot"}) == {"p2": [(0, 17)]}
-    assert at({"paper_id": "p1", "text": "On Mirbex, Kalvot"}) == {}
-
-
-def test_offsets_name_a_place() -> None:
-    assert at([{"paper_id": "p1", "start": 19, "end": 46}]) == {"p1": [(19, 46)]}
 
 
 @pytest.mark.parametrize(
@@ -56,18 +51,10 @@ def test_offsets_name_a_place() -> None:
         *(None, True, 7, 10**400, "", ".", {}, [[], [[]]]),
         "Kalvot",  # too short
         "Kalvot got 42 on Mirbex, as reported.",
-        "kalvot scores 42 on mirbex.",
         "Kalvot scores 42 on\ud800 Mirbex.",
-        {"paper_id": "p9", "start": 0, "end": 20},
         {"paper_id": ["p1"], "start": 0, "end": 20},
-        {"paper_id": "p1", "start": -30, "end": 20},
         {"paper_id": "p1", "start": 0, "end": 10**30},
-        {"paper_id": "p1", "start": 20, "end": 0},
         {"paper_id": "p1", "start": 0, "end": 5},
-        {"paper_id": "p1", "start": 0.0, "end": 20.0},
-        {"paper_id": "p1", "start": "0", "end": "20"},
-        {"paper_id": "p1", "start": False, "end": 20},
-        {"text": "Kalvot scores 42 on Mirbex."},
         {"Kalvot scores 42 on Mirbex.": 1},
     ],
 )

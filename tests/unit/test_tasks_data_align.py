@@ -3,69 +3,47 @@
 from __future__ import annotations
 
 import pytest
+from helpers.quoted import quoted
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from env.problems.schema import Fact, Paper, Problem, Span
+from env.problems.schema import Fact, Paper
 from tasks.data.align import LocatedQuote, Missing, add_alternatives, fault, locate
 from tasks.data.normalise import normalise
 
 GOLD = "Kalvot scores 42 on Mirbex."
 
 
-def paper(paper_id: str, text: str) -> Paper:
-    return Paper(paper_id=paper_id, title="t", abstract="a", text=text)
-
-
-def span(paper_id: str, start: int, text: str = GOLD) -> Span:
-    return Span(paper_id=paper_id, start=start, end=start + len(text), text=text)
-
-
-def problem(papers: list[Paper], *facts: list[Span]) -> Problem:
-    return Problem(
-        problem_id="q",
-        collection_id="g",
-        split="train",
-        difficulty="easy",
-        tier="singleton",
-        question="?",
-        papers=tuple(papers),
-        evidence=tuple(Fact(fact_id=f"f{i}", spans=tuple(s)) for i, s in enumerate(facts)),
-    )
-
-
 def test_every_further_occurrence_is_an_alternative() -> None:
-    one = problem([paper("p1", f"{GOLD}\n{GOLD}"), paper("p2", f"x {GOLD}")], [span("p1", 0)])
+    one = quoted("?", {"p1": f"{GOLD}\n{GOLD}", "p2": f"x {GOLD}"}, ("p1", GOLD))
     spans = add_alternatives(one).evidence[0].spans
     assert [(s.paper_id, s.start) for s in spans] == [("p1", 0), ("p1", len(GOLD) + 1), ("p2", 2)]
     assert fault(add_alternatives(one), 12) is None
 
 
 def test_facts_with_the_same_alternatives_become_one() -> None:
-    texts = [paper("p1", GOLD), paper("p2", GOLD)]
-    both = problem(texts, [span("p1", 0)], [span("p2", 0)])
+    both = quoted("?", {"p1": GOLD, "p2": GOLD}, ("p1", GOLD), ("p2", GOLD))
     assert len(add_alternatives(both).evidence) == 1
 
 
-def test_a_complete_problem_stays_as_it_is() -> None:
-    whole = problem([paper("p1", GOLD)], [span("p1", 0)])
-    assert add_alternatives(whole) is whole
-
-
 def test_faults_are_named() -> None:
-    text = [paper("p1", f"{GOLD}\nmore")]
-    assert fault(problem(text, [span("p1", 0)]), 12) is None
-    assert "not the gold text" in str(fault(problem(text, [span("p1", 1)]), 12))
-    assert "not the gold text" in str(fault(problem(text, [span("p9", 0)]), 12))
-    assert "shorter than 30" in str(fault(problem(text, [span("p1", 0)]), 30))
-    assert "same paper_id" in str(fault(problem(text * 2, [span("p1", 0)]), 12))
+    good = quoted("?", {"p1": f"{GOLD}\nmore"}, ("p1", GOLD))
+    span = good.evidence[0].spans[0]
+    assert fault(good, 12) is None
+    for change in ({"start": 1, "end": len(GOLD) + 1}, {"paper_id": "p9"}):
+        fact = Fact(fact_id="f0", spans=(span.model_copy(update=change),))
+        assert "not the gold text" in str(fault(good.model_copy(update={"evidence": (fact,)}), 12))
+    assert "shorter than 30" in str(fault(good, 30))
+    twice = good.model_copy(update={"papers": good.papers * 2})
+    assert "same paper_id" in str(fault(twice, 12))
 
 
 # --- quotes ---
 
 
 def find(quote: str, *texts: str, least: float = 92.0) -> LocatedQuote | Missing:
-    return locate(quote, [paper(f"p{i}", text) for i, text in enumerate(texts)], least)
+    papers = [Paper(paper_id=f"p{i}", title="", abstract="", text=t) for i, t in enumerate(texts)]
+    return locate(quote, papers, least)
 
 
 def found(quote: str, *texts: str, least: float = 92.0) -> tuple[str, list[str]]:
@@ -123,7 +101,7 @@ PIECES = st.sampled_from(
 
 
 @given(st.lists(PIECES, max_size=40).map("".join))
-@settings(max_examples=300)
+@settings(max_examples=100)
 def test_every_normalised_character_leads_back_to_what_it_came_from(text: str) -> None:
     normal = normalise(text)
     previous = 0
@@ -134,7 +112,6 @@ def test_every_normalised_character_leads_back_to_what_it_came_from(text: str) -
 
 
 @given(st.lists(PIECES, min_size=1, max_size=40).map("".join), st.data())
-@settings(max_examples=200)
 def test_every_slice_of_a_text_is_found_in_it(text: str, data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(text) - 1))
     quote = text[start : data.draw(st.integers(start + 1, len(text)))]

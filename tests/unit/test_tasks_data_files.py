@@ -61,10 +61,6 @@ def texts(problem: Problem) -> list[str]:
     return [span.text for fact in problem.evidence for span in fact.spans]
 
 
-def by_question(found: Found) -> dict[str, Problem]:
-    return {problem.question: problem for problem in found.problems}
-
-
 # --- good rows ---
 
 
@@ -109,16 +105,15 @@ def test_chat_tokens_are_split_so_that_a_copy_of_what_is_read_still_counts(tmp_p
 
 
 def test_a_row_may_name_its_id_its_collection_and_its_difficulty(tmp_path: Path) -> None:
-    named = row("Kalvot", problem_id="mine", collection_id="g", difficulty="hard", title=None)
-    named.pop("title")
+    named = row("Kalvot", problem_id="mine", collection_id="g", difficulty="hard")
     problem = read(write(tmp_path / "problems.jsonl", [named, *GOOD[1:]])).problems[0]
     assert (problem.problem_id, problem.difficulty) == ("mine", "hard")
 
 
 def test_problems_with_a_common_paper_are_one_collection(tmp_path: Path) -> None:
     second = row("Kalvot", question="And what else is there?")
-    found = by_question(read(write(tmp_path / "problems.jsonl", [*GOOD, second])))
-    one, two = found[GOOD[0]["question"]], found["And what else is there?"]
+    found = read(write(tmp_path / "problems.jsonl", [*GOOD, second])).problems
+    one, two = found[0], found[-1]
     assert (one.collection_id, one.split) == (two.collection_id, two.split)
 
 
@@ -174,9 +169,7 @@ BROKEN: list[tuple[bytes | dict[str, Any], str, str]] = [
     # (line, field, a word of the reason)
     (b"question: what?", WHOLE, "not JSON"),
     (LINE[:-20], WHOLE, "not JSON"),
-    (LINE + LINE, WHOLE, "Extra data"),
     (b"[1, 2]", WHOLE, "a list, not an object"),
-    (b"null", WHOLE, "null"),
     (b"{}", WHOLE, "empty object"),
     (LINE.replace(b"What", b"Wh\xe4t"), WHOLE, "not valid UTF-8"),
     (b'{"question": NaN}', WHOLE, "NaN"),
@@ -193,14 +186,10 @@ BROKEN: list[tuple[bytes | dict[str, Any], str, str]] = [
     ({**without("question"), "question": "q", "evidnce": 1}, "evidnce", "did you mean 'evidence'"),
     (changed(xyzzy=1), "xyzzy", "unknown key"),
     (without("papers"), "papers", "missing"),
-    (changed(papers=[]), "papers", "empty list"),
     (changed(papers=MANY), "papers", "5 papers"),
     (changed(papers=[*PAPERS, PAPERS[0]]), "papers[3].paper_id", "already papers[0]"),
     (changed(papers=[{"text": "t"}, *PAPERS]), "papers[0].paper_id", "missing"),
-    (changed(papers=[{"paper_id": "a"}, *PAPERS]), "papers[0].text", "missing"),
-    (paper(text=""), "papers[0].text", "is empty text"),
     (paper(text="x" * 1001), "papers[0].text", "1,001"),
-    (paper(text="a\0b"), "papers[0].text", "NUL"),
     (paper(abstarct="a"), "papers[0].abstarct", "'abstract'"),
     (without("evidence"), "evidence", "missing"),
     (changed(evidence=[]), "evidence", "empty list"),
@@ -231,11 +220,6 @@ BROKEN: list[tuple[bytes | dict[str, Any], str, str]] = [
         "ambiguous",
     ),
     (
-        changed(papers=EVERYWHERE, evidence=[{"paper_id": "a", "quote": "x" * 12}]),
-        "evidence[0].quote",
-        "82 places",
-    ),
-    (
         changed(papers=EVERYWHERE, evidence=[{"paper_id": "a", "start": 0, "end": 12}]),
         "evidence[0]",
         "82 places",
@@ -244,10 +228,8 @@ BROKEN: list[tuple[bytes | dict[str, Any], str, str]] = [
     (offsets(0, 900), "evidence[0]", "900 exceeds"),
     (offsets(-5, 20), "evidence[0].start", "below 0"),
     (offsets(True, 20), "evidence[0].start", "true, not a whole"),
-    (offsets(0, 5), "evidence[0]", "5 characters"),
     (changed(evidence=GOLD_IN_ALL), "evidence", "3 papers"),
     (changed(split="trian"), "split", "did you mean 'train'"),
-    (changed(difficulty="brutal"), "difficulty", "'brutal'"),
     (changed(group_id="g"), "group_id", "'collection_id'"),
     (changed(documents=["a.md"]), "documents", "needs a folder"),
     (changed(**GOOD[0]), "question", "problems.jsonl:1"),
@@ -267,13 +249,6 @@ def test_a_broken_row_is_rejected_alone_with_its_place(line, field, word, tmp_pa
 def test_a_split_in_some_rows_only_rejects_the_others(tmp_path: Path) -> None:
     found = read(write(tmp_path / "problems.jsonl", [GOOD[0], changed(split="train"), *GOOD[2:]]))
     assert {fault.row[-1] for fault in found.rejected} == {"1", "3", "4"}
-
-
-def test_all_faults_of_a_row_are_told_at_once(tmp_path: Path) -> None:
-    bad = changed(question=3, split="trian", evidence=[{"paper_id": "Mirbex-0"}])
-    found = read(write(tmp_path / "problems.jsonl", [GOOD[0], bad]))
-    assert [fault.field for fault in found.rejected] == ["question", "evidence[0]", "split"]
-    assert found.rejected_rows == 1
 
 
 def test_a_wrong_key_hides_no_wrong_quote(tmp_path: Path) -> None:

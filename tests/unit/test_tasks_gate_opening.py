@@ -46,7 +46,3 @@ def test_a_model_that_reads_opens_it_as_the_docstring_says(share, at_one, at_two
 )
 def test_a_model_that_only_searches_opens_it_as_the_docstring_says(share, at_one):
     assert opens(share, SUCCESSES) == pytest.approx(at_one, abs=0.005)
-
-
-def test_one_earning_episode_would_open_it_for_random_code():
-    assert either(opens(0.029, 1), opens(0.023, 1)) > 0.8  # what it earns at easy and at hard

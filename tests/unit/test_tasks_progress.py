@@ -16,17 +16,11 @@ from tasks.reporting.progress import Reporter, Work
 class Stage:
     """A reporter whose clock stands still until it is told; a look at it every second."""
 
-    def __init__(self, name: str = "gate", terminal: bool = False) -> None:
+    def __init__(self) -> None:
         self.now = 0.0
         self.written = io.StringIO()
-        console = Console(
-            file=self.written,
-            force_terminal=terminal,
-            width=200 if terminal else None,
-            highlight=False,
-            soft_wrap=True,
-        )
-        self.reporter = Reporter(name, console=console, clock=lambda: self.now)
+        console = Console(file=self.written, highlight=False, soft_wrap=True)
+        self.reporter = Reporter("gate", console=console, clock=lambda: self.now)
         self.times: list[float] = []
 
     def work(self, what: str, unit: str = "", total: int | None = None, at_once: int = 1) -> Work:
