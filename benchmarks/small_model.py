@@ -267,7 +267,7 @@ def measured(work: SmallModelWork, arm: str, seed: int) -> None:
         row |= {"seconds": sum(step["train/step_seconds"] for step in steps), "steps": steps}
     for mode, temperature in {"greedy": 0.0, "sampled": 1.0}.items():
         row[mode] = played(work, params, loaded(params, temperature, adapter))
-    work.add(row | {"collections": _collections(work, params)})
+    work.add(row | {"collections": [p.collection_id for p in _problems(work, params)]})
 
 
 def _make_base(work: SmallModelWork, root: Path, sets: Sequence[str]) -> float:
@@ -315,10 +315,6 @@ def _problems(work: SmallModelWork, params: Params, split: str = "test") -> list
     return [store.get(spec.problem_id) for spec in specs]
 
 
-def _collections(work: SmallModelWork, params: Params) -> list[str]:
-    return [problem.collection_id for problem in _problems(work, params)]
-
-
 def documents(work: SmallModelWork, seed: int) -> None:
     """Play the bare model with the documents in its prompt, unless its result is known."""
     if work.find(arm=DOCUMENTS, seed=seed):
@@ -336,7 +332,7 @@ def documents(work: SmallModelWork, seed: int) -> None:
     policy = DocumentsInPrompt(inner, ProblemStore.load(PROBLEMS), room)
     row: Row = {"arm": DOCUMENTS, "seed": seed, "seconds": seconds}
     row["greedy"] = played(work, params, policy)
-    work.add(row | {"collections": _collections(work, params)})
+    work.add(row | {"collections": [p.collection_id for p in _problems(work, params)]})
 
 
 def lines(work: SmallModelWork) -> None:
@@ -370,13 +366,13 @@ def lines(work: SmallModelWork) -> None:
     for name, line in found.items():
         scores = [round(baselines.f1(problem, line(problem)), 4) for problem in test]
         row: Row = {"arm": name, "seed": 0, "greedy": {"f1": scores}}
-        work.add(row | {"collections": _collections(work, params)})
+        work.add(row | {"collections": [p.collection_id for p in _problems(work, params)]})
 
 
 def table(rows: Sequence[Row]) -> str:
     """A line for each arm: means over seeds, with intervals over collections."""
-    head = "| arm | seeds | F1 greedy | F1 sampled | reward sampled | tokens a right answer |"
-    out = [head, "|---|---|---|---|---|---|"]
+    out = ["| arm | seeds | F1 greedy | F1 sampled | reward sampled | tokens a right answer |"]
+    out.append("|---|---|---|---|---|---|")
     for arm in dict.fromkeys(row["arm"] for row in rows):
         mine = [row for row in rows if row["arm"] == arm]
         cells = [

@@ -103,12 +103,12 @@ class Embedder:
 
         data = text[:_CHARS].encode("utf-8", "replace")
         key = blake2b(data, digest_size=16, person=self._version[:16]).digest()
-        with self._lock, suppress(sqlite3.Error):  # a file that cannot be read is no reason to stop
+        # A file that cannot be read, or that somebody changed, is no reason to stop.
+        with self._lock, suppress(sqlite3.Error, TypeError, ValueError):
             for (known,) in self._kept.execute("SELECT vector FROM kept WHERE key = ?", (key,)):
-                with suppress(TypeError, ValueError):  # else somebody changed the file
-                    vector = np.frombuffer(known, np.float32)
-                    if abs(vector @ vector - 1) < 1e-3:
-                        return vector
+                vector = np.frombuffer(known, np.float32)
+                if abs(vector @ vector - 1) < 1e-3:
+                    return vector
         ids = self._tokenizer.encode(data.decode()).ids
         spend(len(ids))
         with self._lock:

@@ -17,7 +17,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tasks.errors import ConfigError, StageError
@@ -60,8 +60,9 @@ QUIET = {
     "GOMP_SPINCOUNT": "20000",
     # Beside each block that torch takes, glibc frees two splinters, and its caches keep them from
     # being joined to the block again. So the heap breaks up: after 300 steps of SmolLM2's warm
-    # start, the search for a free block takes 40 % of the time (docs/experiments.md).
-    "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0:glibc.malloc.mxfast=0",
+    # start, the search for a free block takes 40 % of the time (docs/experiments.md). `settle`
+    # empties the other cache, because a child inherits only the first setting of this variable.
+    "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0",
 }
 
 
@@ -75,6 +76,8 @@ def settle(threads: int | None = None) -> None:
         os.environ.setdefault(key, value)
     if threads is not None:
         os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    with suppress(AttributeError):  # another C library than glibc
+        ctypes.CDLL(None).mallopt(1, 0)  # M_MXFAST
     if not sys.warnoptions:
         warnings.simplefilter("ignore")
 
