@@ -4,7 +4,7 @@ The registered weights of challenger and champion play the same problems with th
 the mode that is served (`promote.mode`). `agent/evaluation/promotion.py` has the rule. Problems of
 a synthetic source are generated from a seed that depends on the challenger's weights. No model was
 trained on them. Other sources use held-out test problems. Without a champion, the opponent is
-the untrained base.
+the base before GRPO.
 
 The decision is written to reports/promotion.json and to tags of the version before the alias
 moves, in one call (`tasks/registry/champions.py`). Two models are compared once per rule.
@@ -56,7 +56,7 @@ class Opponent(NamedTuple):
     def name(self) -> str:
         """Description for messages."""
         version = self.about["version"]
-        return f"the champion, version {version}" if version else "the untrained base"
+        return f"the champion, version {version}" if version else "the base before GRPO"
 
 
 class Pool(NamedTuple):
@@ -164,7 +164,7 @@ def about(champion: ModelVersion | None) -> dict[str, Any]:
 
 
 def opponent_of(champion: ModelVersion | None) -> Opponent:
-    """The champion with its registered weights, or the untrained base.
+    """The champion with its registered weights, or the base before GRPO.
 
     Raises:
         StageError: the champion's artifact is missing or altered, or the base is missing.

@@ -151,7 +151,7 @@ def log_version(name: str, params: Params, run: StageRun, tags: dict[str, str]) 
         run_id=run.run_id,
         description=f"{tags['evaluation.improvement']} (reward of {tags['evaluation.n']} held-out "
         f"problems). Profile {params.profile}, base {params.model.source}, commit "
-        f"{tags['commit']}.",
+        f"{tags['commit'][:7]}.",
         tags={key: value[:5000] for key, value in tags.items()},
         model_id=logged.model_id,
     )

@@ -143,7 +143,7 @@ def test_the_chain_trains_proves_and_registers_and_then_does_nothing(
     assert "Improvement: " in told
     assert "rlm version 1 (new; challenger)" in told
     assert "first run with these settings on this machine: no estimate of its time" in told
-    assert re.search("champion: (promoted: better than|kept: against) the untrained base", told)
+    assert re.search("champion: (promoted: better than|kept: against) the base before GRPO", told)
     (parent, *_) = runs("rlm-quick")
     assert parent.info.status == "FINISHED"
     assert "result/f1" in parent.data.metrics
