@@ -38,7 +38,7 @@ PLAIN = ["<think>", "</think>", "<tool_call>", "</tool_call>"]
 
 @cache
 def tokenizer() -> PreTrainedTokenizerFast:
-    """Byte pairs of docs/, Qwen's special tokens, and the template of Qwen3-Instruct-2507."""
+    """Byte pairs of LICENSE, Qwen's special tokens, and the template of Qwen3-Instruct-2507."""
     import trl
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
@@ -52,8 +52,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    texts = [path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))]
-    made.train_from_iterator(texts, trainer)
+    made.train_from_iterator([(ROOT / "LICENSE").read_text()], trainer)
     whole = PreTrainedTokenizerFast(
         tokenizer_object=made, eos_token="<|im_end|>", pad_token="<|endoftext|>"
     )
