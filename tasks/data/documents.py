@@ -104,7 +104,7 @@ class Documents:
             )
         if any(part.startswith(".") for part in name.parts):
             raise RowFault("it is hidden", "remove the leading dot from its name")
-        if len(name.name.encode("utf-8", "replace")) > 255 or not path.exists():
+        if not os.path.exists(path):  # unlike that of Path, false where a name is too long
             if name.parts[0] == self._root.name:
                 remedy = f"name the folder that holds {name.parts[0]}: {self._root.parent}"
                 raise RowFault(f"it is not in {self.folder}", remedy)

@@ -160,8 +160,8 @@ def test_what_is_no_plain_file_is_told(folder: Path) -> None:
 
 def test_a_wrong_parent_folder_is_told(folder: Path) -> None:
     quoted = question("Alpha scores 42 points in all.", f"{folder.name}/a.md")
-    found = read(folder, [{**quoted, "documents": [folder.name]}])
-    (fault,) = found.rejected
+    found = read(folder, [{**quoted, "documents": [name]} for name in (folder.name, "x" * 300)])
+    fault, _ = found.rejected
     assert fault.reason.endswith(f"it is not in {folder}")
     assert fault.remedy == f"name the folder that holds {folder.name}: {folder.parent}"
 
