@@ -172,8 +172,9 @@ class SmallModelWork:
         known = read_results(self.results)
         return next((row for row in known if all(row.get(k) == key[k] for k in key)), None)
 
-    def add(self, row: Row) -> None:
-        """Append a result, with its commit and date."""
+    def add(self, row: Row, problems: Sequence[Problem]) -> None:
+        """Append a result on these problems, with its commit and date."""
+        row |= {"collections": [problem.collection_id for problem in problems]}
         row |= {"commit": commit(), "date": time.strftime("%Y-%m-%d")}
         with gzip.open(self.results, "at") as stream:
             stream.write(json.dumps(row) + "\n")
@@ -267,7 +268,7 @@ def measured(work: SmallModelWork, arm: str, seed: int) -> None:
         row |= {"seconds": sum(step["train/step_seconds"] for step in steps), "steps": steps}
     for mode, temperature in {"greedy": 0.0, "sampled": 1.0}.items():
         row[mode] = played(work, params, loaded(params, temperature, adapter))
-    work.add(row | {"collections": [p.collection_id for p in _problems(work, params)]})
+    work.add(row, _problems(work, params))
 
 
 def _make_base(work: SmallModelWork, root: Path, sets: Sequence[str]) -> float:
@@ -332,7 +333,7 @@ def documents(work: SmallModelWork, seed: int) -> None:
     policy = DocumentsInPrompt(inner, ProblemStore.load(PROBLEMS), room)
     row: Row = {"arm": DOCUMENTS, "seed": seed, "seconds": seconds}
     row["greedy"] = played(work, params, policy)
-    work.add(row | {"collections": [p.collection_id for p in _problems(work, params)]})
+    work.add(row, _problems(work, params))
 
 
 def lines(work: SmallModelWork) -> None:
@@ -366,7 +367,7 @@ def lines(work: SmallModelWork) -> None:
     for name, line in found.items():
         scores = [round(baselines.f1(problem, line(problem)), 4) for problem in test]
         row: Row = {"arm": name, "seed": 0, "greedy": {"f1": scores}}
-        work.add(row | {"collections": [p.collection_id for p in _problems(work, params)]})
+        work.add(row, test)
 
 
 def table(rows: Sequence[Row]) -> str:
