@@ -366,8 +366,7 @@ def lines(work: SmallModelWork) -> None:
     )
     for name, line in found.items():
         scores = [round(baselines.f1(problem, line(problem)), 4) for problem in test]
-        row: Row = {"arm": name, "seed": 0, "greedy": {"f1": scores}}
-        work.add(row, test)
+        work.add({"arm": name, "seed": 0, "greedy": {"f1": scores}}, test)
 
 
 def table(rows: Sequence[Row]) -> str:
