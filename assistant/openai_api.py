@@ -274,11 +274,12 @@ class KeyRequired:
 
 
 def answer_text(answer: Answer) -> str:
-    """The quotes with their places, or why it has none.
+    """The sentence and the quotes with their places, or why it has none.
 
     A page shows the text as Markdown, so each is fenced: an image in a quote would tell its host.
     """
-    texts = [
+    texts = [answer.sentence] if answer.sentence else []
+    texts += [
         f"{quote.text}\n\n{quote.document}, characters {quote.start}-{quote.end}"
         for quote in answer.evidence
     ]

@@ -234,6 +234,8 @@ def show(found: Answer, documents: int, paid: str) -> None:
     from assistant import asking
 
     console = Console(highlight=False)
+    if found.sentence:
+        console.print(Text(f"The model says: {visible(found.sentence)}\n"))
     for quote in found.evidence:
         place = f"{visible(quote.document)}, characters {quote.start}-{quote.end}"
         console.print(Text(place, style="bold"))

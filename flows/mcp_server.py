@@ -70,6 +70,7 @@ class Cost(BaseModel):
 class Answer(BaseModel):
     """Quotes that answer a question; none if the model found no evidence."""
 
+    sentence: str = Field(description="the answer in the model's words; empty if it can't write")
     evidence: list[Quote]
     unfounded: int = Field(description="quotes of the model that occur in no document; left out")
     turns: int

@@ -52,6 +52,8 @@ class Answer:
 
     evidence: list[Quote] = field(default_factory=list)
     """Sorted by document, then by position; overlapping quotes are merged."""
+    sentence: str = ""
+    """What the quotes say, in the words of a model that can write; empty otherwise."""
     unfounded: int = 0
     """Number of quotes that occur in no document; they are left out."""
     stop_reason: str | None = None

@@ -215,6 +215,9 @@ function drawAnswer(exchange, event) {
     const known = exchange.quotes.get(quote.document) || [];
     exchange.quotes.set(quote.document, [...known, quote]);
   }
+  if (event.sentence) {
+    exchange.answer.append(element("p", {}, `The model says: ${event.sentence}`));
+  }
   for (const [name, quotes] of exchange.quotes) drawQuotes(exchange, name, quotes);
   const said = conclusion(event, exchange.quotes.size);
   if (!evidence.length) exchange.answer.append(element("p", {}, said));

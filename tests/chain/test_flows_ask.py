@@ -263,7 +263,7 @@ def test_an_endpoint_answers_without_torch_and_mlflow() -> None:
     assert modules == "[]"
     assert found(answer) == {("orders.md", "The looms arrive on 14 May.")}
     usage = json.loads(answer)["usage"]
-    assert (usage["requests"], usage["prompt_tokens"], usage["failures"]) == (3, 30, 0)
+    assert (usage["requests"], usage["prompt_tokens"], usage["failures"]) == (4, 40, 0)
 
 
 @pytest.mark.usefixtures("_notes")
@@ -278,5 +278,18 @@ def test_questions_are_read_line_by_line_and_trees_are_shown() -> None:
     assert done.stdout.count("\n  The looms arrive on 14 May.") == 2
     assert done.stdout.count("agent 1 (rlm), ended with final") == 2
     assert "2 documents, 3 turns, 1 sub-call, depth 1, " in done.stdout
-    assert "3 requests, 30 + 9 tokens, cost 0.0300" in done.stdout
+    assert "4 requests, 40 + 12 tokens, cost 0.0400" in done.stdout
+    assert done.stdout.count("The model says: They arrive ![on](http://h/) 14 May.") == 2
     assert "the question has 9999 characters" in done.stderr
+
+
+@pytest.mark.usefixtures("_notes")
+def test_an_endpoint_that_fails_at_the_sentence_loses_no_quote() -> None:
+    with fake_endpoint.serving() as fake:
+        fake.reply = chat.scripted_reply
+        fake.plan = [200] * 3 + [500] * asking.ATTEMPTS
+        named = ("--base-url", fake.url, "--model", "m", "--json")
+        code, told, errors = asked("--docs", "notes", chat.QUESTION, *named)
+    assert code == 0, errors
+    assert found(told) == {("orders.md", "The looms arrive on 14 May.")}
+    assert json.loads(told)["sentence"] == ""

@@ -28,6 +28,8 @@ class FakeServer(ThreadingHTTPServer):
         self.error: dict[str, str] = {"message": "no"}
         """Body of such an answer."""
         self.reply: Callable[[dict], str | None] = reversed_message
+        self.sentence = "<think>The looms?</think>They arrive ![on](http://h/)\n14 May."
+        """Reply when it is asked for an answer in one sentence."""
         self.raw: bytes | None = None
         """A whole body to send instead of a completion."""
         self.usage: object = {"prompt_tokens": 10, "completion_tokens": 3, "total_tokens": 13}
@@ -73,7 +75,9 @@ class FakeHandler(BaseHTTPRequestHandler):
                     self.wfile.write(self.server.endless)
                     time.sleep(0.05)
             return
-        message = {"role": "assistant", "content": self.server.reply(body)}
+        is_last = "in one sentence" in str(body["messages"][-1]["content"])
+        text = self.server.sentence if is_last else self.server.reply(body)
+        message = {"role": "assistant", "content": text}
         answer = {
             "id": "1",
             "object": "chat.completion",

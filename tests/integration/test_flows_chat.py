@@ -126,8 +126,10 @@ def test_a_reader_asks_watches_the_tree_and_reads_a_highlighted_quote(
         assert texts_of(tab, ".exchange > summary") == ["When do the <i>looms</i> arrive?"]
         assert set(texts_of(tab, ".answer h3")) == {"orders.md", TITLE}
         assert texts_of(tab, ".facts")[0].endswith(
-            "4 turns · 2 sub-calls · depth 1 · 4 requests · 40 + 12 tokens · cost 0.0400"
+            "4 turns · 2 sub-calls · depth 1 · 5 requests · 50 + 15 tokens · cost 0.0500"
         )
+        said = "The model says: They arrive ![on](http://h/) 14 May."
+        assert texts_of(tab, ".answer > p") == [said]
         assert texts_of(tab, ".state") == ["final"] * 3
         shown = tab.run("[...document.querySelectorAll('.agent')].map(n => n.open).join()")
         assert shown == "true,false,false"

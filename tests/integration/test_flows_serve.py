@@ -151,17 +151,20 @@ def test_an_answer_is_the_quotes_with_their_places(server: Served) -> None:
     answer = server.ask()
     start = len("# Orders\n")
     places = f"orders.md, characters {start}-{start + len(LOOMS)}"
-    assert answer.choices[0].message.content == f"```\n{LOOMS}\n\n{places}\n```"
+    said = "They arrive ![on](http://h/) 14 May."
+    assert answer.choices[0].message.content == (
+        f"```\n{said}\n```\n\n```\n{LOOMS}\n\n{places}\n```"
+    )
     assert (answer.model, answer.choices[0].finish_reason) == ("notes", "stop")
     assert answer.usage.model_dump(exclude_none=True) == {
-        "prompt_tokens": 20, "completion_tokens": 6, "total_tokens": 26
+        "prompt_tokens": 30, "completion_tokens": 9, "total_tokens": 39
     }  # fmt: skip
     found = answer.rlm
     assert found["evidence"] == [
         {"document": "orders.md", "start": start, "end": start + len(LOOMS), "text": LOOMS}
     ]
     assert (found["model"], found["sub_calls"]) == ("m", 1)
-    assert found["usage"]["requests"] == 2
+    assert found["usage"]["requests"] == 3
     none = server.ask("Where is Zanzibar?")
     assert none.choices[0].message.content == "Nothing in these documents answers that."
 
@@ -181,7 +184,7 @@ def test_a_stream_shows_progress_as_comments_and_ends_with_the_answer(server: Se
     assert [chunk.choices[0].delta.content for chunk in chunks[:-1]] == [
         server.ask().choices[0].message.content
     ]
-    assert chunks[-1].usage.total_tokens == 26
+    assert chunks[-1].usage.total_tokens == 39
 
 
 def test_ten_clients_at_once_get_their_own_answers(server: Served) -> None:
