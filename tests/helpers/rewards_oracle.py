@@ -97,6 +97,8 @@ def locate(
             places += found
             if not found:
                 misses.add(text)
+    if len(places) > 5 * settings.max_items:
+        return [], set(), 0, 0
     lengths = sorted(map(len, misses))
     charged = lengths[: max(0, len(lengths) - settings.free_misses)]
     pieces = [chars(place) for place in places]

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+from helpers.episodes import episode
+
 from env.models import AnswerMetrics
 from env.problems.schema import Problem
 from env.problems.settings import SyntheticSettings, fields_level
 from env.problems.store import ProblemStore
 from env.server.scoring import rounded
-from rewards.combine import EpisodeFacts, score
+from rewards.combine import score
 from rewards.settings import RewardSettings
 
 STORE = ProblemStore.generate(
@@ -35,16 +37,11 @@ def shown(figures: Figures) -> Figures:
 def played(problem: Problem, answer: Sequence[Line], read: Collection[str] = ()) -> Figures:
     """Exact figures of an episode with one turn, this answer, and the papers that it read."""
     places = [{"paper_id": paper, "start": a, "end": b} for paper, a, b in answer]
-    facts = EpisodeFacts(
-        papers={paper.paper_id: paper.text for paper in problem.papers},
-        evidence=[[(s.paper_id, s.start, s.end) for s in fact.spans] for fact in problem.evidence],
+    facts = episode(
+        papers=problem.texts,
+        evidence=problem.places,
         answer=places,
-        answered=True,
         papers_read=frozenset(read),
-        turns=1,
-        turns_with_error=0,
-        turns_with_one_block=1,
-        sub_calls=0,
     )
     found = score(facts, REWARDS)
     return {

@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from helpers.episodes import episode
 
 from env.problems.schema import Problem
 from env.problems.synthetic import generate
-from rewards.combine import COMPONENTS, EpisodeFacts, Score, score
+from rewards.combine import COMPONENTS, Score, score
 from tasks.config import resolve
 from tasks.config.params import Params
 
@@ -31,15 +32,12 @@ PROBLEMS = {world: problem_of_each_level(params) for world, params in WORLDS.ite
 def earned(problem: Problem, answer: Any, params: Params) -> Score:
     """The score that an expert would earn with this answer."""
     gold = problem.gold_papers
-    facts = EpisodeFacts(
-        papers={paper.paper_id: paper.text for paper in problem.papers},
-        evidence=[[(s.paper_id, s.start, s.end) for s in f.spans] for f in problem.evidence],
+    facts = episode(
+        papers=problem.texts,
+        evidence=problem.places,
         answer=answer,
-        answered=True,
         papers_read=frozenset(gold),
         turns=1 + len(gold),
-        turns_with_error=0,
-        turns_with_one_block=1 + len(gold),
         sub_calls=len(gold),
     )
     return score(facts, params.rewards)
@@ -51,7 +49,7 @@ def place(paper_id: str, start: Any, end: Any) -> dict[str, Any]:
 
 def wrong_answers(problem: Problem) -> dict[str, Any]:
     """Wrong forms of gold, and texts and places that hold none, by name."""
-    papers = {paper.paper_id: paper.text for paper in problem.papers}
+    papers = problem.texts
     spans = [fact.spans[0] for fact in problem.evidence]
     gold = [span.text for span in spans]
 
@@ -76,7 +74,6 @@ def wrong_answers(problem: Problem) -> dict[str, Any]:
             "evidence": [span.model_dump() for span in spans],
         },
         "gold with float indices": [place(s.paper_id, float(s.start), float(s.end)) for s in spans],
-        "gold with indices as text": [place(s.paper_id, str(s.start), str(s.end)) for s in spans],
         "gold with indices from the end": [
             place(s.paper_id, *(from_the_end(s.paper_id, i) for i in (s.start, s.end)))
             for s in spans
@@ -85,16 +82,9 @@ def wrong_answers(problem: Problem) -> dict[str, Any]:
         "nothing": None,
         "indices as truth values": [place(name, False, 40) for name in papers],
         "places as triples": [[name, 0, 40] for name in papers],
-        "too many items": [
-            *papers.values(),
-            *(place(name, k, k + 40) for name in papers for k in range(2001)),
-        ],
         "a paper that is not there": [place("p99", 0, 40)],
         "names of papers": list(papers),
-        "the context itself": papers,
-        "the context as one text": "\n\n".join(papers.values()),
         "paraphrase": [f"It is said that {problem.question}"],
-        "the question in other words": [problem.question, problem.question.lower()],
     }
 
 

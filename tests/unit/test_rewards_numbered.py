@@ -170,10 +170,8 @@ ONE, NO_GOLD = f"How accurate is Kalvot? Yes or no?\n{GOLD}", numbered(*OTHERS)
         (FOUR, "1 2 3 4", 0.4),  # numbers of all
         (FOUR, "3 4", 2 / 3),
         (FOUR, "none", 0.0),  # silence beside gold
-        (FOUR, "99", 0.0),
         (FOUR, "a novel of many words " * 99, 0.0),
         (FOUR, None, 0.0),
-        (FOUR, "yes", 0.0),
         (NO_GOLD, "yes, 4", 0.0),
         (NO_GOLD, "none", 0.4),
         (NO_GOLD, "2", 0.0),
@@ -182,7 +180,6 @@ ONE, NO_GOLD = f"How accurate is Kalvot? Yes or no?\n{GOLD}", numbered(*OTHERS)
         (ONE.replace(GOLD, OTHERS[0]), "no", 0.4),
         (ONE.replace(GOLD, OTHERS[0]), "yes", 0.0),
         (f"{ONE}\nYes or no?", "yes", 1.0),
-        (f"{ONE}\nYes or no?", "no", 0.0),
         (f"{ONE}\n3 more runs follow.", "no", 0.0),
         (f"{FOUR}\nWhich of them?", "4", 1.0),
         # Not word for word in a paper: "no" might be wrong, or right about nothing.
@@ -192,7 +189,6 @@ ONE, NO_GOLD = f"How accurate is Kalvot? Yes or no?\n{GOLD}", numbered(*OTHERS)
         (numbered("Nothing at all.", GOLD), "none", None),
         ("Is it?\n", "no", None),
         ("Who are you?", "A reader that was asked nothing", None),
-        ("Who are you?", None, None),
     ],
 )
 def test_a_reader_is_scored_by_the_passages_it_was_shown(prompt, reply, expected):

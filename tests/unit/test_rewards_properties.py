@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from helpers import rewards_oracle as oracle
+from helpers.episodes import episode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -38,11 +39,10 @@ class World:
     canaries: frozenset[str]
 
     def episode(self, answer: Any = None) -> EpisodeFacts:
-        return EpisodeFacts(
+        return episode(
             papers=self.papers,
             evidence=self.facts,
             answer=self.answer if answer is None else answer,
-            answered=True,
             papers_read=self.read,
             turns=4,
             turns_with_error=1,
@@ -124,9 +124,9 @@ def places(located: dict[str, list[tuple[int, int]]]) -> set[oracle.Char]:
 # --- agreement with brute force
 
 
-@EXAMPLES
+@settings(EXAMPLES, max_examples=120)
 @given(worlds())
-def test_located_characters_and_inventions_are_those_of_brute_force(world: World) -> None:
+def test_an_answer_is_located_and_compared_with_gold_as_by_brute_force(world: World) -> None:
     found = locate(world.answer, world.papers, world.settings)
     pieces, retrieved, invented, misses = oracle.locate(world.answer, world.papers, world.settings)
     assert places(found.retrieved) == retrieved
@@ -138,23 +138,17 @@ def test_located_characters_and_inventions_are_those_of_brute_force(world: World
     ]
     assert set(map(frozenset, one_by_one)) == set(map(frozenset, pieces))
 
-
-@EXAMPLES
-@given(worlds())
-def test_plain_f1_is_that_of_brute_force(world: World) -> None:
-    found = locate(world.answer, world.papers, world.settings).retrieved
-    agreement = span_f1(found, world.facts)
-    wanted = pytest.approx(oracle.span_f1(places(found), world.facts))
+    agreement = span_f1(found.retrieved, world.facts)
+    wanted = pytest.approx(oracle.span_f1(retrieved, world.facts))
     assert (agreement.precision, agreement.recall, agreement.f1) == wanted
+    primary = oracle.primary_objective(pieces, retrieved, invented, world.facts, world.settings)
+    assert primary_objective(found, world.facts, world.settings) == pytest.approx(primary)
 
-
-@EXAMPLES
-@given(worlds())
-def test_primary_is_that_of_brute_force(world: World) -> None:
-    found = locate(world.answer, world.papers, world.settings)
-    *located, _ = oracle.locate(world.answer, world.papers, world.settings)
-    expected = oracle.primary_objective(*located, world.facts, world.settings)
-    assert primary_objective(found, world.facts, world.settings) == pytest.approx(expected)
+    assert exact_match(found, world.facts) == oracle.exact_match(retrieved, misses, world.facts)
+    papers = oracle.paper_f1(retrieved, world.facts)
+    assert paper_f1(found.retrieved, world.facts) == pytest.approx(papers)
+    canary = oracle.quotes_canary(retrieved, world.facts, set(world.canaries))
+    assert quotes_canary(found.retrieved, world.facts, world.canaries) == canary
 
 
 @EXAMPLES
@@ -168,22 +162,9 @@ def test_process_is_that_of_brute_force(world: World, turns: int, errors: int, g
 @given(worlds(), st.lists(st.text("ab", max_size=30), max_size=4))
 def test_papers_read_are_those_of_brute_force(world: World, texts: list[str]) -> None:
     enough = world.settings.read_chars
-    gold = {paper_id for fact in world.facts for paper_id, _, _ in fact}
-    found = papers_read(world.papers, texts, enough, gold)
-    assert found == oracle.papers_read(world.papers, texts, enough, gold)
-
-
-@EXAMPLES
-@given(worlds())
-def test_metrics_beside_the_reward_are_those_of_brute_force(world: World) -> None:
-    located = locate(world.answer, world.papers, world.settings)
-    found, retrieved = located.retrieved, places(located.retrieved)
-    exact = oracle.exact_match(retrieved, located.misses, world.facts)
-    assert exact_match(located, world.facts) == exact
-    assert paper_f1(found, world.facts) == pytest.approx(oracle.paper_f1(retrieved, world.facts))
-    assert quotes_canary(found, world.facts, world.canaries) == oracle.quotes_canary(
-        retrieved, world.facts, set(world.canaries)
-    )
+    for gold in (set(), {paper_id for fact in world.facts for paper_id, _, _ in fact}):
+        found = papers_read(world.papers, texts, enough, gold)
+        assert found == oracle.papers_read(world.papers, texts, enough, gold)
 
 
 @EXAMPLES
@@ -261,13 +242,6 @@ def test_adding_a_made_up_quote_never_raises_primary(world: World, quote: str) -
 
 
 @EXAMPLES
-@given(worlds())
-def test_the_order_of_facts_and_alternatives_changes_nothing(world: World) -> None:
-    other = replace(world, facts=[fact[::-1] for fact in world.facts[::-1]])
-    assert values(other.score()) == pytest.approx(values(world.score()))
-
-
-@EXAMPLES
 @given(worlds(), st.integers(0, 40), st.integers(0, 40), st.integers(0, 60))
 def test_more_work_never_pays(world: World, errors: int, calls: int, more: int) -> None:
     """Of two episodes that differ only in errors or sub-calls, the one with more earns no more."""
@@ -281,21 +255,10 @@ def test_more_work_never_pays(world: World, errors: int, calls: int, more: int) 
 KEYS = st.sampled_from(["paper_id", "text", "start", "end", "", "\ud800", "TEXT"]) | st.text(
     max_size=4
 )
-NUMBERS = (
-    st.integers()
-    | st.sampled_from(
-        [10**400, -(10**400), 2**63, -1, 0, float("nan"), float("inf"), 1e308, 5e-324]
-    )
-    | st.floats()
-    | st.booleans()
-)
-TEXTS = (
-    st.text("ab", max_size=24)
-    | st.text(st.characters(codec=None), max_size=8)
-    | st.sampled_from(["\ud800", "\x00" * 30, "b'ab'", "p0", "a" * 5000])
-)
+NUMBERS = st.integers() | st.floats() | st.booleans() | st.sampled_from([10**400, -(10**400)])
+TEXTS = st.text("ab", max_size=24) | st.text(st.characters(codec=None), max_size=8)
 ANYTHING = st.recursive(
-    st.none() | NUMBERS | TEXTS,
+    st.none() | NUMBERS | TEXTS | st.sampled_from(["p0", "a" * 5000]),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=5),
     max_leaves=12,
 )

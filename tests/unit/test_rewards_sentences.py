@@ -7,6 +7,7 @@ from math import comb
 from statistics import fmean
 
 import pytest
+from helpers.episodes import episode
 from helpers.work import calls
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -49,15 +50,11 @@ def test_the_work_grows_with_the_texts_and_not_with_the_lines() -> None:
 
 GOLD = "On Toxalim, Kalvot gets 7."
 READER = ReaderFacts(gold_shown=1.0, others_shown=0.0, candidates=24, tokens=300)
-FACTS = EpisodeFacts(
+FACTS = episode(
     papers={"p1": "\n".join(LINES), "p2": "A study of Moklep."},
     evidence=[[("p1", 57, 57 + len(GOLD))]],
     answer=[GOLD],
-    answered=True,
-    papers_read=frozenset(),
     turns=8,
-    turns_with_error=0,
-    turns_with_one_block=8,
     sub_calls=6,
     reader=READER,
 )
@@ -101,17 +98,9 @@ def blind_guess(problem: Problem, count: int, shows: bool) -> float:
     """Expected reward of so many candidates drawn at random, read without cost or error."""
     gold = [span.text for fact in problem.evidence for span in fact.spans]
     rest = [span.text for span in problem.candidates if span.text not in gold]
-    facts = EpisodeFacts(
-        papers=problem.texts,
-        evidence=problem.places,
-        answer=None,
-        answered=True,
-        papers_read=frozenset(),
-        turns=2,
-        turns_with_error=0,
-        turns_with_one_block=2,
-        sub_calls=0,
-        reader=ReaderFacts(float(shows), 0.0, len(problem.candidates), tokens=0),
+    reader = ReaderFacts(float(shows), 0.0, len(problem.candidates), tokens=0)
+    facts = episode(
+        papers=problem.texts, evidence=problem.places, answer=None, turns=2, reader=reader
     )
     bounds = RewardSettings()
     return sum(
