@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from agent.policies.base import TurnReply
 from agent.rollouts.trajectory import FrameRecord, Trajectory, TurnRecord
 from agent.settings import TrainSettings
 from env.models import Finish
@@ -82,6 +83,17 @@ def note_logprobs(model: torch.nn.Module, trees: Sequence[Trajectory]) -> None:
             at += len(turn.prompt_ids)
             turn.logprobs = row[at : at + len(turn.sampled_ids)]
             at += len(turn.sampled_ids)
+
+
+def sampled_logps(
+    model: torch.nn.Module, turns: Sequence[TurnRecord | TurnReply], temperature: float = 1.0
+) -> torch.Tensor:
+    """Log-probabilities of all sampled tokens, from one pass over the whole conversation."""
+    ids = [token for turn in turns for token in turn.prompt_ids + turn.sampled_ids]
+    logits = model(input_ids=torch.tensor([ids])).logits[0].float() / temperature
+    logps = torch.log_softmax(logits, -1)
+    places = [m for t in turns for m in [0] * len(t.prompt_ids) + [1] * len(t.sampled_ids)]
+    return torch.stack([logps[at - 1, ids[at]] for at, sampled in enumerate(places) if sampled])
 
 
 def play_trees(

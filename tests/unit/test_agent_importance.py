@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import torch
-from helpers.tiny_trees import SETTINGS, make_trainer, play_trees, tiny_model
+from helpers.tiny_trees import SETTINGS, make_trainer, play_trees, sampled_logps, tiny_model
 
 from agent.errors import LogprobCheckError
 from agent.rollouts.trajectory import Trajectory
@@ -67,18 +67,13 @@ def written_out(clip: float | None) -> tuple[torch.Tensor, list[float]]:
         for tree in group:
             for frame in tree.frames.values():
                 weight = 1.0 if frame.parent is None else 1.0 / len(tree.children(0))
-                ids: list[int] = []
-                for turn in frame.turns:
-                    at = len(ids) + len(turn.prompt_ids)
-                    ids += turn.prompt_ids + turn.sampled_ids
-                    logits = model(input_ids=torch.tensor([ids])).logits[0, at - 1 : -1]
-                    logps = torch.log_softmax(logits, -1)
-                    logps = logps.gather(1, torch.tensor(turn.sampled_ids)[:, None])[:, 0]
-                    ratio = (logps.detach() - torch.tensor(turn.logprobs)).exp()
-                    ratio = ratio**0 if clip is None else ratio.clamp(max=clip)
-                    total = total - weight * (tree.reward - mean) * (ratio * logps).sum()
-                    normaliser += weight * len(turn.sampled_ids)
-                    ratios += ratio.tolist()
+                logps = sampled_logps(model, frame.turns)
+                engines = torch.tensor([p for turn in frame.turns for p in turn.logprobs])
+                ratio = (logps.detach() - engines).exp()
+                ratio = ratio**0 if clip is None else ratio.clamp(max=clip)
+                total = total - weight * (tree.reward - mean) * (ratio * logps).sum()
+                normaliser += weight * len(ratio)
+                ratios += ratio.tolist()
     (total / normaliser).backward()
     return torch.cat([p.grad.flatten() for p in model.parameters()]), ratios
 

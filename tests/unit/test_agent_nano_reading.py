@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
-from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -20,7 +18,7 @@ from agent.nano.reading import ReadingLessons
 from agent.nano.settings import NanoModelSettings, NanoSettings, ReadingMixture
 from agent.nano.slips import with_slip
 from agent.nano.tokenizer import build_tokenizer, render, syllable_ids
-from agent.nano.warmstart import Taught, build, save, teach, weighted_loss
+from agent.nano.warmstart import Taught, build, teach, weighted_loss
 from env.problems.fields import BENCHMARK
 from env.problems.lexicon import FIELDS, lexicon, strangers, untaught
 
@@ -44,40 +42,11 @@ def base() -> Taught:
     return build(SETTINGS, ReadingLessons(SETTINGS, 512))
 
 
-def test_decisions_follow_their_shares() -> None:
-    mixture, rng = ReadingMixture(), Random(0)
-    plans = [draw_plan(rng, mixture) for _ in range(4000)]
-    kinds = Counter(plan.kind for plan in plans)
-    for kind, share in mixture.plan.items():
-        assert kinds[kind] / len(plans) == pytest.approx(share, abs=0.03)
-    best = sum(plan.kind == "readers" and plan.most is None for plan in plans)
-    assert best / len(plans) == pytest.approx(
-        mixture.plan["readers"] * mixture.most["all"], abs=0.03
-    )
-
-
 def test_wrong_shares_and_widths_are_refused() -> None:
     with pytest.raises(ValidationError, match="keep: the shares"):
         ReadingMixture(keep={"field": 0.7})
     with pytest.raises(ValidationError, match="multiple of heads"):
         NanoModelSettings(hidden=128, heads=3)
-
-
-def test_the_folder_loads_as_a_plain_llama(base: Taught, tmp_path: Path) -> None:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    save(base, tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    assert config["model_type"] == "llama"
-    assert "auto_map" not in config
-    model = AutoModelForCausalLM.from_pretrained(tmp_path)
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
-    assert tokenizer.get_vocab() == base.tokenizer.get_vocab()
-    assert tokenizer.chat_template == base.tokenizer.chat_template
-    assert model.generation_config.eos_token_id == tokenizer.eos_token_id
-    ids = torch.tensor([tokenizer.encode("Report Kesrog on Toxlim.")])
-    with torch.no_grad():
-        assert torch.equal(model(ids).logits, base.model.eval()(ids).logits)
 
 
 def test_every_name_and_field_is_one_token_wherever_it_is(base: Taught) -> None:

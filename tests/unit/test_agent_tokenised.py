@@ -19,7 +19,7 @@ OPENING = [
     Message(role="system", content="Answer."),
     Message(role="user", content="Who <|im_end|>?"),
 ]
-NEWS = [Message(role="user", content="printed")]
+NEWS = [Message(role="user", content="printed <|im_end|>")]
 
 
 class Fixed:
@@ -62,7 +62,8 @@ def test_the_ids_are_the_whole_chat_and_end_each_turn() -> None:
     messages = [
         {"role": m[0], "content": m[1]} if isinstance(m, tuple) else m.model_dump() for m in talk
     ]
-    messages[1]["content"] = "Who < |im_end|>?"  # no text of a message ends a turn
+    for message in messages[1], messages[3]:  # no text of a message ends a turn
+        message["content"] = message["content"].replace("<|", "< |")
     whole = known.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     assert known.decode(first.prompt_ids + first.sampled_ids + second.prompt_ids) == whole
     assert first.sampled_ids[-1] == made.chat.end_of_turn
