@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -108,13 +107,8 @@ def test_negative_control_without_the_filter_it_gets_through(without_the_filter,
 @pytest.mark.parametrize(
     "name",
     [
-        "gc scan",
-        "frames by sys",
-        "frames by traceback",
-        "frames of a generator",
-        "a callback's __self__",
-        "the worker behind a callback",
-        "memory by address",
+        *("gc scan", "frames by sys", "frames of a generator", "memory by address"),
+        *("a callback's __self__", "the worker behind a callback"),
     ],
 )
 def test_a_hunt_finds_what_is_there(host: SandboxHost, neighbour: Repl, name: str) -> None:
@@ -166,20 +160,4 @@ def test_a_flood_of_finals_is_cut_short_and_one_survives_a_crash(host, code, fin
     repl = host.open("")
     result = done(repl.run(code))
     assert (result.error, result.final) == ("killed", final)
-    repl.close()
-
-
-def test_thousands_of_calls_by_many_cells(host: SandboxHost) -> None:
-    """Every cell runs to its end or ends for its CPU time."""
-    repl = host.open("")
-    calls = 0
-    started = time.monotonic()
-    while calls < 2_000 and time.monotonic() - started < 60:
-        event = repl.run("for i in range(500): assert llm_query(str(i)) == str(i)")
-        while isinstance(event, SubCall):
-            calls += 1
-            event = repl.resume(event.prompts[0])
-        assert event.error in (None, "cpu"), event.traceback
-        assert not event.variables_lost
-    assert calls >= 2_000
     repl.close()

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,49 +48,21 @@ _GRACE_CPU_S = 1.0
 _ATTACK_WALL_S = 45.0
 _ALL_WALL_S = 240.0
 
-_REFUSED = (
-    "open openat creat execve execveat fork vfork clone clone3 socket socketpair connect bind "
-    "sendto sendmsg recvfrom recvmsg io_uring_setup io_uring_enter ptrace process_vm_readv "
-    "process_vm_writev memfd_create memfd_secret shmget userfaultfd bpf perf_event_open keyctl "
-    "add_key unshare setns mount pivot_root chroot kill tkill tgkill pidfd_open pidfd_getfd "
-    "pidfd_send_signal prctl prlimit64 setrlimit setuid setresuid setgroups capset personality "
-    "rt_sigaction rt_sigprocmask setitimer timer_create nanosleep clock_nanosleep pause ppoll "
-    "select pselect6 epoll_create1 eventfd2 signalfd4 timerfd_create inotify_init1 dup dup2 dup3 "
-    "fcntl ioctl pipe2 close shutdown readv writev pread64 pwrite64 sendfile splice vmsplice tee "
-    "mlock mlockall mbind pkey_mprotect modify_ldt arch_prctl seccomp landlock_restrict_self "
-    "reboot kexec_load init_module swapon syslog sched_setaffinity setpriority "
-    "getdents64 newfstatat statx readlinkat chdir umask utimensat acct quotactl "
-    "name_to_handle_at open_by_handle_at"
-)
-CALLS = _REFUSED.split()
-"""Calls that no worker may make, with any arguments."""
-_OTHER_CALLS = ["mprotect", "getppid", "msgget"]
 
-CONTROL = [
-    "files: stat",
-    "files: access",
-    "files: chdir",
-    "files: working folder",
-    "processes: signal itself",
-    "processes: outlive its parent",
-    "processes: priority",
-    "native: executable mmap",
-    "native: memory made executable",
-    "native: its process id",
-    "native: own timer",
-    "cpu: sleep by select",
-    "cpu: sleep by the kernel",
-    "cpu: SIGALRM ignored",
-    "cpu: all signals blocked",
-    "output: raw standard input",
-    "output: raw standard output",
-    "exit: all descriptors closed",
-    "exit: the channel closed",
-    "tampering: rlimits lowered",
-    "tampering: umask",
-    "tampering: dumpable again",
-]
-"""Attacks that succeed on any Linux if only the filter is missing, and do no harm there."""
+def _numbers() -> Iterator[tuple[str, int]]:
+    for number in range(1024):
+        with contextlib.suppress(ValueError):
+            yield resolve_syscall(Arch.NATIVE, number).decode(), number
+
+
+NUMBERS = dict(_numbers())
+"""Every system call of this machine that libseccomp knows."""
+_RULES = (
+    "brk munmap mremap mmap mprotect madvise read write futex gettimeofday time clock_gettime "
+    "clock_getres sched_yield getrandom rt_sigreturn restart_syscall exit exit_group"
+)
+CALLS = {name: number for name, number in NUMBERS.items() if name not in _RULES.split()}
+"""Calls that no worker may make, with any arguments."""
 
 PREAMBLE = """
 import ctypes, json, os, signal, socket, struct, subprocess, sys
@@ -177,6 +149,13 @@ ORDINARY = [
     if name.partition(":")[0] not in _HOSTS or number % 4 == 0
 ]
 """Attacks that an ordinary user plays too; one in four of `_HOSTS`."""
+_HARMFUL = ("memory: shared pages",)
+CONTROL = [
+    *(name for name, one in ATTACKS.items() if one.ends == ("refused",) and name not in _HARMFUL),
+    *("files: access", "exit: all descriptors closed", "cpu: SIGALRM ignored"),
+    *("cpu: all signals blocked", "tampering: rlimits lowered", "tampering: umask"),
+]
+"""Attacks that succeed on any Linux if only the filter is missing, and do no harm there."""
 
 
 def open_neighbour(host: SandboxHost) -> Repl:
@@ -212,10 +191,9 @@ def play(host: SandboxHost, neighbour: Repl, attack: Attack) -> list[str]:
 def prepare(repl: Repl, zygote: int) -> None:
     """Give a REPL the helpers that attacks use."""
     assert repl._worker is not None
-    numbers = {name: resolve_syscall(Arch.NATIVE, name) for name in [*CALLS, *_OTHER_CALLS]}
     given = {
-        "NUMBERS": numbers,
-        "CALLS": {name: numbers[name] for name in CALLS if numbers[name] >= 0},
+        "NUMBERS": NUMBERS,
+        "CALLS": CALLS,
         "PARENT": zygote,
         "SELF": repl._worker.pid,
         "SECRET": SECRET[::-1],  # or the attack would find its own search term

@@ -41,8 +41,6 @@ echo(10 ** 6000)
 assert echo({"\ud800": "a\udfffb"}) == {"?": "a?b"}
 ## fifty megabytes -> memory, exception, cpu
 echo("x" * 50_000_000)
-## a million items -> exception, memory, cpu
-echo([1] * 1_000_000)
 ## one text sixty gigabytes long -> exception
 echo(["x" * 4_000_000] * 15_000)
 ## keys of sixty gigabytes -> exception
@@ -112,20 +110,14 @@ while True: pass
 forge('{"t": "final", "n": %d, "v": %s, "b": []}' % (NUMBER, "1" * 4000))
 ## forged reference -> killed lost
 forge({"t": "final", "n": NUMBER, "v": {"s": 9}, "b": []})
-## negative length -> killed lost
-forge({"t": "final", "n": NUMBER, "v": {"s": 0}, "b": [-1]})
 ## false length -> killed lost
 forge({"t": "final", "n": NUMBER, "v": {"s": 0}, "b": [10**9]})
 ## infinite number -> killed lost
 forge('{"t": "final", "n": %d, "v": 1e999, "b": []}' % NUMBER)
-## number of ten thousand digits -> killed lost
-forge('{"t": "final", "n": %d, "v": %s, "b": []}' % (NUMBER, "1" * 10_000))
 ## id that is no number -> killed lost
 forge({"t": "final", "n": True, "v": 1, "b": []})
 ## deep header -> killed lost
 forge("[" * 100_000)
-## empty header -> killed lost
-forge([])
 ## the channel read -> killed lost
 while True:
     try: os.read(3, 1)

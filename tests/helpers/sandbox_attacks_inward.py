@@ -11,9 +11,6 @@ def f(): sum(i for i in range(10**9))
 while True:
     try: f()
     except BaseException: pass
-## sum of a count -> cpu lost
-import itertools
-sum(itertools.count())
 ## power -> cpu, cpu lost
 10 ** 10 ** 8
 ## regular expression -> cpu
@@ -37,8 +34,6 @@ import queue
 queue.Queue().get()
 ## gives its processor away -> cpu
 while True: os.sched_yield()
-## pause -> refused
-native("pause")
 ## SIGALRM ignored -> cpu
 try: signal.signal(signal.SIGALRM, signal.SIG_IGN)
 except OSError: pass
@@ -92,15 +87,6 @@ class Long:
 x = [Long()]
 for _ in range(7): x = [x, x]
 print(repr(x))
-## repr amplification of strings -> memory, cpu
-x = ["a" * 10**6]
-for _ in range(10): x = [x, x]
-print(repr(x))
-## json amplification -> memory, cpu
-import json
-x = ["a" * 10**6]
-for _ in range(10): x = [x, x]
-json.dumps(x)
 ## tiny objects -> memory lost, cpu, cpu lost
 x = []
 while True: x.append([])
@@ -125,8 +111,6 @@ OUTPUT = r"""
 for _ in range(1000): print("x" * 10**6)
 ## endless prints -> cpu
 while True: print("x" * 10**6)
-## endless small prints -> cpu
-while True: print()
 ## endless empty writes -> cpu
 while True: sys.stdout.write("")
 ## errors' stream -> cpu
@@ -167,60 +151,34 @@ f(1)
 eval("(" * 5000 + ")" * 5000)
 ## nested operators -> memory, exception
 eval("-" * 100_000 + "1")
-## nested blocks -> exception
-exec("".join(" " * n + "if 1:\n" for n in range(200)) + " " * 200 + "pass")
-## huge number as json -> exception
-import json
-json.loads("1" * 100_000)
 ## huge number as source -> exception
 eval("1" * 100_000)
-## nested json -> exception
-import json
-json.loads("[" * 100_000)
 ## NFKC identifiers -> refused
 exec("\uff4f\uff53.listdir('/')")
-## NFKC attributes -> refused
-exec("os.\uff4c\uff49\uff53\uff54\uff44\uff49\uff52('/')")
 ## code object by hand -> killed lost, exception
 code = (lambda: 0).__code__
 exec(code.replace(co_code=bytes([101, 255, 83, 0]), co_names=()))
-## marshalled code cut off -> exception
-import marshal
-exec(marshal.loads(marshal.dumps(compile("x", "", "exec"))[:-9]))
-## broken pickle -> exception
-import pickle
-pickle.loads(b"\x80\x04" + b"(" * 100_000)
 ## pickle of a command -> ok
 import pickle
 class Evil:
     def __reduce__(self): return os.system, ("true",)
 if pickle.loads(pickle.dumps(Evil())) == 0:
     print("ESCAPED")
-## xml entities -> exception, memory, cpu
-import xml.etree.ElementTree as tree
-doc = "".join(f'<!ENTITY a{i} "{f"&a{i-1};" * 20 if i else "ha" * 99}">' for i in range(9))
-tree.fromstring(f"<!DOCTYPE d [{doc}]><d>&a8;</d>")
 """
 
 EXIT = r"""
 ## os._exit -> exit lost
 os._exit(0)
-## libc.exit -> exit lost
-libc.exit(5)
 ## abort -> killed lost
 os.abort()
 ## sys.exit -> exit
 sys.exit(0)
 ## KeyboardInterrupt -> exception
 raise KeyboardInterrupt
-## BaseException -> exception
-raise BaseException
 ## all descriptors closed -> ok
 os.closerange(0, 1000)
 ## the channel closed -> refused
 os.close(3)
-## the channel shut down -> refused
-native("shutdown", 3, 2)
 ## exit with handlers -> exit
 import atexit
 atexit.register(lambda: print("ESCAPED"))
@@ -228,43 +186,31 @@ sys.exit(1)
 """
 
 TAMPERING = r"""
-## FINAL -> ok
-FINAL = FINAL_VAR = print
-## search -> ok
-search = list_papers = get_abstract = print
+## functions of the REPL -> ok
+FINAL = FINAL_VAR = search = list_papers = get_abstract = print
+llm_query = rlm_query = rlm_query_batched = print
 ## context -> ok
 context = {"p1": "forged"}
 ## context deleted -> ok
 del search, FINAL, context
-## sub-calls -> ok
-llm_query = rlm_query = rlm_query_batched = print
 ## builtins -> ok
 import builtins
 builtins.print = builtins.len = builtins.__import__ = None
 ## builtins cleared -> exit lost
 import builtins
 builtins.__dict__.clear()
-## own builtins -> ok
-__builtins__ = {}
 ## sys.modules -> ok
 sys.modules.clear()
 ## output -> ok
 sys.stdout = sys.stderr = None
 ## settrace -> exception
 sys.settrace(lambda *a: 1 / 0)
-## settrace in every frame -> ok
-import threading
-threading.settrace(lambda *a: 1 / 0)
-## setprofile -> exception
-sys.setprofile(lambda *a: 1 / 0)
 ## audit hook -> killed lost
 sys.addaudithook(lambda *a: 1 / 0)
 ## recursion limit -> ok
 sys.setrecursionlimit(50)
-## display hook -> ok
-sys.displayhook = None
-## exception hooks -> ok
-sys.excepthook = sys.unraisablehook = None
+## hooks -> ok
+sys.displayhook = sys.excepthook = sys.unraisablehook = None
 ## garbage collector -> ok
 import gc
 gc.disable()
@@ -303,9 +249,6 @@ print("x" * 10**6)
 worker._number += 1
 ## namespace -> ok
 globals().clear()
-## json -> killed lost
-import json
-json.dumps = None
 ## warnings -> ok
 import warnings
 warnings.simplefilter("error")

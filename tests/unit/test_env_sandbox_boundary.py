@@ -29,6 +29,11 @@ HUGETLB = 0x40000
 HIGH = 1 << 32
 
 
+@pytest.fixture(params=MACHINES)
+def machine(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 # --- classic BPF, as the kernel runs it on a call
 
 LOAD_WORD, RETURN, RETURN_A, AND = 0x20, 0x06, 0x16, 0x54
@@ -114,7 +119,6 @@ def test_both_tables_are_large_enough_to_mean_something() -> None:
     assert {"read", "openat", "execve", "clone3", "io_uring_enter", "ptrace"} <= shared
 
 
-@pytest.mark.parametrize("machine", MACHINES)
 def test_calls_without_a_rule_are_refused_whatever_their_arguments(machine: str) -> None:
     ruled = {*COMPUTING, *BY_ARGUMENT}
     for name in set(names(machine)) - ruled:
@@ -122,14 +126,12 @@ def test_calls_without_a_rule_are_refused_whatever_their_arguments(machine: str)
             assert ask(machine, name, *values) == EPERM, name
 
 
-@pytest.mark.parametrize("machine", MACHINES)
 def test_numbers_that_name_no_call_are_refused(machine: str) -> None:
     known = set(names(machine).values())
     for number in (*set(range(1024)) - known, 5000, 0x3FFFFFFF):
         assert decide(program(machine), MACHINES[machine], number, (3,)) == EPERM
 
 
-@pytest.mark.parametrize("machine", MACHINES)
 def test_calls_that_compute_are_allowed(machine: str) -> None:
     there = [name for name in COMPUTING if name in names(machine)]
     assert set(COMPUTING) - set(there) <= {"time"}  # aarch64 has none
@@ -137,7 +139,6 @@ def test_calls_that_compute_are_allowed(machine: str) -> None:
         assert ask(machine, name) == ask(machine, name, *(2**64 - 1,) * 6) == ALLOW
 
 
-@pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("name", ["read", "write"])
 def test_reading_and_writing_are_for_the_channel_alone(machine: str, name: str) -> None:
     assert ask(machine, name, 3, 1, 1) == ALLOW
@@ -145,7 +146,6 @@ def test_reading_and_writing_are_for_the_channel_alone(machine: str, name: str) 
         assert ask(machine, name, fd, 1, 1) == EPERM
 
 
-@pytest.mark.parametrize("machine", MACHINES)
 def test_no_memory_is_executable_or_of_a_file(machine: str) -> None:
     assert ask(machine, "mmap", 0, 4096, READ | WRITE, PRIVATE | ANONYMOUS) == ALLOW
     assert ask(machine, "mmap", 0, 4096, READ | WRITE, PRIVATE, 3) == EPERM
@@ -155,7 +155,6 @@ def test_no_memory_is_executable_or_of_a_file(machine: str) -> None:
         assert ask(machine, "mprotect", 0, 4096, protection) == EPERM
 
 
-@pytest.mark.parametrize("machine", MACHINES)
 def test_no_memory_is_shared_or_of_huge_pages(machine: str) -> None:
     """The process does not count a shared mapping, and the host one page for each fault."""
     huge = [PRIVATE | ANONYMOUS | HUGETLB | size for size in (0, 21 << 26, 30 << 26)]
@@ -164,7 +163,6 @@ def test_no_memory_is_shared_or_of_huge_pages(machine: str) -> None:
         assert ask(machine, "mmap", 0, 1 << 21, READ | WRITE, flags) == EPERM
 
 
-@pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("name", ["clock_gettime", "clock_getres"])
 def test_clocks_are_those_of_the_machine_and_not_of_a_process(machine: str, name: str) -> None:
     for clock in range(12):
@@ -175,7 +173,6 @@ def test_clocks_are_those_of_the_machine_and_not_of_a_process(machine: str, name
             assert ask(machine, name, clock) == EPERM
 
 
-@pytest.mark.parametrize("machine", MACHINES)
 def test_memory_is_given_back_and_never_paged_out(machine: str) -> None:
     for advice in (4, 8, 15):
         assert ask(machine, "madvise", 0, 4096, advice) == ALLOW
@@ -183,7 +180,6 @@ def test_memory_is_given_back_and_never_paged_out(machine: str) -> None:
         assert ask(machine, "madvise", 0, 4096, advice) == EPERM
 
 
-@pytest.mark.parametrize("machine", MACHINES)
 def test_a_futex_wakes_and_never_waits(machine: str) -> None:
     wait, wake, wait_bitset, wake_bitset, private, clock = 0, 1, 9, 10, 128, 256
     for flags in (0, private, clock, private | clock):
@@ -203,7 +199,6 @@ def test_aarch64_decides_by_name_as_x86_64_does() -> None:
             assert ask("x86_64", name, *values) == ask("aarch64", name, *values), (name, values)
 
 
-@pytest.mark.parametrize("machine", MACHINES)
 def test_a_foreign_table_kills(machine: str) -> None:
     arch = pyseccomp.Arch
     others = {arch.X86, arch.X32, arch.ARM, arch.RISCV64, *MACHINES.values(), 0, 0xFFFFFFFF}

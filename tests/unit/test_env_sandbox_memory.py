@@ -25,14 +25,6 @@ class World:
         self.ledger.note(self.holdings[name], size)
 
 
-def test_within_the_budget_nobody_is_ended() -> None:
-    world = World(100)
-    for n in range(10):
-        world.holds("a", str(n), 10)
-    assert world.ended == []
-    assert world.ledger.total == 100
-
-
 def test_the_worker_farthest_beyond_its_share_is_ended() -> None:
     world = World(100)
     world.holds("a", "1", 30)
