@@ -21,7 +21,7 @@ from typing import Any, get_args
 
 import psutil
 import pytest
-from hypothesis import HealthCheck, Phase, example, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 from starlette.types import Receive, Scope, Send
@@ -43,7 +43,7 @@ ROOT = str(Path(__file__).resolve().parents[2])
 QUICK = settings(
     derandomize=True, deadline=None, suppress_health_check=list(HealthCheck), database=None
 )
-NIGHTLY = settings(QUICK, derandomize=False)
+NIGHTLY = [pytest.mark.nightly, pytest.mark.timeout(1800)]
 FRAME_CPU_S = 2.0
 SESSION_S = 60.0
 """Limit of one session; an honest one takes 0.05 s on a quiet machine."""
@@ -57,6 +57,12 @@ prepare:
 COLLIDING = ("self", "func")
 """Names of OpenEnv's own parameters, which it cannot pass on."""
 HIDDEN = {"components": {}, "metrics": None, "frame_scores": {}, "answer": None}
+
+
+def fuzz(check: Callable[..., None], *inputs: Any, examples: int, **options: Any) -> None:
+    """Look for an input that fails the check; a quick search is the same each time."""
+    quiet = settings(QUICK, max_examples=examples, derandomize=examples <= 1000, **options)
+    quiet(given(*inputs)(check))()
 
 
 # --- values
@@ -244,18 +250,9 @@ def weight(value: Any) -> int:
     return 0
 
 
-@settings(QUICK, max_examples=400)
-@given(STREAM, PIECE)
-def test_whatever_a_worker_sends_is_a_message_or_refused(stream: bytes, piece: int) -> None:
-    check_worker(stream, piece)
-
-
-@pytest.mark.nightly
-@pytest.mark.timeout(1800)
-@settings(NIGHTLY, max_examples=30_000)
-@given(STREAM, PIECE)
-def test_whatever_else_a_worker_sends_is_a_message_or_refused(stream: bytes, piece: int) -> None:
-    check_worker(stream, piece)
+@pytest.mark.parametrize("examples", [400, pytest.param(30_000, marks=NIGHTLY)])
+def test_whatever_a_worker_sends_is_a_message_or_refused(examples: int) -> None:
+    fuzz(check_worker, STREAM, PIECE, examples=examples)
 
 
 # --- what a client sends
@@ -418,38 +415,28 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         logging.disable(logging.NOTSET)
 
 
-@settings(QUICK, max_examples=60)
-@given(SESSION)
-@example([*SPECIAL])
-def test_whatever_a_client_sends_is_answered(server: Server, messages: list[str | bytes]) -> None:
-    server.check(messages)
-
-
-@pytest.mark.nightly
-@pytest.mark.timeout(1800)
-@settings(NIGHTLY, max_examples=4_000)
-@given(SESSION)
-def test_whatever_else_a_client_sends_is_answered(server, messages):
-    server.check(messages)
+@pytest.mark.parametrize("examples", [60, pytest.param(4_000, marks=NIGHTLY)])
+def test_whatever_a_client_sends_is_answered(server: Server, examples: int) -> None:
+    server.check([*SPECIAL])
+    fuzz(lambda messages: server.check(messages), SESSION, examples=examples)
 
 
 # --- the properties can fail
 
 
-def fails(check: Callable[..., None], *inputs: st.SearchStrategy[Any], match: str) -> None:
-    quiet = settings(QUICK, max_examples=1000, phases=[Phase.generate])
+def fails(check: Callable[..., None], *inputs: Any, match: str) -> None:
     with pytest.raises(AssertionError, match=match):
-        quiet(given(*inputs)(check))()
+        fuzz(check, *inputs, examples=1000, phases=[Phase.generate])
 
 
 def test_negative_control_a_text_named_too_often_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire, "characters", lambda value: 0)
-    fails(lambda stream, piece: check_worker(stream, piece), STREAM, PIECE, match="characters")
+    fails(check_worker, STREAM, PIECE, match="characters")
 
 
 def test_negative_control_a_token_inside_a_token_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(results, "without_chat_tokens", lambda text: TOKEN.sub("", text))
-    fails(lambda stream, piece: check_worker(stream, piece), STREAM, PIECE, match="a chat token")
+    fails(check_worker, STREAM, PIECE, match="a chat token")
 
 
 def test_negative_control_without_the_guard_sessions_end_by_exceptions(server, monkeypatch):

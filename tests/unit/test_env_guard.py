@@ -65,15 +65,6 @@ def guarded(count: int = 9, idle_s: float = 9.0, app: Any = loop) -> Guard:
 
 
 @played
-async def test_an_idle_session_is_closed_with_the_reason() -> None:
-    client = Client()
-    client.says(STATE)
-    await client.starts(guarded(idle_s=0.05))
-    assert len(client.answers) == 1
-    assert client.closed == [(1001, IDLE)]
-
-
-@played
 async def test_a_step_is_not_idle_time() -> None:
     client = Client()
     client.says('{"type":"step","data":{"text":"slow"}}')

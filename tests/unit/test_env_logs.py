@@ -3,8 +3,6 @@
 import io
 import logging
 
-import pytest
-
 from env.web.logs import RepeatFilter
 
 
@@ -24,12 +22,8 @@ class Log:
         return self.stream.getvalue().splitlines()
 
 
-@pytest.fixture
-def log() -> Log:
-    return Log()
-
-
-def test_one_line_a_minute_says_how_many_were_left_out(log: Log) -> None:
+def test_one_line_a_minute_says_how_many_were_left_out() -> None:
+    log = Log()
     for number in range(5000):
         log.logger.error("failed %d", number)
     log.now += 61
@@ -39,6 +33,7 @@ def test_one_line_a_minute_says_how_many_were_left_out(log: Log) -> None:
     assert log.lines == ["failed 0", left_out]
 
 
-def test_an_argument_is_cut(log: Log) -> None:
+def test_an_argument_is_cut() -> None:
+    log = Log()
     log.logger.error("failed %s %d", "x" * 100_000, 3)
     assert log.lines == [f"failed {'x' * 500} 3"]

@@ -7,15 +7,20 @@ import pytest
 from env.server.tree.turn import parse
 
 
-def test_one_block_is_well_formed() -> None:
-    turn = parse("Let me look.\n```repl\nx = 1\nprint(x)\n```\nDone.")
-    assert turn.blocks == ("x = 1\nprint(x)\n",)
-    assert turn.well_formed
-
-
-def test_code_may_hold_fences_inside_a_line() -> None:
-    turn = parse('```repl\nx = "```"\nprint(x)\n```')
-    assert turn.blocks == ('x = "```"\nprint(x)\n',)
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("Let me look.\n```repl\nx = 1\nprint(x)\n```\nDone.", "x = 1\nprint(x)\n"),
+        ('```repl\nx = "```"\nprint(x)\n```', 'x = "```"\nprint(x)\n'),
+        ("```repl\r\nx = 1\r\n```", "x = 1\r\n"),
+        ("```python\nx = 1\n```", "x = 1\n"),
+        ("Like this:\n```python\nx = 1\n```\n```repl\ny = 2\n```", "y = 2\n"),
+        ("<think>\n```repl\nbad()\n```\n</think>\n```repl\ngood()\n```", "good()\n"),
+    ],
+)
+def test_one_closed_block_is_well_formed(text: str, code: str) -> None:
+    turn = parse(text)
+    assert turn.blocks == (code,)
     assert turn.well_formed
 
 
@@ -26,6 +31,7 @@ def test_code_may_hold_fences_inside_a_line() -> None:
         ("", 0),
         ("```py\nx = 1\n```", 0),
         ("```python\nx = 1", 1),
+        ("```python\nx = 1\n```\n```repl\ny = 2", 1),
         ("```python\nx = 1\n```\n```python\ny = 2\n```", 2),
         ("```repl\nx = 1", 1),
         ("```repl\nx = 1\n```\n```repl\ny = 2\n```", 2),
@@ -36,15 +42,6 @@ def test_anything_but_one_closed_block_is_malformed(text: str, opened: int) -> N
     turn = parse(text)
     assert not turn.well_formed
     assert turn.opened == opened
-
-
-def test_a_python_block_counts_where_no_repl_block_is_opened() -> None:
-    assert parse("```python\nx = 1\n```").blocks == ("x = 1\n",)
-    assert parse("```python\nx = 1\n```").well_formed
-    explained = parse("Like this:\n```python\nx = 1\n```\n```repl\ny = 2\n```")
-    assert explained.blocks == ("y = 2\n",)
-    assert explained.well_formed
-    assert not parse("```python\nx = 1\n```\n```repl\ny = 2").well_formed
 
 
 def test_plain_final_lines_end_as_the_published_scaffold_writes_them() -> None:
@@ -58,16 +55,6 @@ def test_plain_final_lines_end_as_the_published_scaffold_writes_them() -> None:
 def test_a_final_inside_the_block_is_code_and_no_plain_line() -> None:
     turn = parse('```repl\nFINAL("x")\n```')
     assert turn.final_code is None
-
-
-def test_thoughts_are_not_code() -> None:
-    turn = parse("<think>\n```repl\nbad()\n```\n</think>\n```repl\ngood()\n```")
-    assert turn.blocks == ("good()\n",)
-    assert turn.well_formed
-
-
-def test_windows_line_ends_are_read() -> None:
-    assert parse("```repl\r\nx = 1\r\n```").well_formed
 
 
 @pytest.mark.parametrize(
