@@ -7,7 +7,6 @@ from collections import Counter
 import numpy as np
 
 from env.problems.fields import BENCHMARK, read_question, sentences_with
-from env.problems.lexicon import FIELDS
 from env.problems.names import FACTS
 from env.problems.schema import Problem
 
@@ -15,10 +14,10 @@ from env.problems.schema import Problem
 def surface(problem: Problem) -> np.ndarray:
     """Features of the method's sentences [sentences, features] without the benchmarks' letters.
 
-    They are wording, score, lengths and places of sentence and paper. The rest are the number of
-    sentences with the same benchmark, and field and length of the question.
+    They are wording, score, lengths and places of sentence and paper, and the number of sentences
+    with the same benchmark.
     """
-    method, field = read_question(problem.question)
+    method, _ = read_question(problem.question)
     hits = sentences_with(method, problem.papers)
     lines = {paper.paper_id: paper.text.split("\n") for paper in problem.papers}
     every = Counter(word for text in lines.values() for line in text for word in _words(line))
@@ -34,19 +33,14 @@ def surface(problem: Problem) -> np.ndarray:
             [
                 FACTS.index(wording) if wording in FACTS else -1,
                 score,
-                score % 10,
                 len(span.text),
                 every[benchmark],
                 text.index(span.text),
                 text.index(span.text) / len(text),
                 len(text),
                 number,
-                number / len(hits),
                 number % 3,
                 list(lines).index(span.paper_id),
-                len(lines),
-                FIELDS.index(field),
-                len(problem.question),
             ]
         )
     return np.array(rows, dtype=float)

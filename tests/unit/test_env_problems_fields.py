@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 from functools import cache
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +25,8 @@ from env.problems.settings import SyntheticSettings, fields_level
 from env.problems.store import ProblemStore
 from env.problems.synthetic import generate
 from tasks import audit, validate
-from tasks.config import check, resolve
-from tasks.config.params import Params
-from tasks.errors import ConfigError, StageError
+from tasks.config import resolve
+from tasks.errors import StageError
 from tasks.prepare import write_parquet
 
 
@@ -142,21 +140,11 @@ def test_gold_at_the_start_of_its_paper_would_be_seen() -> None:
 
 
 def test_splits_share_no_method() -> None:
-    assert sum(map(len, fields.METHODS.values())) == len(NAMES)
-    for one, other in combinations(fields.METHODS.values(), 2):
-        assert not set(one) & set(other)
+    assert sorted(name for names in fields.METHODS.values() for name in names) == sorted(NAMES)
     assert set(fields.METHODS["test"]) == set(RESERVED)
-    used = {
-        split: {
-            name
-            for problem in world(split=split)
-            for paper in problem.papers
-            for name in NAMES
-            if name in paper.text
-        }
-        for split in fields.METHODS
-    }
-    assert all(used[split] <= set(names) for split, names in fields.METHODS.items())
+    for split, names in fields.METHODS.items():
+        text = "\n".join(paper.text for problem in world(split=split) for paper in problem.papers)
+        assert {name for name in NAMES if name in text} <= set(names)
 
 
 # --- what is wrong is refused
@@ -167,7 +155,6 @@ def test_splits_share_no_method() -> None:
     [
         "How well does Kesrog do on smell?",
         "How well does Kesrog do on speech and text?",
-        "How well do Kesrog and Dabpug do on speech?",
         "How well does it do on speech?",
     ],
 )
@@ -201,28 +188,6 @@ def test_data_of_another_lexicon_or_with_printed_fields_is_told() -> None:
     assert "fields are printed" in str(fields.fault(printed(world()[0]), 512))
 
 
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({"lexicon": 100}, r"lexicon: .* multiple of 8"),
-        ({"lexicon": 1608}, r"lexicon: .* 1600"),
-        ({"lexicon": 16}, "each with another benchmark; raise lexicon 16"),
-        ({"levels": {"easy": {"papers": 4}}}, "4 papers .* 12 sentences .* set max_gold 2 and"),
-        ({"canaries": 0.5}, "canaries and indirect are of the world `papers`"),
-        ({"world": "papers"}, "more than 16 max_gold or distractors"),
-    ],
-)
-def test_a_wrong_setting_is_refused_with_its_path(changes: dict[str, Any], told: str) -> None:
-    level = {"papers": 8, "max_gold": 3, "distractors": 21}
-    given = {"levels": {"easy": level, "medium": level, "hard": level}}
-    levels = {
-        name: {**level, **changes.get("levels", {}).get(name, {})} for name in given["levels"]
-    }
-    synthetic = {**given, **changes, "levels": levels}
-    with pytest.raises(ConfigError, match=rf"prepare\.synthetic.*{told}"):
-        check({"prepare": {"synthetic": synthetic}}, "test")
-
-
 # --- candidates stay on the server and in the data
 
 
@@ -247,29 +212,26 @@ def test_a_client_is_told_of_no_candidate() -> None:
 # --- stages
 
 
-@pytest.fixture
-def params() -> Params:
-    return resolve(overrides=["prepare.synthetic.collections={train: 2, validation: 2, test: 2}"])
+FEW = resolve(overrides=["prepare.synthetic.collections={train: 2, validation: 2, test: 2}"])
 
 
-def test_validate_names_the_rows_that_are_not_of_this_world(params: Params) -> None:
-    made = generate(params.prepare.synthetic)
+def test_validate_names_the_rows_that_are_not_of_this_world() -> None:
+    made = generate(FEW.prepare.synthetic)
     frames = {
         split: pd.DataFrame([to_row(p) for p in made if p.split == split])
         for split in fields.METHODS
     }
-    assert validate.tabulate(frames, params)["problems"]["world_fault"].isna().all()
+    assert validate.tabulate(frames, FEW)["problems"]["world_fault"].isna().all()
     frames["test"].loc[0, "question"] = "How well does Kesrog do on speech and text?"
-    faults = validate.tabulate(frames, params)["problems"]["world_fault"]
+    faults = validate.tabulate(frames, FEW)["problems"]["world_fault"]
     assert faults.notna().sum() == 1
 
 
-def test_audit_refuses_printed_fields(params: Params) -> None:
-    settings = params.prepare.synthetic
-    made = generate(settings)
-    audit.check_reading(made, settings, 0.35)
+def test_audit_refuses_printed_fields() -> None:
+    made = generate(FEW.prepare.synthetic)
+    audit.check_reading(made, FEW.prepare.synthetic, 0.35)
     with pytest.raises(StageError, match=r"F1 1\.00 at easy, above audit\.max_search 0\.35"):
-        audit.check_reading([printed(problem) for problem in made], settings, 0.35)
+        audit.check_reading(list(map(printed, made)), FEW.prepare.synthetic, 0.35)
 
 
 def test_no_training_problem_names_a_benchmark_that_is_kept_from_it() -> None:

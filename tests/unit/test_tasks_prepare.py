@@ -11,7 +11,7 @@ import pytest
 from helpers.recorder import Recorder
 
 from env.errors import SourceUnreachable
-from env.problems.schema import CANDIDATES, COLUMNS, Fact, from_row
+from env.problems.schema import CANDIDATES, COLUMNS, Fact, Problem, from_row
 from env.problems.synthetic import generate
 from flows import stages
 from tasks import config, prepare
@@ -31,15 +31,19 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_it_writes_a_file_per_split_that_gives_the_problems_back(place: Path) -> None:
-    params, record = settings(), Recorder()
-    assert prepare.run(params, record) == Path("data/problems")  # type: ignore[arg-type]
-    stored = [
+def stored() -> list[Problem]:
+    """The problems of all files."""
+    return [
         from_row(row)
         for split in prepare.SPLITS
         for row in pd.read_parquet(f"data/problems/{split}.parquet").to_dict("records")
     ]
-    assert stored == generate(params.prepare.synthetic)
+
+
+def test_it_writes_a_file_per_split_that_gives_the_problems_back(place: Path) -> None:
+    params, record = settings(), Recorder()
+    assert prepare.run(params, record) == Path("data/problems")  # type: ignore[arg-type]
+    assert stored() == generate(params.prepare.synthetic)
     columns = tuple(pd.read_parquet("data/problems/test.parquet").columns)
     assert columns == (*COLUMNS, CANDIDATES)
     assert record.metrics["data/train_rows"] == 4 * 3 * 3
@@ -94,12 +98,7 @@ def test_a_users_file_becomes_the_data(place: Path) -> None:
     record = Recorder()
     bad = own("Toxlim", question=3)
     prepare.run(of_files([*map(own, TOPICS), bad]), record)  # type: ignore[arg-type]
-    rows = [
-        from_row(row)
-        for split in prepare.SPLITS
-        for row in pd.read_parquet(f"data/problems/{split}.parquet").to_dict("records")
-    ]
-    assert {problem.question for problem in rows} == {f"What about {topic}?" for topic in TOPICS}
+    assert {one.question for one in stored()} == {f"What about {topic}?" for topic in TOPICS}
     report = json.loads(Path("data/report.json").read_text())
     assert report["source"] == "files"
     assert (report["rejected"], report["quotes"]["normalised"]) == (1, 5)  # of the rejected, too
