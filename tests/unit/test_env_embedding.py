@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from importlib import metadata
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 
 from env import embedding
-from env.embedding import Embedder, embedder, find_model, order_of
+from env.embedding import Embedder, embedder, find_model
 from env.errors import SettingsError
 from env.problems.settings import SyntheticSettings
 from env.problems.store import ProblemStore
@@ -71,11 +70,6 @@ def test_a_missing_package_is_one_message_before_anything_starts() -> None:
         Service(settings, STORE)
     config.resolve()
     Service(ServerSettings(), STORE).close()
-
-
-def test_bm25_needs_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    assert order_of("bm25") is None
 
 
 @real

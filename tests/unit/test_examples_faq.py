@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from examples.faq.collect import collect
 from tasks import config
 from tasks.check_problems import read_problem_rows
@@ -29,18 +27,13 @@ HIGH = "It rises 212 metres above the river, and its mast adds eleven more."
 BEFORE = "Before the last storm it was a little higher than that."
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A collection of two pages."""
+def test_headings_become_questions_and_rows_are_in_the_format_of_own_files(tmp_path: Path) -> None:
     pages = []
     for name, html in (("tower", SPHINX), ("works-bridge", ASCIIDOC)):
         pages.append(tmp_path / f"{name}.html")
         pages[-1].write_text(html)
-    assert collect("works", pages, tmp_path / "faq") == 2
-    return tmp_path / "faq"
-
-
-def test_headings_leave_the_text_and_become_questions(folder: Path) -> None:
+    folder = tmp_path / "faq"
+    assert collect("works", pages, folder) == 2
     tower = (folder / "documents/works/works-tower.txt").read_text()
     assert tower.split("\n\n")[:3] == ["Everything about the tower, in a few words.", "Yes.", HIGH]
     assert "height = 212\n\nmast = 11" in tower
@@ -52,9 +45,6 @@ def test_headings_leave_the_text_and_become_questions(folder: Path) -> None:
     rows = [json.loads(line) for line in (folder / "works.jsonl").read_text().splitlines()]
     assert [row["question"] for row in rows] == ["How high is it?", "Why does the bridge hum?"]
     assert [fact["quote"] for fact in rows[0]["evidence"]] == [HIGH, BEFORE]
-
-
-def test_the_rows_are_in_the_format_of_own_files(folder: Path) -> None:
-    rows, documents = str(folder / "works.jsonl"), str(folder / "documents")
-    found = read_problem_rows(config.resolve(), rows, documents).found
+    path, documents = str(folder / "works.jsonl"), str(folder / "documents")
+    found = read_problem_rows(config.resolve(), path, documents).found
     assert (len(found.problems), found.rejected) == (2, [])

@@ -5,19 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from flows.chain import print_kept
-from flows.summary import ChainFigures, StageRow, line, text
-
-URL = f"http://127.0.0.1:5000/#/experiments/1/runs/{'a' * 32}"
+from flows.summary import StageRow, line
 
 
 def test_a_kept_stage_says_so_instead_of_a_time() -> None:
     rows = [StageRow("prepare", "cached", 1.2), StageRow("train", "done", 61.0)]
     assert line(rows).replace("[blue]=[/]", "=") == "= prepare kept  [green]✓[/] train 61 s"
-
-
-def test_the_result_keeps_an_address_whole_and_repeats_no_stage() -> None:
-    shown = text(ChainFigures([StageRow("train", "done", 61.0)], [("in MLflow", URL)], ""))
-    assert shown == f"\nResult of this run\n  in MLflow: {URL}"
 
 
 def test_a_start_with_results_of_earlier_runs_is_not_called_clean(tmp_path, monkeypatch, capsys):

@@ -40,12 +40,9 @@ def test_a_port_of_this_machine_answers_for_no_other_name(host, before, after):
     assert of_this_machine(params).env.allowed_hosts == after
 
 
-def test_memory_is_a_setting_and_swap_adds_none() -> None:
+def test_the_container_has_no_rights_no_swap_and_writes_nowhere_but_tmp() -> None:
     params = resolve(overrides=["deploy.docker.memory_mb=2048"])
     assert option(params, "--memory") == option(params, "--memory-swap") == "2048m"
-
-
-def test_the_container_has_no_rights_and_writes_nowhere_but_tmp() -> None:
-    given = " ".join(boundary(resolve()))
+    given = " ".join(boundary(params))
     assert "--cap-drop ALL --security-opt no-new-privileges" in given
     assert "--read-only --tmpfs /tmp" in given
