@@ -128,23 +128,19 @@ def test_each_promotion_is_told_once_whoever_was_killed(
     notified: Webhook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mlflow_store: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-
-    def told() -> None:
-        play(lambda: notifications.promotion("rlm"))
-
-    told()  # before any decision
+    notifications.promotion("rlm")  # before any decision
     decided("rlm", "promoted")  # killed, and the next run tells it
-    told()
-    told()
+    notifications.promotion("rlm")
+    notifications.promotion("rlm")
     decided("rlm", "kept")
-    told()
+    notifications.promotion("rlm")
     third = decided("rlm", "promoted")
     champions.rollback("rlm", None)
-    told()
+    notifications.promotion("rlm")
     champions.rollback("rlm", third)  # an operator did this, so it is not announced
-    told()
+    notifications.promotion("rlm")
     decided("rlm", "promoted")
-    told()
+    notifications.promotion("rlm")
     notified.wait_for("version", "4")
     promotions = [item for item in notified.told if item.get("model") == "rlm"]
     assert [(item["version"], item["message"]) for item in promotions] == [
