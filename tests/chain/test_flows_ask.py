@@ -137,14 +137,10 @@ def test_an_address_with_a_password_is_refused_and_not_repeated(command: str) ->
     assert "sesame" not in done.output
 
 
-PAPERS_ASKED = ("--docs", str(PAPERS), QUESTION)
-
-
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
-        ((*PAPERS_ASKED, "--model", "7"), "no version '7'"),
-        ((*PAPERS_ASKED, "--model", "best"), "no version 'best'"),
+        (("--docs", str(PAPERS), QUESTION, "--model", "7"), "no version '7'"),
         (("--docs", "nowhere", QUESTION, "--model", "."), "no such folder"),
         (("--docs", "a.txt", QUESTION), "is a file"),
         (("--docs", "empty"), "write one question"),
@@ -243,7 +239,7 @@ def test_an_endpoint_does_not_control_the_terminal() -> None:
 
 
 @pytest.mark.usefixtures("_notes")
-def test_an_endpoint_answers_without_torch_and_mlflow() -> None:
+def test_an_endpoint_answers_line_by_line_without_torch_and_mlflow() -> None:
     code = (
         "import sys\nfrom flows.cli import app\n"
         "try: app(sys.argv[1:])\n"
@@ -251,36 +247,22 @@ def test_an_endpoint_answers_without_torch_and_mlflow() -> None:
     )
     with fake_endpoint.serving() as fake:
         fake.reply = chat.scripted_reply
-        words = ["--docs", "notes", "--base-url", fake.url, "--model", "m", "--json"]
-        prices = ["--set", "evaluate_model.prompt_price=1"]
+        words = ["--docs", "notes", "--base-url", fake.url, "--model", "m"]
+        asking = ["--interactive", "--trace", "--set", "evaluate_model.prompt_price=1000"]
         done = subprocess.run(
-            [sys.executable, "-c", code, "ask", *words, *prices, chat.QUESTION],
+            [sys.executable, "-c", code, "ask", *words, *asking],
+            input=f"{chat.QUESTION}\n{'?' * 9999}\n{chat.QUESTION}\n\n",
             capture_output=True,
             text=True,
         )
     assert done.returncode == 0, done.stderr
-    answer, modules = done.stdout.splitlines()
-    assert modules == "[]"
-    assert found(answer) == {("orders.md", "The looms arrive on 14 May.")}
-    usage = json.loads(answer)["usage"]
-    assert (usage["requests"], usage["prompt_tokens"], usage["failures"]) == (4, 40, 0)
-
-
-@pytest.mark.usefixtures("_notes")
-def test_questions_are_read_line_by_line_and_trees_are_shown() -> None:
-    with fake_endpoint.serving() as fake:
-        fake.reply = chat.scripted_reply
-        words = ["--docs", "notes", "--base-url", fake.url, "--model", "m"]
-        asking = ["--interactive", "--trace", "--set", "evaluate_model.prompt_price=1000"]
-        asked = f"{chat.QUESTION}\n{'?' * 9999}\n{chat.QUESTION}\n\n"
-        done = CliRunner().invoke(cli.app, ["ask", *words, *asking], input=asked)
-    assert done.exit_code == 0, done.stderr
     assert done.stdout.count("\n  The looms arrive on 14 May.") == 2
     assert done.stdout.count("agent 1 (rlm), ended with final") == 2
     assert "2 documents, 3 turns, 1 sub-call, depth 1, " in done.stdout
     assert "4 requests, 40 + 12 tokens, cost 0.0400" in done.stdout
     assert done.stdout.count("The model says: They arrive ![on](http://h/) 14 May.") == 2
     assert "the question has 9999 characters" in done.stderr
+    assert done.stdout.splitlines()[-1] == "[]"
 
 
 @pytest.mark.usefixtures("_notes")
