@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from helpers.chain_runs import environments, flow_runs, in_folder, runs
 
 from env import variables
 from flows import stages
+from flows.services import processes
 from tasks import config
 from tasks.config.params import Params
 from tasks.errors import GateFailed, StageError
@@ -37,11 +40,25 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mlflow_store: Path)
         yield tmp_path
 
 
-def test_a_refusing_gate_ends_the_flow_gated(prefect_url: str, project: Path) -> None:
+def test_a_failed_stage_and_a_refusing_gate_end_the_flow_with_their_own_words(
+    prefect_url, project, capfd
+):
     from flows.chain import play
 
     before, started = environments(), datetime.now(UTC)
+    with pytest.raises(StageError, match="validate: "):
+        play("quick", ["validate.min_rows=100000"])
+    assert "✗ validate" in capfd.readouterr().out
+    assert "min_rows" in runs("validate")[0].data.tags["error"]
+    (failed,) = flow_runs(prefect_url, "Failed", started)
+    assert "validate: " in failed["state"]["message"]
+
+    # The next run goes on where that one ended.
     assert play("quick", ["warmstart.kind=none", FEW]) == GateFailed.exit_code
+    told = capfd.readouterr().out
+    assert "Resuming at validate; kept unchanged: prepare." in told
+    assert "= prepare" in told
+    assert runs("prepare")[0].data.tags["cached"] == "true"
     (ended,) = flow_runs(prefect_url, "Gated", started)
     assert ended["state"]["type"] == "FAILED"
     assert ended["state"]["message"] == toy_chain.ADVICE
@@ -54,25 +71,6 @@ def test_a_refusing_gate_ends_the_flow_gated(prefect_url: str, project: Path) ->
     assert not (project / "out/train").exists()
     assert environments() == before
     assert "RLM_ENV_URL" not in os.environ
-
-
-def test_a_failed_stage_ends_the_flow_with_its_own_words(prefect_url, project, capfd):
-    from flows.chain import play
-
-    started = datetime.now(UTC)
-    settings = ["validate.min_rows=100000"]
-    config.write_resolved(config.resolve("quick", settings))
-    stages.reproduce("prepare")
-    with pytest.raises(StageError, match="validate: "):
-        play("quick", settings)
-    told = capfd.readouterr().out
-    assert "Resuming at validate; kept unchanged: prepare." in told
-    assert "= prepare" in told
-    assert "✗ validate" in told
-    assert runs("prepare")[0].data.tags["cached"] == "true"
-    assert "min_rows" in runs("validate")[0].data.tags["error"]
-    (ended,) = flow_runs(prefect_url, "Failed", started)
-    assert "validate: " in ended["state"]["message"]
     wanted = {"task_runs": {"flow_run_id": {"any_": [ended["id"]]}}}
     for _ in range(100):  # the server learns of tasks a moment later
         tasks = httpx.post(f"{prefect_url}/task_runs/filter", json=wanted).json()
@@ -83,20 +81,21 @@ def test_a_failed_stage_ends_the_flow_with_its_own_words(prefect_url, project, c
     assert states["prepare"] == "Cached"
 
 
-def test_an_interrupt_stops_everything_and_says_how_to_go_on(prefect_url, project):
+def test_an_interrupt_stops_everything_and_says_how_to_go_on(project):
+    """Of a run with a Prefect server of its own, which has recorded it until then."""
     (project / toy_chain.SLOW).touch()
-    begun = datetime.now(UTC)
+    elsewhere = {*processes.DATABASES, "PREFECT_API_URL"}
     command = [sys.executable, "-m", "flows.pipeline", "run"]
     chain = subprocess.Popen(
         [*command, "--profile", "quick", "--set", "validate.min_rows=6"],
-        env={**os.environ, "PREFECT_API_URL": prefect_url},
+        env={name: value for name, value in os.environ.items() if name not in elsewhere},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
     assert chain.stdout is not None
     told = ""
-    while f"1/{len(stages.STAGES)} prepare" not in told:
+    while f"2/{len(stages.STAGES)} validate" not in told:
         told += (line := chain.stdout.readline())
         assert line, told
     while not (project / "started").exists():  # into the stage's command
@@ -109,11 +108,14 @@ def test_an_interrupt_stops_everything_and_says_how_to_go_on(prefect_url, projec
     assert chain.wait(timeout=60) == stages.INTERRUPTED
     assert "Interrupted. Finished stages are kept; continue with: rlm run" in told
     assert "run --profile quick --set validate.min_rows=6" in told
-    wanted = {"timestamp": {"after_": begun.isoformat()}}
-    logged = httpx.post(f"{prefect_url}/logs/filter", json={"logs": wanted}).json()
-    assert any(line["message"].startswith("1/14 prepare") for line in logged)
     assert [process for process in started if process.is_running()] == []
     assert runs("rlm-quick")[0].info.status == "KILLED"
+    with closing(sqlite3.connect(".run/prefect.db")) as server:
+        tasks = server.execute("SELECT name, state_name FROM task_run").fetchall()
+        lines = [line for (line,) in server.execute("SELECT message FROM log")]
+    states = {name.partition("-")[0]: state for name, state in tasks}
+    assert states["prepare"] == "Cached"
+    assert any(line.startswith("1/14 prepare") for line in lines)
 
 
 def orphan(chain: str) -> psutil.Process:

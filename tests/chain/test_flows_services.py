@@ -62,29 +62,6 @@ def test_a_service_is_found_at_the_port_at_which_it_was_started(tmp_path, monkey
     assert (found.port, found.health) == (5001, "http://127.0.0.1:5001/health")
 
 
-RUNS = """
-import sqlite3
-from prefect import flow, task
-from flows import chain, runtime
-runtime.settle()
-@task
-def stage(): pass
-@flow
-def run(): stage()
-with chain.prefect_server():
-    run()
-print(sqlite3.connect(".run/prefect.db").execute("SELECT state_name FROM task_run").fetchall())
-"""
-
-
-def test_the_server_of_a_single_run_records_its_tasks(tmp_path: Path) -> None:
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    for name in processes.DATABASES | {"PREFECT_API_URL"}:
-        env.pop(name, None)
-    told = subprocess.check_output([sys.executable, "-c", RUNS], cwd=tmp_path, env=env, text=True)
-    assert told.splitlines()[-1] == "[('Completed',)]"
-
-
 SAYS = """
 import logging
 import sys

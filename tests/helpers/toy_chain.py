@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 SETTINGS = {"validate": "validate", "gate": "warmstart.kind"}
 """Setting that a stage reads besides the output of the stage before."""
 SLOW = Path("slow")
-"""While it exists `prepare` takes a minute; it says in `started` that it began."""
+"""While it exists `validate` takes a minute; it says in `started` that it began."""
 ADVICE = "primary_objective is 0 in every episode: warm-start the model longer"
 
 
@@ -47,7 +47,7 @@ def stage(name: str) -> None:
     from tasks.errors import GateFailed, StageError
 
     settings = yaml.safe_load(Path("params.resolved.yaml").read_text())
-    if name == "prepare" and SLOW.exists():
+    if name == "validate" and SLOW.exists():
         Path("started").touch()
         time.sleep(60)
     if name == "validate" and settings["validate"]["min_rows"] > 1000:
