@@ -1,4 +1,4 @@
-"""The engine of a training: a server that dies under it."""
+"""The engine of a training: a server that dies under it, or keeps its first weights."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ SHORT = {
 }
 
 
-def with_engine(params: Params, engine: dict[str, Any]) -> Params:
+def with_engine(params: Params, engine: dict[str, Any], **changes: Any) -> Params:
     data = params.model_dump(by_alias=True, mode="json")
     data["threads"] = 1
     data["engine"] |= {"concurrency": 4, "timeout_s": 20} | engine
-    data["train"] |= SHORT
+    data["train"] |= SHORT | changes
     return check(data, "test")
 
 
@@ -131,3 +131,20 @@ def test_a_server_that_stays_away_stops_the_training_which_is_resumed(wanted, fa
     require_equal(trained(params), wanted)
     assert [int(Path(path).name.split("-")[1]) for path in fake.loads] == [0, 1, 1, 2]
     assert len(set(fake.loads)) == 4  # the resumed run has names of its own
+
+
+def test_a_server_that_keeps_its_first_weights_stops_the_training(wanted, fake, server_params):
+    load = fake.load
+
+    def keep_first(body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        if not fake.loads:
+            return load(body)
+        fake.models[body["lora_name"]] = list(fake.models.values())[1]
+        return 200, {}
+
+    fake.load = keep_first
+    limits = {"vllm_mean_abs": 1e-3, "vllm_p99_abs": 1e-2}
+    engine = {"kind": "vllm", "url": fake.url}
+    params = with_engine(server_params, engine, warmup_steps=0, logprob_check=limits)
+    with pytest.raises(StageError, match=r"step 2: .*train\.logprob_check\.vllm_mean_abs"):
+        trained(params)
