@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,22 +52,33 @@ def assert_writes_what_was_shown(
 
 
 def played(
-    sessions: Sessions, env: EnvSettings, problems: Sequence[Problem], slips: float = 0.0
+    sessions: Sessions, env: EnvSettings, problems: Sequence[Problem], **options: Any
 ) -> tuple[list[Trajectory], Demonstrator]:
-    policy = Demonstrator(problems, env, slips=slips)
+    policy = Demonstrator(problems, env, **options)
     specs = [EpisodeSpec(problem.problem_id, seed=n) for n, problem in enumerate(problems)]
     return play(policy, sessions, specs, sessions=sessions.count), policy
 
 
-def test_problems_of_whole_papers_are_shown() -> None:
-    papers = resolve("papers", ["threads=1", FEW])
+@pytest.fixture(scope="module")
+def papers() -> Params:
+    """Settings of the world of whole papers, with few of them."""
+    return resolve("papers", ["threads=1", FEW])
+
+
+@pytest.fixture(scope="module")
+def sessions(papers: Params) -> Iterator[Sessions]:
+    """A server of that world."""
+    with local_server(papers, data=None) as url, Sessions(url, 8) as opened:
+        yield opened
+
+
+def test_problems_of_whole_papers_are_shown(papers: Params, sessions: Sessions) -> None:
     store = ProblemStore.generate(papers.prepare.synthetic)
     problems = [store.get(name) for name in store.ids()]
     assert {fault(problem, papers.env.limits, papers.rewards) for problem in problems} == {None}
     problems = problems[::2]
-    with local_server(papers, data=None) as url, Sessions(url, 8) as sessions:
-        plain, _ = played(sessions, papers.env, problems)
-        slipped, policy = played(sessions, papers.env, problems, slips=1.0)
+    plain, _ = played(sessions, papers.env, problems)
+    slipped, policy = played(sessions, papers.env, problems, slips=1.0)
     assert_shown(plain)
     assert_shown(slipped)
     assert_writes_what_was_shown(plain, problems)
@@ -81,17 +93,17 @@ def test_problems_of_whole_papers_are_shown() -> None:
 
 
 @pytest.mark.parametrize(("style", "keyed"), [("full", Keyed(24, 8)), ("compact", Keyed(12, 1))])
-def test_readers_name_ranked_passages_of_whole_papers(style: str, keyed: Keyed) -> None:
-    params = resolve("papers", ["threads=1", FEW, f"env.prompt_style={style}"])
-    store = ProblemStore.generate(params.prepare.synthetic)
+def test_readers_name_ranked_passages_of_whole_papers(
+    papers: Params, sessions: Sessions, style: str, keyed: Keyed
+) -> None:
+    # The server's own style: only the words of the turns differ.
+    env = papers.env.model_copy(update={"prompt_style": style})
+    store = ProblemStore.generate(papers.prepare.synthetic)
     every = [store.get(name) for level in ("easy", "medium") for name in store.ids(None, level)]
-    args = (keyed, params.env, params.rewards)
+    args = (keyed, env, papers.rewards)
     problems = [problem for problem in every if keyed_plan.fault(problem, *args) is None]
     assert len(problems) > len(every) / 2
-    with local_server(params, data=None) as url, Sessions(url, 8) as sessions:
-        policy = Demonstrator(problems, params.env, keyed=keyed, rewards=params.rewards)
-        specs = [EpisodeSpec(problem.problem_id, seed=n) for n, problem in enumerate(problems)]
-        episodes = play(policy, sessions, specs, sessions=sessions.count)
+    episodes, _ = played(sessions, env, problems, keyed=keyed, rewards=papers.rewards)
     for problem, episode in zip(problems, episodes, strict=True):
         assert episode.answer == keyed_plan.answer(problem, *args)
         assert episode.components["format_compliance"] > 0
@@ -109,7 +121,6 @@ def test_readers_choose_the_sentences_of_fields(
     style: str, server_params: Params, server_url: str, server_problems: ProblemStore
 ) -> None:
     problems = [server_problems.get(name) for name in server_problems.ids("train")[::9]]
-    # The server's own style: only the words of the turns differ.
     env = server_params.env.model_copy(update={"prompt_style": style})
     with Sessions(server_url, 8) as sessions:
         episodes, _ = played(sessions, env, problems)
