@@ -93,23 +93,21 @@ def test_parallel_requests_return_replies_in_order(server):
     assert server.most_in_flight == 4
 
 
-@pytest.mark.parametrize("status", [0, 429, 500, 503])
-def test_a_passing_failure_is_retried(server, status):
-    server.plan = [status, status]
+def test_passing_failures_are_retried(server):
+    server.plan = [0, 429, 500, 503]
     policy = policy_of(server)
     assert policy.act([ask(0, "abc")])[0].text == "cba"
-    assert len(server.bodies) == 3
+    assert len(server.bodies) == 5
     assert policy.usage.failures == 0
 
 
-@pytest.mark.parametrize(("header", "waits"), [("9", [9.0]), ("86400", [])])
-def test_a_requested_pause_is_kept_unless_it_is_too_long(server, monkeypatch, header, waits):
+def test_a_requested_pause_is_kept(server, monkeypatch):
     slept: list[float] = []
     clock = SimpleNamespace(sleep=slept.append, time=time.time)
     monkeypatch.setattr("openai._base_client.time", clock)
-    server.plan, server.headers = [429], {"Retry-After": header}
-    [turn] = policy_of(server).act([ask(0, "abc")])
-    assert (slept, turn.finish) == (waits, "stop" if waits else "error")
+    server.plan, server.headers = [429], {"Retry-After": "9"}
+    policy_of(server).act([ask(0, "abc")])
+    assert slept == [9.0]
 
 
 def test_a_lasting_failure_is_an_error_turn_of_that_frame_only(server):
@@ -138,7 +136,7 @@ def test_a_wrong_key_or_model_stops_at_once(server, status):
         policy_of(server).act([ask(0, "abc")])
 
 
-@pytest.mark.parametrize("status", [400, 401, 402, 403, 404, 422])
+@pytest.mark.parametrize("status", [400, 402, 422])
 def test_a_refused_test_question_stops_with_the_endpoints_message(server, status):
     server.plan = [status]
     server.error = {"message": "Unsupported parameter: 'max_tokens'"}
@@ -203,19 +201,16 @@ def test_a_dead_endpoint_stops_the_run(server):
     ],
     ids=["body", "headers", "large"],
 )
-def test_an_answer_that_never_ends_is_cut_off(server, part, headers, options, told):
+def test_an_answer_that_never_ends_is_cut_off_and_asked_for_again(
+    server, part, headers, options, told
+):
     server.endless, server.endless_headers = part, headers
-    policy = policy_of(server, attempts=1, **options)
+    policy = policy_of(server, attempts=2, **options)
     began = time.monotonic()
     assert policy.act([ask(0, "abc")])[0].finish == "error"
     assert told in policy.trouble
-    assert time.monotonic() - began < 8.0
-
-
-def test_a_slow_answer_is_asked_for_again(server):
-    server.pause_s = 1.0
-    assert policy_of(server, attempts=2, timeout_s=0.3).act([ask(0, "abc")])[0].finish == "error"
     assert len(server.bodies) == 2
+    assert time.monotonic() - began < 8.0
 
 
 def test_an_interrupt_does_not_wait_for_requests_in_flight(server):
