@@ -15,6 +15,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.nightly
 def test_each_part_is_measured_and_its_models_agree(tmp_path: Path) -> None:
     from benchmarks.gpu.__main__ import main, table
     from benchmarks.gpu.parts import PARTS
