@@ -78,6 +78,13 @@ def test_a_wrong_setting_ends_the_command_before_anything_starts(tmp_path: Path)
 # --- DVC's description against the code ---
 
 
+def test_dvc_removes_no_problems_before_it_makes_new_ones() -> None:
+    """Otherwise a wrong setting or a missing file would cost the data of before."""
+    outs = [out for outs in DVC["prepare"]["outs"] for out in outs.items()]
+    kept = {name: options["persist"] for name, options in outs}
+    assert kept == {"data/problems": True, "data/report.json": True}
+
+
 def test_dvc_watches_all_settings_that_a_stage_reads() -> None:
     # How fast and where, not what; the environment's own settings are watched as sections.
     # Ranks get all settings of their stage.

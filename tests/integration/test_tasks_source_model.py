@@ -60,8 +60,11 @@ def test_quantised_taught_trained_and_merged(
     assert "Linear4bit" in quantised
     twin, _ = load_model(base / "twin")
     assert all(weight.dtype == torch.float32 for weight in twin.parameters())
+    # Demonstrations have long turns; of a model that knows nothing, short ones are as good.
+    short = params.train.generation.model_copy(update={"max_turn_tokens": 16})
+    settings = params.train.model_copy(update={"generation": short})
     with runs.stage_run("train", params) as training:
-        adapter = train.run(params, training)
+        adapter = train.run(params.model_copy(update={"train": settings}), training)
 
     # Its weights are changed: episodes of a model so little taught earn nothing.
     weights = adapter / "adapter_model.safetensors"
