@@ -14,40 +14,23 @@ from benchmarks.exploits.fields_expert import fields_expert
 from env import prompts
 from env.client import Sessions
 from env.problems.schema import Problem
-from env.problems.settings import fields_level
 from env.problems.store import ProblemStore
 from env.server.tree.budget import TURN_TOKENS, needed
 from rewards.sentences import expert_tokens
-from tasks.config import resolve
 from tasks.config.params import Params
-from tasks.deployment.local import local_server
 
-SIZES = (2, 16, 48)
-
-
-@pytest.fixture(scope="module")
-def params() -> Params:
-    params = resolve(overrides=["threads=1"])
-    synthetic = params.prepare.synthetic.model_copy(
-        update={
-            "levels": {f"papers_{size}": fields_level(size) for size in SIZES},
-            "collections": {"test": 1},
-            "questions_per_collection": 1,
-        }
-    )
-    prepare = params.prepare.model_copy(update={"synthetic": synthetic})
-    return params.model_copy(update={"prepare": prepare})
+LEVELS = ("easy", "medium", "hard")
 
 
 @pytest.fixture(scope="module")
-def problems(params: Params) -> list[Problem]:
-    store = ProblemStore.generate(params.prepare.synthetic)
-    return [store.get(problem_id) for problem_id in store.ids("test")]
+def problems(server_problems: ProblemStore) -> list[Problem]:
+    """One of each number of papers."""
+    return [server_problems.get(server_problems.ids("test", level)[0]) for level in LEVELS]
 
 
 @pytest.fixture(scope="module")
-def sessions(params: Params) -> Iterator[Sessions]:
-    with local_server(params, data=None) as url, Sessions(url, 3) as sessions:
+def sessions(server_url: str) -> Iterator[Sessions]:
+    with Sessions(server_url, 3) as sessions:
         yield sessions
 
 
@@ -66,11 +49,11 @@ def tokens(params: Params, problem: Problem, episode: Trajectory) -> int:
 
 @pytest.mark.parametrize("ask", ["llm_query", "rlm_query"])
 def test_readers_of_four_sentences_find_all_gold_at_par(
-    params: Params, sessions: Sessions, problems: list[Problem], ask: str
+    server_params: Params, sessions: Sessions, problems: list[Problem], ask: str
 ) -> None:
     specs = [EpisodeSpec(problem.problem_id, seed=0) for problem in problems]
     episodes = play(fields_expert(ask=ask), sessions, specs, sessions=3)  # type: ignore[arg-type]
-    assert [episode.void for episode in episodes] == [None] * len(SIZES)
+    assert [episode.void for episode in episodes] == [None] * len(LEVELS)
     for problem, episode in zip(problems, episodes, strict=True):
         assert episode.metrics is not None
         assert (episode.metrics.f1, episode.metrics.exact_match) == (1.0, True)
@@ -79,7 +62,7 @@ def test_readers_of_four_sentences_find_all_gold_at_par(
         assert episode.components["process_quality"] == 1.0
         if ask == "llm_query":  # the expert's own way
             par = expert_tokens(len(problem.candidates))
-            assert tokens(params, problem, episode) == pytest.approx(par, rel=0.05)
+            assert tokens(server_params, problem, episode) == pytest.approx(par, rel=0.05)
             assert episode.components["efficiency"] > 0.97
 
 
