@@ -175,19 +175,29 @@ def read_until(server: subprocess.Popen[str], text: str) -> list[dict[str, Any]]
     return [json.loads(line) for line in lines[1:]]
 
 
-def slow_reply(body: dict[str, Any]) -> str:
-    if ASKED in json.dumps(body):  # not the test question, nor another one
-        time.sleep(30)
-    return scripted_reply(body)
+def assert_ended(server: subprocess.Popen[str], processes: list[psutil.Process], code: int) -> None:
+    """It ends soon after the end of its input, in order and with all its processes."""
+    start = time.monotonic()
+    rest, errors = server.communicate(timeout=10)
+    assert server.returncode == code, errors
+    assert time.monotonic() - start < 8.0
+    assert rest == ""
+    assert "Traceback" not in errors
+    assert len(processes) >= 2
+    assert gone(processes, within_s=5.0)
 
 
-def test_a_cancelled_call_gives_up_its_place(folder: Path, fake: fake_endpoint.FakeServer) -> None:
+def test_a_cancelled_call_gives_up_its_place_and_the_end_of_the_input_ends_a_question(
+    folder: Path, fake: fake_endpoint.FakeServer
+) -> None:
+    before = set(offspring())
     played_on = []
 
     def reply(body: dict[str, Any]) -> str:
-        text = slow_reply(body)
-        played_on.extend([body] if ASKED in json.dumps(body) else [])
-        return text
+        if ASKED in json.dumps(body):  # not the test question, nor another one
+            time.sleep(30)
+            played_on.append(body)
+        return scripted_reply(body)
 
     fake.reply = reply
     server = started(folder, fake.url)
@@ -198,34 +208,23 @@ def test_a_cancelled_call_gives_up_its_place(folder: Path, fake: fake_endpoint.F
     read_until(server, "garden.txt")  # it does not wait for the questions
     for number in (2, 3):  # one is played, one waits
         send(server, "notifications/cancelled", requestId=number)
-    *before, answer = read_until(server, '"result"')
+    *told, answer = read_until(server, '"result"')
     assert not played_on
-    server.communicate()
-    assert {line["id"] for line in before if "error" in line} == {2, 3}
+    assert {line["id"] for line in told if "error" in line} == {2, 3}
     assert answer["result"]["structuredContent"]["evidence"]
+    ask(server, 6, ASKED)
+    read_until(server, "begins: ")
+    assert_ended(server, [one for one in offspring() if one not in before], code=0)
 
 
-@pytest.mark.parametrize("end", ["input in a question", "signal"])
-def test_the_end_of_the_input_or_a_signal_ends_everything(
-    folder: Path, fake: fake_endpoint.FakeServer, end: str
-) -> None:
+def test_a_signal_ends_everything(folder: Path, fake: fake_endpoint.FakeServer) -> None:
     before = set(offspring())
-    if "question" in end:
-        fake.reply = slow_reply
     server = started(folder, fake.url)
     assert server.stdin is not None
     server.stdin.write("not JSON\n")
     ask(server, 2, ASKED)
-    read_until(server, "begins: " if "question" in end else "evidence")
+    read_until(server, "evidence")
     processes = [one for one in offspring() if one not in before]
-    assert len(processes) >= 2
-    start = time.monotonic()
-    if end == "signal":
-        server.send_signal(signal.SIGINT)
-        assert server.wait(10) == 130
-    rest, errors = server.communicate(timeout=10)
-    assert server.returncode == (130 if end == "signal" else 0), errors
-    assert time.monotonic() - start < 8.0
-    assert rest == ""
-    assert "Traceback" not in errors
-    assert gone(processes, within_s=5.0)
+    server.send_signal(signal.SIGINT)
+    assert server.wait(10) == 130
+    assert_ended(server, processes, code=130)

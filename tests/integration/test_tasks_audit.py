@@ -44,7 +44,7 @@ def run(params: Params) -> dict[str, Any]:
     return dict(json.loads(audit.REPORT.read_text()))
 
 
-def test_known_gold_earns_all_and_keyword_search_less(data: Path, params: Params) -> None:
+def test_known_gold_earns_all_and_the_page_shows_it_in_place(data: Path, params: Params) -> None:
     report = run(params)
     assert list(report["levels"]) == ["easy", "medium", "hard"]
     for row in report["levels"].values():
@@ -53,6 +53,17 @@ def test_known_gold_earns_all_and_keyword_search_less(data: Path, params: Params
         assert scores["oracle"] > 0.95
         assert max(scores["keyword"], scores["random"]) < 0.4
     assert report["unsolved"] == {}
+
+    problem = audit.choose(audit.PROBLEMS, SETTINGS)[0]
+    hostile = tuple(
+        paper.model_copy(update={"text": f"{paper.text}\n<script>alert(1)</script>"})
+        for paper in problem.papers
+    )
+    shown = [problem.model_copy(update={"papers": hostile})]
+    about = json.loads(audit.DATA_REPORT.read_text())
+    page = problems_page(report, shown, data=about, samples=1, profile="nano")
+    assert f"<mark>{problem.evidence[0].spans[0].text}</mark>" in page
+    assert "<script>" not in page
 
 
 def test_gold_that_earns_nothing_stops_the_chain_and_is_named(data: Path, params: Params) -> None:
@@ -92,24 +103,3 @@ def test_a_void_episode_is_left_out_of_the_means_and_only_voids_are_an_error() -
     assert report["unsolved"] == {}
     with pytest.raises(StageError, match="the sandbox failed"):
         audit.describe({"oracle": [episode(void="the sandbox failed")]}, SETTINGS)
-
-
-def test_the_page_shows_gold_in_place_and_escapes_what_papers_say(
-    data: Path, params: Params
-) -> None:
-    report = run(params)
-    problem = audit.choose(audit.PROBLEMS, SETTINGS)[0]
-    span = problem.evidence[0].spans[0]
-    hostile = [
-        paper.model_copy(update={"text": f"{paper.text}\n<script>alert(1)</script>"})
-        for paper in problem.papers
-    ]
-    page = problems_page(
-        report,
-        [problem.model_copy(update={"papers": tuple(hostile)})],
-        data=json.loads(audit.DATA_REPORT.read_text()),
-        samples=1,
-        profile="nano",
-    )
-    assert f"<mark>{span.text}</mark>" in page
-    assert "<script>" not in page
