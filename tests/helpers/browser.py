@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import shutil
 import subprocess
@@ -57,10 +56,6 @@ class Page:
         while not self.run(f"Boolean({script})"):
             assert time.monotonic() < deadline, f"never true: {script}"
             time.sleep(0.05)
-
-    def screenshot(self, path: Path) -> None:
-        """Save the page that a visitor sees, as PNG."""
-        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot")["data"]))
 
 
 @contextmanager

@@ -1,7 +1,4 @@
-"""`rlm chat` as a process, beside a stand-in endpoint; `python -m tests.helpers.chat` draws it.
-
-The command writes docs/images/chat-1280.png, in which a script answers in place of a model.
-"""
+"""`rlm chat` as a process, and its page in a tab; a script answers in place of a model."""
 
 from __future__ import annotations
 
@@ -11,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,34 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from helpers import browser
+
 ROOT = Path(__file__).parents[2]
-if __name__ == "__main__":  # else the tests' folder is on the path
-    sys.path.insert(0, str(ROOT / "tests"))
-
-from helpers import browser, fake_endpoint  # noqa: E402
-
 QUESTION = "When do the looms arrive?"
-WIDTHS = {1280: 900, 390: 844}
-"""Height of the window by its width."""
-NOTES = {
-    "letters/weaver.md": (
-        "# Letter to the weaver\n\nThe samples were good. The two looms leave Ghent on 2 May and "
-        "arrive on 14 May. Please keep the long hall free until they are set up.\n\nThe dyes come "
-        "later, by rail.\n"
-    ),
-    "ledger.txt": (
-        "Ledger, spring quarter\n\nRent of the mill: 40 pounds, paid by the guild.\nFreight from "
-        "Ghent, two looms: 12 pounds, due on arrival on 14 May.\nCoal: 3 pounds.\nRepair of the "
-        "long hall's roof: 9 pounds. The carpenter asks for half of it before he begins.\n"
-    ),
-    "minutes.md": (
-        "# Meeting of 3 April\n\nThe chair reads the minutes of March. They are approved.\n\n"
-        "The order was placed in February. If the river freezes, the looms arrive a week "
-        "late.\n\nThe school asks for a room. The committee will answer in May.\n"
-    ),
-    "garden.txt": "The garden was planted in spring. Nobody has watered it since.\n",
-}
-"""Documents of the pictures."""
+HEIGHTS = {1280: 900, 390: 844}
+"""Height of the window of a desktop and of a telephone by its width."""
 
 
 def scripted_reply(body: dict[str, Any]) -> str:
@@ -128,14 +102,17 @@ def chatting(folder: Path, *words: str) -> Iterator[Chatting]:
         listener.join(timeout=10)
 
 
+def resize(tab: browser.Page, width: int) -> None:
+    """Make a tab as wide as a desktop's or a telephone's."""
+    size = {"width": width, "height": HEIGHTS[width], "mobile": width < 800}
+    tab.call("Emulation.setDeviceMetricsOverride", **size, deviceScaleFactor=1)
+
+
 @contextmanager
-def window(url: str, width: int) -> Iterator[browser.Page]:
-    """A tab of the page, as wide as a desktop's or a telephone's."""
+def window(url: str) -> Iterator[browser.Page]:
+    """A tab of the page, as wide as a desktop's."""
     with browser.page("about:blank") as tab:
-        size = {"width": width, "height": WIDTHS[width]}
-        tab.call(
-            "Emulation.setDeviceMetricsOverride", **size, deviceScaleFactor=1, mobile=width < 800
-        )
+        resize(tab, 1280)
         tab.call("Page.navigate", url=url)
         tab.until("document.querySelectorAll('#documents button').length > 0")
         yield tab
@@ -161,25 +138,3 @@ def ask(tab: browser.Page, question: str) -> None:
     tab.run("document.getElementById('question').focus()")
     tab.call("Input.insertText", text=question)
     press(tab, "Enter")
-
-
-def draw(folder: Path) -> None:
-    """Write the picture of the documents into a folder."""
-    with tempfile.TemporaryDirectory() as home, fake_endpoint.serving() as fake:
-        fake.reply = scripted_reply
-        fake.usage = {"prompt_tokens": 1240, "completion_tokens": 96, "total_tokens": 1336}
-        words = ["--base-url", fake.url, "--model", "a-script"]
-        words += ["--set", "evaluate_model.prompt_price=0.4"]
-        with (
-            chatting(written(Path(home), NOTES), *words) as chat,
-            window(chat.url, 1280) as tab,
-        ):
-            ask(tab, QUESTION)
-            tab.until("document.querySelectorAll('.quote').length === 3")
-            tab.run("document.querySelectorAll('.quote')[1].click()")
-            tab.until("document.querySelector('mark')")
-            tab.screenshot(folder / "chat-1280.png")
-
-
-if __name__ == "__main__":
-    draw(ROOT / "docs/images")

@@ -14,7 +14,7 @@ import httpx
 import pytest
 from helpers import chat, fake_endpoint
 from helpers.browser import BINARY, Page
-from helpers.chat import Chatting, ask, chatting, press, window
+from helpers.chat import Chatting, ask, chatting, press, resize, window
 from helpers.fake_endpoint import FakeServer
 
 from assistant import chat_page
@@ -98,19 +98,20 @@ def quote_of(text: str) -> str:
     return f"[...document.querySelectorAll('.quote')].find(n => n.textContent === {wanted})"
 
 
-def no_overflow(tab: Page) -> bool:
-    return bool(tab.run("document.documentElement.scrollWidth <= window.innerWidth"))
+def assert_fits(tab: Page) -> None:
+    """Nothing overflows on a telephone and on a desktop."""
+    for width in (390, 1280):
+        resize(tab, width)
+        tab.until(f"window.innerWidth === {width}")
+        assert tab.run("document.documentElement.scrollWidth <= window.innerWidth"), width
 
 
 @needs_browser
-@pytest.mark.parametrize("width", chat.WIDTHS)
-def test_a_reader_asks_watches_the_tree_and_reads_a_highlighted_quote(
-    stage: Stage, width: int
-) -> None:
+def test_a_reader_asks_watches_the_tree_and_reads_a_highlighted_quote(stage: Stage) -> None:
     stage.children.clear()
-    with window(stage.chat.url, width) as tab:
+    with window(stage.chat.url) as tab:
         assert tab.run("document.activeElement.id") == "question"
-        assert no_overflow(tab)
+        assert_fits(tab)
         ask(tab, "When do the <i>looms</i> arrive?")
         # The root waits for its children, which write their first turn.
         tab.until("document.querySelectorAll('.agent.works').length === 3")
@@ -119,7 +120,7 @@ def test_a_reader_asks_watches_the_tree_and_reads_a_highlighted_quote(
         assert "new: hits" in texts_of(tab, ".agent > pre:not(.mine)")[0]
         assert texts_of(tab, "#state") == ["Asking loomis about 3 documents. Escape stops."]
         assert re.fullmatch(r"\d+\.\d s · 3 agents · 2 turns", texts_of(tab, ".facts")[0])
-        assert no_overflow(tab)
+        assert_fits(tab)
         stage.children.set()
         tab.until("document.querySelectorAll('.quote').length === 3")
         assert texts_of(tab, "#state") == ["3 quotes in 2 documents."]
@@ -141,7 +142,7 @@ def test_a_reader_asks_watches_the_tree_and_reads_a_highlighted_quote(
         assert texts_of(tab, "#text mark") == QUOTES["orders.md"]
         assert tab.run("document.activeElement.textContent") == "No looms go by rail this year."
         assert texts_of(tab, "#reader-facts") == ["Quote 2 of 2 in this document."]
-        assert no_overflow(tab)
+        assert_fits(tab)
         press(tab, "Escape")
         assert tab.run("document.getElementById('reader').hidden")
         assert tab.run("document.activeElement.textContent") == "No looms go by rail this year."
@@ -149,7 +150,7 @@ def test_a_reader_asks_watches_the_tree_and_reads_a_highlighted_quote(
 
 @needs_browser
 def test_hostile_names_and_texts_are_shown_as_text(stage: Stage) -> None:
-    with window(stage.chat.url, 1280) as tab:
+    with window(stage.chat.url) as tab:
         ask(tab, "<img src=x onerror=\"document.title='owned'\"> looms?")
         tab.until("document.querySelectorAll('.quote').length === 3")
         assert set(QUOTES[TAG]) < set(texts_of(tab, ".quote"))
@@ -164,7 +165,7 @@ def test_hostile_names_and_texts_are_shown_as_text(stage: Stage) -> None:
 @needs_browser
 def test_escape_stops_the_question_and_the_next_one_is_answered(stage: Stage) -> None:
     stage.children.clear()
-    with window(stage.chat.url, 1280) as tab:
+    with window(stage.chat.url) as tab:
         ask(tab, "When do the looms arrive?")
         tab.until("document.querySelectorAll('.agent.works').length === 3")
         press(tab, "Escape")
