@@ -64,19 +64,6 @@ def test_an_endpoint_plays_the_same_problems_and_its_cost_is_told(
     assert run.artifacts == [path]
 
 
-def test_the_command_measures_a_model_with_the_settings_in_force(
-    served_folder: Path, params: Params
-) -> None:
-    config.write_resolved(params)
-    with serving() as endpoint:
-        endpoint.reply = lambda body: "```repl\nFINAL([])\n```"
-        given = ["evaluate", "--model", "some/model", "--base-url", endpoint.url]
-        done = CliRunner().invoke(cli.app, given)
-    assert done.exit_code == 0, done.output
-    assert "some/model: F1 0.000 greedy" in done.output.splitlines()[-1]
-    assert "(20 problems; reports/measured/some-model.json)" in done.output
-
-
 def test_the_command_refuses_problems_of_other_settings(
     served_folder: Path, params: Params
 ) -> None:
@@ -128,12 +115,18 @@ def test_a_model_that_lost_many_episodes_is_not_measured(
     assert not evaluate_model.REPORTS.exists()
 
 
-def test_a_model_that_lost_few_episodes_is_measured_with_a_warning(
+def test_the_command_measures_a_model_that_lost_few_episodes_with_a_warning(
     served_folder: Path, params: Params, caplog: pytest.LogCaptureFixture
 ) -> None:
+    config.write_resolved(params)
     with serving() as endpoint:
         lose_some(endpoint, every=20)
-        told = json.loads(play(params, endpoint).read_text())
+        given = ["evaluate", "--model", "some/model", "--base-url", endpoint.url]
+        done = CliRunner().invoke(cli.app, given)
+    assert done.exit_code == 0, done.output
+    assert "some/model: F1 0.000 greedy" in done.output.splitlines()[-1]
+    assert "(20 problems; reports/measured/some-model.json)" in done.output
+    told = json.loads((evaluate_model.REPORTS / "some-model.json").read_text())
     assert told["void_rate"] == pytest.approx(evaluate_model.MOST_VOID)
     assert "1 of 20 episodes of some/model (sampled) are void" in caplog.text
 
