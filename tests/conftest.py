@@ -5,25 +5,20 @@ from __future__ import annotations
 import gc
 import os
 import shutil
-import signal
-import socket
 import sqlite3
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, chdir, closing
 from importlib.metadata import version
 from pathlib import Path
 
-import httpx
 import pandas as pd
 import pytest
 from helpers.warm_python import warm_python
 
 from env.problems.schema import to_row
 from env.problems.store import ProblemStore
+from flows.services import processes
 from tasks.config import resolve
 from tasks.config.params import Params
 from tasks.deployment.local import local_server
@@ -154,62 +149,34 @@ def prefect_server(
     tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
 ) -> Iterator[str]:
     """A Prefect server with its scheduler, one for each process whose tests use it."""
-    home = tmp_path_factory.mktemp("prefect")
+    home, port = tmp_path_factory.mktemp("prefect"), processes.free_port()
     assert pytestconfig.cache is not None
     tables = pytestconfig.cache.mkdir("prefect") / f"{version('prefect')}.db"
     if tables.exists():  # making them takes longer than all else that the server does at its start
         shutil.copy(tables, home / "prefect.db")
-    for _ in range(3):  # its port may be taken before it listens
-        server, url = start_prefect(home)
-        if wait_for_prefect(server, url):
-            break
-    else:
-        pytest.fail((home / "server.log").read_text())
+    # The process that `prefect server start` starts, without that command.
+    command = "python -m uvicorn --factory prefect.server.api.server:create_app --port"
+    services = {f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false" for name in IDLE_SERVICES}
+    server = processes.ServiceProcess(
+        "prefect-server",
+        [*command.split(), str(port)],
+        f"http://127.0.0.1:{port}/api/health",
+        env={
+            "PREFECT_HOME": str(home),
+            "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+            "PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS": "1",
+            **services,
+        },
+    )
+    with chdir(home):
+        processes.start(server, quiet=True, bound=True)
     if not tables.exists():
         with closing(sqlite3.connect(home / "prefect.db")) as made:
             made.execute("VACUUM INTO ?", [str(home / "tables.db")])
         (home / "tables.db").replace(tables)
-    try:
-        yield url
-    finally:
-        os.killpg(server.pid, signal.SIGTERM)
-        server.wait(timeout=30)
-
-
-def start_prefect(home: Path) -> tuple[subprocess.Popen[bytes], str]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    # The process that `prefect server start` starts, without that command.
-    command = [sys.executable, "-m", "uvicorn", "--factory", "prefect.server.api.server:create_app"]
-    with (home / "server.log").open("wb") as log:
-        server = subprocess.Popen(
-            [*command, "--host", "127.0.0.1", "--port", str(port)],
-            env={
-                **os.environ,
-                "PREFECT_HOME": str(home),
-                "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-                "PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS": "1",
-                **{f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false" for name in IDLE_SERVICES},
-            },
-            cwd=home,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-    return server, f"http://127.0.0.1:{port}/api"
-
-
-def wait_for_prefect(server: subprocess.Popen[bytes], url: str) -> bool:
-    """False: it ended before it was healthy."""
-    deadline = time.monotonic() + 180
-    while server.poll() is None:
-        assert time.monotonic() < deadline, "Prefect's server did not start"
-        with suppress(httpx.HTTPError):
-            if httpx.get(f"{url}/health").is_success:
-                return True
-        time.sleep(0.2)
-    return False
+    yield f"http://127.0.0.1:{port}/api"
+    with chdir(home):
+        processes.stop(server, quiet=True)
 
 
 @pytest.fixture(scope="module")
