@@ -1,14 +1,13 @@
-"""`rlm chat` as a process, and its page in a tab; a script answers in place of a model."""
+"""`rlm chat` and `rlm serve` as processes, and the page in a tab; a script is the model."""
 
 from __future__ import annotations
 
 import os
-import queue
 import re
 import signal
 import subprocess
 import sys
-import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -60,46 +59,46 @@ def written(folder: Path, texts: dict[str, str]) -> Path:
 
 
 @dataclass(frozen=True)
-class Chatting:
-    """A running `rlm chat`."""
+class Running:
+    """A command of `rlm` that serves."""
 
+    process: subprocess.Popen[bytes]
     url: str
-    process: subprocess.Popen[str]
-    said: list[str]
-    """Lines of its standard error so far."""
+    log: Path
+    """Its output."""
 
 
 @contextmanager
-def chatting(folder: Path, *words: str) -> Iterator[Chatting]:
-    """`rlm chat` about `folder/notes`, on a free port, until the block ends."""
-    process = subprocess.Popen(
-        [sys.executable, *["-m", "flows.cli", "chat", "--docs", "notes", "--port", "0"], *words],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    said: list[str] = []
-    ready: queue.Queue[str] = queue.Queue()
+def running(
+    folder: Path, ready: str, *words: str, end: int = signal.SIGTERM, **environ: str
+) -> Iterator[Running]:
+    """Such a command on a free port, until a signal at the end of the block ends it.
 
-    def listen() -> None:
-        assert process.stderr is not None
-        for line in process.stderr:
-            said.append(line)
-            if found := re.search(r"http://127\.0\.0\.1:\d+/(?=$)", line.strip()):
-                ready.put(found[0])
-        ready.put("")
-
-    listener = threading.Thread(target=listen, daemon=True)
-    listener.start()
+    Args:
+        folder: its working folder.
+        ready: expression for its output when it serves; the group is the address.
+        words: the command.
+        end: the signal.
+        environ: further variables.
+    """
+    log = folder / "log"
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "flows.cli", *words, "--port", "0"],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT), **environ},
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
     try:
-        url = ready.get(timeout=120)
-        assert url, "".join(said)
-        yield Chatting(url, process, said)
+        while not (found := re.search(ready, log.read_text())):
+            assert process.poll() is None, log.read_text()
+            time.sleep(0.05)
+        yield Running(process, found[1], log)
     finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(timeout=60)
-        listener.join(timeout=10)
+        process.send_signal(end)
+        assert process.wait(20) == 0, log.read_text()
 
 
 def resize(tab: browser.Page, width: int) -> None:

@@ -14,7 +14,7 @@ import httpx
 import pytest
 from helpers import chat, fake_endpoint
 from helpers.browser import BINARY, Page
-from helpers.chat import Chatting, ask, chatting, press, resize, window
+from helpers.chat import ask, press, resize, window
 from helpers.fake_endpoint import FakeServer
 
 from assistant import chat_page
@@ -42,7 +42,7 @@ QUOTES = {
 class Stage:
     """A chat, and the stand-in endpoint that plays its model."""
 
-    chat: Chatting
+    url: str
     fake: FakeServer
     children: threading.Event = field(default_factory=threading.Event)
     """Children answer while it is set."""
@@ -69,10 +69,10 @@ class Stage:
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     folder = chat.written(tmp_path_factory.mktemp("chat"), TEXTS)
     with fake_endpoint.serving() as fake:
-        words = ["--base-url", fake.url, "--model", "loomis"]
+        words = ["chat", "--docs", "notes", "--base-url", fake.url, "--model", "loomis"]
         words += ["--set", "evaluate_model.prompt_price=1000"]
-        with chatting(folder, *words) as running:
-            stage = Stage(running, fake)
+        with chat.running(folder, r"(http://127\.0\.0\.1:\d+/)\n", *words) as command:
+            stage = Stage(command.url, fake)
             fake.reply = stage.reply
             yield stage
 
@@ -109,7 +109,7 @@ def assert_fits(tab: Page) -> None:
 @needs_browser
 def test_a_reader_asks_watches_the_tree_and_reads_a_highlighted_quote(stage: Stage) -> None:
     stage.children.clear()
-    with window(stage.chat.url) as tab:
+    with window(stage.url) as tab:
         assert tab.run("document.activeElement.id") == "question"
         assert_fits(tab)
         ask(tab, "When do the <i>looms</i> arrive?")
@@ -150,7 +150,7 @@ def test_a_reader_asks_watches_the_tree_and_reads_a_highlighted_quote(stage: Sta
 
 @needs_browser
 def test_hostile_names_and_texts_are_shown_as_text(stage: Stage) -> None:
-    with window(stage.chat.url) as tab:
+    with window(stage.url) as tab:
         ask(tab, "<img src=x onerror=\"document.title='owned'\"> looms?")
         tab.until("document.querySelectorAll('.quote').length === 3")
         assert set(QUOTES[TAG]) < set(texts_of(tab, ".quote"))
@@ -165,7 +165,7 @@ def test_hostile_names_and_texts_are_shown_as_text(stage: Stage) -> None:
 @needs_browser
 def test_escape_stops_the_question_and_the_next_one_is_answered(stage: Stage) -> None:
     stage.children.clear()
-    with window(stage.chat.url) as tab:
+    with window(stage.url) as tab:
         ask(tab, "When do the looms arrive?")
         tab.until("document.querySelectorAll('.agent.works').length === 3")
         press(tab, "Escape")
@@ -181,7 +181,7 @@ def test_escape_stops_the_question_and_the_next_one_is_answered(stage: Stage) ->
 
 
 def test_a_foreign_page_is_refused(stage: Stage) -> None:
-    url, foreign = stage.chat.url, {"host": "evil.example"}
+    url, foreign = stage.url, {"host": "evil.example"}
     for headers in ({"origin": "http://evil.example"}, foreign):
         answer = httpx.post(f"{url}api/ask", json={"question": "When?"}, headers=headers)
         assert answer.status_code == 403
@@ -192,8 +192,8 @@ def test_a_foreign_page_is_refused(stage: Stage) -> None:
 
 def test_no_file_but_the_documents_is_served(stage: Stage) -> None:
     for name in ("../params.yaml", "..%2Fparams.yaml", "%2Fetc%2Fpasswd", "nothing"):
-        assert httpx.get(f"{stage.chat.url}api/documents/{name}").status_code == 404
-    listed = httpx.get(f"{stage.chat.url}api/documents").json()["documents"]
+        assert httpx.get(f"{stage.url}api/documents/{name}").status_code == 404
+    listed = httpx.get(f"{stage.url}api/documents").json()["documents"]
     assert {item["name"]: item["size"] for item in listed} == {
         name: len(text) for name, text in TEXTS.items()
     }
@@ -201,7 +201,7 @@ def test_no_file_but_the_documents_is_served(stage: Stage) -> None:
 
 def test_the_page_loads_nothing_from_elsewhere_and_nothing_as_markup(stage: Stage) -> None:
     for path, (name, kind) in chat_page.FILES.items():
-        answer = httpx.get(stage.chat.url.rstrip("/") + path)
+        answer = httpx.get(stage.url.rstrip("/") + path)
         assert answer.headers["content-type"].startswith(kind)
         policy = answer.headers["content-security-policy"]
         assert "default-src 'none'" in policy

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,8 +20,9 @@ import openai
 import psutil
 import pytest
 from helpers import fake_endpoint
-from helpers.chat import written
+from helpers.chat import Running, running, written
 from helpers.fake_endpoint import FakeServer
+from helpers.sandbox_events import wait_for
 from typer.testing import CliRunner
 
 from agent.rollouts.own_documents import Answer
@@ -33,11 +31,10 @@ from assistant import openai_api
 from assistant.asking import AskedAnswer
 from flows import cli
 
-ROOT = Path(__file__).parents[2]
 KEY = "k" * 40
 ASKED = "When do the looms arrive?"
 LOOMS = "The looms arrive on 14 May."
-READY = re.compile(r"answers at (http://\S+/v1); Ctrl-C stops.*\n(curl .*)\n")
+READY = r"answers at (http://\S+/v1); Ctrl-C stops.*\ncurl .*\n"
 
 
 def scripted_reply(body: dict[str, Any]) -> str:
@@ -52,16 +49,10 @@ def scripted_reply(body: dict[str, Any]) -> str:
     )
 
 
-@dataclass
-class Served:
+@dataclass(frozen=True)
+class Served(Running):
     """A running `rlm serve`."""
 
-    process: subprocess.Popen[bytes]
-    url: str
-    command: str
-    """Command that asks it."""
-    log: Path
-    """Its output."""
     fake: FakeServer
 
     def client(self, **options: Any) -> openai.OpenAI:
@@ -74,34 +65,12 @@ class Served:
 
 
 @contextmanager
-def served(
-    folder: Path,
-    fake: FakeServer,
-    *docs: str,
-    end: int = signal.SIGINT,
-    **environ: str,
-) -> Iterator[Served]:
+def served(folder: Path, fake: FakeServer, *docs: str, **options: Any) -> Iterator[Served]:
     """The command about collections, until the block ends."""
     words = [word for name in docs for word in ("--docs", name)]
     words += ["--base-url", fake.url, "--model", "m", "--set", "evaluate_model.concurrency=4"]
-    log = folder / "log"
-    with log.open("w") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "flows.cli", "serve", *words, "--port", "0"],
-            cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(ROOT), **environ},
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
-    try:
-        wait_until(lambda: bool(READY.search(log.read_text())) or process.poll() is not None)
-        found = READY.search(log.read_text())
-        assert found, log.read_text()
-        yield Served(process, found[1], found[2], log, fake)
-    finally:
-        process.send_signal(end)
-        assert process.wait(20) == 0, log.read_text()
+    with running(folder, READY, "serve", *words, **options) as command:
+        yield Served(**vars(command), fake=fake)
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +88,8 @@ def whole(folder: Path) -> Iterator[Served]:
     """One server for the tests that leave it as it is."""
     with fake_endpoint.serving() as fake:
         fake.reply = scripted_reply
-        with served(folder, fake, "notes", "laws", RLM_SERVE_KEY=KEY) as server:
+        options = {"end": signal.SIGINT, "RLM_SERVE_KEY": KEY}
+        with served(folder, fake, "notes", "laws", **options) as server:
             yield server
         assert KEY not in server.log.read_text()
         assert "Traceback" not in server.log.read_text()
@@ -131,13 +101,6 @@ def server(whole: Served) -> Iterator[Served]:
     before = dict(vars(whole.fake))
     yield whole
     vars(whole.fake).update(before, plan=[])
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def post(server: Served, content: bytes | str, **headers: str) -> httpx.Response:
@@ -227,8 +190,6 @@ def test_the_model_names_a_collection(server: Served) -> None:
         (b"\xff", "the body: Invalid JSON"),
         ("[" * 100_000, "the body: Invalid JSON"),
         ('{"messages": []}', "messages: List should have at least 1 item"),
-        ('{"seed": -1, "messages": [{"role": "user", "content": "x"}]}', "seed: Input should be"),
-        ('{"messages": [{"role": "user", "content": 7}]}', "messages.0.content"),
         ('{"messages": [{"role": "system", "content": "x"}]}', "add one"),
         ('{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}', "not images"),
         ('{"messages": [{"role": "user", "content": " "}]}', "the question is empty"),
@@ -251,7 +212,6 @@ def test_foreign_pages_hosts_and_clients_without_the_key_are_refused(server: Ser
     before = len(server.fake.bodies)
     page = {"origin": "https://evil.example", "content-type": "text/plain"}
     assert post(server, body, **page).status_code == 403
-
     assert post(server, body, host="evil.example").status_code == 403
     for key in ("", "Bearer", f"Bearer {KEY}x", f"Bearer {'ü' * 40}"):
         refused = post(server, body, authorization=key)
@@ -259,24 +219,18 @@ def test_foreign_pages_hosts_and_clients_without_the_key_are_refused(server: Ser
     with pytest.raises(openai.AuthenticationError, match="the key is missing or wrong"):
         openai.OpenAI(base_url=server.url, api_key="other").models.list()
     assert len(server.fake.bodies) == before
-    own = server.url.removesuffix("/v1")
-    assert post(server, body, origin=own).status_code == 200
-    assert "access-control-allow-origin" not in post(server, body, origin=own).headers
+    own = post(server, body, origin=server.url.removesuffix("/v1"))
+    assert own.status_code == 200
+    assert "access-control-allow-origin" not in own.headers
 
 
 def test_a_long_body_and_an_unknown_path_are_errors_of_that_form(server: Served) -> None:
-    assert post(server, b" " * 1_000_001).json()["error"]["message"] == (
-        "a body has at most 1000000 bytes"
-    )
-
+    long = post(server, b" " * 1_000_001)
+    assert long.json()["error"]["message"] == "a body has at most 1000000 bytes"
     url, key = f"{server.url}/chat/completions", {"authorization": f"Bearer {KEY}"}
     assert httpx.post(url, content=iter([b"{}"]), headers=key, timeout=60).status_code == 411
-    assert (
-        httpx.get(f"{server.url}/nothing", headers=key)
-        .json()["error"]["message"]
-        .startswith("GET /v1/nothing: Not Found")
-    )
-    assert httpx.get(url, headers=key).status_code == 405
+    unknown = httpx.get(f"{server.url}/nothing", headers=key)
+    assert unknown.json()["error"]["message"].startswith("GET /v1/nothing: Not Found")
 
 
 def test_an_endpoint_that_dies_is_an_error_in_any_form_of_answer(server: Served) -> None:
@@ -326,12 +280,14 @@ def test_a_signal_in_mid_answer_leaves_no_process(folder: Path) -> None:
 
     with fake_endpoint.serving() as fake, ThreadPoolExecutor(2) as pool:
         fake.reply = held
-        with served(folder, fake, "notes", end=signal.SIGTERM) as server:
+        with served(folder, fake, "notes") as server:
             answers = [pool.submit(server.ask), pool.submit(lambda: list(server.ask(stream=True)))]
             assert asked.wait(60)
             processes = psutil.Process(server.process.pid).children(recursive=True)
             assert processes
-            wait_until(lambda: len(fake.bodies) >= 3)  # one is the test question of the start
+            assert wait_for(
+                lambda: len(fake.bodies) >= 3, 60
+            )  # one is the test question of the start
             started = time.monotonic()
         assert time.monotonic() - started < 15
         for answer in answers:
