@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,7 +26,6 @@ pytestmark = pytest.mark.xdist_group("transformers")  # so that one process impo
 
 ROOT = Path(__file__).parents[2]
 SIGNATURES = json.loads((ROOT / "tests/data/unsloth_signatures.json").read_text())
-Calls = dict[str, dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
@@ -38,44 +38,28 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
-    """Arguments of the calls of a stand-in for Unsloth that loads with transformers and PEFT."""
-    found: Calls = {}
-
-    class FastLanguageModel:
-        @staticmethod
-        def from_pretrained(**named: Any) -> tuple[Any, Any]:
-            found["from_pretrained"] = named
-            return load_model(Path(named["model_name"]))
-
-        @staticmethod
-        def get_peft_model(model: Any, **named: Any) -> Any:
-            from peft import LoraConfig, get_peft_model
-
-            found["get_peft_model"] = named
-            names = ("r", "target_modules", "lora_alpha", "lora_dropout", "bias")
-            kept = {name: named[name] for name in names}
-            return get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **kept))
-
-    stand_in = ModuleType("unsloth")
-    stand_in.FastLanguageModel = FastLanguageModel  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "unsloth", stand_in)
+def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """File of the calls of a stand-in for Unsloth."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(ROOT / "tests/helpers/unsloth_standin"))
+    monkeypatch.setenv("UNSLOTH_CALLS", str(tmp_path / "calls"))
     monkeypatch.setitem(sys.modules, TRAINERS[0], ModuleType(TRAINERS[0]))
-    return found
+    yield tmp_path / "calls"
+    sys.modules.pop("unsloth", None)
 
 
 def load(base: Path) -> tuple[Any, Any]:
     return load_with_unsloth(base, LoraSettings(), max_seq_length=2048, seed=7)
 
 
-def test_a_4_bit_base_gets_an_adapter_by_arguments_of_unsloth(base: Path, calls: Calls) -> None:
+def test_a_4_bit_base_gets_an_adapter_by_arguments_of_unsloth(base: Path, calls: Path) -> None:
     model, _ = load(base)
-    assert calls.keys() == SIGNATURES.keys() - {"version"}
-    for function, named in calls.items():
-        assert named.keys() <= set(SIGNATURES[function]), function
-    loaded, adapted = calls["from_pretrained"], calls["get_peft_model"]
+    loaded, adapted = map(json.loads, calls.read_text().splitlines())
+    for named in (loaded, adapted):
+        known = SIGNATURES[named.pop("name")]
+        assert named.keys() <= set(known)
     assert loaded["load_in_4bit"] is True
-    assert loaded["dtype"] == torch.float16
+    assert loaded["dtype"] == "torch.float16"
     assert (loaded["max_seq_length"], loaded["fast_inference"]) == (2048, False)
     assert (adapted["r"], adapted["lora_alpha"], adapted["lora_dropout"]) == (16, 16, 0.0)
     assert (len(adapted["target_modules"]), adapted["random_state"]) == (7, 7)
@@ -83,12 +67,12 @@ def test_a_4_bit_base_gets_an_adapter_by_arguments_of_unsloth(base: Path, calls:
 
 
 def test_the_adapter_of_a_base_is_loaded_into_it(
-    base: Path, calls: Calls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    base: Path, calls: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = Path(shutil.copytree(base, tmp_path / "base"))
     write_adapter(own, own / "adapter")
     expected, _ = load_model(own)
-    stand_in: Any = sys.modules["unsloth"]
+    stand_in = importlib.import_module("unsloth")
     monkeypatch.setattr(  # Unsloth loads the base alone
         stand_in.FastLanguageModel, "from_pretrained", lambda **named: load_model(base)
     )
@@ -99,13 +83,13 @@ def test_the_adapter_of_a_base_is_loaded_into_it(
 
 
 def test_unsloth_before_the_trainer_is_refused(
-    base: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch
+    base: Path, calls: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in TRAINERS:
         monkeypatch.delitem(sys.modules, name, raising=False)
     with pytest.raises(PolicyError, match=r"Import agent\.training\.trainer first"):
         load(base)
-    assert calls == {}
+    assert not calls.exists()
 
 
 REAL = """

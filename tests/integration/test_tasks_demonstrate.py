@@ -34,28 +34,7 @@ pytestmark = [
 ]
 
 
-UNSLOTH = """
-import sys
-from pathlib import Path
-
-assert "agent.demonstrations.supervised" in sys.modules, "imported before the trainer"
-print("a banner")
-
-class FastLanguageModel:
-    @staticmethod
-    def from_pretrained(**named):
-        from agent.policies.hf_policy import load_model
-        return load_model(Path(named["model_name"]))
-
-    @staticmethod
-    def get_peft_model(model, **named):
-        from peft import LoraConfig, get_peft_model
-        names = ("r", "target_modules", "lora_alpha", "lora_dropout", "bias")
-        config = LoraConfig(task_type="CAUSAL_LM", **{name: named[name] for name in names})
-        Path("unsloth_compiled_cache").mkdir()
-        return get_peft_model(model, config)
-"""
-"""A stand-in that loads with transformers and PEFT."""
+STANDIN = Path(__file__).parents[1] / "helpers/unsloth_standin"
 
 
 class Written(Demonstrator):
@@ -133,12 +112,9 @@ def test_a_teacher_behind_an_api_teaches_with_its_good_episodes(
 
 
 def test_unsloth_trains_in_a_process_of_its_own_and_its_adapter_is_the_bases(
-    params: Params, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm: str
+    params: Params, monkeypatch: pytest.MonkeyPatch, warm: str
 ) -> None:
-    standins = tmp_path / "standins"
-    standins.mkdir()
-    (standins / "unsloth.py").write_text(UNSLOTH)
-    monkeypatch.setenv("PYTHONPATH", str(standins))
+    monkeypatch.setenv("PYTHONPATH", str(STANDIN))
     monkeypatch.setattr(sys, "executable", warm)
     monkeypatch.setattr(unsloth_loader, "require_unsloth", lambda: None)
     events = []
