@@ -15,6 +15,8 @@ from agent.settings import ModelSettings, TrainSettings
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast, Qwen3ForCausalLM
 
+    from agent.training.export import Record
+
 ROOT = Path(__file__).parents[2]
 VOCAB = 600
 SIZES: dict[str, Any] = {
@@ -115,6 +117,23 @@ def write_adapter(base: Path, out: Path, scale: float = 0.02, seed: int = 1) -> 
             torch.nn.init.normal_(weight, std=scale)
     model.save_pretrained(out)
     return out
+
+
+def observed(base: Path, adapter: Path) -> tuple[Record, float]:
+    """Record of a base with its adapter, and how far the adapter moves the logits."""
+    from agent.models.chat_template import ChatFormat
+    from agent.policies.hf_policy import load_model
+    from agent.training.export import observe, relative_errors
+    from env.models import Message
+
+    model, tokenizer = load_model(base, adapter=adapter)
+    chat = ChatFormat(tokenizer)
+    prompts = [
+        chat.first([Message(role="user", content=f"What does {name} score on Mirbex?")])
+        for name in ("Kalvot", "Tonzid", "Fegjup")
+    ]
+    live = observe(model, prompts, stop_ids=sorted(chat.stop_ids), max_new_tokens=8)
+    return live, max(relative_errors(live, load_model(base)[0]))
 
 
 def play_qwen(model: Any, step: int) -> list[list[Trajectory]]:

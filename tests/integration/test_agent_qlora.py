@@ -10,22 +10,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.random_model import save_qwen, write_adapter, write_base
+from helpers.random_model import observed, save_qwen, write_adapter, write_base
 
 from agent.errors import ExportError
-from agent.models.chat_template import ChatFormat
 from agent.policies.hf_policy import load_model
-from agent.training.export import (
-    LIMITS,
-    Record,
-    error_limit,
-    judge,
-    measure,
-    observe,
-    relative_errors,
-)
+from agent.training.export import LIMITS, error_limit, judge, measure
 from agent.training.merge import merge
-from env.models import Message
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -37,18 +27,6 @@ pytestmark = [
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The model before it is quantised; read only."""
     return save_qwen(tmp_path_factory.mktemp("source"))
-
-
-def observed(base: Path, adapter: Path) -> tuple[Record, float]:
-    """Record of the live model, and the effect of its adapter."""
-    model, tokenizer = load_model(base, adapter=adapter)
-    chat = ChatFormat(tokenizer)
-    prompts = [
-        chat.first([Message(role="user", content=f"What does {name} score on Mirbex?")])
-        for name in ("Kalvot", "Tonzid")
-    ]
-    live = observe(model, prompts, stop_ids=sorted(chat.stop_ids), max_new_tokens=12)
-    return live, max(relative_errors(live, load_model(base)[0]))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])  # float32: the whole path

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.random_model import observed, write_adapter
 from helpers.recorder import Recorder
 from helpers.untaught import untaught
 from safetensors.torch import load_file, save_file
 
 from agent.errors import ExportError
-from agent.models.chat_template import ChatFormat
 from agent.nano import warmstart
 from agent.nano.settings import NanoModelSettings, NanoSettings
 from agent.policies.hf_policy import load_model
@@ -29,13 +29,10 @@ from agent.training.export import (
     error_limit,
     judge,
     measure,
-    observe,
     relative_error,
-    relative_errors,
     top_logits,
 )
 from agent.training.merge import merge
-from env.models import Message
 from tasks import export
 from tasks.config.params import Params
 from tasks.errors import StageError
@@ -50,26 +47,14 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
     settings = NanoSettings(model=NanoModelSettings(layers=2))
     warmstart.save(untaught(settings), folder / "base")
-    write_adapter(folder / "base", folder / "adapter", 0.02)
+    write_adapter(folder / "base", folder / "adapter")
     return folder
-
-
-def write_adapter(base: Path, out: Path, scale: float) -> None:
-    from peft import LoraConfig, get_peft_model
-
-    torch.manual_seed(1)
-    config = LoraConfig(r=8, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM")
-    model = get_peft_model(load_model(base)[0], config)
-    for name, weight in model.named_parameters():
-        if "lora_B" in name:
-            torch.nn.init.normal_(weight, std=scale) if scale else torch.nn.init.zeros_(weight)
-    model.save_pretrained(out)
 
 
 @pytest.fixture(scope="module")
 def live(models: Path) -> Record:
     """Record of base and adapter on a few conversations."""
-    return record(models / "base", models / "adapter")[0]
+    return observed(models / "base", models / "adapter")[0]
 
 
 @pytest.fixture(scope="module")
@@ -79,29 +64,8 @@ def merged(models: Path) -> Path:
     return models.with_name("merged")
 
 
-def record(base: Path, adapter: Path) -> tuple[Record, float]:
-    """Record of the live model, and how far the adapter moved the logits."""
-    model, tokenizer = load_model(base, adapter=adapter)
-    chat = ChatFormat(tokenizer)
-    prompts = [
-        chat.first([Message(role="user", content=f"What does {name} score on Mirbex?")])
-        for name in ("Kalvot", "Tonzid", "Fegjup")
-    ]
-    found = observe(model, prompts, stop_ids=sorted(chat.stop_ids), max_new_tokens=8)
-    return found, max(relative_errors(found, load_model(base)[0]))
-
-
 def verdict(folder: Path, live: Record, effect: float = 0.5) -> list[str]:
     return judge(measure(live, load_model(folder, dtype=torch.float32)[0]), effect, LIMIT)
-
-
-def test_a_merge_behaves_like_base_and_adapter(models: Path, live: Record, merged: Path) -> None:
-    stored = load_file(merged / "model.safetensors")
-    assert {tensor.dtype for tensor in stored.values()} == {torch.float16}
-    model, _ = load_model(merged, dtype=torch.float32)
-    found = measure(live, model)
-    assert 0 < found.logit_error < LIMIT
-    assert judge(found, record(models / "base", models / "adapter")[1], LIMIT) == []
 
 
 def test_every_merged_weight_is_that_of_the_base_plus_the_adapter(
@@ -129,8 +93,8 @@ def test_a_corrupted_merge_is_caught(live: Record, merged: Path, tmp_path: Path)
 
 
 def test_an_adapter_of_zeros_is_caught(models: Path, tmp_path: Path) -> None:
-    write_adapter(models / "base", tmp_path / "adapter", 0.0)
-    live, effect = record(models / "base", tmp_path / "adapter")
+    write_adapter(models / "base", tmp_path / "adapter", scale=0.0)
+    live, effect = observed(models / "base", tmp_path / "adapter")
     merge(models / "base", tmp_path / "adapter", tmp_path / "merged", dtype="float16")
     assert any("adapter was lost" in wrong for wrong in verdict(tmp_path / "merged", live, effect))
 
