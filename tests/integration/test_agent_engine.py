@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -182,28 +182,6 @@ def test_turns_have_seeds_of_their_own_that_only_depend_on_spec_frame_and_turn()
     play(again, ScriptedSessions(two_children), specs(3), sessions=1)
     assert {(r.key, r.seed) for call in again.calls for r in call} == seeds
     assert ((2, 1), turn_seed(2, 1, 0)) in seeds
-
-
-class BackwardsPolicy(EchoPolicy):
-    """Writes the turns of a round in reverse."""
-
-    def stream(self, requests: Sequence[TurnRequest]) -> Iterator[tuple[int, TurnReply]]:
-        yield from reversed(list(enumerate(self.act(requests))))
-
-
-def test_the_order_of_completed_turns_changes_nothing():
-    streamed, together = ScriptedSessions(two_children), ScriptedSessions(two_children)
-    one = play(BackwardsPolicy(), streamed, specs(5), sessions=3)
-    other = play(EchoPolicy(), together, specs(5), sessions=3)
-    for episode in [*one, *other]:
-        episode.seconds = 0.0
-        for frame in episode.frames.values():
-            frame.ended_s = None
-            for turn in frame.turns:
-                turn.at_s = turn.seconds = 0.0
-    assert one == other
-    by_name = [sorted(s.actions, key=lambda item: item[0]) for s in (streamed, together)]
-    assert by_name[0] == by_name[1]
 
 
 def test_a_lost_connection_voids_its_episode_only():

@@ -32,16 +32,6 @@ def _code(*cells: tuple[int, str]) -> RLMAction:
 # --- episodes
 
 
-def test_the_reset_is_chosen_by_the_seed(session: Sessions) -> None:
-    def first(seed: int) -> Any:
-        view = session.reset(0, split="test", difficulty="easy", seed=seed).result()
-        assert view.problem is not None
-        return view.problem.problem_id, view.frames[0].messages
-
-    assert first(3) == first(3)
-    assert first(3)[0] != first(4)[0]
-
-
 def test_components_counters_and_child_scores_come_with_the_end(
     session: Sessions, server_problems: ProblemStore
 ) -> None:
@@ -115,7 +105,6 @@ def test_a_step_before_a_reset_is_refused(session: Sessions, server_url: str) ->
         (RLMAction(), "empty"),
         (RLMAction(text="x", turns=[FrameTurn(frame=0, text="x")]), "not both"),
         (RLMAction(turns=[FrameTurn(frame=3, text="x")]), "no frame 3"),
-        (RLMAction(turns=[FrameTurn(frame=0, text="x"), FrameTurn(frame=0, text="y")]), "twice"),
     ],
 )
 def test_wrong_actions_are_refused_and_change_nothing(
@@ -214,13 +203,11 @@ def test_a_lost_connection_voids_the_episode_and_the_next_reset_reconnects(
 @pytest.mark.parametrize(
     "answer",
     [
-        "float('nan')",
         "[float('inf'), {'paper_id': float('nan')}]",
         "{1: {2: (3, {4})}}",
         "'\\ud800'",
         "'x' * 1_000_000",
         "lambda: 1",
-        "[None, True, -1, 2**62]",
         "{'paper_id': 'p1', 'start': -5, 'end': 10**15}",
     ],
 )

@@ -479,13 +479,3 @@ def test_rollback_refuses_what_cannot_be(three: None, to: str, told: str) -> Non
     with pytest.raises(StageError, match=told):
         champions.rollback("rlm", to)
     assert champion() == "3"
-
-
-def test_the_list_shows_each_version_with_what_is_known(three: None) -> None:
-    champions.rollback("rlm", None)
-    shown = listed()
-    third, second, first = (line for line in shown.splitlines() if "0.200 -> 0.900" in line)
-    assert "challenger" in third
-    assert "champion" in second
-    assert "not compared" in first
-    assert "rolled back" in shown
