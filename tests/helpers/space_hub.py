@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import os
 import signal
 import socket
@@ -29,6 +30,8 @@ from urllib.parse import unquote, urlsplit
 TOKEN = "hf_write_never_in_a_log"
 READ_TOKEN = "hf_read_never_in_a_log"
 USER = "ada"
+SHA = "0123456789abcdef0123456789abcdef01234567"
+"""Commit of a repository that a test made."""
 
 
 @dataclass
@@ -47,6 +50,8 @@ class Repo:
     logs: dict[str, str] = field(default_factory=lambda: {"build": "", "run": ""})
     host: str = ""
     restarts: int = 0
+    gated: bool = False
+    """Whether a public repository is read with a token only."""
 
     @property
     def sha(self) -> str:
@@ -84,12 +89,18 @@ class SpaceHub(ThreadingHTTPServer):
         """Runtimes that are reported before the real one; the last of them for ever."""
         self.scopes = {TOKEN: "write", READ_TOKEN: "read"}
         self.asked: list[str] = []
+        self.shown: list[tuple[str, str | None]] = []
+        """Path and authorization of each request."""
         self.lock = Lock()
         self._processes: list[subprocess.Popen[bytes]] = []
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def add(self, kind: str, name: str, files: dict[str, bytes], gated: bool = False) -> None:
+        """A public repository of somebody else."""
+        self.repos[kind, name] = Repo(False, files=files, commits=[SHA], gated=gated)
 
     def run_space(self, name: str, repo: Repo) -> None:
         """Build and start the Space's newest commit, as the Hub does after a push."""
@@ -178,6 +189,7 @@ class _Handler(BaseHTTPRequestHandler):
         path = unquote(urlsplit(self.path).path)
         request = f"{self.command} {path}"
         self.server.asked.append(request)
+        self.server.shown.append((path, self.headers.get("Authorization")))
         fault = self._fault(request)
         if isinstance(fault, float):
             time.sleep(fault)
@@ -208,7 +220,7 @@ class _Handler(BaseHTTPRequestHandler):
             return 200, {"errors": [], "warnings": []}
         if path.startswith("/lfs/"):
             return self._store(path.removeprefix("/lfs/"))
-        if self._scope is None:
+        if path.startswith(("/api/whoami", "/api/repos")) and self._scope is None:
             return 401, {"error": "Invalid username or password."}
         if path == "/api/whoami-v2":
             return 200, {"type": "user", "name": USER, "orgs": [], "auth": {}}
@@ -220,10 +232,15 @@ class _Handler(BaseHTTPRequestHandler):
             parts = ["models", *parts]
         kind, name, rest = parts[0].removesuffix("s"), "/".join(parts[1:3]), parts[3:]
         repo = self.server.repos.get((kind, name))
+        reads = self.command in ("GET", "HEAD") or rest[:1] == ["paths-info"]
+        open_to_all = repo is not None and reads and not (repo.private or repo.gated)
+        if self._scope is None and not open_to_all:
+            return 401, {"code": "GatedRepo" if repo and repo.gated else "RepoNotFound"}
         if repo is None:
-            return 404, {"error": "Repository not found"}
-        if self.command == "POST" and (self._scope != "write" or not name.startswith(f"{USER}/")):
+            return 404, {"code": "RepoNotFound"}
+        if not reads and (self._scope != "write" or not name.startswith(f"{USER}/")):
             return 403, {"error": "Forbidden: this token cannot write"}
+        self.commit = repo.sha
         if batch:
             return 200, {"transfer": "basic", "objects": [*map(self._upload, self._objects())]}
         return self._on_repo(kind, name, repo, rest)
@@ -264,6 +281,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _on_repo(self, kind: str, name: str, repo: Repo, rest: list[str]) -> tuple[int, Any]:
         match rest:
+            case ["revision" | "resolve", revision, *_] if revision not in ("main", *repo.commits):
+                return 404, {"code": "RevisionNotFound"}
             case [] | ["revision", _]:
                 return 200, _described(name, repo)
             case ["preupload", _]:
@@ -298,14 +317,15 @@ class _Handler(BaseHTTPRequestHandler):
                 lines = repo.logs[which].splitlines(keepends=True)
                 events = [f"data: {json.dumps({'data': line})}\n\n" for line in lines]
                 return 200, "".join(events).encode()
-            case ["tree", *_]:
+            case ["tree" | "paths-info" as which, *_]:
                 return 200, [
                     {"type": "file", "path": p, "size": len(c), "oid": _oid(c)}
                     for p, c in repo.files.items()
+                    if which == "tree" or p.encode() in self.body
                 ]
             case ["resolve", _, *file] if "/".join(file) in repo.files:
                 return 200, repo.files["/".join(file)]
-        return 404, {"error": f"no such page: {rest}"}
+        return 404, {"code": "EntryNotFound", "error": f"no such page: {rest}"}
 
     def _commit(self, kind: str, name: str, repo: Repo) -> tuple[int, Any]:
         header, *operations = [json.loads(line) for line in self.body.splitlines()]
@@ -337,11 +357,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Length", str(len(content)))
             if isinstance(answer, bytes):
                 self.send_header("ETag", f'"{_oid(content)}"')
-                revision = unquote(self.path).partition("/resolve/")[2].partition("/")[0]
-                self.send_header("X-Repo-Commit", revision)
-            if status == 404:
-                what = "Entry" if "/resolve/" in self.path else "Repo"
-                self.send_header("X-Error-Code", f"{what}NotFound")
+                self.send_header("X-Repo-Commit", self.commit)
+            elif "code" in answer:
+                self.send_header("X-Error-Code", answer["code"])
             self.end_headers()
             if self.command != "HEAD":
                 self.wfile.write(content)
@@ -360,7 +378,10 @@ def _mode(path: str) -> str:
 
 
 def _described(name: str, repo: Repo) -> dict[str, Any]:
+    weights = repo.files.get("model.safetensors")
+    counted = {} if weights is None or repo.large else {"safetensors": _counted(weights)}
     return {
+        **counted,
         "id": name,
         "sha": repo.sha,
         "private": repo.private,
@@ -372,6 +393,13 @@ def _described(name: str, repo: Repo) -> dict[str, Any]:
             for path, content in repo.files.items()
         ],
     }
+
+
+def _counted(weights: bytes) -> dict[str, Any]:
+    """Number of weights, as the Hub reads it from a file's header."""
+    header = json.loads(weights[8 : 8 + int.from_bytes(weights[:8], "little")])
+    total = sum(math.prod(header[key]["shape"]) for key in header if key != "__metadata__")
+    return {"parameters": {"BF16": total}, "total": total}
 
 
 @contextmanager

@@ -11,9 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from helpers import hub_server
 from helpers.random_model import PROJECTIONS, llama, qwen, save_qwen, tokenizer, write_base
 from helpers.recorder import Recorder
+from helpers.space_hub import SHA, SpaceHub, serve_spaces
 from helpers.tiny_gguf import TEMPLATE
 from safetensors.torch import load_file
 
@@ -136,28 +136,28 @@ def edit_config(folder: Path, **values: object) -> None:
 
 
 @pytest.fixture
-def hub(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[hub_server.Hub]:
+def hub(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SpaceHub]:
     """A Hub with models, and an empty cache of its client."""
     files = {path.name: path.read_bytes() for path in source.iterdir()}
     files |= {"own.py": b"raise SystemExit", "onnx/model.onnx": b"", "pytorch_model.bin": b"pickle"}
     pickled = {name: data for name, data in files.items() if not name.endswith("safetensors")}
-    models = {"org/good": files, "org/gated": files, "org/pickled": pickled}
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("HF_TOKEN", raising=False)
-    with hub_server.serve(models) as server:
+    with serve_spaces(tmp_path) as server:
         monkeypatch.setenv("HF_ENDPOINT", server.url)
+        server.add("model", "org/good", files)
+        server.add("model", "org/gated", files, gated=True)
+        server.add("model", "org/pickled", pickled)
         yield server
 
 
-def fetched(hub: hub_server.Hub) -> set[str]:
+def fetched(hub: SpaceHub) -> set[str]:
     """Files whose content was asked for."""
-    return {
-        path.rpartition("/")[2] for how, path, _ in hub.asked if how == "GET" and "/res" in path
-    }
+    return {one.rpartition("/")[2] for one in hub.asked if "GET" in one and "/resolve/" in one}
 
 
 def test_a_model_of_the_hub_becomes_the_base(
-    hub: hub_server.Hub, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hub: SpaceHub, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(warmstart, "BASE", tmp_path / "models/base")
     overrides = ["model.source=org/good", "model.quantisation=nf4", "warmstart.kind=none"]
@@ -166,7 +166,7 @@ def test_a_model_of_the_hub_becomes_the_base(
     with torch.no_grad():
         twin, _ = load_model(base / "twin")
         assert torch.equal(load_model(base)[0](IDS).logits, twin(IDS).logits)
-    origin = f"org/good@{hub_server.SHA}"
+    origin = f"org/good@{SHA}"
     assert run.tags["base"] == warm_start.origin(base) == origin
     assert "model.safetensors" in fetched(hub)
     assert not fetched(hub) & {"own.py", "model.onnx", "pytorch_model.bin"}
@@ -174,7 +174,7 @@ def test_a_model_of_the_hub_becomes_the_base(
 
 
 def test_a_llama_with_the_files_of_smollm2_on_the_hub_becomes_the_base(
-    hub: hub_server.Hub, tmp_path: Path
+    hub: SpaceHub, tmp_path: Path
 ) -> None:
     folder = tmp_path / "smollm2"
     llama(dtype=torch.bfloat16).save_pretrained(folder)
@@ -185,7 +185,7 @@ def test_a_llama_with_the_files_of_smollm2_on_the_hub_becomes_the_base(
     old |= {"tokenizer_class": "GPT2Tokenizer", "unk_token": "<|endoftext|>"}
     (folder / "tokenizer_config.json").write_text(json.dumps(config | old))
     name = "HuggingFaceTB/SmolLM2-135M-Instruct"
-    hub.files[name] = {path.name: path.read_bytes() for path in folder.iterdir()}
+    hub.add("model", name, {path.name: path.read_bytes() for path in folder.iterdir()})
     assert prepare_base(ModelSettings(source=name), tmp_path / "base").origin.startswith(name)
     model, own = load_model(tmp_path / "base")
     assert (own.eos_token, model.generation_config.eos_token_id) == ("<|im_end|>", 2)
@@ -253,15 +253,15 @@ def test_a_folder_that_cannot_be_a_base_is_refused(
     ],
 )
 def test_a_model_of_the_hub_is_refused_before_its_weights_are_fetched(
-    hub: hub_server.Hub,
+    hub: SpaceHub,
     tmp_path: Path,
     settings: dict[str, str],
     config: dict[str, object],
     word: str,
 ) -> None:
-    files = dict(hub.files["org/good"])
+    files = dict(hub.repos["model", "org/good"].files)
     files["config.json"] = json.dumps(json.loads(files["config.json"]) | config).encode()
-    hub.files["org/odd"] = files
+    hub.add("model", "org/odd", files)
     with pytest.raises(PolicyError, match=word):
         prepare_base(ModelSettings.model_validate(settings), tmp_path / "base")
     assert "model.safetensors" not in fetched(hub)

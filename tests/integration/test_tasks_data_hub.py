@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 import pytest
-from helpers.hub_server import SHA, TOKEN, serve
+from helpers.space_hub import SHA, TOKEN, serve_spaces
 
 from tasks.data import hub
 from tasks.data.settings import AlignSettings, HubSettings, SplitSettings
@@ -54,7 +54,7 @@ DATA: dict[str, dict[str, bytes]] = {
     "org/good": {"data.jsonl": jsonl(ROWS), "README.md": b"---\nlicense: mit\n---\n"},
     **{
         f"org/{name}": {"data.jsonl": jsonl(ROWS)}
-        for name in ("gated", "gated-opened", "flaky", "flaky-commit", "down", "down-commit")
+        for name in ("gated", "gated-opened", "flaky", "commit-flaky", "down", "commit-down")
     },
     "org/empty": {"README.md": b"---\nlicense: mit\n---\n"},
     "org/garbage": {"data.jsonl": b'{"question": \n\xff'},
@@ -89,10 +89,10 @@ CASES = {
     "split": case("good", split="test"),
     "revision": case("good", revision="v9"),
     "commit of good": case("good", "commit"),
-    "commit of flaky": case("flaky-commit", "commit"),
+    "commit of flaky": case("commit-flaky", "commit"),
     "commit of absent": case("absent", "commit"),
     "commit of revision": case("good", "commit", revision="v9"),
-    "commit of down": case("down-commit", "commit"),
+    "commit of down": case("commit-down", "commit"),
     "gated with token": case("gated-opened", token=TOKEN),
     "absent with token": case("absent-with-token", token=TOKEN),
 }
@@ -101,14 +101,19 @@ CASES = {
 class Told(NamedTuple):
     answers: dict[str, Any]
     output: str
-    asked: list[tuple[str, str, str | None]]
+    shown: list[tuple[str, str | None]]
 
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
     """Result of the client for each case, in a process of its own."""
-    with serve(DATA) as server:
-        server.failures |= {"org/down": 10**9, "org/down-commit": 10**9, "org/flaky-commit": 2}
+    with serve_spaces(tmp_path_factory.mktemp("hub")) as server:
+        for name, files in DATA.items():
+            server.add("dataset", name, files, gated="gated" in name)
+        for name in ("flaky", "commit-flaky"):
+            server.faults[f"/api/datasets/org/{name}"] = [503, 503]
+        for name in ("down", "commit-down"):
+            server.faults[f"/api/datasets/org/{name}"] = ["always", 503]
         done = subprocess.run(
             [sys.executable, "-c", CODE],
             input=json.dumps(list(CASES.values())),
@@ -125,7 +130,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
         )
     lines = [line[3:] for line in done.stdout.splitlines() if line.startswith("=> ")]
     answers = dict(zip(CASES, map(json.loads, lines), strict=True))
-    return Told(answers, done.stdout + done.stderr, server.asked)
+    return Told(answers, done.stdout + done.stderr, server.shown)
 
 
 @pytest.mark.parametrize("case", ["good", "flaky"])
@@ -156,7 +161,7 @@ def test_what_the_hub_refuses_is_one_clear_message(
 
 def test_the_token_of_the_environment_opens_a_gated_data_set_and_is_never_told(told: Told) -> None:
     names = [settings["name"] for _, settings, token in CASES.values() if token]
-    sent = {token for _, path, token in told.asked if any(name in path for name in names)}
+    sent = {token for path, token in told.shown if any(name in path for name in names)}
     assert sent == {f"Bearer {TOKEN}"}
     assert told.answers["gated with token"] == ["rows", len(ROWS)]
     assert "HF_TOKEN, which is set" in told.answers["absent with token"][1]
