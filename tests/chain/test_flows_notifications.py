@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from helpers import fake_endpoint
+from helpers.fake_endpoint import FakeServer
+from helpers.sandbox_events import wait_for
 from prefect import flow
 from prefect.states import Failed, Running
 
@@ -26,62 +25,36 @@ pytestmark = pytest.mark.xdist_group("prefect")
 ADVICE = "the gate refused: raise warmstart.nano.steps"
 
 
-class Webhook(ThreadingHTTPServer):
-    """Keeps the JSON objects that are posted to it."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.told: list[dict[str, Any]] = []
-
-    def wait_for(self, key: str, value: str) -> dict[str, Any]:
-        """The first of which this is told."""
-        deadline = time.monotonic() + 60
-        while not (found := [item for item in self.told if item.get(key) == value]):
-            assert time.monotonic() < deadline, f"no {value} in {self.told}"
-            time.sleep(0.1)
-        return found[0]
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Webhook
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["content-length"]))
-        self.server.told.append(json.loads(body))
-        self.send_response(200)
-        self.end_headers()
-
-    def log_message(self, *args: object) -> None:
-        pass
-
-
 @pytest.fixture(scope="module")
-def notified(prefect_url: str) -> Iterator[Webhook]:
+def notified(prefect_url: str) -> Iterator[FakeServer]:
     """A webhook, with the automations that call it in the server."""
     # Without an address those that call out are left away.
     assert automations.apply() == automations.apply() == ["rlm gated", "rlm failed", "rlm promoted"]
     found = httpx.post(f"{prefect_url}/automations/filter", json={}).json()
     assert [item["name"] for item in found] == ["rlm killed"]
-    with Webhook() as server:
-        automations.apply(f"http://127.0.0.1:{server.server_port}/notices")
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}).start()
-        yield server
-        server.shutdown()
+    with fake_endpoint.serving() as webhook:
+        webhook.raw = b"{}"
+        automations.apply(f"{webhook.url}/notices")
+        yield webhook
+
+
+def told(webhook: FakeServer, key: str, value: str) -> dict[str, Any]:
+    """The first notice with a value, which may still be on its way."""
+    assert wait_for(lambda: any(body.get(key) == value for body in webhook.bodies), 60)
+    return next(body for body in webhook.bodies if body.get(key) == value)
 
 
 def play(body: Callable[[], Any]) -> None:
     flow(name="rlm", log_prints=False)(body)(return_state=True)  # type: ignore[call-overload]
 
 
-def test_a_refusing_gate_is_told_with_its_advice(notified: Webhook) -> None:
+def test_a_refusing_gate_is_told_with_its_advice(notified: FakeServer) -> None:
     def gated() -> Any:
         return Failed(name="Gated", message=ADVICE)
 
     play(gated)
-    told = notified.wait_for("event", "prefect.flow-run.Gated")
-    assert (told["state"], told["message"]) == ("Gated", ADVICE)
+    notice = told(notified, "event", "prefect.flow-run.Gated")
+    assert (notice["state"], notice["message"]) == ("Gated", ADVICE)
 
 
 def test_the_reason_of_a_failure_is_in_the_logs_before_the_run_ends(prefect_url: str) -> None:
@@ -125,7 +98,7 @@ def decided(name: str, verdict: str) -> str:
 
 
 def test_each_promotion_is_told_once_whoever_was_killed(
-    notified: Webhook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mlflow_store: Path
+    notified: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mlflow_store: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
     notifications.promotion("rlm")  # before any decision
@@ -141,8 +114,8 @@ def test_each_promotion_is_told_once_whoever_was_killed(
     notifications.promotion("rlm")
     decided("rlm", "promoted")
     notifications.promotion("rlm")
-    notified.wait_for("version", "4")
-    promotions = [item for item in notified.told if item.get("model") == "rlm"]
+    told(notified, "version", "4")
+    promotions = [item for item in notified.bodies if item.get("model") == "rlm"]
     assert [(item["version"], item["message"]) for item in promotions] == [
         ("1", "reason 1"),
         ("4", "reason 4"),

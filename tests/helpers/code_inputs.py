@@ -175,12 +175,5 @@ def unlisted(stage: str, noted: Mapping[str, set[str]]) -> set[str]:
     return found - carried - modules(stage)
 
 
-def unused(stage: str, noted: Mapping[str, set[str]]) -> set[str]:
-    """Modules that a stage lists and did not import."""
-    sandboxed = "env.server.sandbox.inside"  # its processes start bare: nothing is noted there
-    left = modules(stage) - imported(stage, noted)
-    return {module for module in left if not is_in(module, [sandboxed])}
-
-
 if __name__ == "__main__":
     DVC.write_text(rewritten(DVC.read_text(encoding="utf-8")), encoding="utf-8")

@@ -75,20 +75,9 @@ class FakeHandler(BaseHTTPRequestHandler):
                     self.wfile.write(self.server.endless)
                     time.sleep(0.05)
             return
-        is_last = "in one sentence" in str(body["messages"][-1]["content"])
-        text = self.server.sentence if is_last else self.server.reply(body)
-        message = {"role": "assistant", "content": text}
-        answer = {
-            "id": "1",
-            "object": "chat.completion",
-            "created": 0,
-            "model": body["model"],
-            "choices": [{"index": 0, "message": message, "finish_reason": self.server.finish}],
-            "usage": self.server.usage,
-        }
-        data = json.dumps(answer if status == 200 else {"error": self.server.error}).encode()
-        if self.server.raw is not None and status == 200:
-            data = self.server.raw
+        data = json.dumps({"error": self.server.error}).encode()
+        if status == 200:
+            data = self.server.raw or json.dumps(self._completion(body)).encode()
         self.send_response(status)
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(data)))
@@ -97,6 +86,19 @@ class FakeHandler(BaseHTTPRequestHandler):
         with suppress(OSError):  # the client has left
             self.end_headers()
             self.wfile.write(data)
+
+    def _completion(self, body: dict) -> dict:
+        is_last = "in one sentence" in str(body["messages"][-1]["content"])
+        text = self.server.sentence if is_last else self.server.reply(body)
+        message = {"role": "assistant", "content": text}
+        return {
+            "id": "1",
+            "object": "chat.completion",
+            "created": 0,
+            "model": body["model"],
+            "choices": [{"index": 0, "message": message, "finish_reason": self.server.finish}],
+            "usage": self.server.usage,
+        }
 
     def log_message(self, *args: object) -> None:
         pass

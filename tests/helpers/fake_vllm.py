@@ -156,15 +156,10 @@ class FakeHandler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
     protocol_version = "HTTP/1.1"
 
-    def do_GET(self) -> None:
-        """Answer."""
-        self._respond({})
-
-    def do_POST(self) -> None:
-        """Answer a request with a JSON body."""
-        self._respond(json.loads(self.rfile.read(int(self.headers["content-length"]))))
-
-    def _respond(self, body: dict[str, Any]) -> None:
+    def respond(self) -> None:
+        """Answer a request, which may have a JSON body."""
+        length = int(self.headers.get("content-length", 0))
+        body = json.loads(self.rfile.read(length) or b"{}")
         found = self.server.answer(self.path, body)
         if found is None:
             self.close_connection = True
@@ -175,6 +170,8 @@ class FakeHandler(BaseHTTPRequestHandler):
         self.send_header("content-length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
+
+    do_GET = do_POST = respond
 
     def log_message(self, *args: object) -> None:
         """Log nothing."""

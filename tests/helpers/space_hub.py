@@ -165,21 +165,6 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, *arguments: object) -> None:
         pass
 
-    def do_GET(self) -> None:
-        self._answer()
-
-    def do_POST(self) -> None:
-        self._answer()
-
-    def do_PUT(self) -> None:
-        self._answer()
-
-    def do_DELETE(self) -> None:
-        self._answer()
-
-    def do_HEAD(self) -> None:
-        self._answer()
-
     def _answer(self) -> None:
         if self.headers.get("Transfer-Encoding") == "chunked":
             parts = iter(lambda: self.rfile.read(int(self.rfile.readline(), 16) + 2)[:-2], b"")
@@ -201,6 +186,8 @@ class _Handler(BaseHTTPRequestHandler):
         if fault == "after":
             status, answer = 502, {}
         self._send(status, answer)
+
+    do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = _answer
 
     def _fault(self, request: str) -> Any:
         for part, faults in self.server.faults.items():

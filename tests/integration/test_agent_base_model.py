@@ -222,7 +222,6 @@ UNFIT: list[tuple[Callable[[Path], object], str]] = [
     (lambda f: edit_config(f, **GPTQ), "quantised already"),
     (lambda f: edit_config(f, model_type="own"), "no model can be loaded"),
     (lambda f: edit_config(f, **OWN), "Python code of its own"),
-    (lambda f: (f / "adapter").mkdir(), "adapter"),
     (lambda f: (f / "adapter_config.json").write_text("{}"), "adapter"),
     (lambda f: (f / "model.safetensors").write_bytes(b"{}" * 9), "not a file of safetensors"),
     (lambda f: os.truncate(f / "model.safetensors", 100_000), "no model can be loaded"),

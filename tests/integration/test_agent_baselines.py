@@ -36,11 +36,3 @@ def mean_f1(line: baselines.Line, size: int) -> float:
 @pytest.mark.parametrize("size", SIZES)
 def test_no_line_without_the_lexicon_answers(size: int) -> None:
     assert max(mean_f1(line, size) for line in LINES) < 0.35
-
-
-def test_the_search_for_words_quotes_up_to_eight_sentences() -> None:
-    for problem in held_out():
-        answer = baselines.keyword_search(problem)
-        lines = {line for paper in problem.papers for line in paper.text.split("\n")}
-        assert 0 < len(answer) <= 8
-        assert set(answer) <= lines

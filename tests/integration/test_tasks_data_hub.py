@@ -233,9 +233,7 @@ UNKNOWN_PAPER = '[{"paperId": "Kalvot-9", "selections": [{"text": "Preface of Ka
     ("change", "field", "word"),
     [
         ({"papers": "[{"}, "papers", "not JSON"),
-        ({"papers": "[]"}, "papers", "empty list"),
         ({"papers": '[{"text": "t"}]'}, "papers[0].paperId", "missing"),
-        ({"evidence": "[]"}, "evidence", "empty list"),
         ({"evidence": NONE_SELECTED}, "evidence[0].selections", "empty list"),
         ({"evidence": UNKNOWN_PAPER}, "evidence[0].selections[0]", "did you mean"),
         ({"question": " "}, "question", "white space"),

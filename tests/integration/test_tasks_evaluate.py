@@ -151,10 +151,3 @@ def test_an_outage_among_the_lone_episodes_costs_the_latency_alone(
         assert len(warnings) == 1
         assert f"only {left} of 3 episodes count for the latency" in warnings[0]
         assert "the environment plays no more" in warnings[0]
-
-
-def test_the_same_seed_chooses_the_same_problems_and_seeds(project: Params) -> None:
-    first = evaluate.choose(evaluate.TEST, EPISODES, 0)
-    assert first == evaluate.choose(evaluate.TEST, EPISODES, 0)
-    assert first != evaluate.choose(evaluate.TEST, EPISODES, 1)
-    assert len({spec.seed for spec in first}) == EPISODES

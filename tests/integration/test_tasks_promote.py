@@ -433,6 +433,12 @@ def three(three_made: Path, folder: Path, store: Path) -> None:
 
 
 def test_rollback_goes_back_one_champion_at_a_time(three: None) -> None:
+    for to, told in (
+        ("7", "has no version '7'. Choose one of: 3, 2, 1"),
+        ("3", "already champion"),
+    ):
+        with pytest.raises(StageError, match=told):
+            champions.rollback("rlm", to)
     was, now = champions.rollback("rlm", None)
     assert was is not None
     assert (str(was.version), str(now.version), champion()) == ("3", "2", "2")
@@ -466,16 +472,3 @@ def test_what_was_rolled_back_is_not_promoted_again_by_itself(
     assert champions.ROLLED_BACK not in versions.get_version("rlm", "3").tags
     champions.rollback("rlm", None)
     assert champion() == "2"
-
-
-@pytest.mark.parametrize(
-    ("to", "told"),
-    [
-        ("7", "rlm has no version '7'. Choose one of: 3, 2, 1"),
-        ("3", "rlm version 3 is already champion"),
-    ],
-)
-def test_rollback_refuses_what_cannot_be(three: None, to: str, told: str) -> None:
-    with pytest.raises(StageError, match=told):
-        champions.rollback("rlm", to)
-    assert champion() == "3"

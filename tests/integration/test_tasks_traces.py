@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -55,12 +54,9 @@ def test_a_tree_of_frames_is_a_tree_of_spans_and_a_void_episode_none(
 
     # The root shows the answer, and the reward by component.
     (root,) = (span for span in trace.data.spans if span.parent_id is None)
-    question, prompt = root.inputs["question"], root.inputs["prompt"]
-    assert question in prompt.splitlines()
-    assert trace.info.request_preview.startswith(json.dumps({"question": question})[:-1])
+    assert root.inputs["question"] in root.inputs["prompt"].splitlines()
     assert root.outputs == {"answer": episode.answer, "reward": episode.reward}
     assert root.attributes["reward.primary_objective"] == pytest.approx(
         episode.components["primary_objective"], abs=1e-4
     )
-    assert root.attributes["counters.sub_calls"] == episode.counters.sub_calls
     assert trace.info.tags["difficulty"] == "hard"

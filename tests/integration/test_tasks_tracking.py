@@ -62,20 +62,6 @@ def test_a_run_knows_what_it_takes_to_repeat_it(tmp_path: Path) -> None:
     assert re.match(r"\d\d-\d\d \d\d:\d\d prepare$", stored(run).info.run_name)
 
 
-def test_a_stage_is_the_child_of_the_run_in_the_environment(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    parent = runs.start_run("rlm", PARAMS)
-    monkeypatch.setenv(variables.PARENT_RUN, parent.run_id)
-    assert runs.find_child(PARAMS, parent.run_id, "gate") is None
-    with stage_run("gate", PARAMS) as run:
-        pass
-    found = runs.find_child(PARAMS, parent.run_id, "gate")
-    assert found is not None
-    assert found.info.run_id == run.run_id
-    assert runs.find_child(PARAMS, parent.run_id, "train") is None
-
-
 def test_a_run_that_is_killed_while_it_is_described_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

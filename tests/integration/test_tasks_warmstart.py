@@ -53,7 +53,6 @@ def test_an_interrupt_leaves_the_old_base(place, monkeypatch):
     [
         ("prepare.source=files", "prepare.source=synthetic, or warmstart.kind=none"),
         ("env.prompt_style=full", "prompt_style"),
-        ("env.search_window=40", "search_window"),
         ("env.limits.max_depth=0", "max_depth"),
         ("env.limits.max_turns=1", "max_turns"),
     ],
