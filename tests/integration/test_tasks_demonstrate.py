@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from helpers.changed import changed
 from helpers.fake_endpoint import serving
 from helpers.random_model import qwen, save_qwen, tokenizer
 from helpers.recorder import Recorder
@@ -62,24 +63,21 @@ def params(served_folder: Path, server_problems: ProblemStore, server_params: Pa
     rows = [to_row(server_problems.get(name)) for name in ids]
     pd.DataFrame(rows).to_parquet("data/problems/train.parquet")
     save_qwen(Path("tiny"))
-    data = server_params.model_dump(by_alias=True, mode="json")
-    data["model"] = {"source": "tiny"}
-    data["warmstart"] |= {"kind": "sft"}
-    data["warmstart"]["sft"] |= {"problems": 4, "epochs": 1, "batch_tokens": 2048}
-    data["train"]["generation"] |= {"max_turn_tokens": 480, "max_frame_tokens": 1536}
-    data["train"]["curriculum"] |= {"levels": ["easy"], "target": "easy"}
-    return Params.model_validate(data)
-
-
-def changed(params: Params, **sft: object) -> Params:
-    data = params.model_dump(by_alias=True, mode="json")
-    data["warmstart"]["sft"] |= sft
-    return Params.model_validate(data)
+    return changed(
+        server_params,
+        model={"source": "tiny"},
+        warmstart={"kind": "sft", "sft": {"problems": 4, "epochs": 1, "batch_tokens": 2048}},
+        train={
+            "generation": {"max_turn_tokens": 480, "max_frame_tokens": 1536},
+            "curriculum": {"levels": ["easy"], "target": "easy"},
+        },
+    )
 
 
 def test_without_good_episodes_no_base_is_written(params: Params) -> None:
+    strict = changed(params, warmstart={"sft": {"min_reward": 1.0}})
     with pytest.raises(StageError, match="none of 4 demonstrations is good enough"):
-        warmstart.run(changed(params, min_reward=1.0), Recorder())  # type: ignore[arg-type]
+        warmstart.run(strict, Recorder())  # type: ignore[arg-type]
     assert not warmstart.BASE.exists()
 
 
@@ -102,7 +100,8 @@ def test_a_teacher_behind_an_api_teaches_with_its_good_episodes(
     with serving() as fake:
         fake.reply = reply
         teacher = {"teacher": "endpoint", "base_url": fake.url, "model": "teacher"}
-        base = warmstart.run(changed(params, **teacher), run)  # type: ignore[arg-type]
+        taught = changed(params, warmstart={"sft": teacher})
+        base = warmstart.run(taught, run)  # type: ignore[arg-type]
     assert {body["model"] for body in fake.bodies} == {"teacher"}
     assert run.metrics["warmstart/shown_easy"] == 0.75
     assert run.metrics["warmstart/rows"] > 3
@@ -131,9 +130,8 @@ def test_unsloth_trains_in_a_process_of_its_own_and_its_adapter_is_the_bases(
     monkeypatch.setattr(model_files, "free_memory", freed)
     monkeypatch.setattr(unsloth_process, "train_with_unsloth", trained)
     run = Recorder()
-    data = params.model_dump(by_alias=True, mode="json")
-    data["model"] |= {"backend": "unsloth", "quantisation": "nf4"}
-    base = warmstart.run(Params.model_validate(data), run)  # type: ignore[arg-type]
+    quantised = changed(params, model={"backend": "unsloth", "quantisation": "nf4"})
+    base = warmstart.run(quantised, run)  # type: ignore[arg-type]
     assert run.metrics["warmstart/loss"] > 0
     assert "unsloth" not in sys.modules
     # Else this process would keep most of a small card, which the base was quantised on.

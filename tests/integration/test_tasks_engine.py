@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from helpers.changed import changed
 from helpers.fake_vllm import FakeVllm, serving
 from helpers.training_folder import make_folder
 from helpers.vllm_trees import save_base
@@ -18,7 +19,6 @@ from safetensors.torch import load_file
 from agent.rollouts.engine import play
 from agent.rollouts.trajectory import Trajectory
 from tasks import train
-from tasks.config import check
 from tasks.config.params import Params
 from tasks.errors import StageError
 from tasks.tracking import lineage, runs
@@ -41,11 +41,8 @@ SHORT = {
 
 
 def with_engine(params: Params, engine: dict[str, Any], **changes: Any) -> Params:
-    data = params.model_dump(by_alias=True, mode="json")
-    data["threads"] = 1
-    data["engine"] |= {"concurrency": 4, "timeout_s": 20} | engine
-    data["train"] |= SHORT | changes
-    return check(data, "test")
+    engine = {"concurrency": 4, "timeout_s": 20} | engine
+    return changed(params, engine=engine, train=SHORT | changes)
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.changed import changed
 from helpers.fake_endpoint import FakeServer, serving
 from helpers.recorder import Recorder
 from typer.testing import CliRunner
@@ -22,10 +23,7 @@ from tasks.errors import ConfigError, StageError
 @pytest.fixture
 def params(server_params: Params, mlflow_store: Path) -> Params:
     few = {"episodes": 20, "latency_episodes": 2, "bootstrap": 100}
-    told = server_params.model_dump(by_alias=True, mode="json")
-    return Params.model_validate(
-        told | {"evaluate": told["evaluate"] | few, "evaluate_model": {"prompt_price": 2.0}}
-    )
+    return changed(server_params, evaluate=few, evaluate_model={"prompt_price": 2.0})
 
 
 def play(params: Params, endpoint: FakeServer) -> Path:

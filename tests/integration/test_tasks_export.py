@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.changed import changed
 from helpers.random_model import observed, write_adapter
 from helpers.recorder import Recorder
 from helpers.untaught import untaught
@@ -208,12 +209,13 @@ def test_an_adapter_that_does_not_fit_is_refused(
 def project(models: Path, served_folder: Path, server_params: Params) -> Params:
     """A working folder with data and models; the settings play short turns on the server."""
     shutil.copytree(models, served_folder / "models")
-    data = server_params.model_dump(by_alias=True)
-    data["export"]["prompts"] = 4
-    # Absent: only the training asks it.
-    data["engine"] |= {"kind": "vllm", "url": "http://127.0.0.1:9"}
-    data["evaluate"]["generation"]["max_turn_tokens"] = 8
-    return Params.model_validate(data | {"threads": 1})
+    return changed(
+        server_params,
+        export={"prompts": 4},
+        # Absent: only the training asks it.
+        engine={"kind": "vllm", "url": "http://127.0.0.1:9"},
+        evaluate={"generation": {"max_turn_tokens": 8}},
+    )
 
 
 def run(params: Params) -> Recorder:
@@ -278,9 +280,8 @@ def test_a_fully_trained_policy_is_held_against_its_base(
     project: Params, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(export, "check", check_here)
-    data = project.model_dump(by_alias=True)
-    data["train"]["method"], data["engine"] = "full", {}  # servers play adapters only
-    full = Params.model_validate(data)
+    own = {"kind": "own", "url": None}  # servers play adapters only
+    full = changed(project, train={"method": "full"}, engine=own)
     merge(Path("models/base"), None, Path("models/policy"), dtype="float16")
     model, _ = load_model("models/policy", adapter="models/adapter")
     model.merge_and_unload().save_pretrained("models/policy")

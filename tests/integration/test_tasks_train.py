@@ -14,6 +14,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from helpers.changed import changed
 from helpers.training_folder import make_folder
 from helpers.untaught import untaught
 
@@ -23,7 +24,7 @@ from agent.rollouts.engine import play
 from agent.rollouts.trajectory import Trajectory
 from agent.training import checkpoints
 from tasks import train
-from tasks.config import check, write_resolved
+from tasks.config import write_resolved
 from tasks.config.params import Params
 from tasks.deployment import environment
 from tasks.errors import StageError
@@ -67,10 +68,7 @@ def project(tmp_path, monkeypatch, base, server_url, server_problems, mlflow_sto
 
 
 def with_train(params: Params, **changes) -> Params:
-    data = params.model_dump(by_alias=True, mode="json")
-    data["threads"] = 1
-    data["train"] |= SHORT | changes
-    return check(data, "test")
+    return changed(params, train=SHORT | changes)
 
 
 def marks_of(params: Params) -> dict[str, str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from helpers.changed import changed
 from helpers.recorder import Recorder
 
 from agent.policies.scripted import Scripted, oracle
@@ -26,13 +27,6 @@ def params(served_folder: Path, server_problems: ProblemStore, server_params: Pa
     rows = [to_row(server_problems.get(name)) for name in server_problems.ids("train")]
     pd.DataFrame(rows).to_parquet("data/problems/train.parquet")
     return server_params
-
-
-def changed(params: Params, **sections: dict[str, Any]) -> Params:
-    data = params.model_dump(by_alias=True, mode="json")
-    for name, values in sections.items():
-        data[name] |= values
-    return Params.model_validate(data)
 
 
 def played_by(policy: Scripted, monkeypatch: pytest.MonkeyPatch, params: Params) -> dict[str, Any]:
