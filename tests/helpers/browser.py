@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 from websockets.sync.client import ClientConnection, connect
 
 BINARY = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -83,3 +85,23 @@ def page(url: str) -> Iterator[Page]:
         finally:
             browser.terminate()
             browser.wait(timeout=30)
+
+
+def assert_safe(url: str, folder: Path, files: Mapping[str, tuple[str, str]]) -> None:
+    """A server sends its files as they are; none loads anything from elsewhere or reads markup.
+
+    Args:
+        url: address of the server.
+        folder: folder of the files.
+        files: name and content type by path.
+    """
+    for path, (name, kind) in files.items():
+        answer = httpx.get(url + path)
+        assert answer.headers["content-type"].startswith(kind)
+        assert answer.content == (folder / name).read_bytes()
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert not re.search(r"(src|href|url)\s*[=(]\s*[\"']?(https?:)?//", answer.text)
+        markup = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\("
+        assert not re.search(markup, answer.text)

@@ -7,7 +7,7 @@ import re
 
 import httpx
 import pytest
-from helpers.browser import BINARY, page
+from helpers import browser
 
 from env.problems.store import ProblemStore
 from env.server.page import FILES, FOLDER
@@ -17,17 +17,7 @@ from tasks.config.params import Params
 def test_the_page_is_served_and_loads_nothing_from_elsewhere_nor_reads_markup(
     server_url: str,
 ) -> None:
-    for path, (name, kind) in FILES.items():
-        answer = httpx.get(server_url + path)
-        assert answer.status_code == 200
-        assert answer.headers["content-type"].startswith(kind)
-        assert answer.content == (FOLDER / name).read_bytes()
-        assert not re.search(r"(src|href|url)\s*[=(]\s*[\"']?(https?:)?//", answer.text)
-    policy = httpx.get(server_url).headers["content-security-policy"]
-    assert "default-src 'none'" in policy
-    assert "unsafe" not in policy
-    script = (FOLDER / "page.js").read_text()
-    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", script)
+    browser.assert_safe(server_url, FOLDER, FILES)
 
 
 def test_the_page_offers_the_difficulties_of_the_default_split(
@@ -38,14 +28,14 @@ def test_the_page_offers_the_difficulties_of_the_default_split(
     assert all(server_problems.ids("train", level) for level in offered)
 
 
-@pytest.mark.skipif(BINARY is None, reason="needs Chromium")
+@pytest.mark.skipif(browser.BINARY is None, reason="needs Chromium")
 def test_a_visitor_plays_an_episode_with_children(
     server_url: str, server_params: Params, server_problems: ProblemStore
 ) -> None:
     problem = server_problems.pick("train", "medium", 1)
     gold = [span.text for fact in problem.evidence for span in fact.spans]
     method = re.findall(r"[A-Z][a-z]+", problem.question)[-1]
-    with page(server_url) as shown:
+    with browser.page(server_url) as shown:
 
         def turn(code: str) -> None:
             text = json.dumps(f"```repl\n{code}\n```")

@@ -174,16 +174,6 @@ def test_a_sleeper_that_takes_turns_with_a_loop_ends_as_well(
         loop.result()
 
 
-def test_a_worker_stopped_from_outside_is_no_mistake_of_the_policy(box: SandboxHost) -> None:
-    repl = box.open("")
-    running = POOL.submit(repl.run, "s = 0\nfor i in range(2_000_000): s += i")
-    time.sleep(0.05)
-    os.kill(pid_of(repl), signal.SIGSTOP)
-    time.sleep(LIMITS.cell_wall_s + 0.5)
-    os.kill(pid_of(repl), signal.SIGCONT)
-    assert error_of(running.result()) is None
-
-
 def test_a_machine_that_never_lets_a_cell_run_gives_no_error(
     box: SandboxHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
