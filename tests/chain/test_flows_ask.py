@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from helpers import chat, fake_endpoint
+from helpers.registry import add_version
 from helpers.untaught import untaught
 from typer.testing import CliRunner
 
@@ -30,7 +31,6 @@ from flows.ask import NO_EVIDENCE
 from tasks import config, evaluate
 from tasks.config.params import Params
 from tasks.registry import champions, serving, versions
-from tasks.tracking import runs
 
 pytestmark = pytest.mark.xdist_group("registry")  # so that one process imports MLflow
 
@@ -67,15 +67,10 @@ def folder(
 
 def registered(script: str, params: Params) -> Any:
     """A version whose weights name a scripted policy."""
-    store = runs.client(runs.tracking_uri())
-    if not versions.list_versions("rlm"):
-        store.create_registered_model("rlm")
-    source = Path(f"kept-{script}").resolve()
-    (source / versions.ARTIFACT).mkdir(parents=True)
-    (source / versions.ARTIFACT / "model.safetensors").write_text(script)
-    config.write_resolved(params).rename(source / "artifacts" / config.RESOLVED)
+    version = add_version(script)
+    config.write_resolved(params).rename(Path(version.source, "artifacts", config.RESOLVED))
     config.write_resolved(params)
-    return store.create_model_version("rlm", source=str(source))
+    return version
 
 
 def asked(*arguments: str) -> tuple[int, str, str]:
@@ -88,12 +83,11 @@ def found(told: str) -> set[tuple[str, str]]:
 
 
 def test_the_champion_answers_and_after_a_rollback_its_predecessor_does(folder, server_params):
-    first = registered("silent", server_params)
-    champions.crown(versions.get_version("rlm", str(first.version)), instead_of=None)
+    champions.crown(registered("silent", server_params), instead_of=None)
     arguments = ("--docs", str(PAPERS), QUESTION, "--json")
     code, before, told = asked(*arguments)
     assert code == NO_EVIDENCE, told
-    second = versions.get_version("rlm", str(registered("expert", server_params).version))
+    second = registered("expert", server_params)
     champions.crown(second, instead_of=versions.champion("rlm"))
     _, after, _ = asked(*arguments)
     # All sentences of the field, as the example's documents hold them; and their places.
@@ -167,8 +161,9 @@ def test_without_a_champion_that_reads_documents_passages_are_ranked(
         monkeypatch.setattr(asking, "SMALL_VOCABULARY", 0)
     if crowned:
         version = registered("expert", server_params)
-        untaught(NanoSettings()).tokenizer.save_pretrained(Path("kept-expert") / versions.ARTIFACT)
-        champions.crown(versions.get_version("rlm", str(version.version)), instead_of=None)
+        artifact = Path(version.source) / versions.ARTIFACT
+        untaught(NanoSettings()).tokenizer.save_pretrained(artifact)
+        champions.crown(version, instead_of=None)
     docs = folder / "notes"
     docs.mkdir()
     text = "Heating is off.\n\nThe looms arrive on 14 May.\n"

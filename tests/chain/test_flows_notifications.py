@@ -11,6 +11,7 @@ import httpx
 import pytest
 from helpers import fake_endpoint
 from helpers.fake_endpoint import FakeServer
+from helpers.registry import add_version
 from helpers.sandbox_events import wait_for
 from prefect import flow
 from prefect.states import Failed, Running
@@ -70,17 +71,10 @@ def test_the_reason_of_a_failure_is_in_the_logs_before_the_run_ends(prefect_url:
     assert "failed: prepare: it does not exist" in logged
 
 
-def decided(name: str, verdict: str) -> str:
+def decided(verdict: str) -> str:
     """A new version about which this was decided; champion if it won. The run ends there."""
-    store = runs.client(runs.tracking_uri())
-    if not versions.list_versions(name):
-        store.create_registered_model(name)
-    number = str(len(versions.list_versions(name)) + 1)
-    weights = Path(f"kept-{number}") / versions.ARTIFACT / "model.safetensors"
-    weights.parent.mkdir(parents=True)
-    weights.write_text(number)
-    store.create_model_version(name, source=str(Path(f"kept-{number}").resolve()))
-    version = versions.get_version(name, number)
+    version = add_version("weights")
+    number = str(version.version)
     report = {
         "version": number,
         "verdict": verdict,
@@ -93,7 +87,7 @@ def decided(name: str, verdict: str) -> str:
     }
     champions.write_decision(version, report)
     if verdict == "promoted":
-        champions.crown(version, instead_of=versions.champion(name))
+        champions.crown(version, instead_of=versions.champion("rlm"))
     return number
 
 
@@ -102,17 +96,17 @@ def test_each_promotion_is_told_once_whoever_was_killed(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     notifications.promotion("rlm")  # before any decision
-    decided("rlm", "promoted")  # killed, and the next run tells it
+    decided("promoted")  # killed, and the next run tells it
     notifications.promotion("rlm")
     notifications.promotion("rlm")
-    decided("rlm", "kept")
+    decided("kept")
     notifications.promotion("rlm")
-    third = decided("rlm", "promoted")
+    third = decided("promoted")
     champions.rollback("rlm", None)
     notifications.promotion("rlm")
     champions.rollback("rlm", third)  # an operator did this, so it is not announced
     notifications.promotion("rlm")
-    decided("rlm", "promoted")
+    decided("promoted")
     notifications.promotion("rlm")
     told(notified, "version", "4")
     promotions = [item for item in notified.bodies if item.get("model") == "rlm"]

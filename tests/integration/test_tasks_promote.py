@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from helpers.recorder import Recorder
+from helpers.registry import add_version
 from rich.console import Console
 
 from agent.evaluation import promotion
@@ -58,7 +59,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: Path, empty_s
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{store}")
     refill(store, empty_store)
-    write_model(promote.BASE, "0.2 base")
+    promote.BASE.mkdir(parents=True)
+    (promote.BASE / "model.safetensors").write_text("0.2 base")
     return tmp_path
 
 
@@ -92,32 +94,15 @@ def played(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return sets
 
 
-def write_model(path: Path, weights: str) -> None:
-    path.mkdir(parents=True)
-    (path / "model.safetensors").write_text(weights)
-
-
 def weights_of(path: Path) -> str:
     return (path / "model.safetensors").read_text()
 
 
 def challenger(weights: str) -> str:
     """A new version with these weights, as the stage register leaves it."""
-    store = runs.client(runs.tracking_uri())
-    number = len(list(Path().glob("kept-*"))) + 1
-    if number == 1:
-        store.create_registered_model("rlm")
-    source = Path(f"kept-{number}")  # relative, so that a copy of the folder is whole
-    write_model(source / versions.ARTIFACT, weights)
-    tags = {
-        "weights_hash": versions.weights_hash(source / versions.ARTIFACT),
-        versions.SERVING: versions.serving(Params()),
-        "evaluation.f1_greedy.before": "0.2000",
-        "evaluation.f1_greedy.after": "0.9000",
-    }
-    made = store.create_model_version("rlm", source=str(source), tags=tags)
-    store.set_registered_model_alias("rlm", "challenger", made.version)
-    return str(made.version)
+    number = str(add_version(weights, {versions.SERVING: versions.serving(Params())}).version)
+    runs.client(runs.tracking_uri()).set_registered_model_alias("rlm", "challenger", number)
+    return number
 
 
 def crowned(weights: str) -> None:
