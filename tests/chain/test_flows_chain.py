@@ -18,6 +18,7 @@ import psutil
 import pytest
 from helpers import toy_chain
 from helpers.chain_runs import environments, flow_runs, in_folder, runs
+from helpers.sandbox_events import wait_for
 
 from env import variables
 from flows import stages
@@ -72,13 +73,13 @@ def test_a_failed_stage_and_a_refusing_gate_end_the_flow_with_their_own_words(
     assert environments() == before
     assert "RLM_ENV_URL" not in os.environ
     wanted = {"task_runs": {"flow_run_id": {"any_": [ended["id"]]}}}
-    for _ in range(100):  # the server learns of tasks a moment later
+
+    def prepare_is_cached() -> bool:
         tasks = httpx.post(f"{prefect_url}/task_runs/filter", json=wanted).json()
         states = {task["name"].partition("-")[0]: task["state"]["name"] for task in tasks}
-        if states.get("prepare") == "Cached":
-            break
-        time.sleep(0.1)
-    assert states["prepare"] == "Cached"
+        return states.get("prepare") == "Cached"
+
+    assert wait_for(prepare_is_cached)  # the server learns of tasks a moment later
 
 
 def test_an_interrupt_stops_everything_and_says_how_to_go_on(project):

@@ -17,6 +17,7 @@ import psutil
 import pytest
 import torch
 from helpers import rank_cases
+from helpers.sandbox_events import wait_for
 from helpers.tiny_trees import SETTINGS, make_trainer
 
 from agent.errors import RankError
@@ -176,7 +177,4 @@ def check_all_ended(folder: Path) -> None:
     """No process of the ranks is left a moment after the launcher's end."""
     pids = [int(line) for line in (folder / rank_cases.STARTED).read_text().split()]
     assert len(pids) == 2
-    until = time.monotonic() + 5
-    while any(psutil.pid_exists(pid) for pid in pids):
-        assert time.monotonic() < until
-        time.sleep(0.02)
+    assert wait_for(lambda: not any(psutil.pid_exists(pid) for pid in pids), 5)

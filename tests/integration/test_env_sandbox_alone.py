@@ -1,21 +1,16 @@
 """The sandbox, copied out of this project as in docs/sandbox.md, runs its example."""
 
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+from helpers.chain_runs import copy_project
+
 ROOT = Path(__file__).resolve().parents[2]
 COPIED = (
-    *(
-        "env/server/sandbox",
-        "env/chat_tokens.py",
-        "env/ranking.py",
-        "env/settings.py",
-        "env/errors.py",
-    ),
-    "rewards/settings.py",
+    *("env/server/sandbox", "env/chat_tokens.py", "env/ranking.py", "env/settings.py"),
+    *("env/errors.py", "rewards/settings.py"),
 )
 EMPTY = ("env/__init__.py", "env/server/__init__.py", "rewards/__init__.py")
 
@@ -23,13 +18,7 @@ EMPTY = ("env/__init__.py", "env/server/__init__.py", "rewards/__init__.py")
 def test_the_documents_example_runs_where_nothing_else_is(tmp_path: Path) -> None:
     text = (ROOT / "docs/sandbox.md").read_text()
     assert all(f"`{path.rstrip('/')}" in text for path in COPIED + EMPTY)
-    for path in COPIED:
-        source, target = ROOT / path, tmp_path / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if source.is_dir():
-            shutil.copytree(source, target)
-        else:
-            shutil.copy(source, target)
+    copy_project(tmp_path, COPIED)
     for path in EMPTY:
         (tmp_path / path).touch()
     match = re.search(r"```python\n(.*?)```\nprints\n```text\n(.*?)```", text, re.DOTALL)

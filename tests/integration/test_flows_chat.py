@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +15,7 @@ from helpers import browser, chat, fake_endpoint
 from helpers.browser import BINARY, Page
 from helpers.chat import ask, press, resize, window
 from helpers.fake_endpoint import FakeServer
+from helpers.sandbox_events import wait_for
 
 from assistant import chat_page
 
@@ -59,10 +59,7 @@ class Stage:
 
     def until_held(self, number: int) -> None:
         """Wait until that many child requests are held."""
-        deadline = time.monotonic() + 30
-        while len(self.held) != number:
-            assert time.monotonic() < deadline, f"{len(self.held)} requests are held"
-            time.sleep(0.02)
+        assert wait_for(lambda: len(self.held) == number, 30), self.held
 
 
 @pytest.fixture(scope="module")

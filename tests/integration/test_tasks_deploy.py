@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from helpers.sandbox_events import wait_for
 
 from env.client import Sessions
 from env.errors import EpisodeError
@@ -124,8 +125,5 @@ def test_the_server_ends_with_the_process_that_started_it() -> None:
         assert _listens(url)
         starter.send_signal(number)
         starter.wait(timeout=60)
-        deadline = time.monotonic() + 30
-        while _listens(url) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        assert not _listens(url), number
+        assert wait_for(lambda url=url: not _listens(url), 30), number  # type: ignore[misc]
         starter.stdout.close()

@@ -14,6 +14,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from helpers.chain_runs import copy_project
 from helpers.changed import changed
 from helpers.training_folder import make_folder
 from helpers.untaught import untaught
@@ -297,9 +298,7 @@ def test_changed_code_starts_clean(project, server_params, monkeypatch, tmp_path
     params = with_train(server_params)
     before = marks_of(params)
     copied = tmp_path / "copied"
-    for name in fingerprint.PACKAGES:
-        shutil.copytree(ROOT / name, copied / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "dvc.yaml", copied)
+    copy_project(copied, [*fingerprint.PACKAGES, "dvc.yaml"])
     monkeypatch.setattr(fingerprint, "ROOT", copied)
     for path in set(copied.rglob("*.py")).difference(fingerprint.code_files()):
         with path.open("a") as file:
