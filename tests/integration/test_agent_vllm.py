@@ -84,9 +84,7 @@ def test_its_turns_are_those_of_the_own_model(fake, loaded, temperature):
     ("distortion", "message"),
     [
         ({"prompt_token_ids": [1, 2]}, "read other token ids than it was sent"),
-        ({"logprobs": None}, "0 log-probabilities for a turn of at most 12"),
         ({"logprobs": [-1.0]}, "0 log-probabilities for a turn of at most 12"),
-        ({"token_ids": None}, "0 token ids"),
         ({"token_ids": 5}, "0 token ids"),
         ({"token_ids": [3] * 13, "logprobs": {"token_logprobs": [-1.0] * 13}}, "13 token ids"),
         ({"token_ids": [3], "logprobs": {"token_logprobs": [None]}}, "is not a number"),

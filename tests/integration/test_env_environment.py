@@ -182,7 +182,6 @@ def test_settings_come_from_the_named_file(tmp_path: Path) -> None:
     ("text", "word"),
     [
         ("env: {colour: red}", "env.colour"),
-        ("env: {limits: {max_turns: 0}}", "env.limits.max_turns"),
         ("rewards: {weights: {efficiency: 1}}", "sum to 1"),
         ("[1, 2]", "mapping"),
         ("env: {", "YAML"),

@@ -169,7 +169,6 @@ def test_the_registered_model_plays_whole_episodes(loaded: Any) -> None:
         ({"question": "q", "documents": ["a", {"id": "p1", "text": "b"}]}, "have the same id"),
         ({"question": "q", "documents": ["a" * 2_000_001]}, "ask about fewer"),
         ({"question": "q\ud800", "documents": ["a"]}, r"question holds .* at 1, a lone surrogate"),
-        ({"question": "q", "documents": ["a\ud800"]}, r"document 'p1' holds .* at 1, a lone"),
         ({"question": "q", "documents": [{"id": "\udc00", "text": "a"}]}, r"id '.udc00' holds"),
         ({"question": "q", "papers": {"a": "b"}}, r"documents\\n  Field required"),
     ],

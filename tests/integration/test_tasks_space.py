@@ -28,6 +28,7 @@ from env.client import Sessions
 from env.errors import RefusedError
 from env.problems.schema import to_row
 from env.problems.store import ProblemStore
+from env.server.service import read_settings
 from tasks import deploy
 from tasks.config import resolve
 from tasks.config.params import Params
@@ -81,8 +82,9 @@ def repo_of(the_hub: SpaceHub, name: str = "ada/rlm", kind: str = "space") -> Re
 # --- the tree
 
 
-def test_the_tree_holds_the_environment_and_nothing_else() -> None:
-    tree = build_context.stage(settings(), "secret", [])
+def test_the_tree_holds_the_environment_with_its_settings_and_nothing_else() -> None:
+    params = settings("env.limits.max_turns=5", "rewards.min_span_chars=13")
+    tree = build_context.stage(params, "secret", ["note"])
     assert {path.name for path in tree.iterdir()} == {
         *("env", "rewards", "Dockerfile", ".dockerignore", "README.md", "openenv.yaml"),
         *("params.yaml", "constraints.txt"),
@@ -90,6 +92,9 @@ def test_the_tree_holds_the_environment_and_nothing_else() -> None:
     pins = (tree / "constraints.txt").read_text()
     assert "openenv==" in pins
     assert "torch" not in pins
+    read = read_settings({"RLM_SETTINGS": str(tree / "params.yaml")})
+    assert (read.env, read.rewards) == (params.env, params.rewards)
+    assert read.prepare.synthetic == params.prepare.synthetic.model_copy(update={"seed": 0})
 
 
 def test_seed_and_owners_key_are_secrets_of_the_space_and_nothing_else(the_hub: SpaceHub) -> None:
@@ -124,17 +129,6 @@ def test_a_space_opens_the_split_of_the_settings_to_strangers(the_hub: SpaceHub)
     assert "Strangers play the split test" in repo_of(the_hub).files["README.md"].decode()
 
 
-def test_a_server_reads_the_settings_of_the_tree() -> None:
-    from env.server.service import read_settings
-
-    params = settings("env.limits.max_turns=5", "rewards.min_span_chars=13")
-    tree = build_context.stage(params, "secret", ["note"])
-    read = read_settings({"RLM_SETTINGS": str(tree / "params.yaml")})
-    assert (read.env, read.rewards) == (params.env, params.rewards)
-    here = params.prepare.synthetic
-    assert read.prepare.synthetic == here.model_copy(update={"seed": 0})
-
-
 def test_the_code_in_the_readme_of_a_space_runs(
     server_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -159,15 +153,15 @@ def test_an_unchanged_tree_makes_no_new_commit(the_hub: SpaceHub) -> None:
     assert repo_of(the_hub).commits == commits
     assert not [request for request in the_hub.asked if "secrets" in request or "commit" in request]
     assert json.loads(space.REPORT.read_text())["commit"] == commits[-1]
+    # A file that left the tree leaves the Space.
+    repo_of(the_hub).files["env/old.py"] = b"x = 1\n"
+    space.deployed(params, None)
+    assert "env/old.py" not in repo_of(the_hub).files
+    assert ".gitattributes" in repo_of(the_hub).files
 
 
 @pytest.mark.parametrize(
-    "change",
-    [
-        "env.limits.max_turns=5",
-        "prepare.synthetic.seed=5000000",
-        'deploy.space.variables={A: "b\\nenv: {}"}',
-    ],
+    "change", ["prepare.synthetic.seed=5000000", 'deploy.space.variables={A: "b\\nenv: {}"}']
 )
 def test_a_change_is_one_commit_after_its_secrets(the_hub: SpaceHub, change: str) -> None:
     space.deployed(settings(), None)
@@ -178,14 +172,6 @@ def test_a_change_is_one_commit_after_its_secrets(the_hub: SpaceHub, change: str
     posts = [request.rsplit("/")[-1] for request in the_hub.asked if "POST" in request]
     assert posts.index("secrets") < posts.index("main")
     assert posts[-1] == "main"
-
-
-def test_a_file_that_left_the_tree_leaves_the_space(the_hub: SpaceHub) -> None:
-    space.deployed(settings(), None)
-    repo_of(the_hub).files["env/old.py"] = b"x = 1\n"
-    space.deployed(settings(), None)
-    assert "env/old.py" not in repo_of(the_hub).files
-    assert ".gitattributes" in repo_of(the_hub).files
 
 
 def test_a_space_that_holds_something_else_is_left_alone(the_hub: SpaceHub) -> None:
@@ -351,16 +337,15 @@ def test_a_crash_shows_the_end_of_its_log_without_secrets(the_hub: SpaceHub) -> 
     assert "line 20" not in told
 
 
-@pytest.mark.parametrize("ended", ["RUNTIME_ERROR", "BUILD_ERROR"])
 def test_a_space_that_ended_gets_its_secrets_again_and_is_built_anew(
-    the_hub: SpaceHub, monkeypatch: pytest.MonkeyPatch, ended: str
+    the_hub: SpaceHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     params = settings("deploy.space.secrets=[MY_KEY]")
     monkeypatch.setenv("MY_KEY", "k-that-expired")
     space.deployed(params, None)
     repo = repo_of(the_hub)
     commits = list(repo.commits)
-    repo.runtime = {"stage": ended, "sha": repo.sha}
+    repo.runtime = {"stage": "RUNTIME_ERROR", "sha": repo.sha}
     monkeypatch.setenv("MY_KEY", "k-that-is-good")
     space.deployed(params, None)
     assert repo.secrets["MY_KEY"] == "k-that-is-good"

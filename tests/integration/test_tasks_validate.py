@@ -94,6 +94,7 @@ ROWS: dict[str, tuple[Callable[[Any], None], str]] = {
         edit("evidence", lambda old: old.replace('"paper_id": "p', '"paper_id": "q', 1)),
         "equals the slice of its paper",
     ),
+    "no candidates": (edit("candidates", None), "`candidates` is present"),
     "no JSON": (edit("papers", "{"), "is a problem by the schema"),
     "no evidence": (edit("evidence", "[]"), "is a problem by the schema"),
     "another split": (edit("split", "train"), "in the file of its split"),
@@ -209,18 +210,3 @@ def test_a_tier_that_the_generator_promises_and_that_is_missing_is_below_its_sha
 
 def test_gold_too_short_to_be_found_is_named(complaints: list[str]) -> None:
     assert any("min_span_chars" in line for line in complaints)
-
-
-def test_a_row_of_the_world_fields_without_candidates_is_named_and_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    params = resolve(overrides=["prepare.synthetic.collections={train: 4, validation: 4, test: 4}"])
-    monkeypatch.chdir(tmp_path)
-    prepare.run(params, Recorder())  # type: ignore[arg-type]
-    rewrite("test", lambda frame: frame.assign(candidates=[None, *frame["candidates"][1:]]))
-    with pytest.raises(StageError, match=r"2 of \d+ checks failed") as caught:
-        run(params)
-    assert "`candidates` is present" in str(caught.value)
-    assert "the candidates are not 3 sentences" in str(caught.value)
-    report = json.loads(validate.REPORT.read_text())
-    assert {c["unexpected"] for c in report["checks"] if not c["success"]} == {1}
