@@ -90,6 +90,7 @@ def test_the_champion_answers_and_after_a_rollback_its_predecessor_does(folder, 
     second = registered("expert", server_params)
     champions.crown(second, instead_of=versions.champion("rlm"))
     _, after, _ = asked(*arguments)
+    _, table, _ = asked("--docs", str(PAPERS), QUESTION)
     # All sentences of the field, as the example's documents hold them; and their places.
     gold = {
         (path.name, line)
@@ -102,23 +103,11 @@ def test_the_champion_answers_and_after_a_rollback_its_predecessor_does(folder, 
     for quote in json.loads(after)["evidence"]:
         text = (PAPERS / quote["document"]).read_text()
         assert text[quote["start"] : quote["end"]] == quote["text"]
+        assert f"{quote['document']}, characters {quote['start']}-{quote['end']}\n" in table
     assert found(before) == set()
     champions.rollback("rlm", None)
     _, again, _ = asked(*arguments)
     assert found(again) == found(before)
-
-
-def test_a_person_gets_a_table_with_files_and_places(folder: Path) -> None:
-    (folder / "mine").mkdir()
-    (folder / "mine/model.safetensors").write_text("expert")
-    code, told, errors = asked("--docs", str(PAPERS), QUESTION, "--model", "mine")
-    assert code == 0, errors
-    assert "p7-jirmub.txt" in told
-    assert "19-50" in told
-    assert "On Sevazam, Jedkuf comes to 46." in told
-    code, told, _ = asked("--docs", str(PAPERS), "Report Zuxzuk on speech.", "--model", "mine")
-    assert code == NO_EVIDENCE
-    assert "Nothing in these documents answers that" in told
 
 
 @pytest.mark.parametrize("command", ["ask", "chat", "serve", "mcp", "evaluate"])

@@ -116,15 +116,6 @@ def test_what_the_champion_was_trained_on_is_handed_to_prepare(monkeypatch, here
     assert retrain.trained_questions_override(start, files) == []
 
 
-def test_without_a_champion_the_profile_teaches(monkeypatch: pytest.MonkeyPatch) -> None:
-    champion(monkeypatch, None)
-    assert retrain.champion_to_start_from(Params()) is None
-    assert "no champion exists yet" in retrain.start_in_words(Params())
-    alone = Params.model_validate({"retrain": {"start": "profile"}})
-    champion(monkeypatch, version(3))
-    assert retrain.champion_to_start_from(alone) is None
-
-
 def test_nothing_new_trains_nothing(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
     champion(monkeypatch, None)
     played: list[tuple[Params, str]] = []

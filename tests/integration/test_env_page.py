@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 
-import httpx
 import pytest
 from helpers import browser
 
@@ -18,14 +17,6 @@ def test_the_page_is_served_and_loads_nothing_from_elsewhere_nor_reads_markup(
     server_url: str,
 ) -> None:
     browser.assert_safe(server_url, FOLDER, FILES)
-
-
-def test_the_page_offers_the_difficulties_of_the_default_split(
-    server_url: str, server_problems: ProblemStore
-) -> None:
-    offered = httpx.get(f"{server_url}/metadata").json()["difficulties"]
-    assert sorted(offered) == sorted(server_problems.difficulties("train"))
-    assert all(server_problems.ids("train", level) for level in offered)
 
 
 @pytest.mark.skipif(browser.BINARY is None, reason="needs Chromium")

@@ -140,7 +140,6 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("read_quote", {"document": "../params.yaml", "start": 0, "end": 9}, "no document is named"),
     ("read_quote", {"document": "orders.md", "start": 9, "end": 999}, "the characters 0 to 37"),
     ("read_quote", {"document": "orders.md", "start": 9, "end": 9}, "start must be before end"),
-    ("read_quote", {"document": "orders.md", "start": -1, "end": 9}, "greater than or equal to 0"),
 ]
 
 

@@ -5,17 +5,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 from helpers.sandbox_events import wait_for
 
-from env.client import Sessions
-from env.errors import EpisodeError
-from env.models import RLMAction
 from tasks.config import resolve
 from tasks.deployment.environment import ENV_URL, environment
 from tasks.deployment.local import local_server
@@ -26,36 +21,14 @@ FOREIGN |= {"RLM_SERVE_KEY", "RLM_ENV_TOKEN", "MLFLOW_TRACKING_URI", "PREFECT_AP
 FEW = "prepare.synthetic.collections={train: 1, validation: 1, test: 1}"
 
 
-@pytest.fixture(scope="module")
-def impatient() -> Iterator[str]:
-    """A server for two sessions that closes idle ones after four seconds.
-
-    It was started where keys of others are in the environment.
-    """
-    params = resolve(overrides=[FEW, "env.max_sessions=2", "env.idle_timeout_s=4"])
-    with pytest.MonkeyPatch.context() as patch:
-        for name in (*FOREIGN, "RLM_OWN"):
-            patch.setenv(name, "a-secret")
-        with local_server(params, data=None) as url:
-            patch.undo()
-            yield url
-
-
-def test_the_server_inherits_no_key_of_others(impatient: str) -> None:
-    children = psutil.Process().children()
-    servers = [child.environ() for child in children if "env.server.app" in child.cmdline()]
+def test_the_server_inherits_no_key_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (*FOREIGN, "RLM_OWN"):
+        monkeypatch.setenv(name, "a-secret")
+    with local_server(resolve(overrides=[FEW]), data=None):
+        children = psutil.Process().children()
+        servers = [child.environ() for child in children if "env.server.app" in child.cmdline()]
     (found,) = (names for names in servers if "RLM_OWN" in names)
     assert FOREIGN.isdisjoint(found)
-
-
-def test_an_idle_session_ends_as_void_and_can_be_begun_again(impatient: str) -> None:
-    with Sessions(impatient, 1) as sessions:
-        sessions.reset(0, seed=0).result()
-        sessions.step(0, RLMAction(text="```repl\nx = 1\n```")).result()
-        time.sleep(4.5)
-        with pytest.raises(EpisodeError, match="idle for too long"):
-            sessions.step(0, RLMAction(text="```repl\nFINAL([])\n```")).result()
-        assert sessions.reset(0, seed=0).result().frames[0].status == "ready"
 
 
 @pytest.mark.parametrize(

@@ -25,20 +25,11 @@ def test_a_hash_follows_names_and_contents_and_nothing_else(tmp_path: Path) -> N
     assert len({first, second, lineage.folder_hash(folder)}) == 3
 
 
-@pytest.mark.parametrize(
-    ("stage", "seed"),
-    [("prepare", 1), ("warmstart", 2), ("zeroshot", 3), ("gate", 3), ("train", 4), ("push", 4)],
-)
-def test_each_stage_is_recorded_with_its_own_seed(stage: str, seed: int) -> None:
-    params = Params.model_validate(
-        {
-            "prepare": {"synthetic": {"seed": 1}},
-            "warmstart": {"nano": {"seed": 2}},
-            "gate": {"seed": 3},
-            "train": {"seed": 4},
-        }
-    )
-    assert lineage.seed_of(params, stage) == seed
+def test_each_stage_is_recorded_with_its_own_seed() -> None:
+    own = {"prepare": {"synthetic": {"seed": 1}}, "warmstart": {"nano": {"seed": 2}}}
+    params = Params.model_validate({**own, "gate": {"seed": 3}, "train": {"seed": 4}})
+    seeds = {"prepare": 1, "warmstart": 2, "zeroshot": 3, "gate": 3, "train": 4, "push": 4}
+    assert {stage: lineage.seed_of(params, stage) for stage in seeds} == seeds
 
 
 def test_a_commit_is_dirty_by_changed_sources_and_not_by_new_files(
