@@ -12,11 +12,10 @@ from contextlib import ExitStack, chdir, closing
 from importlib.metadata import version
 from pathlib import Path
 
-import pandas as pd
 import pytest
+from helpers.problem_files import write_problems
 from helpers.warm_python import warm_python
 
-from env.problems.schema import to_row
 from env.problems.store import ProblemStore
 from flows.services import processes
 from tasks.config import resolve
@@ -133,14 +132,9 @@ def served_folder(
     """The working folder: the server's test problems are its data, the server its environment."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RLM_ENV_URL", server_url)
-    rows = [
-        to_row(server_problems.get(problem))
-        for level in server_params.prepare.synthetic.levels
-        for problem in server_problems.ids("test", level)
-    ]
-    test = Path("data/problems/test.parquet")
-    test.parent.mkdir(parents=True)
-    pd.DataFrame(rows).to_parquet(test)
+    levels = server_params.prepare.synthetic.levels
+    ids = [problem for level in levels for problem in server_problems.ids("test", level)]
+    write_problems("data/problems/test.parquet", map(server_problems.get, ids))
     return tmp_path
 
 

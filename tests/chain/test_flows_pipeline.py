@@ -58,7 +58,6 @@ DVC = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
 
 def test_a_wrong_setting_ends_the_command_before_anything_starts(tmp_path: Path) -> None:
     shutil.copy(ROOT / "params.yaml", tmp_path)
-    before = os.times()
     done = subprocess.run(
         [sys.executable, "-m", "flows.pipeline", "run", "--set", "train.steps=0"],
         cwd=tmp_path,
@@ -67,11 +66,9 @@ def test_a_wrong_setting_ends_the_command_before_anything_starts(tmp_path: Path)
         text=True,
         timeout=60,
     )
-    after = os.times()
     assert done.returncode == ConfigError.exit_code
     assert done.stderr.strip().count("\n") == 0
     assert "train.steps" in done.stderr
-    assert after.children_user - before.children_user < 10
     assert [path.name for path in tmp_path.iterdir()] == ["params.yaml"]
 
 

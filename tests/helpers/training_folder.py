@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
-from env.problems.schema import to_row
 from env.problems.store import ProblemStore
+from helpers.problem_files import write_problems
 from tasks import train
 from tasks.training import problem_data
 
@@ -19,10 +18,8 @@ def make_folder(
     """Fill a folder with data and a base, and enter it; the environment is the one at `url`."""
     patch.chdir(folder)
     patch.setenv("RLM_ENV_URL", url)
-    (folder / "data/problems").mkdir(parents=True)
     for split, path in (("train", problem_data.DATA), ("validation", problem_data.HELD_OUT)):
-        rows = [to_row(problems.get(name)) for name in problems.ids(split)]
-        pd.DataFrame(rows).to_parquet(path)
+        write_problems(path, map(problems.get, problems.ids(split)))
     (folder / "models").mkdir()
     (folder / train.BASE).symlink_to(base)
     return folder

@@ -11,6 +11,7 @@ import pytest
 from agent.policies.base import FrameKey, TurnReply, TurnRequest
 from agent.rollouts.engine import play, turn_seed
 from agent.rollouts.specs import EpisodeSpec
+from agent.rollouts.trajectory import Trajectory
 from env.errors import EpisodeError, RefusedError
 from env.models import (
     AnswerMetrics,
@@ -152,13 +153,11 @@ def test_a_record_holds_the_whole_tree():
 def test_more_specs_than_sessions_refill_and_keep_their_order():
     sessions = ScriptedSessions(two_children)
     seen: list[str] = []
-    episodes = play(
-        EchoPolicy(),
-        sessions,
-        specs(7),
-        sessions=3,
-        on_episode=lambda episode: seen.append(episode.problem_id),
-    )
+
+    def note(episode: Trajectory) -> None:
+        seen.append(episode.problem_id)
+
+    episodes = play(EchoPolicy(), sessions, specs(7), sessions=3, on_episode=note)
     assert [episode.problem_id for episode in episodes] == [f"q{n}" for n in range(7)]
     assert seen == [f"q{n}" for n in range(7)]
     assert sessions.most_open == 3

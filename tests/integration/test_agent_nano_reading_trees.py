@@ -138,7 +138,6 @@ def test_each_way_to_read_everything_finds_all_gold(
         ReadingPlan("readers", 4, 8, "field"),
         ReadingPlan("readers", 4, None, "all"),
         ReadingPlan("pages", 4, 16, "first"),
-        ReadingPlan("names", 1, 8, "field"),
     ],
 )
 def test_each_poor_decision_costs(

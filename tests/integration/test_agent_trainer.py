@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -13,6 +11,7 @@ from agent.errors import CheckpointError, LogprobCheckError, RolloutError
 from agent.rollouts.trajectory import FrameRecord, Trajectory, TurnRecord
 from agent.settings import SftSettings, TrainSettings
 from agent.training import checkpoints
+from agent.training.trained_weights import copies
 
 pytestmark = [
     pytest.mark.usefixtures("trainer_imported"),
@@ -53,16 +52,9 @@ TOO_LARGE = 5e-5
 """Error of reported log-probabilities, below the limit of the check."""
 
 
-def trained_weights(trainer: Any) -> dict[str, torch.Tensor]:
-    return {
-        n: p.detach().clone() for n, p in trainer.live_model.named_parameters() if p.requires_grad
-    }
-
-
 @pytest.mark.parametrize(
     "changes",
     [
-        {"method": "lora"},
         {"method": "lora", "num_iterations": 2, "kl_beta": 0.1, "loss_type": "cispo"},
         {"method": "full", "num_iterations": 2, "kl_beta": 0.1, "loss_type": "dr_grpo"},
     ],
@@ -92,8 +84,8 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, changes):
     resumed = make_trainer(tmp_path / "cut", settings, log=resumed_log)
     resumed.resume(start.checkpoint)
     assert [step for step, _ in resumed_log] == [3, 4]
-    for name, value in trained_weights(whole).items():
-        assert torch.equal(trained_weights(resumed)[name], value), name
+    for name, value in copies(whole.live_model).items():
+        assert torch.equal(copies(resumed.live_model)[name], value), name
     assert min(figures["train/step_scale"] for _, figures in whole_log) < 1  # the limit did bite
     # All figures but the clocks, of the first step after the resume as well.
     for (_, mine), (_, other) in zip(resumed_log, whole_log[2:], strict=True):
@@ -147,9 +139,7 @@ def test_a_step_without_a_signal_changes_nothing(tmp_path):
     started: list[dict[str, torch.Tensor]] = []
 
     def rollout(model, step):
-        started.append(
-            {n: p.detach().clone() for n, p in model.named_parameters() if p.requires_grad}
-        )
+        started.append(copies(model))
         groups = play_trees(model, step)
         if step > 1:
             for group in groups:
@@ -163,7 +153,7 @@ def test_a_step_without_a_signal_changes_nothing(tmp_path):
     trainer.resume(None)
     # The log-probabilities of step 2 are compared all the same.
     assert ["train/logprob_mismatch_max" in figures for _, figures in log] == [True, True, False]
-    first, *flat = [*started, trained_weights(trainer)]
+    first, *flat = [*started, copies(trainer.live_model)]
     assert any(not torch.equal(flat[0][name], value) for name, value in first.items())
     for later in flat[1:]:
         for name, value in later.items():

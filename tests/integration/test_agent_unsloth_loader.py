@@ -129,10 +129,7 @@ def test_the_real_unsloth_has_the_recorded_parameters_and_changes_no_gradient(
     tmp_path: Path,
 ) -> None:
     if importlib.util.find_spec("unsloth") is None:
-        pytest.skip(
-            "needs: .venv/bin/uv pip install --constraint constraints-cuda.txt unsloth unsloth-zoo "
-            "(with a CPU build of torch, then uninstall torchvision)"
-        )
+        pytest.skip("needs unsloth and unsloth-zoo of constraints-cuda.txt, without torchvision")
     functions = sorted(SIGNATURES.keys() - {"version"})
     path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
     done = subprocess.run(

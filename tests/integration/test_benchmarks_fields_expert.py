@@ -37,13 +37,8 @@ def sessions(server_url: str) -> Iterator[Sessions]:
 def tokens(params: Params, problem: Problem, episode: Trajectory) -> int:
     """Tokens of the tree beyond the root's first messages."""
     env = params.env
-    first = prompts.root_messages(
-        env.prompt_style,
-        env.limits,
-        env.search_window,
-        problem.question,
-        len(problem.papers),
-    )
+    asked = (problem.question, len(problem.papers))
+    first = prompts.root_messages(env.prompt_style, env.limits, env.search_window, *asked)
     return episode.counters.tokens - (needed(first) - TURN_TOKENS)
 
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 from helpers.changed import changed
 from helpers.fake_endpoint import serving
+from helpers.problem_files import write_problems
 from helpers.random_model import qwen, save_qwen, tokenizer
 from helpers.recorder import Recorder
 from safetensors.torch import load_file
@@ -22,7 +22,6 @@ from agent.models import model_files, unsloth_loader
 from agent.policies.base import FrameKey, TurnReply, TurnRequest
 from agent.policies.conversations import Conversations
 from agent.policies.hf_policy import load_model
-from env.problems.schema import to_row
 from env.problems.store import ProblemStore
 from tasks import warmstart
 from tasks.config.params import Params
@@ -60,8 +59,7 @@ class Written(Demonstrator):
 def params(served_folder: Path, server_problems: ProblemStore, server_params: Params) -> Params:
     """Settings of a tiny model; training problems are data of the working folder."""
     ids = server_problems.ids("train", "easy")[:4]
-    rows = [to_row(server_problems.get(name)) for name in ids]
-    pd.DataFrame(rows).to_parquet("data/problems/train.parquet")
+    write_problems("data/problems/train.parquet", map(server_problems.get, ids))
     save_qwen(Path("tiny"))
     return changed(
         server_params,

@@ -35,11 +35,8 @@ def test_the_server_inherits_no_key_of_others(monkeypatch: pytest.MonkeyPatch) -
     ("override", "says"),
     [
         ("env.quiet_search=false", "env.quiet_search is True there"),
-        (
-            "rewards.weights={primary_objective: 1, process_quality: 0, format_compliance: 0, "
-            "efficiency: 0}",
-            r"rewards.weights.primary_objective is 0.4 there",
-        ),
+        ("env.limits.max_turns=5", "env.limits.max_turns is 8 there"),
+        ("rewards.read_chars=150", "rewards.read_chars is 200 there"),
     ],
 )
 def test_no_stage_uses_a_server_with_other_rules(

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from helpers.problem_files import write_problems
 from helpers.recorder import Recorder
 
 from agent.policies.base import TurnReply
@@ -13,9 +14,8 @@ from agent.policies.scripted import Scripted, oracle, random_code
 from agent.rollouts.trajectory import FrameRecord, Trajectory, TurnRecord
 from agent.settings import EngineSettings
 from env.models import AnswerMetrics, Counters
-from env.problems.schema import to_row
 from rewards.settings import RewardSettings
-from tasks import gate, prepare
+from tasks import gate
 from tasks.config.settings import GateSettings
 from tasks.errors import GateFailed, StageError
 
@@ -131,11 +131,9 @@ def test_the_baseline_weighs_levels_alike():
 @pytest.fixture
 def stage(tmp_path, monkeypatch, server_url, server_params, server_problems):
     """Runs the stage on the real environment with a scripted policy in the model's place."""
-    rows = [to_row(server_problems.get(item)) for item in server_problems.ids(split="train")]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RLM_ENV_URL", server_url)
-    gate.DATA.parent.mkdir(parents=True)
-    prepare.write_parquet(gate.DATA, rows)
+    write_problems(gate.DATA, map(server_problems.get, server_problems.ids(split="train")))
     small = server_params.gate.model_copy(update={"max_episodes": 12, "baseline_episodes": 12})
     absent = EngineSettings(kind="vllm", url="http://127.0.0.1:9")  # only the training asks it
     params = server_params.model_copy(update={"gate": small, "engine": absent})

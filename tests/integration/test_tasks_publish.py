@@ -12,10 +12,10 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from helpers.problem_files import write_problems
 from helpers.sandbox_attacks import ROOT
 from helpers.space_hub import READ_TOKEN, TOKEN, Repo, SpaceHub, serve_spaces
 
-from env.problems.schema import to_row
 from env.problems.store import ProblemStore
 from tasks import config, prepare
 from tasks.config.params import Params
@@ -54,11 +54,10 @@ def project(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Iter
         patch.chdir(path)
         patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{path}/mlflow.db")
         (path / "params.yaml").symlink_to(ROOT / "params.yaml")
-        prepare.PROBLEMS.mkdir(parents=True)
         store = ProblemStore.generate(params.prepare.synthetic)
         for split in prepare.SPLITS:
-            rows = [to_row(store.get(one)) for one in store.ids(split)]
-            prepare.write_parquet(prepare.PROBLEMS / f"{split}.parquet", rows)
+            problems = map(store.get, store.ids(split))
+            write_problems(prepare.PROBLEMS / f"{split}.parquet", problems)
         prepare.REPORT.write_text("{}")
         crowned("rlm", FIGURES)
         yield path

@@ -9,15 +9,14 @@ import json
 from contextlib import chdir
 from pathlib import Path
 
-import pandas as pd
 import pytest
 import torch
+from helpers.problem_files import write_problems
 from helpers.random_model import save_qwen
 from helpers.recorder import Recorder
 from safetensors.torch import load_file, save_file
 
 from agent.policies.hf_policy import load_model
-from env.problems.schema import to_row
 from env.problems.store import ProblemStore
 from tasks import export, train, warmstart
 from tasks.config import resolve
@@ -46,8 +45,8 @@ def test_quantised_taught_trained_and_merged(
     with chdir(ROOT):
         params = resolve(overrides=[f"model.source={save_qwen(served_folder / 'source')}", *FEW])
     for split in ("train", "validation"):
-        rows = [to_row(server_problems.get(n)) for n in server_problems.ids(split, "easy")[:4]]
-        pd.DataFrame(rows).to_parquet(f"data/problems/{split}.parquet")
+        ids = server_problems.ids(split, "easy")[:4]
+        write_problems(f"data/problems/{split}.parquet", map(server_problems.get, ids))
     run = Recorder()
     base = warmstart.run(params, run)  # type: ignore[arg-type]
     assert json.loads((base / "provenance.json").read_text())["from"] == params.model.source

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pandas as pd
 import pytest
 import yaml
+from helpers.problem_files import write_problems
 from helpers.sandbox_attacks import ROOT
 from helpers.space_hub import READ_TOKEN, TOKEN, Repo, SpaceHub, serve_spaces
 
@@ -26,7 +26,6 @@ from benchmarks.exploits.fields_expert import careless, fields_expert
 from env import variables
 from env.client import Sessions
 from env.errors import RefusedError
-from env.problems.schema import to_row
 from env.problems.store import ProblemStore
 from env.server.service import read_settings
 from tasks import deploy
@@ -360,9 +359,7 @@ def test_a_space_that_ended_gets_its_secrets_again_and_is_built_anew(
 def local_problems(params: Params) -> Path:
     """This machine's data, as `prepare` would write it."""
     store = ProblemStore.generate(params.prepare.synthetic)
-    rows = [to_row(store.get(one)) for one in store.ids("test")]
-    deploy.DATA.mkdir(parents=True, exist_ok=True)
-    pd.DataFrame(rows).to_parquet(deploy.DATA / "test.parquet")
+    write_problems(deploy.DATA / "test.parquet", map(store.get, store.ids("test")))
     return deploy.DATA
 
 

@@ -6,13 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 from helpers.changed import changed
+from helpers.problem_files import write_problems
 from helpers.recorder import Recorder
 
 from agent.policies.scripted import Scripted, oracle
-from env.problems.schema import to_row
 from env.problems.store import ProblemStore
 from tasks import gate, warmstart, zeroshot
 from tasks.config.params import Params
@@ -24,8 +23,8 @@ pytestmark = pytest.mark.xdist_group("transformers")  # so that one process impo
 @pytest.fixture
 def params(served_folder: Path, server_problems: ProblemStore, server_params: Params) -> Params:
     """Settings of a small nano; training problems are data of the working folder."""
-    rows = [to_row(server_problems.get(name)) for name in server_problems.ids("train")]
-    pd.DataFrame(rows).to_parquet("data/problems/train.parquet")
+    problems = map(server_problems.get, server_problems.ids("train"))
+    write_problems("data/problems/train.parquet", problems)
     return server_params
 
 
