@@ -139,11 +139,14 @@ class DocumentsInPrompt:
 
     def _prompt(self, problem: Problem) -> str:
         tokenizer = self._policy.chat.tokenizer
-        ids = tokenizer.encode("\n\n".join(problem.texts.values()))[: self._room]
+        ids = tokenizer.encode(self._texts(problem))[: self._room]
         return (
             f"{tokenizer.decode(ids)}\n\nQuote from the text above, word for word, the sentences "
             f"that answer the question, one a line.\n{problem.question}"
         )
+
+    def _texts(self, problem: Problem) -> str:
+        return "\n\n".join(problem.texts.values())
 
 
 def _quotes(reply: str, problem: Problem) -> list[dict[str, str]]:
