@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tasks.errors import ConfigError, StageError
+from tasks.errors import StageError
 
 RUNNING = Path(".run")
 LOCK = RUNNING / "chain.lock"
@@ -123,10 +123,7 @@ def exclusive(wait_s: float = 0.0) -> Iterator[None]:
 
     Raises:
         BusyError: another run still holds the lock.
-        ConfigError: `RLM_REMOTE` is set, to which an earlier version pushed.
     """
-    if os.environ.get("RLM_REMOTE"):
-        raise ConfigError("RLM_REMOTE is no longer read. Unset it; push.remote names a remote.")
     RUNNING.mkdir(exist_ok=True)
     deadline = time.monotonic() + wait_s
     with LOCK.open("a+") as handle:

@@ -12,8 +12,7 @@ import pytest
 
 from env.variables import CHAIN
 from flows.pipeline import guarded
-from flows.runtime import exclusive
-from tasks.errors import ConfigError, StageError
+from tasks.errors import StageError
 
 
 @pytest.fixture(autouse=True)
@@ -80,18 +79,6 @@ def test_an_error_that_the_chain_prints_is_not_printed_twice(recorded, told, cap
     with pytest.raises(SystemExit):
         guarded(work)
     assert capsys.readouterr().err == told
-
-
-def test_a_run_that_would_miss_the_store_of_an_earlier_version_is_refused(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("RLM_REMOTE", "s3://bucket/rlm")
-    with pytest.raises(ConfigError, match=r"RLM_REMOTE .* Unset it"), exclusive():
-        pytest.fail("the run began")
-    monkeypatch.delenv("RLM_REMOTE")
-    with exclusive():
-        pass
 
 
 def test_a_fault_of_the_code_keeps_its_traceback() -> None:

@@ -85,7 +85,6 @@ WRONG: list[tuple[list[str], str]] = [
     (["model.template_kwargs={a: null}"], "model.template_kwargs"),
     (["engine.url=http://a"], "kind vllm and url belong together"),
     (["engine.kind=vllm"], "url is the address of the one server of vLLM, which you start"),
-    (["engine.urls=[http://a]"], "engine.url names the one server of vLLM"),
     (["engine.kind=vllm", "engine.url=127.0.0.1:8000"], "is not like http://127.0.0.1"),
     (["engine.kind=vllm", "engine.url=http://a/v1"], "'http://a/v1' is not like"),
     ([*VLLM, "train.method=full", "train.processes=1"], "Set train.method: lora"),
