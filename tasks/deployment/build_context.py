@@ -1,7 +1,7 @@
 """Build context of the environment, which is pushed to a Space or built into an image.
 
-It contains `env/`, `rewards/`, their pinned requirements, the Dockerfile, the manifest, a README
-and the sections of the settings that a server reads. It contains no agent, torch, data or seed.
+It contains `env/`, `rewards/`, their requirements with the project's pins, the Dockerfile, the
+manifest, a README and the sections of the settings that a server reads, but no agent, data or seed.
 A Space may be public, so only files that git tracks are copied. `space.py` pushes it, `docker.py`
 builds from it.
 """
@@ -13,30 +13,25 @@ import os
 import shutil
 import subprocess
 from collections.abc import Sequence
-from functools import cache
-from importlib import metadata
 from pathlib import Path
 
 import yaml
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
 from env.settings import Split
 from tasks.config.params import Params
 from tasks.errors import StageError
 from tasks.io import replacing
+from tasks.reporting import cards
 
 logger = logging.getLogger(__name__)
 
 TREE = Path("dist/space")
 SOURCE = Path(__file__).resolve().parents[2]
 PACKAGES = ("env", "rewards")
-FILES = ("Dockerfile", ".dockerignore", "openenv.yaml")
+FILES = ("Dockerfile", ".dockerignore", "constraints.txt", "openenv.yaml")
 REQUIREMENTS = "env/requirements.txt"
 SUFFIXES = (".css", ".html", ".js", ".py", ".toml")
 """Files of `PACKAGES` that are copied where git cannot name them, with `REQUIREMENTS`."""
-TEMPLATES = Path(__file__).resolve().parent / "templates" / "space"
 
 
 def stage(
@@ -56,7 +51,7 @@ def stage(
         splits: `env.splits` of the server.
 
     Raises:
-        StageError: a file is missing or a link, or a package that the server needs is not pinned.
+        StageError: a file is missing or a link.
     """
     missing = [name for name in (*PACKAGES, *FILES) if not (SOURCE / name).exists()]
     if missing:
@@ -66,9 +61,10 @@ def stage(
         for name in files:
             (temporary / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(SOURCE / name, temporary / name)
-        (temporary / "constraints.txt").write_text("\n".join([*pins(), ""]), encoding="utf-8")
         (temporary / "params.yaml").write_text(_settings(params, notes, splits), encoding="utf-8")
-        (temporary / "README.md").write_text(_readme(params, problems), encoding="utf-8")
+        title = params.deploy.space.name.rpartition("/")[2]
+        readme = cards.rendered("space_card.md", title=title, problems=problems)
+        (temporary / "README.md").write_text(readme, encoding="utf-8")
     return tree
 
 
@@ -116,43 +112,6 @@ def _is_link(name: Path) -> bool:
     return any((SOURCE / part).is_symlink() for part in (name, *name.parents[:-1]))
 
 
-@cache
-def pins() -> tuple[str, ...]:
-    """All direct and indirect requirements of the server, as pinned in constraints.txt.
-
-    Raises:
-        StageError: constraints.txt does not pin one of them.
-    """
-    lines = (SOURCE / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    pinned = {canonicalize_name(Requirement(line).name): line for line in lines if "==" in line}
-    todo = [Requirement(line) for line in _lines(SOURCE / REQUIREMENTS)]
-    needed: set[str] = set()
-    while todo:
-        requirement = todo.pop()
-        name = canonicalize_name(requirement.name)
-        extras = ["", *requirement.extras]
-        marker = requirement.marker
-        key = f"{name}[{','.join(sorted(requirement.extras))}]"
-        if key in needed or (marker and not marker.evaluate({"extra": ""})):
-            continue
-        needed.add(key)
-        for text in metadata.requires(name) or []:
-            below = Requirement(text)
-            if below.marker is None or any(below.marker.evaluate({"extra": e}) for e in extras):
-                below.marker = None
-                todo.append(below)
-    names = {canonicalize_name(key.partition("[")[0]) for key in needed}
-    if unpinned := sorted(names - set(pinned)):
-        missing = ", ".join(unpinned)
-        raise StageError(f"constraints.txt does not pin {missing}. Pin the installed versions.")
-    return tuple(sorted(pinned[name] for name in names))
-
-
-def _lines(path: Path) -> list[str]:
-    lines = (line.partition("#")[0].strip() for line in path.read_text("utf-8").splitlines())
-    return [line for line in lines if line]
-
-
 def _settings(params: Params, notes: list[str], splits: Sequence[Split] | None) -> str:
     """The server's sections, without the seed: it would reveal the gold."""
     sections = params.model_dump(mode="json", include={"env", "rewards"})
@@ -161,14 +120,3 @@ def _settings(params: Params, notes: list[str], splits: Sequence[Split] | None) 
     sections["prepare"] = {"source": params.prepare.source, "synthetic": synthetic}
     head = "".join(f"# {note}\n" for note in notes)
     return head + yaml.safe_dump(sections, sort_keys=False)
-
-
-def _readme(params: Params, problems: str) -> str:
-    templates = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        undefined=StrictUndefined,
-        keep_trailing_newline=True,
-        autoescape=False,  # Markdown; the values are checked settings
-    )
-    title = params.deploy.space.name.rpartition("/")[2]
-    return templates.get_template("README.md").render(title=title, problems=problems)

@@ -1,6 +1,6 @@
 """Cards of repositories on the Hub: pure functions of plain values.
 
-`tasks/publish.py` gathers the values and uploads the texts.
+`tasks/publish.py` gathers the values and uploads the texts; `build_context.py` writes a Space's.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def model_card(
         base_model_relation="finetune" if base_model else None,
     )
     rows = [(label, figures[name]) for name, label in HEADLINES.items()]
-    return _card(data.to_yaml(), "model_card.md", rows=rows, **facts)
+    return _card(data.to_yaml(), rendered("model_card.md", rows=rows, **facts))
 
 
 def dataset_card(counts: Mapping[str, int], license: str, **facts: Any) -> str:
@@ -94,14 +94,19 @@ def dataset_card(counts: Mapping[str, int], license: str, **facts: Any) -> str:
         task_categories=["question-answering"],
         configs=[{"config_name": "default", "data_files": files}],
     )
-    return _card(data.to_yaml(), "dataset_card.md", counts=counts, **facts)
+    return _card(data.to_yaml(), rendered("dataset_card.md", counts=counts, **facts))
 
 
-def _card(metadata: str, template: str, **facts: Any) -> str:
+def _card(metadata: str, text: str) -> str:
+    return f"---\n{metadata.strip()}\n---\n\n{text}"
+
+
+def rendered(template: str, **facts: Any) -> str:
+    """A template of `templates/` as Markdown."""
     templates = Environment(
         loader=FileSystemLoader(TEMPLATES),
         undefined=StrictUndefined,
         keep_trailing_newline=True,
         autoescape=False,  # Markdown; the values are checked settings and figures
     )
-    return f"---\n{metadata.strip()}\n---\n\n{templates.get_template(template).render(**facts)}"
+    return templates.get_template(template).render(**facts)

@@ -11,8 +11,8 @@ from tasks.deployment import build_context
 from tasks.errors import StageError
 
 FILES = (
-    *("Dockerfile", ".dockerignore", "openenv.yaml", "env/__init__.py", "env/requirements.txt"),
-    *("env/server/app.py", "env/server/page/page.js", "rewards/combine.py"),
+    *("Dockerfile", ".dockerignore", "constraints.txt", "openenv.yaml", "env/__init__.py"),
+    *("env/requirements.txt", "env/server/app.py", "env/server/page/page.js", "rewards/combine.py"),
 )
 
 

@@ -88,9 +88,7 @@ def test_the_tree_holds_the_environment_with_its_settings_and_nothing_else() -> 
         *("env", "rewards", "Dockerfile", ".dockerignore", "README.md", "openenv.yaml"),
         *("params.yaml", "constraints.txt"),
     }
-    pins = (tree / "constraints.txt").read_text()
-    assert "openenv==" in pins
-    assert "torch" not in pins
+    assert "openenv==" in (tree / "constraints.txt").read_text()
     read = read_settings({"RLM_SETTINGS": str(tree / "params.yaml")})
     assert (read.env, read.rewards) == (params.env, params.rewards)
     assert read.prepare.synthetic == params.prepare.synthetic.model_copy(update={"seed": 0})
