@@ -123,7 +123,6 @@ class Chain:
         self._mlflow.set_tags({"kind": self.kind})
         os.environ[variables.PARENT_RUN] = self._mlflow.run_id
         notifications.link_to(self._mlflow)
-        self._progress = notifications.Progress()
         return self
 
     def run(self, name: str) -> None:
@@ -150,7 +149,6 @@ class Chain:
             self.rows.append(summary.StageRow(name, outcome, time.monotonic() - started))
             self._durations.end(name, outcome, self.rows[-1].seconds)
             tell(summary.line(self.rows[-1:]))
-        self._progress.advance(number / count, name)
         if name == "prepare":
             self._mlflow.log_inputs(datasets.inputs())
         if name == "promote":

@@ -11,7 +11,6 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 from flows.services import processes
@@ -41,29 +40,6 @@ def optional(what: str) -> Iterator[None]:
             what,
             error or type(error).__name__,
         )
-
-
-class Progress:
-    """Progress bar of a run on Prefect's page."""
-
-    def __init__(self) -> None:
-        from prefect.artifacts import create_progress_artifact
-
-        self._artifact: Any = None
-        with optional("the progress"):
-            self._artifact = create_progress_artifact(
-                0.0, key="rlm-progress", description="Stages of the chain"
-            )
-
-    def advance(self, share: float, name: str) -> None:
-        """Set the share of finished stages, in [0, 1]."""
-        from prefect.artifacts import update_progress_artifact
-
-        artifact, self._artifact = self._artifact, None
-        if artifact is not None:
-            with optional("the progress"):
-                update_progress_artifact(artifact, 100.0 * share, description=f"after {name}")
-                self._artifact = artifact  # after a failure it stays None: no second attempt
 
 
 def log(line: str) -> None:
