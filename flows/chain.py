@@ -8,7 +8,6 @@ the command line.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sys
@@ -35,7 +34,7 @@ from flows.services import processes
 from tasks import config
 from tasks.config.params import Params
 from tasks.errors import ConfigError, GateFailed, StageError, stage_named
-from tasks.io import write_json
+from tasks.io import read_json, write_json
 from tasks.tracking import datasets, lineage, runs
 
 MARK = RUNNING / "chain.json"
@@ -324,28 +323,24 @@ def unmark(run: runs.StageRun | None) -> None:
     Args:
         run: None if the run failed at its start, perhaps before it was marked.
     """
-    with suppress(OSError):  # it is gone, or the disk is full
+    with suppress(OSError):  # the disk is full
         if run is not None and run.closed:
-            MARK.unlink()
+            MARK.unlink(missing_ok=True)
             return
-        entry = json.loads(MARK.read_text(encoding="utf-8"))
-        ended = (run and run.status) or "FAILED"
-        write_json(MARK, {**entry, "ended": ended})
+        if entry := read_json(MARK):
+            write_json(MARK, {**entry, "ended": (run and run.status) or "FAILED"})
 
 
 def clean_after_killed_run() -> bool:
     """Stop and close what a killed chain left behind; return whether one was killed."""
-    try:
-        entry = json.loads(MARK.read_text(encoding="utf-8"))
-        run_id, process = str(entry["run_id"]), str(entry["process"])
-    except (OSError, ValueError, KeyError):
+    if not (entry := read_json(MARK)):
         return False
     if "ended" in entry:  # the run ended by itself, and only MLflow could not record it
-        runs.close_left(run_id, entry["ended"])
+        runs.close_left(entry["run_id"], entry["ended"])
         MARK.unlink(missing_ok=True)
         return False
-    stages.stop_leftovers(process)
-    runs.close_left(run_id)
+    stages.stop_leftovers(entry["process"])
+    runs.close_left(entry["run_id"])
     notifications.crashed(entry.get("flow_run"))
     MARK.unlink(missing_ok=True)
     return True

@@ -13,11 +13,13 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from tasks.errors import PipelineError, StageError
+from tasks.errors import PipelineError
+from tasks.io import read_report
 
 State = Literal["met", "stand-in", "person", "open"]
+DEPLOYMENT = Path("reports/deployment.json")
 LARGE_MB = 10.0
 """Largest file of a Space without Git LFS."""
 RESERVED = ("reset", "step", "state", "close")
@@ -100,7 +102,7 @@ def gym_methods() -> tuple[State, str]:
         "returns = [inspect.signature(f).return_annotation for f in (E.reset, E.step)]\n"
         "print(*returns, type(E.state).__name__)"
     )
-    report = read("reports/deployment.json", "deploy")
+    report = read_report(DEPLOYMENT, "deploy")
     state: State = "met" if found == "RLMObservation RLMObservation property" else "open"
     return state, f"{found}; an episode over the wire took {report['smoke_test_s']:.2f} s"
 
@@ -118,7 +120,7 @@ def reserved_names() -> tuple[State, str]:
 
 def space() -> tuple[State, str]:
     """Whether the environment runs in a Space."""
-    report = read("reports/deployment.json", "deploy")
+    report = read_report(DEPLOYMENT, "deploy")
     if report["target"] == "space":
         return "met", f"{report['url']} played an episode"
     return "stand-in", (
@@ -140,7 +142,7 @@ def large_files() -> tuple[State, str]:
 
 def notebook() -> tuple[State, str]:
     """Whether the notebook has cells that are valid Python."""
-    cells = read("notebooks/train_colab.ipynb", "git checkout")["cells"]
+    cells = json.loads(Path("notebooks/train_colab.ipynb").read_text(encoding="utf-8"))["cells"]
     code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     for text in code:
         compile(re.sub(r"^[%!].*$", "pass", text, flags=re.M), "cell", "exec")
@@ -189,7 +191,7 @@ def reward_figure() -> tuple[State, str]:
 
     params = config.load_resolved()
     train = plots.read_train(plots.TRAIN)
-    baseline = read(str(plots.BASELINE), "gate")
+    baseline = read_report(plots.BASELINE, "gate")
     levels = params.train.curriculum.levels
     axes = figures.reward_curve(train, baseline, params.plots.smooth, levels).axes[0]
     labels = [axes.get_xlabel(), axes.get_ylabel()]
@@ -201,14 +203,14 @@ def reward_figure() -> tuple[State, str]:
 
 def before_and_after() -> tuple[State, str]:
     """Whether the same problems were played before and after the training."""
-    report = read("reports/evaluation.json", "evaluate")
+    report = read_report(Path("reports/evaluation.json"), "evaluate")
     state: State = "met" if report["n"] >= 20 else "open"
     return state, f"{report['improvement']} over {report['n']} problems"
 
 
 def merged_save() -> tuple[State, str]:
     """Whether the merged model was loaded again and played an episode."""
-    report = read("reports/export.json", "export")
+    report = read_report(Path("reports/export.json"), "export")
     good = not report["wrong"] and report["episode"]["void"] is None
     return ("met" if good else "open"), (
         f"{report['dtype']}, {report['completions_equal']} of {report['prompts']} answers equal "
@@ -218,7 +220,7 @@ def merged_save() -> tuple[State, str]:
 
 def submission() -> tuple[State, str]:
     """Whether the address to hand in is that of a Space."""
-    report = read("reports/deployment.json", "deploy")
+    report = read_report(DEPLOYMENT, "deploy")
     if report["target"] == "space":
         return "met", str(report["url"])
     return "person", "hand in the Space's address, once it is live"
@@ -243,21 +245,6 @@ POINTS: dict[str, Callable[[], tuple[State, str]]] = {
     "merged save, checked": merged_save,
     "address to hand in": submission,
 }
-
-
-def read(path: str, stage: str) -> dict[str, Any]:
-    """A JSON report.
-
-    Raises:
-        StageError: it is missing.
-    """
-    try:
-        found: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise StageError(f"{path} is missing; run the stage {stage}") from None
-    except ValueError:
-        raise StageError(f"{path} is not JSON; run the stage {stage} again") from None
-    return found
 
 
 def check() -> list[CheckedPoint]:

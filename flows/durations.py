@@ -13,7 +13,7 @@ from env.settings import flatten
 from flows.runtime import RUNNING
 from flows.stages import BY_DVC, STAGES
 from tasks.config.params import Params
-from tasks.io import write_json
+from tasks.io import read_json, write_json
 from tasks.reporting.progress import in_words
 from tasks.tracking import runs
 
@@ -39,11 +39,7 @@ class Durations:
     def __init__(self, params: Params, kept: Sequence[str]) -> None:
         self._kept = {*kept, *(LAST if "export" in kept else ())}
         self._keys = {name: _key(name, params) for name in STAGES}
-        try:
-            text = FILE.read_text(encoding="utf-8")
-            self._seconds: dict[str, float | None] = json.loads(text)
-        except (OSError, ValueError):
-            self._seconds = {}
+        self._seconds: dict[str, float | None] = read_json(FILE)
         self._before: dict[str, float | None] = {}
 
     def begin(self, name: str) -> None:

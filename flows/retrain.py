@@ -7,7 +7,6 @@ decides whether it becomes champion. Neighbour: `flows/chain.py`.
 
 from __future__ import annotations
 
-import json
 import shutil
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -29,11 +28,12 @@ from tasks.data import hub
 from tasks.data.settings import HubSettings
 from tasks.deployment.space_problems import GUESSABLE
 from tasks.errors import ConfigError, StageError
-from tasks.io import replacing, write_json
+from tasks.io import read_json, replacing, write_json
 from tasks.registry import champions, trained_questions, versions
 from tasks.tracking import lineage
 
 LAST = Path("reports/retrain.json")
+"""Request, start and completion of the last retraining."""
 TRAINED = Path("data") / trained_questions.NAME
 ChampionStart = dict[str, str | None] | None
 """Version and weights hash of the start; None for the profile's own warm start."""
@@ -72,7 +72,7 @@ def retrain(
             with exclusive(params.retrain.wait_s):
                 fresh = fresh_data(params, run_date(date))
                 request = {"data": fresh.content, "profile": profile, "overrides": wanted}
-                before = last_retraining()
+                before = read_json(LAST)
                 again = {key: before.get(key) for key in request} == request
                 if again and before["completed"]:
                     same = f"Nothing new: {fresh.content}, as at the last retraining"
@@ -86,12 +86,12 @@ def retrain(
                     profile, [*wanted, *fresh.overrides, *start_overrides(start), *known]
                 )
                 tell(f"Retraining on {fresh.content}, {start_in_words(params, again)}.")
-                remember({**request, "start": start, "completed": False})
+                write_json(LAST, {**request, "start": start, "completed": False})
                 state = through(params, "retrain")
                 if state.is_completed():
-                    remember({**request, "start": start, "completed": True})
+                    write_json(LAST, {**request, "start": start, "completed": True})
                 else:  # gated: nothing was trained, so there is nothing to resume
-                    remember(None)
+                    LAST.unlink()
                 return state
         except BusyError as busy:
             return Cancelled(message=str(busy))
@@ -162,23 +162,6 @@ def hub_commit(settings: HubSettings) -> str:
         raise StageError(f"retrain: {error}") from None
     except SourceError as error:
         raise ConfigError(f"retrain: {error}") from None
-
-
-def remember(entry: dict[str, Any] | None) -> None:
-    """Write the last retraining; None forgets it."""
-    if entry is None:
-        LAST.unlink()
-    else:
-        write_json(LAST, entry)
-
-
-def last_retraining() -> dict[str, Any]:
-    """Request, start and completion of the last retraining; empty without one."""
-    try:
-        entry = json.loads(LAST.read_text(encoding="utf-8"))
-        return {key: entry[key] for key in ("data", "profile", "overrides", "start", "completed")}
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
 
 
 def champion_to_start_from(params: Params) -> ChampionStart:

@@ -6,7 +6,6 @@ Neighbours: `flows/chain.py` runs the stages in order, `flows/pipeline.py` is th
 from __future__ import annotations
 
 import importlib
-import json
 import logging
 import os
 import re
@@ -20,6 +19,7 @@ from agent.errors import disk_is_full
 from env.variables import CHAIN
 from flows.runtime import die_with_parent, settle
 from tasks.errors import ConfigError, GateFailed, StageError, full_disk
+from tasks.io import read_json
 
 if TYPE_CHECKING:
     import psutil
@@ -186,10 +186,8 @@ def deepest(error: BaseException) -> str:
 
 def gate_advice() -> str:
     """The gate's own report of why it refused, and what to do."""
-    try:
-        return str(json.loads(GATE.read_text(encoding="utf-8"))["advice"])
-    except (OSError, ValueError, KeyError):
-        return f"the gate refused to train, and its advice is unknown ({GATE} is not readable)"
+    unknown = f"the gate refused to train, and its advice is unknown ({GATE} is not readable)"
+    return str(read_json(GATE).get("advice", unknown))
 
 
 def stop_command(name: str) -> None:

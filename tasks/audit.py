@@ -11,7 +11,6 @@ Writes reports/audit.json and reports/problems.html, a page that shows the data.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -29,7 +28,7 @@ from tasks.config.params import Params
 from tasks.config.prepared import REPORT as DATA_REPORT
 from tasks.config.settings import AuditSettings
 from tasks.errors import StageError, as_stage_error
-from tasks.io import write_json, write_text
+from tasks.io import read_report, write_json, write_text
 from tasks.reporting.html import problems_page
 from tasks.reporting.playing import play_shown
 
@@ -55,7 +54,7 @@ def run(params: Params, run: StageRun) -> Path:
     from tasks.deployment.environment import environment
 
     problems = choose(PROBLEMS, params.audit)
-    data = json.loads(DATA_REPORT.read_text(encoding="utf-8"))
+    data = read_report(DATA_REPORT, "prepare")
     with environment(params) as url:
         played = play_all(problems, url, params)
     report = describe(played, params.audit)

@@ -5,7 +5,6 @@ Writes `reports/deployment.json`. Targets and checks of a server are in `tasks/d
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tasks.config.params import Params
 from tasks.deployment.checks import check_problems, metadata, smoke_test
 from tasks.deployment.environment import DATA, ENV_URL, environment
-from tasks.io import write_json
+from tasks.io import read_json, write_json
 
 if TYPE_CHECKING:
     from tasks.tracking.runs import StageRun
@@ -67,8 +66,5 @@ def _where(params: Params, url: str) -> dict[str, Any]:
         return {}
     from tasks.deployment import space
 
-    try:
-        report = json.loads(space.REPORT.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
+    report = read_json(space.REPORT)
     return {key: report[key] for key in ("space", "commit")} if report.get("url") == url else {}

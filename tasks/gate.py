@@ -26,7 +26,6 @@ Writes reports/gate.json and, if the gate is open, reports/baseline.json.
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -41,7 +40,7 @@ from rewards.spans import distinct_items, quoted_text
 from tasks.config.params import Params
 from tasks.config.settings import GateSettings
 from tasks.errors import GateFailed, StageError, as_stage_error
-from tasks.io import write_json
+from tasks.io import read_json, write_json
 from tasks.reporting import progress
 from tasks.reporting.playing import play_shown
 
@@ -94,7 +93,11 @@ def run(params: Params, run: StageRun) -> Path:
         levels = tuple(dict.fromkeys((curriculum.target, curriculum.levels[0])))
         played = probe(play_level, levels, settings, params.rewards)
         report = decide(played, settings, params.rewards)
-        report |= {"model": str(BASE), "seed": settings.seed, "zero_shot": zero_shot()}
+        report |= {
+            "model": str(BASE),
+            "seed": settings.seed,
+            "zero_shot": read_json(ZERO_SHOT) or None,
+        }
         run.log_artifact(write_json(GATE, report))
         run.set_tags({"gate": "open" if report["passed"] else "refused"})
         if not report["passed"]:
@@ -124,14 +127,6 @@ def by_level(path: Path, seed: int) -> dict[str, list[EpisodeSpec]]:
         seeded = replace(spec, seed=seed * 1_000_003 + number)
         levels.setdefault(spec.difficulty, []).append(seeded)
     return levels
-
-
-def zero_shot() -> dict[str, Any] | None:
-    """The report of the stage `zeroshot`; None if it has not run here."""
-    if not ZERO_SHOT.is_file():
-        return None
-    found: dict[str, Any] = json.loads(ZERO_SHOT.read_text(encoding="utf-8"))
-    return found
 
 
 def probe(

@@ -66,6 +66,26 @@ def write_json(path: Path, data: dict[str, Any] | list[str]) -> Path:
     return write_text(path, json.dumps(finite(data), indent=2, allow_nan=False) + "\n")
 
 
+def read_json(path: Path) -> dict[str, Any]:
+    """Content of a report; empty if there is none, or only a damaged one."""
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, TypeError, ValueError):
+        return {}
+
+
+def read_report(path: Path, stage: str) -> dict[str, Any]:
+    """Content of a report that a stage needs.
+
+    Raises:
+        StageError: it is missing or damaged; the message names the stage that writes it.
+    """
+    require(path, stage)
+    if report := read_json(path):
+        return report
+    raise StageError(f"{path} is damaged. Run the stage {stage} again.")
+
+
 def require(path: Path, stage: str) -> None:
     """Check that an input exists.
 

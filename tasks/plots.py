@@ -9,14 +9,12 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from rewards.settings import reward_metric
 from tasks.config.params import Params
-from tasks.errors import StageError
-from tasks.io import replacing, require, write_text
+from tasks.io import read_report, replacing, require, write_text
 from tasks.reporting import figures, html
 from tasks.tracking import lineage
 
@@ -31,19 +29,19 @@ EVALUATION = Path("reports/evaluation.json")
 TRANSCRIPTS = Path("reports/transcripts.jsonl")
 FOLDER = Path("reports/plots")
 PAGE = Path("reports/index.html")
-TRAIN_COLUMNS = {"step", "level", *map(reward_metric, ("reward", "primary_objective"))}
 
 
 def run(params: Params, run: StageRun) -> Path:
     """Draw the figures and write the page; returns the page's path.
 
     Raises:
-        StageError: an input is missing, invalid or incomplete.
+        StageError: an input is missing or damaged.
     """
     train = read_train(TRAIN)
-    baseline = read_json(BASELINE, "gate", ("reward_mean",))
-    evaluation = read_json(EVALUATION, "evaluate", ("n", "reward", "before", "after"))
-    transcripts = read_values(TRANSCRIPTS, "evaluate", lines=True)
+    baseline = read_report(BASELINE, "gate")
+    evaluation = read_report(EVALUATION, "evaluate")
+    require(TRANSCRIPTS, "evaluate")
+    transcripts = [json.loads(line) for line in TRANSCRIPTS.read_text("utf-8").splitlines()]
     levels = params.train.curriculum.levels
     drawn = {
         "reward_curve": figures.reward_curve(train, baseline, params.plots.smooth, levels),
@@ -82,38 +80,7 @@ def read_train(path: Path) -> pd.DataFrame:
     """Table of the training with one row per step, sorted by step.
 
     Raises:
-        StageError: the file is missing or empty, or lacks a column.
+        StageError: the file is missing.
     """
     require(path, "train")
-    train = pd.read_parquet(path)
-    lost = sorted(TRAIN_COLUMNS - set(train.columns))
-    if lost or train.empty:
-        what = f"no column {', '.join(lost)}" if lost else "no rows"
-        raise StageError(f"{path} has {what}. Run the stage train again.")
-    return train.sort_values("step", ignore_index=True)
-
-
-def read_json(path: Path, stage: str, keys: tuple[str, ...]) -> dict[str, Any]:
-    """Report of an earlier stage.
-
-    Raises:
-        StageError: the file is missing or not valid JSON, or lacks a key.
-    """
-    (data,) = read_values(path, stage, lines=False)
-    if lost := [key for key in keys if data.get(key) is None]:
-        raise StageError(f"{path} has no {', '.join(lost)}. Run the stage {stage} again.")
-    return data
-
-
-def read_values(path: Path, stage: str, *, lines: bool) -> list[dict[str, Any]]:
-    """Values of a JSON file, or of a JSONL file if `lines`.
-
-    Raises:
-        StageError: the file is missing or not valid JSON.
-    """
-    require(path, stage)
-    text = path.read_text(encoding="utf-8")
-    try:
-        return [json.loads(part) for part in (text.splitlines() if lines else [text])]
-    except ValueError as error:
-        raise StageError(f"{path} is invalid ({error}). Run the stage {stage} again.") from None
+    return pd.read_parquet(path).sort_values("step", ignore_index=True)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from tasks.config import RESOLVED
 from tasks.config.prepared import REPORT as DATA_REPORT
 from tasks.errors import StageError
-from tasks.io import write_json
+from tasks.io import read_report, write_json
 from tasks.push import recorded
 from tasks.registry import trained_questions, versions
 from tasks.tracking import lineage
@@ -97,12 +97,7 @@ def evaluated() -> dict[str, str]:
     Raises:
         StageError: the report is missing or invalid.
     """
-    try:
-        report = json.loads(EVALUATION.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise StageError(
-            f"{EVALUATION} cannot be read ({error}). Run the stage evaluate first."
-        ) from None
+    report = read_report(EVALUATION, "evaluate")
     tags = {"n": report["n"], "improvement": report["improvement"]}
     for name in ("reward", "f1_greedy", "f1_sampled", "primary_objective"):
         tags[f"{name}.before"] = f"{report[name]['before']:.6f}"

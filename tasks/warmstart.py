@@ -22,7 +22,7 @@ from env.problems.lexicon import untaught
 from tasks.config.params import Params
 from tasks.errors import ConfigError, as_stage_error
 from tasks.io import replacing
-from tasks.registry import source_model, warm_start
+from tasks.registry import warm_start
 from tasks.reporting import progress
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def run(params: Params, run: StageRun) -> Path:
         return demonstrate.write_base(params, run, BASE)
     if params.model.source != NANO:
         with replacing(BASE) as folder:
-            source_model.write(params, run, folder)
+            warm_start.write_source(params, run, folder)
         return BASE
     import torch
 

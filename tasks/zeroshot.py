@@ -25,7 +25,7 @@ from tasks import gate, warmstart
 from tasks.config.params import Params
 from tasks.errors import StageError, as_stage_error
 from tasks.io import write_json
-from tasks.registry import source_model
+from tasks.registry import warm_start
 from tasks.reporting import progress
 from tasks.reporting.playing import play_shown
 
@@ -106,7 +106,7 @@ def bare_model(params: Params, run: StageRun) -> Iterator[tuple[Any, Any]]:
     warmstart.BASE.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=".bare-", dir=warmstart.BASE.parent) as name:
         folder = Path(name) / "model"
-        source_model.write(params, run, folder)
+        warm_start.write_source(params, run, folder)
         with progress.doing("load the model"):
             loaded = load_model(folder)
         yield loaded

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
 
 from tasks.config.params import Params
 from tasks.errors import StageError
+from tasks.io import read_json
 
 REPORT = Path("data/report.json")
 KEY = "settings_sha256"
@@ -24,8 +24,7 @@ def require_current(params: Params) -> None:
     Raises:
         StageError: they were. Without a report, the stage itself says what is missing.
     """
-    made = json.loads(REPORT.read_text(encoding="utf-8")) if REPORT.is_file() else {}
-    wanted = digest(params)
+    made, wanted = read_json(REPORT), digest(params)
     if made.get(KEY, wanted) != wanted:
         raise StageError(
             f"data/problems was made with other settings of `prepare` (source: {made['source']}). "

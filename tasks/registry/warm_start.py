@@ -1,7 +1,8 @@
-"""Warm start from the registry: models/base becomes a registered version's merged weights.
+"""Bases that no stage teaches: a registered version's merged weights, or `model.source` as it is.
 
 Retraining continues from the champion instead of a newly taught model. The origin of the weights
-is in models/base/provenance.json and in the run's tags.
+is in models/base/provenance.json and in the run's tags. `agent/models/base_model.py` writes bases
+in 16 bit or NF4.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tasks.errors import StageError, as_stage_error
 from tasks.io import replacing
 from tasks.registry import trained_questions, versions
+from tasks.reporting import progress
 from tasks.tracking import runs
 
 if TYPE_CHECKING:
@@ -47,11 +49,27 @@ def write_base(params: Params, run: StageRun, base: Path) -> Path:
     }
     with replacing(base) as folder:
         _copy(params, source, folder)
-        write_provenance(folder, provenance)
+        _write_provenance(folder, provenance)
         if questions := versions.trained_on(version):
             shutil.copy(questions, folder / trained_questions.NAME)
     run.set_tags({"base": provenance["from"], "base_weights_hash": found})
     return base
+
+
+def write_source(params: Params, run: StageRun, folder: Path) -> str:
+    """Write `model.source` and, with `nf4`, its twin into a folder; returns the origin.
+
+    Raises:
+        PolicyError: the model cannot be read or adapted, or the disk has no room.
+    """
+    from agent.models.base_model import prepare_base
+
+    targets = params.train.lora.targets if params.train.method == "lora" else []
+    with progress.doing(f"read {params.model.source}"):
+        origin = prepare_base(params.model, folder, targets=targets).origin
+    _write_provenance(folder, {"from": origin})
+    run.set_tags({"base": origin})
+    return origin
 
 
 @as_stage_error()
@@ -67,8 +85,7 @@ def _copy(params: Params, source: Path, folder: Path) -> None:
     prepare_base(params.model.model_copy(update={"source": str(source), **own}), folder)
 
 
-def write_provenance(base: Path, provenance: dict[str, Any]) -> None:
-    """Write the origin of a base's weights into its folder."""
+def _write_provenance(base: Path, provenance: dict[str, Any]) -> None:
     text = json.dumps(provenance, indent=2) + "\n"
     (base / PROVENANCE).write_text(text, encoding="utf-8")
 
@@ -88,11 +105,3 @@ def wanted(params: Params) -> ModelVersion:
             "warmstart.kind=nano, or name a version with warmstart.version."
         )
     return versions.get_version(name, number)
-
-
-def origin(base: Path) -> str:
-    """Registered version or source model that a base was made from; `taught here` without one."""
-    try:
-        return str(json.loads((base / PROVENANCE).read_text(encoding="utf-8"))["from"])
-    except (OSError, ValueError, KeyError):
-        return "taught here"

@@ -9,6 +9,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tasks.io import read_json
+
 if TYPE_CHECKING:
     from mlflow.entities import DatasetInput
 
@@ -22,11 +24,8 @@ READ = {"train": ("train",), "evaluate": ("test",), "evaluate_model": ("test",)}
 
 def inputs(splits: tuple[str, ...] = tuple(CONTEXTS)) -> list[DatasetInput]:
     """The splits as inputs of a run; empty before `prepare` has run."""
-    try:
-        report = json.loads(REPORT.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return []
-    return [_input(report, split) for split in splits if split in report["splits"]]
+    report = read_json(REPORT)
+    return [_input(report, split) for split in splits if split in report.get("splits", ())]
 
 
 def _input(report: dict, split: str) -> DatasetInput:  # type: ignore[type-arg]

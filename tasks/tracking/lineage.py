@@ -13,7 +13,9 @@ from collections.abc import Sequence
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tasks.io import read_json
 
 if TYPE_CHECKING:
     from tasks.config.params import Params
@@ -29,7 +31,7 @@ def tags(params: Params, stage: str | None = None) -> dict[str, str]:
     rest = {
         "params_hash": params_hash(params),
         "versions": versions(),
-        "sandbox": ",".join(deployment().get("sandbox", [])) or unknown,
+        "sandbox": ",".join(read_json(DEPLOYMENT).get("sandbox", [])) or unknown,
     }
     return {
         "commit": commit(),
@@ -102,11 +104,3 @@ def versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             found[package] = "not installed"
     return found
-
-
-def deployment() -> dict[str, Any]:
-    """Report of the deploy stage on the environment; empty before it."""
-    try:
-        return dict(json.loads(DEPLOYMENT.read_text(encoding="utf-8")))
-    except (OSError, ValueError):
-        return {}

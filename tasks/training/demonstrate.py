@@ -23,7 +23,7 @@ from env.problems.store import ProblemStore
 from tasks.config.params import Params
 from tasks.errors import ConfigError, StageError, as_stage_error
 from tasks.io import replacing
-from tasks.registry import source_model
+from tasks.registry import warm_start
 from tasks.reporting import progress
 from tasks.reporting.playing import play_shown
 
@@ -60,7 +60,7 @@ def write_base(params: Params, run: StageRun, base: Path) -> Path:
     problems = choose(params)
     torch.set_num_threads(params.threads)
     with replacing(base) as folder:
-        origin = source_model.write(params, run, folder)
+        origin = warm_start.write_source(params, run, folder)
         free_memory()  # for the process of Unsloth
         rows = demonstrate(params, run, problems, *load_configs(folder))
         steps = count_steps(rows, settings, params.train)

@@ -141,11 +141,11 @@ def test_a_run_that_did_not_complete_is_tried_again(monkeypatch, here):
     champion(monkeypatch, None)
     monkeypatch.setattr(retrain, "through", lambda *_: Failed(name="Gated", message="no"))
     assert retrain.retrain.fn(date="2026-11-23").name == "Gated"
-    assert retrain.last_retraining() == {}
+    assert not retrain.LAST.exists()
     monkeypatch.setattr(retrain, "through", lambda *_: Completed())
     again = retrain.retrain.fn(date="2026-11-23")
     assert "Nothing new" not in str(again.message)
-    assert retrain.last_retraining()["completed"] is True
+    assert json.loads(retrain.LAST.read_text())["completed"] is True
 
 
 class Stopped:

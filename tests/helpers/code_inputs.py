@@ -39,7 +39,6 @@ STARTED = {
 NOT_TAKEN = {
     ("env.problems.store", "env.problems.synthetic"),
     ("tasks.warmstart", "tasks.training.demonstrate"),
-    ("tasks.registry.source_model", "agent.models.base_model"),
     ("tasks.zeroshot", "tasks.training.demonstrate"),
     ("tasks.registry.warm_start", "agent.models.base_model"),
 }

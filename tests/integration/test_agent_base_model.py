@@ -167,7 +167,8 @@ def test_a_model_of_the_hub_becomes_the_base(
         twin, _ = load_model(base / "twin")
         assert torch.equal(load_model(base)[0](IDS).logits, twin(IDS).logits)
     origin = f"org/good@{SHA}"
-    assert run.tags["base"] == warm_start.origin(base) == origin
+    told = json.loads((base / warm_start.PROVENANCE).read_text())
+    assert run.tags["base"] == told["from"] == origin
     assert "model.safetensors" in fetched(hub)
     assert not fetched(hub) & {"own.py", "model.onnx", "pytorch_model.bin"}
     assert len(list(base.parent.iterdir())) == 1

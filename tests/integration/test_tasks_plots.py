@@ -125,11 +125,8 @@ def test_a_missing_input_is_named_with_the_stage_that_writes_it(folder: Path, na
 
 
 def test_a_broken_input_is_refused(folder: Path) -> None:
-    (folder / "reports/baseline.json").write_text('{"levels": {}}')
-    with pytest.raises(StageError, match=r"baseline.json has no reward_mean. Run the stage gate"):
-        run()
-    train_table().drop(columns="reward/primary").to_parquet(folder / "reports/train.parquet")
-    with pytest.raises(StageError, match=r"train.parquet has no column reward/primary"):
+    (folder / "reports/baseline.json").write_text('{"levels": ')
+    with pytest.raises(StageError, match=r"baseline.json is damaged. Run the stage gate again"):
         run()
 
 

@@ -15,7 +15,7 @@ from agent.policies.scripted import Scripted, oracle
 from env.problems.store import ProblemStore
 from tasks import gate, warmstart, zeroshot
 from tasks.config.params import Params
-from tasks.registry import source_model
+from tasks.registry import warm_start
 
 pytestmark = pytest.mark.xdist_group("transformers")  # so that one process imports it
 
@@ -73,7 +73,7 @@ def test_the_model_of_demonstrations_is_played_without_them_and_leaves_no_files(
         seen.append(list(folder.iterdir()))
         return "model", "tokenizer"
 
-    monkeypatch.setattr(source_model, "write", write)
+    monkeypatch.setattr(warm_start, "write_source", write)
     monkeypatch.setattr("agent.policies.hf_policy.load_model", load)
     sft = changed(params, model={"source": "tiny"}, warmstart={"kind": "sft"})
     report = played_by(Scripted(lambda seen: "I do not know."), monkeypatch, sft)
