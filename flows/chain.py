@@ -147,7 +147,7 @@ class Chain:
         finally:
             self.rows.append(summary.StageRow(name, outcome, time.monotonic() - started))
             self._durations.end(name, outcome, self.rows[-1].seconds)
-            tell(summary.line(self.rows[-1:]))
+            tell(summary.line(self.rows[-1]))
         if name == "prepare":
             self._mlflow.log_inputs(datasets.inputs())
         if name == "promote":
@@ -246,7 +246,7 @@ def play(profile: str, overrides: list[str]) -> int:
         except httpx.TransportError as gone:
             return without_prefect(gone, started)
     if state.is_completed():
-        console.print(summary.text(summary.read_last()), markup=False)
+        console.print(summary.LAST.read_text(encoding="utf-8"), markup=False)
         return 0
     if state.name == "Gated":
         console.print(f"[bold red]Gated[/] {state.message}")
@@ -276,7 +276,7 @@ def without_prefect(error: Exception, started: float) -> int:
             f"{gone}. To continue, run the same command again; finished stages are kept."
         ) from error
     console.print(f"[yellow]{gone}; its page shows no final state, but every stage is done.[/]")
-    console.print(summary.text(summary.read_last()), markup=False)
+    console.print(summary.LAST.read_text(encoding="utf-8"), markup=False)
     return 0
 
 
