@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from threading import Event as Flag
@@ -359,33 +359,19 @@ def opened(model: AskedModel) -> Iterator[Ask | RankedPassages]:
     from tasks.registry import serving
 
     params = serving.for_documents(model.params)
-    with as_stage_error():
-        policy = _policy(model, params)
-        with closing(policy) if model.base_url else nullcontext():
-            if model.base_url:
-                policy.check()
-            with serving.own_server(params) as url:
-                most = params.evaluate_model.concurrency if model.base_url else 1
-                yield Ask(policy, url, params, serving.most_sessions(url, most))
+    with as_stage_error(), ExitStack() as stack:
+        most = 1
+        if model.base_url is not None:
+            endpoint = serving.endpoint(
+                params, model.base_url, model.name, params.serving, attempts=ATTEMPTS
+            )
+            policy: Policy = stack.enter_context(closing(endpoint))
+            endpoint.check()
+            most = params.evaluate_model.concurrency
+        else:
+            from tasks import evaluate
 
-
-def _policy(model: AskedModel, params: Params) -> Any:
-    if model.base_url is None:
-        from tasks import evaluate
-
-        assert model.folder is not None
-        policy: Policy = evaluate.load_policy(model.folder, params.serving)
-        return policy
-    from agent.policies.endpoint import EndpointPolicy
-
-    settings = params.evaluate_model
-    return EndpointPolicy(
-        model.base_url,
-        model.name,
-        params.serving,
-        sampling=settings.sampling,
-        template_kwargs=settings.template_kwargs,
-        concurrency=settings.concurrency,
-        timeout_s=settings.timeout_s,
-        attempts=ATTEMPTS,
-    )
+            assert model.folder is not None  # since it reads
+            policy = evaluate.load_policy(model.folder, params.serving)
+        url = stack.enter_context(serving.own_server(params))
+        yield Ask(policy, url, params, serving.most_sessions(url, most))

@@ -94,8 +94,7 @@ def run_measurement(model: str, base_url: str | None, say: Callable[[str], objec
     from tasks.tracking import runs
 
     with runs.stage_run("evaluate_model", params, title=model) as run:
-        report = evaluate_model.measure_model(params, run, model, base_url, say)
-    say(evaluate_model.headline(report))
+        evaluate_model.measure_model(params, run, model, base_url, say)
 
 
 def under_chain() -> bool:

@@ -7,23 +7,23 @@ MLflow run.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent.evaluation.report import describe
 from agent.evaluation.statistics import Bootstrap
-from agent.policies.endpoint import EndpointPolicy, Usage
+from agent.policies.endpoint import EndpointPolicy
 from agent.settings import GenerationSettings
 from tasks import evaluate
 from tasks.config.params import Params
 from tasks.config.settings import EvaluateModelSettings
 from tasks.errors import ConfigError, StageError, as_stage_error
 from tasks.io import write_json
-from tasks.registry import versions
+from tasks.registry import serving, versions
 from tasks.reporting import progress
 from tasks.tracking import lineage, runs
 
@@ -43,48 +43,10 @@ PATIENCE_S = 7 * 86_400.0
 _URI = re.compile(r"models:/([^/@]+)(?:/(?=\d+$)|@)(.+)")
 
 
-class CountedEndpoint:
-    """A model behind an OpenAI-compatible endpoint, and the total usage of its policies."""
-
-    def __init__(self, base_url: str, model: str, settings: EvaluateModelSettings) -> None:
-        self.base_url, self.model, self.settings = base_url, model, settings
-        self.usage = Usage()
-        """Requests and tokens so far."""
-        self._policies: list[EndpointPolicy] = []
-
-    def __call__(self, generation: GenerationSettings) -> EndpointPolicy:
-        """Policy with the given decoding."""
-        policy = EndpointPolicy(
-            self.base_url,
-            self.model,
-            generation,
-            sampling=self.settings.sampling,
-            template_kwargs=self.settings.template_kwargs,
-            concurrency=self.settings.concurrency,
-            timeout_s=self.settings.timeout_s,
-        )
-        policy.usage = self.usage
-        self._policies.append(policy)
-        return policy
-
-    def check(self, generation: GenerationSettings) -> None:
-        """Send one greedy and one sampled request before any episode starts.
-
-        Raises:
-            PolicyError: the endpoint refuses, or does not answer.
-        """
-        for temperature in (0.0, generation.temperature):
-            self(generation.model_copy(update={"temperature": temperature})).check()
-
-    @property
-    def trouble(self) -> str:
-        """Last error message of a policy; empty if no turn was lost."""
-        return next((policy.trouble for policy in self._policies[::-1] if policy.trouble), "")
-
-    def close(self) -> None:
-        """Close the connections."""
-        for policy in self._policies:
-            policy.close()
+def decoding(endpoint: EndpointPolicy, generation: GenerationSettings) -> EndpointPolicy:
+    """The endpoint's policy with another decoding; connections and usage stay."""
+    endpoint.settings = generation
+    return endpoint
 
 
 @as_stage_error()
@@ -104,7 +66,7 @@ def measure_model(
         run: MLflow run for the figures.
         model: `models:/NAME/VERSION`, `models:/NAME@ALIAS`, a folder, or the endpoint's model.
         base_url: address of the endpoint; None for a registered model or a folder.
-        say: receives the estimate.
+        say: receives the estimate, and the result in one line.
 
     Raises:
         ConfigError: `model` is neither a folder nor a registered model.
@@ -119,14 +81,16 @@ def measure_model(
     torch.set_num_threads(params.threads)
     settings = params.evaluate
     specs = evaluate.choose(evaluate.TEST, settings.episodes, settings.seed)
+    generation = settings.generation
     # A round ends when every ready frame has had its turn; more sessions would only wait.
-    concurrent = params.evaluate_model.concurrency if base_url else settings.generation.batch_frames
+    concurrent = params.evaluate_model.concurrency if base_url else generation.batch_frames
     sessions = min(len(specs), params.env.max_sessions, concurrent)
-    endpoint = CountedEndpoint(base_url, model, params.evaluate_model) if base_url else None
-    subject: Model = endpoint or folder_of(model)
+    endpoint = serving.endpoint(params, base_url, model, generation) if base_url else None
+    subject: Model = partial(decoding, endpoint) if endpoint else folder_of(model)
     with closing(endpoint) if endpoint else nullcontext():
         if endpoint:
-            endpoint.check(settings.generation)
+            decoding(endpoint, generation.greedy).check()
+            decoding(endpoint, generation).check()
         with progress.stage("evaluate"), environment(patient(params)) as url:
             alone = []
             if endpoint:
@@ -157,12 +121,12 @@ def measure_model(
     run.log_metrics(figures(report))
     path = write_json(REPORTS / f"{re.sub(r'[^A-Za-z0-9.-]+', '-', model).strip('-')}.json", report)
     run.log_artifact(path)
+    say(headline(report, path))
     return path
 
 
-def headline(path: Path) -> str:
+def headline(report: Mapping[str, Any], path: Path) -> str:
     """A report in one line."""
-    report = json.loads(path.read_text(encoding="utf-8"))
     alone = report["latency"]["one_at_a_time"]
     paid = f", {report['cost']['per_episode']:.4f} per episode" if report["cost"] else ""
     return (
@@ -189,7 +153,7 @@ def patient(params: Params) -> Params:
 
 
 def require_nearly_all(
-    rows: Sequence[EpisodeRow], model: str, endpoint: CountedEndpoint | None
+    rows: Sequence[EpisodeRow], model: str, endpoint: EndpointPolicy | None
 ) -> None:
     """Warn about void episodes.
 
@@ -230,7 +194,7 @@ def folder_of(model: str) -> Path:
 
 
 def estimate(
-    endpoint: CountedEndpoint,
+    endpoint: EndpointPolicy,
     alone: Sequence[Trajectory],
     episodes: int,
     sessions: int,
@@ -260,7 +224,7 @@ def estimate(
 
 
 def cost(
-    endpoint: CountedEndpoint | None, episodes: int, settings: EvaluateModelSettings
+    endpoint: EndpointPolicy | None, episodes: int, settings: EvaluateModelSettings
 ) -> dict[str, Any] | None:
     """Requests, tokens and cost of an endpoint; None without an endpoint."""
     if endpoint is None:

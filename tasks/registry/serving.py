@@ -1,4 +1,4 @@
-"""Serving of questions with their own documents.
+"""Serving of questions with their own documents, and models behind an endpoint.
 
 The registered model (`mlflow/recursive_model.py`) and `assistant/asking.py` share this module: the
 settings of serving, and their own environment server. `agent/rollouts/own_documents.py` plays
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from agent.policies.base import Policy
 from agent.rollouts import own_documents
@@ -20,6 +21,40 @@ from env.client import Sessions
 from tasks.config.params import Params
 from tasks.config.settings import DeploySettings
 from tasks.deployment.local import local_server
+
+if TYPE_CHECKING:
+    from agent.policies.endpoint import EndpointPolicy
+    from agent.settings import GenerationSettings
+
+
+def endpoint(
+    params: Params, base_url: str, model: str, generation: GenerationSettings, **limits: Any
+) -> EndpointPolicy:
+    """A model behind an OpenAI-compatible endpoint, asked as `evaluate_model` says.
+
+    Args:
+        params: settings in force.
+        base_url: address of the endpoint.
+        model: name of the model at the endpoint.
+        generation: decoding.
+        limits: further arguments of the policy.
+
+    Raises:
+        PolicyError: `base_url` is not an address.
+    """
+    from agent.policies.endpoint import EndpointPolicy
+
+    settings = params.evaluate_model
+    return EndpointPolicy(
+        base_url,
+        model,
+        generation,
+        sampling=settings.sampling,
+        template_kwargs=settings.template_kwargs,
+        concurrency=settings.concurrency,
+        timeout_s=settings.timeout_s,
+        **limits,
+    )
 
 
 @contextmanager

@@ -251,17 +251,12 @@ def endpoint(params: Params) -> Policy:
     Raises:
         PolicyError: it refuses a test question or does not answer.
     """
-    from agent.policies.endpoint import EndpointPolicy
+    from tasks.registry import serving
 
     settings = params.warmstart.sft
     assert settings.base_url is not None
     assert settings.model is not None
-    teacher = EndpointPolicy(
-        settings.base_url,
-        settings.model,
-        params.train.generation,
-        sampling=params.evaluate_model.sampling,
-        template_kwargs=params.evaluate_model.template_kwargs,
-    )
+    generation = params.train.generation
+    teacher = serving.endpoint(params, settings.base_url, settings.model, generation)
     teacher.check()
     return teacher

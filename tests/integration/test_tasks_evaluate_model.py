@@ -43,7 +43,7 @@ def test_an_endpoint_plays_the_same_problems_and_its_cost_is_told(
         endpoint.reply = lambda body: "```repl\nFINAL([])\n```"
         path = evaluate_model.measure_model(short, run, "some/model", endpoint.url, said.append)
     # The estimate: 2 episodes and two first questions used 40 and 12 tokens; 12 episodes follow.
-    (estimate,) = said
+    estimate, _ = said
     assert "12 episodes follow, with about 240 prompt tokens and 72 output tokens" in estimate
     told = json.loads(path.read_text())
     assert path == evaluate_model.REPORTS / "some-model.json"
