@@ -11,9 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent.errors import disk_is_full
 from tasks.config import RESOLVED, read_resolved
-from tasks.errors import StageError, full_disk
+from tasks.errors import StageError, stage_named
 from tasks.io import replacing
 from tasks.registry import trained_questions
 from tasks.tracking import lineage, runs
@@ -85,19 +84,8 @@ def registry(doing: str) -> Iterator[MlflowClient]:
         StageError: the server is gone, the database is locked or broken, or the requested item
             is missing.
     """
-    from mlflow.exceptions import MlflowException
-    from sqlalchemy.exc import SQLAlchemyError
-
-    try:
-        yield runs.client(runs.tracking_uri())
-    except (MlflowException, SQLAlchemyError) as error:
-        if disk_is_full(error):
-            raise full_disk(error) from None
-        raise StageError(
-            f"{doing}: the MLflow registry at {runs.shown_uri()} failed "
-            f"({runs.first_line(error)}). Nothing is half done: when it answers again, run the "
-            "same command again."
-        ) from None  # as in `runs.answering`
+    with stage_named(doing), runs.answering() as store:
+        yield store
 
 
 def registered(name: str) -> RegisteredModel | None:
@@ -191,8 +179,9 @@ def artifact(version: ModelVersion) -> Path:
     kept = FETCHED / "-".join(
         [version.name, str(version.version), version.tags.get("weights_hash", "")]
     )
-    with registry(f"{named(version)}: its artifact cannot be read") as store:
-        try:
+    unreadable = f"{named(version)}: its artifact cannot be read"
+    try:
+        with registry(unreadable) as store:
             if uri.startswith("sqlite:"):
                 # Not by `models:/...`: MLflow would write a file into its own store.
                 place = store.get_model_version_download_uri(version.name, str(version.version))
@@ -200,12 +189,8 @@ def artifact(version: ModelVersion) -> Path:
             if not kept.is_dir():
                 with replacing(kept) as temporary:
                     download_artifacts(version.source, dst_path=str(temporary))
-        except OSError as error:
-            if disk_is_full(error):
-                raise
-            raise StageError(
-                f"{named(version)}: its artifact cannot be read ({error}). Restore it."
-            ) from error
+    except OSError as error:
+        raise StageError(f"{unreadable} ({error}). Restore it.") from error
     return kept
 
 
