@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
 
 from env.errors import SourceError, SourceUnreachable
 from tasks.data.drafts import Place, ProblemDraft, complete_all
@@ -169,19 +170,12 @@ def _open(settings: HubSettings, **arguments: Any) -> Dataset:
 
 
 def _call(settings: HubSettings, call: Callable[..., T], *arguments: Any, **named: Any) -> T:
-    """Result of a call of the client, which is repeated while the Hub fails."""
+    """Result of a call of the client."""
     import datasets
     import httpx
-    from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
 
-    tries = Retrying(
-        stop=stop_after_attempt(settings.attempts),
-        wait=wait_exponential(multiplier=_WAIT_S),
-        retry=retry_if_exception(passes),
-        reraise=True,
-    )
     try:
-        return tries(call, *arguments, **named)
+        return tries(settings.attempts)(call, *arguments, **named)
     except (datasets.exceptions.DatasetsError, httpx.HTTPError, OSError, ValueError) as error:
         refused = SourceUnreachable if passes(error) else SourceError
         broken = isinstance(error, datasets.exceptions.DatasetGenerationError)
@@ -191,6 +185,16 @@ def _call(settings: HubSettings, call: Callable[..., T], *arguments: Any, **name
             "the Hub, the network. A private or gated one needs access and the environment "
             f"variable HF_TOKEN, which is {'' if _token() else 'not '}set."
         ) from None
+
+
+def tries(attempts: int) -> Retrying:
+    """Calls a function again while the Hub or the network fails, at most so many times."""
+    return Retrying(
+        stop=stop_after_attempt(attempts),
+        wait=wait_exponential(multiplier=_WAIT_S),
+        retry=retry_if_exception(passes),
+        reraise=True,
+    )
 
 
 def passes(error: BaseException) -> bool:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import httpx
 
 from tasks.config.settings import SpaceSettings
-from tasks.data.hub import chain, line, passes
+from tasks.data.hub import chain, line, passes, tries
 from tasks.errors import ConfigError, PipelineError, StageError
 
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_WAIT_S = 1.0
-"""Seconds before the second try; they double with each try."""
 _SECRET_CHARS = 8
 _KEPT = (".gitattributes",)
 """File that the Hub itself adds to each repository."""
@@ -79,21 +77,14 @@ class Hub:
             StageError: the Hub did not answer, or refused.
         """
         from huggingface_hub import get_session
-        from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
 
         def limited() -> T:
             # The client has no limit of its own, and each new session loses this one.
             get_session().timeout = self._settings.timeout_s
             return call(*arguments, **named)
 
-        tries = Retrying(
-            stop=stop_after_attempt(self._settings.attempts),
-            wait=wait_exponential(multiplier=_WAIT_S),
-            retry=retry_if_exception(_passes),
-            reraise=True,
-        )
         try:
-            return tries(limited)
+            return tries(self._settings.attempts)(limited)
         except PipelineError:
             raise
         # An upload of large files wraps its errors in a RuntimeError.
@@ -254,11 +245,6 @@ def _refuse_foreign(repo: str, kind: str, foreign: Sequence[str], setting: str) 
             f"the {kind} {repo} contains other files ({', '.join(foreign[:3])}). Name "
             f"another with {setting}, or empty it."
         )
-
-
-def _passes(error: BaseException) -> bool:
-    """Whether a later try may help."""
-    return not isinstance(error, PipelineError) and passes(error)
 
 
 def _same(there: RepoSibling, here: Path | bytes) -> bool:

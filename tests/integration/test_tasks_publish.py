@@ -19,7 +19,6 @@ from helpers.space_hub import READ_TOKEN, TOKEN, Repo, SpaceHub, serve_spaces
 from env.problems.store import ProblemStore
 from tasks import config, prepare
 from tasks.config.params import Params
-from tasks.deployment import hub_client
 from tasks.errors import ConfigError, PipelineError, StageError
 from tasks.publish import FOLDER, publish
 from tasks.registry import champions, versions
@@ -92,7 +91,7 @@ def hub(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     monkeypatch.chdir(project)
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-    monkeypatch.setattr(hub_client, "_WAIT_S", 0)
+    monkeypatch.setattr("tasks.data.hub._WAIT_S", 0)
     # Its store of chunks has another protocol, which the server does not speak.
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
     with serve_spaces(tmp_path / "hub", host="http://127.0.0.1:9") as running:

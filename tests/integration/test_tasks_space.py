@@ -31,7 +31,7 @@ from env.server.service import read_settings
 from tasks import deploy
 from tasks.config import resolve
 from tasks.config.params import Params
-from tasks.deployment import build_context, checks, hub_client, space
+from tasks.deployment import build_context, checks, space
 from tasks.deployment.environment import _given, environment
 from tasks.errors import ConfigError, PipelineError, StageError
 from tasks.tracking import runs
@@ -61,7 +61,7 @@ def _at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     for name in ("URL", "TOKEN", "OWNER_KEY", "SEED", "DATASET_TOKEN"):
         monkeypatch.delenv(getattr(variables, name), raising=False)
-    monkeypatch.setattr(hub_client, "_WAIT_S", 0)
+    monkeypatch.setattr("tasks.data.hub._WAIT_S", 0)
 
 
 @pytest.fixture
