@@ -155,12 +155,13 @@ def _more(params: Params, found: Found, split: Split) -> str:
     )
 
 
-def write_parquet(path: Path, rows: Sequence[dict[str, str]]) -> None:
-    """Write rows of strings; equal rows give equal bytes."""
+def write_parquet(path: Path, rows: Sequence[dict[str, str]], columns: Sequence[str] = ()) -> None:
+    """Write rows of strings; equal rows give equal bytes. Default: the columns that they have."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    columns = (*COLUMNS, CANDIDATES) if any(CANDIDATES in row for row in rows) else COLUMNS
+    if not columns:
+        columns = (*COLUMNS, CANDIDATES) if any(CANDIDATES in row for row in rows) else COLUMNS
     schema = pa.schema([(name, pa.string()) for name in columns])
     pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), path, compression="zstd")
 

@@ -27,7 +27,7 @@ from tasks.deployment.space import STRANGERS
 from tasks.deployment.space_problems import GUESSABLE
 from tasks.errors import ConfigError, StageError, as_stage_error
 from tasks.io import replacing, require, write_json, write_text
-from tasks.prepare import PROBLEMS, SPLITS
+from tasks.prepare import PROBLEMS, SPLITS, write_parquet
 from tasks.registry import versions
 from tasks.reporting import cards
 from tasks.tracking import lineage
@@ -108,7 +108,9 @@ def publish(params: Params, push: bool) -> Iterator[str]:
     for repository in (tasks, model):  # both, before either is changed
         hub.claim(repository.name, repository.kind, private=settings.private, mark=MARK)
     for repository in (tasks, model):
-        yield uploaded(hub, repository, hub.push(*repository, MARK))
+        commit = hub.push(*repository, MARK)
+        prefix = "datasets/" if repository.kind == "dataset" else ""
+        yield f"Uploaded: {hub.endpoint}/{prefix}{repository.name} at {commit[:8]}"
 
 
 def check(params: Params) -> str:
@@ -197,10 +199,12 @@ def write_tasks(tasks: HubRepository, champion: RegisteredChampion, license: str
     store = ProblemStore.load(PROBLEMS)
     synthetic = params.prepare.source == "synthetic"
     with replacing(tasks.folder) as folder:
+        (folder / "data").mkdir(parents=True)
         for split in SPLITS:
             problems = map(store.get, sorted(store.ids(split)))
             rows = [public_row(problem, split in STRANGERS, synthetic) for problem in problems]
-            write_parquet(folder / f"data/{split}.parquet", rows)
+            # All splits have the same columns, of which some are null.
+            write_parquet(folder / f"data/{split}.parquet", rows, (*COLUMNS, CANDIDATES))
         card = cards.dataset_card(
             {split: len(store.ids(split)) for split in SPLITS},
             license,
@@ -227,16 +231,6 @@ def public_row(problem: Problem, opened: bool, synthetic: bool) -> dict[str, str
     row = to_row(problem.model_copy(update={"papers": papers}))
     hidden = {"tier", "evidence", CANDIDATES} | (set() if synthetic else {"difficulty"})
     return {name: text for name, text in row.items() if name not in hidden}
-
-
-def write_parquet(path: Path, rows: list[dict[str, str]]) -> None:
-    """Write rows of strings; all splits have the same columns, of which some are null."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    schema = pa.schema([(name, pa.string()) for name in (*COLUMNS, CANDIDATES)])
-    pq.write_table(pa.Table.from_pylist(rows, schema=schema), path, compression="zstd")
 
 
 def write_model(
@@ -317,18 +311,3 @@ def listing(repository: HubRepository, private: bool) -> Iterator[str]:
     for path in sorted(path for path in repository.folder.rglob("*") if path.is_file()):
         name = path.relative_to(repository.folder).as_posix()
         yield f"  {path.stat().st_size / 1e6:10.3f} MB  {name}"
-
-
-def uploaded(hub: Hub, repository: HubRepository, commit: str) -> str:
-    """Line that says so, once the Hub has exactly these files.
-
-    Raises:
-        StageError: it has others.
-    """
-    if not hub.holds(*repository, MARK):
-        raise StageError(
-            f"the {repository.kind} {repository.name} changed during the upload. Look at its last "
-            "commit, then run again."
-        )
-    prefix = "datasets/" if repository.kind == "dataset" else ""
-    return f"Uploaded: {hub.endpoint}/{prefix}{repository.name} at {commit[:8]}"
