@@ -111,8 +111,31 @@ class Hub:
             text = text.replace(secret, "***")
         return text
 
+    def create(self, repo: str, kind: str, *, private: bool, why: str, **options: str) -> Any:
+        """Create a repository, unless it exists; returns its description.
+
+        Args:
+            repo: OWNER/NAME.
+            kind: `space`, `dataset` or `model`.
+            private: its visibility.
+            why: reason for the visibility, which follows "but" in the message.
+            options: further arguments of the client.
+
+        Raises:
+            ConfigError: its visibility differs.
+        """
+        common = {"repo_type": kind, "private": private, "exist_ok": True}
+        self.ask(f"create the {kind} {repo}", self.api.create_repo, repo, **common, **options)
+        info = self.ask(f"read the {kind} {repo}", self.api.repo_info, repo, repo_type=kind)
+        if bool(info.private) != private:
+            raise ConfigError(
+                f"the {kind} {repo} is {'private' if info.private else 'public'}, but {why}. "
+                "Change one of them: visibility is never changed silently."
+            )
+        return info
+
     def claim(self, repo: str, kind: str, *, private: bool, mark: str) -> None:
-        """Create a repository, unless it exists and belongs to this project.
+        """Create a repository of `rlm publish`, unless it exists and belongs to this project.
 
         Args:
             repo: OWNER/NAME.
@@ -130,16 +153,8 @@ class Hub:
                 f"the {kind} {repo} is not yours: this token writes for {', '.join(self._owners)}. "
                 f"Change {self._named_by}, or use a token of {owner}."
             )
-        create = self.api.create_repo
-        doing = f"create the {kind} {repo}"
-        self.ask(doing, create, repo, repo_type=kind, private=private, exist_ok=True)
-        info = self.ask(f"read the {kind} {repo}", self.api.repo_info, repo, repo_type=kind)
-        if bool(info.private) != private:
-            raise ConfigError(
-                f"the {kind} {repo} is {'private' if info.private else 'public'}, but "
-                f"publish.private is {str(private).lower()}. Change one of them: visibility is "
-                "never changed silently."
-            )
+        why = f"publish.private is {str(private).lower()}"
+        info = self.create(repo, kind, private=private, why=why)
         files = [one.rfilename for one in getattr(info, "siblings", None) or []]
         names = [name for name in files if name not in _KEPT]
         if mark not in names:
@@ -160,10 +175,10 @@ class Hub:
         doing = f"push {folder} to the {kind} {repo}"
         return self.ask(doing, self._commit, repo, kind, folder, mark)
 
-    def holds(self, repo: str, kind: str, folder: Path, mark: str | None = None) -> bool:
+    def holds(self, repo: str, kind: str, folder: Path) -> bool:
         """Whether the repository contains exactly the folder's files."""
         doing = f"read the {kind} {repo}"
-        return not self.ask(doing, self._difference, repo, kind, folder, mark)[1]
+        return not self.ask(doing, self._difference, repo, kind, folder, None)[1]
 
     def _commit(self, repo: str, kind: str, folder: Path, mark: str | None) -> str:
         head, operations = self._difference(repo, kind, folder, mark)

@@ -129,22 +129,10 @@ class Space:
         Raises:
             ConfigError: its visibility differs from `deploy.space.private`.
         """
-        self.hub.ask(
-            f"create the space {self.name}",
-            self.hub.api.create_repo,
-            self.name,
-            repo_type="space",
-            space_sdk="docker",
-            private=self._settings.private,
-            space_hardware=self._settings.hardware,
-            exist_ok=True,
-        )
-        if bool(self._info().private) != self._settings.private:
-            is_, wanted = ("public", "private") if self._settings.private else ("private", "public")
-            raise ConfigError(
-                f"the space {self.name} is {is_}, but deploy.space.private says {wanted}. "
-                "Change one of them: visibility is never changed silently."
-            )
+        private, hardware = self._settings.private, self._settings.hardware
+        why = f"deploy.space.private is {str(private).lower()}"
+        options = {"space_sdk": "docker", "space_hardware": hardware}
+        self.hub.create(self.name, "space", private=private, why=why, **options)
 
     def publish(self, tree: Path, values: dict[str, str], secrets: dict[str, str]) -> str:
         """Push the tree, variables and secrets; return the commit.
@@ -195,7 +183,8 @@ class Space:
                 raise StageError(self._failure(stage_))
             if time.monotonic() - started > self._settings.wait_s:
                 raise StageError(self._too_late(stage_, running, commit))
-        url = _address(self._info())
+        doing = f"read the space {self.name}"
+        url = _address(self.hub.ask(doing, self.hub.api.space_info, self.name))
         with variables.addressed(url, token):
             while not healthy(url, timeout_s=self._settings.timeout_s):
                 if time.monotonic() - started > self._settings.wait_s:
@@ -233,12 +222,6 @@ class Space:
     def _runtime(self) -> SpaceRuntime:
         found: SpaceRuntime = self.hub.ask(
             f"ask how the space {self.name} is", self.hub.api.get_space_runtime, self.name
-        )
-        return found
-
-    def _info(self) -> SpaceInfo:
-        found: SpaceInfo = self.hub.ask(
-            f"read the space {self.name}", self.hub.api.space_info, self.name
         )
         return found
 

@@ -70,20 +70,8 @@ def problems_of(params: Params, hub: Hub, space: str, data: Path | None) -> Spac
     assert data is not None
     token = variable(variables.DATASET_TOKEN, "deploy.space.problems: dataset")
     name = hub.full_name(settings.dataset)
-    hub.ask(
-        f"create the dataset {name}",
-        hub.api.create_repo,
-        name,
-        repo_type="dataset",
-        private=True,
-        exist_ok=True,
-    )
-    info = hub.ask(f"read the dataset {name}", hub.api.dataset_info, name)
-    if not info.private:
-        raise ConfigError(
-            f"the dataset {name} is public, and contains the gold of every problem. Make it "
-            "private, or name another with deploy.space.dataset."
-        )
+    why = "deploy.space.dataset contains the gold of every problem"
+    hub.create(name, "dataset", private=True, why=why)
     revision = hub.push(name, "dataset", data)
     values = {variables.DATASET: name, variables.DATASET_REVISION: revision}
     return SpaceProblems("read from a private data set", values, {variables.DATASET_TOKEN: token})
