@@ -26,7 +26,7 @@ from tasks.config.params import Params
 from tasks.config.prepared import REPORT as REPORT
 from tasks.data import files, hub
 from tasks.data.align import add_alternatives, fault
-from tasks.data.source import Found, ProblemBounds, Rejected, Repetitions
+from tasks.data.source import Candidate, Found, ProblemBounds, Rejected, distinct
 from tasks.data.splits import SPLITS as SPLITS
 from tasks.errors import ConfigError, StageError
 from tasks.io import replacing, write_json
@@ -65,7 +65,7 @@ def run(params: Params, run: StageRun) -> Path:
     run.log_metrics(
         {f"data/{split}_rows": len(rows[split]) for split in SPLITS}
         | {"data/rejected_rows": found.rejected_rows}
-        | {f"data/quotes_{how}": n for how, n in found.quotes.as_dict().items() if n is not None}
+        | {f"data/quotes_{how}": n for how, n in vars(found.quotes).items() if n is not None}
     )
     run.log_artifact(REPORT)
     logger.info("prepare: %d problems, %d rejected", len(found.problems), found.rejected_rows)
@@ -107,19 +107,16 @@ def accept(candidates: Sequence[Problem], min_span_chars: int) -> Found:
         candidates: problems; of repeated ones the first is kept.
         min_span_chars: minimum length of gold; answers cannot contain shorter spans.
     """
-    problems: list[Problem] = []
+    sound: list[Candidate] = []
     rejected: list[Rejected] = []
-    seen = Repetitions()
     for problem in candidates:
-        reason = fault(problem, min_span_chars)
-        if reason:
+        if reason := fault(problem, min_span_chars):
             fix = "change prepare.synthetic"
             rejected.append(Rejected(problem.problem_id, "evidence", reason, fix))
-        elif repetition := seen.fault(problem.problem_id, problem):
-            rejected.append(repetition)
         else:
-            problems.append(add_alternatives(problem))
-    return Found(problems, rejected)
+            sound.append(Candidate(problem.problem_id, problem, None))
+    kept, repeated = distinct(sound)
+    return Found([add_alternatives(one.problem) for one in kept], [*repeated, *rejected])
 
 
 def judge(params: Params, found: Found) -> None:
@@ -192,10 +189,10 @@ def describe(found: Found, rows: dict[Split, list[dict[str, str]]], source: str)
         "source": source,
         "rows": len(problems),
         "splits": splits,
-        "quotes": found.quotes.as_dict(),
+        "quotes": vars(found.quotes),
         "rejected": found.rejected_rows,
-        "rejected_rows": [fault.as_dict() for fault in found.rejected],
-        "left_out_documents": [fault.as_dict() for fault in found.left_out],
+        "rejected_rows": [*map(vars, found.rejected)],
+        "left_out_documents": [*map(vars, found.left_out)],
     }
 
 

@@ -60,7 +60,7 @@ def run(params: Params, run: StageRun) -> Path:
         page("checks.html").render(tables=by_table, rows=rows, profile=params.profile),
     )
     failed = [check for check in checks if not check.success]
-    report = {"success": not failed, "rows": rows, "checks": [check.as_dict() for check in checks]}
+    report = {"success": not failed, "rows": rows, "checks": [*map(vars, checks)]}
     run.log_metrics({"data/checks": len(checks), "data/failed_checks": len(failed)})
     run.log_artifact(write_json(REPORT, report))
     run.log_artifact(DOCS)

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, Literal
+from typing import Literal
 
 from rapidfuzz import fuzz
 
@@ -75,10 +75,6 @@ class Quotes:
             rejected=len(found) - len(located),
             lowest_similarity=min((round(one.similarity, 2) for one in located), default=None),
         )
-
-    def as_dict(self) -> dict[str, Any]:
-        """The counts as plain values, for the report."""
-        return dict(vars(self))
 
 
 def locate(quote: str, papers: Sequence[Paper], min_similarity: float) -> LocatedQuote | Missing:

@@ -11,7 +11,7 @@ Importing this module imports Great Expectations, which takes seconds: do it ins
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, get_args
 
 import great_expectations as gx
@@ -66,10 +66,6 @@ class Check:
     """Names of the first unexpected rows."""
     found: str
     """First unexpected values, or the observed value where no row is at fault."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """The fields as plain values, for a report."""
-        return asdict(self)
 
 
 def _constant(column: str, value: int, description: str) -> gxe.Expectation:

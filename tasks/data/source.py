@@ -7,7 +7,7 @@ the rows that the last two read.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 from env.problems.schema import Problem, Split
 from tasks.data.align import Quotes
@@ -37,10 +37,6 @@ class Rejected:
 
     def __str__(self) -> str:
         return f"{self.row}: {self.field}: {self.reason}; {self.remedy}"
-
-    def as_dict(self) -> dict[str, str]:
-        """The fields as plain values, for the report."""
-        return asdict(self)
 
 
 class RowFault(ValueError):
@@ -100,37 +96,24 @@ class Found:
         return len({fault.row for fault in self.rejected})
 
 
-class Repetitions:
-    """Detector of repeated problems; the first of two stays."""
-
-    def __init__(self) -> None:
-        self._ids: dict[str, str] = {}
-        self._contents: dict[tuple[str, frozenset[str]], str] = {}
-
-    def fault(self, row: str, problem: Problem) -> Rejected | None:
-        """Fault of a problem that repeats an earlier one; a new one is remembered."""
-        content = (problem.question, frozenset(paper.text for paper in problem.papers))
-        if content in self._contents:
-            reason = f"repeats {self._contents[content]}: the same question about the same papers"
-            return Rejected(
-                row, "question", reason, "delete one of the two rows, or merge their evidence"
-            )
-        if problem.problem_id in self._ids:
-            reason = f"{problem.problem_id!r} is already used in {self._ids[problem.problem_id]}"
-            return Rejected(row, "problem_id", reason, "give each row a different id, or none")
-        self._ids[problem.problem_id] = row
-        self._contents[content] = row
-        return None
-
-
 def distinct(candidates: Iterable[Candidate]) -> tuple[list[Candidate], list[Rejected]]:
-    """Candidates without repetitions, and the faults of the repeated ones."""
-    seen = Repetitions()
+    """Candidates without repetitions, of which the first stays, and the faults of the others."""
+    ids: dict[str, str] = {}
+    contents: dict[tuple[str, frozenset[str]], str] = {}
     kept: list[Candidate] = []
     rejected: list[Rejected] = []
     for candidate in candidates:
-        if fault := seen.fault(candidate.row, candidate.problem):
-            rejected.append(fault)
+        row, problem = candidate.row, candidate.problem
+        content = (problem.question, frozenset(paper.text for paper in problem.papers))
+        if content in contents:
+            reason = f"repeats {contents[content]}: the same question about the same papers"
+            fix = "delete one of the two rows, or merge their evidence"
+            rejected.append(Rejected(row, "question", reason, fix))
+        elif problem.problem_id in ids:
+            reason = f"{problem.problem_id!r} is already used in {ids[problem.problem_id]}"
+            fix = "give each row a different id, or none"
+            rejected.append(Rejected(row, "problem_id", reason, fix))
         else:
+            ids[problem.problem_id] = contents[content] = row
             kept.append(candidate)
     return kept, rejected
