@@ -115,7 +115,7 @@ def fresh_data(params: Params, when: datetime) -> FreshData:
     """The source's current data: a seed by date, or the content of files or a data set."""
     settings = params.prepare
     if settings.source == "synthetic":
-        date = int(when.strftime(params.retrain.seed))
+        date = int(when.strftime("%Y%m%d"))
         seed = seed_of(date, settings.synthetic.seed)
         return FreshData(f"synthetic data of {date}", [f"prepare.synthetic.seed={seed}"])
     files = settings.files

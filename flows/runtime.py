@@ -40,7 +40,6 @@ QUIET = {
     "TRANSFORMERS_VERBOSITY": "error",
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "TOKENIZERS_PARALLELISM": "false",
-    "BITSANDBYTES_NOWELCOME": "1",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
@@ -53,8 +52,6 @@ QUIET = {
     "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
     # Prefect prints each event that it cannot deliver; notifications.py warns once.
     "PREFECT_INTERNAL_LOGGING_LEVEL": "CRITICAL",
-    # A cold start on a busy laptop takes Prefect's own server up to 45 s.
-    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
     # Waiting threads soon sleep, since the environment's server shares the cores. Without any
     # spinning, a step of the warm start takes half as long again.
     "GOMP_SPINCOUNT": "20000",

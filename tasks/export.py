@@ -29,6 +29,7 @@ from agent.training.export import (
 )
 from agent.training.merge import merge
 from tasks.config.params import Params
+from tasks.deployment.local import python_path
 from tasks.errors import StageError, as_stage_error
 from tasks.io import replacing, require, write_json
 from tasks.reporting import progress
@@ -42,7 +43,6 @@ TRAINED = {"lora": Path("models/adapter"), "full": Path("models/policy")}
 MERGED = Path("models/merged")
 REPORT = Path("reports/export.json")
 TEST = Path("data/problems/test.parquet")
-ROOT = Path(__file__).resolve().parent.parent
 
 
 @as_stage_error()
@@ -187,10 +187,8 @@ def check(model: Path, live: Record, params: Params, *, url: str, problem: str) 
         command += [str(record), str(out), "--threads", str(params.threads)]
         command += ["--url", url, "--problem", problem]
         command += ["--generation", params.evaluate.generation.model_dump_json()]
-        path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-        done = subprocess.run(
-            command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True
-        )
+        env = os.environ | {"PYTHONPATH": python_path()}
+        done = subprocess.run(command, env=env, capture_output=True, text=True)
         if done.returncode:
             tail = "\n".join(done.stderr.strip().splitlines()[-5:])
             raise StageError(f"{model} could not be loaded and compared:\n{tail}")

@@ -1,4 +1,4 @@
-"""Settings and stages of the last release, with their present names.
+"""Settings and stages of earlier versions, with their present names.
 
 An old name in params.yaml, a profile, `--set` or a command raises an error that gives the new
 name. Settings that a registered version contains are translated.
@@ -23,6 +23,7 @@ REMOVED = {
     "prepare.synthetic.levels.easy.hint": "no question has a hint",
     "prepare.synthetic.levels.hard.hint": "no question has a hint",
     "prepare.synthetic.levels.medium.hint": "no question has a hint",
+    "retrain.seed": "a retraining's synthetic problems follow from its date",
     "train.control": "negative controls have left; commit 83f76a2 has them",
     "train.micro_batch_rows": "train.micro_batch_tokens bounds micro-batches by tokens",
     "warmstart.nano.mixture": "warmstart.nano.reading has the shares of demonstrations",

@@ -6,10 +6,9 @@ their own. `tasks/config/params.py` composes all sections.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Annotated, Literal, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from agent.nano.settings import NanoSettings
 from agent.settings import LEAST_PROBLEMS, GenerationSettings, SftSettings, TemplateArguments
@@ -207,20 +206,10 @@ class RegisterSettings(Settings):
 class RetrainSettings(Settings):
     """Deployment `rlm/retrain`: training on fresh data, from the champion."""
 
-    seed: str = Field(
-        "%Y%m%d",
-        description="strftime format (UTC) that makes prepare.synthetic.seed from the date",
-    )
     start: Literal["champion", "profile"] = Field(
         "champion", description="profile: the warm start of the profile"
     )
     wait_s: float = Field(3600.0, ge=0, description="seconds to wait for another run")
-
-    @model_validator(mode="after")
-    def _gives_a_number(self) -> RetrainSettings:
-        if not datetime(2026, 1, 2, tzinfo=UTC).strftime(self.seed).isdigit():
-            raise ValueError(f"seed: {self.seed!r} must give digits, such as %Y%m%d")
-        return self
 
 
 class EvaluateModelSettings(Settings):

@@ -66,7 +66,7 @@ def local_server(params: Params, data: Path | None) -> Iterator[str]:
                     **_without_keys(os.environ),
                     variables.SETTINGS: str(settings),
                     variables.DATA: str(data.resolve()) if data else "",
-                    "PYTHONPATH": _source_root(),
+                    "PYTHONPATH": python_path(),
                 },
                 stdin=subprocess.PIPE,
                 stdout=stream,
@@ -111,18 +111,13 @@ def listener(settings: DeploySettings) -> socket.socket:
     Raises:
         ConfigError: the port is taken, or the host is not an address of this machine.
     """
-    bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        bound.bind((settings.host, settings.port))
+        return socket.create_server((settings.host, settings.port))
     except OSError as error:
-        bound.close()
         raise ConfigError(
             f"{settings.host}:{settings.port} cannot be used ({error.strerror}). "
             "Stop the process that listens there, or set deploy.port=0 to pick a free port."
         ) from None
-    bound.listen()  # from here on no other process gets the port
-    return bound
 
 
 def _wait(url: str, server: subprocess.Popen[bytes], log: Path, wait_s: float) -> None:
@@ -153,8 +148,8 @@ def _tail(log: Path, lines: int = 15) -> str:
     return "\n".join(text.splitlines()[-lines:]) or "(its log is empty)"
 
 
-def _source_root() -> str:
-    """PYTHONPATH of the server: this project's root before the present entries."""
+def python_path() -> str:
+    """PYTHONPATH of processes that run this project's code: its root before the present entries."""
     root = str(Path(__file__).resolve().parents[2])
     return os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
 

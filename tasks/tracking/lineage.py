@@ -97,10 +97,4 @@ def seed_of(params: Params, stage: str | None) -> int:
 @cache
 def versions() -> dict[str, str]:
     """Installed versions of the packages that affect results."""
-    found = {}
-    for package in PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+    return {package: metadata.version(package) for package in PACKAGES}
