@@ -1,7 +1,5 @@
 """Settings: what there is, how params.yaml, a profile and overrides combine, and the result."""
 
-from tasks.config.layers import PARAMS as PARAMS
-from tasks.config.layers import PROFILES as PROFILES
 from tasks.config.layers import RESOLVED as RESOLVED
 from tasks.config.layers import check as check
 from tasks.config.layers import load_resolved as load_resolved

@@ -32,25 +32,21 @@ ROLLED_BACK = "rolled_back"
 def write_decision(version: ModelVersion, report: dict[str, Any]) -> None:
     """Write the decision as tags of the version, without moving the alias.
 
+    `DECISION` has all of it, the others what people look for.
+
     Raises:
         StageError: the registry fails.
     """
     tags = {
         "verdict": report["verdict"],
         "reason": report["reason"],
-        "mode": report["rule"]["mode"],
-        "level": report["rule"]["level"],
         "opponent": report["opponent"]["version"] or report["opponent"]["kind"],
-        "problems": report["problems"],
-        "sets": len(report["sets"]),
-        "n": json.dumps([figures["n"] for figures in report["sets"]]),
         "interval": json.dumps(
             [
                 [round(bound, 4) for bound in figures["primary_objective"]["interval"]]
                 for figures in report["sets"]
             ]
         ),
-        "at": report["decided_at"],
     }
     _tag(version, {f"promotion.{key}": str(value) for key, value in tags.items()})
     _tag(version, {ANNOUNCED: "no"})

@@ -28,7 +28,11 @@ def require_here(store: Path) -> None:
     Raises:
         ConfigError: the project was moved or copied.
     """
-    if others := elsewhere(store):
+    try:
+        others = _others(store)
+    except sqlite3.Error:  # MLflow names the fault of its store
+        return
+    if others:
         raise ConfigError(
             f"{store} expects its files in {_shown(others)}: this project was moved or copied. "
             f"Run `rlm relocate` once; {ARTIFACTS} of this project is used from then on."
@@ -74,15 +78,8 @@ def relocate(store: Path) -> Path | None:
     return kept
 
 
-def elsewhere(store: Path) -> list[str]:
-    """Addresses of the folders, other than the store's own, in which it expects its files."""
-    try:
-        return _others(store)
-    except sqlite3.Error:  # MLflow names the fault of its store
-        return []
-
-
 def _others(store: Path) -> list[str]:
+    """Addresses of the folders, other than the store's own, in which it expects its files."""
     if not store.is_file() or store.stat().st_size == 0:
         return []
     address = f"file:{quote(str(store.resolve()))}?mode=ro"

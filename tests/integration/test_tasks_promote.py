@@ -168,7 +168,6 @@ def test_the_first_version_beats_the_base_on_two_fresh_sets(
     tags = versions.get_version("rlm", "1").tags
     assert tags["promotion.verdict"] == "promoted"
     assert tags["promotion.opponent"] == "base"
-    assert tags["promotion.mode"] == "greedy"
     assert json.loads(tags["promotion.interval"])[0][0] > 0
     assert tags[champions.SINCE]
 
