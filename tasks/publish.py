@@ -19,7 +19,6 @@ from agent.models.gguf_source import PREFIX
 from agent.settings import NANO, ModelSettings
 from env.problems.schema import CANDIDATES, COLUMNS, Problem, to_row
 from env.problems.store import ProblemStore
-from tasks import register
 from tasks.config import prepared
 from tasks.config.params import Params
 from tasks.deployment.hub_client import Hub
@@ -54,7 +53,6 @@ class RegisteredChampion(NamedTuple):
     """The champion of the registry, with all that its card says."""
 
     version: ModelVersion
-    tags: dict[str, str]
     figures: dict[str, cards.BeforeAfter]
     params: Params
     """Settings that it was made with."""
@@ -82,7 +80,7 @@ def publish(params: Params, push: bool) -> Iterator[str]:
     Raises:
         ConfigError: a name, a licence or the token is missing or wrong, or a repository belongs
             to somebody else.
-        StageError: there is no champion, its figures or problems are missing, or the Hub fails.
+        StageError: there is no champion, its problems are missing, or the Hub fails.
     """
     settings = params.publish
     license = check(params)
@@ -149,7 +147,7 @@ def find_champion(name: str) -> RegisteredChampion:
     """The champion, whose problems are those of data/problems.
 
     Raises:
-        StageError: it does not exist, has no figures, or data/problems are those of another run.
+        StageError: it does not exist, or data/problems are those of another run.
     """
     found = versions.champion(name)
     if found is None:
@@ -166,26 +164,7 @@ def find_champion(name: str) -> RegisteredChampion:
             "prepared again. Restore dvc.lock of its run and run `dvc checkout data`, or train "
             "with `rlm run`."
         )
-    tags = tags_of(found)
-    return RegisteredChampion(found, tags, cards.read_figures(tags), versions.settings(found))
-
-
-def tags_of(version: ModelVersion) -> dict[str, str]:
-    """Tags of a version with its scores before and after, else those of reports/evaluation.json.
-
-    Raises:
-        StageError: neither has them.
-    """
-    tags = dict(version.tags)
-    if "evaluation.n" not in tags:
-        merged = versions.MERGED
-        if tags.get("weights_hash") != versions.weights_hash(merged):
-            raise StageError(
-                f"{versions.named(version)} has no figures of before and after, and {merged} is "
-                "another model. Train with `rlm run`, which evaluates and registers."
-            )
-        tags |= register.evaluated()
-    return tags
+    return RegisteredChampion(found, cards.read_figures(found.tags), versions.settings(found))
 
 
 @as_stage_error()
@@ -242,7 +221,7 @@ def write_model(
         StageError: the artifact is gone.
     """
     source = versions.download(champion.version)
-    params, tags = champion.params, champion.tags
+    params, tags = champion.params, champion.version.tags
     base, on_hub = named_base(params.model)
     kinds = {"nano": "lessons on generated problems", "sft": "supervised, on demonstrations"}
     kinds |= {"champion": "an earlier version of this model", "none": "none"}
@@ -300,7 +279,7 @@ def without_paths(path: Path) -> bytes:
 
 def write_mark(folder: Path, champion: RegisteredChampion) -> None:
     """Write the mark of a repository: the version that it was published with."""
-    known = {key: champion.tags.get(key, "unknown") for key in ("commit", "weights_hash")}
+    known = {key: champion.version.tags.get(key, "unknown") for key in ("commit", "weights_hash")}
     write_json(folder / MARK, {"version": str(champion.version.version), **known})
 
 
