@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agent.evaluation.statistics import choose_problems
 from agent.policies import baselines
@@ -31,9 +31,7 @@ from tasks.errors import StageError, as_stage_error
 from tasks.io import read_report, write_json, write_text
 from tasks.reporting.html import problems_page
 from tasks.reporting.playing import play_shown
-
-if TYPE_CHECKING:
-    from tasks.tracking.runs import StageRun
+from tasks.tracking.runs import StageRun
 
 PROBLEMS = Path("data/problems")
 REPORT = Path("reports/audit.json")

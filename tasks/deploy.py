@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tasks.config.params import Params
 from tasks.deployment.checks import check_problems, metadata, smoke_test
 from tasks.deployment.environment import DATA, ENV_URL, environment
 from tasks.io import read_json, write_json
-
-if TYPE_CHECKING:
-    from tasks.tracking.runs import StageRun
+from tasks.tracking.runs import StageRun
 
 REPORT = Path("reports/deployment.json")
 

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agent.models.model_files import ADAPTER, free_memory
 from agent.training.export import (
@@ -34,9 +34,7 @@ from tasks.errors import StageError, as_stage_error
 from tasks.io import replacing, require, write_json
 from tasks.reporting import progress
 from tasks.reporting.playing import play_shown
-
-if TYPE_CHECKING:
-    from tasks.tracking.runs import StageRun
+from tasks.tracking.runs import StageRun
 
 BASE = Path("models/base")
 TRAINED = {"lora": Path("models/adapter"), "full": Path("models/policy")}

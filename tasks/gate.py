@@ -31,7 +31,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agent.rollouts.specs import EpisodeSpec, read_specs
 from agent.rollouts.trajectory import Trajectory
@@ -43,9 +43,7 @@ from tasks.errors import GateFailed, StageError, as_stage_error
 from tasks.io import read_json, write_json
 from tasks.reporting import progress
 from tasks.reporting.playing import play_shown
-
-if TYPE_CHECKING:
-    from tasks.tracking.runs import StageRun
+from tasks.tracking.runs import StageRun
 
 DATA = Path("data/problems/train.parquet")
 BASE = Path("models/base")

@@ -16,7 +16,7 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from env.errors import SourceError, SourceUnreachable
 from env.problems.schema import CANDIDATES, COLUMNS, Problem, Split, to_row
@@ -31,9 +31,7 @@ from tasks.data.splits import SPLITS as SPLITS
 from tasks.errors import ConfigError, StageError
 from tasks.io import replacing, write_json
 from tasks.reporting import progress
-
-if TYPE_CHECKING:
-    from tasks.tracking.runs import StageRun
+from tasks.tracking.runs import StageRun
 
 PROBLEMS = Path("data/problems")
 

@@ -10,15 +10,12 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from agent.errors import disk_is_full
 from tasks.config import read_yaml
 from tasks.config.params import Params
 from tasks.errors import StageError
-
-if TYPE_CHECKING:
-    from tasks.tracking.runs import StageRun
+from tasks.tracking.runs import StageRun
 
 
 def run(params: Params, run: StageRun) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agent.rollouts.trajectory import Trajectory
 from agent.settings import NANO
@@ -28,9 +28,7 @@ from tasks.io import write_json
 from tasks.registry import warm_start
 from tasks.reporting import progress
 from tasks.reporting.playing import play_shown
-
-if TYPE_CHECKING:
-    from tasks.tracking.runs import StageRun
+from tasks.tracking.runs import StageRun
 
 EPISODES = 10
 NOT_PLAYED = {

@@ -10,12 +10,10 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agent.rollouts.trajectory import FrameRecord, Trajectory
-
-if TYPE_CHECKING:
-    from tasks.tracking.runs import StageRun
+from tasks.tracking.runs import StageRun
 
 SOURCE_RUN = "mlflow.sourceRun"
 """MLflow's metadata key for the run of a trace."""
