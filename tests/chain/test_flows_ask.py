@@ -253,7 +253,7 @@ def test_an_endpoint_answers_line_by_line_without_torch_and_mlflow() -> None:
 def test_an_endpoint_that_fails_at_the_sentence_loses_no_quote() -> None:
     with fake_endpoint.serving() as fake:
         fake.reply = chat.scripted_reply
-        fake.plan = [200] * 3 + [500] * asking.ATTEMPTS
+        fake.plan = [200] * 4 + [500] * asking.ATTEMPTS
         named = ("--base-url", fake.url, "--model", "m", "--json")
         code, told, errors = asked("--docs", "notes", chat.QUESTION, *named)
     assert code == 0, errors

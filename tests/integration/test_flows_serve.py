@@ -266,7 +266,7 @@ def test_a_client_that_leaves_ends_the_work(server: Served, stream: bool) -> Non
     go_on.set()
     server.fake.reply = scripted_reply
     assert server.ask().rlm["evidence"][0]["text"] == LOOMS
-    assert len(server.fake.bodies) == before + 2
+    assert len(server.fake.bodies) == before + 3
 
 
 def test_a_signal_in_mid_answer_leaves_no_process(folder: Path) -> None:

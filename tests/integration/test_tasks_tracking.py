@@ -203,7 +203,7 @@ def test_a_password_stands_in_no_message(
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     with pytest.raises(StageError, match=r"MLflow at http://127\.0\.0\.1:9 ") as begun:
         runs.start_run("train", PARAMS)
-    with pytest.raises(StageError, match=r"registry at http://127\.0\.0\.1:9 ") as asked:
+    with pytest.raises(StageError, match=r"MLflow at http://127\.0\.0\.1:9 ") as asked:
         versions.champion("rlm")
     gone = runs.client(runs.tracking_uri())
     StageRun(gone, run.run_id).set_tags({"curriculum": "hard"})
