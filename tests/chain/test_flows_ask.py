@@ -14,16 +14,14 @@ from typing import Any
 
 import pytest
 from helpers import chat, fake_endpoint
-from helpers.registry import add_version
+from helpers.registry import SCRIPTS, add_version
 from helpers.untaught import untaught
 from typer.testing import CliRunner
 
 from agent.nano.settings import NanoSettings
-from agent.policies import scripted
 from agent.policies.base import Policy
 from agent.settings import GenerationSettings
 from assistant import asking
-from benchmarks.exploits.fields_expert import fields_expert
 from env.problems.fields import field_of
 from env.problems.schema import tier_of
 from flows import cli
@@ -37,10 +35,6 @@ pytestmark = pytest.mark.xdist_group("registry")  # so that one process imports 
 ROOT = Path(__file__).parents[2]
 PAPERS = ROOT / "examples/nano_papers"
 QUESTION = "How well does Jedkuf do on code?"
-SCRIPTS = {
-    "expert": fields_expert,
-    "silent": lambda: scripted.Scripted(lambda seen: scripted.block("FINAL([])")),
-}
 
 
 @pytest.fixture

@@ -52,11 +52,9 @@ def runs(name: str) -> list[Any]:
     return list(found)
 
 
-def flow_runs(url: str, state: str, since: datetime | None = None) -> list[dict[str, Any]]:
-    """Flow runs in a state; since a moment, because other tests share the server."""
-    wanted: dict[str, Any] = {"state": {"name": {"any_": [state]}}}
-    if since is not None:
-        wanted["start_time"] = {"after_": since.isoformat()}
+def flow_runs(url: str, state: str, since: datetime) -> list[dict[str, Any]]:
+    """Flow runs in a state since a moment, because other tests share the server."""
+    wanted = {"state": {"name": {"any_": [state]}}, "start_time": {"after_": since.isoformat()}}
     answer = httpx.post(f"{url}/flow_runs/filter", json={"flow_runs": wanted})
     return list(answer.raise_for_status().json())
 

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agent.policies import scripted
+from agent.policies.base import Policy
+from benchmarks.exploits.fields_expert import fields_expert
 from tasks.registry import versions
 from tasks.tracking import runs
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
+
+
+SCRIPTS: dict[str, Callable[[], Policy]] = {
+    "expert": fields_expert,
+    "silent": lambda: scripted.Scripted(lambda seen: scripted.block("FINAL([])")),
+}
+"""Policies that can be named by the weights of a version."""
 
 
 def add_version(weights: str, tags: dict[str, str] | None = None) -> ModelVersion:

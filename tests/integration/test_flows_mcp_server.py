@@ -88,11 +88,6 @@ def offspring() -> list[psutil.Process]:
     return psutil.Process().children(recursive=True)
 
 
-def gone(processes: list[psutil.Process], within_s: float) -> bool:
-    """Whether all processes end in time."""
-    return not psutil.wait_procs(processes, timeout=within_s)[1]
-
-
 def test_an_agent_asks_reads_and_errs_and_no_process_is_left(
     folder: Path, fake: fake_endpoint.FakeServer
 ) -> None:
@@ -130,7 +125,7 @@ def test_an_agent_asks_reads_and_errs_and_no_process_is_left(
 
     processes = asyncio.run(talk())
     assert len(processes) >= 2  # the server and its environment
-    assert gone(processes, within_s=5.0)
+    assert not psutil.wait_procs(processes, timeout=5.0)[1]
 
 
 WRONG: list[tuple[str, dict[str, Any], str]] = [
@@ -183,7 +178,7 @@ def assert_ended(server: subprocess.Popen[str], processes: list[psutil.Process],
     assert rest == ""
     assert "Traceback" not in errors
     assert len(processes) >= 2
-    assert gone(processes, within_s=5.0)
+    assert not psutil.wait_procs(processes, timeout=5.0)[1]
 
 
 def test_a_cancelled_call_gives_up_its_place_and_the_end_of_the_input_ends_a_question(

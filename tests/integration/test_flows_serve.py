@@ -55,8 +55,8 @@ class Served(Running):
 
     fake: FakeServer
 
-    def client(self, **options: Any) -> openai.OpenAI:
-        return openai.OpenAI(base_url=self.url, api_key=KEY, **{"max_retries": 0, **options})
+    def client(self) -> openai.OpenAI:
+        return openai.OpenAI(base_url=self.url, api_key=KEY, max_retries=0)
 
     def ask(self, question: str = ASKED, model: str = "notes", **options: Any) -> Any:
         messages = [{"role": "user", "content": question}]
@@ -310,7 +310,6 @@ def test_tokens_of_a_model_of_this_machine_are_those_of_all_its_turns() -> None:
     [
         (("--host", "0.0.0.0"), "opens your documents to the network. Set a key"),
         (("--docs", "laws", "--docs", "notes=laws"), "two collections have the name 'notes'"),
-        (("--docs", "=laws"), "names no collection. Write --docs NAME=DIR"),
         (("--port", "99999"), "is not a port"),
         (("KEY=short",), "RLM_SERVE_KEY has fewer than 32 characters"),
         ((f"KEY={KEY}", "--host", "192.0.2.1"), "serve: 192.0.2.1:0 cannot be used (Cannot assign"),

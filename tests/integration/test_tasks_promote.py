@@ -18,14 +18,12 @@ from typing import Any
 
 import pytest
 from helpers.recorder import Recorder
-from helpers.registry import add_version
+from helpers.registry import SCRIPTS, add_version
 from rich.console import Console
 
 from agent.evaluation import promotion
-from agent.policies import scripted
 from agent.policies.base import Policy
 from agent.settings import GenerationSettings
-from benchmarks.exploits.fields_expert import fields_expert
 from tasks import evaluate, promote
 from tasks.config.params import Params
 from tasks.errors import StageError
@@ -34,11 +32,6 @@ from tasks.tracking import runs
 from tasks.tracking.runs import stage_run
 
 pytestmark = pytest.mark.xdist_group("registry")  # so that one process imports MLflow
-
-SCRIPTS: dict[str, Callable[[], Policy]] = {
-    "expert": fields_expert,
-    "silent": lambda: scripted.Scripted(lambda seen: scripted.block("FINAL([])")),
-}
 
 
 @pytest.fixture(scope="module")
