@@ -24,12 +24,8 @@ from tasks.deployment.local import local_server
 from tasks.tracking import runs
 
 IDLE_SERVICES = (
-    "CANCELLATION_CLEANUP",
-    "CLEANUP_RECONCILER",
-    "FOREMAN",
-    "LATE_RUNS",
-    "PAUSE_EXPIRATIONS",
-    "REPOSSESSOR",
+    *("CANCELLATION_CLEANUP", "CLEANUP_RECONCILER", "FOREMAN", "LATE_RUNS"),
+    *("PAUSE_EXPIRATIONS", "REPOSSESSOR"),
 )
 """Services of a Prefect server that look for work every few seconds; no test gives them any."""
 

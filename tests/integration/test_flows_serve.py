@@ -310,6 +310,7 @@ def test_tokens_of_a_model_of_this_machine_are_those_of_all_its_turns() -> None:
     [
         (("--host", "0.0.0.0"), "opens your documents to the network. Set a key"),
         (("--docs", "laws", "--docs", "notes=laws"), "two collections have the name 'notes'"),
+        (("--docs", "=laws"), "names no collection. Write --docs NAME=DIR"),
         (("--port", "99999"), "is not a port"),
         (("KEY=short",), "RLM_SERVE_KEY has fewer than 32 characters"),
         ((f"KEY={KEY}", "--host", "192.0.2.1"), "serve: 192.0.2.1:0 cannot be used (Cannot assign"),
