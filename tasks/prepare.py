@@ -134,7 +134,7 @@ def judge(params: Params, found: Found) -> None:
     for split in SPLITS:
         if split not in filled:
             raise StageError(
-                f"the split {split!r} is empty ({rejected} rows rejected). "
+                f"the split {split!r} is empty (rows rejected: {rejected}). "
                 f"{_more(params, found, split)}{_first(found)}"
             )
 

@@ -28,7 +28,7 @@ _MOST_PLACES = 50
 """Most places of a text that can be evidence."""
 _SHOWN = 60
 """Characters of the most similar text in a message."""
-_LITERALLY = "quote the paper itself, letter by letter"
+_LITERALLY = "quote the document itself, letter by letter"
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 
 How = Literal["exact", "normalised", "fuzzy", "offsets"]

@@ -139,7 +139,7 @@ def drafts(
         raise SourceError(
             f"{documents.folder}: {of} has a heading of two words and more above {ANSWER_CHARS[0]} "
             f"to {ANSWER_CHARS[1]:,} characters of prose. Headings are those of Markdown, "
-            "reStructuredText and HTML. Correct prepare.files.headings."
+            "reStructuredText and HTML. Add documents, or change prepare.files.headings."
         )
     return made
 
