@@ -207,7 +207,7 @@ _REMEDIES = {
     "question": 'write the question as text: "question": "..."',
     "papers": 'write "papers": [{"paper_id": "...", "text": "..."}]',
     "documents": 'write "documents": ["a.md", "b.pdf"], paths within the folder',
-    "evidence": 'write "evidence": [{"document": "...", "quote": "..."}], or "paper_id" beside papers',
+    "evidence": 'write "evidence": [{"document": "...", "quote": "..."}] (or "paper_id")',
     "alternatives": 'write "alternatives": [{"document": "...", "quote": "..."}, ...]',
     "paper_id": 'write the id of the paper as text: "paper_id": "..."',
     "document": 'write its path within the folder: "document": "..."',
