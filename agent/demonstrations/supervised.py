@@ -2,7 +2,7 @@
 
 A thin subclass. Rows are cut into batches of at most `micro_batch_tokens`, and a step has as many
 of them as `batch_tokens` holds. No row is cut: the rollout that made it kept the limits.
-Neighbours: `demonstrations.py` makes the rows, `tasks/training/demonstrate.py` calls it.
+Neighbours: `rows.py` makes the rows, `tasks/training/demonstrate.py` calls it.
 
 Source: `SFTTrainer` of TRL 1.15. Departures:
 
@@ -199,7 +199,7 @@ class AdapterTrainer(SFTTrainer):
 def supervised_arguments(
     settings: SftSettings, train: TrainSettings, output_dir: Path
 ) -> SFTConfig:
-    """Effective options of TRL and of the Trainer."""
+    """Options of TRL and of the Trainer, as in `trl_config.py`."""
     arguments = SFTConfig(
         output_dir=str(output_dir),
         num_train_epochs=settings.epochs,
@@ -208,13 +208,8 @@ def supervised_arguments(
         average_tokens_across_devices=False,
         # Rows are token ids with labels.
         max_length=None,
-        packing=False,
-        padding_free=False,
         completion_only_loss=False,
-        assistant_only_loss=False,
-        loss_type="nll",
         dataset_kwargs={"skip_prepare_dataset": True},
-        dataloader_num_workers=0,
         dataloader_pin_memory=False,
         # Optimizer.
         optim="adamw_torch",
@@ -230,18 +225,14 @@ def supervised_arguments(
         fp16=False,
         use_cpu=not torch.cuda.is_available(),
         gradient_checkpointing=train.gradient_checkpointing,
-        use_liger_kernel=False,
         # Seeds and logs; nothing is saved but the result.
         seed=settings.seed,
         data_seed=settings.seed,
-        logging_strategy="steps",
         logging_steps=1,
         logging_nan_inf_filter=False,
         report_to=[],
         disable_tqdm=True,
-        eval_strategy="no",
         save_strategy="no",
-        push_to_hub=False,
     )
     # With more GPUs, the Trainer would split each batch with nn.DataParallel.
     arguments._n_gpu = 1
