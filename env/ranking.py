@@ -1,4 +1,4 @@
-"""Passages of documents, and their order for a question: the REPL's `rank`.
+"""Passages of documents: their order for a question (the REPL's `rank`), and those around hits.
 
 Pure, and of the standard library alone, because the zygote of the sandbox imports this module, and
 policies outside of it do as well. The scores are Okapi's BM25 with its usual constants. Every
@@ -148,6 +148,43 @@ def _split(end: re.Pattern[str], text: str) -> Iterator[str]:
         yield text[start : found.start()]
         start = found.end()
     yield text[start:]
+
+
+def occurrences(text: str, keyword: str) -> list[tuple[int, int]]:
+    """[start, end) of each occurrence of a keyword."""
+    found = []
+    start = text.find(keyword)
+    while start >= 0:
+        found.append((start, start + len(keyword)))
+        start = text.find(keyword, start + len(keyword))
+    return found
+
+
+def snippets(text: str, hits: list[tuple[int, int]], before: int, after: int) -> list[str]:
+    """Hits widened by a window and then to whole sentences; overlapping ones are joined."""
+    spans: list[tuple[int, int]] = []
+    for hit_start, hit_end in hits:
+        start = _sentence_start(text, max(0, hit_start - before))
+        end = _sentence_end(text, min(len(text), hit_end + after))
+        if spans and start < spans[-1][1]:
+            spans[-1] = (spans[-1][0], max(end, spans[-1][1]))
+        else:
+            spans.append((start, end))
+    return list(dict.fromkeys(text[start:end].strip() for start, end in spans))
+
+
+def _sentence_start(text: str, position: int) -> int:
+    line = text.rfind("\n", 0, position) + 1
+    stop = text.rfind(". ", 0, position)
+    return max(line, stop + 2 if stop >= 0 else 0)
+
+
+def _sentence_end(text: str, position: int) -> int:
+    line = text.find("\n", position)
+    # A hit that includes the sentence's full stop ends inside that sentence.
+    stop = text.find(". ", max(0, position - 1))
+    ends = [line if line >= 0 else len(text), stop + 1 if stop >= 0 else len(text)]
+    return max(position, min(ends))
 
 
 def _texts(documents: Any) -> dict[Any, str]:

@@ -65,9 +65,6 @@ class EnvSettings(Settings):
         "compact", description="`full` for real models, `compact` for nano"
     )
     search_window: int = Field(0, ge=0, le=10_000, description="characters around a search hit")
-    quiet_search: bool = Field(
-        True, description="false: search also prints what it finds, as the published scaffold does"
-    )
     rank: RankKind = Field(
         "bm25",
         description="order of `rank`: by shared words, or by meaning with the extra `search`",

@@ -15,16 +15,13 @@ from tokenize import generate_tokens
 _ASSIGNED = re.compile(r"\w{4,} = ")
 
 
-def find_papers(words: Sequence[str], chars: int, quiet: bool) -> str:
+def find_papers(words: Sequence[str], chars: int) -> str:
     """Search all papers for some words, and print passages of each paper with a hit.
 
     Args:
         words: words of the question.
         chars: characters to print of each paper.
-        quiet: whether `search` prints nothing by itself.
     """
-    if not quiet:
-        return f"words = {_listed(words)}\nhits = [search(context, word) for word in words]"
     return (
         f"words = {_listed(words)}\n"
         "hits = {}\n"
@@ -65,10 +62,8 @@ def ask_children(prompt: str, papers: Sequence[str] | None, most: int) -> str:
     )
 
 
-def look(words: Sequence[str], chars: int, quiet: bool) -> str:
+def look(words: Sequence[str], chars: int) -> str:
     """Print the passages of a text around some words, at most `chars` characters of them."""
-    if not quiet:
-        return f"words = {_listed(words)}\nfound = [search(context, word) for word in words]"
     return (
         f"words = {_listed(words)}\n"
         "found = [passage for word in words for passage in search(context, word)]\n"
@@ -85,7 +80,7 @@ def quote(passages: Sequence[str]) -> str:
     """Answer with quotes if all are verbatim; otherwise print those that are not.
 
     Args:
-        passages: Python expressions of the quotes, from `quoted`.
+        passages: Python expressions of the quotes.
     """
     if not passages:
         return "FINAL([])"
@@ -95,11 +90,6 @@ def quote(passages: Sequence[str]) -> str:
         "wrong = [text for text in quotes if text not in context]\n"
         'print("not verbatim:", wrong) if wrong else FINAL(quotes)'
     )
-
-
-def quoted(passage: str) -> str:
-    """Python expression of a quote."""
-    return text_literal(passage)
 
 
 def extracted(passage: str, edge: int) -> str:

@@ -8,7 +8,7 @@ decides where it looks and what it quotes, but it writes no gold that the frame 
 
 A share of the episodes has a slip and its repair: a misspelt variable, or a quote that is not
 verbatim. `Demonstrator.mistakes` names these turns, which are not taught. Neighbours:
-`reading_plan.py`, `reading_cells.py`, `tokenised.py` (its turns as token ids).
+`reading_plan.py`, `cells.py`, `tokenised.py` (its turns as token ids).
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Literal
 
-from agent.demonstrations import cells as cells
-from agent.demonstrations import keyed_plan
+from agent.demonstrations import cells, keyed_plan
 from agent.demonstrations import reading_plan as plan
 from agent.policies.base import FrameKey, TurnReply, TurnRequest
 from agent.policies.scripted import block
@@ -196,7 +195,7 @@ class Demonstrator:
         A keyed root without readers prints passages in the first turn and answers in the second.
         """
         problem, most = tree.problem, self._env.limits.max_children
-        style, quiet = self._env.prompt_style, self._env.quiet_search
+        style = self._env.prompt_style
         if problem.candidates:
             if node.turns == 0:
                 word = plan.shared_word(problem) or ""
@@ -215,7 +214,7 @@ class Demonstrator:
         if node.turns == 0:
             count = len(set().union(*(plan.papers_with(word, problem.texts) for word in words)))
             chars = max(_LEAST_PART, _rounded(self._chars // max(1, count) - _LEAST_PART))
-            return self._cell(tree, node, "find", "find", cells.find_papers(words, chars, quiet))
+            return self._cell(tree, node, "find", "find", cells.find_papers(words, chars))
         papers = plan.papers_to_read(problem, words, extra=tree.rng.randrange(2))
         task = _TASKS[style].format(question=problem.question)
         # A paper that is too long for a child opens no frame.
@@ -236,14 +235,12 @@ class Demonstrator:
         return self._quote(tree, node, text, spans)
 
     def _look(self, tree: _Tree, node: _Node, text: str, missing: Sequence[Fact]) -> str:
-        window, quiet = self._env.search_window, self._env.quiet_search
         known = "\n".join([node.task, *node.shown])
-        words = plan.look_words(text, missing, known, window, self._chars)
+        words = plan.look_words(text, missing, known, self._env.search_window, self._chars)
         if words is None and not missing:
             words = plan.rarest_words(text, node.task)
         if words:
-            code = cells.look(words, self._chars, quiet)
-            return self._cell(tree, node, "look", "look", code)
+            return self._cell(tree, node, "look", "look", cells.look(words, self._chars))
         thought = "next_page" if node.pages else "page"
         code = cells.page(node.pages, self._chars)
         node.pages += max(self._chars // 2, self._chars - _MARGIN)
@@ -259,7 +256,7 @@ class Demonstrator:
             inexact = " ".join([*words[: len(words) // 2], *words[len(words) // 2 + 1 :]])
             if len(words) >= _LEAST_WORDS and inexact not in text:
                 wrong = list(quotes)
-                wrong[quotes.index(_expression(span, text))] = cells.quoted(inexact)
+                wrong[quotes.index(_expression(span, text))] = cells.text_literal(inexact)
                 tree.slip = None
                 node.repair = self._say("inexact", cells.quote(quotes))
                 return self._say("quote", cells.quote(wrong))
@@ -295,4 +292,4 @@ def _rounded(chars: int) -> int:
 def _expression(span: Span, text: str) -> str:
     """Python expression of a span's quote."""
     edge = plan.edges(span, text)
-    return cells.quoted(span.text) if edge is None else cells.extracted(span.text, edge)
+    return cells.text_literal(span.text) if edge is None else cells.extracted(span.text, edge)

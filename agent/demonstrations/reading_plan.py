@@ -2,16 +2,17 @@
 
 Pure functions of a problem with its gold. Words come from texts that a frame has been shown, and a
 quote must be shown before it is written. Gold only decides which of them are worth a turn.
-Neighbours: `reading_cells.py` writes the code, `demonstrator.py` plays it.
+Neighbours: `cells.py` writes the code, `demonstrator.py` plays it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import combinations
 
 from env.problems.schema import Fact, Problem, Span
+from env.ranking import occurrences, snippets
 from env.settings import LimitSettings
 from rewards.settings import RewardSettings
 from rewards.spans import locate, span_f1
@@ -177,7 +178,7 @@ def look_words(
     for span in (span for fact in missing for span in fact.spans):
         near.update(words_of(text[max(0, span.start - window) : span.end + window]))
     rarest = sorted(near & heard, key=lambda word: (text.count(word), word))[:_MOST_CANDIDATES]
-    found = {word: passages(text, word, window) for word in rarest}
+    found = {word: snippets(text, occurrences(text, word), window, window) for word in rarest}
 
     def cost(words: Sequence[str]) -> float:
         printed = "\n".join(dict.fromkeys(passage for word in words for passage in found[word]))
@@ -194,38 +195,6 @@ def rarest_words(text: str, known: str) -> list[str]:
     return sorted(found, key=lambda word: (text.count(word), word))[:2]
 
 
-def passages(text: str, word: str, window: int) -> list[str]:
-    """Passages that `search` returns for a word that the text contains.
-
-    Source: `search` of the REPL, which only code of a cell may call.
-    """
-    places = [found.span() for found in re.finditer(re.escape(word), text)]
-    if not places:
-        lower = text.lower() if len(text.lower()) == len(text) else text
-        places = [found.span() for found in re.finditer(re.escape(word.lower()), lower)]
-    joined: list[tuple[int, int]] = []
-    for hit_start, hit_end in places:
-        start = _sentence_start(text, max(0, hit_start - window))
-        end = _sentence_end(text, min(len(text), hit_end + window))
-        if joined and start < joined[-1][1]:
-            joined[-1] = joined[-1][0], max(end, joined[-1][1])
-        else:
-            joined.append((start, end))
-    return list(dict.fromkeys(text[start:end].strip() for start, end in joined))
-
-
-def _sentence_start(text: str, position: int) -> int:
-    stop = text.rfind(". ", 0, position)
-    return max(text.rfind("\n", 0, position) + 1, stop + 2 if stop >= 0 else 0)
-
-
-def _sentence_end(text: str, position: int) -> int:
-    line = text.find("\n", position)
-    stop = text.find(". ", max(0, position - 1))
-    ends = [line if line >= 0 else len(text), stop + 1 if stop >= 0 else len(text)]
-    return max(position, min(ends))
-
-
 def edges(span: Span, text: str) -> int | None:
     """Characters of a long span's first and last words by which `extract` finds it; else None."""
     folded = text.lower()
@@ -239,11 +208,7 @@ def edges(span: Span, text: str) -> int | None:
 
 def _best(words: Sequence[str], cost: Cost) -> list[str] | None:
     """The cheapest combination of at most three words; None if each has an infinite cost."""
-    tried = ((cost(some), len(some), some) for some in _combinations(words))
+    counts = range(1, _MOST_WORDS + 1)
+    tried = ((cost(some), n, some) for n in counts for some in combinations(words, n))
     least = min(tried, key=lambda entry: entry[:2], default=None)
     return None if least is None or least[0] == float("inf") else list(least[2])
-
-
-def _combinations(words: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    for count in range(1, _MOST_WORDS + 1):
-        yield from combinations(words, count)

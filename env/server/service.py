@@ -218,7 +218,6 @@ class Service:
                     env.limits,
                     env.sandbox,
                     env.search_window,
-                    env.quiet_search,
                     env.passage_chars,
                     self.settings.rewards.min_span_chars,
                     env.memory_mb,

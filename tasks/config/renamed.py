@@ -16,6 +16,7 @@ RENAMED = {
 
 REMOVED = {
     "env.deterministic": "a clock may end a cell; the same seeds give the same turns",
+    "env.quiet_search": "search and extract only return what they find; code prints it",
     "env.sandbox.backend": "seccomp is the only sandbox",
     "env.sandbox.preload": "cells have the standard library",
     "export.dequantise": "the warm start writes the 16-bit twin of a 4-bit base",

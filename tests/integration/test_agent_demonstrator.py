@@ -162,7 +162,7 @@ def test_a_data_set_of_the_hub_is_shown(tmp_path: Path) -> None:
     changes = [
         *("threads=1", "prepare.source=hub", f"prepare.hub.name={path}"),
         *("env.prompt_style=full", "env.search_window=80", "env.limits.max_turns=12"),
-        *("env.limits.observation_chars=6000", "env.quiet_search=false"),
+        "env.limits.observation_chars=6000",
     ]
     params = resolve(overrides=changes)
     problems = [problem for problem in read_source(params).problems if problem.split == "train"]

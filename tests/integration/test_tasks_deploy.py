@@ -34,7 +34,7 @@ def test_the_server_inherits_no_key_of_others(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     ("override", "says"),
     [
-        ("env.quiet_search=false", "env.quiet_search is True there"),
+        ("env.search_window=9", "env.search_window is 0 there"),
         ("env.limits.max_turns=5", "env.limits.max_turns is 8 there"),
         ("rewards.read_chars=150", "rewards.read_chars is 200 there"),
     ],

@@ -1,19 +1,13 @@
-"""The demonstrator's choices: words that a frame has read, and passages as `search` gives them."""
+"""The demonstrator's choices: words that a frame has read, and passages to quote."""
 
 from __future__ import annotations
-
-from functools import cache
 
 import pytest
 from helpers.quoted import quoted
 
 from agent.demonstrations import reading_plan as plan
-from env.problems.schema import Problem
-from env.problems.synthetic import generate
-from env.server.sandbox.inside.reading import Reader
 from env.settings import LimitSettings
 from rewards.settings import RewardSettings
-from tasks.config import resolve
 
 LIMITS, REWARDS = LimitSettings(), RewardSettings(min_span_chars=10)
 TEXTS = {
@@ -21,24 +15,6 @@ TEXTS = {
     "p2": "On maps\nWe like maps. KVT is slow on long roads. Others are faster.",
     "p3": "On roads\nRoads are long. Mirbex knows them.",
 }
-
-
-@cache
-def whole_papers() -> list[Problem]:
-    settings = resolve("papers").prepare.synthetic
-    return generate(settings.model_copy(update={"collections": {"train": 1, "test": 1}}))
-
-
-@pytest.mark.parametrize("window", [0, 120])
-def test_passages_are_those_of_the_repl(window: int) -> None:
-    reader = Reader(window, quiet=True)
-    words = plan.words_of(whole_papers()[0].question)
-    found = 0
-    for text in whole_papers()[0].texts.values():
-        for word in (word for word in [*words, "THE", "results"] if word.lower() in text.lower()):
-            assert plan.passages(text, word, window) == reader.search(text, word)
-            found += 1
-    assert found > 10
 
 
 def test_words_of_a_search_find_all_facts_and_few_papers() -> None:

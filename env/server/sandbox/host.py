@@ -46,7 +46,6 @@ class SandboxHost:
         limits: Limits of every cell.
         settings: Number of cells that run at the same time, and of contexts kept loaded.
         search_window: Default `window` of `search`.
-        quiet_search: False makes `search` and `extract` print their results.
         passage_chars: Characters of a paragraph from which `rank` takes its sentences.
         span_chars: Characters of a passage at least.
         memory_mb: Memory of the server and all its REPLs; None for the machine's or container's.
@@ -65,7 +64,6 @@ class SandboxHost:
         limits: LimitSettings,
         settings: SandboxSettings,
         search_window: int = 0,
-        quiet_search: bool = True,
         passage_chars: int = ranking.PASSAGE_CHARS,
         span_chars: int = ranking.LEAST_CHARS,
         memory_mb: int | None = None,
@@ -78,7 +76,6 @@ class SandboxHost:
             "life_cpu_s": int(limits.cell_cpu_s * _LIFE_CELLS) + 10,
             "stdout_chars": limits.observation_chars,
             "search_window": search_window,
-            "quiet_search": quiet_search,
             "passage_chars": passage_chars,
             "span_chars": span_chars,
             "ordered": ordered,

@@ -26,7 +26,6 @@ class Reader:
 
     Args:
         window: Characters kept on each side of a hit before widening to whole sentences.
-        quiet: False prints the results, as the published scaffold does.
         chars: Characters of a paragraph from which `rank` takes its sentences.
         least: Characters of a passage at least.
         order: Orders the passages of `rank`; None for BM25.
@@ -35,13 +34,11 @@ class Reader:
     def __init__(
         self,
         window: int,
-        quiet: bool,
         chars: int = ranking.PASSAGE_CHARS,
         least: int = ranking.LEAST_CHARS,
         order: ranking.Order | None = None,
     ) -> None:
         self._window = window
-        self._quiet = quiet
         self._chars = chars
         self._least = least
         self._order = order
@@ -65,9 +62,7 @@ class Reader:
         papers = text if isinstance(text, Mapping) else {"": text}
         found: dict[Any, list[str]] = {}
         for paper_id, hits in _hits(papers, keyword).items():
-            found[paper_id] = _snippets(papers[paper_id], hits, before, width)
-        if not self._quiet:
-            _show(found, keyword, grouped=isinstance(text, Mapping))
+            found[paper_id] = ranking.snippets(papers[paper_id], hits, before, width)
         return found if isinstance(text, Mapping) else found.get("", [])
 
     def rank(self, documents: Any, text: str, most: int = ranking.MOST) -> list[tuple[str, str]]:
@@ -93,10 +88,7 @@ class Reader:
         folded = _fold(snippet)
         start = max(0, folded.find(_fold(start_phrase)))
         end = folded.find(_fold(end_phrase), start)
-        part = snippet[start:] if end < 0 else snippet[start : end + len(end_phrase)]
-        if not self._quiet:
-            print(part)  # noqa: T201  the REPL's own output
-        return part
+        return snippet[start:] if end < 0 else snippet[start : end + len(end_phrase)]
 
 
 def _paper(context: Any, paper_id: str | None) -> str:
@@ -132,23 +124,14 @@ def _fold(text: str) -> str:
 def _hits(papers: Mapping[Any, Any], keyword: str) -> dict[Any, list[tuple[int, int]]]:
     """Places of `keyword` by paper, at the strictest level that finds any."""
     texts = {paper_id: text for paper_id, text in papers.items() if isinstance(text, str)}
-    exact = {paper_id: _places(text, keyword) for paper_id, text in texts.items()}
+    exact = {paper_id: ranking.occurrences(text, keyword) for paper_id, text in texts.items()}
     if any(exact.values()):
         return {paper_id: places for paper_id, places in exact.items() if places}
     folded = _fold(keyword)
-    loose = {paper_id: _places(_fold(text), folded) for paper_id, text in texts.items()}
+    loose = {paper_id: ranking.occurrences(_fold(text), folded) for paper_id, text in texts.items()}
     if not any(loose.values()):
         loose = {paper_id: _close_places(text, folded) for paper_id, text in texts.items()}
     return {paper_id: places for paper_id, places in loose.items() if places}
-
-
-def _places(text: str, keyword: str) -> list[tuple[int, int]]:
-    places = []
-    start = text.find(keyword)
-    while start >= 0:
-        places.append((start, start + len(keyword)))
-        start = text.find(keyword, start + len(keyword))
-    return places
 
 
 def _close_places(text: str, keyword: str) -> list[tuple[int, int]]:
@@ -164,40 +147,3 @@ def _close_places(text: str, keyword: str) -> list[tuple[int, int]]:
         for i in range(len(words) - len(close) + 1)
         if all(words[i + j][0] in close[j] for j in range(len(close)))
     ]
-
-
-def _snippets(text: str, hits: list[tuple[int, int]], before: int, after: int) -> list[str]:
-    """Hits widened by a window and then to whole sentences; overlapping ones are joined."""
-    spans: list[tuple[int, int]] = []
-    for hit_start, hit_end in hits:
-        start = _sentence_start(text, max(0, hit_start - before))
-        end = _sentence_end(text, min(len(text), hit_end + after))
-        if spans and start < spans[-1][1]:
-            spans[-1] = (spans[-1][0], max(end, spans[-1][1]))
-        else:
-            spans.append((start, end))
-    return list(dict.fromkeys(text[start:end].strip() for start, end in spans))
-
-
-def _sentence_start(text: str, position: int) -> int:
-    line = text.rfind("\n", 0, position) + 1
-    stop = text.rfind(". ", 0, position)
-    return max(line, stop + 2 if stop >= 0 else 0)
-
-
-def _sentence_end(text: str, position: int) -> int:
-    line = text.find("\n", position)
-    # A hit that includes the sentence's full stop ends inside that sentence.
-    stop = text.find(". ", max(0, position - 1))
-    ends = [line if line >= 0 else len(text), stop + 1 if stop >= 0 else len(text)]
-    return max(position, min(ends))
-
-
-def _show(found: dict[Any, list[str]], keyword: str, grouped: bool) -> None:
-    for paper_id, snippets in found.items():
-        if grouped:
-            print(f"\n=== Paper: {paper_id} ===")  # noqa: T201
-        for index, snippet in enumerate(snippets):
-            print(f"--- snippet {index} ---\n{snippet}")  # noqa: T201
-    if not found:
-        print(f"(no hits for {keyword!r})")  # noqa: T201

@@ -82,7 +82,6 @@ class _Repl:
         calls = Calls(self._ask, self._finish, self._variables)
         reader = Reader(
             options["search_window"],
-            options["quiet_search"],
             options["passage_chars"],
             options["span_chars"],
             calls.order if options["ordered"] else None,
