@@ -14,7 +14,7 @@ import json
 import logging
 import secrets
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Literal
 
@@ -40,7 +40,7 @@ from env.server.door.guard import IDLE, INTERNAL, LEAVES
 from env.server.scoring import episode_facts, rounded
 from env.server.service import Service
 from env.server.tree import Tree
-from env.settings import rules
+from env.settings import EnvSettings, rules
 from rewards.numbered import reader_scores
 from rewards.rubrics import EpisodeRubric
 from rewards.spans import frame_scores
@@ -135,40 +135,35 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
         difficulty: str | None = None,
         question: str | None = None,
         papers: JSONValue = None,
-        tree_tokens: int | None = None,
         owner_key: str | None = None,
         **unknown: Any,
     ) -> RLMObservation:
         """Start an episode with a named problem, one chosen by the seed, or the client's papers.
 
-        `tree_tokens` is the budget of this episode, at most `env.limits.tree_tokens`. `owner_key`
-        opens every split, with exact figures, where `env.splits` is set.
+        `owner_key` opens every split, with exact figures, where `env.splits` is set.
         """
         try:
             if self._closed:
                 return RLMObservation(done=True, refused=SESSION_ENDED)
             if unknown:
                 raise RefusedError(
-                    "reset takes problem_id, or split, difficulty and seed, or question and "
-                    "papers; and tree_tokens"
+                    "reset takes problem_id, or split, difficulty and seed, or question and papers"
                 )
             _check_episode_id(episode_id)
-            if not isinstance(owner_key, str | None):
-                raise RefusedError("owner_key must be a string")
+            texts = {"split": split, "difficulty": difficulty, "question": question}
+            _check_types(seed, texts | {"problem_id": problem_id, "owner_key": owner_key})
             service = self._service()
-            problems = service.problems_for(owner_key)
-            _check_budget(tree_tokens, service.settings.env.limits.tree_tokens)
-            tree, problem, card = self._start(
-                service,
-                problems,
-                seed,
-                problem_id,
-                split,
-                difficulty,
-                question,
-                papers,
-                tree_tokens,
-            )
+            env, problems = service.settings.env, service.problems_for(owner_key)
+            problem = None
+            if question is None and papers is None:
+                problem = _choose(problems, seed, problem_id, split, difficulty)
+                asked, documents = problem.question, problem.texts
+            else:
+                asked, documents = _own_papers(env, question, papers)
+            shared_as = problem.problem_id if problem else None
+            tree = Tree(env, service.host, asked, documents, shared_as)
+            fields = {name: getattr(problem, name) if problem else "own" for name in _CARD}
+            card = ProblemCard(papers=len(documents), **fields)
         except RefusedError as error:
             return self._refuse(str(error))
         except Exception:
@@ -281,50 +276,6 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
         if self._tree is not None:
             self._tree.close()
 
-    # --- reset
-
-    @staticmethod
-    def _start(
-        service: Service,
-        problems: ProblemStore,
-        seed: JSONValue,
-        problem_id: JSONValue,
-        split: JSONValue,
-        difficulty: JSONValue,
-        question: JSONValue,
-        papers: JSONValue,
-        tree_tokens: int | None,
-    ) -> tuple[Tree, Problem | None, ProblemCard]:
-        for name, value in (
-            ("problem_id", problem_id),
-            ("split", split),
-            ("difficulty", difficulty),
-            ("question", question),
-        ):
-            if not isinstance(value, str | None):
-                raise RefusedError(f"{name} must be a string")
-        if not isinstance(seed, int | None):
-            raise RefusedError("seed must be a whole number")
-        if question is not None or papers is not None:
-            texts = _own_papers(service, question, papers)
-            tree = Tree(
-                service.settings.env, service.host, question, texts, tree_tokens=tree_tokens
-            )
-            return tree, None, ProblemCard(papers=len(texts), **dict.fromkeys(_CARD, "own"))
-        problem = _choose(problems, seed, problem_id, split, difficulty)
-        tree = Tree(
-            service.settings.env,
-            service.host,
-            problem.question,
-            problem.texts,
-            shared_as=problem.problem_id,
-            tree_tokens=tree_tokens,
-        )
-        card = ProblemCard(
-            papers=len(problem.papers), **{name: getattr(problem, name) for name in _CARD}
-        )
-        return tree, problem, card
-
     # --- step
 
     @staticmethod
@@ -418,14 +369,13 @@ def _check_episode_id(value: JSONValue) -> None:
         raise RefusedError(f"episode_id must be a printable text, at most {_ID_CHARS} characters")
 
 
-def _check_budget(wanted: JSONValue, limit: int | None) -> None:
-    """Raise RefusedError unless a client may have this budget: it may only lower the limit."""
-    if wanted is None:
-        return
-    if type(wanted) is not int or wanted < 1:
-        raise RefusedError("tree_tokens must be a whole number, at least 1")
-    if limit is not None and wanted > limit:
-        raise RefusedError(f"tree_tokens is above env.limits.tree_tokens: at most {limit} here")
+def _check_types(seed: JSONValue, texts: Mapping[str, JSONValue]) -> None:
+    """Raise RefusedError unless these arguments of `reset` have the types of its signature."""
+    if not isinstance(seed, int | None):
+        raise RefusedError("seed must be a whole number")
+    for name, value in texts.items():
+        if not isinstance(value, str | None):
+            raise RefusedError(f"{name} must be a string")
 
 
 def _shown_answer(answer: JSONValue) -> JSONValue:
@@ -461,16 +411,17 @@ def _choose(
         raise RefusedError("that problem's row does not fit the schema") from None
 
 
-def _own_papers(service: Service, question: JSONValue, papers: JSONValue) -> dict[str, str]:
-    """A client's own papers as {paper_id: text}.
+def _own_papers(
+    env: EnvSettings, question: str | None, papers: JSONValue
+) -> tuple[str, dict[str, str]]:
+    """A client's question and own papers, as {paper_id: text}.
 
     Raises:
         RefusedError: they are not allowed, too large, or of another shape.
     """
-    env = service.settings.env
     if not env.allow_documents:
         raise RefusedError("own documents are off on this server (env.allow_documents)")
-    if not isinstance(question, str) or not question.strip():
+    if question is None or not question.strip():
         raise RefusedError("own papers need a question")
     if len(question) > env.limits.prompt_chars:
         raise RefusedError(f"the question is longer than {env.limits.prompt_chars} characters")
@@ -480,4 +431,4 @@ def _own_papers(service: Service, question: JSONValue, papers: JSONValue) -> dic
         raise RefusedError("every paper must be a text that is not empty")
     if sum(map(len, papers.values())) > env.document_chars:
         raise RefusedError(f"the papers are longer than {env.document_chars} characters in all")
-    return {str(paper_id): text for paper_id, text in papers.items()}
+    return question, {str(paper_id): text for paper_id, text in papers.items()}

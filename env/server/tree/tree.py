@@ -55,7 +55,6 @@ class Tree:
         question: question for the root.
         papers: paper_id -> text, the root's `context`.
         shared_as: name under which other episodes use the same papers.
-        tree_tokens: budget of this tree in tokens; None for `env.limits.tree_tokens`.
 
     Raises:
         RefusedError: the budget is too small for one turn.
@@ -70,7 +69,6 @@ class Tree:
         question: str,
         papers: Mapping[str, str],
         shared_as: str | None = None,
-        tree_tokens: int | None = None,
     ) -> None:
         self._settings = settings
         self._limits = settings.limits
@@ -94,7 +92,7 @@ class Tree:
         """Bytes of texts that were kept so far."""
         self._frames: list[Frame] = []
         self._ended: list[Frame] = []
-        limit = self._limits.tree_tokens if tree_tokens is None else tree_tokens
+        limit = self._limits.tree_tokens
         self._budget = TokenBudget(limit)
         first = prompts.root_messages(
             settings.prompt_style,
@@ -107,7 +105,7 @@ class Tree:
         if self._budget.lacks(first):
             raise RefusedError(
                 f"a budget of {limit} tokens is too small for one turn: this question needs "
-                f"{needed(first)}. Raise env.limits.tree_tokens, or the tree_tokens of reset"
+                f"{needed(first)}. Raise env.limits.tree_tokens"
             )
         self._add(None, "rlm", self.papers, first)
         self._opening_tokens = self._budget.counted
