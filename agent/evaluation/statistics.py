@@ -67,13 +67,10 @@ class Bootstrap:
     def mean(self, values: Sequence[float], collections: Sequence[str]) -> Interval:
         """Mean of the values with its interval; for paired values, pass the differences.
 
-        Raises:
-            ValueError: the values are empty, or differ in number from the collections.
+        Args:
+            values: at least one.
+            collections: that of each value.
         """
-        if not len(values) or len(values) != len(collections):
-            raise ValueError(
-                f"{len(values)} values, {len(collections)} collections. Give one for each value."
-            )
         array = np.asarray(values, dtype=float)
         _, index = np.unique(np.asarray(collections, dtype=str), return_inverse=True)
         sums, counts = np.bincount(index, weights=array), np.bincount(index)  # [collections]
@@ -88,13 +85,7 @@ class Bootstrap:
 
 
 def wilson(successes: int, n: int, level: float = 0.95) -> Interval:
-    """Rate with its Wilson score interval, which is valid at 0 and at n successes.
-
-    Raises:
-        ValueError: `n` is below 1.
-    """
-    if n < 1:
-        raise ValueError("a rate needs at least one trial")
+    """Rate of at least one trial with its Wilson score interval, which is valid at 0 and at 1."""
     from scipy import stats  # takes a second
 
     found = stats.binomtest(successes, n).proportion_ci(level, method="wilson")

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from agent.errors import PolicyError
 from agent.models.chat_template import ChatFormat
 from agent.policies.base import FrameKey, TurnReply, TurnRequest
 from agent.settings import GenerationSettings
@@ -57,20 +56,12 @@ class Conversations:
         self._open: dict[FrameKey, _Conversation] = {}
 
     def read(self, request: TurnRequest) -> TurnPrompt:
-        """Add the ids of a request's messages to its frame, if it has room for a turn after them.
-
-        Raises:
-            PolicyError: the frame is unknown.
-        """
-        frame = self._open.get(request.key)
+        """Add the ids of a request's messages to its frame, if it has room for a turn then."""
         if request.first:
             frame = self._open[request.key] = _Conversation()
             prompt = self.chat.first(request.messages)
-        elif frame is None:
-            raise PolicyError(
-                f"frame {request.key} is unknown (its first turn was not played here)"
-            )
         else:
+            frame = self._open[request.key]
             ended = bool(frame.ids) and frame.ids[-1] == self.chat.end_of_turn
             prompt = self.chat.follow(request.messages, ended)
         room = self.frame_tokens - len(frame.ids) - len(prompt)

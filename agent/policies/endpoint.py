@@ -269,10 +269,6 @@ class EndpointPolicy:
         return reply.result()
 
     def _turn(self, request: TurnRequest) -> TurnReply:
-        if not request.first and request.key not in self._frames:
-            raise PolicyError(
-                f"frame {request.key} is unknown (its first turn was not played here)"
-            )
         talk = [] if request.first else self._frames[request.key]
         talk += [{"role": item.role, "content": item.content} for item in request.messages]
         self._frames[request.key] = talk

@@ -99,13 +99,6 @@ def test_the_bootstrap_covers_the_truth_when_problems_of_a_collection_are_alike(
     assert hits_single / 200 < 0.85  # what pretending independence would give
 
 
-def test_values_without_a_collection_are_refused() -> None:
-    with pytest.raises(ValueError, match="0 values"):
-        BOOTSTRAP.mean([], [])
-    with pytest.raises(ValueError, match="1 collections"):
-        BOOTSTRAP.mean([1.0, 2.0], ["a"])
-
-
 def test_wilson_gives_known_bounds() -> None:
     none, half = wilson(0, 10), wilson(5, 10)
     assert (none.low, none.high) == pytest.approx((0.0, 0.2775), abs=1e-4)

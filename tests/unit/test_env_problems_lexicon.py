@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from itertools import combinations
 
-import pytest
-
-from env.problems.lexicon import FIELDS, MOST, lexicon, trained_names, untaught, untrained
+from env.problems.lexicon import FIELDS, lexicon, trained_names, untaught, untrained
 
 
 def test_no_typo_turns_a_name_into_another_one() -> None:
@@ -27,12 +25,6 @@ def test_a_larger_lexicon_holds_a_smaller_one() -> None:
     small, large = lexicon(256), lexicon(1024)
     assert small.items() <= large.items()
     assert untaught(256) == untaught(1024) & small.keys()
-
-
-@pytest.mark.parametrize("size", [0, 4, 100, MOST + 8])
-def test_a_size_that_cannot_be_had_is_refused(size: int) -> None:
-    with pytest.raises(ValueError, match="a multiple of 8"):
-        lexicon(size)
 
 
 def test_training_problems_hold_most_untaught_names_but_not_all() -> None:
