@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from agent.evaluation.statistics import Bootstrap, Interval, wilson
+from agent.evaluation.statistics import Bootstrap, Interval
 from agent.rollouts.trajectory import Trajectory
 from env.models import AnswerMetrics
 from rewards.combine import COMPONENTS
@@ -230,8 +230,7 @@ def compare_models(
         "collections": len({row["collection_id"] for row in before}),
         "improvement": f"Improvement: {gain}",
         "improvement_percent": percent,
-        "intervals": f"95 %, {bootstrap.resamples} bootstrap resamples of collections of problems "
-        "(rates: Wilson)",
+        "intervals": f"95 %, {bootstrap.resamples} bootstrap resamples of collections of problems",
         "reward": reward,
         "reward_greedy": difference(before, after, "reward", "greedy", bootstrap),
         "primary_objective": difference(before, after, "primary_objective", "sampled", bootstrap),
@@ -289,8 +288,6 @@ def describe(
     greedy = [row for row in rows if row["mode"] == "greedy"]
     of_sampled = summary(sampled)
     played = [row for row in sampled if row["void"] is None]
-    successes = [row["success"] for row in sampled if row["success"] is not None]
-    success = wilson(sum(successes), len(successes)) if successes else None
     return {
         **headline(rows, bootstrap),
         "reward_mean_greedy": mean(greedy, "reward"),
@@ -300,7 +297,6 @@ def describe(
         ],
         "components": of_sampled["components"],
         "success_rate": of_sampled["success_rate"],
-        "success_rate_ci95": success.bounds if success else None,
         "void_rate": summary(rows)["void_rate"],
         "voids": voids(rows),
         "stop_reasons": of_sampled["stop_reasons"],

@@ -82,11 +82,3 @@ class Bootstrap:
             means[start:stop] = sums[drawn].sum(axis=1) / counts[drawn].sum(axis=1)
         low, high = np.quantile(means, [(1 - self.level) / 2, (1 + self.level) / 2])
         return Interval(float(array.mean()), float(low), float(high), len(array), self.level)
-
-
-def wilson(successes: int, n: int, level: float = 0.95) -> Interval:
-    """Rate of at least one trial with its Wilson score interval, which is valid at 0 and at 1."""
-    from scipy import stats  # takes a second
-
-    found = stats.binomtest(successes, n).proportion_ci(level, method="wilson")
-    return Interval(successes / n, float(found.low), float(found.high), n, level)

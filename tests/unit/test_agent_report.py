@@ -10,7 +10,7 @@ import pytest
 from agent.evaluation import report
 from agent.evaluation.held_out import choose_held_out, held_out_metrics
 from agent.evaluation.report import compare_models, episode_row, summary
-from agent.evaluation.statistics import Bootstrap, choose_problems, wilson
+from agent.evaluation.statistics import Bootstrap, choose_problems
 from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import FrameRecord, Trajectory, TurnRecord
 from env.models import AnswerMetrics, Counters
@@ -97,12 +97,6 @@ def test_the_bootstrap_covers_the_truth_when_problems_of_a_collection_are_alike(
         hits_single += single.low < 0 < single.high
     assert 0.88 <= hits_by_collection / 200 <= 0.99
     assert hits_single / 200 < 0.85  # what pretending independence would give
-
-
-def test_wilson_gives_known_bounds() -> None:
-    none, half = wilson(0, 10), wilson(5, 10)
-    assert (none.low, none.high) == pytest.approx((0.0, 0.2775), abs=1e-4)
-    assert (half.low, half.high) == pytest.approx((0.2366, 0.7634), abs=1e-4)
 
 
 def test_problems_are_balanced_and_chosen_by_the_seed() -> None:
