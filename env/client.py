@@ -88,7 +88,6 @@ class RLMEnv(EnvClient[RLMAction, RLMObservation, RLMState]):
     Args:
         base_url: http:// or ws:// address of the server.
         message_timeout_s: seconds to wait for one answer.
-        connect_timeout_s: seconds to wait for a connection.
         options: other arguments of OpenEnv's client.
 
     Raises (connect):
@@ -102,7 +101,6 @@ class RLMEnv(EnvClient[RLMAction, RLMObservation, RLMState]):
         self,
         base_url: str | None = None,
         message_timeout_s: float = MESSAGE_TIMEOUT_S,
-        connect_timeout_s: float = 60.0,
         **options: Any,
     ) -> None:
         # A policy may block the interpreter for seconds, so pongs may be late.
@@ -110,12 +108,8 @@ class RLMEnv(EnvClient[RLMAction, RLMObservation, RLMState]):
         options.setdefault("websocket_ping_timeout_s", 300.0)
         # The token of a private Space is sent to no other server.
         options.setdefault("headers", variables.headers(base_url) if base_url else None)
-        super().__init__(
-            base_url,
-            connect_timeout_s=connect_timeout_s,
-            message_timeout_s=message_timeout_s,
-            **options,
-        )
+        options.setdefault("connect_timeout_s", 60.0)
+        super().__init__(base_url, message_timeout_s=message_timeout_s, **options)
         self._episode_socket: object | None = None
 
     async def _connect_async(self) -> EnvClient[RLMAction, RLMObservation, RLMState]:

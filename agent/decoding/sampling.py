@@ -27,6 +27,8 @@ _GROW = 64
 """Columns that a full buffer grows by."""
 _SHARED = 16
 """Least tokens in common for which a row waits until another one has read them."""
+_PREFILL = 8192
+"""Most tokens that are read at once."""
 _GUESSED = 512
 """Most tokens of a step with guesses, which bounds its logits."""
 _FREE_TOKENS = {"cpu": 16.0}
@@ -61,9 +63,7 @@ class SampledTurn:
 class Batch:
     """Rows that are decoded together. `kv` is [layers, 2, rows, heads, columns, dim]."""
 
-    def __init__(
-        self, model: Any, shape: CacheShape, rows: Sequence[SampledTurn], prefill_tokens: int
-    ):
+    def __init__(self, model: Any, shape: CacheShape, rows: Sequence[SampledTurn]) -> None:
         self.model, self.shape = model, shape
         # In this order, no earlier row has more in common with a row than the one before it.
         order, shared = in_order([row.tokens[:-1] for row in rows])
@@ -78,7 +78,7 @@ class Batch:
             if row.past is not None:
                 self.kv[:, :, index, :, : row.cached] = row.past
         for shares in _levels(self.rows, shared):
-            self._read_level(shares, prefill_tokens)
+            self._read_level(shares)
 
     def step(self, guesses: Sequence[Sequence[int]] | None = None) -> Tensor:
         """Read the newest token of each row that is not done, and the guess of what follows.
@@ -121,7 +121,7 @@ class Batch:
         self.kv = self.kv.index_select(2, places)
         return alive
 
-    def _read_level(self, shares: Sequence[_Share], budget: int) -> None:
+    def _read_level(self, shares: Sequence[_Share]) -> None:
         """Read all but the last token of some rows, after what others have read for them."""
         for share in shares:
             start = self.length[share.row]
@@ -134,7 +134,7 @@ class Batch:
             for share in shares
         )
         unread = [(width, row) for width, row in unread if width > 0]
-        for part in _slices([width for width, _ in unread], budget):
+        for part in _slices([width for width, _ in unread]):
             tokens = [
                 (row, self.length[row], self.rows[row].tokens[self.length[row] : -1])
                 for row in sorted(row for _, row in unread[part])
@@ -181,11 +181,11 @@ def _levels(rows: Sequence[SampledTurn], shared: Sequence[int]) -> list[list[_Sh
     return levels
 
 
-def _slices(widths: Sequence[int], budget: int) -> list[slice]:
-    """Slices of ascending widths that stay within the budget and are not mostly padding."""
+def _slices(widths: Sequence[int]) -> list[slice]:
+    """Slices of ascending widths that stay within `_PREFILL` and are not mostly padding."""
     cuts = [0]
     for index, width in enumerate(widths):
-        too_many = (index - cuts[-1] + 1) * width > budget
+        too_many = (index - cuts[-1] + 1) * width > _PREFILL
         too_ragged = width > 2 * widths[cuts[-1]] + 16
         if index > cuts[-1] and (too_many or too_ragged):
             cuts.append(index)
@@ -201,7 +201,6 @@ def sample(
     temperature: float,
     *,
     drafts: DraftStore | None = None,
-    prefill_tokens: int = 8192,
 ) -> Iterator[SampledTurn]:
     """Sample a turn for each row; store its tokens, log-probabilities and cache in the row.
 
@@ -219,9 +218,8 @@ def sample(
         stop_ids: tokens that end a turn.
         temperature: of the sampling.
         drafts: source of guesses, which gets the completed turns; None: guess nothing.
-        prefill_tokens: most tokens that are read at once.
     """
-    batch = Batch(model, shape, rows, prefill_tokens)
+    batch = Batch(model, shape, rows)
     limit = max(row.limit for row in batch.rows)
     generators = [torch.Generator().manual_seed(row.seed) for row in batch.rows]
     uniform = [torch.rand(limit, generator=g, dtype=torch.float64) for g in generators]

@@ -67,14 +67,13 @@ def block(code: str) -> str:
     return f"```repl\n{code}\n```"
 
 
-def oracle(problems: Iterable[Problem], children: int = 8) -> Scripted:
+def oracle(problems: Iterable[Problem]) -> Scripted:
     """Give each gold paper to a child, which quotes its gold.
 
     The prompts contain the gold of problems with candidates, whose reward counts what frames see.
 
     Args:
         problems: the problems to play, with their gold.
-        children: most sub-calls of a call.
     """
     gold: dict[str, Mapping[str, list[str]]] = {}
     prompts: dict[str, Mapping[str, str]] = {}
@@ -97,8 +96,8 @@ def oracle(problems: Iterable[Problem], children: int = 8) -> Scripted:
         return block(
             f"p = {prompts[seen.request.problem.problem_id]!r}\n"
             "r = []\n"
-            f"for k in range(0, len(p), {children}):\n"
-            f"    some = list(p)[k:k + {children}]\n"
+            "for k in range(0, len(p), 8):\n"
+            "    some = list(p)[k:k + 8]\n"
             "    r += rlm_query_batched([p[i] for i in some], [context[i] for i in some])\n"
             "FINAL([{'paper_id': i, 'text': t} for i, ts in zip(p, r) for t in ts])"
         )

@@ -42,8 +42,6 @@ class RequestLimits:
     Args:
         app: application behind it.
         body_s: seconds for a whole body.
-        handled: requests that routes work on at the same time.
-        wait_s: seconds that a request without a body waits beyond that number.
         per_s: POST requests a second.
     """
 
@@ -51,16 +49,13 @@ class RequestLimits:
         self,
         app: ASGIApp,
         body_s: float = BODY_S,
-        handled: int = _HANDLED,
-        wait_s: float = _WAIT_S,
         per_s: float = _PER_S,
     ) -> None:
         self._app = app
         self._interval_s = 1 / per_s
         self._next_s = 0.0
-        self._wait_s = wait_s
         self._bodies = BodyReader(body_s)
-        self._handled = asyncio.Semaphore(handled)
+        self._handled = asyncio.Semaphore(_HANDLED)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection, as ASGI defines it."""
@@ -103,7 +98,7 @@ class RequestLimits:
     async def _handle(self, scope: Scope, receive: Receive, send: Send, large: bool) -> None:
         async with AsyncExitStack() as place:
             try:
-                async with asyncio.timeout(0 if large else self._wait_s):
+                async with asyncio.timeout(0 if large else _WAIT_S):
                     await place.enter_async_context(self._handled)
             except TimeoutError:
                 detail = {"detail": "too many requests at the same time; try again later"}
