@@ -278,7 +278,7 @@ def answer_text(answer: Answer) -> str:
 
     A page shows the text as Markdown, so each is fenced: an image in a quote would tell its host.
     """
-    texts = [answer.sentence] if answer.sentence else []
+    texts = [f"The model says: {answer.sentence}"] if answer.sentence else []
     texts += [
         f"{quote.text}\n\n{quote.document}, characters {quote.start}-{quote.end}"
         for quote in answer.evidence

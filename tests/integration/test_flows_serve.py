@@ -114,7 +114,7 @@ def test_an_answer_is_the_quotes_with_their_places(server: Served) -> None:
     answer = server.ask()
     start = len("# Orders\n")
     places = f"orders.md, characters {start}-{start + len(LOOMS)}"
-    said = "They arrive ![on](http://h/) 14 May."
+    said = "The model says: They arrive ![on](http://h/) 14 May."
     assert answer.choices[0].message.content == (
         f"```\n{said}\n```\n\n```\n{LOOMS}\n\n{places}\n```"
     )
