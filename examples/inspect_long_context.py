@@ -58,6 +58,6 @@ def sample(row: dict[str, Any]) -> Sample:
 
 
 def quoted(answer: str) -> str:
-    """The quotes of an answer without their fences and the lines that say where they are."""
-    fenced = r"^(`{3,})\n(.*?)\n\n[^\n]*, characters \d+-\d+\n\1$"
+    """The quotes of an answer without its sentence, their fences and where they are."""
+    fenced = r"^(`{3,})\n((?:(?!^\1).)*?)\n\n[^\n]*, characters \d+-\d+\n\1$"
     return "\n".join(text for _, text in re.findall(fenced, answer, flags=re.M | re.S))
