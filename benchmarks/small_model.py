@@ -41,6 +41,7 @@ from agent.policies.base import FrameKey, Policy, TurnReply, TurnRequest
 from agent.policies.hf_policy import TransformersPolicy, load_model
 from agent.policies.scripted import block
 from agent.rollouts.engine import play
+from env import variables
 from env.models import Message
 from env.problems.schema import Problem
 from env.problems.store import ProblemStore
@@ -139,14 +140,11 @@ class DocumentsInPrompt:
 
     def _prompt(self, problem: Problem) -> str:
         tokenizer = self._policy.chat.tokenizer
-        ids = tokenizer.encode(self._texts(problem))[: self._room]
+        ids = tokenizer.encode("\n\n".join(problem.texts.values()))[: self._room]
         return (
             f"{tokenizer.decode(ids)}\n\nQuote from the text above, word for word, the sentences "
             f"that answer the question, one a line.\n{problem.question}"
         )
-
-    def _texts(self, problem: Problem) -> str:
-        return "\n\n".join(problem.texts.values())
 
 
 def _quotes(reply: str, problem: Problem) -> list[dict[str, str]]:
@@ -231,8 +229,7 @@ def run_stages(
         CalledProcessError: a stage failed; its output was printed.
     """
     command = [sys.executable, "-m", "flows.pipeline"]
-    paths = [str(SOURCE), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    environment = os.environ | {"PYTHONPATH": variables.python_path()}
     words = [word for text in sets for word in ("--set", text)]
     for stage in (["resolve", "--profile", work.profile, *words], *([name] for name in stages)):
         done = subprocess.run(

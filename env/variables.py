@@ -11,6 +11,7 @@ import logging
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from env.errors import SettingsError
@@ -55,6 +56,12 @@ KEY_CHARS = 32
 _SECURE = {"https": "https", "wss": "https", "http": "http", "ws": "http"}
 _SECRETS = ("authorization", "owner_key", '"reset"')
 """Words of log records that may contain a secret: headers, and messages with the owner's key."""
+
+
+def python_path() -> str:
+    """PYTHONPATH of processes that run this project's code: its root before the present entries."""
+    root = str(Path(__file__).resolve().parents[1])
+    return os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
 
 
 def headers(url: str) -> dict[str, str]:

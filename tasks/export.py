@@ -28,8 +28,8 @@ from agent.training.export import (
     relative_errors,
 )
 from agent.training.merge import merge
+from env import variables
 from tasks.config.params import Params
-from tasks.deployment.local import python_path
 from tasks.errors import StageError, as_stage_error
 from tasks.io import replacing, require, write_json
 from tasks.reporting import progress
@@ -185,7 +185,7 @@ def check(model: Path, live: Record, params: Params, *, url: str, problem: str) 
         command += [str(record), str(out), "--threads", str(params.threads)]
         command += ["--url", url, "--problem", problem]
         command += ["--generation", params.evaluate.generation.model_dump_json()]
-        env = os.environ | {"PYTHONPATH": python_path()}
+        env = os.environ | {"PYTHONPATH": variables.python_path()}
         done = subprocess.run(command, env=env, capture_output=True, text=True)
         if done.returncode:
             tail = "\n".join(done.stderr.strip().splitlines()[-5:])

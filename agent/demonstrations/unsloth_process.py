@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING
 from agent.errors import PolicyError
 from agent.models.unsloth_loader import load_with_unsloth
 from agent.settings import SftSettings, TrainSettings
+from env import variables
 
 if TYPE_CHECKING:
     from agent.demonstrations.rows import DemonstrationRow
     from agent.demonstrations.supervised import OnSupervisedStep
 
-ROOT = Path(__file__).resolve().parents[2]
 _STEP = "sft step: "
 _TAIL = 5
 """Last lines of a failed process that its error has."""
@@ -61,13 +61,12 @@ def train_with_unsloth(
         values = {"base": str(base.resolve()), "out": str(out.resolve()), "threads": threads}
         sections = {"settings": settings.model_dump(), "train": train.model_dump()}
         job.write_text(json.dumps({**values, **sections, "rows": rows}), encoding="utf-8")
-        path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         with (
             errors.open("w", encoding="utf-8") as stderr,
             subprocess.Popen(
                 [sys.executable, "-m", __name__, str(job)],
                 cwd=folder,
-                env=os.environ | {"PYTHONPATH": path},
+                env=os.environ | {"PYTHONPATH": variables.python_path()},
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 text=True,

@@ -66,7 +66,7 @@ def local_server(params: Params, data: Path | None) -> Iterator[str]:
                     **_without_keys(os.environ),
                     variables.SETTINGS: str(settings),
                     variables.DATA: str(data.resolve()) if data else "",
-                    "PYTHONPATH": python_path(),
+                    "PYTHONPATH": variables.python_path(),
                 },
                 stdin=subprocess.PIPE,
                 stdout=stream,
@@ -146,12 +146,6 @@ def _tail(log: Path, lines: int = 15) -> str:
     """The last lines of a log."""
     text = log.read_text(encoding="utf-8", errors="replace")
     return "\n".join(text.splitlines()[-lines:]) or "(its log is empty)"
-
-
-def python_path() -> str:
-    """PYTHONPATH of processes that run this project's code: its root before the present entries."""
-    root = str(Path(__file__).resolve().parents[2])
-    return os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
 
 
 def _stopper(server: subprocess.Popen[bytes]) -> Callable[[], None]:
