@@ -16,6 +16,7 @@ from threading import Event as Flag
 from threading import Semaphore
 from typing import TYPE_CHECKING, Any
 
+from env.chat_tokens import without_thought
 from env.embedding import embedder, installed
 from env.models import Message
 from env.prompts import cut
@@ -313,10 +314,9 @@ class Ask:
         """The answer in one sentence; empty if the endpoint fails, since the quotes are there."""
         from agent.policies.base import TurnRequest
 
-        quotes = "\n\n".join(quote.text for quote in answer.evidence)
-        text = SENTENCE.format(
-            quotes=cut(quotes, self._params.env.limits.prompt_chars), question=asked.text
-        )
+        most = self._params.env.limits.prompt_chars
+        quotes = cut("\n\n".join(quote.text for quote in answer.evidence), most)
+        text = SENTENCE.format(quotes=quotes, question=asked.text)
         ask = TurnRequest(
             key=(-1, 0),  # no frame of the episode
             messages=[Message(role="user", content=text)],
@@ -325,8 +325,7 @@ class Ask:
             first=True,
             seed=asked.seed,
         )
-        said = policy.act([ask])[0].text.rpartition("</think>")[2]
-        return " ".join(said.split())
+        return " ".join(without_thought(policy.act([ask])[0].text).split())
 
 
 def verdict(answer: Answer) -> str:

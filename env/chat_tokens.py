@@ -32,6 +32,11 @@ TOKEN = re.compile("|".join(f"{first}(?:{rest})" for first, rest in _TABLE.items
 _START = re.compile("|".join([f"{f}(?={rest})" for f, rest in _TABLE.items()] + [f"<(?={_BAR})"]))
 
 
+def without_thought(text: str) -> str:
+    """What a model writes after its thought; the text itself if it has none."""
+    return text.rpartition("</think>")[2]
+
+
 def without_chat_tokens(text: str) -> str:
     """The text without tokens; it never becomes longer.
 

@@ -12,6 +12,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from env.chat_tokens import without_thought
+
 _REPL = re.compile(r"^[ \t]*```repl[ \t]*\r?$", re.MULTILINE)
 _PYTHON = re.compile(r"^[ \t]*```python[ \t]*\r?$", re.MULTILINE)
 _CLOSE = re.compile(r"^[ \t]*```[ \t]*\r?$", re.MULTILINE)
@@ -43,7 +45,7 @@ class Turn:
 
 def parse(text: str) -> Turn:
     """Parse one turn of the policy, in time linear in its length."""
-    text = text.rpartition("</think>")[2]
+    text = without_thought(text)
     opening = _REPL if _REPL.search(text) else _PYTHON
     blocks, rest = _split(text, opening)
     opened = len(blocks) + len(opening.findall(rest))
