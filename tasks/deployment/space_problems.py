@@ -70,7 +70,7 @@ def problems_of(params: Params, hub: Hub, space: str, data: Path | None) -> Spac
     assert data is not None
     token = variable(variables.DATASET_TOKEN, "deploy.space.problems: dataset")
     name = hub.full_name(settings.dataset)
-    why = "deploy.space.dataset contains the gold of every problem"
+    why = "the one of deploy.space.dataset must be private: it has the gold of every problem"
     hub.create(name, "dataset", private=True, why=why)
     revision = hub.push(name, "dataset", data)
     values = {variables.DATASET: name, variables.DATASET_REVISION: revision}
