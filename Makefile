@@ -89,13 +89,13 @@ figures: ## Copy figures and results of the last run to plots/, which the README
 	cp reports/plots/*.png reports/evaluation.json plots/
 
 test-fast: setup ## Run the unit tests: no socket, no process, under a minute
-	$(TEST) tests/unit -m "not nightly and not gpu"
+	$(TEST) tests/unit -m "not nightly"
 
-test: setup ## Run all tests except the nightly ones and those that need a GPU
-	$(TEST) -m "not nightly and not gpu"
+test: setup ## Run all tests except the nightly ones
+	$(TEST) -m "not nightly"
 
 test-all: setup ## Run the nightly tests too, which take minutes each
-	$(TEST) -m "not gpu"
+	$(TEST)
 
 check: setup ## Check lint, format, types, imports, spelling and sizes
 	$(BIN)/ruff check .

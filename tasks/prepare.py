@@ -144,9 +144,10 @@ def _more(params: Params, found: Found, split: Split) -> str:
     if params.prepare.source == "synthetic":
         return f"Raise prepare.synthetic.collections.{split}."
     collections = len({problem.collection_id for problem in found.problems})
+    short = "three are needed" if collections < len(SPLITS) else "none of which is dealt to it"
     return (
-        f"{len(found.problems)} problems form {collections} collections, three are needed. Add "
-        "problems whose evidence is in other documents."
+        f"{len(found.problems)} problems form {collections} collections, {short}. Add problems "
+        "whose evidence is in other documents."
     )
 
 
