@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import psutil
 
@@ -63,7 +63,15 @@ def below(pid: int) -> set[int]:
     return {process.pid for process in psutil.Process(pid).children(recursive=True)}
 
 
-def left() -> tuple[set[int], int]:
-    """Descendants and open descriptors of this process."""
-    gc.collect()  # what earlier tests dropped is closed by now
-    return below(os.getpid()), len(os.listdir("/proc/self/fd"))
+def left() -> set[int | tuple[str, str]]:
+    """Descendants of this process, and its open descriptors with what they stand for.
+
+    Look for new ones (`left() <= before`), not for as many as before: threads and connections of
+    earlier tests in this process may end meanwhile. Nothing is collected as garbage first, since
+    whatever the sandbox opens, it closes itself.
+    """
+    found: set[int | tuple[str, str]] = {*below(os.getpid())}
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # the descriptor that listed them
+            found.add((number, os.readlink(f"/proc/self/fd/{number}")))
+    return found

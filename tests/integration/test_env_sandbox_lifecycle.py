@@ -78,7 +78,7 @@ def test_nothing_is_left_after_many_crashes(
         if turn % 10 == 0:
             os.kill(pid_of(repl), signal.SIGKILL)
         repl.close()
-    assert left() == before
+    assert left() <= before
     box.close()
     assert os.listdir(tmp_path) == []
 
@@ -88,9 +88,9 @@ def test_closing_a_host_ends_everything() -> None:
     box = SandboxHost(LIMITS, SandboxSettings())
     repls = [box.open("") for _ in range(5)]
     repls[0].run("llm_query('a')")
-    assert len(below(os.getpid())) == len(before[0]) + 6
+    assert len(below(os.getpid()) - before) == 6
     box.close()
-    assert left() == before
+    assert left() <= before
     with pytest.raises(SandboxError, match="closed"):
         box.open("")
     with pytest.raises(SandboxError):
@@ -185,7 +185,7 @@ def test_a_filter_that_does_not_hold_stops_the_host(
     monkeypatch.setattr(host, "compile_filter", lambda: program)
     with pytest.raises(SandboxError):
         SandboxHost(LIMITS, SandboxSettings())
-    assert left() == before
+    assert left() <= before
 
 
 FLOOD = """
