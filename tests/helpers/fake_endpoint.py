@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -41,6 +40,8 @@ class FakeServer(ThreadingHTTPServer):
         self.pause_s = 0.0
         self.in_flight = self.most_in_flight = 0
         self.lock = threading.Lock()
+        self.ending = threading.Event()
+        """Ends pauses and endless answers, which would hold threads and connections for minutes."""
 
     @property
     def url(self) -> str:
@@ -58,7 +59,7 @@ class FakeHandler(BaseHTTPRequestHandler):
             self.server.in_flight += 1
             self.server.most_in_flight = max(self.server.most_in_flight, self.server.in_flight)
             status = self.server.plan.pop(0) if self.server.plan else 200
-        time.sleep(self.server.pause_s)
+        self.server.ending.wait(self.server.pause_s)
         with self.server.lock:
             self.server.in_flight -= 1
         if status == 0:  # drop the connection
@@ -71,9 +72,8 @@ class FakeHandler(BaseHTTPRequestHandler):
             else:
                 self.end_headers()
             with suppress(OSError):  # the client leaves
-                while True:
+                while not self.server.ending.wait(0.05):
                     self.wfile.write(self.server.endless)
-                    time.sleep(0.05)
             return
         data = json.dumps({"error": self.server.error}).encode()
         if status == 200:
@@ -110,4 +110,5 @@ def serving() -> Iterator[FakeServer]:
     with FakeServer() as fake:
         threading.Thread(target=fake.serve_forever, kwargs={"poll_interval": 0.02}).start()
         yield fake
+        fake.ending.set()
         fake.shutdown()
