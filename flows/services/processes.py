@@ -135,7 +135,8 @@ def start(service: ServiceProcess, quiet: bool = False, bound: bool = False) -> 
         )
     _pid_file(service).write_text(str(process.pid), encoding="utf-8")
     deadline = time.monotonic() + WAIT_S
-    while service.health is not None and not answers(service.health):
+    # The kernel has no command line of a program that it still loads: `running` would miss it.
+    while not (answers(service.health) if service.health else _command(process.pid)):
         if process.poll() is not None or time.monotonic() > deadline:
             stop(service)
             raise StageError(f"{service.name} did not start{_last_error(log)}. See {log}.")

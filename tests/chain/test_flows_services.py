@@ -50,6 +50,10 @@ def test_only_a_bound_service_dies_with_who_started_it(tmp_path: Path, bound: bo
 
 def test_a_service_is_found_at_the_port_at_which_it_was_started(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    loading, cmdline = [[]], psutil.Process.cmdline  # of a program that the kernel still loads
+    monkeypatch.setattr(
+        psutil.Process, "cmdline", lambda p: loading.pop() if loading else cmdline(p)
+    )
     command = ["python", "-c", "import time; time.sleep(300)", "--port"]
     started = processes.ServiceProcess("sleeper", [*command, "5001"])
     processes.start(started, quiet=True)
