@@ -143,12 +143,10 @@ def _more(params: Params, found: Found, split: Split) -> str:
     """Fix for an empty split."""
     if params.prepare.source == "synthetic":
         return f"Raise prepare.synthetic.collections.{split}."
-    collections = len({problem.collection_id for problem in found.problems})
-    short = "three are needed" if collections < len(SPLITS) else "none of which is dealt to it"
-    return (
-        f"{len(found.problems)} problems form {collections} collections, {short}. Add problems "
-        "whose evidence is in other documents."
-    )
+    count = len({problem.collection_id for problem in found.problems})
+    short = "three are needed" if count < len(SPLITS) else "none of which is dealt to it"
+    told = f"{len(found.problems)} problems form {count} collections, {short}."
+    return f"{told} Add problems whose evidence is in other documents."
 
 
 def write_parquet(path: Path, rows: Sequence[dict[str, str]], columns: Sequence[str] = ()) -> None:
