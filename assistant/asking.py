@@ -222,8 +222,7 @@ class RankedPassages:
             raise StageError(reason)
         began = time.monotonic()
         with as_stage_error():  # the model may be broken
-            search = by_meaning if installed() else rank
-            found = search(documents, question, PASSAGES)
+            found = (by_meaning if installed() else rank)(documents, question, PASSAGES)
         quotes = [
             Quote(name, at := documents[name].index(text), at + len(text), text)
             for name, text in found
@@ -303,7 +302,9 @@ class Ask:
             require_wanted()
             [(answer, episode)] = serving.play(policy, self._url, [task], self._params, tell)
             if self._is_shared and answer.evidence:
-                answer = replace(answer, sentence=self._sentence(policy, task, answer))
+                began, sentence = time.monotonic(), self._sentence(policy, task, answer)
+                seconds = round(answer.seconds + time.monotonic() - began, 3)
+                answer = replace(answer, sentence=sentence, seconds=seconds)
         if answer.void is not None:
             trouble = getattr(policy, "trouble", "")
             said = f"; the endpoint: {trouble}" if trouble else ""
