@@ -66,9 +66,8 @@ def below(pid: int) -> set[int]:
 def left() -> set[int | tuple[str, str]]:
     """Descendants of this process, and its open descriptors with what they stand for.
 
-    Look for new ones (`left() <= before`), not for as many as before: threads and connections of
-    earlier tests in this process may end meanwhile. Nothing is collected as garbage first, since
-    whatever the sandbox opens, it closes itself.
+    Collect garbage before the sandbox starts, since what earlier tests dropped would close
+    meanwhile, and not afterwards, since whatever the sandbox opens, it closes itself.
     """
     found: set[int | tuple[str, str]] = {*below(os.getpid())}
     for number in os.listdir("/proc/self/fd"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -69,6 +70,7 @@ def test_nothing_is_left_after_many_crashes(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     box = SandboxHost(LIMITS, SandboxSettings())
+    gc.collect()
     before = left()
     for turn in range(cycles):
         repl = box.open("x" * 1000)
@@ -78,19 +80,20 @@ def test_nothing_is_left_after_many_crashes(
         if turn % 10 == 0:
             os.kill(pid_of(repl), signal.SIGKILL)
         repl.close()
-    assert left() <= before
+    assert left() == before
     box.close()
     assert os.listdir(tmp_path) == []
 
 
 def test_closing_a_host_ends_everything() -> None:
+    gc.collect()
     before = left()
     box = SandboxHost(LIMITS, SandboxSettings())
     repls = [box.open("") for _ in range(5)]
     repls[0].run("llm_query('a')")
     assert len(below(os.getpid()) - before) == 6
     box.close()
-    assert left() <= before
+    assert left() == before
     with pytest.raises(SandboxError, match="closed"):
         box.open("")
     with pytest.raises(SandboxError):
@@ -181,11 +184,12 @@ def test_without_libseccomp_nothing_starts(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_filter_that_does_not_hold_stops_the_host(
     monkeypatch: pytest.MonkeyPatch, program: bytes
 ) -> None:
+    gc.collect()
     before = left()
     monkeypatch.setattr(host, "compile_filter", lambda: program)
     with pytest.raises(SandboxError):
         SandboxHost(LIMITS, SandboxSettings())
-    assert left() <= before
+    assert left() == before
 
 
 FLOOD = """
