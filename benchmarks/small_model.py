@@ -385,14 +385,15 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def differences(rows: Sequence[Row]) -> str:
-    """`GRPO` minus other arms on the same problems and seeds."""
+    """`GRPO` minus other arms on the same problems, seeds and settings, which end their names."""
     out = ["| GRPO minus | F1 greedy | reward sampled |", "|---|---|---|"]
-    for arm in [arm for arm in ARMS if arm != "GRPO"]:
+    ends = dict.fromkeys(row["arm"][4:] for row in rows if row["arm"].startswith("GRPO"))
+    for trained, arm in ((f"GRPO{end}", arm + end) for end in ends for arm in ARMS):
         pairs = [
             (a, b)
             for a in rows
             for b in rows
-            if (a["arm"], b["arm"]) == ("GRPO", arm) and a["seed"] == b["seed"]
+            if (a["arm"], b["arm"]) == (trained, arm) and a["seed"] == b["seed"] and a is not b
         ]
         if pairs:
             cells = [
@@ -447,8 +448,7 @@ def main() -> None:
             (documents(work, seed) if arm == DOCUMENTS else measured(work, arm, seed))
         if seed == options.seeds[0]:
             lines(work)
-    known = read_results(work.results)
-    if not known:
+    if not (known := read_results(work.results)):
         sys.exit(f"{work.results}: no results yet; leave out --draw")
     print(f"{table(known)}\n\n{differences(known)}")
 
