@@ -181,7 +181,7 @@ def test_the_chain_trains_proves_and_registers_and_then_does_nothing(
     if versions.champion("rlm") is None:
         champions.rollback("rlm", "1")
     names: dict[str, Any] = {}
-    exec(documents.fences("README.md", "python")[0], names)
+    exec(documents.fences("docs/registry.md", "python")[0], names)
     assert "'void': None" in capfd.readouterr().out
     (answer,) = names["model"].predict(documents.request()["inputs"])
     assert answer["void"] is None
