@@ -38,6 +38,8 @@ class FakeServer(ThreadingHTTPServer):
         """Whether that part comes before the headers have ended."""
         self.finish = "stop"
         self.pause_s = 0.0
+        self.together = threading.Barrier(1)
+        """As many requests come in before one is answered."""
         self.in_flight = self.most_in_flight = 0
         self.lock = threading.Lock()
         self.ending = threading.Event()
@@ -60,6 +62,7 @@ class FakeHandler(BaseHTTPRequestHandler):
             self.server.most_in_flight = max(self.server.most_in_flight, self.server.in_flight)
             status = self.server.plan.pop(0) if self.server.plan else 200
         self.server.ending.wait(self.server.pause_s)
+        self.server.together.wait(60)
         with self.server.lock:
             self.server.in_flight -= 1
         if status == 0:  # drop the connection

@@ -87,7 +87,7 @@ def test_a_field_that_the_endpoint_refuses_is_left_out_from_then_on(server, stat
 
 
 def test_parallel_requests_return_replies_in_order(server):
-    server.pause_s = 0.1
+    server.together = threading.Barrier(4)
     replies = policy_of(server, concurrency=4).act([ask(n, f"text{n}") for n in range(8)])
     assert [reply.text for reply in replies] == [f"text{n}"[::-1] for n in range(8)]
     assert server.most_in_flight == 4
