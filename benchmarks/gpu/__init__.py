@@ -1,1 +1,0 @@
-"""Measurements of one graphics card, on random weights."""
