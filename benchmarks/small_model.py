@@ -4,7 +4,7 @@ Each arm starts from the bare model and plays the same test problems, greedily a
 `demonstrations` is the base of the profile (`smollm2`, or `--profile faq`), `GRPO` what the stage
 `train` makes of it, and `more demonstrations` is shown as many more epochs as GRPO takes time.
 `alone` has no children: its root reads the ranked passages itself, in demonstrations and in GRPO.
-`bare` hasn't been taught, and `bare: documents` has the documents in its prompt instead of a REPL.
+`bare` hasn't been taught.
 Lines of code without a model stand in the same table.
 
 Each result is appended to a file at once and not made again, and a training that was killed goes
@@ -23,7 +23,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -37,12 +37,10 @@ import torch
 from agent.demonstrations import keyed_plan
 from agent.evaluation.statistics import Bootstrap
 from agent.policies import baselines
-from agent.policies.base import FrameKey, Policy, TurnReply, TurnRequest
+from agent.policies.base import Policy
 from agent.policies.hf_policy import TransformersPolicy, load_model
-from agent.policies.scripted import block
 from agent.rollouts.engine import play
 from env import variables
-from env.models import Message
 from env.problems.schema import Problem
 from env.problems.store import ProblemStore
 from tasks.config import resolve
@@ -94,67 +92,9 @@ ARMS = {
     "alone, demonstrations": Arm(ALONE),
     "alone, GRPO": Arm(ALONE, ()),
 }
-DOCUMENTS = "bare: documents"
 BOOTSTRAP = Bootstrap(resamples=10_000, seed=0)
 
 Row = dict[str, Any]
-
-
-class DocumentsInPrompt:
-    """A policy that is shown documents instead of a REPL and quotes what answers, line by line.
-
-    Args:
-        policy: writes the quotes.
-        store: problems with their documents.
-        room: most tokens of the documents; they are cut at the end.
-    """
-
-    def __init__(self, policy: TransformersPolicy, store: ProblemStore, room: int) -> None:
-        self._policy, self._store, self._room = policy, store, room
-
-    def act(self, requests: Sequence[TurnRequest]) -> list[TurnReply]:
-        """Turns that pass the lines which a document has to FINAL."""
-        asked = [
-            self._store.get(request.problem.problem_id) for request in requests if request.problem
-        ]
-        prompts = [
-            TurnRequest(
-                key=request.key,
-                messages=[Message(role="user", content=self._prompt(problem))],
-                depth=0,
-                kind="llm",
-                first=True,
-                seed=request.seed,
-            )
-            for request, problem in zip(requests, asked, strict=True)
-        ]
-        replies = self._policy.act(prompts)
-        return [
-            TurnReply(text=block(f"FINAL({_quotes(reply.text, problem)!r})"))
-            for reply, problem in zip(replies, asked, strict=True)
-        ]
-
-    def release(self, keys: Iterable[FrameKey]) -> None:
-        """Discard the state of frames that ended."""
-        self._policy.release(keys)
-
-    def _prompt(self, problem: Problem) -> str:
-        tokenizer = self._policy.chat.tokenizer
-        ids = tokenizer.encode("\n\n".join(problem.texts.values()))[: self._room]
-        return (
-            f"{tokenizer.decode(ids)}\n\nQuote from the text above, word for word, the sentences "
-            f"that answer the question, one a line.\n{problem.question}"
-        )
-
-
-def _quotes(reply: str, problem: Problem) -> list[dict[str, str]]:
-    lines = dict.fromkeys(line.strip().strip('"').removeprefix("- ") for line in reply.split("\n"))
-    return [
-        {"paper_id": paper_id, "text": line}
-        for line in lines
-        for paper_id, text in problem.texts.items()
-        if line and line in text
-    ]
 
 
 @dataclass(frozen=True)
@@ -316,26 +256,6 @@ def _problems(work: SmallModelWork, params: Params, split: str = "test") -> list
     return [store.get(spec.problem_id) for spec in specs]
 
 
-def documents(work: SmallModelWork, seed: int) -> None:
-    """Play the bare model with the documents in its prompt, unless its result is known."""
-    if work.find(arm=DOCUMENTS, seed=seed):
-        return
-    sets = [*work.sets, BARE]
-    root = work.folder / f"seed-{seed}" / "bare"
-    seconds = _make_base(work, root, sets)
-    os.chdir(root)
-    params = resolve(work.profile, sets)
-    room = 6_000
-    wide = {"max_turn_tokens": 200, "max_frame_tokens": room + 500}
-    few = {"batch_frames": 8, "cache_tokens": 65_536}  # a few long prompts at a time
-    settings = params.evaluate.generation.greedy.model_copy(update=wide | few)
-    inner = TransformersPolicy(*load_model(BASE), settings)
-    policy = DocumentsInPrompt(inner, ProblemStore.load(PROBLEMS), room)
-    row: Row = {"arm": DOCUMENTS, "seed": seed, "seconds": seconds}
-    row["greedy"] = played(work, params, policy)
-    work.add(row, _problems(work, params))
-
-
 def lines(work: SmallModelWork) -> None:
     """Measure code without a model on the same problems, unless it is known."""
     if work.find(arm="keyword search"):
@@ -433,7 +353,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, help="folder; default: runs/PROFILE")
     parser.add_argument("--results", type=Path, help="file; default: PROFILE.jsonl.gz, committed")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    parser.add_argument("--arms", nargs="+", default=[*ARMS, DOCUMENTS])
+    parser.add_argument("--arms", nargs="+", default=list(ARMS))
     parser.add_argument("--problems", type=int, default=210, help="test problems")
     parser.add_argument("--set", nargs="*", default=[], help="settings of every arm")
     parser.add_argument("--draw", action="store_true", help="print what is known, do nothing")
@@ -445,7 +365,7 @@ def main() -> None:
     )
     for seed in () if options.draw else options.seeds:
         for arm in options.arms:
-            (documents(work, seed) if arm == DOCUMENTS else measured(work, arm, seed))
+            measured(work, arm, seed)
         if seed == options.seeds[0]:
             lines(work)
     if not (known := read_results(work.results)):

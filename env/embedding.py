@@ -56,7 +56,9 @@ class Embedder:
             self._session = onnxruntime.InferenceSession(model, options)
             self._tokenizer = Tokenizer.from_file(str(tokenizer))
         except Exception as error:  # both raise types of their own
-            raise SettingsError(f"env.rank: minilm: {model.parent} is broken ({error}).") from None
+            raise SettingsError(
+                f"env.rank: minilm: {model.parent} is broken ({error}). Run `make setup-search`."
+            ) from None
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(_TOKENS)
         self._lock = threading.Lock()

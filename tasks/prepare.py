@@ -66,7 +66,9 @@ def run(params: Params, run: StageRun) -> Path:
         | {f"data/quotes_{how}": n for how, n in vars(found.quotes).items() if n is not None}
     )
     run.log_artifact(REPORT)
-    logger.info("prepare: %d problems, %d rejected", len(found.problems), found.rejected_rows)
+    if params.prepare.source != "synthetic" and found.rejected:
+        told = "prepare: %d rows are rejected; `rlm check-problems` says why"
+        logger.warning(told, found.rejected_rows)
     return PROBLEMS
 
 
@@ -124,7 +126,9 @@ def judge(params: Params, found: Found) -> None:
         StageError: too many rows were rejected, or a split is empty.
     """
     rejected = found.rejected_rows
-    rows = rejected + len(found.problems)
+    # Beside headings, the questions of a file are the test.
+    own = [one for one in found.problems if not _with_headings(params) or one.split == "test"]
+    rows = rejected + len(own)
     if rejected / max(1, rows) > params.validate_.max_rejected:
         raise StageError(
             f"{rejected} of {rows} rows were rejected, more than validate.max_rejected "
@@ -139,10 +143,17 @@ def judge(params: Params, found: Found) -> None:
             )
 
 
+def _with_headings(params: Params) -> bool:
+    settings = params.prepare
+    return settings.source == "files" and bool(settings.files.headings and settings.files.path)
+
+
 def _more(params: Params, found: Found, split: Split) -> str:
     """Fix for an empty split."""
     if params.prepare.source == "synthetic":
         return f"Raise prepare.synthetic.collections.{split}."
+    if _with_headings(params) and split == "test":
+        return f"It takes the questions of {params.prepare.files.path}."
     count = len({problem.collection_id for problem in found.problems})
     short = "three are needed" if count < len(SPLITS) else "none of which is dealt to it"
     told = f"{len(found.problems)} problems form {count} collections, {short}."

@@ -39,7 +39,7 @@ class Documents:
         folder: Path,
         max_chars: int,
         max_mb: int,
-        chars_setting: str = "validate.max_text_chars",
+        chars_setting: str = "validate.max_text_chars and env.limits.child_context_chars",
     ) -> None:
         if not folder.is_dir():
             raise SourceError(

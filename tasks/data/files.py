@@ -15,6 +15,7 @@ from itertools import chain
 from os.path import normpath
 from pathlib import Path
 
+from env.errors import SourceError
 from env.problems.schema import Paper
 from tasks.data import headings, tables
 from tasks.data.documents import READABLE, Documents
@@ -39,10 +40,19 @@ def read_problem_file(
     Raises:
         SourceError: the file or the folder cannot be read at all.
     """
-    documents, titled = (
-        None if name is None else Documents(Path(name), bounds.max_text_chars, settings.max_mb)
+    folders: dict[str | None, Documents] = {
+        name: Documents(Path(name), bounds.max_text_chars, settings.max_mb)
         for name in (settings.documents, settings.headings)
-    )
+        if name is not None
+    }
+    for folder in folders.values():
+        if not _texts(folder):
+            first = f" ({fault})" if (fault := next(iter(_left_out(folder)), None)) else ""
+            raise SourceError(
+                f"{folder.folder}: contains no readable document{first}. Put "
+                f"{', '.join(READABLE)} there, or name another folder."
+            )
+    documents, titled = folders.get(settings.documents), folders.get(settings.headings)
     asked: Iterable[_Drafted] = ()
     if settings.path is not None:
         rows = tables.read_rows(Path(settings.path), settings.max_mb)
@@ -55,7 +65,8 @@ def read_problem_file(
         asked = (_for_test(one, trained) for one in tested)
         made = headings.drafts(titled, splits, bounds, settings.path is None, quoted)
     found = complete_all(chain(asked, made), align, splits, bounds, progress)
-    return replace(found, left_out=_left_out(documents) + _left_out(titled))
+    left_out = [fault for folder in folders.values() for fault in _left_out(folder)]
+    return replace(found, left_out=left_out)
 
 
 def _quoted(drafts: Iterable[ProblemDraft | list[Rejected]]) -> set[str]:
@@ -138,7 +149,8 @@ def _from_folder(
     papers: list[Paper] = []
     faults: list[Rejected] = []
     for i, name in enumerate(parsed.documents or documents.names()):
-        inside = [documents.get(one) for one in documents.within(name)]
+        # Looking through thousands of names for each of them would take minutes.
+        inside = [documents.get(one) for one in documents.within(name)] if named else []
         papers += [one for one in inside if isinstance(one, Paper)]
         if inside:
             continue
@@ -150,9 +162,6 @@ def _from_folder(
             faults.append(Rejected(row, f"documents[{i}]", reason, found.remedy))
     if not named:
         faults += _unreadable_gold(row, parsed, documents)
-        if not papers:
-            reason = f"the folder {documents.folder} contains no readable document"
-            faults.append(Rejected(row, "documents", reason, f"put {', '.join(READABLE)} there"))
     return papers, faults
 
 
@@ -186,8 +195,6 @@ def _place(one: QuoteRow, field: str) -> Place:
     )
 
 
-def _left_out(documents: Documents | None) -> list[Rejected]:
-    if documents is None:
-        return []
+def _left_out(documents: Documents) -> list[Rejected]:
     found = [documents.get(name) for name in documents.names()]
     return [one for one in found if isinstance(one, Rejected)]

@@ -21,7 +21,7 @@ from tasks.data.documents import Documents
 from tasks.data.drafts import Place, ProblemDraft
 from tasks.data.settings import SplitSettings
 from tasks.data.source import ProblemBounds
-from tasks.data.splits import SPLITS, position
+from tasks.data.splits import SPLITS, position, sentences
 
 PROSE_CHARS = 40
 """Shorter paragraphs, such as "For example:", are no evidence."""
@@ -116,9 +116,17 @@ def drafts(
     """
     papers: dict[str, Paper] = {}
     sections: dict[str, list[Section]] = {}
+    taken = set(quoted)
+    asked = [own for text in quoted if (own := sentences(text))]
     for name in documents.names():
         found = documents.get(name)
-        if not isinstance(found, Paper) or found.text in quoted:
+        if not isinstance(found, Paper) or found.text in taken:
+            continue
+        taken.add(found.text)
+        # An edited copy of a document of the test would give its answers away.
+        own = sentences(found.text)
+        least = splits.similar_papers
+        if own and any(len(own & one) >= least * min(len(own), len(one)) for one in asked):
             continue
         text, sections[name] = read(found.text)
         if text:
@@ -138,8 +146,9 @@ def drafts(
         of = "no document that no question quotes" if quoted else "no document"
         raise SourceError(
             f"{documents.folder}: {of} has a heading of two words and more above {ANSWER_CHARS[0]} "
-            f"to {ANSWER_CHARS[1]:,} characters of prose. Headings are those of Markdown, "
-            "reStructuredText and HTML. Add documents, or change prepare.files.headings."
+            f"to {ANSWER_CHARS[1]:,} characters of prose, which are at most half of the document. "
+            "Headings are those of Markdown, reStructuredText and HTML. Add documents, or change "
+            "prepare.files.headings."
         )
     return made
 

@@ -128,7 +128,7 @@ def parse_json(text: str) -> Any:
     except json.JSONDecodeError as error:
         cut = error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated string")
         raise RowFault(
-            f"is not JSON: {error.msg} at character {error.pos}",
+            f"is not JSON: {error.msg.removesuffix(' at')} at character {error.pos}",
             "complete the line, it is cut off" if cut else "correct it there: one object per line",
         ) from None
     except RecursionError:

@@ -96,7 +96,12 @@ def test_one_folder_trains_on_what_no_question_quotes(folder: Path, tmp_path: Pa
     other = {"document": "page9.md", "quote": PROSE.format("lamp 9")}
     rows = [{"question": f"Where can I sit, {n}?", "evidence": [quote, other]} for n in "ab"]
     (tmp_path / "asked.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    edited = (folder / "page7.md").read_text().replace("    code(chair 7)", "")
+    (folder / "edited.md").write_text(edited)  # it would give the answer away
+    (folder / "copy.md").write_text((folder / "page3.md").read_text())
+    (folder / "empty.md").write_text("")
     result = found(folder, path=str(tmp_path / "asked.jsonl"), documents=str(folder))
+    assert [fault.row for fault in result.left_out] == [str(folder / "empty.md")]  # once
     tested = [problem for problem in result.problems if problem.split == "test"]
     assert [sorted(problem.texts) for problem in tested] == [["page7.md", "page9.md"]] * 2
     others = [problem for problem in result.problems if problem.split != "test"]
@@ -141,6 +146,9 @@ def test_a_web_page_has_headings_and_paragraphs() -> None:
 
 
 def test_a_folder_without_headings_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("long " * BOUNDS.max_text_chars)
+    with pytest.raises(SourceError, match=r"no readable document .*the limit is 9,000"):
+        found(tmp_path)
     (tmp_path / "a.txt").write_text("Just text, and no heading above it at all, which is a pity.")
     with pytest.raises(SourceError, match=r"no document has a heading.*prepare\.files\.headings"):
         found(tmp_path)

@@ -17,6 +17,7 @@ from flows import stages
 from tasks import config, prepare
 from tasks.config import check, prepared
 from tasks.config.params import Params
+from tasks.data.source import Found, Rejected
 from tasks.errors import ConfigError, StageError
 
 
@@ -110,7 +111,7 @@ def test_a_users_file_becomes_the_data(place: Path) -> None:
     assert record.metrics["data/rejected_rows"] == 1
 
 
-def test_too_many_rejected_rows_stop_the_stage_and_are_named(place: Path) -> None:
+def test_too_many_rejected_rows_stop_the_stage_and_are_named(place: Path, caplog) -> None:
     rows = [*map(own, TOPICS), *(own(f"Bad{i}", question=i) for i in range(6))]
     with pytest.raises(StageError) as caught:
         prepare.run(of_files(rows), Recorder())  # type: ignore[arg-type]
@@ -118,6 +119,21 @@ def test_too_many_rejected_rows_stop_the_stage_and_are_named(place: Path) -> Non
     assert "mine.jsonl:5: question: is the number 0" in str(caught.value)
     assert not Path("data").exists()
     prepare.run(of_files(rows, max_rejected=0.6), Recorder())  # type: ignore[arg-type]
+    assert "prepare: 6 rows are rejected" in caplog.text
+
+
+def test_headings_hide_no_rejected_questions(place: Path) -> None:
+    params = of_files([*map(own, TOPICS)])
+    with_headings = params.prepare.files.model_copy(update={"headings": "manual"})
+    prepared = params.prepare.model_copy(update={"files": with_headings})
+    found = prepare.read_source(params)
+    tested = found.problems[0].model_copy(update={"split": "test"})
+    made = [one.model_copy(update={"split": "train"}) for one in found.problems] * 9
+    faults = [Rejected(f"mine.jsonl:{line}", "question", "is bad", "mend it") for line in "123"]
+    with pytest.raises(StageError, match="3 of 4 rows were rejected"):
+        prepare.judge(
+            params.model_copy(update={"prepare": prepared}), Found([tested, *made], faults)
+        )
 
 
 def unreachable(*arguments: Any) -> None:
