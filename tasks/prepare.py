@@ -67,7 +67,7 @@ def run(params: Params, run: StageRun) -> Path:
     )
     run.log_artifact(REPORT)
     if params.prepare.source != "synthetic" and found.rejected:
-        told = "prepare: %d rows are rejected; `rlm check-problems` says why"
+        told = "prepare: rejected rows: %d; `rlm check-problems` says why"
         logger.warning(told, found.rejected_rows)
     return PROBLEMS
 

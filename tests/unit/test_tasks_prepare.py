@@ -119,7 +119,7 @@ def test_too_many_rejected_rows_stop_the_stage_and_are_named(place: Path, caplog
     assert "mine.jsonl:5: question: is the number 0" in str(caught.value)
     assert not Path("data").exists()
     prepare.run(of_files(rows, max_rejected=0.6), Recorder())  # type: ignore[arg-type]
-    assert "prepare: 6 rows are rejected" in caplog.text
+    assert "prepare: rejected rows: 6" in caplog.text
 
 
 def test_headings_hide_no_rejected_questions(place: Path) -> None:
