@@ -2,9 +2,8 @@
 
 Each arm starts from the bare model and plays the same test problems, greedily and sampled.
 `demonstrations` is the base of the profile (`smollm2`, or `--profile faq`), `GRPO` what the stage
-`train` makes of it, and `more demonstrations` is shown as many more epochs as GRPO takes time.
-`alone` has no children: its root reads the ranked passages itself, in demonstrations and in GRPO.
-`bare` hasn't been taught.
+`train` makes of it, and `more demonstrations` is shown each of them twice. `alone` has no children:
+its root reads the ranked passages itself, in demonstrations and in GRPO. `bare` hasn't been taught.
 Lines of code without a model stand in the same table.
 
 Each result is appended to a file at once and not made again, and a training that was killed goes
@@ -17,7 +16,6 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
-import math
 import os
 import shutil
 import subprocess
@@ -65,7 +63,6 @@ ALONE = [
     *(f"{stage}.generation.max_frame_tokens=1536" for stage in ("gate", "train", "evaluate")),
 ]
 """Settings of a root that reads the passages itself."""
-BARE = "warmstart.kind=none"
 
 
 @dataclass(frozen=True)
@@ -76,10 +73,12 @@ class Arm:
     """Settings of the base and of the environment."""
     grpo: Sequence[str] | None = None
     """Settings of the training; None for the base as it is."""
+    folder: str = "base"
+    """Name of the base's folder."""
 
 
 ARMS = {
-    "bare": Arm([BARE]),
+    "bare": Arm(["warmstart.kind=none"], folder="bare"),
     "demonstrations": Arm(),
     "GRPO": Arm(grpo=()),
     "GRPO, roots only": Arm(grpo=["train.inheritance=none"]),
@@ -88,9 +87,9 @@ ARMS = {
     "GRPO, own 0": Arm(grpo=["train.own_score=0"]),
     "GRPO, own 0.3": Arm(grpo=["train.own_score=0.3"]),
     "GRPO, own 1": Arm(grpo=["train.own_score=1"]),
-    "more demonstrations": Arm(),
-    "alone, demonstrations": Arm(ALONE),
-    "alone, GRPO": Arm(ALONE, ()),
+    "more demonstrations": Arm(["warmstart.sft.epochs=2"], folder="more"),
+    "alone, demonstrations": Arm(ALONE, folder="alone"),
+    "alone, GRPO": Arm(ALONE, (), "alone"),
 }
 BOOTSTRAP = Bootstrap(resamples=10_000, seed=0)
 
@@ -187,15 +186,7 @@ def measured(work: SmallModelWork, arm: str, seed: int) -> None:
     chosen = ARMS[arm]
     seeds = [f"warmstart.sft.seed={seed}", f"train.seed={seed}"]
     sets = [*work.sets, *chosen.base, *seeds]
-    name = "alone" if chosen.base is ALONE else "bare" if BARE in chosen.base else "base"
-    if arm == "more demonstrations":
-        shown, trained = (work.find(arm=a, seed=seed) for a in ("demonstrations", "GRPO"))
-        if not (shown and trained):
-            raise SystemExit("small_model: measure demonstrations and GRPO first.")
-        epochs = 1 + math.ceil(trained["seconds"] / shown["seconds"])
-        sets.append(f"warmstart.sft.epochs={epochs}")
-        name = "more"
-    root = work.folder / f"seed-{seed}" / name
+    root = work.folder / f"seed-{seed}" / chosen.folder
     seconds = _make_base(work, root, sets)
     row: Row = {"arm": arm, "seed": seed, "seconds": seconds}
     if chosen.grpo is None:
