@@ -1,10 +1,10 @@
 """Compare what teaches a model of 135 M parameters: `python -m benchmarks.small_model`.
 
 Each arm starts from the bare model and plays the same test problems, greedily and sampled.
-`demonstrations` is the base of the profile (`smollm2`, or `--profile faq`), `GRPO` what the stage
-`train` makes of it, and `more demonstrations` is shown each of them twice. `alone` has no children:
-its root reads the ranked passages itself, in demonstrations and in GRPO. `bare` hasn't been taught.
-Lines of code without a model stand in the same table.
+`demonstrations` is a base that was shown each of them once (`smollm2`, or `--profile faq`), `GRPO`
+what the stage `train` makes of it, and `more demonstrations` was shown each of them twice. `alone`
+has no children: its root reads the ranked passages itself, in demonstrations and in GRPO. `bare`
+hasn't been taught. Lines of code without a model stand in the same table.
 
 Each result is appended to a file at once and not made again, and a training that was killed goes
 on. The files beside this module are committed. `--draw` prints their tables for
@@ -55,7 +55,9 @@ MOST = 12
 PROBLEMS = Path("data/problems")
 SOURCE = Path(__file__).resolve().parent.parent
 COPIED = ("params.yaml", "profiles", "data", "models/base")
+ONCE = ["warmstart.sft.epochs=1"]
 ALONE = [
+    *ONCE,
     "warmstart.sft.reader_passages=0",
     "env.limits.max_depth=0",
     # Room for the printed passages.
@@ -69,7 +71,7 @@ ALONE = [
 class Arm:
     """A base, and what GRPO makes of it."""
 
-    base: Sequence[str] = ()
+    base: Sequence[str] = tuple(ONCE)
     """Settings of the base and of the environment."""
     grpo: Sequence[str] | None = None
     """Settings of the training; None for the base as it is."""

@@ -184,7 +184,7 @@ def _reign(tags: dict[str, str]) -> str:
 def _tag(version: ModelVersion, tags: dict[str, str]) -> None:
     with versions.registry(f"tags of {versions.named(version)} cannot be written") as store:
         for key, value in tags.items():
-            store.set_model_version_tag(version.name, str(version.version), key, value[:5000])
+            store.set_model_version_tag(version.name, str(version.version), key, value)
 
 
 def _now() -> str:

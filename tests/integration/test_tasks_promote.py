@@ -293,7 +293,7 @@ def test_somebody_else_became_champion_meanwhile(
     write = champions.write_decision
 
     def meanwhile(version: Any, report: Any) -> None:
-        write(version, report)
+        write(version, report | {"rule": "longer than a tag once could be" * 200})
         store = runs.client(runs.tracking_uri())
         store.set_registered_model_alias("rlm", "champion", "2")
 
