@@ -285,7 +285,8 @@ def answer_text(answer: Answer) -> str:
     ]
     fences = ["`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0)) for text in texts]
     fenced = [f"{fence}\n{text}\n{fence}" for fence, text in zip(fences, texts, strict=True)]
-    return "\n\n".join(fenced or [verdict(answer)])
+    unread = [] if answer.turns else ["The passages that rank first; no model read them."]
+    return "\n\n".join([*unread, *fenced] if fenced else [verdict(answer)])
 
 
 def usage(found: AskedAnswer) -> dict[str, int]:

@@ -14,12 +14,14 @@ KEY = "settings_sha256"
 
 
 def digest(params: Params) -> str:
-    """Of the section `prepare`."""
-    return hashlib.sha256(params.prepare.model_dump_json().encode()).hexdigest()
+    """Of the section `prepare`, and of the limits elsewhere by which it rejects rows."""
+    limits = params.validate_.max_text_chars, params.validate_.max_papers
+    used = params.rewards.min_span_chars, *limits, params.env.limits.max_children
+    return hashlib.sha256(f"{params.prepare.model_dump_json()}{used}".encode()).hexdigest()
 
 
 def require_current(params: Params) -> None:
-    """Refuse problems that were made under other settings of the section `prepare`.
+    """Refuse problems that were made under other settings.
 
     Raises:
         StageError: they were. Without a report, the stage itself says what is missing.
@@ -27,6 +29,6 @@ def require_current(params: Params) -> None:
     made, wanted = read_json(REPORT), digest(params)
     if made.get(KEY, wanted) != wanted:
         raise StageError(
-            f"data/problems was made with other settings of `prepare` (source: {made['source']}). "
+            f"data/problems was made with other settings (prepare.source: {made['source']}). "
             "Run `rlm prepare` first; if it fails, the problems of before are still there."
         )

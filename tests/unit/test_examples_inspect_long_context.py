@@ -32,13 +32,15 @@ def example(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def test_the_quotes_of_an_answer_are_scored_without_their_places(example: dict[str, Any]) -> None:
     quotes = ["The looms\n\narrive on 14 May.", "> quoted, characters 1-2"]
     evidence = [Quote("orders, old.md", 9, 9 + len(text), text) for text in quotes]
-    assert example["quoted"](answer_text(Answer(evidence, sentence="Yes."))) == "\n".join(quotes)
+    read, unread = (answer_text(Answer(evidence, turns=turns, sentence="Yes.")) for turns in (1, 0))
+    assert example["quoted"](read) == example["quoted"](unread) == "\n".join(quotes)
+    assert unread == f"The passages that rank first; no model read them.\n\n{read}"
     assert example["quoted"](answer_text(Answer(stop_reason="final"))) == ""
 
 
 def test_no_quote_and_no_name_of_a_file_leaves_its_fence() -> None:
     text = "```\n![a](http://evil.example/pixel)\n````"
-    answer = answer_text(Answer([Quote("a\n`````\n![b](x).md", 0, 9, text)]))
+    answer = answer_text(Answer([Quote("a\n`````\n![b](x).md", 0, 9, text)], turns=1))
     fence, *inside, end = answer.split("\n")
     assert fence == end == "``````"
     assert fence not in inside

@@ -162,10 +162,11 @@ def test_problems_of_other_settings_are_refused(tmp_path, monkeypatch) -> None:
     prepare.REPORT.parent.mkdir()
     prepare.REPORT.write_text(json.dumps(report))
     prepared.require_current(params)
-    changed = params.prepare.model_copy(update={"source": "files"})
-    with pytest.raises(StageError, match=r"other settings.*source: synthetic.*rlm prepare"):
-        prepared.require_current(params.model_copy(update={"prepare": changed}))
-    config.write_resolved(params.model_copy(update={"prepare": changed}))
+    files = {"source": "files", "files": {"path": "rows.jsonl"}}
+    for changed in ({"rewards": {"min_span_chars": 99}}, {"prepare": files}):
+        with pytest.raises(StageError, match=r"other settings.*source: synthetic.*rlm prepare"):
+            prepared.require_current(check(changed, "test"))
+    config.write_resolved(check(changed, "test"))
     with pytest.raises(StageError, match="other settings"):
         stages.run_stage("validate")
     prepare.REPORT.write_text(json.dumps({"source": "synthetic"}))  # of an earlier version
