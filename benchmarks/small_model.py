@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import itertools
 import json
 import os
 import shutil
@@ -89,6 +90,7 @@ ARMS = {
     "GRPO, own 0": Arm(grpo=["train.own_score=0"]),
     "GRPO, own 0.3": Arm(grpo=["train.own_score=0.3"]),
     "GRPO, own 1": Arm(grpo=["train.own_score=1"]),
+    "GRPO, T 1": Arm(grpo=["train.generation.temperature=1"]),
     "more demonstrations": Arm(["warmstart.sft.epochs=2"], folder="more"),
     "alone, demonstrations": Arm(ALONE, folder="alone"),
     "alone, GRPO": Arm(ALONE, (), "alone"),
@@ -298,22 +300,23 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def differences(rows: Sequence[Row]) -> str:
-    """`GRPO` minus other arms on the same problems, seeds and settings, which end their names."""
-    out = ["| GRPO minus | F1 greedy | reward sampled |", "|---|---|---|"]
-    ends = dict.fromkeys(row["arm"][4:] for row in rows if row["arm"].startswith("GRPO"))
-    for trained, arm in ((f"GRPO{end}", arm + end) for end in ends for arm in ARMS):
+    """GRPO minus other arms of the same seeds, and of as many problems where names end in them."""
+    out = ["| | F1 greedy | reward sampled |", "|---|---|---|"]
+    trained = dict.fromkeys(row["arm"] for row in rows if row["arm"].startswith("GRPO"))
+    for name, arm in itertools.product(trained, ARMS):
+        other = arm + name[name.rfind(",") if name.endswith("problems") else len(name) :]
         pairs = [
             (a, b)
             for a in rows
             for b in rows
-            if (a["arm"], b["arm"]) == (trained, arm) and a["seed"] == b["seed"] and a is not b
+            if (a["arm"], b["arm"]) == (name, other) and a["seed"] == b["seed"] and a is not b
         ]
         if pairs:
             cells = [
                 _cell([np.subtract(a[m][k], b[m][k]) for a, b in pairs], pairs[0][0])
                 for m, k in (("greedy", "f1"), ("sampled", "reward"))
             ]
-            out.append(f"| {arm} | {' | '.join(cells)} |")
+            out.append(f"| {name} minus {arm} | {' | '.join(cells)} |")
     return "\n".join(out)
 
 
