@@ -23,6 +23,8 @@ from tasks.config.params import Params
 from tasks.deployment.local import local_server
 from tasks.tracking import runs
 
+LONGEST = ("tiny chain", "trainer", "prefect", "registry", "transformers")
+"""Groups of tests that take a minute and more; if one begins last, three processes wait for it."""
 IDLE_SERVICES = (
     *("CANCELLATION_CLEANUP", "CLEANUP_RECONCILER", "FOREMAN", "LATE_RUNS"),
     *("PAUSE_EXPIRATIONS", "REPOSSESSOR"),
@@ -70,10 +72,14 @@ def trainer_imported(one_thread: None) -> None:
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A file's tests run in one process, as do those of one `xdist_group`; the longest begin."""
-    items.sort(key=lambda item: item.path.parent.name != "chain")
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
+    items.sort(key=lambda item: _place(item.get_closest_marker("xdist_group").args[0]))
+
+
+def _place(group: str) -> int:
+    return LONGEST.index(group) if group in LONGEST else len(LONGEST)
 
 
 @pytest.fixture(scope="session")

@@ -26,7 +26,7 @@ from agent.training import ranks
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [
     pytest.mark.usefixtures("trainer_imported"),
-    pytest.mark.xdist_group("transformers"),  # so that one process imports it
+    pytest.mark.xdist_group("trainer"),  # so that one process imports TRL
 ]
 TWICE = {"num_iterations": 2, "kl_beta": 0.1, "max_step_kl": 1e-4, "schedule": "linear"}
 CASES: dict[str, dict[str, Any]] = {

@@ -22,7 +22,7 @@ from tasks.config.params import Params
 
 pytestmark = [
     pytest.mark.usefixtures("trainer_imported"),
-    pytest.mark.xdist_group("transformers"),  # so that one process imports it
+    pytest.mark.xdist_group("trainer"),  # so that one process imports TRL
 ]
 
 TRAIN = TrainSettings(

@@ -28,7 +28,7 @@ from agent.training import checkpoints, trained_weights
 
 pytestmark = [
     pytest.mark.usefixtures("trainer_imported"),
-    pytest.mark.xdist_group("transformers"),  # so that one process imports it
+    pytest.mark.xdist_group("trainer"),  # so that one process imports TRL
 ]
 
 ROOT = Path(__file__).parents[2]

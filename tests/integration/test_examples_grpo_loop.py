@@ -12,7 +12,7 @@ from env.problems.synthetic import generate
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
-    pytest.mark.xdist_group("transformers"),  # so that one process imports it
+    pytest.mark.xdist_group("trainer"),  # so that one process imports TRL
 ]
 
 

@@ -30,7 +30,7 @@ from tasks.training import demonstrate
 
 pytestmark = [
     pytest.mark.usefixtures("trainer_imported"),
-    pytest.mark.xdist_group("transformers"),  # so that one process imports it
+    pytest.mark.xdist_group("trainer"),  # so that one process imports TRL
 ]
 
 

@@ -25,7 +25,7 @@ from tasks.tracking import lineage, runs
 
 pytestmark = [
     pytest.mark.usefixtures("trainer_imported"),
-    pytest.mark.xdist_group("transformers"),  # so that one process imports it
+    pytest.mark.xdist_group("trainer"),  # so that one process imports TRL
 ]
 SHORT = {
     "steps": 2,

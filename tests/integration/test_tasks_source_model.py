@@ -24,7 +24,7 @@ from tasks.tracking import runs
 
 pytestmark = [
     pytest.mark.usefixtures("trainer_imported"),
-    pytest.mark.xdist_group("transformers"),  # so that one process imports it
+    pytest.mark.xdist_group("trainer"),  # so that one process imports TRL
 ]
 ROOT = Path(__file__).parents[2]
 FEW = [

@@ -35,7 +35,7 @@ from tasks.training import fingerprint, problem_data
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [
     pytest.mark.usefixtures("trainer_imported"),
-    pytest.mark.xdist_group("transformers"),  # so that one process imports it
+    pytest.mark.xdist_group("trainer"),  # so that one process imports TRL
 ]
 SHORT = {
     "steps": 3,

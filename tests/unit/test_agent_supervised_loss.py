@@ -16,7 +16,7 @@ from agent.settings import SftSettings, TrainSettings
 
 pytestmark = [
     pytest.mark.usefixtures("trainer_imported"),
-    pytest.mark.xdist_group("transformers"),  # so that one process imports it
+    pytest.mark.xdist_group("trainer"),  # so that one process imports TRL
 ]
 SFT = SftSettings(epochs=1, batch_tokens=256)
 TRAIN = TrainSettings(micro_batch_tokens=64)

@@ -14,7 +14,7 @@ from agent.training.token_logprobs import sampled_logprobs
 
 pytestmark = [
     pytest.mark.usefixtures("trainer_imported"),
-    pytest.mark.xdist_group("transformers"),  # so that one process imports it
+    pytest.mark.xdist_group("trainer"),  # so that one process imports TRL
 ]
 TEMPERATURE = 0.7
 Row = tuple[list[int], list[int]]

@@ -32,7 +32,7 @@ from agent.settings import TrainSettings
 
 pytestmark = [
     pytest.mark.usefixtures("trainer_imported"),
-    pytest.mark.xdist_group("transformers"),  # so that one process imports it
+    pytest.mark.xdist_group("trainer"),  # so that one process imports TRL
 ]
 
 SETTINGS = TrainSettings(
