@@ -3,8 +3,8 @@
 Each arm starts from the bare model and plays the same test problems, greedily and sampled.
 `demonstrations` is a base that was shown each of them once (`smollm2`, or `--profile faq`), `GRPO`
 what the stage `train` makes of it, and `more demonstrations` was shown each of them twice. `alone`
-has no children: its root reads the ranked passages itself, in demonstrations and in GRPO. `bare`
-hasn't been taught. Lines of code without a model stand in the same table.
+has no children: its root reads the ranked passages itself, in demonstrations and in GRPO. Lines
+of code without a model stand in the same table.
 
 Each result is appended to a file at once and not made again, and a training that was killed goes
 on. The files beside this module are committed. `--draw` prints their tables for
@@ -56,7 +56,7 @@ MOST = 12
 PROBLEMS = Path("data/problems")
 SOURCE = Path(__file__).resolve().parent.parent
 COPIED = ("params.yaml", "profiles", "data", "models/base")
-ONCE = ["warmstart.sft.epochs=1"]
+ONCE, TWICE = ["warmstart.sft.epochs=1"], ["warmstart.sft.epochs=2"]
 ALONE = [
     *ONCE,
     "warmstart.sft.reader_passages=0",
@@ -81,17 +81,15 @@ class Arm:
 
 
 ARMS = {
-    "bare": Arm(["warmstart.kind=none"], folder="bare"),
     "demonstrations": Arm(),
     "GRPO": Arm(grpo=()),
     "GRPO, roots only": Arm(grpo=["train.inheritance=none"]),
     # Who inherits, and how much of a child's advantage is its own: GRPO has `full` and 0.75.
     "GRPO, 1/k": Arm(grpo=["train.inheritance=inverse_count", "train.own_score=0"]),
-    "GRPO, own 0": Arm(grpo=["train.own_score=0"]),
-    "GRPO, own 0.3": Arm(grpo=["train.own_score=0.3"]),
-    "GRPO, own 1": Arm(grpo=["train.own_score=1"]),
+    **{f"GRPO, own {share}": Arm(grpo=[f"train.own_score={share}"]) for share in (0, 0.3, 1)},
     "GRPO, T 1": Arm(grpo=["train.generation.temperature=1"]),
-    "more demonstrations": Arm(["warmstart.sft.epochs=2"], folder="more"),
+    "more demonstrations": Arm(TWICE, folder="more"),
+    "GRPO, twice": Arm(TWICE, ["train.generation.temperature=0.5"], "more"),
     "alone, demonstrations": Arm(ALONE, folder="alone"),
     "alone, GRPO": Arm(ALONE, (), "alone"),
 }
@@ -307,9 +305,8 @@ def differences(rows: Sequence[Row]) -> str:
         other = arm + name[name.rfind(",") if name.endswith("problems") else len(name) :]
         pairs = [
             (a, b)
-            for a in rows
-            for b in rows
-            if (a["arm"], b["arm"]) == (name, other) and a["seed"] == b["seed"] and a is not b
+            for a, b in itertools.permutations(rows, 2)
+            if (a["arm"], b["arm"], a["seed"]) == (name, other, b["seed"])
         ]
         if pairs:
             cells = [

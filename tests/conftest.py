@@ -23,7 +23,7 @@ from tasks.config.params import Params
 from tasks.deployment.local import local_server
 from tasks.tracking import runs
 
-LONGEST = ("tiny chain", "trainer", "prefect", "registry", "transformers")
+LONGEST = {"tiny chain": -5, "trainer": -4, "prefect": -3, "registry": -2, "transformers": -1}
 """Groups of tests that take a minute and more; if one begins last, three processes wait for it."""
 IDLE_SERVICES = (
     *("CANCELLATION_CLEANUP", "CLEANUP_RECONCILER", "FOREMAN", "LATE_RUNS"),
@@ -75,11 +75,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
-    items.sort(key=lambda item: _place(item.get_closest_marker("xdist_group").args[0]))
-
-
-def _place(group: str) -> int:
-    return LONGEST.index(group) if group in LONGEST else len(LONGEST)
+    items.sort(key=lambda item: LONGEST.get(item.get_closest_marker("xdist_group").args[0], 0))
 
 
 @pytest.fixture(scope="session")

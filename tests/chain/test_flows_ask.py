@@ -193,8 +193,7 @@ def test_quotes_and_errors_do_not_control_the_terminal(folder: Path) -> None:
     (docs / "bad\x1b[2J.pdf").write_bytes(b"no PDF")
     code, told, errors = asked("--docs", str(docs), "When do the looms arrive?")
     assert code == 0, errors
-    for char in "\x1b\x07\u202e":
-        assert char not in told + errors
+    assert set("\x1b\x07\u202e").isdisjoint(told + errors)
     assert r"\x1b]52" in told
     assert r"orders\u202etxt.md" in "".join(told.split())
 

@@ -32,9 +32,8 @@ def example(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def test_the_quotes_of_an_answer_are_scored_without_their_places(example: dict[str, Any]) -> None:
     quotes = ["The looms\n\narrive on 14 May.", "> quoted, characters 1-2"]
     evidence = [Quote("orders, old.md", 9, 9 + len(text), text) for text in quotes]
-    read, unread = (answer_text(Answer(evidence, turns=turns, sentence="Yes.")) for turns in (1, 0))
-    assert example["quoted"](read) == example["quoted"](unread) == "\n".join(quotes)
-    assert unread == f"The passages that rank first; no model read them.\n\n{read}"
+    assert example["quoted"](answer_text(Answer(evidence, sentence="Yes."))) == "\n".join(quotes)
+    assert answer_text(Answer(evidence)).startswith("The passages that rank first; no model read")
     assert example["quoted"](answer_text(Answer(stop_reason="final"))) == ""
 
 

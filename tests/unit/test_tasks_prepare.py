@@ -162,8 +162,7 @@ def test_problems_of_other_settings_are_refused(tmp_path, monkeypatch) -> None:
     prepare.REPORT.parent.mkdir()
     prepare.REPORT.write_text(json.dumps(report))
     prepared.require_current(params)
-    files = {"source": "files", "files": {"path": "rows.jsonl"}}
-    for changed in ({"rewards": {"min_span_chars": 99}}, {"prepare": files}):
+    for changed in ({"rewards": {"min_span_chars": 99}}, {"prepare": {"source": "hub"}}):
         with pytest.raises(StageError, match=r"other settings.*source: synthetic.*rlm prepare"):
             prepared.require_current(check(changed, "test"))
     config.write_resolved(check(changed, "test"))
