@@ -13,7 +13,6 @@ import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from random import Random
 from typing import TYPE_CHECKING, Any
 
 from agent.rollouts.specs import EpisodeSpec
@@ -26,6 +25,7 @@ from tasks.io import replacing
 from tasks.registry import warm_start
 from tasks.reporting import progress
 from tasks.reporting.playing import play_shown
+from tasks.training.problem_data import draw_shown
 
 if TYPE_CHECKING:
     from agent.demonstrations.keyed_plan import Keyed
@@ -134,9 +134,8 @@ def choose(params: Params) -> list[Problem]:
     store = ProblemStore.load(PROBLEMS)
     chosen: list[Problem] = []
     for level in levels:
-        ids = sorted(store.ids("train", level))
-        Random(f"{settings.seed}/{level}").shuffle(ids)
-        chosen += map(store.get, ids[: max(1, settings.problems // len(levels))])
+        ids = draw_shown(store.ids("train", level), level, settings, len(levels))
+        chosen += map(store.get, ids)
     if settings.teacher == "endpoint":
         return chosen
     faults = {problem.problem_id: fault(params, problem) for problem in chosen}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING
 
 from agent.evaluation.held_out import choose_held_out
@@ -11,18 +12,37 @@ from agent.rollouts.specs import EpisodeSpec, read_specs
 from tasks.errors import StageError
 
 if TYPE_CHECKING:
-    from agent.settings import TrainSettings
+    from agent.settings import SftSettings, TrainSettings
+    from tasks.config.params import Params
 
 DATA = Path("data/problems/train.parquet")
 HELD_OUT = Path("data/problems/validation.parquet")
 
 
-def read_problems(path: Path, levels: Sequence[str]) -> dict[str, list[EpisodeSpec]]:
+def demonstrated(params: Params) -> SftSettings | None:
+    """What chose the demonstrations of the base; None if it's another kind of base."""
+    return params.warmstart.sft if params.warmstart.kind == "sft" else None
+
+
+def draw_shown(ids: Iterable[str], level: str, sft: SftSettings, levels: int) -> list[str]:
+    """Ids of the problems that the demonstrations show, of all of a level of so many."""
+    mixed = sorted(ids)
+    Random(f"{sft.seed}/{level}").shuffle(mixed)
+    return mixed[: max(1, sft.problems // levels)]
+
+
+def read_problems(
+    path: Path, settings: TrainSettings, sft: SftSettings | None = None
+) -> dict[str, list[EpisodeSpec]]:
     """Training problems by level, in the order of the data, without gold.
+
+    A base has learnt the answers to the problems that it was shown, so a group of their episodes
+    rarely has a spread. They're left out, unless fewer than `problems_per_step` would be left.
 
     Args:
         path: Parquet file.
-        levels: levels that are needed.
+        settings: the levels that are needed, and the size of a step.
+        sft: what chose the demonstrations; None without any.
 
     Raises:
         SettingsError: the data is missing.
@@ -31,11 +51,18 @@ def read_problems(path: Path, levels: Sequence[str]) -> dict[str, list[EpisodeSp
     problems: dict[str, list[EpisodeSpec]] = {}
     for spec in sorted(read_specs(path), key=lambda spec: spec.difficulty):
         problems.setdefault(spec.difficulty, []).append(spec)
+    levels = settings.curriculum.levels
     if missing := [level for level in levels if level not in problems]:
         raise StageError(
             f"{path} has no problem of difficulty {', '.join(missing)}. Change "
             "train.curriculum.levels or run the stage prepare again."
         )
+    for level in levels:
+        ids = [spec.problem_id for spec in problems[level]]
+        shown = set(draw_shown(ids, level, sft, len(levels)) if sft else ())
+        unseen = [spec for spec in problems[level] if spec.problem_id not in shown]
+        if len(unseen) >= settings.problems_per_step:
+            problems[level] = unseen
     return problems
 
 

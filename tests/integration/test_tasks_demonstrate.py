@@ -22,11 +22,12 @@ from agent.models import model_files, unsloth_loader
 from agent.policies.base import FrameKey, TurnReply, TurnRequest
 from agent.policies.conversations import Conversations
 from agent.policies.hf_policy import load_model
+from agent.settings import SftSettings
 from env.problems.store import ProblemStore
 from tasks import warmstart
 from tasks.config.params import Params
 from tasks.errors import StageError
-from tasks.training import demonstrate
+from tasks.training import demonstrate, problem_data
 
 pytestmark = [
     pytest.mark.usefixtures("trainer_imported"),
@@ -77,6 +78,24 @@ def test_without_good_episodes_no_base_is_written(params: Params) -> None:
     with pytest.raises(StageError, match="none of 4 demonstrations is good enough"):
         warmstart.run(strict, Recorder())  # type: ignore[arg-type]
     assert not warmstart.BASE.exists()
+
+
+def test_training_plays_what_was_not_shown_unless_too_little_is_left(
+    params: Params, server_problems: ProblemStore
+) -> None:
+    ids = set(server_problems.ids("train", "easy"))
+    write_problems(problem_data.DATA, map(server_problems.get, ids))
+    shown = {problem.problem_id for problem in demonstrate.choose(params)}
+
+    def played(step: int, sft: SftSettings | None) -> set[str]:
+        settings = changed(params, train={"problems_per_step": step}).train
+        levels = problem_data.read_problems(problem_data.DATA, settings, sft)
+        return {spec.problem_id for spec in levels["easy"]}
+
+    sft = problem_data.demonstrated(params)
+    assert len(shown) == 4
+    assert played(len(ids) - 4, sft) == ids - shown
+    assert played(len(ids) - 3, sft) == played(1, None) == ids
 
 
 def test_a_teacher_behind_an_api_teaches_with_its_good_episodes(
