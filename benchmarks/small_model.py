@@ -89,7 +89,7 @@ ARMS = {
     **{f"GRPO, own {share}": Arm(grpo=[f"train.own_score={share}"]) for share in (0, 0.3, 1)},
     "GRPO, T 1": Arm(grpo=["train.generation.temperature=1"]),
     "more demonstrations": Arm(TWICE, folder="more"),
-    "GRPO, twice": Arm(TWICE, ["train.generation.temperature=0.5"], "more"),
+    "GRPO, twice": Arm(TWICE, (), "more"),
     "alone, demonstrations": Arm(ALONE, folder="alone"),
     "alone, GRPO": Arm(ALONE, (), "alone"),
 }

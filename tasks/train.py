@@ -28,7 +28,7 @@ from tasks.io import replacing, require
 from tasks.reporting import progress
 from tasks.reporting.playing import play_shown
 from tasks.training.fingerprint import fingerprint
-from tasks.training.problem_data import DATA, demonstrated, read_held_out, read_problems
+from tasks.training.problem_data import DATA, read_held_out, read_problems, unseen
 
 if TYPE_CHECKING:
     from agent.rollouts.players import Players
@@ -66,7 +66,7 @@ def run(params: Params, run: StageRun) -> Path:
     warn_without_gpu(params.model)
     if settings.generation.temperature == 0:
         raise ConfigError("train.generation.temperature is 0 (all episodes are equal). Set 1.0.")
-    problems = read_problems(DATA, settings, demonstrated(params))
+    problems = read_problems(DATA, settings.curriculum.levels)
     read_held_out(problems, settings)  # refuses one that is trained on
     require(BASE, "warmstart")
     if settings.method == "lora":
@@ -215,7 +215,7 @@ class TrainingCallbacks:
         self.settings = params.train
         self.success_at = params.rewards.success_at
         self.lexicon = params.prepare.synthetic.lexicon
-        self.run, self.problems, self.sessions = run, problems, sessions
+        self.run, self.problems, self.sessions = run, unseen(problems, params), sessions
         self.held_out = read_held_out(problems, self.settings)
         self.flight = max(1, sessions.count // ranks.count())
         self.model: Any = None

@@ -35,9 +35,7 @@ def work(job: dict[str, Any]) -> None:
     shared = job["shared"]
     client: Any = None if ranks.index() else runs.client(runs.tracking_uri())
     run = runs.StageRun(client, *shared["run"])
-    problems = problem_data.read_problems(
-        problem_data.DATA, params.train, problem_data.demonstrated(params)
-    )
+    problems = problem_data.read_problems(problem_data.DATA, params.train.curriculum.levels)
     try:
         with progress.stage("train", quiet=ranks.index() > 0):
             train.learn(params, run, shared["url"], problems, start, marks)

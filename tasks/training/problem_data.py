@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
@@ -19,9 +19,26 @@ DATA = Path("data/problems/train.parquet")
 HELD_OUT = Path("data/problems/validation.parquet")
 
 
-def demonstrated(params: Params) -> SftSettings | None:
-    """What chose the demonstrations of the base; None if it's another kind of base."""
-    return params.warmstart.sft if params.warmstart.kind == "sft" else None
+def read_problems(path: Path, levels: Sequence[str]) -> dict[str, list[EpisodeSpec]]:
+    """Training problems by level, in the order of the data, without gold.
+
+    Args:
+        path: Parquet file.
+        levels: levels that are needed.
+
+    Raises:
+        SettingsError: the data is missing.
+        StageError: a level has no problems.
+    """
+    problems: dict[str, list[EpisodeSpec]] = {}
+    for spec in sorted(read_specs(path), key=lambda spec: spec.difficulty):
+        problems.setdefault(spec.difficulty, []).append(spec)
+    if missing := [level for level in levels if level not in problems]:
+        raise StageError(
+            f"{path} has no problem of difficulty {', '.join(missing)}. Change "
+            "train.curriculum.levels or run the stage prepare again."
+        )
+    return problems
 
 
 def draw_shown(ids: Iterable[str], level: str, sft: SftSettings, levels: int) -> list[str]:
@@ -31,39 +48,22 @@ def draw_shown(ids: Iterable[str], level: str, sft: SftSettings, levels: int) ->
     return mixed[: max(1, sft.problems // levels)]
 
 
-def read_problems(
-    path: Path, settings: TrainSettings, sft: SftSettings | None = None
-) -> dict[str, list[EpisodeSpec]]:
-    """Training problems by level, in the order of the data, without gold.
+def unseen(problems: dict[str, list[EpisodeSpec]], params: Params) -> dict[str, list[EpisodeSpec]]:
+    """The problems that no demonstration showed; all of a level with too few for a step.
 
     A base has learnt the answers to the problems that it was shown, so a group of their episodes
-    rarely has a spread. They're left out, unless fewer than `problems_per_step` would be left.
-
-    Args:
-        path: Parquet file.
-        settings: the levels that are needed, and the size of a step.
-        sft: what chose the demonstrations; None without any.
-
-    Raises:
-        SettingsError: the data is missing.
-        StageError: a level has no problems.
+    rarely has a spread.
     """
-    problems: dict[str, list[EpisodeSpec]] = {}
-    for spec in sorted(read_specs(path), key=lambda spec: spec.difficulty):
-        problems.setdefault(spec.difficulty, []).append(spec)
-    levels = settings.curriculum.levels
-    if missing := [level for level in levels if level not in problems]:
-        raise StageError(
-            f"{path} has no problem of difficulty {', '.join(missing)}. Change "
-            "train.curriculum.levels or run the stage prepare again."
-        )
+    if params.warmstart.kind != "sft":
+        return problems
+    left, levels = dict(problems), params.train.curriculum.levels
     for level in levels:
-        ids = [spec.problem_id for spec in problems[level]]
-        shown = set(draw_shown(ids, level, sft, len(levels)) if sft else ())
-        unseen = [spec for spec in problems[level] if spec.problem_id not in shown]
-        if len(unseen) >= settings.problems_per_step:
-            problems[level] = unseen
-    return problems
+        ids = (spec.problem_id for spec in problems[level])
+        shown = set(draw_shown(ids, level, params.warmstart.sft, len(levels)))
+        others = [spec for spec in problems[level] if spec.problem_id not in shown]
+        if len(others) >= params.train.problems_per_step:
+            left[level] = others
+    return left
 
 
 def read_held_out(

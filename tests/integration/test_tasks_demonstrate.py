@@ -22,7 +22,6 @@ from agent.models import model_files, unsloth_loader
 from agent.policies.base import FrameKey, TurnReply, TurnRequest
 from agent.policies.conversations import Conversations
 from agent.policies.hf_policy import load_model
-from agent.settings import SftSettings
 from env.problems.store import ProblemStore
 from tasks import warmstart
 from tasks.config.params import Params
@@ -87,15 +86,14 @@ def test_training_plays_what_was_not_shown_unless_too_little_is_left(
     write_problems(problem_data.DATA, map(server_problems.get, ids))
     shown = {problem.problem_id for problem in demonstrate.choose(params)}
 
-    def played(step: int, sft: SftSettings | None) -> set[str]:
-        settings = changed(params, train={"problems_per_step": step}).train
-        levels = problem_data.read_problems(problem_data.DATA, settings, sft)
+    def played(step: int, kind: str) -> set[str]:
+        of = changed(params, train={"problems_per_step": step}, warmstart={"kind": kind})
+        levels = problem_data.unseen(problem_data.read_problems(problem_data.DATA, ["easy"]), of)
         return {spec.problem_id for spec in levels["easy"]}
 
-    sft = problem_data.demonstrated(params)
     assert len(shown) == 4
-    assert played(len(ids) - 4, sft) == ids - shown
-    assert played(len(ids) - 3, sft) == played(1, None) == ids
+    assert played(len(ids) - 4, "sft") == ids - shown
+    assert played(len(ids) - 3, "sft") == played(1, "none") == ids
 
 
 def test_a_teacher_behind_an_api_teaches_with_its_good_episodes(

@@ -12,7 +12,6 @@ from typing import Literal
 import pandas as pd
 import pytest
 
-from agent.settings import TrainSettings
 from env.problems.schema import Problem, to_row
 from env.problems.settings import SyntheticSettings
 from env.problems.store import ProblemStore
@@ -140,7 +139,7 @@ def test_no_stage_draws_other_problems_under_other_ids(tables):
     for path, texts in tables:
         specs = [
             *(spec for level in gate.by_level(path, seed=0).values() for spec in level),
-            *(spec for level in read_problems(path, TrainSettings()).values() for spec in level),
+            *(spec for level in read_problems(path, LEVELS).values() for spec in level),
             *evaluate.choose(path, 12, seed=0),
         ]
         drawn.append([(texts[spec.problem_id], spec.seed) for spec in specs])
