@@ -82,12 +82,7 @@ def read_source(params: Params) -> Found:
     settings = params.prepare
     if settings.source == "synthetic":
         return accept(generate(settings.synthetic), params.rewards.min_span_chars)
-    bounds = ProblemBounds(
-        min_span_chars=params.rewards.min_span_chars,
-        max_text_chars=params.validate_.max_text_chars,
-        max_papers=params.validate_.max_papers,
-        max_gold_papers=params.env.limits.max_children,
-    )
+    bounds = ProblemBounds(**prepared.bounds(params))
     align, splits = settings.align, settings.splits
     try:
         with progress.doing("read", "rows") as work:

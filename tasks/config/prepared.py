@@ -13,11 +13,20 @@ REPORT = Path("data/report.json")
 KEY = "settings_sha256"
 
 
+def bounds(params: Params) -> dict[str, int]:
+    """The settings of other sections by which rows are rejected, as `ProblemBounds` names them."""
+    return {
+        "min_span_chars": params.rewards.min_span_chars,
+        "max_text_chars": params.validate_.max_text_chars,
+        "max_papers": params.validate_.max_papers,
+        "max_gold_papers": params.env.limits.max_children,
+    }
+
+
 def digest(params: Params) -> str:
-    """Of the section `prepare`, and of the limits elsewhere by which it rejects rows."""
-    limits = params.validate_.max_text_chars, params.validate_.max_papers
-    used = params.rewards.min_span_chars, *limits, params.env.limits.max_children
-    return hashlib.sha256(f"{params.prepare.model_dump_json()}{used}".encode()).hexdigest()
+    """Of the section `prepare`, and of those settings."""
+    used = f"{params.prepare.model_dump_json()}{bounds(params)}"
+    return hashlib.sha256(used.encode()).hexdigest()
 
 
 def require_current(params: Params) -> None:
