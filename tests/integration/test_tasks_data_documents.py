@@ -15,6 +15,7 @@ from matplotlib import rc_context
 from matplotlib.backends.backend_pdf import PdfPages
 from matplotlib.figure import Figure
 from pypdf import PdfWriter
+from pypdf.generic import DecodedStreamObject, NameObject
 
 from env.errors import SourceError
 from env.problems.schema import Paper
@@ -35,6 +36,16 @@ def pdf(*pages: str) -> bytes:
             figure = Figure()
             figure.text(0, 0.5, page)
             book.savefig(figure)
+    return out.getvalue()
+
+
+def slow() -> bytes:
+    """A PDF of a few kilobytes, of which one page takes five seconds."""
+    writer, out = PdfWriter(BytesIO(pdf("A page."))), BytesIO()
+    content = DecodedStreamObject()
+    content.set_data(b"BT (a) Tj ET " * 200_000)
+    writer.pages[0][NameObject("/Contents")] = content.flate_encode()
+    writer.write(out)
     return out.getvalue()
 
 
@@ -191,6 +202,7 @@ def test_files_that_cost_too_much_are_faults_and_the_others_are_read(
     hostile = {
         "1.html": b"<p>Text.</p>" + b"<a " * 60_000,  # each is read to the end of the page
         "2.html": b"<p>" + b"&amp;" * 4_000_000,
+        "slow.pdf": slow(),
     }
     for name, content in hostile.items():
         (folder / name).write_bytes(content)
@@ -200,7 +212,7 @@ def test_files_that_cost_too_much_are_faults_and_the_others_are_read(
     read = Documents(folder, max_chars=2000, max_mb=30)
     found = [read.get(name) for name in hostile]
     reasons = [one.reason for one in found if isinstance(one, Rejected)]
-    assert reasons == ["reading it takes more than 1 s of a processor or 120 MB"] * 2
+    assert reasons == ["reading it takes more than 1 s of a processor or 120 MB"] * 3
     texts = [found.text for n in ("3.html", "d.pdf") if isinstance(found := read.get(n), Paper)]
     assert texts == [
         "# Kind\n\nEpsilon scores 46 points.",
