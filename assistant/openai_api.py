@@ -179,7 +179,7 @@ class Completions:
                         break
         finally:
             question.close()
-        return Response(status_code=499)  # to nobody
+        return Response(status_code=499)  # the client has gone
 
     def _model(self, name: str) -> dict[str, Any]:
         documents = self._documents(name)

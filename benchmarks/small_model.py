@@ -42,18 +42,17 @@ from agent.rollouts.engine import play
 from env import variables
 from env.problems.schema import Problem
 from env.problems.store import ProblemStore
+from tasks import paths
 from tasks.config import resolve
 from tasks.config.params import Params
 from tasks.deployment.local import local_server
 from tasks.evaluate import choose
 from tasks.tracking.lineage import commit
-from tasks.train import BASE, RESULT
 from tasks.training.demonstrate import keyed
 
 SESSIONS = 64
 MOST = 12
 """Passages of a line that only ranks, at most."""
-PROBLEMS = Path("data/problems")
 SOURCE = Path(__file__).resolve().parent.parent
 COPIED = ("params.yaml", "profiles", "data", "models/base")
 ONCE, TWICE = ["warmstart.sft.epochs=1"], ["warmstart.sft.epochs=2"]
@@ -196,7 +195,7 @@ def measured(work: SmallModelWork, arm: str, seed: int) -> None:
         params, adapter = resolve(work.profile, sets), None
     else:
         folder = root.parent / arm.replace(",", "").replace(" ", "-")
-        params, adapter = train(work, folder, root, [*sets, *chosen.grpo]), RESULT["lora"]
+        params, adapter = train(work, folder, root, [*sets, *chosen.grpo]), paths.TRAINED["lora"]
         steps = json.loads(pd.read_parquet("reports/train.parquet").to_json(orient="records"))
         row |= {"seconds": sum(step["train/step_seconds"] for step in steps), "steps": steps}
     for mode, temperature in {"greedy": 0.0, "sampled": 1.0}.items():
@@ -223,13 +222,13 @@ def loaded(params: Params, temperature: float, adapter: Path | None) -> Transfor
     """The base of the working directory, with this adapter or else its own."""
     torch.set_num_threads(params.threads)
     settings = params.evaluate.generation.model_copy(update={"temperature": temperature})
-    return TransformersPolicy(*load_model(BASE, adapter=adapter), settings)
+    return TransformersPolicy(*load_model(paths.BASE, adapter=adapter), settings)
 
 
 def played(work: SmallModelWork, params: Params, policy: Policy) -> dict[str, list[float]]:
     """F1, reward and tokens of each test problem. A void episode would end the comparison."""
-    specs = choose(PROBLEMS / "test.parquet", work.problems, params.evaluate.seed)
-    with local_server(params, data=PROBLEMS) as url:
+    specs = choose(paths.PROBLEMS / "test.parquet", work.problems, params.evaluate.seed)
+    with local_server(params, data=paths.PROBLEMS) as url:
         episodes = play(policy, url, specs, sessions=SESSIONS)
     if reason := next((one.void for one in episodes if one.void), None):
         raise SystemExit(f"small_model: {reason}")
@@ -244,8 +243,8 @@ def played(work: SmallModelWork, params: Params, policy: Policy) -> dict[str, li
 
 
 def _problems(work: SmallModelWork, params: Params, split: str = "test") -> list[Problem]:
-    store = ProblemStore.load(PROBLEMS)
-    specs = choose(PROBLEMS / f"{split}.parquet", work.problems, params.evaluate.seed)
+    store = ProblemStore.load(paths.PROBLEMS)
+    specs = choose(paths.PROBLEMS / f"{split}.parquet", work.problems, params.evaluate.seed)
     return [store.get(spec.problem_id) for spec in specs]
 
 

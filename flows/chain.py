@@ -29,16 +29,16 @@ from env import variables
 from flows import notifications, stages, summary
 from flows.doctor import require_card
 from flows.durations import Durations
-from flows.runtime import RUNNING, exclusive, settle
+from flows.runtime import exclusive, settle
 from flows.services import processes
-from tasks import config
+from tasks import config, paths
 from tasks.config.params import Params
 from tasks.errors import ConfigError, GateFailed, StageError, stage_named
 from tasks.io import read_json, write_json
 from tasks.tracking import datasets, lineage, runs
 
-MARK = RUNNING / "chain.json"
-"""The run that works in this folder; the file outlives only a run that was killed."""
+MARK = paths.RUN / "chain.json"
+"""Names the run in progress here. It's removed when the run ends: a leftover was killed."""
 
 console = Console(highlight=False, soft_wrap=True)
 

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from tasks import paths
 from tasks.errors import PipelineError
 from tasks.io import read_report
 
 State = Literal["met", "stand-in", "person", "open"]
-DEPLOYMENT = Path("reports/deployment.json")
 LARGE_MB = 10.0
 """Largest file of a Space without Git LFS."""
 RESERVED = ("reset", "step", "state", "close")
@@ -102,7 +102,7 @@ def gym_methods() -> tuple[State, str]:
         "returns = [inspect.signature(f).return_annotation for f in (E.reset, E.step)]\n"
         "print(*returns, type(E.state).__name__)"
     )
-    report = read_report(DEPLOYMENT, "deploy")
+    report = read_report(paths.DEPLOYMENT, "deploy")
     state: State = "met" if found == "RLMObservation RLMObservation property" else "open"
     return state, f"{found}; an episode over the wire took {report['smoke_test_s']:.2f} s"
 
@@ -120,7 +120,7 @@ def reserved_names() -> tuple[State, str]:
 
 def space() -> tuple[State, str]:
     """Whether the environment runs in a Space."""
-    report = read_report(DEPLOYMENT, "deploy")
+    report = read_report(paths.DEPLOYMENT, "deploy")
     if report["target"] == "space":
         return "met", f"{report['url']} played an episode"
     return "stand-in", (
@@ -190,8 +190,8 @@ def reward_figure() -> tuple[State, str]:
     from tasks.reporting import figures
 
     params = config.load_resolved()
-    train = plots.read_train(plots.TRAIN)
-    baseline = read_report(plots.BASELINE, "gate")
+    train = plots.read_train(paths.TRAIN_ROWS)
+    baseline = read_report(paths.BASELINE, "gate")
     levels = params.train.curriculum.levels
     axes = figures.reward_curve(train, baseline, params.plots.smooth, levels).axes[0]
     labels = [axes.get_xlabel(), axes.get_ylabel()]
@@ -220,7 +220,7 @@ def merged_save() -> tuple[State, str]:
 
 def submission() -> tuple[State, str]:
     """Whether the address to hand in is that of a Space."""
-    report = read_report(DEPLOYMENT, "deploy")
+    report = read_report(paths.DEPLOYMENT, "deploy")
     if report["target"] == "space":
         return "met", str(report["url"])
     return "person", "hand in the Space's address, once it is live"

@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from env.settings import flatten
-from flows.runtime import RUNNING
 from flows.stages import BY_DVC, STAGES
+from tasks import paths
 from tasks.config.params import Params
 from tasks.io import read_json, write_json
 from tasks.reporting.progress import in_words
 from tasks.tracking import runs
 
-FILE = RUNNING / "durations.json"
+FILE = paths.RUN / "durations.json"
 LAST = ("register", "promote", "push")
 """Stages that have nothing to do without a new model."""
 KEPT = 300

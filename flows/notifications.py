@@ -10,10 +10,10 @@ import base64
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from uuid import UUID
 
 from flows.services import processes
+from tasks import paths
 from tasks.errors import PipelineError, StageError
 from tasks.registry import champions, versions
 from tasks.tracking import runs
@@ -21,7 +21,6 @@ from tasks.tracking.runs import StageRun
 
 PROMOTED = "rlm.promoted"
 """The event of a new champion; automations match it."""
-PLOTS = Path("reports/plots")
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +90,7 @@ def result(markdown: str) -> None:
 
     with optional("the result"):
         create_markdown_artifact(markdown, key="rlm-result", description="Result of the run")
-        for picture in sorted(PLOTS.glob("*.png")):
+        for picture in sorted(paths.PLOTS.glob("*.png")):
             # As a data URL: Prefect stores addresses, and the local file does not have one.
             data = base64.b64encode(picture.read_bytes()).decode()
             key = f"rlm-{picture.stem.replace('_', '-')}"

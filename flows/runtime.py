@@ -20,11 +20,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from tasks import paths
 from tasks.errors import StageError
 
-RUNNING = Path(".run")
-LOCK = RUNNING / "chain.lock"
-PRINTED = RUNNING / "flow.log"
+LOCK = paths.RUN / "chain.lock"
+PRINTED = paths.RUN / "flow.log"
 """Output of the last run that a Prefect worker started."""
 
 QUIET = {
@@ -121,7 +121,7 @@ def exclusive(wait_s: float = 0.0) -> Iterator[None]:
     Raises:
         BusyError: another run still holds the lock.
     """
-    RUNNING.mkdir(exist_ok=True)
+    paths.RUN.mkdir(exist_ok=True)
     deadline = time.monotonic() + wait_s
     with LOCK.open("a+") as handle:
         while True:

@@ -12,12 +12,12 @@ import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent.errors import disk_is_full
 from env.variables import CHAIN
 from flows.runtime import die_with_parent, settle
+from tasks import paths
 from tasks.errors import ConfigError, GateFailed, StageError, full_disk
 from tasks.io import read_json
 
@@ -44,7 +44,6 @@ STAGES = {
 DIRECT = ("deploy", "register", "promote", "push")
 """Stages that DVC does not run: they act outside the folder, or use DVC themselves."""
 BY_DVC = tuple(name for name in STAGES if name not in DIRECT)
-GATE = Path("reports/gate.json")
 INTERRUPTED = 130
 GRACE_S = 30.0
 """Seconds that an interrupted stage has to stop its server and finish its files."""
@@ -185,8 +184,8 @@ def deepest(error: BaseException) -> str:
 
 def gate_advice() -> str:
     """The gate's own report of why it refused, and what to do."""
-    unknown = f"the gate refused to train, and its advice is unknown ({GATE} is not readable)"
-    return str(read_json(GATE).get("advice", unknown))
+    unknown = f"the gate refused to train, and its advice is unknown ({paths.GATE} is not readable)"
+    return str(read_json(paths.GATE).get("advice", unknown))
 
 
 def stop_command(name: str) -> None:

@@ -24,8 +24,8 @@ from env.problems.schema import Problem
 from env.problems.settings import SyntheticSettings
 from env.problems.store import ProblemStore
 from rewards.combine import COMPONENTS
+from tasks import paths
 from tasks.config.params import Params
-from tasks.config.prepared import REPORT as DATA_REPORT
 from tasks.config.settings import AuditSettings
 from tasks.errors import StageError, as_stage_error
 from tasks.io import read_report, write_json, write_text
@@ -33,7 +33,6 @@ from tasks.reporting.html import problems_page
 from tasks.reporting.playing import play_shown
 from tasks.tracking.runs import StageRun
 
-PROBLEMS = Path("data/problems")
 REPORT = Path("reports/audit.json")
 PAGE = Path("reports/problems.html")
 
@@ -51,8 +50,8 @@ def run(params: Params, run: StageRun) -> Path:
     """
     from tasks.deployment.environment import environment
 
-    problems = choose(PROBLEMS, params.audit)
-    data = read_report(DATA_REPORT, "prepare")
+    problems = choose(paths.PROBLEMS, params.audit)
+    data = read_report(paths.PREPARED, "prepare")
     with environment(params) as url:
         played = play_all(problems, url, params)
     report = describe(played, params.audit)

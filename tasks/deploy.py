@@ -9,13 +9,12 @@ import os
 from pathlib import Path
 from typing import Any
 
+from tasks import paths
 from tasks.config.params import Params
 from tasks.deployment.checks import check_problems, metadata, smoke_test
-from tasks.deployment.environment import DATA, ENV_URL, environment
+from tasks.deployment.environment import ENV_URL, environment
 from tasks.io import read_json, write_json
 from tasks.tracking.runs import StageRun
-
-REPORT = Path("reports/deployment.json")
 
 
 def run(params: Params, run: StageRun) -> Path:
@@ -32,7 +31,7 @@ def run(params: Params, run: StageRun) -> Path:
     with environment(params) as url:
         about = metadata(url)
         seconds = smoke_test(url)
-        check_problems(url, DATA)
+        check_problems(url, paths.PROBLEMS)
         report = {
             "url": url,
             "target": params.deploy.target,
@@ -55,7 +54,7 @@ def run(params: Params, run: StageRun) -> Path:
             }
         )
         run.log_metrics({"deploy/smoke_test_seconds": seconds})
-        return write_json(REPORT, report)
+        return write_json(paths.DEPLOYMENT, report)
 
 
 def _where(params: Params, url: str) -> dict[str, Any]:

@@ -33,6 +33,7 @@ from agent.rollouts.specs import EpisodeSpec, read_specs
 from agent.settings import GenerationSettings
 from env.errors import EpisodeError
 from env.problems.store import ProblemStore
+from tasks import paths
 from tasks.config.params import Params
 from tasks.config.settings import EvaluateSettings
 from tasks.errors import StageError, as_stage_error
@@ -46,12 +47,8 @@ if TYPE_CHECKING:
     from agent.rollouts.trajectory import Trajectory
     from tasks.tracking.runs import StageRun
 
-TEST = Path("data/problems/test.parquet")
-OTHERS = Path("data/problems/validation.parquet")
 MODELS = {"before": Path("models/base"), "after": Path("models/merged")}
-REPORT = Path("reports/evaluation.json")
 EPISODES = Path("reports/episodes.parquet")
-TRANSCRIPTS = Path("reports/transcripts.jsonl")
 Model = Path | Callable[[GenerationSettings], "Policy"]
 """A model's folder, or a function that makes a policy with the given decoding."""
 
@@ -73,7 +70,7 @@ def run(params: Params, run: StageRun) -> Path:
     settings = params.evaluate
     require(MODELS["before"], "warmstart")
     require(MODELS["after"], "export")
-    specs = choose(TEST, settings.episodes, settings.seed)
+    specs = choose(paths.TEST, settings.episodes, settings.seed)
     others = of_other_levels(params)
     torch.set_num_threads(params.threads)
     sessions = min(len(specs), params.env.max_sessions, settings.generation.batch_frames)
@@ -94,7 +91,7 @@ def run(params: Params, run: StageRun) -> Path:
     report = compare(rows, alone, settings)
     report["sizes"] = by_papers(
         [*played["after"]["greedy", 0], *larger],
-        ProblemStore.load(TEST.parent),
+        ProblemStore.load(paths.TEST.parent),
         Bootstrap(settings.bootstrap, settings.seed),
     )
     kept = chosen(played, settings.transcripts)
@@ -103,11 +100,11 @@ def run(params: Params, run: StageRun) -> Path:
         traces.log_episodes(run, chosen(played, params.tracking.traces))
     with replacing(EPISODES) as temporary:
         pd.DataFrame(rows["before"] + rows["after"]).to_parquet(temporary, index=False)
-    write_text(TRANSCRIPTS, "".join(json.dumps(item) + "\n" for item in sample))
-    write_json(REPORT, report)
+    write_text(paths.TRANSCRIPTS, "".join(json.dumps(item) + "\n" for item in sample))
+    write_json(paths.EVALUATION, report)
     log(report, run)
     Console().print(report["improvement"], highlight=False)
-    return REPORT
+    return paths.EVALUATION
 
 
 @as_stage_error()
@@ -132,10 +129,12 @@ def choose(path: Path, count: int, seed: int) -> list[EpisodeSpec]:
 
 def of_other_levels(params: Params) -> list[EpisodeSpec]:
     """Validation problems of the levels that the training does not play; empty without any."""
-    if not OTHERS.exists():
+    if not paths.VALIDATION.exists():
         return []
     specs = [
-        spec for spec in read_specs(OTHERS) if spec.difficulty not in params.train.curriculum.levels
+        spec
+        for spec in read_specs(paths.VALIDATION)
+        if spec.difficulty not in params.train.curriculum.levels
     ]
     return choose_held_out(specs, params.evaluate.other_episodes, params.evaluate.seed)
 
@@ -322,5 +321,5 @@ def log(report: dict[str, Any], run: StageRun) -> None:
             f"evaluate/{name}_ci95_high": high,
         }
     run.log_metrics(metrics)
-    for path in (REPORT, EPISODES, TRANSCRIPTS):
+    for path in (paths.EVALUATION, EPISODES, paths.TRANSCRIPTS):
         run.log_artifact(path)

@@ -18,7 +18,7 @@ from agent.evaluation.report import describe
 from agent.evaluation.statistics import Bootstrap
 from agent.policies.endpoint import EndpointPolicy
 from agent.settings import GenerationSettings
-from tasks import evaluate
+from tasks import evaluate, paths
 from tasks.config.params import Params
 from tasks.config.settings import EvaluateModelSettings
 from tasks.errors import ConfigError, StageError, as_stage_error
@@ -80,7 +80,7 @@ def measure_model(
     run.set_tags({"kind": "evaluate", "model": model})
     torch.set_num_threads(params.threads)
     settings = params.evaluate
-    specs = evaluate.choose(evaluate.TEST, settings.episodes, settings.seed)
+    specs = evaluate.choose(paths.TEST, settings.episodes, settings.seed)
     generation = settings.generation
     # A round ends when every ready frame has had its turn; more sessions would only wait.
     concurrent = params.evaluate_model.concurrency if base_url else generation.batch_frames

@@ -29,18 +29,13 @@ from agent.training.export import (
 )
 from agent.training.merge import merge
 from env import variables
+from tasks import paths
 from tasks.config.params import Params
 from tasks.errors import StageError, as_stage_error
 from tasks.io import replacing, require, write_json
 from tasks.reporting import progress
 from tasks.reporting.playing import play_shown
 from tasks.tracking.runs import StageRun
-
-BASE = Path("models/base")
-TRAINED = {"lora": Path("models/adapter"), "full": Path("models/policy")}
-MERGED = Path("models/merged")
-REPORT = Path("reports/export.json")
-TEST = Path("data/problems/test.parquet")
 
 
 @as_stage_error()
@@ -55,24 +50,24 @@ def run(params: Params, run: StageRun) -> Path:
 
     from tasks.deployment.environment import environment
 
-    trained = TRAINED[params.train.method]
-    require(BASE, "warmstart")
+    trained = paths.TRAINED[params.train.method]
+    require(paths.BASE, "warmstart")
     require(trained, "train")
-    if MERGED.exists():
-        shutil.rmtree(MERGED)
+    if paths.MERGED.exists():
+        shutil.rmtree(paths.MERGED)
     torch.set_num_threads(params.threads)
-    with environment(params) as url, replacing(MERGED) as temporary:
+    with environment(params) as url, replacing(paths.MERGED) as temporary:
         report = export(params, trained, temporary, url)
-        write_json(REPORT, report)
+        write_json(paths.EXPORT, report)
         log(report, run)
         if report["wrong"]:
             raise StageError(
-                f"the merge of {trained} into {BASE} differs from the live model: "
-                f"{'; '.join(report['wrong'])}. {MERGED} was not written; {REPORT} has the "
-                "figures. Check that the adapter belongs to this base, or set "
+                f"the merge of {trained} into {paths.BASE} differs from the live model: "
+                f"{'; '.join(report['wrong'])}. {paths.MERGED} was not written; {paths.EXPORT} "
+                "has the figures. Check that the adapter belongs to this base, or set "
                 "export.dtype=bfloat16."
             )
-    return MERGED
+    return paths.MERGED
 
 
 def export(params: Params, trained: Path, out: Path, url: str) -> dict[str, Any]:
@@ -83,7 +78,7 @@ def export(params: Params, trained: Path, out: Path, url: str) -> dict[str, Any]
     """
     settings = params.export
     adapter = trained if params.train.method == "lora" else None
-    base = BASE if adapter else trained
+    base = paths.BASE if adapter else trained
     with progress.doing("merge"):
         merge(base, adapter, out, dtype=settings.dtype)
     started = time.monotonic()
@@ -95,7 +90,7 @@ def export(params: Params, trained: Path, out: Path, url: str) -> dict[str, Any]
     with progress.doing("compare the merged model in a new process", expected_s=took_s):
         measured = check(out, live, params, url=url, problem=problem)
     return {
-        "base": str(BASE),
+        "base": str(paths.BASE),
         "trained": str(trained),
         "dtype": settings.dtype,
         "arithmetic": live.dtype,
@@ -122,7 +117,7 @@ def record_live(params: Params, trained: Path, url: str) -> tuple[Record, float,
 
     adapter = trained if params.train.method == "lora" else None
     with progress.doing("load the trained model"):
-        model, tokenizer = load_model(BASE if adapter else trained, adapter=adapter)
+        model, tokenizer = load_model(paths.BASE if adapter else trained, adapter=adapter)
     prompts, problem = gather_prompts(model, tokenizer, params, url)
     live = observe(
         model,
@@ -134,9 +129,9 @@ def record_live(params: Params, trained: Path, url: str) -> tuple[Record, float,
     del model
     free_memory()  # two may not fit into the memory of a GPU
     with progress.doing("compare the trained model with its base"):
-        before, _ = load_model(BASE)
+        before, _ = load_model(paths.BASE)
         effect = whole_effect = max(relative_errors(live, before))
-    if (BASE / ADAPTER).is_dir():
+    if (paths.BASE / ADAPTER).is_dir():
         with before.disable_adapter():
             whole_effect = max(relative_errors(live, before))
     return live, effect, whole_effect, problem
@@ -157,7 +152,7 @@ def gather_prompts(
     from tasks.evaluate import choose
 
     wanted = params.export.prompts
-    specs = choose(TEST, wanted, params.export.seed)
+    specs = choose(paths.TEST, wanted, params.export.seed)
     sessions = min(wanted, params.env.max_sessions)
     policy = TransformersPolicy(model, tokenizer, params.evaluate.generation.greedy)
     episodes = play_shown("prompts", policy, url, specs, sessions=sessions)
@@ -203,4 +198,4 @@ def log(report: dict[str, Any], run: StageRun) -> None:
             "export/megabytes": report["megabytes"],
         }
     )
-    run.log_artifact(REPORT)
+    run.log_artifact(paths.EXPORT)

@@ -37,6 +37,7 @@ from agent.rollouts.specs import EpisodeSpec, read_specs
 from agent.rollouts.trajectory import Trajectory
 from rewards.settings import RewardSettings
 from rewards.spans import distinct_items, quoted_text
+from tasks import paths
 from tasks.config.params import Params
 from tasks.config.settings import GateSettings
 from tasks.errors import GateFailed, StageError, as_stage_error
@@ -45,11 +46,7 @@ from tasks.reporting import progress
 from tasks.reporting.playing import play_shown
 from tasks.tracking.runs import StageRun
 
-DATA = Path("data/problems/train.parquet")
-BASE = Path("models/base")
 ZERO_SHOT = Path("reports/zeroshot.json")
-GATE = Path("reports/gate.json")
-BASELINE = Path("reports/baseline.json")
 
 PRIMARY = "primary_objective"
 FINDS = 2
@@ -75,41 +72,41 @@ def run(params: Params, run: StageRun) -> Path:
     from tasks.deployment.environment import environment
 
     settings, curriculum = params.gate, params.train.curriculum
-    specs = by_level(DATA, settings.seed)
+    specs = by_level(paths.TRAIN, settings.seed)
     torch.set_num_threads(params.threads)
     with progress.doing("load the model"):
-        policy = TransformersPolicy(*load_model(BASE), settings.generation)
+        policy = TransformersPolicy(*load_model(paths.BASE), settings.generation)
     sessions = min(params.env.max_sessions, settings.generation.batch_frames)
     with environment(params) as url:
 
         def play_level(level: str, start: int, stop: int) -> list[Trajectory]:
             some = specs.get(level, [])[start:stop]
             if not some and start == 0:
-                raise StageError(f"{DATA} has no problem of difficulty {level!r}")
+                raise StageError(f"{paths.TRAIN} has no problem of difficulty {level!r}")
             return play_shown(level, policy, url, some, sessions=sessions)
 
         levels = tuple(dict.fromkeys((curriculum.target, curriculum.levels[0])))
         played = probe(play_level, levels, settings, params.rewards)
         report = decide(played, settings, params.rewards)
         report |= {
-            "model": str(BASE),
+            "model": str(paths.BASE),
             "seed": settings.seed,
             "zero_shot": read_json(ZERO_SHOT) or None,
         }
-        run.log_artifact(write_json(GATE, report))
+        run.log_artifact(write_json(paths.GATE, report))
         run.set_tags({"gate": "open" if report["passed"] else "refused"})
         if not report["passed"]:
-            BASELINE.unlink(missing_ok=True)  # of an earlier model
+            paths.BASELINE.unlink(missing_ok=True)  # of an earlier model
             raise GateFailed(report["advice"])
         baseline = {
             level: play_level(level, 0, settings.baseline_episodes) for level in curriculum.levels
         }
     summary = summarise(baseline, params.rewards.success_at, settings)
-    run.log_artifact(write_json(BASELINE, summary))
+    run.log_artifact(write_json(paths.BASELINE, summary))
     for level, numbers in summary["levels"].items():
         scores = {"reward": numbers["reward_mean"], **numbers["components"]}
         run.log_metrics({f"baseline/{level}_{name}": value for name, value in scores.items()})
-    return BASELINE
+    return paths.BASELINE
 
 
 def by_level(path: Path, seed: int) -> dict[str, list[EpisodeSpec]]:
@@ -295,7 +292,7 @@ def summarise(
         },
         "episodes": sum(level["episodes"] for level in levels.values()),
         "levels": levels,
-        "model": str(BASE),
+        "model": str(paths.BASE),
         "temperature": settings.generation.temperature,
         "seed": settings.seed,
     }

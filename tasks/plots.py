@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from tasks import paths
 from tasks.config.params import Params
 from tasks.io import read_report, replacing, require, write_text
 from tasks.reporting import figures, html
@@ -23,11 +24,6 @@ if TYPE_CHECKING:
 
     from tasks.tracking.runs import StageRun
 
-TRAIN = Path("reports/train.parquet")
-BASELINE = Path("reports/baseline.json")
-EVALUATION = Path("reports/evaluation.json")
-TRANSCRIPTS = Path("reports/transcripts.jsonl")
-FOLDER = Path("reports/plots")
 PAGE = Path("reports/index.html")
 
 
@@ -37,23 +33,23 @@ def run(params: Params, run: StageRun) -> Path:
     Raises:
         StageError: an input is missing or damaged.
     """
-    train = read_train(TRAIN)
-    baseline = read_report(BASELINE, "gate")
-    evaluation = read_report(EVALUATION, "evaluate")
-    require(TRANSCRIPTS, "evaluate")
-    transcripts = [json.loads(line) for line in TRANSCRIPTS.read_text("utf-8").splitlines()]
+    train = read_train(paths.TRAIN_ROWS)
+    baseline = read_report(paths.BASELINE, "gate")
+    evaluation = read_report(paths.EVALUATION, "evaluate")
+    require(paths.TRANSCRIPTS, "evaluate")
+    transcripts = [json.loads(line) for line in paths.TRANSCRIPTS.read_text("utf-8").splitlines()]
     levels = params.train.curriculum.levels
     drawn = {
         "reward_curve": figures.reward_curve(train, baseline, params.plots.smooth, levels),
         "before_after": figures.before_after(evaluation),
     }
-    paths = {name: save(figure, name, params.plots.dpi) for name, figure in drawn.items()}
+    images = {name: save(figure, name, params.plots.dpi) for name, figure in drawn.items()}
     page = html.render(
         evaluation,
         transcripts,
         train=train,
         baseline=baseline,
-        images=paths,
+        images=images,
         pairs=params.plots.transcripts,
         profile=params.profile,
         made={
@@ -63,14 +59,14 @@ def run(params: Params, run: StageRun) -> Path:
             "synthetic": params.prepare.source == "synthetic",
         },
     )
-    for path in (*paths.values(), write_text(PAGE, page)):
+    for path in (*images.values(), write_text(PAGE, page)):
         run.log_artifact(path)
     return PAGE
 
 
 def save(figure: Figure, name: str, dpi: int) -> Path:
     """Write reports/plots/NAME.png without a date, so that equal input gives equal bytes."""
-    path = FOLDER / f"{name}.png"
+    path = paths.PLOTS / f"{name}.png"
     with replacing(path) as temporary:
         figure.savefig(temporary, dpi=dpi, facecolor="white", metadata={"Software": None})
     return path

@@ -21,9 +21,9 @@ from typing import Any
 from env.errors import SourceError, SourceUnreachable
 from env.problems.schema import CANDIDATES, COLUMNS, Problem, Split, to_row
 from env.problems.synthetic import generate
+from tasks import paths
 from tasks.config import prepared
 from tasks.config.params import Params
-from tasks.config.prepared import REPORT as REPORT
 from tasks.data import files, hub
 from tasks.data.align import add_alternatives, fault
 from tasks.data.source import Candidate, Found, ProblemBounds, Rejected, distinct
@@ -32,8 +32,6 @@ from tasks.errors import ConfigError, StageError
 from tasks.io import replacing, write_json
 from tasks.reporting import progress
 from tasks.tracking.runs import StageRun
-
-PROBLEMS = Path("data/problems")
 
 _NAMED = 5
 """Maximum number of rejected rows in an error message."""
@@ -55,21 +53,21 @@ def run(params: Params, run: StageRun) -> Path:
         for split in SPLITS
     }
     report = describe(found, rows, params.prepare.source) | {prepared.KEY: prepared.digest(params)}
-    with replacing(PROBLEMS) as folder:
+    with replacing(paths.PROBLEMS) as folder:
         folder.mkdir()
         for split in SPLITS:
             write_parquet(folder / f"{split}.parquet", rows[split])
-    write_json(REPORT, report)
+    write_json(paths.PREPARED, report)
     run.log_metrics(
         {f"data/{split}_rows": len(rows[split]) for split in SPLITS}
         | {"data/rejected_rows": found.rejected_rows}
         | {f"data/quotes_{how}": n for how, n in vars(found.quotes).items() if n is not None}
     )
-    run.log_artifact(REPORT)
+    run.log_artifact(paths.PREPARED)
     if params.prepare.source != "synthetic" and found.rejected:
         told = "prepare: rejected rows: %d; `rlm check-problems` says why"
         logger.warning(told, found.rejected_rows)
-    return PROBLEMS
+    return paths.PROBLEMS
 
 
 def read_source(params: Params) -> Found:

@@ -27,6 +27,7 @@ from agent.evaluation.report import episode_row
 from agent.evaluation.statistics import Bootstrap
 from agent.rollouts.specs import EpisodeSpec, read_specs
 from agent.settings import LEAST_COLLECTIONS, LEAST_PROBLEMS
+from tasks import paths
 from tasks.config.params import Params
 from tasks.errors import StageError, as_stage_error
 from tasks.io import write_json
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
     from agent.evaluation.report import EpisodeRow
     from tasks.tracking.runs import StageRun
 
-BASE = Path("models/base")
-DATA = Path("data/problems")
 REPORT = Path("reports/promotion.json")
 SETS = ("first", "second")
 
@@ -155,7 +154,7 @@ def rule(params: Params) -> dict[str, Any]:
 def about(champion: ModelVersion | None) -> dict[str, Any]:
     """Entry of the opponent in the report."""
     if champion is None:
-        return {"kind": "base", "version": None, "weights_hash": versions.weights_hash(BASE)}
+        return {"kind": "base", "version": None, "weights_hash": versions.weights_hash(paths.BASE)}
     return {
         "kind": "champion",
         "version": str(champion.version),
@@ -171,11 +170,12 @@ def opponent_of(champion: ModelVersion | None) -> Opponent:
     """
     if champion is not None:
         return Opponent(versions.download(champion), about(champion))
-    if not any(BASE.glob("*.safetensors")):
+    if not any(paths.BASE.glob("*.safetensors")):
         raise StageError(
-            f"no champion is registered and no base is in {BASE}. Run the stage warmstart first."
+            f"no champion is registered and no base is in {paths.BASE}. "
+            "Run the stage warmstart first."
         )
-    return Opponent(BASE, about(None))
+    return Opponent(paths.BASE, about(None))
 
 
 def decide(
@@ -253,7 +253,7 @@ def pool(params: Params, seed: int) -> Iterator[Pool]:
     """
     if params.prepare.source != "synthetic":
         source = f"held-out test problems of the source {params.prepare.source}, also evaluated"
-        yield Pool(DATA, read_specs(DATA / "test.parquet"), source)
+        yield Pool(paths.PROBLEMS, read_specs(paths.TEST), source)
         return
     from env.problems.schema import to_row
     from env.problems.synthetic import generate

@@ -19,14 +19,14 @@ from agent.models.gguf_source import PREFIX
 from agent.settings import NANO, ModelSettings
 from env.problems.schema import CANDIDATES, COLUMNS, Problem, to_row
 from env.problems.store import ProblemStore
-from tasks.config import prepared
+from tasks import paths
 from tasks.config.params import Params
 from tasks.deployment.hub_client import Hub
 from tasks.deployment.space import STRANGERS
 from tasks.deployment.space_problems import GUESSABLE
 from tasks.errors import ConfigError, StageError, as_stage_error
 from tasks.io import replacing, require, write_json, write_text
-from tasks.prepare import PROBLEMS, SPLITS, write_parquet
+from tasks.prepare import SPLITS, write_parquet
 from tasks.registry import versions
 from tasks.reporting import cards
 from tasks.tracking import lineage
@@ -139,7 +139,7 @@ def check(params: Params) -> str:
             "no licence is set. Add --license apache-2.0, or another identifier of the Hub that "
             "the base model's licence permits, or set publish.license."
         )
-    require(PROBLEMS, "prepare")
+    require(paths.PROBLEMS, "prepare")
     return settings.license
 
 
@@ -155,14 +155,14 @@ def find_champion(name: str) -> RegisteredChampion:
             f"{name} has no champion. Train one with `rlm run`, or name a version with "
             "`rlm rollback --to VERSION`."
         )
-    report = prepared.REPORT
+    report = paths.PREPARED
     require(report, "prepare")
     here = lineage.files_hash([report], report.parent)
     if found.tags.get("data_report", here) != here:
         raise StageError(
-            f"{PROBLEMS} are not the problems of {versions.named(found)}, the champion: they were "
-            "prepared again. Restore dvc.lock of its run and run `dvc checkout data`, or train "
-            "with `rlm run`."
+            f"{paths.PROBLEMS} are not the problems of {versions.named(found)}, the champion: "
+            "they were prepared again. Restore dvc.lock of its run and run `dvc checkout data`, "
+            "or train with `rlm run`."
         )
     return RegisteredChampion(found, cards.read_figures(found.tags), versions.settings(found))
 
@@ -175,7 +175,7 @@ def write_tasks(tasks: HubRepository, champion: RegisteredChampion, license: str
         StageError: the problems cannot be read.
     """
     params = champion.params
-    store = ProblemStore.load(PROBLEMS)
+    store = ProblemStore.load(paths.PROBLEMS)
     synthetic = params.prepare.source == "synthetic"
     with replacing(tasks.folder) as folder:
         (folder / "data").mkdir(parents=True)

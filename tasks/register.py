@@ -14,8 +14,8 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tasks import paths
 from tasks.config import RESOLVED
-from tasks.config.prepared import REPORT as DATA_REPORT
 from tasks.errors import StageError
 from tasks.io import read_report, write_json
 from tasks.push import recorded
@@ -35,7 +35,6 @@ ABOUT = (
 )
 """Description of the registered model, in Markdown."""
 REPORT = Path("reports/registered.json")
-EVALUATION = Path("reports/evaluation.json")
 EXAMPLE = [
     {
         "question": "How well does Jedkuf do on code?",
@@ -55,17 +54,17 @@ def run(params: Params, run: StageRun) -> Path:
     Raises:
         StageError: the merged model or its evaluation is missing, or the registry fails.
     """
-    if not any(versions.MERGED.glob("*.safetensors")):
-        raise StageError(f"{versions.MERGED} has no weights. Run the stage export first.")
+    if not any(paths.MERGED.glob("*.safetensors")):
+        raise StageError(f"{paths.MERGED} has no weights. Run the stage export first.")
     name = params.register_.model_name
-    weights = versions.weights_hash(versions.MERGED)
+    weights = versions.weights_hash(paths.MERGED)
     served = {"weights_hash": weights, versions.SERVING: versions.serving(params)}
     known = [v for v in versions.list_versions(name) if served.items() <= v.tags.items()]
     if known:
         version = str(known[0].version)
     else:
         tags = {**served, **made_of(params), **evaluated()}
-        with versions.registry(f"{versions.MERGED} cannot be registered as {name}"):
+        with versions.registry(f"{paths.MERGED} cannot be registered as {name}"):
             version = log_version(name, params, run, tags)
     # Also for a known version: a run may have been killed before it set the alias.
     with versions.registry(f"{name} version {version} cannot become challenger") as store:
@@ -85,9 +84,9 @@ def made_of(params: Params) -> dict[str, str]:
     return {
         **tags,
         "lineage": json.dumps(rest),
-        "data_report": lineage.files_hash([DATA_REPORT], DATA_REPORT.parent)
-        if DATA_REPORT.is_file()
-        else f"unknown: no {DATA_REPORT}",
+        "data_report": lineage.files_hash([paths.PREPARED], paths.PREPARED.parent)
+        if paths.PREPARED.is_file()
+        else f"unknown: no {paths.PREPARED}",
     }
 
 
@@ -97,7 +96,7 @@ def evaluated() -> dict[str, str]:
     Raises:
         StageError: the report is missing or invalid.
     """
-    report = read_report(EVALUATION, "evaluate")
+    report = read_report(paths.EVALUATION, "evaluate")
     tags = {"n": report["n"], "improvement": report["improvement"]}
     for name in ("reward", "f1_greedy", "f1_sampled", "primary_objective"):
         tags[f"{name}.before"] = f"{report[name]['before']:.6f}"
@@ -122,7 +121,7 @@ def log_version(name: str, params: Params, run: StageRun, tags: dict[str, str]) 
             name=name,
             python_model=str(CODE),
             artifacts={
-                "model": str(versions.MERGED),
+                "model": str(paths.MERGED),
                 "settings": str(RESOLVED),
                 "trained": str(trained_questions.write(params)),
             },

@@ -22,13 +22,14 @@ from typing import TYPE_CHECKING, Any
 
 from agent.evaluation.held_out import held_out_metrics
 from agent.evaluation.readers import reader_metrics
+from tasks import paths
 from tasks.config.params import Params
 from tasks.errors import ConfigError, as_stage_error
 from tasks.io import replacing, require
 from tasks.reporting import progress
 from tasks.reporting.playing import play_shown
 from tasks.training.fingerprint import fingerprint
-from tasks.training.problem_data import DATA, read_held_out, read_problems, unseen
+from tasks.training.problem_data import read_held_out, read_problems, unseen
 
 if TYPE_CHECKING:
     from agent.rollouts.players import Players
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
     from env.client import Sessions
     from tasks.tracking.runs import StageRun
 
-BASE = Path("models/base")
-RESULT = {"lora": Path("models/adapter"), "full": Path("models/policy")}
 CHECKPOINTS = Path("models/checkpoints")
 JOB = "job.json"
 """File of the stage's settings and addresses, in the folder of the ranks."""
@@ -66,12 +65,12 @@ def run(params: Params, run: StageRun) -> Path:
     warn_without_gpu(params.model)
     if settings.generation.temperature == 0:
         raise ConfigError("train.generation.temperature is 0 (all episodes are equal). Set 1.0.")
-    problems = read_problems(DATA, settings.curriculum.levels)
+    problems = read_problems(paths.TRAIN, settings.curriculum.levels)
     read_held_out(problems, settings)  # refuses one that is trained on
-    require(BASE, "warmstart")
+    require(paths.BASE, "warmstart")
     if settings.method == "lora":
-        require_lora(BASE, settings.lora)
-    start = checkpoints.choose(CHECKPOINTS, marks := fingerprint(params, BASE, DATA))
+        require_lora(paths.BASE, settings.lora)
+    start = checkpoints.choose(CHECKPOINTS, marks := fingerprint(params, paths.BASE, paths.TRAIN))
     kept = checkpoints.set_aside(CHECKPOINTS) if start.checkpoint is None else ""
     reason = f"{start.reason}. {kept}" if kept else start.reason
     progress.say(reason)
@@ -83,7 +82,7 @@ def run(params: Params, run: StageRun) -> Path:
                 learn_in_ranks(params, marks, start, processes, shared)
         else:
             learn(params, run, url, problems, start, marks)
-    return RESULT[settings.method]
+    return paths.TRAINED[settings.method]
 
 
 def processes_here(wanted: int) -> int:
@@ -162,8 +161,8 @@ def learn(
     torch.set_num_threads(threads_of_rank(params))
     sessions_wanted = min(params.env.max_sessions, settings.problems_per_step * settings.group_size)
     with progress.doing("load the model"):
-        model, tokenizer = load_model(BASE)
-    engine = engine_of(params.engine, settings, BASE, marks["base model"])
+        model, tokenizer = load_model(paths.BASE)
+    engine = engine_of(params.engine, settings, paths.BASE, marks["base model"])
     playing = players(tokenizer, params.engine, engine, CHECKPOINTS)
     shown = progress.doing("", "steps", settings.steps)
     with Sessions(url, sessions_wanted) as sessions, playing as maker, shown as steps:
@@ -184,7 +183,7 @@ def learn(
         callbacks.begin(start.state)
         trainer.resume(start.checkpoint)
     if ranks.index() == 0:
-        with replacing(RESULT[settings.method]) as temporary:
+        with replacing(paths.TRAINED[settings.method]) as temporary:
             trainer.save_result(temporary)
         callbacks.log.write()
 

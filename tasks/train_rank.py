@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.training import checkpoints, ranks
-from tasks import config, train
+from tasks import config, paths, train
 from tasks.errors import EXPECTED, PipelineError
 from tasks.reporting import progress
 from tasks.tracking import runs
@@ -29,13 +29,13 @@ def work(job: dict[str, Any]) -> None:
         RankError: a rank has other code, settings, data, another base or checkpoint than the stage.
     """
     params = config.check(job["params"], "the stage's settings")
-    marks = fingerprint(params, train.BASE, problem_data.DATA)
+    marks = fingerprint(params, paths.BASE, paths.TRAIN)
     start = checkpoints.choose(train.CHECKPOINTS, marks)
     ranks.require_equal(train.marks_of_rank(params, marks, start), job["marks"])
     shared = job["shared"]
     client: Any = None if ranks.index() else runs.client(runs.tracking_uri())
     run = runs.StageRun(client, *shared["run"])
-    problems = problem_data.read_problems(problem_data.DATA, params.train.curriculum.levels)
+    problems = problem_data.read_problems(paths.TRAIN, params.train.curriculum.levels)
     try:
         with progress.stage("train", quiet=ranks.index() > 0):
             train.learn(params, run, shared["url"], problems, start, marks)

@@ -18,11 +18,12 @@ from pydantic import ValidationError
 
 from env.problems import fields
 from env.problems.schema import Problem, from_row, tier_of
+from tasks import paths
 from tasks.config.params import Params
 from tasks.data.splits import leaks
 from tasks.errors import StageError
 from tasks.io import require, write_json, write_text
-from tasks.prepare import PROBLEMS, SPLITS
+from tasks.prepare import SPLITS
 from tasks.reporting.html import page
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def run(params: Params, run: StageRun) -> Path:
     Raises:
         StageError: a file is missing or unreadable, or a check failed; the message names rows.
     """
-    files = read_splits(PROBLEMS)
+    files = read_splits(paths.PROBLEMS)
     tables = tabulate(files, params)
     rows = {split: len(frame) for split, frame in files.items()}
     from tasks.data.expectations import Bounds, run_checks

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from agent.models.model_files import warn_without_gpu
 from agent.settings import NANO
 from env.problems.lexicon import untaught
+from tasks import paths
 from tasks.config.params import Params
 from tasks.errors import ConfigError, as_stage_error
 from tasks.io import replacing
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from agent.nano.reading import ReadingLessons
     from tasks.tracking.runs import StageRun
 
-BASE = Path("models/base")
 _LOG_EVERY = 10
 
 
@@ -44,15 +44,15 @@ def run(params: Params, run: StageRun) -> Path:
     """
     warn_without_gpu(params.model)
     if params.warmstart.kind == "champion":
-        return warm_start.write_base(params, run, BASE)
+        return warm_start.write_base(params, run, paths.BASE)
     if params.warmstart.kind == "sft":
         from tasks.training import demonstrate
 
-        return demonstrate.write_base(params, run, BASE)
+        return demonstrate.write_base(params, run, paths.BASE)
     if params.model.source != NANO:
-        with replacing(BASE) as folder:
+        with replacing(paths.BASE) as folder:
             warm_start.write_source(params, run, folder)
-        return BASE
+        return paths.BASE
     import torch
 
     from agent.nano.warmstart import build, save, teach
@@ -73,9 +73,9 @@ def run(params: Params, run: StageRun) -> Path:
 
             taught = teach(settings, taught_by, on_step)
         run.log_metrics(taught.metrics, step=int(taught.metrics["warmstart/steps"]))
-    with replacing(BASE) as folder:
+    with replacing(paths.BASE) as folder:
         save(taught, folder)
-    return BASE
+    return paths.BASE
 
 
 def check(params: Params) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 from agent.rollouts.trajectory import Trajectory
 from agent.settings import NANO
 from rewards.settings import RewardSettings
-from tasks import gate, warmstart
+from tasks import gate, paths, warmstart
 from tasks.config.params import Params
 from tasks.errors import StageError, as_stage_error
 from tasks.io import write_json
@@ -72,9 +72,9 @@ def play_bare(params: Params, run: StageRun) -> list[Trajectory]:
     from tasks.deployment.environment import environment
 
     level, generation = params.train.curriculum.levels[0], params.gate.generation
-    specs = gate.by_level(gate.DATA, params.gate.seed).get(level, [])[:EPISODES]
+    specs = gate.by_level(paths.TRAIN, params.gate.seed).get(level, [])[:EPISODES]
     if not specs:
-        raise StageError(f"{gate.DATA} has no problem of difficulty {level!r}")
+        raise StageError(f"{paths.TRAIN} has no problem of difficulty {level!r}")
     torch.set_num_threads(params.threads)
     with bare_model(params, run) as (model, tokenizer), environment(params) as url:
         policy = TransformersPolicy(model, tokenizer, generation)
@@ -101,8 +101,8 @@ def bare_model(params: Params, run: StageRun) -> Iterator[tuple[Any, Any]]:
     from tasks.training import demonstrate
 
     demonstrate.check(params)
-    warmstart.BASE.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix=".bare-", dir=warmstart.BASE.parent) as name:
+    paths.BASE.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=".bare-", dir=paths.BASE.parent) as name:
         folder = Path(name) / "model"
         warm_start.write_source(params, run, folder)
         with progress.doing("load the model"):

@@ -1,9 +1,10 @@
 """Groups of a step: episodes played, voids replaced, groups without a signal exchanged.
 
-A void of a busy machine, which the policy's code can bring about, is replaced once a problem. Each
-further one has the least reward of its group, so that it does not pay to void a poor episode.
-An episode whose connection is lost again in its replay has it, too. Valid episodes are played once
-more beside these replays: if one of them is lost, it was an outage, and nobody is charged.
+A policy's code can slow the machine until an episode is void. So such a void is replaced once a
+problem, and further ones get their group's lowest reward: voiding a poor episode never pays. The
+same goes for an episode whose connection is lost again in its replay, unless one of the valid
+episodes that are played beside these replays is lost, too. Then it was an outage, and nobody is
+charged.
 
 The episodes of a step are a function of seed, step and results, so a resumed run needs no saved
 state. Neighbours: `group_sampling.py` chooses problems and seeds, `curriculum.py` levels;

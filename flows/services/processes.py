@@ -21,10 +21,10 @@ import typer
 
 from env import variables
 from flows.runtime import die_with_parent
+from tasks import paths
 from tasks.errors import StageError
 from tasks.tracking import runs
 
-RUN = Path(".run")
 BIN = Path(sys.executable).parent
 PREFECT_PORT = int(os.environ.get(variables.PREFECT_PORT, "4200"))
 """Port of the server that schedules; the default is that of prefect.toml."""
@@ -122,7 +122,7 @@ def start(service: ServiceProcess, quiet: bool = False, bound: bool = False) -> 
         typer.echo(f"{service.name}: running")
         return
     require_port(service)
-    RUN.mkdir(exist_ok=True)
+    paths.RUN.mkdir(exist_ok=True)
     with log.open("wb") as stream:
         process = subprocess.Popen(
             [str(BIN / service.command[0]), *service.command[1:]],
@@ -217,12 +217,12 @@ def forget_dead() -> None:
 
 
 def _ports_of_single_runs() -> list[int]:
-    return [int(file.stem.rpartition("-")[2]) for file in RUN.glob("prefect-server-*.pid")]
+    return [int(file.stem.rpartition("-")[2]) for file in paths.RUN.glob("prefect-server-*.pid")]
 
 
 def log_file(service: ServiceProcess) -> Path:
     """File with the output of the service."""
-    return RUN / f"{service.name}.log"
+    return paths.RUN / f"{service.name}.log"
 
 
 def _command(pid: int) -> list[str]:
@@ -244,7 +244,7 @@ def _but_places(command: list[str]) -> list[str]:
 
 
 def _pid_file(service: ServiceProcess) -> Path:
-    return RUN / f"{service.name}.pid"
+    return paths.RUN / f"{service.name}.pid"
 
 
 def run_prefect(*arguments: str) -> None:

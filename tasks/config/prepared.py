@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from pathlib import Path
 
+from tasks import paths
 from tasks.config.params import Params
 from tasks.errors import StageError
 from tasks.io import read_json
 
-REPORT = Path("data/report.json")
 KEY = "settings_sha256"
 
 
@@ -35,7 +34,7 @@ def require_current(params: Params) -> None:
     Raises:
         StageError: they were. Without a report, the stage itself says what is missing.
     """
-    made, wanted = read_json(REPORT), digest(params)
+    made, wanted = read_json(paths.PREPARED), digest(params)
     if made.get(KEY, wanted) != wanted:
         raise StageError(
             f"data/problems was made with other settings (prepare.source: {made['source']}). "

@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
 from env import variables
+from tasks import paths
 from tasks.config.params import Params
 from tasks.deployment.checks import check_same, get, metadata
 from tasks.deployment.local import local_server
@@ -19,7 +19,6 @@ from tasks.errors import ConfigError, StageError
 from tasks.reporting import progress
 
 ENV_URL = variables.URL
-DATA = Path("data/problems")
 
 
 @contextmanager
@@ -32,7 +31,7 @@ def environment(params: Params) -> Iterator[str]:
         StageError: the server does not start, or the named one does not answer.
     """
     given = os.environ.get(ENV_URL)
-    data = DATA if any(DATA.glob("*.parquet")) else None
+    data = paths.PROBLEMS if any(paths.PROBLEMS.glob("*.parquet")) else None
     with ExitStack() as stack:
         if given:
             yield _given(params, given.rstrip("/"))

@@ -19,6 +19,7 @@ from pathlib import Path
 import yaml
 
 from env import variables
+from tasks import paths
 from tasks.config.params import Params
 from tasks.config.settings import DeploySettings
 from tasks.deployment.checks import healthy
@@ -27,7 +28,6 @@ from tasks.errors import ConfigError, StageError
 logger = logging.getLogger(__name__)
 
 LOGS = Path("logs")
-RUN = Path(".run")
 
 _numbers = itertools.count()
 
@@ -47,10 +47,10 @@ def local_server(params: Params, data: Path | None) -> Iterator[str]:
         ConfigError: the port is taken.
         StageError: it dies or is not healthy in time; the message ends with its last log lines.
     """
-    for folder in (LOGS, RUN):
+    for folder in (LOGS, paths.RUN):
         folder.mkdir(exist_ok=True)
     name = f"env-{os.getpid()}-{next(_numbers)}"
-    settings = (RUN / f"{name}.yaml").resolve()
+    settings = (paths.RUN / f"{name}.yaml").resolve()
     log = LOGS / f"{name}.log"
     # This run owns the server and plays every split.
     sections = params.model_dump(by_alias=True, mode="json", exclude={"env": {"splits"}})

@@ -14,22 +14,22 @@ from pathlib import Path
 
 import pandas as pd
 
+from tasks import paths
 from tasks.config.params import Params
 from tasks.data.splits import question_key
 from tasks.io import write_json
 
 NAME = "trained.json"
 REPORT = Path("reports") / NAME
-BASE = Path("models/base")
-DATA = Path("data/problems/train.parquet")
 
 
 def write(params: Params) -> Path:
     """Write the keys of all questions that models/merged was trained on, including its base's."""
-    inherited = BASE / NAME
+    inherited = paths.BASE / NAME
     keys = set(json.loads(inherited.read_text("utf-8"))) if inherited.is_file() else set[str]()
     if params.prepare.source != "synthetic":
         keys |= {
-            question_key(text) for text in pd.read_parquet(DATA, columns=["question"])["question"]
+            question_key(text)
+            for text in pd.read_parquet(paths.TRAIN, columns=["question"])["question"]
         }
     return write_json(REPORT, sorted(keys))

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tasks import paths
 from tasks.config import RESOLVED, read_resolved
 from tasks.errors import StageError, stage_named
 from tasks.io import replacing
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
 
     from tasks.config.params import Params
 
-MERGED = Path("models/merged")
-ARTIFACT = f"artifacts/{MERGED.name}"
+ARTIFACT = f"artifacts/{paths.MERGED.name}"
 """Folder of the weights within a version's artifact."""
 FETCHED = Path(".run/registry")
 """Cache of artifacts from a store that is not on this machine."""

@@ -6,16 +6,14 @@ Name, digest and size come from data/report.json; DVC keeps the rows.
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tasks import paths
 from tasks.io import read_json
 
 if TYPE_CHECKING:
     from mlflow.entities import DatasetInput
 
-REPORT = Path("data/report.json")
-PROBLEMS = Path("data/problems")
 CONTEXTS = {"train": "training", "validation": "validation", "test": "testing"}
 """MLflow's context of each split."""
 READ = {"train": ("train",), "evaluate": ("test",), "evaluate_model": ("test",)}
@@ -24,7 +22,7 @@ READ = {"train": ("train",), "evaluate": ("test",), "evaluate_model": ("test",)}
 
 def inputs(splits: tuple[str, ...] = tuple(CONTEXTS)) -> list[DatasetInput]:
     """The splits as inputs of a run; empty before `prepare` has run."""
-    report = read_json(REPORT)
+    report = read_json(paths.PREPARED)
     return [_input(report, split) for split in splits if split in report.get("splits", ())]
 
 
@@ -37,7 +35,7 @@ def _input(report: dict, split: str) -> DatasetInput:  # type: ignore[type-arg]
             name=f"{report['source']} {split}",
             digest=figures["content_sha256"][:12],
             source_type="local",
-            source=json.dumps({"uri": str(PROBLEMS / f"{split}.parquet")}),
+            source=json.dumps({"uri": str(paths.PROBLEMS / f"{split}.parquet")}),
             profile=json.dumps({key: figures[key] for key in ("rows", "collections", "facts")}),
         ),
         [InputTag("mlflow.data.context", CONTEXTS[split])],

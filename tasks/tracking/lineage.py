@@ -15,13 +15,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tasks import paths
 from tasks.io import read_json
 
 if TYPE_CHECKING:
     from tasks.config.params import Params
 
-DATA = Path("data/problems")
-DEPLOYMENT = Path("reports/deployment.json")
 PACKAGES = ("torch", "transformers", "trl", "peft", "openenv", "prefect", "mlflow", "dvc")
 
 
@@ -31,7 +30,7 @@ def tags(params: Params, stage: str | None = None) -> dict[str, str]:
     rest = {
         "params_hash": params_hash(params),
         "versions": versions(),
-        "sandbox": ",".join(read_json(DEPLOYMENT).get("sandbox", [])) or unknown,
+        "sandbox": ",".join(read_json(paths.DEPLOYMENT).get("sandbox", [])) or unknown,
     }
     return {
         "commit": commit(),
@@ -57,7 +56,7 @@ def commit() -> str:
 
 def data_hash() -> str:
     """Hash of the problems' files, names included; `none` before prepare."""
-    return folder_hash(DATA) if DATA.is_dir() else "none"
+    return folder_hash(paths.PROBLEMS) if paths.PROBLEMS.is_dir() else "none"
 
 
 def folder_hash(folder: Path) -> str:

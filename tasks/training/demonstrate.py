@@ -19,6 +19,7 @@ from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import Trajectory
 from env.problems.schema import Problem
 from env.problems.store import ProblemStore
+from tasks import paths
 from tasks.config.params import Params
 from tasks.errors import ConfigError, StageError, as_stage_error
 from tasks.io import replacing
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from agent.policies.conversations import Conversations
     from tasks.tracking.runs import StageRun
 
-PROBLEMS = Path("data/problems")
 
 logger = logging.getLogger(__name__)
 
@@ -131,7 +131,7 @@ def choose(params: Params) -> list[Problem]:
         StageError: the demonstrator can show none of them.
     """
     settings, levels = params.warmstart.sft, params.train.curriculum.levels
-    store = ProblemStore.load(PROBLEMS)
+    store = ProblemStore.load(paths.PROBLEMS)
     chosen: list[Problem] = []
     for level in levels:
         ids = draw_shown(store.ids("train", level), level, settings, len(levels))

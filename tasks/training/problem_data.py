@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING
 
 from agent.evaluation.held_out import choose_held_out
 from agent.rollouts.specs import EpisodeSpec, read_specs
+from tasks import paths
 from tasks.errors import StageError
 
 if TYPE_CHECKING:
     from agent.settings import SftSettings, TrainSettings
     from tasks.config.params import Params
-
-DATA = Path("data/problems/train.parquet")
-HELD_OUT = Path("data/problems/validation.parquet")
 
 
 def read_problems(path: Path, levels: Sequence[str]) -> dict[str, list[EpisodeSpec]]:
@@ -77,11 +75,12 @@ def read_held_out(
     """
     if not settings.evaluate_every:
         return []
-    specs = read_specs(HELD_OUT)
+    specs = read_specs(paths.VALIDATION)
     trained = {spec.collection_id for of_level in problems.values() for spec in of_level}
     if shared := sorted(trained & {spec.collection_id for spec in specs}):
         raise StageError(
-            f"train.evaluate_every: {HELD_OUT} and {DATA} share {len(shared)} collections (first: "
-            f"{shared[0]}). Run the stage prepare again, or set it to 0."
+            f"train.evaluate_every: {paths.VALIDATION} and {paths.TRAIN} share "
+            f"{len(shared)} collections (first: {shared[0]}). "
+            "Run the stage prepare again, or set it to 0."
         )
     return choose_held_out(specs, settings.evaluate_problems, settings.seed)

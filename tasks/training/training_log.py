@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from agent.evaluation.report import transcript
+from tasks import paths
 from tasks.io import replacing
 from tasks.tracking import traces
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from agent.rollouts.trajectory import Trajectory
     from tasks.tracking.runs import StageRun
 
-ROWS = Path("reports/train.parquet")
 EPISODES = Path("reports/raw_episodes.jsonl")
 SHOWN = 4
 
@@ -68,7 +68,7 @@ class TrainingLog:
 
     def write(self) -> None:
         """Write both files atomically."""
-        with replacing(ROWS) as temporary:
+        with replacing(paths.TRAIN_ROWS) as temporary:
             pd.DataFrame(self.rows).to_parquet(temporary, index=False)
         with replacing(EPISODES) as temporary:
             lines = (json.dumps(episode, ensure_ascii=False) + "\n" for episode in self.episodes)

@@ -23,7 +23,7 @@ from helpers.sandbox_events import wait_for
 from env import variables
 from flows import stages
 from flows.services import processes
-from tasks import config
+from tasks import config, paths
 from tasks.config.params import Params
 from tasks.errors import GateFailed, StageError
 from tasks.tracking import runs as tracking
@@ -143,7 +143,7 @@ def test_what_a_killed_chain_left_is_stopped_and_said(project, capfd):
     params = Params()
     parent = tracking.start_run("rlm-nano", params)
     child = tracking.start_run("train", params, parent.run_id)
-    chain.RUNNING.mkdir(exist_ok=True)
+    paths.RUN.mkdir(exist_ok=True)
     chain.MARK.write_text(json.dumps({"run_id": parent.run_id, "process": str(gone.pid)}))
     try:
         killed = chain.clean_after_killed_run()

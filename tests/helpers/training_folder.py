@@ -8,8 +8,7 @@ import pytest
 
 from env.problems.store import ProblemStore
 from helpers.problem_files import write_problems
-from tasks import train
-from tasks.training import problem_data
+from tasks import paths
 
 
 def make_folder(
@@ -18,8 +17,8 @@ def make_folder(
     """Fill a folder with data and a base, and enter it; the environment is the one at `url`."""
     patch.chdir(folder)
     patch.setenv("RLM_ENV_URL", url)
-    for split, path in (("train", problem_data.DATA), ("validation", problem_data.HELD_OUT)):
+    for split, path in (("train", paths.TRAIN), ("validation", paths.VALIDATION)):
         write_problems(path, map(problems.get, problems.ids(split)))
     (folder / "models").mkdir()
-    (folder / train.BASE).symlink_to(base)
+    (folder / paths.BASE).symlink_to(base)
     return folder

@@ -13,7 +13,7 @@ from helpers.recorder import Recorder
 from agent.rollouts.trajectory import FrameRecord, Trajectory
 from env.models import AnswerMetrics
 from env.problems.schema import from_row, to_row
-from tasks import audit, prepare
+from tasks import audit, paths, prepare
 from tasks.config.params import Params
 from tasks.config.settings import AuditSettings
 from tasks.data.source import Found
@@ -31,11 +31,11 @@ def params(server_params: Params) -> Params:
 @pytest.fixture
 def data(served_folder: Path) -> Path:
     """The served problems, and the report that prepare writes beside them."""
-    rows = pd.read_parquet(audit.PROBLEMS / "test.parquet").to_dict("records")
+    rows = pd.read_parquet(paths.PROBLEMS / "test.parquet").to_dict("records")
     problems = [from_row(row) for row in rows]
     by_split: dict[Any, list[dict[str, str]]] = {"train": [], "validation": [], "test": rows}
     report = prepare.describe(Found(problems), by_split, "synthetic")
-    audit.DATA_REPORT.write_text(json.dumps(report))
+    paths.PREPARED.write_text(json.dumps(report))
     return served_folder
 
 
@@ -54,27 +54,27 @@ def test_known_gold_earns_all_and_the_page_shows_it_in_place(data: Path, params:
         assert max(scores["keyword"], scores["random"]) < 0.4
     assert report["unsolved"] == {}
 
-    problem = audit.choose(audit.PROBLEMS, SETTINGS)[0]
+    problem = audit.choose(paths.PROBLEMS, SETTINGS)[0]
     hostile = tuple(
         paper.model_copy(update={"text": f"{paper.text}\n<script>alert(1)</script>"})
         for paper in problem.papers
     )
     shown = [problem.model_copy(update={"papers": hostile})]
-    about = json.loads(audit.DATA_REPORT.read_text())
+    about = json.loads(paths.PREPARED.read_text())
     page = problems_page(report, shown, data=about, samples=1, profile="nano")
     assert f"<mark>{problem.evidence[0].spans[0].text}</mark>" in page
     assert "<script>" not in page
 
 
 def test_gold_that_earns_nothing_stops_the_chain_and_is_named(data: Path, params: Params) -> None:
-    chosen = audit.choose(audit.PROBLEMS, SETTINGS)[0]
+    chosen = audit.choose(paths.PROBLEMS, SETTINGS)[0]
     # The stored gold of this problem is another than the server's.
     paper = next(p for p in chosen.papers if p.paper_id not in chosen.gold_papers)
     span = chosen.evidence[0].spans[0]
     wrong = span.model_copy(update={"paper_id": paper.paper_id, "text": paper.abstract})
     fact = chosen.evidence[0].model_copy(update={"spans": (wrong,)})
     changed = chosen.model_copy(update={"evidence": (fact,)})
-    path = audit.PROBLEMS / "test.parquet"
+    path = paths.PROBLEMS / "test.parquet"
     frame = pd.read_parquet(path)
     frame.loc[list(frame["problem_id"]).index(chosen.problem_id)] = pd.Series(to_row(changed))
     frame.to_parquet(path)

@@ -23,7 +23,7 @@ from agent.policies.base import FrameKey, TurnReply, TurnRequest
 from agent.policies.conversations import Conversations
 from agent.policies.hf_policy import load_model
 from env.problems.store import ProblemStore
-from tasks import warmstart
+from tasks import paths, warmstart
 from tasks.config.params import Params
 from tasks.errors import StageError
 from tasks.training import demonstrate, problem_data
@@ -76,19 +76,19 @@ def test_without_good_episodes_no_base_is_written(params: Params) -> None:
     strict = changed(params, warmstart={"sft": {"min_reward": 1.0}})
     with pytest.raises(StageError, match="none of 4 demonstrations is good enough"):
         warmstart.run(strict, Recorder())  # type: ignore[arg-type]
-    assert not warmstart.BASE.exists()
+    assert not paths.BASE.exists()
 
 
 def test_training_plays_what_was_not_shown_unless_too_little_is_left(
     params: Params, server_problems: ProblemStore
 ) -> None:
     ids = set(server_problems.ids("train", "easy"))
-    write_problems(problem_data.DATA, map(server_problems.get, ids))
+    write_problems(paths.TRAIN, map(server_problems.get, ids))
     shown = {problem.problem_id for problem in demonstrate.choose(params)}
 
     def played(step: int, kind: str) -> set[str]:
         of = changed(params, train={"problems_per_step": step}, warmstart={"kind": kind})
-        levels = problem_data.unseen(problem_data.read_problems(problem_data.DATA, ["easy"]), of)
+        levels = problem_data.unseen(problem_data.read_problems(paths.TRAIN, ["easy"]), of)
         return {spec.problem_id for spec in levels["easy"]}
 
     assert len(shown) == 4

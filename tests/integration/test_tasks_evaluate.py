@@ -14,7 +14,7 @@ from agent.policies.base import Policy, TurnReply
 from agent.settings import EngineSettings
 from benchmarks.exploits.fields_expert import careless, fields_expert
 from env.errors import EpisodeError
-from tasks import evaluate
+from tasks import evaluate, paths
 from tasks.config.params import Params
 from tasks.errors import StageError
 from tasks.tracking.runs import result_metrics
@@ -74,7 +74,7 @@ def test_an_expert_is_measured_to_be_better_than_a_careless_policy(
     project: Params, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recorder = run(project)
-    told = json.loads(evaluate.REPORT.read_text())
+    told = json.loads(paths.EVALUATION.read_text())
     assert told["n"] == EPISODES
     assert told["after"]["f1_greedy"] > 0.9
     assert told["before"]["reward_mean"] < told["after"]["reward_mean"]
@@ -83,7 +83,7 @@ def test_an_expert_is_measured_to_be_better_than_a_careless_policy(
     assert told["after"]["greedy"]["exact_match"] > told["before"]["greedy"]["exact_match"]
     assert told["improvement"] in capsys.readouterr().out
     assert recorder.metrics["evaluate/f1_greedy_after"] == told["after"]["f1_greedy"]
-    assert recorder.artifacts == [evaluate.REPORT, evaluate.EPISODES, evaluate.TRANSCRIPTS]
+    assert recorder.artifacts == [paths.EVALUATION, evaluate.EPISODES, paths.TRANSCRIPTS]
 
     episodes = pd.read_parquet(evaluate.EPISODES)
     assert len(episodes) == 2 * 3 * EPISODES  # two models; greedy and two sampled passes
@@ -98,9 +98,9 @@ def test_an_expert_is_measured_to_be_better_than_a_careless_policy(
         after.loc[:, "sampled", :]["reward"].mean()
     )
 
-    lines = [json.loads(line) for line in evaluate.TRANSCRIPTS.read_text().splitlines()]
+    lines = [json.loads(line) for line in paths.TRANSCRIPTS.read_text().splitlines()]
     played = set(episodes.loc[episodes["difficulty"] == "easy", "problem_id"])
-    ids = [name for name in pd.read_parquet(evaluate.TEST)["problem_id"] if name in played]
+    ids = [name for name in pd.read_parquet(paths.TEST)["problem_id"] if name in played]
     shown = [x["problem_id"] for x in lines if x["difficulty"] == "easy" and x["model"] == "after"]
     assert shown == ids[:2]  # the first of the data, not the best
     assert len(lines) == 2 * 3 * 2
@@ -111,11 +111,11 @@ def test_void_episodes_of_a_model_stop_the_stage_and_keep_the_old_report(
     short: Params, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     play_as(monkeypatch, before=careless(), after=Failing())
-    evaluate.REPORT.parent.mkdir()
-    evaluate.REPORT.write_text("old")
+    paths.EVALUATION.parent.mkdir()
+    paths.EVALUATION.write_text("old")
     with pytest.raises(StageError, match=r"all episodes of after are void"):
         run(short)
-    assert evaluate.REPORT.read_text() == "old"
+    assert paths.EVALUATION.read_text() == "old"
     assert not evaluate.EPISODES.exists()
 
 
@@ -140,7 +140,7 @@ def test_an_outage_among_the_lone_episodes_costs_the_latency_alone(
 ) -> None:
     monkeypatch.setattr(evaluate, "play_model", DyingAlone(0, 2))
     run(short)
-    told = json.loads(evaluate.REPORT.read_text())
+    told = json.loads(paths.EVALUATION.read_text())
     assert told["after"]["f1_greedy"] > 0.9
     for model, left in (("before", 0), ("after", 2)):
         latency = told[model]["latency"]["one_at_a_time"]

@@ -34,7 +34,7 @@ from agent.training.export import (
     top_logits,
 )
 from agent.training.merge import merge
-from tasks import export
+from tasks import export, paths
 from tasks.config.params import Params
 from tasks.errors import StageError
 
@@ -234,14 +234,14 @@ def test_the_stage_keeps_a_merge_that_a_fresh_process_approved(
 ) -> None:
     monkeypatch.setattr(sys, "executable", warm)
     recorder = run(project)
-    told = json.loads(export.REPORT.read_text())
+    told = json.loads(paths.EXPORT.read_text())
     assert told["wrong"] == []
     assert told["completions_equal"] + len(told["ties"]) == told["prompts"] == 4
     assert told["logit_error"] < LIMIT < told["effect"]
     assert told["episode"]["void"] is None
     assert recorder.metrics["export/logit_error"] == told["logit_error"]
     assert [path.name for path in Path("models").iterdir() if path.name.startswith(".")] == []
-    model, tokenizer = load_model(export.MERGED)
+    model, tokenizer = load_model(paths.MERGED)
     assert tokenizer.chat_template
     assert next(model.parameters()).isfinite().all()
 
@@ -254,11 +254,11 @@ def test_a_bad_merge_fails_the_stage_and_leaves_no_model(
 
     monkeypatch.setattr(export, "merge", forgetful)
     monkeypatch.setattr(export, "check", check_here)
-    export.MERGED.mkdir()  # of an earlier run: not this training's either
+    paths.MERGED.mkdir()  # of an earlier run: not this training's either
     with pytest.raises(StageError, match=r"differs from the live model: logits are"):
         run(project)
     assert sorted(path.name for path in Path("models").iterdir()) == ["adapter", "base"]
-    assert json.loads(export.REPORT.read_text())["wrong"]
+    assert json.loads(paths.EXPORT.read_text())["wrong"]
 
 
 def test_a_folder_that_cannot_be_loaded_fails_the_stage(
@@ -273,7 +273,7 @@ def test_a_folder_that_cannot_be_loaded_fails_the_stage(
     monkeypatch.setattr(export, "merge", torn)
     with pytest.raises(StageError, match=r"could not be loaded and compared"):
         run(project)
-    assert not export.MERGED.exists()
+    assert not paths.MERGED.exists()
 
 
 def test_a_fully_trained_policy_is_held_against_its_base(
@@ -286,7 +286,7 @@ def test_a_fully_trained_policy_is_held_against_its_base(
     model, _ = load_model("models/policy", adapter="models/adapter")
     model.merge_and_unload().save_pretrained("models/policy")
     run(full)
-    assert json.loads(export.REPORT.read_text())["effect"] > LIMIT
+    assert json.loads(paths.EXPORT.read_text())["effect"] > LIMIT
 
     shutil.rmtree("models/policy")  # control: a policy that training did not change
     shutil.copytree("models/base", "models/policy")

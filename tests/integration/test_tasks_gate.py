@@ -15,7 +15,7 @@ from agent.rollouts.trajectory import FrameRecord, Trajectory, TurnRecord
 from agent.settings import EngineSettings
 from env.models import AnswerMetrics, Counters
 from rewards.settings import RewardSettings
-from tasks import gate
+from tasks import gate, paths
 from tasks.config.settings import GateSettings
 from tasks.errors import GateFailed, StageError
 
@@ -133,7 +133,7 @@ def stage(tmp_path, monkeypatch, server_url, server_params, server_problems):
     """Runs the stage on the real environment with a scripted policy in the model's place."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RLM_ENV_URL", server_url)
-    write_problems(gate.DATA, map(server_problems.get, server_problems.ids(split="train")))
+    write_problems(paths.TRAIN, map(server_problems.get, server_problems.ids(split="train")))
     small = server_params.gate.model_copy(update={"max_episodes": 12, "baseline_episodes": 12})
     absent = EngineSettings(kind="vllm", url="http://127.0.0.1:9")  # only the training asks it
     params = server_params.model_copy(update={"gate": small, "engine": absent})
@@ -150,29 +150,29 @@ def stage(tmp_path, monkeypatch, server_url, server_params, server_problems):
 
 def test_an_open_gate_writes_report_and_baseline(stage, server_problems):
     notes = stage(oracle(server_problems.get(item) for item in server_problems.ids()))
-    report = json.loads(gate.GATE.read_text())
-    baseline = json.loads(gate.BASELINE.read_text())
+    report = json.loads(paths.GATE.read_text())
+    baseline = json.loads(paths.BASELINE.read_text())
     assert report["passed"]
     assert [level["episodes"] for level in report["levels"].values()] == [10, 10]
     assert list(baseline["levels"]) == ["easy", "medium", "hard"]
     assert all(level["episodes"] == 12 for level in baseline["levels"].values())
     assert baseline["reward_mean"] > 0.9
-    assert notes.artifacts == [gate.GATE, gate.BASELINE]
+    assert notes.artifacts == [paths.GATE, paths.BASELINE]
     assert notes.metrics["baseline/hard_reward"] > 0.9
     assert notes.tags == {"gate": "open"}
 
 
 def test_a_refusing_gate_writes_its_report_and_raises_its_advice(stage):
-    gate.BASELINE.parent.mkdir()
-    gate.BASELINE.write_text("{}")
+    paths.BASELINE.parent.mkdir()
+    paths.BASELINE.write_text("{}")
     with pytest.raises(GateFailed) as refused:
         stage(Scripted(lambda seen: "I do not know."))
-    report = json.loads(gate.GATE.read_text())
+    report = json.loads(paths.GATE.read_text())
     assert not report["passed"]
     assert report["advice"] == str(refused.value)
     assert "repl block" in report["advice"]
     assert {level["episodes"] for level in report["levels"].values()} == {12}
-    assert not gate.BASELINE.exists()
+    assert not paths.BASELINE.exists()
 
 
 def test_random_code_is_refused(stage):
@@ -187,4 +187,4 @@ def test_a_failing_policy_is_no_refusal(stage):
 
     with pytest.raises(StageError, match="void"):
         stage(Failing(lambda seen: ""))
-    assert not gate.GATE.exists()
+    assert not paths.GATE.exists()

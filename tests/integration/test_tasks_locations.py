@@ -13,6 +13,7 @@ from helpers.chain_runs import in_folder
 from typer.testing import CliRunner
 
 from flows import pipeline
+from tasks import paths
 from tasks.config.params import Params
 from tasks.errors import ConfigError, StageError
 from tasks.registry import versions
@@ -53,7 +54,7 @@ def original(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Pat
                 pip_requirements=[],
             )
         run.client.create_registered_model("rlm")
-        tags = {"weights_hash": versions.weights_hash(versions.MERGED)}
+        tags = {"weights_hash": versions.weights_hash(paths.MERGED)}
         run.client.create_model_version(
             "rlm", logged.model_uri, run.run_id, tags, model_id=logged.model_id
         )

@@ -19,7 +19,7 @@ from agent.evaluation.statistics import Bootstrap
 from agent.rollouts.trajectory import FrameRecord, Trajectory, TurnRecord
 from env.models import AnswerMetrics, Counters
 from rewards.settings import reward_metric
-from tasks import plots
+from tasks import paths, plots
 from tasks.config.params import Params
 from tasks.errors import StageError
 from tasks.reporting import figures, html
@@ -109,9 +109,9 @@ def run() -> Recorder:
 
 def test_the_stage_writes_two_figures_and_a_page(drawn: Path) -> None:
     names = ["before_after", "reward_curve"]
-    assert sorted(p.stem for p in (drawn / plots.FOLDER).iterdir()) == names
+    assert sorted(p.stem for p in (drawn / paths.PLOTS).iterdir()) == names
     for name in names:
-        pixels = imread(drawn / plots.FOLDER / f"{name}.png")
+        pixels = imread(drawn / paths.PLOTS / f"{name}.png")
         assert pixels.shape[1] >= 1000  # wide enough for the README
         assert pixels[..., :3].std() > 0.05  # and not blank
 
@@ -121,7 +121,7 @@ def test_a_missing_input_is_named_with_the_stage_that_writes_it(folder: Path, na
     (folder / "reports" / name).unlink()
     with pytest.raises(StageError, match=rf"^reports/{name} is missing\. Run the stage"):
         run()
-    assert not (folder / plots.FOLDER).exists()
+    assert not (folder / paths.PLOTS).exists()
 
 
 def test_a_broken_input_is_refused(folder: Path) -> None:

@@ -24,7 +24,7 @@ from rich.console import Console
 from agent.evaluation import promotion
 from agent.policies.base import Policy
 from agent.settings import GenerationSettings
-from tasks import evaluate, promote
+from tasks import evaluate, paths, promote
 from tasks.config.params import Params
 from tasks.errors import StageError
 from tasks.registry import champions, versions
@@ -52,8 +52,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: Path, empty_s
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{store}")
     refill(store, empty_store)
-    promote.BASE.mkdir(parents=True)
-    (promote.BASE / "model.safetensors").write_text("0.2 base")
+    paths.BASE.mkdir(parents=True)
+    (paths.BASE / "model.safetensors").write_text("0.2 base")
     return tmp_path
 
 
@@ -139,7 +139,7 @@ def test_the_first_version_beats_the_base_on_two_fresh_sets(
     # Real episodes take their time, and these two differ by far.
     monkeypatch.setattr(promotion, "LEAST_PROBLEMS", 9)
     monkeypatch.setattr(promotion, "LEAST_COLLECTIONS", 3)
-    (promote.BASE / "model.safetensors").write_text("silent")
+    (paths.BASE / "model.safetensors").write_text("silent")
     challenger("expert")
     settings = server_params.promote.model_copy(update={"problems": 9})
     params = server_params.model_copy(update={"promote": settings})

@@ -17,7 +17,7 @@ from helpers.sandbox_attacks import ROOT
 from helpers.space_hub import READ_TOKEN, TOKEN, Repo, SpaceHub, serve_spaces
 
 from env.problems.store import ProblemStore
-from tasks import config, prepare
+from tasks import config, paths, prepare
 from tasks.config.params import Params
 from tasks.errors import ConfigError, PipelineError, StageError
 from tasks.publish import FOLDER, publish
@@ -56,8 +56,8 @@ def project(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Iter
         store = ProblemStore.generate(params.prepare.synthetic)
         for split in prepare.SPLITS:
             problems = map(store.get, store.ids(split))
-            write_problems(prepare.PROBLEMS / f"{split}.parquet", problems)
-        prepare.REPORT.write_text("{}")
+            write_problems(paths.PROBLEMS / f"{split}.parquet", problems)
+        paths.PREPARED.write_text("{}")
         crowned("rlm", FIGURES)
         yield path
 
@@ -78,7 +78,7 @@ def crowned(name: str, figures: dict[str, str]) -> None:
     client.create_registered_model(name)
     tags = {
         "weights_hash": versions.weights_hash(merged),
-        "data_report": lineage.files_hash([prepare.REPORT], prepare.REPORT.parent),
+        "data_report": lineage.files_hash([paths.PREPARED], paths.PREPARED.parent),
         **figures,
     }
     client.create_model_version(name, source=name, tags=tags)
@@ -177,7 +177,7 @@ def test_answers_of_held_splits_are_not_in_the_data_set(hub: SpaceHub, tmp_path:
     for split in prepare.SPLITS:
         read_back(hub, TASKS, f"data/{split}.parquet", tmp_path)
     loaded = load_dataset(str(tmp_path), cache_dir=str(tmp_path / "cache"))
-    store = ProblemStore.load(prepare.PROBLEMS)
+    store = ProblemStore.load(paths.PROBLEMS)
     assert {split: len(rows) for split, rows in loaded.items()} == {
         split: len(store.ids(split)) for split in prepare.SPLITS
     }
@@ -280,10 +280,10 @@ def test_a_refusal_comes_before_anything_is_uploaded(
 
 
 def test_problems_of_another_run_are_refused(hub: SpaceHub) -> None:
-    prepare.REPORT.write_text('{"rows": 1}')
+    paths.PREPARED.write_text('{"rows": 1}')
     try:
         with pytest.raises(StageError, match="not the problems"):
             published()
     finally:
-        prepare.REPORT.write_text("{}")
+        paths.PREPARED.write_text("{}")
     assert uploads(hub) == []

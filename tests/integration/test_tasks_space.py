@@ -28,7 +28,7 @@ from env.client import Sessions
 from env.errors import RefusedError
 from env.problems.store import ProblemStore
 from env.server.service import read_settings
-from tasks import deploy
+from tasks import deploy, paths
 from tasks.config import resolve
 from tasks.config.params import Params
 from tasks.deployment import build_context, checks, space
@@ -357,8 +357,8 @@ def test_a_space_that_ended_gets_its_secrets_again_and_is_built_anew(
 def local_problems(params: Params) -> Path:
     """This machine's data, as `prepare` would write it."""
     store = ProblemStore.generate(params.prepare.synthetic)
-    write_problems(deploy.DATA / "test.parquet", map(store.get, store.ids("test")))
-    return deploy.DATA
+    write_problems(paths.PROBLEMS / "test.parquet", map(store.get, store.ids("test")))
+    return paths.PROBLEMS
 
 
 def everything_written(folder: Path) -> Iterator[tuple[Path, bytes]]:
@@ -404,7 +404,7 @@ def test_a_private_space_is_pushed_started_and_played(
             variables.addressed(url, TOKEN, key),
             pytest.raises(ConfigError, match="does not serve the problems"),
         ):
-            checks.check_problems(url, deploy.DATA)
+            checks.check_problems(url, paths.PROBLEMS)
     told = capfd.readouterr()
     leaks = [path for path, content in everything_written(tmp_path) if TOKEN.encode() in content]
     assert leaks == []
@@ -453,7 +453,7 @@ def test_a_public_space_plays_the_problems_of_a_private_data_set(
     with serve_spaces(tmp_path_factory.mktemp("hub")) as the_hub:
         monkeypatch.setenv("HF_ENDPOINT", the_hub.url)
         with environment(params) as url:
-            checks.check_problems(url, deploy.DATA)
+            checks.check_problems(url, paths.PROBLEMS)
             source = checks.metadata(url)["problem_source"]
         problems, pushed = repo_of(the_hub, "ada/rlm-problems", "dataset"), repo_of(the_hub)
     assert source == f"ada/rlm-problems at {problems.sha}"

@@ -24,13 +24,13 @@ from agent.nano.warmstart import save
 from agent.rollouts.engine import play
 from agent.rollouts.trajectory import Trajectory
 from agent.training import checkpoints
-from tasks import train
+from tasks import paths, train
 from tasks.config import write_resolved
 from tasks.config.params import Params
 from tasks.deployment import environment
 from tasks.errors import StageError
 from tasks.tracking import runs
-from tasks.training import fingerprint, problem_data
+from tasks.training import fingerprint
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [
@@ -73,7 +73,7 @@ def with_train(params: Params, **changes) -> Params:
 
 
 def marks_of(params: Params) -> dict[str, str]:
-    return fingerprint.fingerprint(params, train.BASE, problem_data.DATA)
+    return fingerprint.fingerprint(params, paths.BASE, paths.TRAIN)
 
 
 def run_stage(params: Params) -> Path:
@@ -90,7 +90,7 @@ def start_of(params: Params) -> str:
 
 def test_the_stage_writes_adapter_rows_and_episodes_and_once_more_the_same(project, server_params):
     params = with_train(server_params)
-    assert run_stage(params) == train.RESULT["lora"]
+    assert run_stage(params) == paths.TRAINED["lora"]
     assert start_of(params) == "no checkpoint: starting clean"
     for name in ("adapter_model.safetensors", "adapter_config.json", "tokenizer.json"):
         assert (project / "models/adapter" / name).is_file()
@@ -145,7 +145,7 @@ def test_two_processes_play_and_train_one_run(project, server_params, monkeypatc
     monkeypatch.setattr(sys, "executable", warm)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     params = with_train(server_params, steps=2, processes=2, evaluate_every=1, evaluate_problems=1)
-    assert run_stage(params) == train.RESULT["lora"]
+    assert run_stage(params) == paths.TRAINED["lora"]
     assert (project / "models/adapter/adapter_model.safetensors").is_file()
     assert list(checkpoints.steps(train.CHECKPOINTS)) == [1, 2]
     rows = pd.read_parquet("reports/train.parquet")
@@ -189,7 +189,7 @@ def test_held_out_evaluations_change_nothing_of_the_training(project, server_par
         saved = train.CHECKPOINTS / "checkpoint-2"
         optimizer = torch.load(saved / "optimizer.pt", weights_only=True)["state"]
         random = torch.load(saved / "rng_state.pth", weights_only=False)["cpu"]
-        weights = (train.RESULT["lora"] / "adapter_model.safetensors").read_bytes()
+        weights = (paths.TRAINED["lora"] / "adapter_model.safetensors").read_bytes()
         results.append((rows, weights, optimizer, random))
     (without, *before), (evaluated, *after) = results
     assert before[0] == after[0]
@@ -220,13 +220,13 @@ def check_same_rows(found: pd.DataFrame, wanted: pd.DataFrame) -> None:
 
 def test_held_out_problems_that_are_trained_on_are_refused(project, server_params, monkeypatch):
     monkeypatch.setattr(train, "learn", lambda *_: pytest.fail("something was taught"))
-    pd.read_parquet(problem_data.DATA).to_parquet(problem_data.HELD_OUT)
+    pd.read_parquet(paths.TRAIN).to_parquet(paths.VALIDATION)
     params = with_train(server_params, evaluate_every=1)
     with pytest.raises(
         StageError, match=r"train\.evaluate_every: .*validation\.parquet and .*share"
     ):
         run_stage(params)
-    problem_data.HELD_OUT.unlink()
+    paths.VALIDATION.unlink()
     with pytest.raises(StageError, match=r"validation\.parquet is missing"):
         run_stage(params)
 
@@ -250,7 +250,7 @@ def test_a_killed_run_resumes_and_says_so(project, server_params, warm):
             process.communicate()  # until all that held its output are gone
     reached = max(checkpoints.steps(train.CHECKPOINTS))
     assert reached < 15
-    assert not train.RESULT["lora"].exists()
+    assert not paths.TRAINED["lora"].exists()
 
     # The shorter way to the end; what decides the weights is unchanged.
     saved = pd.read_parquet("reports/train.parquet") if reached > 1 else None
@@ -282,10 +282,10 @@ def test_changed_settings_or_base_start_clean_and_bookkeeping_does_not(project, 
     assert reason(params.model_copy(update={"rewards": rewards})) == (
         "settings of rewards changed: starting clean"
     )
-    base = train.BASE.resolve()
-    train.BASE.unlink()
-    train.BASE.mkdir()
-    (train.BASE / "config.json").write_bytes((base / "config.json").read_bytes() + b" ")
+    base = paths.BASE.resolve()
+    paths.BASE.unlink()
+    paths.BASE.mkdir()
+    (paths.BASE / "config.json").write_bytes((base / "config.json").read_bytes() + b" ")
     assert reason(params) == "base model changed: starting clean"
 
     # Of an earlier version of the project, which hashed more files.

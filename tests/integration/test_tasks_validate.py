@@ -14,7 +14,7 @@ from helpers.recorder import Recorder
 
 from env.problems.schema import Tier
 from env.problems.synthetic import generate
-from tasks import prepare, validate
+from tasks import paths, prepare, validate
 from tasks.config import check, resolve
 from tasks.config.params import Params
 from tasks.errors import StageError
@@ -49,7 +49,7 @@ def run(params: Params = PARAMS) -> Recorder:
 
 
 def rewrite(split: str, change: Callable[[pd.DataFrame], Any]) -> None:
-    path = prepare.PROBLEMS / f"{split}.parquet"
+    path = paths.PROBLEMS / f"{split}.parquet"
     frame = pd.read_parquet(path)
     changed = change(frame)
     (frame if changed is None else changed).to_parquet(path)
@@ -66,7 +66,7 @@ def edit(column: str, value: Any) -> Callable[[Any], None]:
 
 def copy_papers(row: Any) -> None:
     """Give a row the papers and gold of a row of train."""
-    other = pd.read_parquet(prepare.PROBLEMS / "train.parquet").loc[0]
+    other = pd.read_parquet(paths.PROBLEMS / "train.parquet").loc[0]
     for column in ("papers", "evidence", "tier"):
         row[column] = other[column]
 

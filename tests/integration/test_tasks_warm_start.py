@@ -13,7 +13,7 @@ from helpers.recorder import Recorder
 
 from agent.models import base_model
 from agent.settings import ModelSettings
-from tasks import warmstart
+from tasks import paths, warmstart
 from tasks.config.params import Params
 from tasks.data.splits import question_key
 from tasks.errors import StageError
@@ -56,7 +56,7 @@ def test_what_the_version_was_trained_on_goes_from_model_to_model(registry: Path
     warmstart.run(THIRD, Recorder())  # type: ignore[arg-type]
     Path("data/problems").mkdir(parents=True)
     asked = pd.DataFrame({"question": ["How many, in all?", "How many in all"]})
-    asked.to_parquet(trained_questions.DATA)
+    asked.to_parquet(paths.TRAIN)
     assert json.loads(trained_questions.write(Params()).read_text()) == [
         "earlier"
     ]  # fresh each time

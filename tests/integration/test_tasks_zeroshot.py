@@ -13,7 +13,7 @@ from helpers.recorder import Recorder
 
 from agent.policies.scripted import Scripted, oracle
 from env.problems.store import ProblemStore
-from tasks import gate, warmstart, zeroshot
+from tasks import gate, paths, zeroshot
 from tasks.config.params import Params
 from tasks.registry import warm_start
 
@@ -48,7 +48,7 @@ def test_a_nano_of_random_weights_plays_ten_episodes_and_earns_nothing(params: P
     assert run.metrics["zeroshot/primary_objective"] == run.metrics["zeroshot/f1"] == 0
     assert run.tags["zero_shot"] == report["advice"]
     assert [path.name for path in run.artifacts] == ["zeroshot.json"]
-    assert not warmstart.BASE.exists()
+    assert not paths.BASE.exists()
 
 
 def test_a_bare_model_that_earns_may_need_no_demonstrations(
@@ -79,7 +79,7 @@ def test_the_model_of_demonstrations_is_played_without_them_and_leaves_no_files(
     report = played_by(Scripted(lambda seen: "I do not know."), monkeypatch, sft)
     assert (report["kind"], report["episodes"]) == ("sft", 10)
     assert seen == [[]]  # no adapter
-    assert list(warmstart.BASE.parent.iterdir()) == []
+    assert list(paths.BASE.parent.iterdir()) == []
 
 
 @pytest.mark.parametrize("kind", ["none", "champion"])

@@ -14,7 +14,7 @@ from env.errors import SourceUnreachable
 from env.problems.schema import CANDIDATES, COLUMNS, Fact, Problem, from_row
 from env.problems.synthetic import generate
 from flows import stages
-from tasks import config, prepare
+from tasks import config, paths, prepare
 from tasks.config import check, prepared
 from tasks.config.params import Params
 from tasks.data.source import Found, Rejected
@@ -159,8 +159,8 @@ def test_problems_of_other_settings_are_refused(tmp_path, monkeypatch) -> None:
     params = Params()
     prepared.require_current(params)  # nothing was prepared: the stage itself says so
     report = {"source": "synthetic", prepared.KEY: prepared.digest(params)}
-    prepare.REPORT.parent.mkdir()
-    prepare.REPORT.write_text(json.dumps(report))
+    paths.PREPARED.parent.mkdir()
+    paths.PREPARED.write_text(json.dumps(report))
     prepared.require_current(params)
     for changed in ({"rewards": {"min_span_chars": 99}}, {"prepare": {"source": "hub"}}):
         with pytest.raises(StageError, match=r"other settings.*source: synthetic.*rlm prepare"):
@@ -168,5 +168,5 @@ def test_problems_of_other_settings_are_refused(tmp_path, monkeypatch) -> None:
     config.write_resolved(check(changed, "test"))
     with pytest.raises(StageError, match="other settings"):
         stages.run_stage("validate")
-    prepare.REPORT.write_text(json.dumps({"source": "synthetic"}))  # of an earlier version
+    paths.PREPARED.write_text(json.dumps({"source": "synthetic"}))  # of an earlier version
     prepared.require_current(params)

@@ -1,10 +1,10 @@
 """The right to run a cell: a bounded number of slots, shared between sessions by time.
 
-A free slot goes to the waiting session that has held slots for the least time. The time of each is
-counted from a level, which rises as it would for a session that got its share of all slots. A
-session that was away, or is new, gets no more for it. A session that is ahead waits for its share
-and no longer. A long cell is measured now and then, and gives its slot back if another is behind.
-While short cells come, long ones have half of the slots at most.
+A free slot goes to the waiting session that has used the least slot time. Being idle earns no
+credit: a session that joins or returns starts at the current fair level, which rises as if each
+session had got its share of all slots. A session that is ahead waits until its share catches up,
+and no longer. A long cell is measured now and then, and gives its slot back if another session is
+behind; while short cells come, long ones have half of the slots at most.
 """
 
 from __future__ import annotations

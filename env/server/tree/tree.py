@@ -79,7 +79,7 @@ class Tree:
         self.shown: list[str] = []
         """Texts that the policy saw: observations, and prompts of children."""
         self.failed_turns = 0
-        """Turns that the server itself saw fail. An exception is only the word of a worker."""
+        """Turns that the server itself saw fail; a worker runs model code and can fake errors."""
         self._counts: Counter[str] = Counter()
         self._cpu_s = 0.0
         self._env_s = 0.0

@@ -1,0 +1,30 @@
+"""Artifacts that one stage writes and others read, relative to the project's folder.
+
+Those of one module alone are named there.
+"""
+
+from pathlib import Path
+
+PROBLEMS = Path("data/problems")
+TRAIN = PROBLEMS / "train.parquet"
+VALIDATION = PROBLEMS / "validation.parquet"
+TEST = PROBLEMS / "test.parquet"
+PREPARED = Path("data/report.json")
+
+BASE = Path("models/base")
+TRAINED = {"lora": Path("models/adapter"), "full": Path("models/policy")}
+"""What training leaves, by `train.method`."""
+MERGED = Path("models/merged")
+
+GATE = Path("reports/gate.json")
+BASELINE = Path("reports/baseline.json")
+TRAIN_ROWS = Path("reports/train.parquet")
+"""One row for each optimizer step."""
+EXPORT = Path("reports/export.json")
+EVALUATION = Path("reports/evaluation.json")
+TRANSCRIPTS = Path("reports/transcripts.jsonl")
+DEPLOYMENT = Path("reports/deployment.json")
+PLOTS = Path("reports/plots")
+
+RUN = Path(".run")
+"""What processes of this folder leave for each other: ports, locks, logs."""
