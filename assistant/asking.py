@@ -181,8 +181,8 @@ def reader_of(model: AskedModel, documents: dict[str, str]) -> AskedModel:
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(file))
-    known = tokenizer.get_vocab_size()
-    if known >= SMALL_VOCABULARY:
+    size = tokenizer.get_vocab_size()
+    if size >= SMALL_VOCABULARY:
         made_up = model.params.prepare.source == "synthetic"
         return _ranked(model.params) if model.default and made_up else model
     text = "\n".join(part[:2000] for part in documents.values())[:20_000]
@@ -191,7 +191,7 @@ def reader_of(model: AskedModel, documents: dict[str, str]) -> AskedModel:
     if model.default:
         return _ranked(model.params)
     raise StageError(
-        f"{model.name} knows the {known} tokens of a small made-up world, and can't read these "
+        f"{model.name} knows the {size} tokens of a small made-up world, and can't read these "
         "documents. Name one that reads your language with --base-url URL --model NAME, or train "
         "one on your documents (docs/own_data.md)."
     )
@@ -222,10 +222,10 @@ class RankedPassages:
             raise StageError(reason)
         began = time.monotonic()
         with as_stage_error():  # the model may be broken
-            found = (by_meaning if installed() else rank)(documents, question, PASSAGES)
+            passages = (by_meaning if installed() else rank)(documents, question, PASSAGES)
         quotes = [
             Quote(name, at := documents[name].index(text), at + len(text), text)
-            for name, text in found
+            for name, text in passages
         ]
         seconds = round(time.monotonic() - began, 3)
         return AskedAnswer(Answer(quotes, stop_reason="final", seconds=seconds), None)
@@ -234,9 +234,9 @@ class RankedPassages:
 def by_meaning(documents: Mapping[str, str], question: str, most: int) -> list[tuple[str, str]]:
     """Name and text of the passages that mean what is asked; none if the best isn't close."""
     meaning = embedder()
-    found = rank(documents, question, most, order=meaning.order, ordered=READ)
-    scores = meaning.scores(question, [text for _, text in found]) if found else [0.0]
-    return found if max(scores) >= CLOSE else []
+    passages = rank(documents, question, most, order=meaning.order, ordered=READ)
+    scores = meaning.scores(question, [text for _, text in passages]) if passages else [0.0]
+    return passages if max(scores) >= CLOSE else []
 
 
 class Ask:
@@ -336,11 +336,11 @@ def verdict(answer: Answer) -> str:
     return f"The model gave no answer; its episode ended with {answer.stop_reason!r}."
 
 
-def answer_event(found: AskedAnswer, model: AskedModel) -> Event:
+def answer_event(result: AskedAnswer, model: AskedModel) -> Event:
     """The answer as the last event of a question: quotes, counters, usage, cost and model."""
-    usage = asdict(found.usage) if found.usage else None
-    own = {"usage": usage, "cost": found.cost(model.params) or None, "model": model.name}
-    return {"event": "answer", **asdict(found.answer), **own}
+    usage = asdict(result.usage) if result.usage else None
+    own = {"usage": usage, "cost": result.cost(model.params) or None, "model": model.name}
+    return {"event": "answer", **asdict(result.answer), **own}
 
 
 @contextmanager

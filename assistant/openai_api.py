@@ -223,13 +223,13 @@ class Completion:
         """The answer in one piece, from the last event."""
         if event["event"] == "error":
             return _failure(event).response()
-        found = self._found()
-        message = {"role": "assistant", "content": answer_text(found.answer)}
-        choice = {"index": 0, "message": message, "finish_reason": _finish(found)}
+        result = self._found()
+        message = {"role": "assistant", "content": answer_text(result.answer)}
+        choice = {"index": 0, "message": message, "finish_reason": _finish(result)}
         return JSONResponse(
             self._head
             | {"object": "chat.completion", "choices": [choice]}
-            | {"usage": usage(found), "rlm": _details(event)}
+            | {"usage": usage(result), "rlm": _details(event)}
         )
 
     def part(self, event: Event) -> str:
@@ -238,13 +238,13 @@ class Completion:
             return _data(_failure(event).body)
         if event["event"] != "answer":
             return f": {json.dumps(event)}\n\n"
-        found = self._found()
-        delta = {"role": "assistant", "content": answer_text(found.answer)}
-        choice = {"index": 0, "delta": delta, "finish_reason": _finish(found)}
+        result = self._found()
+        delta = {"role": "assistant", "content": answer_text(result.answer)}
+        choice = {"index": 0, "delta": delta, "finish_reason": _finish(result)}
         chunk = self._head | {"object": "chat.completion.chunk"}
         text = _data(chunk | {"choices": [choice], "rlm": _details(event)})
         if self._with_usage:
-            text += _data(chunk | {"choices": [], "usage": usage(found)})
+            text += _data(chunk | {"choices": [], "usage": usage(result)})
         return f"{text}data: [DONE]\n\n"
 
     def _found(self) -> AskedAnswer:
@@ -289,14 +289,14 @@ def answer_text(answer: Answer) -> str:
     return "\n\n".join([*unread, *fenced] if fenced else [verdict(answer)])
 
 
-def usage(found: AskedAnswer) -> dict[str, int]:
+def usage(result: AskedAnswer) -> dict[str, int]:
     """Tokens that all agents read and wrote."""
-    if found.usage is not None:
-        read, written = found.usage.prompt_tokens, found.usage.completion_tokens
+    if result.usage is not None:
+        read, written = result.usage.prompt_tokens, result.usage.completion_tokens
     else:
         turns = [
             turn
-            for frame in (found.episode.frames if found.episode else {}).values()
+            for frame in (result.episode.frames if result.episode else {}).values()
             for turn in frame.turns
         ]
         read = sum(len(turn.prompt_ids) for turn in turns)
@@ -326,8 +326,8 @@ def _question(asked: ChatRequest) -> str:
     return "\n".join(part.text for part in content)
 
 
-def _finish(found: AskedAnswer) -> str:
-    return "stop" if found.answer.stop_reason == "final" else "length"
+def _finish(result: AskedAnswer) -> str:
+    return "stop" if result.answer.stop_reason == "final" else "length"
 
 
 def _details(event: Event) -> Event:

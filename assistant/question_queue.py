@@ -145,9 +145,9 @@ class OpenQuestion:
 
         answers, model = self._queue.answers, self._queue.model
         try:
-            found = answers(self._text, self._documents, self._seed, watch=tell, stop=self._stop)
-            self.found = found
-            tell(answer_event(found, model))
+            result = answers(self._text, self._documents, self._seed, watch=tell, stop=self._stop)
+            self.found = result
+            tell(answer_event(result, model))
         except PipelineError as error:
             tell({"event": "error", "message": str(error)})
         except Exception:

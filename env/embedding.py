@@ -107,8 +107,8 @@ class Embedder:
         key = blake2b(data, digest_size=16, person=self._version[:16]).digest()
         # A file that cannot be read, or that somebody changed, is no reason to stop.
         with self._lock, suppress(sqlite3.Error, TypeError, ValueError):
-            for (known,) in self._kept.execute("SELECT vector FROM kept WHERE key = ?", (key,)):
-                vector = np.frombuffer(known, np.float32)
+            for (blob,) in self._kept.execute("SELECT vector FROM kept WHERE key = ?", (key,)):
+                vector = np.frombuffer(blob, np.float32)
                 if abs(vector @ vector - 1) < 1e-3:
                     return vector
         ids = self._tokenizer.encode(data.decode()).ids
@@ -177,14 +177,14 @@ def find_model() -> tuple[Path, Path]:
     Raises:
         SettingsError: a package of the extra `search` is not installed.
     """
-    found = []
+    paths = []
     try:
         for package in ("onnxruntime", "tokenizers"):
             metadata.version(package)
         for package, name in _FILES.items():
             files = metadata.files(package) or []
-            found.append(next(Path(str(f.locate())) for f in files if f.name == name))
-        model, tokenizer = found
+            paths.append(next(Path(str(f.locate())) for f in files if f.name == name))
+        model, tokenizer = paths
     except (metadata.PackageNotFoundError, StopIteration):
         raise SettingsError(
             f"env.rank: minilm needs the package {package}, of the extra `search`. Run "

@@ -86,12 +86,12 @@ def rank(
         raise ValueError("rank: text must be a text that is not empty")
     if order is not None:
         cut = ((key, p) for key, t in _texts(documents).items() for p in passages(t, chars, least))
-        found = list(dict.fromkeys(cut))
-        if len(found) > ordered:
+        candidates = list(dict.fromkeys(cut))
+        if len(candidates) > ordered:
             best = {*rank(documents, text, ordered, chars=chars, least=least)}
-            found = [one for one in found if one in best]
-        places = order(text, [passage for _, passage in found]) if found else []
-        return [found[place] for place in places[: max(0, int(most))]]
+            candidates = [one for one in candidates if one in best]
+        places = order(text, [passage for _, passage in candidates]) if candidates else []
+        return [candidates[place] for place in places[: max(0, int(most))]]
     asked = set(words(text))
     holding: Counter[str] = Counter()
     matches: dict[tuple[Any, str], tuple[int, list[tuple[str, int]]]] = {}
@@ -144,20 +144,20 @@ def passages(text: str, chars: int = PASSAGE_CHARS, least: int = LEAST_CHARS) ->
 def _split(end: re.Pattern[str], text: str) -> Iterator[str]:
     """Parts of a text, one by one: a list of them could take ten times its memory."""
     start = 0
-    for found in end.finditer(text):
-        yield text[start : found.start()]
-        start = found.end()
+    for match in end.finditer(text):
+        yield text[start : match.start()]
+        start = match.end()
     yield text[start:]
 
 
 def occurrences(text: str, keyword: str) -> list[tuple[int, int]]:
     """[start, end) of each occurrence of a keyword."""
-    found = []
+    hits = []
     start = text.find(keyword)
     while start >= 0:
-        found.append((start, start + len(keyword)))
+        hits.append((start, start + len(keyword)))
         start = text.find(keyword, start + len(keyword))
-    return found
+    return hits
 
 
 def snippets(text: str, hits: list[tuple[int, int]], before: int, after: int) -> list[str]:

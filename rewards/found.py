@@ -61,13 +61,13 @@ def papers_found(
             chosen.append((whole, "\0".join(quotes)))
     if _is_most(papers, [*chosen, (shown, named)]):
         chosen, named = [], ""
-    found: set[str] = set()
+    paper_ids: set[str] = set()
     for span, ids in spans.items():
         if _is_in(span, named, min_cover) or any(
             span in whole and _is_in(span, returned, min_cover) for whole, returned in chosen
         ):
-            found |= ids
-    return frozenset(found)
+            paper_ids |= ids
+    return frozenset(paper_ids)
 
 
 def _is_most(papers: Mapping[str, str], chosen: Iterable[tuple[str, str]]) -> bool:

@@ -28,9 +28,9 @@ def paper_f1(retrieved: Retrieved, evidence: Evidence) -> float:
     of them finds it. Papers without evidence are wrong.
     """
     sources = gold_sources(evidence)
-    found = sum(1 for source in sources if source & retrieved.keys())
+    hits = sum(1 for source in sources if source & retrieved.keys())
     wrong = len(retrieved.keys() - {paper_id for source in sources for paper_id in source})
-    return harmonic(found / max(1, found + wrong), found / len(sources))
+    return harmonic(hits / max(1, hits + wrong), hits / len(sources))
 
 
 def quotes_canary(

@@ -137,11 +137,11 @@ def numbered_passages(text: str) -> dict[int, str]:
     A passage may have lines that start with numbers of their own. So the longest run of lines
     counts whose numbers rise.
     """
-    found = list(_KEY.finditer(text))
+    matches = list(_KEY.finditer(text))
     before: list[int] = []
     least: list[int] = []  # by length of a run, the least number that ends one
     ends: list[int] = []  # the index of that line
-    for index, match in enumerate(found):
+    for index, match in enumerate(matches):
         number = int(match[1])
         length = bisect_left(least, number)
         before.append(ends[length - 1] if length else -1)
@@ -150,7 +150,7 @@ def numbered_passages(text: str) -> dict[int, str]:
     run = []
     index = ends[-1] if ends else -1
     while index >= 0:
-        run.append(found[index])
+        run.append(matches[index])
         index = before[index]
     passages = {}
     stop = len(text)

@@ -38,15 +38,15 @@ def primary_objective(located: Located, evidence: Evidence, settings: RewardSett
     """
     gold = gold_size(evidence)
     retrieved = located.retrieved
-    found = 0.0
+    coverage = 0.0
     accepted: list[Alternative] = []
     for fact in evidence:
         counting = [a for a in fact if _accepted(located, a, settings.min_cover)]
         if counting:
-            found += longest(fact) * max(covered_share(retrieved, a) for a in counting)
+            coverage += longest(fact) * max(covered_share(retrieved, a) for a in counting)
             accepted += counting
     right = right_chars(retrieved, accepted)
     wrong = size(retrieved) - right + located.invented
-    f1 = harmonic(right / max(1, right + wrong), found / gold)
+    f1 = harmonic(right / max(1, right + wrong), coverage / gold)
     dilution = settings.overshoot_offset - settings.overshoot_slope * wrong / gold
     return f1 * min(1.0, max(0.0, dilution))

@@ -30,7 +30,7 @@ def papers_read(
         read_chars: contiguous characters that count; a shorter paper counts as a whole.
         gold: ids of the papers with evidence.
     """
-    known = [papers[paper_id] for paper_id in gold]
+    gold_texts = [papers[paper_id] for paper_id in gold]
     least = min((len(whole) for whole in papers.values()), default=0)
     seen = [text for text in dict.fromkeys(texts) if len(text) >= min(least, read_chars)]
     # Any stretch of `read_chars` contains one of the blocks that tile the paper.
@@ -44,7 +44,7 @@ def papers_read(
     stretches: dict[str, set[str]] = {}
     for paper_id, whole in papers.items():
         if len(whole) <= read_chars:
-            if (paper_id in gold or not _occurs(whole, known)) and _occurs(whole, seen):
+            if (paper_id in gold or not _occurs(whole, gold_texts)) and _occurs(whole, seen):
                 read.add(paper_id)
             continue
         for start in range(0, len(whole) - block + 1, block):
@@ -53,17 +53,17 @@ def papers_read(
             if not _overlaps_itself(tile):
                 around = whole[max(0, start - reach) : start][::-1], whole[end : end + reach]
                 tiles.setdefault(tile, {}).setdefault(around, set()).add(paper_id)
-            elif paper_id in gold or not _occurs(tile, known):
+            elif paper_id in gold or not _occurs(tile, gold_texts):
                 for at in range(max(0, start - reach), min(start, len(whole) - read_chars) + 1):
                     stretches.setdefault(whole[at : at + read_chars], set()).add(paper_id)
     for text in seen:
         starts = range(len(text) - block + 1) if tiles else ()
         for at in [at for at in starts if text[at : at + block] in tiles]:
             tile = text[at : at + block]
-            found = [around for around in tiles[tile] if _agree(text, at, block, around, reach)]
-            for around in found:
+            contexts = [around for around in tiles[tile] if _agree(text, at, block, around, reach)]
+            for around in contexts:
                 ids = tiles[tile].pop(around)
-                read |= ids & set(gold) if _occurs(tile, known) else ids
+                read |= ids & set(gold) if _occurs(tile, gold_texts) else ids
         starts = range(len(text) - read_chars + 1) if stretches else ()
         for at in [at for at in starts if text[at : at + read_chars] in stretches]:
             read |= stretches[text[at : at + read_chars]]

@@ -42,18 +42,18 @@ def lines_shown(lines: Collection[str], texts: Iterable[str]) -> set[str]:
     characters and with the number of different lengths of lines, not with the number of lines.
     """
     shown: set[str] = set()
-    known = set(lines) - {""}
-    if not known:
+    line_set = set(lines) - {""}
+    if not line_set:
         return shown
-    head = min(map(len, known))
+    head = min(map(len, line_set))
     lengths: dict[str, set[int]] = {}
-    for line in known:
+    for line in line_set:
         lengths.setdefault(line[:head], set()).add(len(line))
     for text in dict.fromkeys(texts):
         starts = range(len(text) - head + 1)
         for at in [at for at in starts if text[at : at + head] in lengths]:
             parts = (text[at : at + length] for length in lengths[text[at : at + head]])
-            shown.update(part for part in parts if part in known)
+            shown.update(part for part in parts if part in line_set)
     return shown
 
 

@@ -191,14 +191,14 @@ def locate(
         quote = quoted_text(item)
         each = len(quote or "") or 1
         most = min(room, left // each)
-        found = list(islice(_places(item, papers, settings.min_span_chars), most + 1))
-        if len(found) > most:
+        places = list(islice(_places(item, papers, settings.min_span_chars), most + 1))
+        if len(places) > most:
             return Located({}, 0)
-        room -= len(found)
-        left -= len(found) * each
-        for paper_id, start, end in found:
+        room -= len(places)
+        left -= len(places) * each
+        for paper_id, start, end in places:
             pieces.setdefault(paper_id, set()).add((start, end))
-        if not found and quote is not None and len(quote) >= settings.min_span_chars:
+        if not places and quote is not None and len(quote) >= settings.min_span_chars:
             misses.add(quote)
     lengths = sorted(map(len, misses), reverse=True)
     return Located(pieces, sum(lengths[settings.free_misses :]), len(misses))
@@ -275,8 +275,8 @@ def span_f1(retrieved: Retrieved, evidence: Evidence) -> Agreement:
             single.setdefault(paper_id, []).append((start, end))
     wanted = {paper_id: merge(intervals) for paper_id, intervals in single.items()}
     several = [fact for fact in evidence if len(fact) > 1]
-    found = right_chars(retrieved, [(p, *i) for p, intervals in wanted.items() for i in intervals])
-    recall = (found + sum(_best_covered(retrieved, fact) for fact in several)) / (
+    chars = right_chars(retrieved, [(p, *i) for p, intervals in wanted.items() for i in intervals])
+    recall = (chars + sum(_best_covered(retrieved, fact) for fact in several)) / (
         size(wanted) + sum(map(longest, several))
     )
     right = right_chars(retrieved, (alternative for fact in evidence for alternative in fact))
@@ -332,7 +332,7 @@ def frame_score(
         F1. Without gold in the given texts: `RIGHTLY_NOTHING` for an answer without spans, else 0.
         With a fact at more than 50 places, which real papers never have: 0.
     """
-    found = locate(answer, given, settings, searched_chars).retrieved
+    retrieved = locate(answer, given, settings, searched_chars).retrieved
     shortest = min((end - start for fact in evidence for _, start, end in fact), default=0)
     long_enough = {key: text for key, text in given.items() if len(text) >= shortest}
     there = []
@@ -350,5 +350,5 @@ def frame_score(
         if places:
             there.append(places)
     if not there:
-        return 0.0 if found else RIGHTLY_NOTHING
-    return span_f1(found, there).f1
+        return 0.0 if retrieved else RIGHTLY_NOTHING
+    return span_f1(retrieved, there).f1

@@ -83,15 +83,15 @@ def _packed(model: Any) -> list[Any]:
     """4-bit layers, with their adapters, of a model that computes in float32 on a CPU."""
     import torch
 
-    found: dict[Any, Any] = {}
+    layers: dict[Any, Any] = {}
     for module in model.modules():
         base = _base(module)
         if hasattr(base.weight if hasattr(base, "weight") else None, "quant_state"):
             if base.weight.device.type != "cpu" or base.compute_dtype != torch.float32:
                 return []
-            if base not in found.values():
-                found[module] = base
-    return list(found)
+            if base not in layers.values():
+                layers[module] = base
+    return list(layers)
 
 
 def _adapted(model: Any) -> list[Any]:

@@ -173,10 +173,10 @@ def _attend(
     if rows.slots_N is not None:
         size = key.shape[0] * rows.width
         flat = query.new_zeros(heads, size, dim).index_copy_(1, rows.slots_N, flat)
-    found = attend_in_groups(flat, key, value, attention_mask, scaling)
+    output = attend_in_groups(flat, key, value, attention_mask, scaling)
     if rows.slots_N is not None:
-        found = found.index_select(0, rows.slots_N)
-    return found[None], None
+        output = output.index_select(0, rows.slots_N)
+    return output[None], None
 
 
 def attend_in_groups(
@@ -202,9 +202,9 @@ def attend_in_groups(
     asked = asked.reshape(count, groups, -1, dim)
     trained = asked.requires_grad and asked.dtype == torch.bfloat16
     attend = _products if trained else torch.nn.functional.scaled_dot_product_attention
-    found = attend(asked, key, value, mask, scale=scaling)
-    found = found.view(count, groups, heads // groups, -1, dim).permute(0, 3, 1, 2, 4)
-    return found.reshape(size, heads, dim)
+    output = attend(asked, key, value, mask, scale=scaling)
+    output = output.view(count, groups, heads // groups, -1, dim).permute(0, 3, 1, 2, 4)
+    return output.reshape(size, heads, dim)
 
 
 def _products(

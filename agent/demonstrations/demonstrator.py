@@ -235,8 +235,8 @@ class Demonstrator:
         return self._quote(tree, node, text, spans)
 
     def _look(self, tree: _Tree, node: _Node, text: str, missing: Sequence[Fact]) -> str:
-        known = "\n".join([node.task, *node.shown])
-        words = plan.look_words(text, missing, known, self._env.search_window, self._chars)
+        frame_text = "\n".join([node.task, *node.shown])
+        words = plan.look_words(text, missing, frame_text, self._env.search_window, self._chars)
         if words is None and not missing:
             words = plan.rarest_words(text, node.task)
         if words:

@@ -131,12 +131,12 @@ def replies(
     problem: Problem, keyed: Keyed, env: EnvSettings, rewards: RewardSettings
 ) -> dict[str, str]:
     """What each reader of the plan should reply, by its prompt as the reader sees it."""
-    found = {}
+    reply_by_prompt = {}
     for prompt, part in readers(problem, keyed, env, rewards):
         gold = [n for n, passage in enumerate(part, 1) if _is_gold(problem, passage, rewards)]
         numbers = " ".join(map(str, gold)) or NONE
-        found[defuse(prompt)] = YES_OR_NO[bool(gold)] if keyed.shown == 1 else numbers
-    return found
+        reply_by_prompt[defuse(prompt)] = YES_OR_NO[bool(gold)] if keyed.shown == 1 else numbers
+    return reply_by_prompt
 
 
 def readers(
@@ -145,11 +145,11 @@ def readers(
     """Prompt and passages of each reader, as `code` makes them."""
     if not keyed.shown:
         return
-    found = ranked(problem, keyed.ranked, env, rewards)
+    passages = ranked(problem, keyed.ranked, env, rewards)
     tasks = VERDICTS if keyed.shown == 1 else TASKS
-    for k in range(0, len(found), keyed.shown):
+    for k in range(0, len(passages), keyed.shown):
         task = tasks[env.prompt_style].format(question=problem.question, n=k + 1)
-        part = found[k : k + keyed.shown]
+        part = passages[k : k + keyed.shown]
         keys = [""] if keyed.shown == 1 else [f"{number} " for number in range(1, len(part) + 1)]
         lines = (f"\n{key}{text}" for key, (_, text) in zip(keys, part, strict=True))
         yield task + "".join(lines), part
@@ -165,10 +165,10 @@ def answer(
     problem: Problem, keyed: Keyed, env: EnvSettings, rewards: RewardSettings
 ) -> list[dict[str, str]]:
     """The answer of the plan with readers that make no mistake."""
-    found = ranked(problem, keyed.ranked, env, rewards)
+    passages = ranked(problem, keyed.ranked, env, rewards)
     return [
         {"paper_id": paper_id, "text": text}
-        for paper_id, text in found
+        for paper_id, text in passages
         if _is_gold(problem, (paper_id, text), rewards)
     ]
 

@@ -82,8 +82,8 @@ def words_of(text: str) -> list[str]:
 def shared_word(problem: Problem) -> str | None:
     """The word of the question that all candidates contain; None without one."""
     texts = [span.text for span in problem.candidates]
-    found = (w for w in words_of(problem.question) if all(w in text for text in texts))
-    return next(found, None)
+    matches = (w for w in words_of(problem.question) if all(w in text for text in texts))
+    return next(matches, None)
 
 
 def papers_with(word: str, texts: Mapping[str, str]) -> set[str]:
@@ -99,12 +99,12 @@ def search_words(problem: Problem) -> list[str]:
         The rarest words if no choice contains all facts.
     """
     texts = problem.texts
-    found = {word: papers_with(word, texts) for word in words_of(problem.question)}
-    rarest = sorted((word for word in found if found[word]), key=lambda word: len(found[word]))
+    papers = {word: papers_with(word, texts) for word in words_of(problem.question)}
+    rarest = sorted((word for word in papers if papers[word]), key=lambda word: len(papers[word]))
     sources = [{span.paper_id for span in fact.spans} for fact in problem.evidence]
     chosen = _best(
         rarest[:_MOST_CANDIDATES],
-        lambda words: _cost(set().union(*(found[word] for word in words)), sources),
+        lambda words: _cost(set().union(*(papers[word] for word in words)), sources),
     )
     return list(chosen or rarest[:_MOST_WORDS])
 
@@ -159,29 +159,29 @@ def unseen(facts: Iterable[Fact], shown: Collection[str]) -> list[Fact]:
 
 
 def look_words(
-    text: str, missing: Sequence[Fact], known: str, window: int, chars: int
+    text: str, missing: Sequence[Fact], frame_text: str, window: int, chars: int
 ) -> list[str] | None:
     """Words around which a look at a text shows most of the missing facts.
 
     Args:
         text: the paper.
         missing: facts that were not shown, with their spans in the paper.
-        known: everything that the frame has read; the words come from it.
+        frame_text: everything that the frame has read; the words come from it.
         window: characters that `search` adds on each side of a hit.
         chars: characters of the look.
 
     Returns:
         One to three words; None if no look shows a missing fact.
     """
-    heard = set(words_of(known))
+    heard = set(words_of(frame_text))
     near: set[str] = set()
     for span in (span for fact in missing for span in fact.spans):
         near.update(words_of(text[max(0, span.start - window) : span.end + window]))
     rarest = sorted(near & heard, key=lambda word: (text.count(word), word))[:_MOST_CANDIDATES]
-    found = {word: snippets(text, occurrences(text, word), window, window) for word in rarest}
+    passages = {word: snippets(text, occurrences(text, word), window, window) for word in rarest}
 
     def cost(words: Sequence[str]) -> float:
-        printed = "\n".join(dict.fromkeys(passage for word in words for passage in found[word]))
+        printed = "\n".join(dict.fromkeys(passage for word in words for passage in passages[word]))
         left = len(unseen(missing, [printed[:chars]]))
         # First of all as many facts as possible, then as little text as possible.
         return left * 1e9 + len(printed) if left < len(missing) else float("inf")
@@ -189,10 +189,10 @@ def look_words(
     return _best(rarest, cost)
 
 
-def rarest_words(text: str, known: str) -> list[str]:
-    """The two rarest of the known words that a text contains."""
-    found = (word for word in words_of(known) if word in text)
-    return sorted(found, key=lambda word: (text.count(word), word))[:2]
+def rarest_words(text: str, task: str) -> list[str]:
+    """The two rarest words of a task that a text contains."""
+    candidates = (word for word in words_of(task) if word in text)
+    return sorted(candidates, key=lambda word: (text.count(word), word))[:2]
 
 
 def edges(span: Span, text: str) -> int | None:
@@ -202,8 +202,8 @@ def edges(span: Span, text: str) -> int | None:
         return None
     first, last = span.text[:_EDGE].lower(), span.text[-_EDGE:].lower()
     start = folded.find(first)
-    found = start == span.start and folded.find(last, start) + _EDGE == span.end
-    return _EDGE if found else None
+    match = start == span.start and folded.find(last, start) + _EDGE == span.end
+    return _EDGE if match else None
 
 
 def _best(words: Sequence[str], cost: Cost) -> list[str] | None:

@@ -65,13 +65,13 @@ def repetitive(
     """
     rng = Random(seed)
     roots = set(rng.sample(list(episodes), min(_ROOTS, len(episodes))))
-    found = {(number, 0) for number in episodes if number not in roots}
+    repeats = {(number, 0) for number in episodes if number not in roots}
     for number, episode in episodes.items():
         readers = [frame for frame in episode.frames.values() if frame.kind == "llm"]
         idle = [frame.frame for frame in readers if frame.turns[-1].text in nothing]
-        kept = _IDLE_READERS * (len(readers) - len(idle))
-        found |= {(number, frame) for frame in rng.sample(idle, max(0, len(idle) - kept))}
-    return found
+        quota = _IDLE_READERS * (len(readers) - len(idle))
+        repeats |= {(number, frame) for frame in rng.sample(idle, max(0, len(idle) - quota))}
+    return repeats
 
 
 def good_episodes(

@@ -126,7 +126,7 @@ class AdapterTrainer(SFTTrainer):
         self._on_step = on_step
         self._batches = _batches(rows, settings, train)
         adapter = trained_weights.new_adapter(model, train)
-        kept = trained_weights.own_adapter(model)
+        originals = trained_weights.own_adapter(model)
         arguments = supervised_arguments(settings, train, output_dir)
         if model.is_gradient_checkpointing:
             arguments.gradient_checkpointing = False  # the Trainer would replace what is there
@@ -139,7 +139,7 @@ class AdapterTrainer(SFTTrainer):
         )
         self.remove_callback(PrinterCallback)
         adapted: Any = self.model
-        trained_weights.restore_float32(adapted, kept)
+        trained_weights.restore_float32(adapted, originals)
         self._needs_scale = needs_scale(adapted)
 
     def get_train_dataloader(self) -> DataLoader[Any]:

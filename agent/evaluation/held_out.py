@@ -52,10 +52,10 @@ def held_out_metrics(
         if row["difficulty"] in levels:
             parts.setdefault("", []).append(row)
         parts.setdefault(f"{row['difficulty']}_", []).append(row)
-    found = {"eval/void_rate": 1 - len(valid) / len(rows)}
+    metrics = {"eval/void_rate": 1 - len(valid) / len(rows)}
     for part, of_part in parts.items():
-        found |= {f"eval/{part}{name}": value for name, value in _figures(of_part).items()}
-    return found
+        metrics |= {f"eval/{part}{name}": value for name, value in _figures(of_part).items()}
+    return metrics
 
 
 def _figures(rows: Sequence[EpisodeRow]) -> dict[str, float]:

@@ -135,14 +135,14 @@ def _scores(
     score: str,
     bootstrap: Bootstrap,
 ) -> dict[str, Any]:
-    found = compare(opponent, challenger, score, bootstrap)
+    comparison = compare(opponent, challenger, score, bootstrap)
     return {
-        "opponent": found.before,
-        "challenger": found.after,
-        "difference": found.difference.mean,
-        "interval": found.difference.bounds,
-        "level": found.difference.level,
-        "pairs": found.difference.n,
+        "opponent": comparison.before,
+        "challenger": comparison.after,
+        "difference": comparison.difference.mean,
+        "interval": comparison.difference.bounds,
+        "level": comparison.difference.level,
+        "pairs": comparison.difference.n,
     }
 
 

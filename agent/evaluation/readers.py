@@ -25,7 +25,7 @@ def reader_metrics(episodes: Iterable[Trajectory], size: int) -> dict[str, float
         `readers/right` and `readers/wrong`; for names that no demonstration showed, also
         `readers/untaught_right` and `readers/untaught_wrong`. Absent without any such name.
     """
-    known, hidden = field_of_benchmark(size), untaught(size)
+    fields, hidden = field_of_benchmark(size), untaught(size)
     counts: Counter[str] = Counter()
     for episode in episodes:
         for frame in episode.frames.values():
@@ -33,9 +33,9 @@ def reader_metrics(episodes: Iterable[Trajectory], size: int) -> dict[str, float
                 continue
             turn = frame.turns[0]
             said = dict(pairwise(turn.text.split()))
-            for name in known.keys() & BENCHMARK.findall(turn.observation):
+            for name in fields.keys() & BENCHMARK.findall(turn.observation):
                 field = said.get(name)
-                verdict = "right" if field == known[name] else "wrong"
+                verdict = "right" if field == fields[name] else "wrong"
                 for part in ("", "untaught_") if name in hidden else ("",):
                     counts[f"{part}shown"] += 1
                     counts[f"{part}{verdict}"] += field in FIELDS

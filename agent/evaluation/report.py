@@ -130,12 +130,12 @@ def paired(
     """
     key = itemgetter("problem_id", "mode", "pass")
     scored = {key(row): row[score] for row in after if row[score] is not None}
-    kept = [
+    pairs = [
         (row[score], scored[key(row)], row["collection_id"])
         for row in before
         if row[score] is not None and key(row) in scored
     ]
-    return [a for a, _, _ in kept], [b for _, b, _ in kept], [g for _, _, g in kept]
+    return [a for a, _, _ in pairs], [b for _, b, _ in pairs], [g for _, _, g in pairs]
 
 
 @dataclass(frozen=True)
@@ -266,13 +266,13 @@ def difference(
         ValueError: no pair is free of voids.
     """
     first, second = ([row for row in part if row["mode"] == mode] for part in (before, after))
-    found = compare(first, second, score, bootstrap)
+    comparison = compare(first, second, score, bootstrap)
     return {
-        "before": found.before,
-        "after": found.after,
-        "difference": found.difference.mean,
-        "ci95": found.difference.bounds,
-        "pairs": found.difference.n,
+        "before": comparison.before,
+        "after": comparison.after,
+        "difference": comparison.difference.mean,
+        "ci95": comparison.difference.bounds,
+        "pairs": comparison.difference.n,
         "mode": mode,
     }
 
@@ -314,18 +314,18 @@ def describe(
 
 def headline(rows: Sequence[EpisodeRow], bootstrap: Bootstrap) -> dict[str, Any]:
     """F1 in both modes and sampled reward, with intervals; None if all episodes are void."""
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     for name, score, mode in (
         ("f1_greedy", "f1", "greedy"),
         ("f1_sampled", "f1", "sampled"),
         ("reward_mean", "reward", "sampled"),
     ):
-        kept = [row for row in rows if row["mode"] == mode and row[score] is not None]
-        values, collections = [row[score] for row in kept], [row["collection_id"] for row in kept]
-        interval = bootstrap.mean(values, collections) if kept else None
-        found[name] = interval.mean if interval else None
-        found[f"{name}_ci95"] = interval.bounds if interval else None
-    return found
+        cases = [row for row in rows if row["mode"] == mode and row[score] is not None]
+        values, collections = [row[score] for row in cases], [row["collection_id"] for row in cases]
+        interval = bootstrap.mean(values, collections) if cases else None
+        figures[name] = interval.mean if interval else None
+        figures[f"{name}_ci95"] = interval.bounds if interval else None
+    return figures
 
 
 def by(rows: Sequence[EpisodeRow], column: str, bootstrap: Bootstrap) -> dict[str, Any]:

@@ -45,15 +45,15 @@ def by_papers(
     for papers, scored in sorted(played.items()):
         asked = [problem for problem, _ in scored]
         collections = [problem.collection_id for problem in asked]
-        found = bootstrap.mean([f1 for _, f1 in scored], collections)
+        stats = bootstrap.mean([f1 for _, f1 in scored], collections)
         lines = LINES if all(problem.candidates for problem in asked) else {}
         rows.append(
             {
                 "papers": papers,
-                "n": found.n,
-                "f1": [found.mean, found.low, found.high],
+                "n": stats.n,
+                "f1": [stats.mean, stats.low, stats.high],
                 "lines": {
-                    name: sum(baselines.f1(problem, line(problem)) for problem in asked) / found.n
+                    name: sum(baselines.f1(problem, line(problem)) for problem in asked) / stats.n
                     for name, line in lines.items()
                 },
             }

@@ -116,32 +116,32 @@ def find_source(settings: ModelSettings) -> SourceModel:
     """
     folder = Path(settings.source)
     if settings.source.startswith(gguf_source.PREFIX):
-        found = _in_package(settings.source)
+        model = _in_package(settings.source)
     elif folder.is_dir():
         sizes = {path.name: path.stat().st_size for path in folder.iterdir() if path.is_file()}
         with model_files.reading(folder, _FIX):
             parameters = sum(_parameters(folder / n) for n in sizes if _WEIGHTS.fullmatch(n))
-        found = SourceModel(settings.source, sizes, parameters, commit=None)
+        model = SourceModel(settings.source, sizes, parameters, commit=None)
     elif folder.is_absolute() or settings.source.startswith(".") or settings.source.count("/") > 1:
         raise PolicyError(f"{folder}: no such folder. Correct model.source.")
     else:
-        found = _ask_hub(settings)
+        model = _ask_hub(settings)
     own = model_files.ADAPTER
-    if "adapter_config.json" in found.sizes or (found.commit is None and (folder / own).is_dir()):
+    if "adapter_config.json" in model.sizes or (model.commit is None and (folder / own).is_dir()):
         raise PolicyError(
-            f"{found.name}: it has an adapter, which no base can be made from. Set model.source "
+            f"{model.name}: it has an adapter, which no base can be made from. Set model.source "
             "to the model without it, or merge it first (stage export)."
         )
-    if not found.weights:
-        pickled = next(filter(_PICKLED.fullmatch, sorted(found.sizes)), None)
+    if not model.weights:
+        pickled = next(filter(_PICKLED.fullmatch, sorted(model.sizes)), None)
         why = f"it has pickled weights ({pickled})" if pickled else "it has no weights"
         raise PolicyError(
-            f"{found.name}: no model.safetensors was found ({why}). Only safetensors are read: set "
+            f"{model.name}: no model.safetensors was found ({why}). Only safetensors are read: set "
             "model.source to a model that has them, or convert it."
         )
-    if "config.json" not in found.sizes:
-        raise PolicyError(f"{found.name}: config.json is missing. {_FIX}")
-    return found
+    if "config.json" not in model.sizes:
+        raise PolicyError(f"{model.name}: config.json is missing. {_FIX}")
+    return model
 
 
 def require_space(
@@ -186,11 +186,11 @@ def require_memory(source: SourceModel) -> None:
     """
     active = min(_ACTIVE_BYTES * source.parameters, _MOST_ACTIVE)
     needed = _PROGRAM_BYTES + _TRAINED_BYTES * source.parameters + active
-    if (found := machine_bytes()) < needed:
+    if (memory := machine_bytes()) < needed:
         raise PolicyError(
             f"{source.name}: {source.parameters / 1e6:,.0f} million weights need "
             f"{needed / 1e9:.1f} GB of memory to be trained in float32 on a CPU, but this machine "
-            f"or its container has {found / 1e9:.1f} GB. Use a larger one, or a smaller "
+            f"or its container has {memory / 1e9:.1f} GB. Use a larger one, or a smaller "
             "model.source, such as nano."
         )
 
@@ -224,8 +224,8 @@ def _cache() -> Path:
 def _cached(source: SourceModel, name: str) -> bool:
     from huggingface_hub import try_to_load_from_cache
 
-    found = try_to_load_from_cache(source.name, name, cache_dir=_cache(), revision=source.commit)
-    return isinstance(found, str)  # else it is unknown, or known to be absent
+    path = try_to_load_from_cache(source.name, name, cache_dir=_cache(), revision=source.commit)
+    return isinstance(path, str)  # else it is unknown, or known to be absent
 
 
 def _access() -> dict[str, Any]:
@@ -240,14 +240,14 @@ def _ask_hub(settings: ModelSettings) -> SourceModel:
     from huggingface_hub import HfApi
 
     with _hub_errors(settings):
-        found = HfApi(**_access()).model_info(
+        info = HfApi(**_access()).model_info(
             settings.source, revision=settings.revision, timeout=_WAIT_S, files_metadata=True
         )
-    sizes = {file.rfilename: file.size or 0 for file in found.siblings or []}
+    sizes = {file.rfilename: file.size or 0 for file in info.siblings or []}
     sizes = {name: size for name, size in sizes.items() if "/" not in name}
     weights = sum(size for name, size in sizes.items() if _WEIGHTS.fullmatch(name))
-    counted = found.safetensors.total if found.safetensors else weights // 2
-    return SourceModel(settings.source, sizes, counted, found.sha)
+    counted = info.safetensors.total if info.safetensors else weights // 2
+    return SourceModel(settings.source, sizes, counted, info.sha)
 
 
 def _in_package(name: str) -> SourceModel:
@@ -290,13 +290,13 @@ def _hub_errors(settings: ModelSettings) -> Iterator[None]:
     from huggingface_hub import errors
 
     name = settings.source
-    known = "set" if os.environ.get("HF_TOKEN") else "not set"
+    state = "set" if os.environ.get("HF_TOKEN") else "not set"
     try:
         yield
     except errors.GatedRepoError:
         raise PolicyError(
             f"{name}: the model is gated. Accept its terms on its page of the Hub, and set the "
-            f"environment variable HF_TOKEN to a token of that account (it is {known})."
+            f"environment variable HF_TOKEN to a token of that account (it is {state})."
         ) from None
     except errors.RevisionNotFoundError:
         raise PolicyError(
@@ -305,7 +305,7 @@ def _hub_errors(settings: ModelSettings) -> Iterator[None]:
     except (errors.RepositoryNotFoundError, errors.HFValidationError):
         raise PolicyError(
             f"{name}: neither a folder nor a model on the Hub. Correct model.source; a private "
-            f"model needs the environment variable HF_TOKEN (it is {known})."
+            f"model needs the environment variable HF_TOKEN (it is {state})."
         ) from None
     except (errors.HfHubHTTPError, httpx.TransportError, OSError) as error:
         if disk_is_full(error):

@@ -94,7 +94,7 @@ class ChatFormat:
         return list(self.tokenizer.encode(text, add_special_tokens=False))
 
     def _disarm(self, text: str) -> str:
-        return self._special_pattern.sub(lambda found: f"{found[0][0]} {found[0][1:]}", text)
+        return self._special_pattern.sub(lambda match: f"{match[0][0]} {match[0][1:]}", text)
 
     def _render(self, messages: list[dict[str, str]], **variables: Any) -> str:
         if not self._system_role:

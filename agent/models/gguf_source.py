@@ -63,19 +63,19 @@ def find_package(name: str) -> Package:
             f"{PREFIX}{SMOLLM2}."
         )
     try:
-        found = metadata.distribution(name)
+        distribution = metadata.distribution(name)
     except metadata.PackageNotFoundError:
         raise PolicyError(
             f"{PREFIX}{name}: this package is not installed. Run: {install_command(name)}"
         ) from None
-    files = [file for file in found.files or [] if file.suffix == ".gguf"]
+    files = [file for file in distribution.files or [] if file.suffix == ".gguf"]
     if len(files) != 1:
         shown = ", ".join(file.name for file in files) or "none"
         raise PolicyError(
             f"{PREFIX}{name}: the package must have one GGUF file (found: {shown}). Set "
             f"model.source to another package, such as {PREFIX}{SMOLLM2}."
         )
-    return Package(name, found.version, Path(str(found.locate_file(files[0]))))
+    return Package(name, distribution.version, Path(str(distribution.locate_file(files[0]))))
 
 
 class GgufModel:
@@ -148,11 +148,11 @@ class GgufModel:
             )
 
     def _allow(self, what: str, field: str, allowed: tuple[Any, ...]) -> None:
-        found = self._fields.get(field)
-        if found not in allowed:
-            known = ", ".join(str(value) for value in allowed if value is not None)
+        entry = self._fields.get(field)
+        if entry not in allowed:
+            choices = ", ".join(str(value) for value in allowed if value is not None)
             raise PolicyError(
-                f"{self.package.source}: {what} ({field}) is {found}, but only {known} can be "
+                f"{self.package.source}: {what} ({field}) is {entry}, but only {choices} can be "
                 "read. Set model.source to another model."
             )
 
@@ -258,11 +258,11 @@ class GgufModel:
         llama.cpp rotates neighbouring dimensions of a Llama's heads, transformers those that are
         half a head apart.
         """
-        found = _ROTATED.search(place)
-        if not found:
+        match = _ROTATED.search(place)
+        if not match:
             return weight
         config = self.config
-        heads = config.num_attention_heads if found[1] == "q" else config.num_key_value_heads
+        heads = config.num_attention_heads if match[1] == "q" else config.num_key_value_heads
         rows, columns = weight.shape
         pairs = weight.reshape(heads, rows // heads // 2, 2, columns)
         return pairs.transpose(1, 2).reshape(rows, columns)

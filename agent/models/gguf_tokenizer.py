@@ -85,4 +85,4 @@ def require_end_of_turn(tokenizer: Any) -> None:
 def _typed(fields: Mapping[str, Any], kind: int) -> list[int]:
     """Ids of the tokens of a type."""
     types = fields.get("tokenizer.ggml.token_type", [])
-    return [token for token, found in enumerate(types) if found == kind]
+    return [token for token, token_type in enumerate(types) if token_type == kind]

@@ -81,8 +81,8 @@ def saved_dtype(config: Any, device: str) -> torch.dtype:
     quantisation = getattr(config, "quantization_config", None) or {}
     if name := quantisation.get("bnb_4bit_compute_dtype"):
         return getattr(torch, str(name).removeprefix("torch."))
-    kept = (torch.float32, torch.bfloat16) if _multiplies_bfloat16(device) else (torch.float32,)
-    return config.dtype if config.dtype in kept else compute_dtype(device)
+    dtypes = (torch.float32, torch.bfloat16) if _multiplies_bfloat16(device) else (torch.float32,)
+    return config.dtype if config.dtype in dtypes else compute_dtype(device)
 
 
 def _multiplies_bfloat16(device: str) -> bool:
@@ -141,13 +141,13 @@ def require_lora(base: Path, lora: LoraSettings) -> None:
         return
     config = json.loads(path.read_text(encoding="utf-8"))
     targets = config["target_modules"]
-    found = {"r": config["r"], "alpha": config["lora_alpha"], "targets": targets}
+    adapter = {"r": config["r"], "alpha": config["lora_alpha"], "targets": targets}
     wanted: dict[str, Any] = {"r": lora.r, "alpha": lora.alpha, "targets": lora.targets}
     if isinstance(targets, list):  # else it is a pattern
-        found["targets"], wanted["targets"] = sorted(targets), sorted(lora.targets)
+        adapter["targets"], wanted["targets"] = sorted(targets), sorted(lora.targets)
     else:
-        del found["targets"]
-    for name, value in found.items():
+        del adapter["targets"]
+    for name, value in adapter.items():
         if value != wanted[name]:
             raise PolicyError(
                 f"{base / ADAPTER}: its {name} is {value}, but train.lora.{name} is "

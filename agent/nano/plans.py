@@ -174,8 +174,8 @@ class ReadingTalks:
             return [*talk, _written(block(first + _READERS.format(size=plan.size) + ending))]
         if plan.kind == "recite":
             listed = [name for name in self.taught if self.fields[name] == field]
-            known = f'"{" ".join(listed)}".split()'
-            return [*talk, _written(block(f"FINAL([t for t in s for n in {known} if n in t])"))]
+            literal = f'"{" ".join(listed)}".split()'
+            return [*talk, _written(block(f"FINAL([t for t in s for n in {literal} if n in t])"))]
         hits = self.sentences(rng, method, min(count, plan.most or count))
         if plan.kind == "names":
             printed = sorted(name for name, _ in hits)

@@ -44,8 +44,8 @@ def with_slip(conversation: Conversation, rng: Random) -> tuple[Conversation, in
 
 def _break(text: str, rng: Random) -> str:
     """Drop or double a few pieces of a turn, or replace them by names or earlier pieces."""
-    found = _CODE.search(text)
-    pieces = _PIECE.findall(found.group(1) if found else text)
+    match = _CODE.search(text)
+    pieces = _PIECE.findall(match.group(1) if match else text)
     start = rng.randrange(len(pieces))
     end = min(len(pieces), start + rng.randint(1, 8))
     instead = rng.choice(
@@ -61,13 +61,13 @@ def _break(text: str, rng: Random) -> str:
 
 def _error(text: str) -> str | None:
     """The environment's error for a turn that is not valid Python; None for a valid one."""
-    found = _CODE.fullmatch(text)
-    if found is None:
+    match = _CODE.fullmatch(text)
+    if match is None:
         return prompts.blocks_message(0)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SyntaxWarning)
-            compile(found.group(1), "<cell>", "exec")
+            compile(match.group(1), "<cell>", "exec")
     except SyntaxError as error:
         return prompts.syntax_message(f"SyntaxError: {error.msg}")
     return None

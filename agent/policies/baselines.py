@@ -21,8 +21,8 @@ Line = Callable[[Problem], Any]
 
 def f1(problem: Problem, answer: Any) -> float:
     """Plain character F1 of an answer, in [0, 1]."""
-    found = locate(answer, problem.texts, RewardSettings())
-    return span_f1(found.retrieved, problem.places).f1
+    located = locate(answer, problem.texts, RewardSettings())
+    return span_f1(located.retrieved, problem.places).f1
 
 
 def _answer(spans: Sequence[Span]) -> list[dict[str, Any]]:

@@ -385,8 +385,8 @@ def _is_permanent(error: BaseException) -> bool:
 
 def _count(usage: Any, name: str) -> int:
     """Number of tokens that an endpoint reports; 0 if it is none, since no client checks it."""
-    found = getattr(usage, name, None)
-    return min(max(found, 0), _MOST_TOKENS) if isinstance(found, int) else 0
+    value = getattr(usage, name, None)
+    return min(max(value, 0), _MOST_TOKENS) if isinstance(value, int) else 0
 
 
 def _first_choice(answer: Any) -> Any:

@@ -247,10 +247,10 @@ class TransformersPolicy:
 
     def _bound_caches(self, waiting: Collection[FrameKey]) -> None:
         """Drop the oldest caches beyond `cache_tokens`, but none that a waiting turn will read."""
-        kept = sum(frame.cached for frame in self._frames.values())
+        tokens = sum(frame.cached for frame in self._frames.values())
         for key, frame in self._frames.items():  # oldest first
-            if kept <= self.settings.cache_tokens:
+            if tokens <= self.settings.cache_tokens:
                 return
-            kept -= frame.cached
+            tokens -= frame.cached
             if key not in waiting:
                 frame.past, frame.cached = None, 0

@@ -158,12 +158,12 @@ def _answer(
     episode: Trajectory, papers: dict[str, str], names: dict[str, str], rewards: RewardSettings
 ) -> Answer:
     located = locate(episode.answer if episode.answered else None, papers, rewards)
-    found = located.retrieved
+    spans = located.retrieved
     return Answer(
         evidence=[
             Quote(names[label], start, end, text[start:end])
             for label, text in papers.items()
-            for start, end in found.get(label, [])
+            for start, end in spans.get(label, [])
         ],
         unfounded=located.misses,
         stop_reason=episode.root.stop_reason if episode.frames else None,

@@ -90,16 +90,16 @@ def _relative(
 ) -> list[float]:
     if not has_signal(values_G, settings):
         return [0.0] * len(values_G)
-    kept = [value for value in values_G if value is not None]
-    scales = {"batch": batch_std, "group": _deviation(kept), "none": 1.0}
+    values = [value for value in values_G if value is not None]
+    scales = {"batch": batch_std, "group": _deviation(values), "none": 1.0}
     scale = max(scales[settings.scale_rewards], settings.std_floor)
-    mean = float(np.mean(kept))
+    mean = float(np.mean(values))
     return [0.0 if v is None else (v - mean) / scale for v in values_G]
 
 
 def _deviation(values: Iterable[float]) -> float:
-    kept = list(values)
-    return float(np.std(kept)) if kept else 0.0
+    sample = list(values)
+    return float(np.std(sample)) if sample else 0.0
 
 
 def own_advantages(
@@ -126,11 +126,11 @@ def own_advantages(
         alike = defaultdict(list)
         for place in scores:
             alike[_prompt(group, place)].append(place)
-        found: dict[_Place, float] = {}
+        advantages: dict[_Place, float] = {}
         for peers in [list(scores), *(peers for peers in alike.values() if len(peers) > 1)]:
             values = _relative([scores[place] for place in peers], batch_std, settings)
-            found |= zip(peers, values, strict=True)
-        for (tree, frame), value in found.items():
+            advantages |= zip(peers, values, strict=True)
+        for (tree, frame), value in advantages.items():
             trees[tree][frame] = value
     return own
 

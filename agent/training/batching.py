@@ -179,8 +179,8 @@ def _families(rows: Sequence[LossRow]) -> list[int]:
 
 def _packed(rows: Sequence[_Placed], most_tokens: int, ranks: int) -> list[list[list[_Placed]]]:
     """Rows of each rank in each round; a rank's prefix tree has at most `most_tokens` nodes."""
-    found = packs([row.ids_T for _, row in rows], most_tokens)
-    parts = [[rows[index] for index in pack] for pack in found]
+    indices = packs([row.ids_T for _, row in rows], most_tokens)
+    parts = [[rows[index] for index in pack] for pack in indices]
     parts += [[] for _ in range(-len(parts) % ranks)]
     return [parts[first : first + ranks] for first in range(0, len(parts), ranks)]
 

@@ -63,8 +63,8 @@ def writing(folder: Path, step: int) -> Iterator[Path]:
 
 def steps(folder: Path) -> dict[int, Path]:
     """Complete checkpoints by step, ascending."""
-    found = ((path.name.removeprefix("checkpoint-"), path) for path in folder.glob("checkpoint-*"))
-    return dict(sorted((int(n), p) for n, p in found if n.isdigit() and (p / STATE).is_file()))
+    pairs = ((path.name.removeprefix("checkpoint-"), path) for path in folder.glob("checkpoint-*"))
+    return dict(sorted((int(n), p) for n, p in pairs if n.isdigit() and (p / STATE).is_file()))
 
 
 def prune(folder: Path, keep: int) -> None:
@@ -155,8 +155,8 @@ def require_space(folder: Path, checkpoint_bytes: int, keep: int) -> None:
         raise CheckpointError(f"{folder}: checkpoints cannot be written there ({error})") from error
     needed = checkpoint_bytes * (keep + 2)
     if free < needed:
-        kept = ", ".join(map(str, sets_aside(_linked(folder))))
-        room = f"make room (set aside: {kept})" if kept else "make room"
+        paths = ", ".join(map(str, sets_aside(_linked(folder))))
+        room = f"make room (set aside: {paths})" if paths else "make room"
         raise CheckpointError(
             f"{folder}: {free / 1e6:.0f} MB free, but {keep + 2} x {checkpoint_bytes / 1e6:.0f} MB "
             f"are needed for checkpoints and the result. To fix, {room} or lower "

@@ -142,8 +142,8 @@ def _complete(
             eos_token_id=list(stop_ids),
             pad_token_id=stop_ids[0],
         )
-    found: list[int] = written[0, len(prompt) :].tolist()
-    return found
+    completion: list[int] = written[0, len(prompt) :].tolist()
+    return completion
 
 
 def _logits(model: Any, prompt: Sequence[int], completion: Sequence[int]) -> torch.Tensor:
@@ -152,8 +152,8 @@ def _logits(model: Any, prompt: Sequence[int], completion: Sequence[int]) -> tor
 
     with torch.inference_mode():
         ids = torch.tensor([[*prompt, *completion]], device=model.device)
-        found: torch.Tensor = model(input_ids=ids).logits[0, len(prompt) - 1 : -1]
-        return found
+        logits_T_V: torch.Tensor = model(input_ids=ids).logits[0, len(prompt) - 1 : -1]
+        return logits_T_V
 
 
 def _centred(logits_T_V: torch.Tensor) -> torch.Tensor:
@@ -179,9 +179,9 @@ def relative_error(live: TopLogits, logits_T_V: torch.Tensor) -> float:
     import torch
 
     other = _centred(logits_T_V)
-    kept = torch.from_numpy(live.ids_T_K).to(other.device)
-    difference = other.gather(-1, kept).cpu().numpy() - live.logits_T_K
-    risen = other.scatter(-1, kept, -torch.inf)
+    ids_T_K = torch.from_numpy(live.ids_T_K).to(other.device)
+    difference = other.gather(-1, ids_T_K).cpu().numpy() - live.logits_T_K
+    risen = other.scatter(-1, ids_T_K, -torch.inf)
     risen_T_K = risen.topk(min(TOP, other.shape[-1]), dim=-1).values.cpu().numpy()
     above = np.clip(risen_T_K - live.logits_T_K[:, -1:], 0, None)
     norm = np.hypot(np.linalg.norm(difference), np.linalg.norm(above))
@@ -203,10 +203,10 @@ def measure(live: Record, model: Any) -> MergeDifference:
         differing = [i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b]
         if differing:
             at = differing[0]
-            found = dict(zip(top.ids_T_K[at].tolist(), top.logits_T_K[at].tolist(), strict=True))
+            logits = dict(zip(top.ids_T_K[at].tolist(), top.logits_T_K[at].tolist(), strict=True))
             # A token that is not among the largest has a logit below all of them.
-            gap = found[ours[at]] - found.get(theirs[at], min(found.values()))
-            ties.append(gap / max(map(abs, found.values())))
+            gap = logits[ours[at]] - logits.get(theirs[at], min(logits.values()))
+            ties.append(gap / max(map(abs, logits.values())))
     return MergeDifference(
         logit_error=max(errors),
         logit_error_mean=float(np.mean(errors)),
@@ -294,11 +294,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     live = Record.load(options.record)
     # The arithmetic of the live model, so that only the weights differ.
     model, tokenizer = load_model(options.model, dtype=getattr(torch, live.dtype))
-    found = asdict(measure(live, model))
+    report = asdict(measure(live, model))
     if options.url:
         generation = GenerationSettings.model_validate_json(options.generation)
-        found["episode"] = play_one(model, tokenizer, options.url, options.problem, generation)
-    options.out.write_text(json.dumps(found), encoding="utf-8")
+        report["episode"] = play_one(model, tokenizer, options.url, options.problem, generation)
+    options.out.write_text(json.dumps(report), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -91,8 +91,8 @@ def draw_groups(
         taken |= {group[0].problem_id for group in others}
         played = _play_extra(play, [spec for group in others for spec in group], drawn)
         charged = [_charge(group, _first_busy(group)) for group in _grouped(played, others)]
-        found = [group for group in charged if _has_signal(group, settings)]
-        for g, group in zip(flat, found, strict=False):
+        substitutes = [group for group in charged if _has_signal(group, settings)]
+        for g, group in zip(flat, substitutes, strict=False):
             groups[g] = group
             drawn.resampled_groups += 1
     return drawn
@@ -121,16 +121,16 @@ def _replace_voids(
             if tree.void is not None and (tree.void != BUSY or i == excused[g])
             if (g, i) not in repeated
         ]
-        again = [
+        replays = [
             specs[g][i]
             if attempt == 0
             else replace(specs[g][i], seed=episode_seed(settings.seed, step, g, i, attempt))
             for g, i in places
         ]
         if attempt == 0:
-            played, repeated = _play_beside_valid(play, places, again, specs, drawn)
+            played, repeated = _play_beside_valid(play, places, replays, specs, drawn)
         else:
-            played = _play_extra(play, again, drawn)
+            played = _play_extra(play, replays, drawn)
         for (g, i), tree in zip(places, played, strict=False):
             if tree.void is None:
                 drawn.groups[g][i] = tree
@@ -151,7 +151,7 @@ def _first_busy(group: Sequence[Trajectory]) -> int | None:
 def _play_beside_valid(
     play: Play,
     places: Sequence[tuple[int, int]],
-    again: Sequence[EpisodeSpec],
+    replays: Sequence[EpisodeSpec],
     specs: Sequence[Sequence[EpisodeSpec]],
     drawn: Drawn,
 ) -> tuple[list[Trajectory], set[tuple[int, int]]]:
@@ -160,7 +160,7 @@ def _play_beside_valid(
     Args:
         play: plays episodes in the order of the specs.
         places: (group, index) of the episodes.
-        again: their specs.
+        replays: their specs.
         specs: specs of all groups.
         drawn: the groups.
 
@@ -175,7 +175,7 @@ def _play_beside_valid(
     )
     batch: list[EpisodeSpec] = []
     own: list[int] = []
-    for (g, i), spec in zip(places, again, strict=True):
+    for (g, i), spec in zip(places, replays, strict=True):
         own.append(len(batch))
         # Next to it, so that both are in flight at the same time.
         batch += [spec, *(islice(valid, 1) if drawn.groups[g][i].lost else ())]

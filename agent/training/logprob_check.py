@@ -49,7 +49,7 @@ def due(step: int, settings: LogprobCheckSettings) -> bool:
 
 
 def check(
-    found: Mismatch,
+    mismatch: Mismatch,
     settings: LogprobCheckSettings,
     *,
     exact: bool,
@@ -59,7 +59,7 @@ def check(
     """Stop a run whose log-probabilities disagree.
 
     Args:
-        found: measured mismatch.
+        mismatch: as measured.
         settings: limits.
         exact: True for float32 weights, which limits the maximum; otherwise mean and 99th
             percentile are limited. Only the engine `own` is exact.
@@ -71,21 +71,21 @@ def check(
     """
     if engine == "vllm":
         limits = [
-            ("mean", found.mean, "vllm_mean_abs", settings.vllm_mean_abs),
-            ("99th percentile", found.p99, "vllm_p99_abs", settings.vllm_p99_abs),
+            ("mean", mismatch.mean, "vllm_mean_abs", settings.vllm_mean_abs),
+            ("99th percentile", mismatch.p99, "vllm_p99_abs", settings.vllm_p99_abs),
         ]
     elif exact:
-        limits = [("maximum", found.max, "max_abs", settings.max_abs)]
+        limits = [("maximum", mismatch.max, "max_abs", settings.max_abs)]
     else:
         limits = [
-            ("mean", found.mean, "mean_abs", settings.mean_abs),
-            ("99th percentile", found.p99, "p99_abs", settings.p99_abs),
+            ("mean", mismatch.mean, "mean_abs", settings.mean_abs),
+            ("99th percentile", mismatch.p99, "p99_abs", settings.p99_abs),
         ]
     for name, value, key, limit in limits:
         if value > limit:
             raise LogprobCheckError(
                 f"step {step}: the trainer's log-probabilities differ from the rollout's ({name} "
-                f"{value:.3g} over {found.tokens} sampled tokens, limit {limit:g} of "
+                f"{value:.3g} over {mismatch.tokens} sampled tokens, limit {limit:g} of "
                 f"train.logprob_check.{key}). The tokens or weights differ: check the chat "
                 "template, the adapter and the temperature, and never re-encode ids from text."
             )

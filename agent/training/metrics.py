@@ -38,10 +38,10 @@ def episode_metrics(trajectories: Sequence[Trajectory], success_at: float) -> di
         success_at: least primary_objective of a successful episode.
     """
     valid = [t for t in trajectories if t.void is None]
-    found = {"episode/void_rate": 1 - len(valid) / len(trajectories)}
+    metrics = {"episode/void_rate": 1 - len(valid) / len(trajectories)}
     if not valid:
-        return found
-    return found | {
+        return metrics
+    return metrics | {
         "reward/overall": fmean(t.reward or 0.0 for t in valid),
         **{
             reward_metric(name): fmean(t.components.get(name, 0.0) for t in valid)

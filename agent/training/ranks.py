@@ -114,8 +114,8 @@ def play_dealt(
     for *_, failure in parts:
         if failure is not None:
             raise EpisodeError(failure)
-    found = {place: tree for part in parts for place, tree in zip(*part[:2], strict=True)}
-    return [found[place] for place in range(len(specs))]
+    trees = {place: tree for part in parts for place, tree in zip(*part[:2], strict=True)}
+    return [trees[place] for place in range(len(specs))]
 
 
 def require_equal(marks: Mapping[str, str], wanted: Mapping[str, str]) -> None:
@@ -128,9 +128,9 @@ def require_equal(marks: Mapping[str, str], wanted: Mapping[str, str]) -> None:
     Raises:
         RankError: a rank has other marks; every rank raises it.
     """
-    for rank, found in enumerate(gather(dict(marks))):
-        names = {*found, *wanted}
-        if differing := sorted(name for name in names if found.get(name) != wanted.get(name)):
+    for rank, rank_marks in enumerate(gather(dict(marks))):
+        names = {*rank_marks, *wanted}
+        if differing := sorted(name for name in names if rank_marks.get(name) != wanted.get(name)):
             raise RankError(
                 f"rank {rank} differs from the stage in {', '.join(differing)}. Change no file "
                 "while a training starts, and run the same command again."

@@ -59,11 +59,11 @@ def copies(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     }
 
 
-def restore_float32(model: torch.nn.Module, kept: dict[str, torch.Tensor]) -> None:
-    """Give trained weights float32 again, and those in `kept` their values."""
+def restore_float32(model: torch.nn.Module, originals: dict[str, torch.Tensor]) -> None:
+    """Give trained weights float32 again, and those in `originals` their values."""
     for name, weight in model.named_parameters():
         if weight.requires_grad:
-            weight.data = kept.get(name, weight.data).to(weight.device, torch.float32)
+            weight.data = originals.get(name, weight.data).to(weight.device, torch.float32)
 
 
 def not_finite(model: torch.nn.Module) -> str | None:

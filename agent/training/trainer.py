@@ -111,7 +111,7 @@ class TreeGRPOTrainer(RowLossTrainer):
         counted: Counted = lambda _, items: items,
     ) -> None:
         adapter = trained_weights.new_adapter(model, settings)
-        kept = trained_weights.own_adapter(model)
+        originals = trained_weights.own_adapter(model)
         arguments = training_arguments(settings, output_dir)
         if model.is_gradient_checkpointing:
             arguments.gradient_checkpointing = False  # the Trainer would replace what is there
@@ -125,7 +125,7 @@ class TreeGRPOTrainer(RowLossTrainer):
             processing_class=tokenizer,
             peft_config=adapter,
         )
-        trained_weights.restore_float32(self.live_model, kept)
+        trained_weights.restore_float32(self.live_model, originals)
         self.remove_callback(PrinterCallback)
         self.add_callback(
             TrustRegion(
@@ -274,14 +274,14 @@ class TreeGRPOTrainer(RowLossTrainer):
         trained_weights.require_finite(self.live_model, step)
         compared = [pair for part in ranks.gather(self._compared) for pair in part]
         rollout, trainer = (np.concatenate(side) for side in zip(*compared, strict=True))
-        found = logprob_check.measure(rollout, trainer)
-        self._note("train/logprob_mismatch_mean", found.mean)
-        self._note("train/logprob_mismatch_max", found.max)
+        mismatch = logprob_check.measure(rollout, trainer)
+        self._note("train/logprob_mismatch_mean", mismatch.mean)
+        self._note("train/logprob_mismatch_max", mismatch.max)
         # After a resume, the first step with a comparison is checked too.
         due = self._resumed or logprob_check.due(step, self._settings.logprob_check)
-        if due or not math.isfinite(found.max):
+        if due or not math.isfinite(mismatch.max):
             logprob_check.check(
-                found,
+                mismatch,
                 self._settings.logprob_check,
                 exact=self._exact,
                 step=step,

@@ -111,10 +111,10 @@ def _part(group: Sequence[_Sequence], copies: int, dtype: torch.dtype) -> _Part:
     width = max(len(path) - shared for shared, path in group)
     length = max(len(path) for _, path in group)
     asked, seen = np.zeros((len(group), width), np.int64), np.zeros((len(group), length), np.int64)
-    kept = np.zeros(asked.shape, np.bool_)
+    slots = np.zeros(asked.shape, np.bool_)
     for index, (shared, path) in enumerate(group):
         new = len(path) - shared
-        asked[index, :new], seen[index, : len(path)], kept[index, :new] = path[shared:], path, True
+        asked[index, :new], seen[index, : len(path)], slots[index, :new] = path[shared:], path, True
     last_S_W = np.array([shared for shared, _ in group])[:, None] + np.arange(width)
     hidden_S_W_L = torch.from_numpy(np.arange(length) > last_S_W[:, :, None])
     mask_S_W_L = torch.zeros(1, dtype=dtype).masked_fill(hidden_S_W_L, float("-inf"))
@@ -122,7 +122,7 @@ def _part(group: Sequence[_Sequence], copies: int, dtype: torch.dtype) -> _Part:
         asked_Q=torch.from_numpy(asked.ravel()),
         seen_K=torch.from_numpy(seen.ravel()),
         mask=mask_S_W_L.repeat(1, copies, 1)[:, None],
-        kept_n=torch.from_numpy(np.flatnonzero(kept)),
+        kept_n=torch.from_numpy(np.flatnonzero(slots)),
     )
 
 
@@ -158,7 +158,7 @@ def _attend(
         )
         return plain
     groups, dim = key.shape[1], key.shape[3]
-    found = []
+    outputs = []
     for part in tree.parts:
         keys, values = (
             of[0].index_select(1, part.seen_K).view(groups, len(part.mask), -1, dim).transpose(0, 1)
@@ -166,8 +166,8 @@ def _attend(
         )
         asked = query[0].index_select(1, part.asked_Q)
         one = attend_in_groups(asked, keys, values, part.mask, scaling)
-        found.append(one.index_select(0, part.kept_n))
-    return torch.cat(found).index_select(0, tree.places_N)[None], None
+        outputs.append(one.index_select(0, part.kept_n))
+    return torch.cat(outputs).index_select(0, tree.places_N)[None], None
 
 
 AttentionInterface.register(_ATTENTION, _attend)

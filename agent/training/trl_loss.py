@@ -88,18 +88,18 @@ class RowLossTrainer(GRPOTrainer):
         tokens, and the other columns are 0.
         """
         if token_logprobs.fused(input_ids.device):
-            found = super()._get_per_token_logps_and_entropies(
+            outputs = super()._get_per_token_logps_and_entropies(
                 model, input_ids, attention_mask, logits_to_keep, **kwargs
             )
         else:
             logps, entropies = token_logprobs.sampled_logprobs(
                 model, input_ids, attention_mask, self._sampled_B_T, self.temperature
             )
-            found = (logps, entropies, None)
-        self._logps_B_T = found[0].detach()
+            outputs = (logps, entropies, None)
+        self._logps_B_T = outputs[0].detach()
         if self.use_vllm and self._inputs is not None:
             self._correct_sampling(self._inputs)
-        return found
+        return outputs
 
     def _correct_sampling(self, inputs: dict[str, torch.Tensor]) -> None:
         """Add the weights that correct a loss on samples of another engine, [B, T].

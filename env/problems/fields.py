@@ -86,27 +86,27 @@ def field_of(sentence: str, size: int) -> str:
     Raises:
         ValueError: the sentence names no benchmark of the lexicon, or several.
     """
-    found = BENCHMARK.findall(sentence)
-    known = field_of_benchmark(size)
-    if len(found) != 1 or found[0] not in known:
+    benchmarks = BENCHMARK.findall(sentence)
+    fields = field_of_benchmark(size)
+    if len(benchmarks) != 1 or benchmarks[0] not in fields:
         raise ValueError(
-            f"a sentence names the benchmarks {found}; name one of the {size} of the lexicon "
+            f"a sentence names the benchmarks {benchmarks}; name one of the {size} of the lexicon "
             "(prepare.synthetic.lexicon)"
         )
-    return known[found[0]]
+    return fields[benchmarks[0]]
 
 
 def sentences_with(name: str, papers: Sequence[Paper]) -> tuple[Span, ...]:
     """Spans of all lines with a name, in the order of the papers."""
-    found = []
+    spans = []
     for paper in papers:
         start = 0
         for line in paper.text.split("\n"):
             end = start + len(line)
             if name in line:
-                found.append(Span(paper_id=paper.paper_id, start=start, end=end, text=line))
+                spans.append(Span(paper_id=paper.paper_id, start=start, end=end, text=line))
             start = end + 1
-    return tuple(found)
+    return tuple(spans)
 
 
 def fault(problem: Problem, size: int) -> str | None:
@@ -149,31 +149,31 @@ def write_collection(
     # Each collection has its own generator, so that adding one changes no other.
     rng = Random(f"{settings.seed}/fields/{split}/{difficulty}/{number}")
     level = settings.levels[difficulty]
-    known = field_of_benchmark(settings.lexicon)
+    fields = field_of_benchmark(settings.lexicon)
     if split == "train":
-        known = _trained(settings.lexicon)
+        fields = _trained(settings.lexicon)
     asked = settings.questions_per_collection
     chosen = rng.sample(METHODS[split], asked + FILLER_NAMES)
     topics = [(method, rng.choice(FIELDS)) for method in chosen[:asked]]
     lines: list[list[tuple[str, str]]] = [[] for _ in range(level.papers)]
     for method, field in topics:
-        fitting = [name for name in known if known[name] == field]
-        rest = [name for name in known if known[name] != field]
+        fitting = [name for name in fields if fields[name] == field]
+        rest = [name for name in fields if fields[name] != field]
         hits = rng.sample(fitting, level.max_gold) + rng.sample(rest, level.distractors)
         rng.shuffle(hits)
         for place, benchmark in enumerate(hits):
             lines[place % level.papers].append((method, benchmark))
-    papers = _write_papers(rng, lines, chosen[asked:], list(known))
-    found = [sentences_with(method, papers) for method, _ in topics]
+    papers = _write_papers(rng, lines, chosen[asked:], list(fields))
+    sentences = [sentences_with(method, papers) for method, _ in topics]
     asked_for = []
-    for (method, field), candidates in zip(topics, found, strict=True):
+    for (method, field), candidates in zip(topics, sentences, strict=True):
         gold = (span for span in candidates if field_of(span.text, settings.lexicon) == field)
         evidence = [Fact(fact_id=f"f{n}", spans=(span,)) for n, span in enumerate(gold, 1)]
         asked_for.append((rng.choice(QUESTIONS).format(x=method, f=field), evidence))
     made = make_collection(settings.seed, split, difficulty, number, papers, asked_for)
     return [
         problem.model_copy(update={"candidates": candidates})
-        for problem, candidates in zip(made, found, strict=True)
+        for problem, candidates in zip(made, sentences, strict=True)
     ]
 
 

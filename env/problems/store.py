@@ -96,12 +96,12 @@ class ProblemStore:
         Raises:
             SettingsError: no problem has one of these splits.
         """
-        found = [id_ for (split, _), ids in self._ids.items() if split in splits for id_ in ids]
-        if not found:
+        row_ids = [id_ for (split, _), ids in self._ids.items() if split in splits for id_ in ids]
+        if not row_ids:
             raise SettingsError(
                 f"{self.source}: contains no problem of {', '.join(splits)}. Change env.splits."
             )
-        rows: Iterable[Mapping[str, Any] | Problem] = map(self._rows.__getitem__, found)
+        rows: Iterable[Mapping[str, Any] | Problem] = map(self._rows.__getitem__, row_ids)
         if not with_difficulty:
             rows = map(_without_difficulty, rows)
         return ProblemStore(rows, self.source)
@@ -142,8 +142,8 @@ class ProblemStore:
 
     def difficulties(self, split: str | None = None) -> list[str]:
         """Difficulties that occur in a split (None: any), in the order of the data."""
-        found = (difficulty for row_split, difficulty in self._ids if split in (None, row_split))
-        return list(dict.fromkeys(found))
+        levels = (difficulty for row_split, difficulty in self._ids if split in (None, row_split))
+        return list(dict.fromkeys(levels))
 
     def pick(self, split: str | None, difficulty: str | None, seed: int) -> Problem:
         """Problem that depends on the seed and the ids; consecutive seeds give distinct problems.

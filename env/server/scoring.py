@@ -52,8 +52,8 @@ def episode_facts(tree: Tree, problem: Problem, settings: RewardSettings) -> Epi
         ]
         shown = papers_read(tree.papers, texts, settings.read_chars, problem.gold_papers)
         children = ((f.given, f.answer) for f in tree.children if f.stop_reason == "final")
-        found = papers_found(tree.papers, evidence, children, settings.min_cover)
-        read = shown - problem.gold_papers | found
+        gold_read = papers_found(tree.papers, evidence, children, settings.min_cover)
+        read = shown - problem.gold_papers | gold_read
     return EpisodeFacts(
         papers=tree.papers,
         evidence=evidence,

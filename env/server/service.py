@@ -76,8 +76,8 @@ def _read_file(name: str | None) -> ServerSettings:
         raise SettingsError(f"{SETTINGS} {name} must be a mapping of sections.")
     sections: dict[str, Any] = {key: data[key] for key in ("env", "rewards") if key in data}
     prepare = data.get("prepare") or {}
-    known = PrepareSection.model_fields
-    sections["prepare"] = {key: value for key, value in prepare.items() if key in known}
+    fields = PrepareSection.model_fields
+    sections["prepare"] = {key: value for key, value in prepare.items() if key in fields}
     try:
         return ServerSettings.model_validate(sections)
     except ValidationError as error:

@@ -67,5 +67,5 @@ def limit_repeats() -> None:
     if logging.lastResort is not None:
         handlers.append(logging.lastResort)
     for handler in handlers:
-        if not any(isinstance(known, RepeatFilter) for known in handler.filters):
+        if not any(isinstance(filter_, RepeatFilter) for filter_ in handler.filters):
             handler.addFilter(RepeatFilter())

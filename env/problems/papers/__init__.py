@@ -87,9 +87,9 @@ def _add_background(draft: Draft, asked: list[Asked]) -> None:
                 plan.add(*miss)
             else:
                 tell_aspect(draft, plan, aspect)
-    known = [key[1] for question in asked for key in question.keys]
+    subjects = [key[1] for question in asked for key in question.keys]
     for corpus in draft.field.corpora:
-        if corpus not in known and "training" in kinds and rng.random() < 0.5:
+        if corpus not in subjects and "training" in kinds and rng.random() < 0.5:
             tell_size(draft, rng.choice(draft.plans), corpus)
 
 

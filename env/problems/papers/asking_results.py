@@ -14,10 +14,10 @@ from env.problems.papers.reader import Section, templates
 
 def _free_target(draft: Draft) -> tuple[str, str]:
     """A (benchmark, metric) that no question is about."""
-    known = {(cell.bench, cell.metric) for cell in draft.asked_cells} | draft.boards
+    asked_targets = {(cell.bench, cell.metric) for cell in draft.asked_cells} | draft.boards
     field = draft.field
     targets = [(bench, metric) for bench in field.benchmarks for metric in field.metrics]
-    return draft.rng.choice([target for target in targets if target not in known])
+    return draft.rng.choice([target for target in targets if target not in asked_targets])
 
 
 def _named(draft: Draft, cell: Cell) -> dict[str, str]:

@@ -64,8 +64,8 @@ class Field:
         if key not in self._scores:
             taken = [
                 value
-                for told, value in self._scores.items()
-                if told[1:3] == key[1:3] or told[2:] == key[2:]
+                for other_key, value in self._scores.items()
+                if other_key[1:3] == key[1:3] or other_key[2:] == key[2:]
             ]
             base = 52.0 + self.method(abbr).strength + 2.5 * self.benchmarks.index(bench)
             base += 4.0 * list(self.metrics).index(metric) + 1.5 * (split == "dev")
@@ -80,15 +80,15 @@ class Field:
 def _name_methods(rng: Random, words: Names, count: int, reserved: bool) -> list[tuple[str, str]]:
     """(full name, abbreviation) of each, no two abbreviations alike."""
     taken = set(words.metrics)
-    found: list[tuple[str, str]] = []
-    while len(found) < count:
+    methods: list[tuple[str, str]] = []
+    while len(methods) < count:
         first = rng.choice(words.method_first.reserved if reserved else words.method_first.common)
         name = (first, rng.choice(words.method_second), rng.choice(words.method_third))
         abbr = "".join(word[0] for word in name)
         if abbr not in taken:
             taken.add(abbr)
-            found.append((" ".join(name), abbr))
-    return found
+            methods.append((" ".join(name), abbr))
+    return methods
 
 
 def make_field(rng: Random, methods: int, reserved: bool) -> Field:

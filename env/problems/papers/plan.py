@@ -140,8 +140,8 @@ class Draft:
 
     def others(self, gold: Iterable[Plan]) -> list[Plan]:
         """The papers beside these, in random order."""
-        known = [plan.number for plan in gold]
-        rest = [plan for plan in self.plans if plan.number not in known]
+        numbers = [plan.number for plan in gold]
+        rest = [plan for plan in self.plans if plan.number not in numbers]
         self.rng.shuffle(rest)
         return rest
 
@@ -195,25 +195,25 @@ class Draft:
         key: Key,
         ways: Ways,
         sections: tuple[Section, Section],
-        again: float,
+        repeat_chance: float,
         method: Method | None,
         slots: dict[str, str],
     ) -> Key:
-        """Let a paper state a fact in one section, and with the chance `again` in another one.
+        """Let a paper state a fact in one section, and with `repeat_chance` in another one.
 
         Args:
             plan: the paper.
             key: the fact.
             ways: its statements.
             sections: the first one, and the one that may repeat it.
-            again: chance of the second statement.
+            repeat_chance: that of the second statement.
             method: that the statement names, if it names one.
             slots: what else the statement holds.
 
         Returns:
             The key of the fact.
         """
-        for section in sections[: 1 + (self.rng.random() < again)]:
+        for section in sections[: 1 + (self.rng.random() < repeat_chance)]:
             indirect = self.indirect()
             who = {"who": self.who(plan, method, indirect)} if method else {}
             plan.add(section, self.line(ways.of(indirect), key, **who, **slots))

@@ -105,11 +105,11 @@ class Writer:
 
     def _abstract(self) -> list[Line]:
         slots = self._slots()
-        told = [line for lines in self._plan.told.get("abstract", []) for line in lines]
+        statements = [line for lines in self._plan.told.get("abstract", []) for line in lines]
         first = Line(self._pen.write(self._layout.openings[self._plan.role], **slots))
         middle = Line(self._sentences(self._pen.order(self._passages.abstract)[0]))
         last = Line(self._pen.write(self._layout.closings, **slots))
-        return [first, middle, *told, last]
+        return [first, middle, *statements, last]
 
     def _section(self, section: Section) -> None:
         """Passages and planned statements, mixed and cut into paragraphs."""

@@ -97,8 +97,8 @@ def action_errors(data: Any) -> list[dict[str, Any]]:
     try:
         RLMAction.model_validate(data)
     except ValidationError as error:
-        found = error.errors(include_url=False, include_context=False, include_input=False)
-        return short(found)
+        errors = error.errors(include_url=False, include_context=False, include_input=False)
+        return short(errors)
     return []
 
 

@@ -88,8 +88,8 @@ class Ledger:
     def within_share(self, holding: Holding) -> bool:
         """Whether a worker holds no more than its fair share."""
         with self._lock:
-            known = holding in self._holdings
-            return not known or self._excess(holding) <= 0
+            is_member = holding in self._holdings
+            return not is_member or self._excess(holding) <= 0
 
     def _excess(self, holding: Holding) -> float:
         share = self.budget / len(self._workers) / self._workers[holding.session]

@@ -43,10 +43,10 @@ def usage(pid: int) -> MemoryUsage | None:
         finally:
             os.close(file)
         faults = int(fields[7]) + int(fields[9])
-        found = MemoryUsage(int(fields[21]) * _PAGE, faults * _PAGE, fields[0].decode())
+        figures = MemoryUsage(int(fields[21]) * _PAGE, faults * _PAGE, fields[0].decode())
     except (OSError, IndexError, ValueError):
         return None
-    return found if found.resident else None  # a dead process has no pages
+    return figures if figures.resident else None  # a dead process has no pages
 
 
 def private(pid: int) -> int | None:

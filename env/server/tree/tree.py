@@ -459,13 +459,13 @@ class Tree:
             batched=call.fn.endswith("_batched"), values=[None] * len(call.prompts), waiting={}
         )
         contexts = call.contexts or [None] * len(call.prompts)
-        told = self._budget.left is not None
+        quota = self._budget.left is not None
         for slot, (prompt, given) in enumerate(zip(call.prompts, contexts, strict=False)):
             refusal = limit_on(self._limits, call, slot, frame.depth, len(self._frames))
             context = None if refusal else as_context(given)
             if given is not None and context is None and not refusal:
                 refusal = "a context is a string or a dict of strings"
-            messages = [] if refusal else first_messages(self._settings, call, slot, context, told)
+            messages = [] if refusal else first_messages(self._settings, call, slot, context, quota)
             refusal = refusal or self._budget.lacks(messages)
             if not refusal and not self._hold(prompt, context):
                 refusal = _USED_UP
@@ -483,8 +483,8 @@ class Tree:
 
     def _end(self, frame: Frame, reason: StopReason, answer: JSONValue = None) -> None:
         """End a frame; its parent continues once all of its children have ended."""
-        kept = frame.parent is None or self._hold(answer)
-        if not kept:
+        room = frame.parent is None or self._hold(answer)
+        if not room:
             reason, answer = "budget", None
         self._stop(frame, reason)
         frame.answer = answer
@@ -496,7 +496,7 @@ class Tree:
         if calls is None or parent.repl is None:
             return
         slot = calls.waiting.pop(frame.number)
-        if reason == "final" or (frame.kind == "llm" and kept):
+        if reason == "final" or (frame.kind == "llm" and room):
             calls.values[slot] = answer
         else:
             calls.values[slot] = f"error: the sub-call ended without FINAL ({reason})"

@@ -60,10 +60,10 @@ class Reader:
         width = self._window if window is None else max(0, int(window))
         before = width if bidirectional else 0
         papers = text if isinstance(text, Mapping) else {"": text}
-        found: dict[Any, list[str]] = {}
+        snippets: dict[Any, list[str]] = {}
         for paper_id, hits in _hits(papers, keyword).items():
-            found[paper_id] = ranking.snippets(papers[paper_id], hits, before, width)
-        return found if isinstance(text, Mapping) else found.get("", [])
+            snippets[paper_id] = ranking.snippets(papers[paper_id], hits, before, width)
+        return snippets if isinstance(text, Mapping) else snippets.get("", [])
 
     def rank(self, documents: Any, text: str, most: int = ranking.MOST) -> list[tuple[str, str]]:
         """The passages of `documents` that fit `text` best: (paper_id, passage), best first."""
