@@ -110,8 +110,8 @@ class SmallModelWork:
 
     def find(self, **key: Any) -> Row | None:
         """The result with these values, if it is known."""
-        known = read_results(self.results)
-        return next((row for row in known if all(row.get(k) == key[k] for k in key)), None)
+        rows = read_results(self.results)
+        return next((row for row in rows if all(row.get(k) == key[k] for k in key)), None)
 
     def add(self, row: Row, problems: Sequence[Problem]) -> None:
         """Append a result on these problems, with its commit and date."""
@@ -268,15 +268,15 @@ def lines(work: SmallModelWork) -> None:
         parts = zip(tuned, answers, strict=True)
         return fmean(baselines.f1(problem, answer[:most]) for problem, answer in parts)
 
-    found: dict[str, Callable[[Problem], Any]] = {"keyword search": baselines.keyword_search}
+    arms: dict[str, Callable[[Problem], Any]] = {"keyword search": baselines.keyword_search}
     for rank in dict.fromkeys(["bm25", params.env.rank]):
         answers = [first(MOST, rank)(problem) for problem in tuned]
         best = max(range(1, MOST + 1), key=partial(mean, answers=answers))
-        found[f"{rank}, first {best}"] = first(best, rank)
-    found["plan with perfect readers"] = lambda problem: keyed_plan.answer(
+        arms[f"{rank}, first {best}"] = first(best, rank)
+    arms["plan with perfect readers"] = lambda problem: keyed_plan.answer(
         problem, keyed(params), params.env, params.rewards
     )
-    for name, line in found.items():
+    for name, line in arms.items():
         scores = [round(baselines.f1(problem, line(problem)), 4) for problem in test]
         work.add({"arm": name, "seed": 0, "greedy": {"f1": scores}}, test)
 
@@ -324,9 +324,9 @@ def _interval(rows: Sequence[Row], mode: str, score: str) -> str:
 
 def _cell(values: Sequence[np.ndarray], row: Mapping[str, Any]) -> str:
     """Mean over problems and seeds with its interval, and the mean of each seed."""
-    found = BOOTSTRAP.mean(np.mean(values, axis=0).tolist(), row["collections"])
+    estimate = BOOTSTRAP.mean(np.mean(values, axis=0).tolist(), row["collections"])
     each = f" ({', '.join(f'{v.mean():.3f}' for v in values)})" if len(values) > 1 else ""
-    return f"{found.mean:.3f} [{found.low:.3f}, {found.high:.3f}]{each}"
+    return f"{estimate.mean:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]{each}"
 
 
 def _price(rows: Sequence[Row]) -> str:
@@ -360,9 +360,9 @@ def main() -> None:
             measured(work, arm, seed)
         if seed == options.seeds[0]:
             lines(work)
-    if not (known := read_results(work.results)):
+    if not (rows := read_results(work.results)):
         sys.exit(f"{work.results}: no results yet; leave out --draw")
-    print(f"{table(known)}\n\n{differences(known)}")
+    print(f"{table(rows)}\n\n{differences(rows)}")
 
 
 if __name__ == "__main__":

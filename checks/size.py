@@ -19,8 +19,8 @@ from radon.raw import analyze
 def sizes(limits: Mapping[str, Any], files: list[str]) -> Iterator[tuple[str, int, int]]:
     """Name, size and limit of everything that is limited."""
     for name, folders in (("code", limits["code"]), ("tests", ["tests"])):
-        found = [f for f in files if f.endswith(".py") and f.split("/")[0] in folders]
-        lines = sum(analyze(_read(file)).sloc for file in found)
+        modules = [f for f in files if f.endswith(".py") and f.split("/")[0] in folders]
+        lines = sum(analyze(_read(file)).sloc for file in modules)
         yield f"lines of {name}", lines, limits[f"{name}_lines"]
 
 

@@ -172,13 +172,13 @@ def talk(
             try:
                 about = counted(len(documents), "document")
                 with console.status(f"asking {model.name} about {about}"):
-                    found = answered(text, documents, seed)
+                    reply = answered(text, documents, seed)
             except StageError as error:
                 if question is not None:
                     raise
                 console.print(visible(str(error)), style="red")
                 continue
-            code = tell(text, model, found, len(documents), trace, as_json)
+            code = tell(text, model, reply, len(documents), trace, as_json)
     return code if question is not None else 0
 
 
@@ -193,31 +193,31 @@ def lines(console: Console) -> Iterator[str]:
 
 
 def tell(
-    question: str, model: AskedModel, found: AskedAnswer, documents: int, trace: bool, as_json: bool
+    question: str, model: AskedModel, reply: AskedAnswer, documents: int, trace: bool, as_json: bool
 ) -> int:
     """Print an answer; returns the exit code that it stands for."""
-    answer = found.answer
+    answer = reply.answer
     if as_json:
-        paid = {"usage": asdict(found.usage)} if found.usage else {}
+        paid = {"usage": asdict(reply.usage)} if reply.usage else {}
         body = {"question": question, "model": model.name, **asdict(answer), **paid}
         typer.echo(json.dumps(body))
     else:
-        if trace and found.episode is not None:
-            show_tree(found.episode)
-        show(answer, documents, costs(found, model.params))
+        if trace and reply.episode is not None:
+            show_tree(reply.episode)
+        show(answer, documents, costs(reply, model.params))
     if answer.evidence:
         return 0
     return NO_EVIDENCE if answer.stop_reason == "final" else 1
 
 
-def costs(found: AskedAnswer, params: Params) -> str:
+def costs(reply: AskedAnswer, params: Params) -> str:
     """Tokens and price of an endpoint's answer, for the last line; empty for a local model."""
-    if found.usage is None:
+    if reply.usage is None:
         return ""
-    price = found.cost(params)
+    price = reply.cost(params)
     paid = f", cost {price:.4f}" if price else ""
-    read, written = found.usage.prompt_tokens, found.usage.completion_tokens
-    return f", {counted(found.usage.requests, 'request')}, {read:,} + {written:,} tokens{paid}"
+    read, written = reply.usage.prompt_tokens, reply.usage.completion_tokens
+    return f", {counted(reply.usage.requests, 'request')}, {read:,} + {written:,} tokens{paid}"
 
 
 def counted(number: int, noun: str) -> str:
@@ -225,7 +225,7 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def show(found: Answer, documents: int, paid: str) -> None:
+def show(answer: Answer, documents: int, paid: str) -> None:
     """Print the quotes with their files, then the cost of the episode."""
     from rich.console import Console
     from rich.padding import Padding
@@ -234,24 +234,24 @@ def show(found: Answer, documents: int, paid: str) -> None:
     from assistant import asking
 
     console = Console(highlight=False)
-    if found.sentence:
-        console.print(Text(f"The model says: {visible(found.sentence)}\n"))
-    for quote in found.evidence:
+    if answer.sentence:
+        console.print(Text(f"The model says: {visible(answer.sentence)}\n"))
+    for quote in answer.evidence:
         place = f"{visible(quote.document)}, characters {quote.start}-{quote.end}"
         console.print(Text(place, style="bold"))
         console.print(Padding(Text(visible(quote.text)), (0, 0, 1, 2), expand=False))
-    if not found.evidence:
-        console.print(asking.verdict(found))
-    if found.unfounded:
-        quotes = counted(found.unfounded, "quote")
+    if not answer.evidence:
+        console.print(asking.verdict(answer))
+    if answer.unfounded:
+        quotes = counted(answer.unfounded, "quote")
         console.print(f"Left out, since no document contains it: {quotes} of its answer.")
     work = (
-        f"{counted(found.turns, 'turn')}, {counted(found.sub_calls, 'sub-call')}, "
-        f"depth {found.depth}"
+        f"{counted(answer.turns, 'turn')}, {counted(answer.sub_calls, 'sub-call')}, "
+        f"depth {answer.depth}"
     )
     console.print(
-        f"{counted(documents, 'document')}, {work if found.turns else 'read by no model'}, "
-        f"{found.seconds:.1f} s{paid}",
+        f"{counted(documents, 'document')}, {work if answer.turns else 'read by no model'}, "
+        f"{answer.seconds:.1f} s{paid}",
         style="dim",
         soft_wrap=True,
     )

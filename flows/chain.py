@@ -108,9 +108,9 @@ class Chain:
         os.environ[variables.CHAIN] = str(os.getpid())
         # DVC starts `python`: it must be this interpreter, whichever shell called us.
         os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-        print_kept(kept := stages.unchanged(), killed=killed)
-        self._durations = Durations(self.params, kept)
-        if "train" not in kept:
+        print_kept(unchanged := stages.unchanged(), killed=killed)
+        self._durations = Durations(self.params, unchanged)
+        if "train" not in unchanged:
             require_card(self.params)
         title = f"{self.params.profile} {self.kind}"
         name = f"rlm-{self.params.profile}"
@@ -136,8 +136,8 @@ class Chain:
         outcome = "interrupted"
         self._durations.begin(name)
         try:
-            kept = _stage.with_options(name=name)(name, self.params)
-            outcome = "cached" if kept else "done"
+            cached = _stage.with_options(name=name)(name, self.params)
+            outcome = "cached" if cached else "done"
         except GateFailed:
             outcome = "refused"
             raise
@@ -346,16 +346,16 @@ def clean_after_killed_run() -> bool:
     return True
 
 
-def print_kept(kept: list[str], killed: bool) -> None:
+def print_kept(unchanged: list[str], killed: bool) -> None:
     """Print whether this run starts clean or resumes earlier work."""
     if killed:
         console.print("The last run was killed; the processes it left behind are stopped.")
-    if not kept and Path(".dvc/cache/runs").is_dir():
+    if not unchanged and Path(".dvc/cache/runs").is_dir():
         console.print("Starting at prepare; what earlier runs made of the same inputs is reused.")
-    elif not kept:
+    elif not unchanged:
         console.print("Starting clean: no stage has results for the current inputs.")
-    elif len(kept) == len(stages.BY_DVC):
+    elif len(unchanged) == len(stages.BY_DVC):
         console.print("Nothing changed since the last run: every result is kept.")
     else:
-        first = stages.BY_DVC[len(kept)]
-        console.print(f"Resuming at {first}; kept unchanged: {', '.join(kept)}.")
+        first = stages.BY_DVC[len(unchanged)]
+        console.print(f"Resuming at {first}; kept unchanged: {', '.join(unchanged)}.")

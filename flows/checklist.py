@@ -47,10 +47,10 @@ def latest_openenv() -> tuple[State, str]:
         text=True,
         timeout=60,
     )
-    found = re.search(r"openenv \(([^)]+)\)", asked.stdout)
-    if found is None:
+    match = re.search(r"openenv \(([^)]+)\)", asked.stdout)
+    if match is None:
         return "person", f"{have} is installed; the package index did not answer"
-    return ("met" if found[1] == have else "open"), f"{have} is installed, {found[1]} is the latest"
+    return ("met" if match[1] == have else "open"), f"{have} is installed, {match[1]} is the latest"
 
 
 def manifest() -> tuple[State, str]:
@@ -74,37 +74,37 @@ def python(code: str) -> str:
 
 def base_classes() -> tuple[State, str]:
     """Whether environment and client extend OpenEnv's classes."""
-    found = python(
+    output = python(
         "from env.client import RLMEnv\n"
         "from env.server.environment import RLMEnvironment\n"
         "from openenv.core.env_client import EnvClient\n"
         "from openenv.core.env_server.interfaces import Environment\n"
         "print(issubclass(RLMEnvironment, Environment), issubclass(RLMEnv, EnvClient))"
     )
-    return ("met" if found == "True True" else "open"), (
-        f"RLMEnvironment is an Environment, RLMEnv an EnvClient: {found}"
+    return ("met" if output == "True True" else "open"), (
+        f"RLMEnvironment is an Environment, RLMEnv an EnvClient: {output}"
     )
 
 
 def client_alone() -> tuple[State, str]:
     """Whether the client imports no module of the server."""
-    found = python(
+    output = python(
         "import sys, env.client; print([m for m in sys.modules if m.startswith('env.server')])"
     )
-    return ("met" if found == "[]" else "open"), f"modules of the server in the client: {found}"
+    return ("met" if output == "[]" else "open"), f"modules of the server in the client: {output}"
 
 
 def gym_methods() -> tuple[State, str]:
     """Whether reset and step return observations, and state is a property."""
-    found = python(
+    output = python(
         "import inspect\n"
         "from env.server.environment import RLMEnvironment as E\n"
         "returns = [inspect.signature(f).return_annotation for f in (E.reset, E.step)]\n"
         "print(*returns, type(E.state).__name__)"
     )
     report = read_report(paths.DEPLOYMENT, "deploy")
-    state: State = "met" if found == "RLMObservation RLMObservation property" else "open"
-    return state, f"{found}; an episode over the wire took {report['smoke_test_s']:.2f} s"
+    state: State = "met" if output == "RLMObservation RLMObservation property" else "open"
+    return state, f"{output}; an episode over the wire took {report['smoke_test_s']:.2f} s"
 
 
 def reserved_names() -> tuple[State, str]:
@@ -249,14 +249,14 @@ POINTS: dict[str, Callable[[], tuple[State, str]]] = {
 
 def check() -> list[CheckedPoint]:
     """All points in order."""
-    found = []
+    points = []
     for name, point in POINTS.items():
         try:
-            found.append(CheckedPoint(name, *point()))
+            points.append(CheckedPoint(name, *point()))
         except Exception as error:  # a damaged file can raise anything in the library that reads it
-            told = str(error) if isinstance(error, PipelineError) else repr(error)
-            found.append(CheckedPoint(name, "open", told))
-    return found
+            message = str(error) if isinstance(error, PipelineError) else repr(error)
+            points.append(CheckedPoint(name, "open", message))
+    return points
 
 
 def main() -> int:
@@ -266,15 +266,15 @@ def main() -> int:
     from rich.table import Table
     from rich.text import Text
 
-    found = check()
+    points = check()
     table = Table("point", "state", "found")
-    for point in found:
+    for point in points:
         state = Text(point.state, style=COLOURS[point.state])
         table.add_row(Text(point.name), state, Text(point.found))
     design = (Path(__file__).parents[1] / "docs/design.md").read_text(encoding="utf-8")
     otherwise = design[design.index("## Asked, done") : design.index("## Sources")]
     Console().print(table, Markdown(otherwise))
-    return 1 if any(point.state == "open" for point in found) else 0
+    return 1 if any(point.state == "open" for point in points) else 0
 
 
 if __name__ == "__main__":

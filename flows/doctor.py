@@ -94,11 +94,11 @@ def require_card(params: Params, machine: Machine | None = None) -> None:
     machine = machine or inspect()
     able = [card for card in machine.cards if card.capability >= wanted.capability]
     if not able:
-        found = ", ".join(one.name for one in machine.cards) or machine.cards_fault or "none"
+        cards = ", ".join(one.name for one in machine.cards) or machine.cards_fault or "none"
         major, minor = wanted.capability
         raise ConfigError(
             f"profile {wanted.name} needs a graphics card of compute capability {major}.{minor} or "
-            f"later (found: {found}). Run python -m flows.doctor to see what this machine can run."
+            f"later (found: {cards}). Run python -m flows.doctor to see what this machine can run."
         )
     for part in _missing_for_cuda(machine, max(able, key=lambda card: card.free_mb)):
         raise ConfigError(f"profile {wanted.name} needs {part.what}. Fix: {part.fix}")
@@ -213,13 +213,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     machine = inspect()
     runs = not missing_parts(machine, PROFILES[0])
     if options.json:
-        found = {
+        body = {
             "machine": asdict(machine),
             "profile": best_profile(machine).name,
             "missing": [asdict(part) for part in missing_parts(machine, best_profile(machine))],
             "nano_runs": runs,
         }
-        sys.stdout.write(json.dumps(found, indent=2) + "\n")
+        sys.stdout.write(json.dumps(body, indent=2) + "\n")
     else:
         sys.stdout.write("\n".join(report(machine)) + "\n")
     return 0 if runs else 1

@@ -33,11 +33,11 @@ class Durations:
 
     Args:
         params: settings in force; a seed does not count.
-        kept: stages that DVC does not run again.
+        unchanged: stages that DVC does not run again.
     """
 
-    def __init__(self, params: Params, kept: Sequence[str]) -> None:
-        self._kept = {*kept, *(LAST if "export" in kept else ())}
+    def __init__(self, params: Params, unchanged: Sequence[str]) -> None:
+        self._kept = {*unchanged, *(LAST if "export" in unchanged else ())}
         self._keys = {name: _key(name, params) for name in STAGES}
         self._seconds: dict[str, float | None] = read_json(FILE)
         self._before: dict[str, float | None] = {}
@@ -57,14 +57,14 @@ class Durations:
             outcome: as in `summary.StageRow`.
             seconds: since `begin`.
         """
-        key, kept = self._keys[name], name in self._kept and outcome in ("cached", "done")
-        if outcome == "cached" and not kept:  # by an earlier run, and so are later ones, probably
+        key, reuse = self._keys[name], name in self._kept and outcome in ("cached", "done")
+        if outcome == "cached" and not reuse:  # by an earlier run, and so are later ones, probably
             self._kept = set(STAGES)
-        elif outcome == "done" and kept and name in BY_DVC:
-            self._kept, kept = set(), False
-        if outcome == "cached" or kept or (outcome == "done" and None in self._before.values()):
+        elif outcome == "done" and reuse and name in BY_DVC:
+            self._kept, reuse = set(), False
+        if outcome == "cached" or reuse or (outcome == "done" and None in self._before.values()):
             del self._seconds[key]
-            self._seconds |= self._before if outcome == "cached" or kept else {}
+            self._seconds |= self._before if outcome == "cached" or reuse else {}
         elif outcome == "done":
             self._seconds[key] = round(seconds, 1)
         self._write()
@@ -73,11 +73,11 @@ class Durations:
         """Time of a stage, and of it with all later ones; empty if both are unknown."""
         names = list(STAGES)
         each = [self._expected(later) for later in names[names.index(name) :]]
-        told = [] if each[0] is None else [f"{name} {in_words(each[0])}"]
+        parts = [] if each[0] is None else [f"{name} {in_words(each[0])}"]
         whole = [seconds for seconds in each if seconds is not None]
         if len(whole) == len(each):
-            told.append(f"whole run {in_words(sum(whole))}")
-        return "; ".join(told) + " left" if told else ""
+            parts.append(f"whole run {in_words(sum(whole))}")
+        return "; ".join(parts) + " left" if parts else ""
 
     def _expected(self, name: str) -> float | None:
         return KEPT_S if name in self._kept else self._seconds.get(self._keys[name])

@@ -174,12 +174,12 @@ def tools(queue: QuestionQueue, documents: Mapping[str, str], left_out: list[str
         context: Context[Any, Any, Any],
     ) -> Answer:
         """Answer a question by quotes from the documents, each with its position and the cost."""
-        name, found = queue.model.name, ask.counted(len(documents), "document")
+        name, count = queue.model.name, ask.counted(len(documents), "document")
         asked, start = queue.take(question, documents), time.monotonic()
         last: Event = {}
         try:
             async for event in asked.events(PROGRESS_S):
-                silence = f"{name} searches {found}" if last else f"waiting for {name}"
+                silence = f"{name} searches {count}" if last else f"waiting for {name}"
                 message = report(event) if event else silence
                 await context.report_progress(time.monotonic() - start, message=message)
                 last = event or last

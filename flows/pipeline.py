@@ -106,11 +106,11 @@ def check_problems(
     def work() -> None:
         from tasks import check_problems, config
 
-        found = check_problems.read_problem_rows(
+        checked = check_problems.read_problem_rows(
             config.resolve(profile, set_ or []), path, documents
         )
-        typer.echo("\n".join(check_problems.report_lines(found)))
-        sys.exit(0 if found.good else 1)
+        typer.echo("\n".join(check_problems.report_lines(checked)))
+        sys.exit(0 if checked.good else 1)
 
     guarded(work)
 
@@ -144,8 +144,8 @@ def relocate() -> None:
         if not store.is_file():
             raise ConfigError(f"{store} does not exist. Run this in a project that has one.")
         with exclusive():
-            kept = locations.relocate(store)
-        typer.echo(f"relocated; the store as it was: {kept}" if kept else "Nothing to relocate.")
+            copy = locations.relocate(store)
+        typer.echo(f"relocated; the store as it was: {copy}" if copy else "Nothing to relocate.")
 
     guarded(work)
 
@@ -256,8 +256,8 @@ def guarded(work: Callable[[], None], kept: str = "") -> None:
     except KeyboardInterrupt:
         if not under_chain():  # else the chain prints this
             how = f"{kept} are kept; continue with" if kept else "To run it again"
-            again = shlex.join(["rlm", *sys.argv[1:]])
-            typer.echo(f"\nInterrupted. {how}: {again}", err=True)
+            command = shlex.join(["rlm", *sys.argv[1:]])
+            typer.echo(f"\nInterrupted. {how}: {command}", err=True)
         sys.exit(INTERRUPTED)
 
 

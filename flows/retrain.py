@@ -73,19 +73,19 @@ def retrain(
                 fresh = fresh_data(params, run_date(date))
                 request = {"data": fresh.content, "profile": profile, "overrides": wanted}
                 before = read_json(LAST)
-                again = {key: before.get(key) for key in request} == request
-                if again and before["completed"]:
+                repeat = {key: before.get(key) for key in request} == request
+                if repeat and before["completed"]:
                     same = f"Nothing new: {fresh.content}, as at the last retraining"
                     return Completed(message=same)
                 # An interrupted retraining resumes from the champion it began with, since its own
                 # challenger may be the champion now.
-                again = again and start_exists(before["start"], params)
-                start = before["start"] if again else champion_to_start_from(params)
-                known = trained_questions_override(start, params)
+                repeat = repeat and start_exists(before["start"], params)
+                start = before["start"] if repeat else champion_to_start_from(params)
+                questions = trained_questions_override(start, params)
                 params = config.resolve(
-                    profile, [*wanted, *fresh.overrides, *start_overrides(start), *known]
+                    profile, [*wanted, *fresh.overrides, *start_overrides(start), *questions]
                 )
-                tell(f"Retraining on {fresh.content}, {start_in_words(params, again)}.")
+                tell(f"Retraining on {fresh.content}, {start_in_words(params, repeat)}.")
                 write_json(LAST, {**request, "start": start, "completed": False})
                 state = through(params, "retrain")
                 if state.is_completed():
@@ -120,12 +120,12 @@ def fresh_data(params: Params, when: datetime) -> FreshData:
         return FreshData(f"synthetic data of {date}", [f"prepare.synthetic.seed={seed}"])
     files = settings.files
     if settings.source == "files":
-        found = [
+        hashes = [
             f"{place} {content_hash(Path(place))}"
             for place in (files.path, files.documents, files.headings)
             if place is not None
         ]
-        return FreshData(f"files {', '.join(found)}", [])
+        return FreshData(f"files {', '.join(hashes)}", [])
     if Path(settings.hub.name).exists():
         return FreshData(f"{settings.hub.name} {content_hash(Path(settings.hub.name))}", [])
     revision = hub_commit(settings.hub)
@@ -224,16 +224,16 @@ def trained_questions_override(start: ChampionStart, params: Params) -> list[str
     return [f"prepare.splits.trained='{TRAINED}'"]
 
 
-def start_in_words(params: Params, again: bool = False) -> str:
+def start_in_words(params: Params, resumed: bool = False) -> str:
     """Origin of the base, for the terminal.
 
     Args:
         params: the settings in force.
-        again: whether an interrupted retraining resumes.
+        resumed: whether an interrupted retraining resumes.
     """
     if params.warmstart.kind == "champion":
-        then = "the champion when it began" if again else "champion"
+        then = "the champion when it began" if resumed else "champion"
         return f"from {params.register_.model_name} version {params.warmstart.version}, {then}"
-    if again or params.retrain.start == "profile":
+    if resumed or params.retrain.start == "profile":
         return f"from the profile's own warm start ({params.warmstart.kind})"
     return f"from the profile's warm start ({params.warmstart.kind}): no champion exists yet"

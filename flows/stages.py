@@ -161,18 +161,18 @@ def unchanged() -> list[str]:
             changed = repo.status()
     except DvcException as error:
         raise StageError(f"DVC status failed ({deepest(error)})") from None
-    kept: list[str] = []
+    names: list[str] = []
     for name in BY_DVC:
         if name in changed:
             break
-        kept.append(name)
-    return kept
+        names.append(name)
+    return names
 
 
 def exit_status(error: BaseException) -> int | None:
     """The exit code of a stage's command, from DVC's chain of exceptions."""
-    found = re.search(r"exited with (-?\d+)$", deepest(error))
-    return int(found.group(1)) if found else None
+    match = re.search(r"exited with (-?\d+)$", deepest(error))
+    return int(match.group(1)) if match else None
 
 
 def deepest(error: BaseException) -> str:

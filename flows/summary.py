@@ -67,11 +67,11 @@ def read_figures(rows: Sequence[StageRow], url: str) -> ChainFigures:
     promotion = read_report(REPORTS / "promotion.json", "promote")
     lines = [("gate", str(gate["advice"]))]
     for name, label in HEADLINES.items():
-        found = evaluation[name]
-        low, high = found["ci95"]
+        change = evaluation[name]
+        low, high = change["ci95"]
         figure = (
-            f"{found['before']:.3f} -> {found['after']:.3f}  "
-            f"({found['difference']:+.3f}, 95 % interval {low:+.3f} to {high:+.3f})"
+            f"{change['before']:.3f} -> {change['after']:.3f}  "
+            f"({change['difference']:+.3f}, 95 % interval {low:+.3f} to {high:+.3f})"
         )
         lines.append((label, figure))
     headline, seconds = str(evaluation["improvement"]), sum(row.seconds for row in rows)

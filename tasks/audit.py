@@ -85,14 +85,14 @@ def check_reading(
     if settings.world != "fields":
         return
     for level in settings.levels:
-        found = [
+        scores = [
             baselines.f1(problem, baselines.method_and_field(problem))
             for problem in problems
             if problem.difficulty == level
         ]
-        if found and fmean(found) > max_search:
+        if scores and fmean(scores) > max_search:
             raise StageError(
-                f"a search for method and field reaches F1 {fmean(found):.2f} at {level}, above "
+                f"a search for method and field reaches F1 {fmean(scores):.2f} at {level}, above "
                 f"audit.max_search {max_search:g}: the papers print the fields. "
                 "Run the stage prepare again."
             )

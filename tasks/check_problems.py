@@ -52,19 +52,19 @@ def read_problem_rows(params: Params, path: str, documents: str | None) -> Check
     files = params.prepare.files.model_copy(update=update)
     section = params.prepare.model_copy(update={"source": "files", "files": files})
     params = params.model_copy(update={"prepare": section})
-    found = prepare.read_source(params)
+    data = prepare.read_source(params)
     try:
-        prepare.judge(params, found)
+        prepare.judge(params, data)
     except StageError as error:
-        return Checked(found, [f"prepare would stop: {str(error).splitlines()[0]}"])
-    return Checked(found, [f"validate would stop: {lack}" for lack in too_few(params, found)])
+        return Checked(data, [f"prepare would stop: {str(error).splitlines()[0]}"])
+    return Checked(data, [f"validate would stop: {lack}" for lack in too_few(params, data)])
 
 
-def too_few(params: Params, found: Found) -> Iterator[str]:
+def too_few(params: Params, data: Found) -> Iterator[str]:
     """A line for each split with fewer rows, in all or per difficulty, than `validate` requires."""
     bounds = params.validate_
     for split in prepare.SPLITS:
-        levels = Counter(p.difficulty for p in found.problems if p.split == split)
+        levels = Counter(p.difficulty for p in data.problems if p.split == split)
         rows = levels.total()
         lacks = []
         if rows < bounds.min_rows:
@@ -81,23 +81,23 @@ def too_few(params: Params, found: Found) -> Iterator[str]:
 
 def report_lines(checked: Checked) -> Iterator[str]:
     """Lines of the report: the faults, then the totals."""
-    found = checked.found
+    data = checked.found
     rows: dict[tuple[str, str, str], list[str]] = {}
-    for fault in found.rejected:
+    for fault in data.rejected:
         rows.setdefault((fault.field, fault.reason, fault.remedy), []).append(fault.row)
     for (field, reason, remedy), names in rows.items():
         more = f" and {len(names) - SHOWN} more rows" if len(names) > SHOWN else ""
         yield f"{', '.join(names[:SHOWN])}{more}  {field}"
         yield f"    problem: {reason}"
         yield f"    fix:     {remedy}"
-    for fault in found.left_out:
+    for fault in data.left_out:
         yield f"left out: {fault.row}: {fault.reason}; {fault.remedy}"
-    quotes = found.quotes
+    quotes = data.quotes
     lowest = f" (lowest similarity {quotes.lowest_similarity:g})" if quotes.fuzzy else ""
-    splits = Counter(problem.split for problem in found.problems)
+    splits = Counter(problem.split for problem in data.problems)
     dealt = ", ".join(f"{split} {splits[split]}" for split in prepare.SPLITS)
-    collections = len({problem.collection_id for problem in found.problems})
-    yield f"rows:   {len(found.problems)} good, {found.rejected_rows} rejected"
+    collections = len({problem.collection_id for problem in data.problems})
+    yield f"rows:   {len(data.problems)} good, {data.rejected_rows} rejected"
     yield (
         f"quotes: {quotes.exact} exact, {quotes.normalised} normalised, {quotes.fuzzy} fuzzy"
         f"{lowest}, {quotes.offsets} by offsets, {quotes.rejected} rejected"

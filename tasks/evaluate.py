@@ -94,8 +94,8 @@ def run(params: Params, run: StageRun) -> Path:
         ProblemStore.load(paths.TEST.parent),
         Bootstrap(settings.bootstrap, settings.seed),
     )
-    kept = chosen(played, settings.transcripts)
-    sample = [transcript(episode, name, "greedy") for name, episode in kept]
+    examples = chosen(played, settings.transcripts)
+    sample = [transcript(episode, name, "greedy") for name, episode in examples]
     with progress.doing("traces for MLflow"):
         traces.log_episodes(run, chosen(played, params.tracking.traces))
     with replacing(EPISODES) as temporary:
@@ -296,12 +296,12 @@ def chosen(
     of_level: dict[str, list[str]] = {}
     for episode in played["before"]["greedy", 0]:
         of_level.setdefault(episode.difficulty, []).append(episode.problem_id)
-    kept = {item for ids in of_level.values() for item in ids[:count]}
+    problem_ids = {item for ids in of_level.values() for item in ids[:count]}
     return [
         (name, episode)
         for name, modes in played.items()
         for episode in modes["greedy", 0]
-        if episode.problem_id in kept
+        if episode.problem_id in problem_ids
     ]
 
 

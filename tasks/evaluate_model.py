@@ -236,12 +236,12 @@ def cost(
 
 def figures(report: Mapping[str, Any]) -> dict[str, float]:
     """Columns by which runs are compared, with the cost of an endpoint."""
-    found = runs.result_metrics(report)
+    metrics = runs.result_metrics(report)
     if (paid := report["cost"]) is not None:
         tokens = paid["prompt_tokens"] + paid["completion_tokens"]
-        found |= {
+        metrics |= {
             "result/tokens_per_episode": tokens / paid["episodes"],
             "result/cost_per_episode": paid["per_episode"],
             "result/failed_requests": paid["failures"],
         }
-    return found
+    return metrics

@@ -180,8 +180,8 @@ def decide(
     valid = mostly_valid([episode for episodes in played.values() for episode in episodes])
     passed = any(opens(episodes, rewards) for episodes in played.values())
     levels = {level: figures(episodes, rewards) for level, episodes in played.items()}
-    told = "; ".join(f"{level}: {in_words(row)}" for level, row in levels.items())
-    advice = f"open ({told})" if passed else f"{told}. GRPO cannot learn. {advise(valid)}"
+    summary = "; ".join(f"{level}: {in_words(row)}" for level, row in levels.items())
+    advice = f"open ({summary})" if passed else f"{summary}. GRPO cannot learn. {advise(valid)}"
     return {
         "passed": passed,
         "advice": advice,

@@ -46,13 +46,13 @@ def run(params: Params, run: StageRun) -> Path:
         ConfigError: the source cannot be read.
         StageError: the Hub does not answer, too many rows are rejected, or a split is empty.
     """
-    found = read_source(params)
-    judge(params, found)
+    data = read_source(params)
+    judge(params, data)
     rows = {
-        split: [to_row(problem) for problem in found.problems if problem.split == split]
+        split: [to_row(problem) for problem in data.problems if problem.split == split]
         for split in SPLITS
     }
-    report = describe(found, rows, params.prepare.source) | {prepared.KEY: prepared.digest(params)}
+    report = describe(data, rows, params.prepare.source) | {prepared.KEY: prepared.digest(params)}
     with replacing(paths.PROBLEMS) as folder:
         folder.mkdir()
         for split in SPLITS:
@@ -60,13 +60,13 @@ def run(params: Params, run: StageRun) -> Path:
     write_json(paths.PREPARED, report)
     run.log_metrics(
         {f"data/{split}_rows": len(rows[split]) for split in SPLITS}
-        | {"data/rejected_rows": found.rejected_rows}
-        | {f"data/quotes_{how}": n for how, n in vars(found.quotes).items() if n is not None}
+        | {"data/rejected_rows": data.rejected_rows}
+        | {f"data/quotes_{how}": n for how, n in vars(data.quotes).items() if n is not None}
     )
     run.log_artifact(paths.PREPARED)
-    if params.prepare.source != "synthetic" and found.rejected:
-        told = "prepare: rejected rows: %d; `rlm check-problems` says why"
-        logger.warning(told, found.rejected_rows)
+    if params.prepare.source != "synthetic" and data.rejected:
+        message = "prepare: rejected rows: %d; `rlm check-problems` says why"
+        logger.warning(message, data.rejected_rows)
     return paths.PROBLEMS
 
 
@@ -108,31 +108,31 @@ def accept(candidates: Sequence[Problem], min_span_chars: int) -> Found:
             rejected.append(Rejected(problem.problem_id, "evidence", reason, fix))
         else:
             sound.append(Candidate(problem.problem_id, problem, None))
-    kept, repeated = distinct(sound)
-    return Found([add_alternatives(one.problem) for one in kept], [*repeated, *rejected])
+    originals, repeated = distinct(sound)
+    return Found([add_alternatives(one.problem) for one in originals], [*repeated, *rejected])
 
 
-def judge(params: Params, found: Found) -> None:
+def judge(params: Params, data: Found) -> None:
     """Refuse data that is unfit for training.
 
     Raises:
         StageError: too many rows were rejected, or a split is empty.
     """
-    rejected = found.rejected_rows
+    rejected = data.rejected_rows
     # Beside headings, the questions of a file are the test.
-    own = [one for one in found.problems if not _with_headings(params) or one.split == "test"]
+    own = [one for one in data.problems if not _with_headings(params) or one.split == "test"]
     rows = rejected + len(own)
     if rejected / max(1, rows) > params.validate_.max_rejected:
         raise StageError(
             f"{rejected} of {rows} rows were rejected, more than validate.max_rejected "
-            f"{params.validate_.max_rejected:g}{_first(found)}"
+            f"{params.validate_.max_rejected:g}{_first(data)}"
         )
-    filled = {problem.split for problem in found.problems}
+    filled = {problem.split for problem in data.problems}
     for split in SPLITS:
         if split not in filled:
             raise StageError(
                 f"the split {split!r} is empty (rows rejected: {rejected}). "
-                f"{_more(params, found, split)}{_first(found)}"
+                f"{_more(params, data, split)}{_first(data)}"
             )
 
 
@@ -141,16 +141,16 @@ def _with_headings(params: Params) -> bool:
     return settings.source == "files" and bool(settings.files.headings and settings.files.path)
 
 
-def _more(params: Params, found: Found, split: Split) -> str:
+def _more(params: Params, data: Found, split: Split) -> str:
     """Fix for an empty split."""
     if params.prepare.source == "synthetic":
         return f"Raise prepare.synthetic.collections.{split}."
     if _with_headings(params) and split == "test":
         return f"It takes the questions of {params.prepare.files.path}."
-    count = len({problem.collection_id for problem in found.problems})
+    count = len({problem.collection_id for problem in data.problems})
     short = "three are needed" if count < len(SPLITS) else "none of which is dealt to it"
-    told = f"{len(found.problems)} problems form {count} collections, {short}."
-    return f"{told} Add problems whose evidence is in other documents."
+    reason = f"{len(data.problems)} problems form {count} collections, {short}."
+    return f"{reason} Add problems whose evidence is in other documents."
 
 
 def write_parquet(path: Path, rows: Sequence[dict[str, str]], columns: Sequence[str] = ()) -> None:
@@ -164,9 +164,9 @@ def write_parquet(path: Path, rows: Sequence[dict[str, str]], columns: Sequence[
     pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), path, compression="zstd")
 
 
-def describe(found: Found, rows: dict[Split, list[dict[str, str]]], source: str) -> dict[str, Any]:
+def describe(data: Found, rows: dict[Split, list[dict[str, str]]], source: str) -> dict[str, Any]:
     """The report on the data as plain JSON values."""
-    problems = found.problems
+    problems = data.problems
     splits = {}
     for split in SPLITS:
         members = [problem for problem in problems if problem.split == split]
@@ -190,10 +190,10 @@ def describe(found: Found, rows: dict[Split, list[dict[str, str]]], source: str)
         "source": source,
         "rows": len(problems),
         "splits": splits,
-        "quotes": vars(found.quotes),
-        "rejected": found.rejected_rows,
-        "rejected_rows": [*map(vars, found.rejected)],
-        "left_out_documents": [*map(vars, found.left_out)],
+        "quotes": vars(data.quotes),
+        "rejected": data.rejected_rows,
+        "rejected_rows": [*map(vars, data.rejected)],
+        "left_out_documents": [*map(vars, data.left_out)],
     }
 
 
@@ -209,8 +209,8 @@ def _shares(values: Sequence[str]) -> dict[str, float]:
     return {name: round(n / len(values), 4) for name, n in sorted(Counter(values).items())}
 
 
-def _first(found: Found) -> str:
+def _first(data: Found) -> str:
     """The first faults, one per line."""
-    named = [f"\n  {fault}" for fault in found.rejected[:_NAMED]]
-    more = len(found.rejected) - len(named)
+    named = [f"\n  {fault}" for fault in data.rejected[:_NAMED]]
+    more = len(data.rejected) - len(named)
     return "".join(named) + (f"\n  and {more} more" if more else "")

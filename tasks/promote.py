@@ -266,9 +266,9 @@ def pool(params: Params, seed: int) -> Iterator[Pool]:
     counts = dict.fromkeys(settings.collections, 0) | {"test": collections}
     fresh = settings.model_copy(update={"seed": seed, "collections": counts})
     with TemporaryDirectory(prefix="rlm-promote-") as name:
-        found = accept(generate(fresh), params.rewards.min_span_chars)
+        data = accept(generate(fresh), params.rewards.min_span_chars)
         path = Path(name) / "test.parquet"
-        write_parquet(path, [to_row(item) for item in found.problems])
+        write_parquet(path, [to_row(item) for item in data.problems])
         yield Pool(Path(name), read_specs(path), f"synthetic, generated from the seed {seed}")
 
 

@@ -149,8 +149,8 @@ def find_champion(name: str) -> RegisteredChampion:
     Raises:
         StageError: it does not exist, or data/problems are those of another run.
     """
-    found = versions.champion(name)
-    if found is None:
+    version = versions.champion(name)
+    if version is None:
         raise StageError(
             f"{name} has no champion. Train one with `rlm run`, or name a version with "
             "`rlm rollback --to VERSION`."
@@ -158,13 +158,13 @@ def find_champion(name: str) -> RegisteredChampion:
     report = paths.PREPARED
     require(report, "prepare")
     here = lineage.files_hash([report], report.parent)
-    if found.tags.get("data_report", here) != here:
+    if version.tags.get("data_report", here) != here:
         raise StageError(
-            f"{paths.PROBLEMS} are not the problems of {versions.named(found)}, the champion: "
+            f"{paths.PROBLEMS} are not the problems of {versions.named(version)}, the champion: "
             "they were prepared again. Restore dvc.lock of its run and run `dvc checkout data`, "
             "or train with `rlm run`."
         )
-    return RegisteredChampion(found, cards.read_figures(found.tags), versions.settings(found))
+    return RegisteredChampion(version, cards.read_figures(version.tags), versions.settings(version))
 
 
 @as_stage_error()
@@ -273,14 +273,14 @@ def without_paths(path: Path) -> bytes:
     data = json.loads(content)
     if not set(_PATHS) & set(data):
         return content
-    kept = {key: value for key, value in data.items() if key not in _PATHS}
-    return (json.dumps(kept, indent=2, ensure_ascii=False) + "\n").encode()
+    rest = {key: value for key, value in data.items() if key not in _PATHS}
+    return (json.dumps(rest, indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def write_mark(folder: Path, champion: RegisteredChampion) -> None:
     """Write the mark of a repository: the version that it was published with."""
-    known = {key: champion.version.tags.get(key, "unknown") for key in ("commit", "weights_hash")}
-    write_json(folder / MARK, {"version": str(champion.version.version), **known})
+    tags = {key: champion.version.tags.get(key, "unknown") for key in ("commit", "weights_hash")}
+    write_json(folder / MARK, {"version": str(champion.version.version), **tags})
 
 
 def listing(repository: HubRepository, private: bool) -> Iterator[str]:

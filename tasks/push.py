@@ -54,13 +54,13 @@ def run(params: Params, run: StageRun) -> None:
 
 
 @contextmanager
-def transfer_failures(found: list[BaseException]) -> Iterator[None]:
+def transfer_failures(errors: list[BaseException]) -> Iterator[None]:
     """Collect the errors of single files, which DVC logs; its own error only counts them."""
 
     def keep(record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
         if error is not None:
-            found.append(error)
+            errors.append(error)
         return not disk_is_full(error)  # which is one message, and no traceback for each file
 
     transfers = logging.getLogger("dvc_data.hashfile.transfer")

@@ -59,9 +59,9 @@ def run(params: Params, run: StageRun) -> Path:
     name = params.register_.model_name
     weights = versions.weights_hash(paths.MERGED)
     served = {"weights_hash": weights, versions.SERVING: versions.serving(params)}
-    known = [v for v in versions.list_versions(name) if served.items() <= v.tags.items()]
-    if known:
-        version = str(known[0].version)
+    matches = [v for v in versions.list_versions(name) if served.items() <= v.tags.items()]
+    if matches:
+        version = str(matches[0].version)
     else:
         tags = {**served, **made_of(params), **evaluated()}
         with versions.registry(f"{paths.MERGED} cannot be registered as {name}"):
@@ -71,7 +71,7 @@ def run(params: Params, run: StageRun) -> Path:
         store.set_registered_model_alias(name, "challenger", version)
         aliases = sorted(store.get_model_version(name, version).aliases)
     run.set_tags({"registered": f"{name}/{version}", "weights_hash": weights})
-    report = {"name": name, "version": version, "new": not known, "aliases": aliases}
+    report = {"name": name, "version": version, "new": not matches, "aliases": aliases}
     return write_json(REPORT, report)
 
 

@@ -71,8 +71,8 @@ def run(params: Params, run: StageRun) -> Path:
     if settings.method == "lora":
         require_lora(paths.BASE, settings.lora)
     start = checkpoints.choose(CHECKPOINTS, marks := fingerprint(params, paths.BASE, paths.TRAIN))
-    kept = checkpoints.set_aside(CHECKPOINTS) if start.checkpoint is None else ""
-    reason = f"{start.reason}. {kept}" if kept else start.reason
+    note = checkpoints.set_aside(CHECKPOINTS) if start.checkpoint is None else ""
+    reason = f"{start.reason}. {note}" if note else start.reason
     progress.say(reason)
     run.set_tags({"start": reason})
     with environment(params) as url:
@@ -303,10 +303,10 @@ class TrainingCallbacks:
         played = play_shown(
             "held-out problems", policy, self.sessions, self.held_out, sessions=self.flight
         )
-        found = held_out_metrics(played, self.settings.curriculum.levels, self.success_at)
-        reward = found.get("eval/reward", math.nan)
+        metrics = held_out_metrics(played, self.settings.curriculum.levels, self.success_at)
+        reward = metrics.get("eval/reward", math.nan)
         progress.say(f"step {step}: held-out reward {reward:.3f}, greedy ({len(played)} episodes)")
-        return found | {"eval/step_seconds": time.monotonic() - started}
+        return metrics | {"eval/step_seconds": time.monotonic() - started}
 
     def save(self) -> dict[str, Any]:
         """Write the reports; returns the state that a checkpoint stores to resume."""

@@ -125,7 +125,7 @@ def tabulate(files: Mapping[str, pd.DataFrame], params: Params) -> dict[str, pd.
         for row, (problem, _) in zip(records, parsed, strict=True)
         if problem
     ]
-    found = leaks(whole, params.prepare.splits)
+    pairs = leaks(whole, params.prepare.splits)
 
     problems["fault"] = pd.Series([why for _, why in parsed], dtype=object)
     problems["tier_of_gold"] = [
@@ -136,7 +136,7 @@ def tabulate(files: Mapping[str, pd.DataFrame], params: Params) -> dict[str, pd.
     ]
     for kind in ("paper", "question"):
         leaking = Counter(
-            name for leak in found if leak.kind == kind for name in (leak.first, leak.second)
+            name for leak in pairs if leak.kind == kind for name in (leak.first, leak.second)
         )
         problems[f"{kind}s_elsewhere"] = [leaking[str(row.get("problem_id"))] for row in records]
     problems["longest_paper_chars"] = [
@@ -163,10 +163,10 @@ def span_table(problems: Sequence[Problem]) -> pd.DataFrame:
         for fact in problem.evidence:
             for span in fact.spans:
                 place = f"{span.paper_id}[{span.start}:{span.end}]"
-                found = texts.get(span.paper_id, "")[span.start : span.end]
+                excerpt = texts.get(span.paper_id, "")[span.start : span.end]
                 name = f"{problem.problem_id} {fact.fact_id} {place}"
                 canary = int(span.paper_id in canaries)
-                rows.append((name, span.text, found, len(span.text), canary))
+                rows.append((name, span.text, excerpt, len(span.text), canary))
     return pd.DataFrame(rows, columns=["span", "text", "slice", "chars", "canary"])
 
 

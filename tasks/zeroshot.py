@@ -119,13 +119,13 @@ def describe(episodes: Sequence[Trajectory], rewards: RewardSettings) -> dict[st
     valid = gate.mostly_valid(episodes)
     figures = gate.figures(episodes, rewards)
     turns = sum(episode.counters.turns for episode in valid)
-    told = f"{figures['earned']} of {figures['episodes']} zero-shot episodes earn anything"
+    summary = f"{figures['earned']} of {figures['episodes']} zero-shot episodes earn anything"
     if figures["earned"]:
         needed = "the bare model earns already, so demonstrations may be unnecessary"
     else:
         needed = "demonstrations are needed"
     return {
-        "advice": f"{needed}: {told} at {episodes[0].difficulty}",
+        "advice": f"{needed}: {summary} at {episodes[0].difficulty}",
         "level": episodes[0].difficulty,
         **figures,
         "error_rate": sum(episode.counters.errors for episode in valid) / max(1, turns),

@@ -23,8 +23,8 @@ PACKAGES = {
 
 def files(root: Path, pattern: str) -> dict[str, Path]:
     """Non-empty files of a folder by flat name: `runner/AGENTS.md` becomes `runner-AGENTS.md`."""
-    found = sorted(path for path in root.glob(pattern) if path.stat().st_size > 0)
-    return {"-".join(path.relative_to(root).parts).lstrip("."): path for path in found}
+    paths = sorted(path for path in root.glob(pattern) if path.stat().st_size > 0)
+    return {"-".join(path.relative_to(root).parts).lstrip("."): path for path in paths}
 
 
 def collect(target: Path = TARGET) -> dict[str, int]:

@@ -52,9 +52,9 @@ def sections(html: str) -> Iterator[Section]:
     yield heading, blocks
 
 
-def questions(name: str, document: str, found: list[Section]) -> Iterator[dict[str, Any]]:
+def questions(name: str, document: str, parts: list[Section]) -> Iterator[dict[str, Any]]:
     """Rows of the headings that ask and have an answer of prose."""
-    for heading, blocks in found:
+    for heading, blocks in parts:
         quotes = [text for text, prose in blocks if prose and len(text) >= PROSE_CHARS]
         least, most = ANSWER_CHARS
         if heading.endswith("?") and least <= sum(map(len, quotes)) <= most:
@@ -68,20 +68,20 @@ def collect(name: str, pages: list[Path], target: Path) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     rows = []
     for page in pages:
-        found = list(sections(page.read_text(encoding="utf-8")))
-        text = "\n\n".join(block for _, blocks in found for block, _ in blocks)
+        parts = list(sections(page.read_text(encoding="utf-8")))
+        text = "\n\n".join(block for _, blocks in parts for block, _ in blocks)
         document = folder / f"{name}-{page.stem.removeprefix(name)}.txt"
         document.write_text(text + "\n", encoding="utf-8")
-        rows += questions(name, f"{name}/{document.name}", found)
+        rows += questions(name, f"{name}/{document.name}", parts)
     lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     (target / f"{name}.jsonl").write_text(lines, encoding="utf-8")
     return len(rows)
 
 
-def markdown(found: list[Section]) -> str:
+def markdown(parts: list[Section]) -> str:
     """A page as Markdown: headings, paragraphs and indented code."""
     blocks = []
-    for heading, section in found:
+    for heading, section in parts:
         blocks += [f"# {heading}"] if heading else []
         blocks += [text if prose else indent(text, "    ") for text, prose in section]
     return "\n\n".join(blocks) + "\n"

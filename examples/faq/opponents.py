@@ -62,12 +62,12 @@ def load(name: str, folder: Path) -> tuple[dict[str, str], list[Question]]:
 
 
 def measure(
-    papers: Mapping[str, str], question: Question, found: Sequence[Passage]
+    papers: Mapping[str, str], question: Question, passages: Sequence[Passage]
 ) -> dict[str, float]:
     """F1 and recall of the first passages, by the name of their column."""
     measured = {}
     for k in KS:
-        answer = [{"paper_id": paper, "text": text} for paper, text in found[:k]]
+        answer = [{"paper_id": paper, "text": text} for paper, text in passages[:k]]
         retrieved = locate(answer, papers, RewardSettings()).retrieved
         agreement = span_f1(retrieved, question.evidence)
         measured[f"k={k}"] = agreement.f1
@@ -112,10 +112,10 @@ def orders(
 ) -> dict[str, list[Passage]]:
     """Passages in the order of each opponent."""
     meaning = embedder()
-    found = rank(papers, asked, KS[-1], chars=chars, order=meaning.order)
-    ordered = {"BM25": rank(papers, asked, KS[-1], chars=chars), "MiniLM": found}
+    passages = rank(papers, asked, KS[-1], chars=chars, order=meaning.order)
+    ordered = {"BM25": rank(papers, asked, KS[-1], chars=chars), "MiniLM": passages}
     if judge is not None:
-        first = found[:FIRST]
+        first = passages[:FIRST]
         texts = [text for _, text in first]
         close, likely = meaning.scores(asked, texts), judge(asked, texts)
         for name, scores in {"likelihood": likely, "both": _z(close) + _z(likely)}.items():
@@ -133,8 +133,8 @@ def table(
     """A line for each opponent."""
     rows: dict[str, list[dict[str, float]]] = {}
     for question in questions:
-        for name, found in orders(papers, question.text, chars, judge).items():
-            rows.setdefault(name, []).append(measure(papers, question, found))
+        for name, passages in orders(papers, question.text, chars, judge).items():
+            rows.setdefault(name, []).append(measure(papers, question, passages))
     columns = list(rows["BM25"][0])
     lines = [f"| | {' | '.join(columns)} | k of other pages |", "|---" * (len(columns) + 2) + "|"]
     for name, measured in rows.items():

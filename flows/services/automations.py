@@ -43,14 +43,14 @@ def apply(url: str | None = None) -> list[str]:
             wanted = _with_block(entry, block)
             if any(action["type"] == CALL for action in entry["actions"]):
                 calling.append(str(entry["name"]))
-            found = client.read_automations_by_name(entry["name"])
+            automations = client.read_automations_by_name(entry["name"])
             if wanted is None:
-                for automation in found:
+                for automation in automations:
                     client.delete_automation(automation.id)
                 continue
             core = AutomationCore.model_validate(wanted)
-            if found:
-                client.update_automation(found[0].id, core)
+            if automations:
+                client.update_automation(automations[0].id, core)
             else:
                 client.create_automation(core)
     return calling

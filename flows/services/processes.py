@@ -147,8 +147,8 @@ def start(service: ServiceProcess, quiet: bool = False, bound: bool = False) -> 
 
 def _last_error(log: Path) -> str:
     """The last error in a log, in brackets; empty without one."""
-    found = re.findall(r"^.*(?:Error|Exception|ERROR)\S*: (.+)$", log.read_text("utf-8"), re.M)
-    return f" ({runs.first_line(ValueError(found[-1]))})" if found else ""
+    errors = re.findall(r"^.*(?:Error|Exception|ERROR)\S*: (.+)$", log.read_text("utf-8"), re.M)
+    return f" ({runs.first_line(ValueError(errors[-1]))})" if errors else ""
 
 
 def require_port(service: ServiceProcess) -> None:

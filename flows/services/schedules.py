@@ -48,8 +48,8 @@ def _restore(client: SyncPrefectClient, name: str, old: list[DeploymentSchedule]
             client.update_deployment_schedule(deployment, now.id, active=schedule.active)
         if now is None and schedule.slug is None:  # added by hand: those of the file have one
             fields = {"schedule", "active", "parameters", "max_scheduled_runs"}
-            again = DeploymentScheduleCreate(**schedule.model_dump(include=fields))
-            client.create_deployment_schedules(deployment, [again])
+            copy = DeploymentScheduleCreate(**schedule.model_dump(include=fields))
+            client.create_deployment_schedules(deployment, [copy])
 
 
 def _schedules(client: SyncPrefectClient, name: str) -> list[DeploymentSchedule]:

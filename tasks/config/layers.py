@@ -176,8 +176,8 @@ def _read_profile(name: str, before: tuple[str, ...] = ()) -> dict[str, Any]:
         raise ConfigError(f"{PROFILES / name}.yaml extends itself: {' > '.join((*before, name))}.")
     path = PROFILES / f"{name}.yaml"
     if not path.exists():
-        known = sorted(p.stem for p in PROFILES.glob("*.yaml"))
-        raise ConfigError(f"{path} does not exist. Use a profile of {['nano', *known]}.")
+        names = sorted(p.stem for p in PROFILES.glob("*.yaml"))
+        raise ConfigError(f"{path} does not exist. Use a profile of {['nano', *names]}.")
     over = read_yaml(path)
     extended = over.pop("extends", None)
     return over if extended is None else merge(_read_profile(str(extended), (*before, name)), over)

@@ -68,11 +68,11 @@ class Quotes:
     @classmethod
     def count(cls, outcomes: Iterable[LocatedQuote | Missing]) -> Quotes:
         """Counts of all quotes, those of rejected rows included."""
-        found = list(outcomes)
-        located = [one for one in found if isinstance(one, LocatedQuote)]
+        quotes = list(outcomes)
+        located = [one for one in quotes if isinstance(one, LocatedQuote)]
         return cls(
             **Counter[str](one.how for one in located),
-            rejected=len(found) - len(located),
+            rejected=len(quotes) - len(located),
             lowest_similarity=min((round(one.similarity, 2) for one in located), default=None),
         )
 
@@ -112,13 +112,13 @@ def common(text: str, papers: Sequence[Paper]) -> Missing | None:
 
 def occurrences(papers: Sequence[Paper], wanted: str) -> list[Span]:
     """All exact occurrences of a text, overlapping ones included."""
-    found = []
+    spans = []
     for paper in papers:
         start = paper.text.find(wanted)
         while start >= 0:
-            found.append(_span(paper, start, start + len(wanted)))
+            spans.append(_span(paper, start, start + len(wanted)))
             start = paper.text.find(wanted, start + 1)
-    return found
+    return spans
 
 
 def _span(paper: Paper, start: int, end: int) -> Span:
@@ -214,12 +214,12 @@ def _nearest(
     # The window is as long as the quote. Inserted text pushes as much out of the window at its
     # end, so that the loss of similarity doubles.
     cutoff = max(0.0, 2 * least - 100)
-    found = fuzz.partial_ratio_alignment(wanted, text[start:end], score_cutoff=cutoff)
-    if found is None:
+    alignment = fuzz.partial_ratio_alignment(wanted, text[start:end], score_cutoff=cutoff)
+    if alignment is None:
         return None
     around = min(128, max(16, len(wanted) // 8))
-    first = _edges(text, start + found.dest_start, around, start, end, r"(?<!\w)(?=\S)")
-    last = _edges(text, start + found.dest_end, around, start, end, r"(?<=\S)(?!\w)")
+    first = _edges(text, start + alignment.dest_start, around, start, end, r"(?<!\w)(?=\S)")
+    last = _edges(text, start + alignment.dest_end, around, start, end, r"(?<=\S)(?!\w)")
     ranked = (
         _Place(fuzz.ratio(wanted, text[i:j]), paper, i, j) for i, j in product(first, last) if i < j
     )

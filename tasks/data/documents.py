@@ -66,15 +66,15 @@ class Documents:
 
     def _walk(self) -> list[str]:
         """Files that are not hidden."""
-        found = []
+        names = []
         for place, folders, files in os.walk(self._root):
             folders[:] = [name for name in folders if not name.startswith(".")]
-            found += [
+            names += [
                 Path(place, name).relative_to(self._root).as_posix()
                 for name in files
                 if not name.startswith(".")
             ]
-        return found
+        return names
 
     def within(self, folder: str) -> list[str]:
         """Documents of a subfolder; empty if it is not a folder."""

@@ -92,8 +92,8 @@ def complete_all(
             outcomes.append(DraftOutcome(row, faults=draft))
         if progress is not None:
             progress(number)
-    kept, repeated = distinct(one.candidate for one in outcomes if one.candidate)
-    problems, leaking = deal(kept, splits)
+    candidates, repeated = distinct(one.candidate for one in outcomes if one.candidate)
+    problems, leaking = deal(candidates, splits)
     order = {outcome.row: place for place, outcome in enumerate(outcomes)}
     faults = [fault for outcome in outcomes for fault in outcome.faults]
     rejected = sorted([*faults, *repeated, *leaking], key=lambda fault: order[fault.row])
@@ -218,16 +218,16 @@ def _spans(
         outcome.reject(place.field, reason, remedy)
         return ()
     if place.quote is None:
-        found, field = _by_offsets(place, paper), place.field
+        quote, field = _by_offsets(place, paper), place.field
     else:
-        found, field = locate(place.quote, (paper,), min_similarity), f"{place.field}.quote"
-        if isinstance(found, Missing):
-            found = replace(found, remedy=found.remedy + _elsewhere(place.quote, paper, papers))
-    found = _long_enough(place, found, bounds.min_span_chars)
-    outcome.quotes.append(found)
-    if isinstance(found, LocatedQuote):
-        return found.spans
-    outcome.reject(field, found.reason, found.remedy)
+        quote, field = locate(place.quote, (paper,), min_similarity), f"{place.field}.quote"
+        if isinstance(quote, Missing):
+            quote = replace(quote, remedy=quote.remedy + _elsewhere(place.quote, paper, papers))
+    quote = _long_enough(place, quote, bounds.min_span_chars)
+    outcome.quotes.append(quote)
+    if isinstance(quote, LocatedQuote):
+        return quote.spans
+    outcome.reject(field, quote.reason, quote.remedy)
     return ()
 
 
@@ -242,13 +242,13 @@ def _by_offsets(place: Place, paper: Paper) -> LocatedQuote | Missing:
     return common(text, (paper,)) or LocatedQuote((span,), "offsets")
 
 
-def _long_enough(place: Place, found: LocatedQuote | Missing, least: int) -> LocatedQuote | Missing:
-    """`found`, or `Missing` if the quote is shorter than the answers that rewards ignore."""
-    texts = [span.text for span in found.spans] if isinstance(found, LocatedQuote) else []
+def _long_enough(place: Place, quote: LocatedQuote | Missing, least: int) -> LocatedQuote | Missing:
+    """`quote`, or `Missing` if the quote is shorter than the answers that rewards ignore."""
+    texts = [span.text for span in quote.spans] if isinstance(quote, LocatedQuote) else []
     texts += [place.quote] if place.quote is not None else []
     shortest = min((len(text.strip()) for text in texts), default=least)
     if shortest >= least:
-        return found
+        return quote
     return Missing(
         f"has {shortest} characters, answers shorter than {least} are ignored",
         "quote the whole sentence, or lower rewards.min_span_chars",
@@ -257,5 +257,5 @@ def _long_enough(place: Place, found: LocatedQuote | Missing, least: int) -> Loc
 
 def _elsewhere(quote: str, paper: Paper, papers: dict[str, Paper]) -> str:
     """A hint if another paper of the row contains the quote."""
-    found = locate(quote, [one for one in papers.values() if one is not paper], 100.0)
-    return f"; it is in {found.spans[0].paper_id!r}" if isinstance(found, LocatedQuote) else ""
+    match = locate(quote, [one for one in papers.values() if one is not paper], 100.0)
+    return f"; it is in {match.spans[0].paper_id!r}" if isinstance(match, LocatedQuote) else ""

@@ -213,10 +213,10 @@ def _check(table: str, result: Mapping[str, Any]) -> Check:
     # A failed run gives its reason directly or under a key per metric.
     failures = result.get("exception_info") or {}
     nested = [failures, *(value for value in failures.values() if isinstance(value, dict))]
-    found = [str(one["exception_message"]) for one in nested if one.get("exception_message")]
-    found += [str(value)[:80] for value in details.get("partial_unexpected_list") or []]
-    if not found and details.get("observed_value") is not None:
-        found = [str(details["observed_value"])]
+    values = [str(one["exception_message"]) for one in nested if one.get("exception_message")]
+    values += [str(value)[:80] for value in details.get("partial_unexpected_list") or []]
+    if not values and details.get("observed_value") is not None:
+        values = [str(details["observed_value"])]
     return Check(
         table=table,
         expectation=config.get("description") or config["type"],
@@ -224,5 +224,5 @@ def _check(table: str, result: Mapping[str, Any]) -> Check:
         success=bool(result["success"]),
         unexpected=int(details.get("unexpected_count") or 0),
         rows=list(dict.fromkeys(named)),
-        found="; ".join(list(dict.fromkeys(found))[:3]),
+        found="; ".join(list(dict.fromkeys(values))[:3]),
     )

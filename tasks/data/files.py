@@ -64,9 +64,9 @@ def read_problem_file(
         trained = _texts(titled) - quoted
         asked = (_for_test(one, trained) for one in tested)
         made = headings.drafts(titled, splits, bounds, settings.path is None, quoted)
-    found = complete_all(chain(asked, made), align, splits, bounds, progress)
+    problems = complete_all(chain(asked, made), align, splits, bounds, progress)
     left_out = [fault for folder in folders.values() for fault in _left_out(folder)]
-    return replace(found, left_out=left_out)
+    return replace(problems, left_out=left_out)
 
 
 def _quoted(drafts: Iterable[ProblemDraft | list[Rejected]]) -> set[str]:
@@ -82,8 +82,8 @@ def _quoted(drafts: Iterable[ProblemDraft | list[Rejected]]) -> set[str]:
 
 
 def _texts(documents: Documents) -> set[str]:
-    found = map(documents.get, documents.names())
-    return {one.text for one in found if isinstance(one, Paper)}
+    outcomes = map(documents.get, documents.names())
+    return {one.text for one in outcomes if isinstance(one, Paper)}
 
 
 def _for_test(drafted: _Drafted, trained: Set[str]) -> _Drafted:
@@ -106,9 +106,9 @@ def _draft(row: str, data: object, documents: Documents | None) -> ProblemDraft 
         _inline(row, parsed) if documents is None else _from_folder(row, parsed, documents)
     )
     # Quotes of papers that are missing have no fault of their own.
-    known = {paper.paper_id for paper in papers}
+    ids = {paper.paper_id for paper in papers}
     facts = [
-        [one for one in _places(fact, f"evidence[{i}]") if not missing or one.paper_id in known]
+        [one for one in _places(fact, f"evidence[{i}]") if not missing or one.paper_id in ids]
         for i, fact in enumerate(parsed.evidence)
     ]
     return ProblemDraft(
@@ -154,12 +154,12 @@ def _from_folder(
         papers += [one for one in inside if isinstance(one, Paper)]
         if inside:
             continue
-        found = documents.get(name)
-        if isinstance(found, Paper):
-            papers.append(found)
+        outcome = documents.get(name)
+        if isinstance(outcome, Paper):
+            papers.append(outcome)
         elif named:
-            reason = f"{name!r}: {found.reason}"
-            faults.append(Rejected(row, f"documents[{i}]", reason, found.remedy))
+            reason = f"{name!r}: {outcome.reason}"
+            faults.append(Rejected(row, f"documents[{i}]", reason, outcome.remedy))
     if not named:
         faults += _unreadable_gold(row, parsed, documents)
     return papers, faults
@@ -170,10 +170,10 @@ def _unreadable_gold(row: str, parsed: UserRow, documents: Documents) -> list[Re
     faults = []
     for i, fact in enumerate(parsed.evidence):
         for place in _places(fact, f"evidence[{i}]"):
-            found = documents.get(place.paper_id)
-            if isinstance(found, Rejected):
-                reason = f"{place.paper_id!r}: {found.reason}"
-                faults.append(Rejected(row, place.field, reason, found.remedy))
+            outcome = documents.get(place.paper_id)
+            if isinstance(outcome, Rejected):
+                reason = f"{place.paper_id!r}: {outcome.reason}"
+                faults.append(Rejected(row, place.field, reason, outcome.remedy))
     return faults
 
 
@@ -196,5 +196,5 @@ def _place(one: QuoteRow, field: str) -> Place:
 
 
 def _left_out(documents: Documents) -> list[Rejected]:
-    found = [documents.get(name) for name in documents.names()]
-    return [one for one in found if isinstance(one, Rejected)]
+    outcomes = [documents.get(name) for name in documents.names()]
+    return [one for one in outcomes if isinstance(one, Rejected)]

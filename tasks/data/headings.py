@@ -59,7 +59,7 @@ class Section:
 
 def read(text: str) -> tuple[str, list[Section]]:
     """A document without its headings, and its sections."""
-    kept, sections = list[str](), list[Section]()
+    body, sections = list[str](), list[Section]()
     heading, prose = "", list[str]()
 
     def end() -> None:
@@ -72,17 +72,17 @@ def read(text: str) -> tuple[str, list[Section]]:
         fence = bool(_FENCE.match(line))
         fenced ^= fence
         if fenced or fence:
-            kept.append(line)
+            body.append(line)
             prose.append("")
-        elif found := _heading(line, below):
+        elif title := _heading(line, below):
             end()
-            heading = _NUMBER.sub("", found)
-            kept.append("")
+            heading = _NUMBER.sub("", title)
+            body.append("")
         elif not _RULE.fullmatch(line):
-            kept.append(line)
+            body.append(line)
             prose.append("" if line.startswith(_NOT_PROSE) else line)
     end()
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(kept)).strip("\n"), sections[1:]
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(body)).strip("\n"), sections[1:]
 
 
 def _heading(line: str, below: str) -> str | None:
@@ -119,18 +119,18 @@ def drafts(
     taken = set(quoted)
     asked = [own for text in quoted if (own := sentences(text))]
     for name in documents.names():
-        found = documents.get(name)
-        if not isinstance(found, Paper) or found.text in taken:
+        paper = documents.get(name)
+        if not isinstance(paper, Paper) or paper.text in taken:
             continue
-        taken.add(found.text)
+        taken.add(paper.text)
         # An edited copy of a document of the test would give its answers away.
-        own = sentences(found.text)
+        own = sentences(paper.text)
         least = splits.similar_papers
         if own and any(len(own & one) >= least * min(len(own), len(one)) for one in asked):
             continue
-        text, sections[name] = read(found.text)
+        text, sections[name] = read(paper.text)
         if text:
-            papers[name] = found.model_copy(update={"text": text})
+            papers[name] = paper.model_copy(update={"text": text})
     every = [one for name in papers for one in sections[name]]
     seen = Counter(_key(one.heading) for one in every)
     seen.update(paragraph for one in every for paragraph in set(one.prose))

@@ -129,8 +129,8 @@ def load(settings: HubSettings) -> Dataset:
     if path.is_file():
         form = _FORMATS.get(path.suffix.lower())
         if form is None:
-            known = ", ".join(_FORMATS)
-            raise SourceError(f"{path}: is not a {known} file. Correct prepare.hub.name.")
+            formats = ", ".join(_FORMATS)
+            raise SourceError(f"{path}: is not a {formats} file. Correct prepare.hub.name.")
         return _local(settings, path=form, data_files={settings.split: str(path)})
     if path.is_dir():
         return _local(settings, path=str(path))

@@ -171,12 +171,12 @@ def faults(row: str, error: ValidationError, keys: Keys) -> list[Rejected]:
         error: error of any model.
         keys: function from the path of an object to its valid keys.
     """
-    found = []
+    rejected = []
     for item in error.errors(include_url=False):
         path = [part for part in item["loc"] if part not in _TAGS]
         reason, remedy = _describe(item, path, keys)
-        found.append(Rejected(row, field_path(path), reason, remedy))
-    return found
+        rejected.append(Rejected(row, field_path(path), reason, remedy))
+    return rejected
 
 
 def field_path(parts: Iterable[str | int]) -> str:
@@ -187,10 +187,10 @@ def field_path(parts: Iterable[str | int]) -> str:
     return path or WHOLE_ROW
 
 
-def did_you_mean(wrong: str, known: Iterable[str]) -> str | None:
+def did_you_mean(wrong: str, names: Iterable[str]) -> str | None:
     """The most similar known name; None if none is similar."""
-    found = process.extractOne(wrong, list(known), score_cutoff=_ALIKE)
-    return found[0] if found else None
+    match = process.extractOne(wrong, list(names), score_cutoff=_ALIKE)
+    return match[0] if match else None
 
 
 def _keys(path: list[str | int]) -> list[str]:
@@ -245,13 +245,13 @@ def _describe(item: ErrorDetails, path: list[str | int], keys: Keys) -> tuple[st
     if kind == "missing":
         return "is missing", remedy
     if kind == "extra_forbidden":
-        known = keys(path[:-1])
-        if path[-1] in known:
+        valid_keys = keys(path[:-1])
+        if path[-1] in valid_keys:
             return "cannot be combined with the other keys", "delete it, or move it to its object"
-        meant = _RENAMED.get(str(path[-1])) or did_you_mean(str(path[-1]), known)
+        meant = _RENAMED.get(str(path[-1])) or did_you_mean(str(path[-1]), valid_keys)
         if meant:
             return f"unknown key; did you mean {meant!r}?", f"rename it to {meant!r}"
-        return "unknown key", f"delete it; valid keys are {', '.join(known)}"
+        return "unknown key", f"delete it; valid keys are {', '.join(valid_keys)}"
     if kind == "literal_error":
         meant = did_you_mean(str(value), item["ctx"]["expected"].replace("'", "").split(", "))
         return f"is {_kind(value)}" + (f"; did you mean {meant!r}?" if meant else ""), remedy

@@ -100,7 +100,7 @@ def distinct(candidates: Iterable[Candidate]) -> tuple[list[Candidate], list[Rej
     """Candidates without repetitions, of which the first stays, and the faults of the others."""
     ids: dict[str, str] = {}
     contents: dict[tuple[str, frozenset[str]], str] = {}
-    kept: list[Candidate] = []
+    originals: list[Candidate] = []
     rejected: list[Rejected] = []
     for candidate in candidates:
         row, problem = candidate.row, candidate.problem
@@ -115,5 +115,5 @@ def distinct(candidates: Iterable[Candidate]) -> tuple[list[Candidate], list[Rej
             rejected.append(Rejected(row, "problem_id", reason, fix))
         else:
             ids[problem.problem_id] = contents[content] = row
-            kept.append(candidate)
-    return kept, rejected
+            originals.append(candidate)
+    return originals, rejected

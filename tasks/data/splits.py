@@ -119,17 +119,17 @@ def deal(
     Raises:
         SourceError: the list of trained questions cannot be read.
     """
-    known = trained_before(settings)
-    kept, rejected = list(candidates), list[Rejected]()
-    given = [candidate for candidate in kept if candidate.split is not None]
+    questions = trained_before(settings)
+    accepted, rejected = list(candidates), list[Rejected]()
+    given = [candidate for candidate in accepted if candidate.split is not None]
     if given:
-        rejected = [_without_split(one, len(given)) for one in kept if one.split is None]
-        kept = given
+        rejected = [_without_split(one, len(given)) for one in accepted if one.split is None]
+        accepted = given
         for split in SPLITS[:-1]:
-            leaking = _leaking(kept, settings, split)
+            leaking = _leaking(accepted, settings, split)
             rejected += leaking.values()
-            kept = [one for one in kept if one.problem.problem_id not in leaking]
-    problems = [candidate.problem for candidate in kept]
+            accepted = [one for one in accepted if one.problem.problem_id not in leaking]
+    problems = [candidate.problem for candidate in accepted]
     members: dict[int, list[Problem]] = defaultdict(list)
     # Where the splits are given, problems about one folder still are as many collections as they
     # have documents with evidence: intervals are over collections.
@@ -143,7 +143,7 @@ def deal(
     trained = {
         names[place]
         for place, held in members.items()
-        if any(question_key(one.question) in known for one in held)
+        if any(question_key(one.question) in questions for one in held)
     }
     sizes = {names[place]: len(held) for place, held in members.items()}
     assign = _balance if homes else _assign
@@ -152,7 +152,7 @@ def deal(
     splits |= _assign(dict.fromkeys(unquoted.values(), 1), settings, set())
     names |= unquoted
     dealt = []
-    for place, candidate in zip(places, kept, strict=True):
+    for place, candidate in zip(places, accepted, strict=True):
         name, problem = names[place], candidate.problem
         split = splits.get(name, problem.split)
         if name in trained and split != "train":
@@ -228,23 +228,23 @@ def _leaking(
 ) -> dict[str, Rejected]:
     """Faults of the rows that are linked to this earlier split, by problem_id."""
     by_id = {candidate.problem.problem_id: candidate for candidate in candidates}
-    found: dict[str, Rejected] = {}
+    faults: dict[str, Rejected] = {}
     for leak in leaks([candidate.problem for candidate in candidates], settings):
         first, second = by_id[leak.first], by_id[leak.second]
-        if first.split != split or leak.second in found:
+        if first.split != split or leak.second in faults:
             continue
         what = {
             "paper": f"shares a paper ({leak.similarity:.0%} of its sentences)",
             "question": f"asks the same question ({leak.similarity:.0%})",
             "collection": "shares the collection_id",
         }[leak.kind]
-        found[leak.second] = Rejected(
+        faults[leak.second] = Rejected(
             second.row,
             "split",
             f"is {second.split}, but the row {what} with {first.row}, which is {split}",
             f"move it to {split}, or leave the splits out of all rows",
         )
-    return found
+    return faults
 
 
 def _assign(sizes: dict[str, int], settings: SplitSettings, trained: set[str]) -> dict[str, Split]:
@@ -262,19 +262,19 @@ def _assign(sizes: dict[str, int], settings: SplitSettings, trained: set[str]) -
     at = {name: position(f"{settings.seed}/{name}") for name in sizes}
     shares: dict[Split, float] = {"validation": settings.validation, "test": settings.test}
     starts: dict[Split, float] = {"validation": 0.0, "test": settings.validation}
-    found: dict[str, Split] = {}
+    splits: dict[str, Split] = {}
     for name, size in sizes.items():
-        found[name] = "train"
+        splits[name] = "train"
         for split, share in shares.items():
             if starts[split] <= at[name] < starts[split] + share and (
                 size <= max(1.0, 2 * share * total) and name not in trained
             ):
-                found[name] = split
+                splits[name] = split
     free = {name: size for name, size in sizes.items() if name not in trained}
     if len(sizes) >= len(SPLITS):
         for split in SPLITS:
-            _fill(found, free, at, split, starts.get(split, settings.validation + settings.test))
-    return found
+            _fill(splits, free, at, split, starts.get(split, settings.validation + settings.test))
+    return splits
 
 
 def _balance(sizes: dict[str, int], settings: SplitSettings, trained: set[str]) -> dict[str, Split]:
@@ -282,28 +282,28 @@ def _balance(sizes: dict[str, int], settings: SplitSettings, trained: set[str]) 
     shares = {"validation": settings.validation, "test": settings.test}
     shares["train"] = 1 - sum(shares.values())
     wanted = {split: max(shares[split], 0.01) * sum(sizes.values()) for split in SPLITS}
-    missing, found = dict(wanted), dict[str, Split]()
+    missing, splits = dict(wanted), dict[str, Split]()
     for name in sorted(sizes, key=lambda name: (name not in trained, -sizes[name], name)):
         most = max(SPLITS, key=lambda split: missing[split] / wanted[split])
-        found[name] = "train" if name in trained else most
-        missing[found[name]] -= sizes[name]
-    return found
+        splits[name] = "train" if name in trained else most
+        missing[splits[name]] -= sizes[name]
+    return splits
 
 
 def _fill(
-    found: dict[str, Split],
+    splits: dict[str, Split],
     sizes: dict[str, int],
     at: dict[str, float],
     split: Split,
     start: float,
 ) -> None:
     """Move a small collection to an empty split, out of a split that has several."""
-    counts = Counter(found.values())
-    spare = [name for name in sizes if counts[found[name]] > 1]
+    counts = Counter(splits.values())
+    spare = [name for name in sizes if counts[splits[name]] > 1]
     if counts[split] or not spare:
         return
     nearest = min(spare, key=lambda name: (sizes[name], abs(at[name] - start), name))
-    found[nearest] = split
+    splits[nearest] = split
 
 
 def position(key: str) -> float:

@@ -48,13 +48,13 @@ def read_rows(path: Path, max_mb: int) -> Iterator[TableLine]:
     if suffix not in (".jsonl", ".parquet"):
         raise SourceError(f"{path}: is neither .jsonl nor .parquet. See {_HOW}.")
     try:
-        found = False
+        has_rows = False
         for line in _parquet(path) if suffix == ".parquet" else _jsonl(path, max_mb):
-            found = True
+            has_rows = True
             yield line
     except OSError as error:
         raise SourceError(f"{path}: cannot be read ({error.strerror or error})") from None
-    if not found:
+    if not has_rows:
         raise SourceError(f"{path}: contains no row. Write one problem per line, see {_HOW}.")
 
 
@@ -144,12 +144,12 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    members = dict(pairs)
+    if len(members) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise RowFault(f"contains the key {twice!r} twice", "delete one of them")
-    return found
+    return members
 
 
 def _parquet(path: Path) -> Iterator[TableLine]:

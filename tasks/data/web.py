@@ -68,8 +68,8 @@ def text_of(page: str) -> str:
     except AssertionError:  # of the standard library's parser
         raise RowFault("it is not HTML that can be read", "save it again") from None
     lines = "".join(reader.parts).splitlines()
-    kept = [line.rstrip() if line.startswith(_INDENTED[1:]) else _close(line) for line in lines]
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(kept)).strip("\n")
+    cleaned = [line.rstrip() if line.startswith(_INDENTED[1:]) else _close(line) for line in lines]
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(cleaned)).strip("\n")
 
 
 def _close(line: str) -> str:

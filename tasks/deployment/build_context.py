@@ -84,8 +84,8 @@ def source_files() -> list[str]:
             )
     else:
         paths = (path for name in PACKAGES for path in sorted((SOURCE / name).rglob("*")))
-        found = [path for path in paths if path.suffix in SUFFIXES or path.is_symlink()]
-        names = [*(path.relative_to(SOURCE).as_posix() for path in found), REQUIREMENTS, *FILES]
+        files = [path for path in paths if path.suffix in SUFFIXES or path.is_symlink()]
+        names = [*(path.relative_to(SOURCE).as_posix() for path in files), REQUIREMENTS, *FILES]
     if links := [name for name in names if _is_link(Path(name))]:
         raise StageError(
             f"{', '.join(links)} in {SOURCE} leads elsewhere: a deployment copies no links. "

@@ -138,8 +138,8 @@ def _wait(url: str, server: subprocess.Popen[bytes], log: Path, wait_s: float) -
 
 def _refusal(log: Path) -> str | None:
     """The server's own reason for not starting, without the traceback of the web framework."""
-    found = re.findall(r"^SystemExit: (.+)", log.read_text("utf-8", errors="replace"), re.M)
-    return str(found[-1]) if found else None
+    reasons = re.findall(r"^SystemExit: (.+)", log.read_text("utf-8", errors="replace"), re.M)
+    return str(reasons[-1]) if reasons else None
 
 
 def _tail(log: Path, lines: int = 15) -> str:

@@ -220,10 +220,10 @@ class Space:
             time.sleep(self._settings.poll_s)
 
     def _runtime(self) -> SpaceRuntime:
-        found: SpaceRuntime = self.hub.ask(
+        runtime: SpaceRuntime = self.hub.ask(
             f"ask how the space {self.name} is", self.hub.api.get_space_runtime, self.name
         )
-        return found
+        return runtime
 
     def _failure(self, stage_: str) -> str:
         log = self._log(_FAILED[stage_])

@@ -93,7 +93,7 @@ def answer(policy: Policy, url: str, questions: Sequence[Question], params: Para
     Raises:
         EpisodeError: the environment cannot play.
     """
-    return [found for found, _ in play(policy, url, questions, params)]
+    return [reply for reply, _ in play(policy, url, questions, params)]
 
 
 def play(

@@ -54,8 +54,8 @@ def list_versions(name: str) -> list[ModelVersion]:
         StageError: the registry fails.
     """
     with registry(f"the versions of {name} cannot be listed") as store:
-        found = store.search_model_versions(f"name = '{name}'")
-    return sorted(found, key=lambda version: int(version.version), reverse=True)
+        versions = store.search_model_versions(f"name = '{name}'")
+    return sorted(versions, key=lambda version: int(version.version), reverse=True)
 
 
 def get_version(name: str, number: str) -> ModelVersion:
@@ -64,7 +64,7 @@ def get_version(name: str, number: str) -> ModelVersion:
     Raises:
         StageError: the version does not exist, or the registry fails.
     """
-    there = [str(found.version) for found in list_versions(name)]
+    there = [str(version.version) for version in list_versions(name)]
     if number not in there:
         raise StageError(
             f"{name} has no version {number!r}. Choose one of: {', '.join(there) or '(empty)'}."
@@ -133,10 +133,10 @@ def champion(name: str) -> ModelVersion | None:
     Raises:
         StageError: the registry fails, or the version that was champion is deleted.
     """
-    found = by_alias(name, "champion")
+    model_version = by_alias(name, "champion")
     model = registered(name)
-    if found is not None or model is None:
-        return found
+    if model_version is not None or model is None:
+        return model_version
     last = model.tags.get(LAST_CHAMPION)
     there = [str(version.version) for version in list_versions(name)]
     if last is None or last in there:  # the alias never moved to it, so it never served
@@ -157,11 +157,11 @@ def download(version: ModelVersion) -> Path:
         StageError: the artifact is gone, or its weights differ from the registered ones.
     """
     folder = artifact(version) / ARTIFACT
-    found = weights_hash(folder) if any(folder.glob("*.safetensors")) else "no weights at all"
-    wanted = version.tags.get("weights_hash", found)
-    if found != wanted:
+    digest = weights_hash(folder) if any(folder.glob("*.safetensors")) else "no weights at all"
+    wanted = version.tags.get("weights_hash", digest)
+    if digest != wanted:
         raise StageError(
-            f"{named(version)}: {folder} contains other weights ({found}) than were registered "
+            f"{named(version)}: {folder} contains other weights ({digest}) than were registered "
             f"({wanted}). Restore the artifact, or delete the version."
         )
     return folder
@@ -176,7 +176,7 @@ def artifact(version: ModelVersion) -> Path:
     from mlflow.artifacts import download_artifacts
 
     uri = runs.tracking_uri()
-    kept = FETCHED / "-".join(
+    folder = FETCHED / "-".join(
         [version.name, str(version.version), version.tags.get("weights_hash", "")]
     )
     unreadable = f"{named(version)}: its artifact cannot be read"
@@ -186,12 +186,12 @@ def artifact(version: ModelVersion) -> Path:
                 # Not by `models:/...`: MLflow would write a file into its own store.
                 place = store.get_model_version_download_uri(version.name, str(version.version))
                 return Path(download_artifacts(place))
-            if not kept.is_dir():
-                with replacing(kept) as temporary:
+            if not folder.is_dir():
+                with replacing(folder) as temporary:
                     download_artifacts(version.source, dst_path=str(temporary))
     except OSError as error:
         raise StageError(f"{unreadable} ({error}). Restore it.") from error
-    return kept
+    return folder
 
 
 def settings(version: ModelVersion) -> Params:

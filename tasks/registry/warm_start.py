@@ -35,15 +35,15 @@ def write_base(params: Params, run: StageRun, base: Path) -> Path:
     """
     version = wanted(params)
     source = versions.download(version)
-    found, expected = versions.weights_hash(source), params.warmstart.weights_hash
-    if expected is not None and expected != found:
+    digest, expected = versions.weights_hash(source), params.warmstart.weights_hash
+    if expected is not None and expected != digest:
         raise StageError(
-            f"{versions.named(version)} at {runs.shown_uri()} has the weights {found}, not "
+            f"{versions.named(version)} at {runs.shown_uri()} has the weights {digest}, not "
             f"{expected}. Set MLFLOW_TRACKING_URI to the right registry, or warmstart.weights_hash."
         )
     provenance = {
         "from": f"{version.name}/{version.version}",
-        "weights_hash": found,
+        "weights_hash": digest,
         "run_id": version.run_id,
         "tags": {key: version.tags[key] for key in ("commit", "data_hash") if key in version.tags},
     }
@@ -52,7 +52,7 @@ def write_base(params: Params, run: StageRun, base: Path) -> Path:
         _write_provenance(folder, provenance)
         if questions := versions.trained_on(version):
             shutil.copy(questions, folder / trained_questions.NAME)
-    run.set_tags({"base": provenance["from"], "base_weights_hash": found})
+    run.set_tags({"base": provenance["from"], "base_weights_hash": digest})
     return base
 
 

@@ -208,8 +208,8 @@ def _draw_baseline(axes: Axes, train: pd.DataFrame, baseline: Mapping[str, Any])
 
 def _draw_held_out(axes: Axes, train: pd.DataFrame, levels: Sequence[str]) -> None:
     """Draw a point with a 95 % interval for each held-out evaluation; nothing without one."""
-    found = (re.fullmatch(r"eval/(.+)_reward", column) for column in train.columns)
-    others = [match[1] for match in found if match and match[1] not in levels]
+    matches = (re.fullmatch(r"eval/(.+)_reward", column) for column in train.columns)
+    others = [match[1] for match in matches if match and match[1] not in levels]
     labels = {f"eval/{level}_": f"held-out, {level}" for level in others}
     if "eval/reward" in train:
         labels = {"eval/": "held-out reward, greedy", **labels}

@@ -62,10 +62,10 @@ def relocate(store: Path) -> Path | None:
             f"{ARTIFACTS} is missing here. Copy {_shown(others)} to this folder, then run "
             "`rlm relocate` again."
         )
-    kept = store.with_name(f"{store.name}.before-relocate")
+    snapshot = store.with_name(f"{store.name}.before-relocate")
     try:
         with closing(sqlite3.connect(store, timeout=30)) as database:
-            with replacing(kept) as copy, closing(sqlite3.connect(copy)) as backup:
+            with replacing(snapshot) as copy, closing(sqlite3.connect(copy)) as backup:
                 database.backup(backup)
             with database:
                 for other in others:
@@ -75,7 +75,7 @@ def relocate(store: Path) -> Path | None:
             f"{store} cannot be rewritten ({error}), and nothing is changed. Stop the processes "
             "that use it (`make down`), then run `rlm relocate` again."
         ) from None
-    return kept
+    return snapshot
 
 
 def _others(store: Path) -> list[str]:

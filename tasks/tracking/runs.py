@@ -124,9 +124,9 @@ class StageRun:
         """Set or replace tags; values become text."""
         from mlflow.entities import RunTag
 
-        kept = [RunTag(key, str(value)[:5000]) for key, value in tags.items()]
+        run_tags = [RunTag(key, str(value)[:5000]) for key, value in tags.items()]
         with self._trying("tags"):
-            self.client.log_batch(self.run_id, tags=kept)
+            self.client.log_batch(self.run_id, tags=run_tags)
 
     def log_params(self, params: Mapping[str, Any]) -> None:
         """Record settings once, a hundred at a time (MLflow's limit)."""
@@ -226,18 +226,18 @@ def experiment_id(name: str) -> str:
     from mlflow.exceptions import MlflowException
 
     uri = tracking_uri()
-    found = client(uri).get_experiment_by_name(name)
-    if found is None:
+    experiment = client(uri).get_experiment_by_name(name)
+    if experiment is None:
         location = None
         if uri.startswith("sqlite:"):
             location = locations.own(local_store(uri))
         try:
             return str(client(uri).create_experiment(name, artifact_location=location))
         except MlflowException:  # another process made it in between
-            found = client(uri).get_experiment_by_name(name)
-            if found is None:
+            experiment = client(uri).get_experiment_by_name(name)
+            if experiment is None:
                 raise
-    return str(found.experiment_id)
+    return str(experiment.experiment_id)
 
 
 @contextmanager
@@ -308,10 +308,10 @@ def start_run(
         settings, usual = (
             flatten(one.model_dump(by_alias=True, mode="json")) for one in (params, type(params)())
         )
-        kept = [key for key in settings if reads(name, key)] if parent else ["profile"]
+        keys = [key for key in settings if reads(name, key)] if parent else ["profile"]
         if parent is None:
-            kept += [key for key, value in settings.items() if value != usual.get(key)]
-        run.log_params({key: settings[key] for key in kept})
+            keys += [key for key, value in settings.items() if value != usual.get(key)]
+        run.log_params({key: settings[key] for key in keys})
     run.set_tags(lineage.tags(params, name))
     return run
 
@@ -379,7 +379,7 @@ def result_metrics(described: Mapping[str, Any]) -> dict[str, float]:
         described: one model's part of an evaluation, from `agent.evaluation.report.describe`.
     """
     alone, tokens = described["latency"]["one_at_a_time"], described["tokens"]
-    found = {
+    metrics = {
         "reward": described["reward_mean"],
         "f1": described["f1_greedy"],
         "f1_sampled": described["f1_sampled"],
@@ -388,7 +388,7 @@ def result_metrics(described: Mapping[str, Any]) -> dict[str, float]:
         "latency_p95_s": alone["p95_s"],
         "tokens_per_episode": tokens["sampled_per_episode"],
     }
-    return {f"result/{name}": value for name, value in found.items() if value is not None}
+    return {f"result/{name}": value for name, value in metrics.items() if value is not None}
 
 
 def find_child(params: Params, parent: str, stage: str) -> Run | None:
@@ -398,12 +398,12 @@ def find_child(params: Params, parent: str, stage: str) -> Run | None:
         StageError: MLflow does not answer.
     """
     with answering() as store:
-        found = store.search_runs(
+        children = store.search_runs(
             [experiment_id(params.tracking.experiment)],
             f"tags.`mlflow.parentRunId` = '{parent}' and tags.stage = '{stage}'",
             max_results=1,
         )
-    return found[0] if found else None
+    return children[0] if children else None
 
 
 def close_left(run_id: str, status: Status = "KILLED") -> None:

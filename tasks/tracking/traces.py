@@ -95,21 +95,21 @@ class _Episode:
 
     def _about(self, frame: FrameRecord) -> dict[str, Any]:
         """Attributes of a frame; the root also has those of the episode."""
-        found: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "frame": frame.frame,
             "depth": frame.depth,
             "stop_reason": str(frame.stop_reason),
         }
         if frame.frame in self.trajectory.frame_scores:
-            found["frame_score"] = self.trajectory.frame_scores[frame.frame]
+            fields["frame_score"] = self.trajectory.frame_scores[frame.frame]
         if frame.parent is not None:
-            return found
+            return fields
         episode = self.trajectory
-        found |= {"problem_id": episode.problem_id, "difficulty": episode.difficulty}
-        found["reward"] = episode.reward
-        found |= {f"reward.{name}": round(value, 4) for name, value in episode.components.items()}
-        found |= {f"metrics.{name}": value for name, value in episode.metrics or ()}
-        return found | {f"counters.{name}": value for name, value in episode.counters}
+        fields |= {"problem_id": episode.problem_id, "difficulty": episode.difficulty}
+        fields["reward"] = episode.reward
+        fields |= {f"reward.{name}": round(value, 4) for name, value in episode.components.items()}
+        fields |= {f"metrics.{name}": value for name, value in episode.metrics or ()}
+        return fields | {f"counters.{name}": value for name, value in episode.counters}
 
     def _inputs(self, frame: FrameRecord) -> dict[str, str]:
         """First prompt of a frame; the root's question is in front, where the list shows it."""

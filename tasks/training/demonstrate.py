@@ -213,9 +213,9 @@ def demonstrate(
         left_out = repetitive(good, keyed_plan.NOTHING, settings.seed)
     rows = demonstration_rows(good, mistakes, left_out=left_out)
     played = Counter(problem.difficulty for problem in problems)
-    kept = Counter(episode.difficulty for episode in good.values())
+    shown = Counter(episode.difficulty for episode in good.values())
     run.log_metrics(
-        {f"warmstart/shown_{level}": kept[level] / count for level, count in played.items()}
+        {f"warmstart/shown_{level}": shown[level] / count for level, count in played.items()}
         | {"warmstart/rows": float(len(rows))}
     )
     if not rows:
