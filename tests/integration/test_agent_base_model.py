@@ -22,7 +22,7 @@ from agent.models import base_model, model_files
 from agent.models.base_model import prepare_base
 from agent.policies.hf_policy import load_model
 from agent.settings import ModelSettings
-from tasks import warmstart
+from tasks import paths, warmstart
 from tasks.config import resolve
 from tasks.registry import warm_start
 
@@ -159,7 +159,7 @@ def fetched(hub: SpaceHub) -> set[str]:
 def test_a_model_of_the_hub_becomes_the_base(
     hub: SpaceHub, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(warmstart, "BASE", tmp_path / "models/base")
+    monkeypatch.setattr(paths, "BASE", tmp_path / "models/base")
     overrides = ["model.source=org/good", "model.quantisation=nf4", "warmstart.kind=none"]
     run = Recorder()
     base = warmstart.run(resolve(overrides=[*overrides, "env.prompt_style=full"]), run)

@@ -172,7 +172,7 @@ def read_until(server: subprocess.Popen[str], text: str) -> list[dict[str, Any]]
 def assert_ended(server: subprocess.Popen[str], processes: list[psutil.Process], code: int) -> None:
     """It ends soon after the end of its input, in order and with all its processes."""
     start = time.monotonic()
-    rest, errors = server.communicate(timeout=10)
+    rest, errors = server.communicate(timeout=30)
     assert server.returncode == code, errors
     assert time.monotonic() - start < 8.0
     assert rest == ""

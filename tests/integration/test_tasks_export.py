@@ -119,7 +119,7 @@ def test_the_effect_of_a_base_with_an_adapter_is_measured_with_and_without_it(
 ) -> None:
     shutil.copytree(models / "base", tmp_path / "base")
     shutil.copytree(models / "adapter", tmp_path / "base/adapter")
-    monkeypatch.setattr(export, "BASE", tmp_path / "base")
+    monkeypatch.setattr(paths, "BASE", tmp_path / "base")
     prompts = [[5, 6, 7, 8]]
     monkeypatch.setattr(export, "gather_prompts", lambda *_: (prompts, "p"))
     _, effect, whole_effect, _ = export.record_live(Params(), models / "adapter", "")

@@ -7,7 +7,7 @@ from agent.policies.base import TurnRequest
 from agent.policies.hf_policy import TransformersPolicy, load_model
 from agent.settings import GenerationSettings
 from env.models import Message
-from tasks import warmstart
+from tasks import paths, warmstart
 from tasks.config import resolve
 from tasks.errors import ConfigError
 
@@ -20,7 +20,7 @@ FEW = "prepare.synthetic.collections={train: 3, validation: 1, test: 1}"
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     base = tmp_path / "models" / "base"
-    monkeypatch.setattr(warmstart, "BASE", base)
+    monkeypatch.setattr(paths, "BASE", base)
     return base
 
 
