@@ -196,7 +196,7 @@ def measured(work: SmallModelWork, arm: str, seed: int) -> None:
     else:
         folder = root.parent / arm.replace(",", "").replace(" ", "-")
         params, adapter = train(work, folder, root, [*sets, *chosen.grpo]), paths.TRAINED["lora"]
-        steps = json.loads(pd.read_parquet("reports/train.parquet").to_json(orient="records"))
+        steps = json.loads(pd.read_parquet(paths.TRAIN_ROWS).to_json(orient="records"))
         row |= {"seconds": sum(step["train/step_seconds"] for step in steps), "steps": steps}
     for mode, temperature in {"greedy": 0.0, "sampled": 1.0}.items():
         row[mode] = played(work, params, loaded(params, temperature, adapter))
@@ -227,7 +227,7 @@ def loaded(params: Params, temperature: float, adapter: Path | None) -> Transfor
 
 def played(work: SmallModelWork, params: Params, policy: Policy) -> dict[str, list[float]]:
     """F1, reward and tokens of each test problem. A void episode would end the comparison."""
-    specs = choose(paths.PROBLEMS / "test.parquet", work.problems, params.evaluate.seed)
+    specs = choose(paths.TEST, work.problems, params.evaluate.seed)
     with local_server(params, data=paths.PROBLEMS) as url:
         episodes = play(policy, url, specs, sessions=SESSIONS)
     if reason := next((one.void for one in episodes if one.void), None):

@@ -38,7 +38,7 @@ from tasks.io import read_json, write_json
 from tasks.tracking import datasets, lineage, runs
 
 MARK = paths.RUN / "chain.json"
-"""Names the run in progress here. It's removed when the run ends: a leftover was killed."""
+"""Names the run in progress here. It's removed at its end, so a leftover was killed."""
 
 console = Console(highlight=False, soft_wrap=True)
 

@@ -203,14 +203,14 @@ def reward_figure() -> tuple[State, str]:
 
 def before_and_after() -> tuple[State, str]:
     """Whether the same problems were played before and after the training."""
-    report = read_report(Path("reports/evaluation.json"), "evaluate")
+    report = read_report(paths.EVALUATION, "evaluate")
     state: State = "met" if report["n"] >= 20 else "open"
     return state, f"{report['improvement']} over {report['n']} problems"
 
 
 def merged_save() -> tuple[State, str]:
     """Whether the merged model was loaded again and played an episode."""
-    report = read_report(Path("reports/export.json"), "export")
+    report = read_report(paths.EXPORT, "export")
     good = not report["wrong"] and report["episode"]["void"] is None
     return ("met" if good else "open"), (
         f"{report['dtype']}, {report['completions_equal']} of {report['prompts']} answers equal "

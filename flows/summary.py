@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
+from tasks import paths
 from tasks.io import read_report, write_text
 from tasks.reporting.cards import HEADLINES
 from tasks.tracking.runs import result_metrics
 
-REPORTS = Path("reports")
-LAST = Path(".run/last.txt")
+LAST = paths.RUN / "last.txt"
 """The last result, for the terminal."""
 MARKS = {
     "done": "[green]✓[/]",
@@ -61,10 +60,10 @@ def read_figures(rows: Sequence[StageRow], url: str) -> ChainFigures:
     Raises:
         StageError: a report is missing.
     """
-    gate = read_report(REPORTS / "gate.json", "gate")
-    evaluation = read_report(REPORTS / "evaluation.json", "evaluate")
-    registered = read_report(REPORTS / "registered.json", "register")
-    promotion = read_report(REPORTS / "promotion.json", "promote")
+    gate = read_report(paths.GATE, "gate")
+    evaluation = read_report(paths.EVALUATION, "evaluate")
+    registered = read_report(paths.REGISTERED, "register")
+    promotion = read_report(paths.PROMOTION, "promote")
     lines = [("gate", str(gate["advice"]))]
     for name, label in HEADLINES.items():
         change = evaluation[name]

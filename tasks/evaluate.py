@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from agent.rollouts.trajectory import Trajectory
     from tasks.tracking.runs import StageRun
 
-MODELS = {"before": Path("models/base"), "after": Path("models/merged")}
+MODELS = {"before": paths.BASE, "after": paths.MERGED}
 EPISODES = Path("reports/episodes.parquet")
 Model = Path | Callable[[GenerationSettings], "Policy"]
 """A model's folder, or a function that makes a policy with the given decoding."""

@@ -25,6 +25,8 @@ EVALUATION = Path("reports/evaluation.json")
 TRANSCRIPTS = Path("reports/transcripts.jsonl")
 DEPLOYMENT = Path("reports/deployment.json")
 PLOTS = Path("reports/plots")
+REGISTERED = Path("reports/registered.json")
+PROMOTION = Path("reports/promotion.json")
 
 RUN = Path(".run")
 """What processes of this folder leave for each other: ports, locks, logs."""

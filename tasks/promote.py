@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from agent.evaluation.report import EpisodeRow
     from tasks.tracking.runs import StageRun
 
-REPORT = Path("reports/promotion.json")
 SETS = ("first", "second")
 
 
@@ -93,12 +92,12 @@ def run(params: Params, run: StageRun) -> Path:
         Console().print(line, highlight=False)
     before = not report["new"] and report["verdict"] == "promoted"
     said = f"{report['verdict']}{' by an earlier run' if before else ''}: {report['reason']}"
-    write_json(REPORT, {**report, "said": said})
+    write_json(paths.PROMOTION, {**report, "said": said})
     log(report, run)
     if report["verdict"] == "promoted" and report["new"]:
         champions.crown(challenger, instead_of=champion)
     Console().print(said, highlight=False, soft_wrap=True)
-    return REPORT
+    return paths.PROMOTION
 
 
 def settled(
@@ -303,4 +302,4 @@ def log(report: dict[str, Any], run: StageRun) -> None:
             "reward_difference": figures["reward"]["difference"],
         }
         run.log_metrics({f"promote/{key}": value for key, value in metrics.items()}, step=number)
-    run.log_artifact(REPORT)
+    run.log_artifact(paths.PROMOTION)

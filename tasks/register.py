@@ -34,7 +34,6 @@ ABOUT = (
     "`challenger` is the newest version, which the stage promote compares with it."
 )
 """Description of the registered model, in Markdown."""
-REPORT = Path("reports/registered.json")
 EXAMPLE = [
     {
         "question": "How well does Jedkuf do on code?",
@@ -72,7 +71,7 @@ def run(params: Params, run: StageRun) -> Path:
         aliases = sorted(store.get_model_version(name, version).aliases)
     run.set_tags({"registered": f"{name}/{version}", "weights_hash": weights})
     report = {"name": name, "version": version, "new": not matches, "aliases": aliases}
-    return write_json(REPORT, report)
+    return write_json(paths.REGISTERED, report)
 
 
 def made_of(params: Params) -> dict[str, str]:

@@ -23,7 +23,7 @@ def bounds(params: Params) -> dict[str, int]:
 
 
 def digest(params: Params) -> str:
-    """Of the section `prepare`, and of those settings."""
+    """Of the section `prepare` and its `bounds`."""
     used = f"{params.prepare.model_dump_json()}{bounds(params)}"
     return hashlib.sha256(used.encode()).hexdigest()
 

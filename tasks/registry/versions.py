@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 ARTIFACT = f"artifacts/{paths.MERGED.name}"
 """Folder of the weights within a version's artifact."""
-FETCHED = Path(".run/registry")
+FETCHED = paths.RUN / "registry"
 """Cache of artifacts from a store that is not on this machine."""
 SERVING = "serving"
 """Tag of a version: its generation settings in serving, as JSON."""

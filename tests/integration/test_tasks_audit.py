@@ -31,7 +31,7 @@ def params(server_params: Params) -> Params:
 @pytest.fixture
 def data(served_folder: Path) -> Path:
     """The served problems, and the report that prepare writes beside them."""
-    rows = pd.read_parquet(paths.PROBLEMS / "test.parquet").to_dict("records")
+    rows = pd.read_parquet(paths.TEST).to_dict("records")
     problems = [from_row(row) for row in rows]
     by_split: dict[Any, list[dict[str, str]]] = {"train": [], "validation": [], "test": rows}
     report = prepare.describe(Found(problems), by_split, "synthetic")
@@ -74,7 +74,7 @@ def test_gold_that_earns_nothing_stops_the_chain_and_is_named(data: Path, params
     wrong = span.model_copy(update={"paper_id": paper.paper_id, "text": paper.abstract})
     fact = chosen.evidence[0].model_copy(update={"spans": (wrong,)})
     changed = chosen.model_copy(update={"evidence": (fact,)})
-    path = paths.PROBLEMS / "test.parquet"
+    path = paths.TEST
     frame = pd.read_parquet(path)
     frame.loc[list(frame["problem_id"]).index(chosen.problem_id)] = pd.Series(to_row(changed))
     frame.to_parquet(path)

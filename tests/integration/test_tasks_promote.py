@@ -316,7 +316,7 @@ def test_a_deleted_champion_stops_the_run(played: list[str], server_params: Para
     runs.client(runs.tracking_uri()).delete_model_version("rlm", "1")
     with pytest.raises(StageError, match=r"version 1, which is no longer .*rollback --to VERSION"):
         promoted(server_params)
-    assert not promote.REPORT.exists()
+    assert not paths.PROMOTION.exists()
     # As the message says: name another by hand.
     champions.rollback("rlm", "2")
     assert champion() == "2"

@@ -357,7 +357,7 @@ def test_a_space_that_ended_gets_its_secrets_again_and_is_built_anew(
 def local_problems(params: Params) -> Path:
     """This machine's data, as `prepare` would write it."""
     store = ProblemStore.generate(params.prepare.synthetic)
-    write_problems(paths.PROBLEMS / "test.parquet", map(store.get, store.ids("test")))
+    write_problems(paths.TEST, map(store.get, store.ids("test")))
     return paths.PROBLEMS
 
 

@@ -66,7 +66,7 @@ def edit(column: str, value: Any) -> Callable[[Any], None]:
 
 def copy_papers(row: Any) -> None:
     """Give a row the papers and gold of a row of train."""
-    other = pd.read_parquet(paths.PROBLEMS / "train.parquet").loc[0]
+    other = pd.read_parquet(paths.TRAIN).loc[0]
     for column in ("papers", "evidence", "tier"):
         row[column] = other[column]
 
