@@ -80,10 +80,10 @@ lock-vllm: setup ## Resolve constraints-vllm.txt again, after a change of vLLM's
 full: setup ## Run the whole chain: data, gate, training, export, evaluation, registry
 	$(BIN)/python -m flows.pipeline run $(ARGS)
 
-# Four processes keep two cores busy: tests wait almost half of their time.
+# Five processes keep two cores busy: tests wait for more than half of their time.
 # The tests of a file share a process, because they share expensive fixtures.
 # Without Python's caches, hundreds of processes would compile the project again.
-TEST := PYTHONDONTWRITEBYTECODE= OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n 4 --dist loadgroup --no-loadscope-reorder
+TEST := PYTHONDONTWRITEBYTECODE= OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n 5 --dist loadgroup --no-loadscope-reorder
 figures: ## Copy figures and results of the last run to plots/, which the README shows
 	@test -d reports/plots || { echo "figures: reports/plots is missing. Run make full first."; exit 1; }
 	cp reports/plots/*.png reports/evaluation.json plots/
