@@ -24,7 +24,7 @@ from tasks.deployment.local import local_server
 from tasks.tracking import runs
 
 LONGEST = {"tiny chain": -5, "trainer": -4, "prefect": -3, "registry": -2, "transformers": -1}
-"""Groups of tests that take a minute and more; if one begins last, three processes wait for it."""
+"""Groups of tests that take a minute and more; if one begins last, the others wait for it."""
 IDLE_SERVICES = (
     *("CANCELLATION_CLEANUP", "CLEANUP_RECONCILER", "FOREMAN", "LATE_RUNS"),
     *("PAUSE_EXPIRATIONS", "REPOSSESSOR"),
