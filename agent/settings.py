@@ -9,9 +9,6 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from env.settings import Settings
 
-PER_ROW = frozenset({"grpo", "bnpo", "sapo", "vespo", "luspo"})
-"""Losses of TRL that are wrong for rows of unequal weight or for steps in micro-batches."""
-
 NANO = "nano"
 """Source of the model that this project builds itself (`agent/nano`)."""
 
@@ -181,19 +178,15 @@ class EngineSettings(Settings):
     Gate, evaluation and export always play with the model itself.
     """
 
-    kind: Literal["own", "vllm"] = Field("own", description="own: the model in training itself")
-    url: Address | None = Field(None, description="the server of vLLM, which you start")
+    url: Address | None = Field(
+        None, description="the server of vLLM, which you start; null: the model in training plays"
+    )
     kv_gb: float = Field(8.0, gt=0, description="GiB of keys and values on the GPU")
     concurrency: int = Field(64, ge=1, le=4096, description="turns in flight")
     timeout_s: float = Field(600.0, gt=0, description="seconds of one turn")
 
     @model_validator(mode="after")
     def _has_an_address(self) -> EngineSettings:
-        if (self.kind == "vllm") != (self.url is not None):
-            raise ValueError(
-                "kind vllm and url belong together: url is the address of the one server of vLLM, "
-                "which you start, such as http://127.0.0.1:8000. Set both or neither."
-            )
         parts = urlsplit(self.url or "http://unused")
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/"):
             raise ValueError(f"url: {self.url!r} is not like http://127.0.0.1:8000")
@@ -215,13 +208,10 @@ class TrainSettings(Settings):
     )
     max_grad_norm: float = Field(0.1, gt=0)
     max_step_kl: float = Field(0.01, gt=0, description="nats per token; longer steps are halved")
-    loss_type: Literal["dapo", "dr_grpo", "cispo"] = Field(
-        "dapo", description="dr_grpo: divisor is constant; cispo: clips weights, not tokens"
-    )
-    epsilon_low: float = Field(
-        0.2, gt=0, lt=1, description="clip ratios below 1 - this; not in cispo"
-    )
-    epsilon_high: float = Field(0.28, gt=0, description="clip ratios above 1 + this in every loss")
+    # TRL's other losses average or weigh whole rows, but the rows of a tree have unequal weights.
+    loss_type: Literal["dapo", "dr_grpo"] = Field("dapo", description="dr_grpo: constant divisor")
+    epsilon_low: float = Field(0.2, gt=0, lt=1, description="clip ratios below 1 - this")
+    epsilon_high: float = Field(0.28, gt=0, description="clip ratios above 1 + this")
     num_iterations: int = Field(1, ge=1, le=16, description="optimizer steps on one rollout")
     kl_beta: float = Field(0.0, ge=0, le=10, description="weight of the KL to the base, per token")
     importance_clip: float | None = Field(
@@ -279,13 +269,3 @@ class TrainSettings(Settings):
                 "(each process plays whole groups). Lower it."
             )
         return self
-
-    @field_validator("loss_type", mode="before")
-    @classmethod
-    def _no_mean_of_rows(cls, value: object) -> object:
-        if isinstance(value, str) and value in PER_ROW:
-            raise ValueError(
-                f"{value} averages or weighs whole rows (the rows of a tree have unequal weights). "
-                "Use dapo, dr_grpo or cispo."
-            )
-        return value

@@ -2,9 +2,10 @@
 
 Each arm starts from the bare model and plays the same test problems, greedily and sampled.
 `demonstrations` is a base that was shown each of them once (`smollm2`, or `--profile faq`), `GRPO`
-what the stage `train` makes of it, and `more demonstrations` was shown each of them twice. `alone`
-has no children: its root reads the ranked passages itself, in demonstrations and in GRPO. Lines
-of code without a model stand in the same table.
+what the stage `train` makes of it, and `more demonstrations` was shown each of them twice; from
+there, `GRPO, twice` and those that say who inherits go on. `alone` has no children: its root reads
+the ranked passages itself, in demonstrations and in GRPO. Lines of code without a model stand in
+the same table.
 
 Each result is appended to a file at once and not made again, and a training that was killed goes
 on. The files beside this module are committed. `--draw` prints their tables for
@@ -50,7 +51,8 @@ from tasks.evaluate import choose
 from tasks.tracking.lineage import commit
 from tasks.training.demonstrate import keyed
 
-SESSIONS = 64
+PROBLEMS = 210
+"""Test problems."""
 MOST = 12
 """Passages of a line that only ranks, at most."""
 SOURCE = Path(__file__).resolve().parent.parent
@@ -79,16 +81,17 @@ class Arm:
     """Name of the base's folder."""
 
 
+MORE = partial(Arm, TWICE, folder="more")
 ARMS = {
     "demonstrations": Arm(),
     "GRPO": Arm(grpo=()),
-    "GRPO, roots only": Arm(grpo=["train.inheritance=none"]),
-    # Who inherits, and how much of a child's advantage is its own: GRPO has `full` and 0.75.
-    "GRPO, 1/k": Arm(grpo=["train.inheritance=inverse_count", "train.own_score=0"]),
-    **{f"GRPO, own {share}": Arm(grpo=[f"train.own_score={share}"]) for share in (0, 0.3, 1)},
     "GRPO, T 1": Arm(grpo=["train.generation.temperature=1"]),
-    "more demonstrations": Arm(TWICE, folder="more"),
-    "GRPO, twice": Arm(TWICE, (), "more"),
+    "more demonstrations": MORE(),
+    "GRPO, twice": MORE(()),
+    # Who inherits, and how much of a child's advantage is its own: others have `full` and 0.75.
+    "GRPO, roots only": MORE(["train.inheritance=none"]),
+    "GRPO, 1/k": MORE(["train.inheritance=inverse_count", "train.own_score=0"]),
+    **{f"GRPO, own {share}": MORE([f"train.own_score={share}"]) for share in (0, 0.3, 1)},
     "alone, demonstrations": Arm(ALONE, folder="alone"),
     "alone, GRPO": Arm(ALONE, (), "alone"),
 }
@@ -229,7 +232,7 @@ def played(work: SmallModelWork, params: Params, policy: Policy) -> dict[str, li
     """F1, reward and tokens of each test problem. A void episode would end the comparison."""
     specs = choose(paths.TEST, work.problems, params.evaluate.seed)
     with local_server(params, data=paths.PROBLEMS) as url:
-        episodes = play(policy, url, specs, sessions=SESSIONS)
+        episodes = play(policy, url, specs, sessions=64)
     if reason := next((one.void for one in episodes if one.void), None):
         raise SystemExit(f"small_model: {reason}")
     turns = [[t for frame in one.frames.values() for t in frame.turns] for one in episodes]
@@ -342,19 +345,14 @@ def main() -> None:
     """Do what is missing, and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--profile", default="smollm2", help="or faq")
-    parser.add_argument("--work", type=Path, help="folder; default: runs/PROFILE")
-    parser.add_argument("--results", type=Path, help="file; default: PROFILE.jsonl.gz, committed")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--arms", nargs="+", default=list(ARMS))
-    parser.add_argument("--problems", type=int, default=210, help="test problems")
     parser.add_argument("--set", nargs="*", default=[], help="settings of every arm")
     parser.add_argument("--draw", action="store_true", help="print what is known, do nothing")
     options = parser.parse_args()
-    folder = options.work or Path("runs", options.profile)
-    results = options.results or Path(__file__).with_name(f"{options.profile}.jsonl.gz")
-    work = SmallModelWork(
-        folder.resolve(), results.resolve(), options.problems, options.profile, options.set
-    )
+    folder = Path("runs", options.profile).resolve()
+    results = Path(__file__).with_name(f"{options.profile}.jsonl.gz")
+    work = SmallModelWork(folder, results, PROBLEMS, options.profile, options.set)
     for seed in () if options.draw else options.seeds:
         for arm in options.arms:
             measured(work, arm, seed)

@@ -73,8 +73,8 @@ def best_profile(machine: Machine) -> ProfileNeeds:
     return fit[-1]
 
 
-def require_card(params: Params, machine: Machine | None = None) -> None:
-    """Refuse the settings of a profile for cards on a machine whose card cannot run it.
+def require_parts(params: Params, machine: Machine | None = None) -> None:
+    """Refuse a model whose package is not installed, and a profile that no card here can run.
 
     The sizes of cards are estimates and settings can change them, so none is refused for its size.
 
@@ -83,10 +83,16 @@ def require_card(params: Params, machine: Machine | None = None) -> None:
         machine: default: this one.
 
     Raises:
+        StageError: the package is missing.
         ConfigError: no card has the compute capability, or driver and torch do not fit.
     """
+    from agent.models.gguf_source import PREFIX, find_package
     from agent.settings import NANO  # not installed before `make setup`
-    from tasks.errors import ConfigError
+    from tasks.errors import ConfigError, as_stage_error
+
+    if params.model.source.startswith(PREFIX):
+        with as_stage_error():
+            find_package(params.model.source.removeprefix(PREFIX))
 
     wanted = next((p for p in PROFILES if p.name == params.profile), PROFILES[0])
     if not wanted.card_gb or params.model.source == NANO:

@@ -62,8 +62,9 @@ def reader_scores(
 ) -> dict[int, float]:
     """F1 of the passages that each reader's reply names against those with gold, by frame.
 
-    A reply that names nothing where nothing is gold has `RIGHTLY_NOTHING`, one without numbers to
-    numbered passages 0. A child has no score if it was shown no passages to choose from, or
+    A reply that names nothing where nothing is gold has `RIGHTLY_NOTHING`. One without numbers to
+    numbered passages has 0, as has one that begins with neither where the first line asks for "yes
+    or no". A child has no score if it was shown no passages to choose from, or
     something that is not in the papers word for word: then "no" might be wrong, or right about
     nothing.
 
@@ -78,7 +79,7 @@ def reader_scores(
     scores = {}
     for frame, (text, answer) in readers.items():
         passages, numbers = _choice(text, answer)
-        if numbers is None and len(passages) < 2:
+        if numbers is None and len(passages) < 2 and 0 not in passages:
             continue
         if len(passages) > _SEARCHED_CHARS // work:
             continue
@@ -125,9 +126,11 @@ def _choice(text: str, answer: Any) -> tuple[dict[int, str], set[int] | None]:
     passages = numbered_passages(text)
     numbers = replied_numbers(answer) if passages else None
     verdict = replied_verdict(answer)
-    if verdict or (verdict is False and len(passages) < 2):
-        # The question has a line of its own before the passage, whose lines may begin with numbers.
-        return {0: text.partition("\n")[2] or text}, {0} if verdict else set()
+    # The question has a line of its own before the passage, whose lines may begin with numbers.
+    asked = verdict is not None or "yes or no" in text.partition("\n")[0].lower()
+    if verdict or (asked and len(passages) < 2):
+        choice = None if verdict is None else {0} if verdict else set()
+        return {0: text.partition("\n")[2] or text}, choice
     return passages, numbers
 
 

@@ -175,7 +175,7 @@ def learn(
             rollout=callbacks.rollout,
             on_step=callbacks.on_step,
             state=callbacks.save,
-            engine=params.engine.kind,
+            engine="vllm" if params.engine.url else "own",
             counted=progress.counted,
         )
         size = trainer.checkpoint_bytes()

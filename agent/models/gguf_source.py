@@ -129,6 +129,9 @@ class GgufModel:
         self._field("tokenizer.ggml.merges")
         self._allow("the BOS token", "tokenizer.ggml.add_bos_token", (None, False))
         self._allow("the scaling of positions", "llama.rope.scaling.type", (None, "none"))
+        self._allow("the scaling of positions", "llama.rope.scaling.factor", (None, 1.0))
+        head = (None, self._number("embedding_length") // self._number("attention.head_count"))
+        self._allow("the positions of a head", "llama.rope.dimension_count", head)
         tokens, rows = len(self._field("tokenizer.ggml.tokens")), self._vocabulary
         if tokens != rows:
             raise PolicyError(

@@ -125,8 +125,8 @@ def make_rows(groups: Sequence[Sequence[Trajectory]], settings: TrainSettings) -
 def loss_normaliser(rows: Sequence[LossRow], trees: int, settings: TrainSettings) -> float:
     """Divisor of the summed token losses of a step.
 
-    `dapo` and `cispo`: the sum of weight x mask. `dr_grpo`: valid trees x `max_frame_tokens`, which
-    depends neither on lengths nor on the number of children.
+    `dapo`: the sum of weight x mask. `dr_grpo`: valid trees x `max_frame_tokens`, which depends
+    neither on lengths nor on the number of children.
     """
     if settings.loss_type == "dr_grpo":
         return float(trees * settings.generation.max_frame_tokens)

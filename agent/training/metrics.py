@@ -25,7 +25,6 @@ TRL = {
     "entropy": "train/entropy",
     "kl": "train/reference_kl",
     "clip_ratio/region_mean": "train/clip_ratio",
-    "cispo_clip_ratio": "train/clip_ratio",
 }
 """Our names by TRL's; figures that `trainer.py` adds have our names from the start."""
 

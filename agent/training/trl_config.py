@@ -19,13 +19,11 @@ from agent.settings import TrainSettings
 def training_arguments(settings: TrainSettings, output_dir: Path) -> GRPOConfig:
     """Options of TRL and of the Trainer that differ from their defaults, or define the training.
 
-    Two of our losses differ from TRL's of the same name. `dr_grpo` is TRL's token loss of `dapo`
-    with another normaliser (`batching.py`), because TRL divides each micro-batch by its rows. For
-    `cispo`, TRL's `epsilon_high` is the largest importance weight, so 1 is added to ours.
+    `dr_grpo` differs from TRL's: it's the token loss of `dapo` with another normaliser
+    (`batching.py`), because TRL divides each micro-batch by its rows.
     """
     trees = settings.problems_per_step * settings.group_size
     updates = settings.num_iterations
-    cispo = settings.loss_type == "cispo"
     arguments = GRPOConfig(
         output_dir=str(output_dir),
         # Loop: trainer.py does a generation and then `num_iterations` optimizer steps.
@@ -39,10 +37,10 @@ def training_arguments(settings: TrainSettings, output_dir: Path) -> GRPOConfig:
         remove_unused_columns=False,
         dataloader_pin_memory=False,
         # Loss.
-        loss_type="cispo" if cispo else "dapo",
+        loss_type="dapo",
         beta=0.0,  # trainer.py sets it, because TRL would load a reference by name
         epsilon=settings.epsilon_low,
-        epsilon_high=settings.epsilon_high + (1.0 if cispo else 0.0),
+        epsilon_high=settings.epsilon_high,
         scale_rewards=settings.scale_rewards,
         use_bias_correction_kl=False,
         disable_dropout=True,

@@ -72,9 +72,9 @@ class Params(Settings):
         if self.train.curriculum.target not in self.train.curriculum.levels:
             raise ValueError("train.curriculum.target must be one of train.curriculum.levels")
         self._model_fits()
-        if self.engine.kind == "vllm" and (self.train.method, self.train.processes) != ("lora", 1):
+        if self.engine.url and (self.train.method, self.train.processes) != ("lora", 1):
             raise ValueError(
-                "engine.kind: vllm plays the adapter of one process. Set train.method: lora and "
+                "engine.url: vLLM plays the adapter of one process. Set train.method: lora and "
                 "train.processes: 1."
             )
         if self.prepare.source != "synthetic" or self.prepare.synthetic.world != "papers":

@@ -156,6 +156,8 @@ MISREAD: list[tuple[dict[str, Any], str]] = [
     ({"tokenizer.ggml.eos_token_id": 0}, "model.template"),
     ({"tokenizer.chat_template": None}, "chat template"),
     ({"llama.rope.scaling.type": "yarn"}, "scaling of positions"),
+    ({"llama.rope.scaling.factor": 4.0}, "scaling of positions"),
+    ({"llama.rope.dimension_count": 8}, "positions of a head"),
     ({"llama.feed_forward_length": 300}, "6 differ"),
     ({"llama.attention.head_count_kv": 0}, "don't fit together"),
 ]

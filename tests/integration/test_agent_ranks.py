@@ -31,12 +31,12 @@ pytestmark = [
 TWICE = {"num_iterations": 2, "kl_beta": 0.1, "max_step_kl": 1e-4, "schedule": "linear"}
 CASES: dict[str, dict[str, Any]] = {
     "lora": {"method": "lora", **TWICE},
-    "full": {"method": "full", "loss_type": "cispo", "micro_batch_tokens": 1},
+    "full": {"method": "full", "micro_batch_tokens": 1},
 }
 NIGHTLY: dict[str, dict[str, Any]] = {
     "dr_grpo": {"method": "full", "loss_type": "dr_grpo"},
     "dapo": {"method": "full", "loss_type": "dapo", **TWICE, "max_step_kl": 1e-3},
-    "lora cispo": {"method": "lora", "loss_type": "cispo", "num_iterations": 3},
+    "thrice": {"method": "lora", "num_iterations": 3},
     "one batch": {"method": "full", "micro_batch_tokens": 1000, "scale_rewards": "group"},
     # Adam divides by small gradients, whose last digits grow with the rate.
     "no scale": {"scale_rewards": "none", "inheritance": "full", "learning_rate": 2e-3},

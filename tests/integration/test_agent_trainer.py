@@ -55,7 +55,7 @@ TOO_LARGE = 5e-5
 @pytest.mark.parametrize(
     "changes",
     [
-        {"method": "lora", "num_iterations": 2, "kl_beta": 0.1, "loss_type": "cispo"},
+        {"method": "lora", "num_iterations": 2, "kl_beta": 0.1},
         {"method": "full", "num_iterations": 2, "kl_beta": 0.1, "loss_type": "dr_grpo"},
     ],
 )

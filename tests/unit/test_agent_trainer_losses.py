@@ -136,11 +136,8 @@ def written_out(
             now = sampled_logps(model, trees[index].frames[number].turns)
             for new, then, ref in zip(now, old[index, number], base[index, number], strict=True):
                 ratio = torch.exp(new - then)
-                if settings.loss_type == "cispo":
-                    token = -ratio.detach().clamp(max=high) * advantage * new
-                else:
-                    token = -torch.min(ratio * advantage, ratio.clamp(low, high) * advantage)
-                too_low = ratio < low and advantage < 0 and settings.loss_type != "cispo"
+                token = -torch.min(ratio * advantage, ratio.clamp(low, high) * advantage)
+                too_low = ratio < low and advantage < 0
                 clipped += weight * float(too_low or (ratio > high and advantage > 0))
                 kl = torch.exp(ref - new) - (ref - new) - 1
                 kl_sum += weight * kl.item()
@@ -151,7 +148,7 @@ def written_out(
 
 @pytest.mark.parametrize("method", ["full", "lora"])
 @pytest.mark.parametrize("kl_beta", [0.0, 0.5])
-@pytest.mark.parametrize("loss_type", ["dapo", "dr_grpo", "cispo"])
+@pytest.mark.parametrize("loss_type", ["dapo", "dr_grpo"])
 def test_loss_and_gradient_are_those_written_out(tmp_path, loss_type, kl_beta, method):
     trainer = make_trainer(tmp_path, loss_type=loss_type, kl_beta=kl_beta, method=method)
     model, settings = trainer.live_model, trainer._settings
@@ -177,12 +174,11 @@ def test_loss_and_gradient_are_those_written_out(tmp_path, loss_type, kl_beta, m
         assert loss.item() == pytest.approx(expected.item(), rel=1e-4, abs=1e-6), policy
         for name, gradient in gradients(model).items():
             torch.testing.assert_close(found[name], gradient, rtol=1e-3, atol=1e-6)
-        name = "cispo_clip_ratio" if loss_type == "cispo" else "clip_ratio/region_mean"
-        assert metrics[name][-1] == pytest.approx(parts["clipped"], abs=1e-6)
+        assert metrics["clip_ratio/region_mean"][-1] == pytest.approx(parts["clipped"], abs=1e-6)
         if kl_beta:
             assert metrics["kl"][-1] == pytest.approx(parts["kl"], rel=1e-3)
             assert parts["kl"] > 0.01
-    assert metrics[name][0] == 0  # ratios are exactly 1
+    assert metrics["clip_ratio/region_mean"][0] == 0  # ratios are exactly 1
     assert parts["clipped"] > 0.05
     assert metrics["train/ratio_deviation"][-1] > 0.05
     assert len(metrics["train/ratio_deviation"]) == 1
@@ -291,8 +287,3 @@ def test_all_updates_on_one_rollout_stay_within_the_limit_together(tmp_path):
     assert [len(seen) for seen in kl.values()] == [2, 2]  # four updates are one step
     assert all(0 < value <= 1e-3 for value in kl[1e-3])
     assert min(kl[1e9]) > 1e-2
-
-
-def test_losses_that_weigh_whole_rows_are_refused():
-    with pytest.raises(ValueError, match="bnpo averages or weighs whole rows"):
-        TrainSettings(loss_type="bnpo")

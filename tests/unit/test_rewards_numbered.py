@@ -179,6 +179,7 @@ ONE, NO_GOLD = f"How accurate is Kalvot? Yes or no?\n{GOLD}", numbered(*OTHERS)
         (ONE, "no", 0.0),
         (ONE.replace(GOLD, OTHERS[0]), "no", 0.4),
         (ONE.replace(GOLD, OTHERS[0]), "yes", 0.0),
+        (ONE, "maybe yes", 0.0),
         (f"{ONE}\nYes or no?", "yes", 1.0),
         (f"{ONE}\n3 more runs follow.", "no", 0.0),
         (f"{FOUR}\nWhich of them?", "4", 1.0),
