@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.usefixtures("trainer_imported"),
     pytest.mark.xdist_group("trainer"),  # so that one process imports TRL
 ]
-ENGINE = EngineSettings(kind="vllm", url="http://127.0.0.1:8000", concurrency=8, timeout_s=30)
+ENGINE = EngineSettings(url="http://127.0.0.1:8000", concurrency=8, timeout_s=30)
 GENERATION = GenerationSettings(max_turn_tokens=12, max_frame_tokens=128)
 
 

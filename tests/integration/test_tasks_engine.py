@@ -103,7 +103,7 @@ def test_a_server_that_dies_in_a_step_voids_episodes_which_are_played_again(
     wanted, fake, server_params
 ):
     fake.dies = (2, 4)  # in the first round of the first step, with all turns in flight
-    require_equal(trained(with_engine(server_params, {"kind": "vllm", "url": fake.url})), wanted)
+    require_equal(trained(with_engine(server_params, {"url": fake.url})), wanted)
     rows = pd.read_parquet("reports/train.parquet")
     assert rows["episode/replaced_voids"].tolist()[0] > 0
     assert fake.loads[0] == fake.loads[1]  # the server that was started again has it again
@@ -112,7 +112,7 @@ def test_a_server_that_dies_in_a_step_voids_episodes_which_are_played_again(
 
 
 def test_a_server_that_stays_away_stops_the_training_which_is_resumed(wanted, fake, server_params):
-    params = with_engine(server_params, {"kind": "vllm", "url": fake.url})
+    params = with_engine(server_params, {"url": fake.url})
     load = fake.load
 
     def die_in_the_second_step(body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
@@ -141,7 +141,7 @@ def test_a_server_that_keeps_its_first_weights_stops_the_training(wanted, fake, 
 
     fake.load = keep_first
     limits = {"vllm_mean_abs": 1e-3, "vllm_p99_abs": 1e-2}
-    engine = {"kind": "vllm", "url": fake.url}
+    engine = {"url": fake.url}
     params = with_engine(server_params, engine, warmup_steps=0, logprob_check=limits)
     with pytest.raises(StageError, match=r"step 2: .*train\.logprob_check\.vllm_mean_abs"):
         trained(params)

@@ -59,7 +59,7 @@ def with_settings(params: Params, settings: dict[str, int]) -> Params:
     """The parameters with other settings of the stage, without a check of their bounds."""
     evaluate = params.evaluate.model_copy(update=settings)
     tracking = params.tracking.model_copy(update={"traces": 0})
-    absent = EngineSettings(kind="vllm", url="http://127.0.0.1:9")  # only the training asks it
+    absent = EngineSettings(url="http://127.0.0.1:9")  # only the training asks it
     changed = {"evaluate": evaluate, "tracking": tracking, "engine": absent}
     return params.model_copy(update=changed)
 

@@ -213,7 +213,7 @@ def project(models: Path, served_folder: Path, server_params: Params) -> Params:
         server_params,
         export={"prompts": 4},
         # Absent: only the training asks it.
-        engine={"kind": "vllm", "url": "http://127.0.0.1:9"},
+        engine={"url": "http://127.0.0.1:9"},
         evaluate={"generation": {"max_turn_tokens": 8}},
     )
 

@@ -135,7 +135,7 @@ def stage(tmp_path, monkeypatch, server_url, server_params, server_problems):
     monkeypatch.setenv("RLM_ENV_URL", server_url)
     write_problems(paths.TRAIN, map(server_problems.get, server_problems.ids(split="train")))
     small = server_params.gate.model_copy(update={"max_episodes": 12, "baseline_episodes": 12})
-    absent = EngineSettings(kind="vllm", url="http://127.0.0.1:9")  # only the training asks it
+    absent = EngineSettings(url="http://127.0.0.1:9")  # only the training asks it
     params = server_params.model_copy(update={"gate": small, "engine": absent})
 
     def run(policy: Scripted) -> Recorder:

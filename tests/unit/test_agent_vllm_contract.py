@@ -18,7 +18,7 @@ from agent.vllm.server import ENVIRONMENT, LORA_RANKS, engine_of
 def command(folder: Path, rank: int = 16, **config: object) -> list[str]:
     """The words of the command that starts a server for a base with this configuration."""
     (folder / "config.json").write_text(json.dumps({"dtype": "bfloat16"} | config))
-    settings = EngineSettings(kind="vllm", url="http://127.0.0.1:8123", kv_gb=0.5)
+    settings = EngineSettings(url="http://127.0.0.1:8123", kv_gb=0.5)
     train = TrainSettings.model_validate({"lora": {"r": rank}})
     engine = engine_of(settings, train, folder, "1")
     assert engine is not None
