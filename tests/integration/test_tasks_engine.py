@@ -87,7 +87,7 @@ def wanted(
     make_folder(tmp_path, monkeypatch, base, server_url, server_problems)
     monkeypatch.setattr("agent.rollouts.engine.play", graded)
     if not known:
-        known |= trained(with_engine(server_params, {"kind": "own"}))
+        known |= trained(with_engine(server_params, {}))
         shutil.rmtree(train.CHECKPOINTS)
         shutil.rmtree("models/adapter")
     return known

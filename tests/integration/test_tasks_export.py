@@ -280,7 +280,7 @@ def test_a_fully_trained_policy_is_held_against_its_base(
     project: Params, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(export, "check", check_here)
-    own = {"kind": "own", "url": None}  # servers play adapters only
+    own = {"url": None}  # servers play adapters only
     full = changed(project, train={"method": "full"}, engine=own)
     merge(Path("models/base"), None, Path("models/policy"), dtype="float16")
     model, _ = load_model("models/policy", adapter="models/adapter")
