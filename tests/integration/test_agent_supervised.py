@@ -29,7 +29,7 @@ TRAIN = TrainSettings(
     micro_batch_tokens=2048,
     generation=GenerationSettings(max_turn_tokens=480, max_frame_tokens=1536),
 )
-SFT = SftSettings(epochs=8, learning_rate=2e-2, batch_tokens=4096)
+SFT = SftSettings(epochs=4, learning_rate=2e-2, batch_tokens=4096)
 
 
 def test_an_adapter_learns_demonstrations_in_float32(
