@@ -78,7 +78,6 @@ else:
     sh("make setup-cuda")
 
 # %%
-sh("uv pip check")
 sh("python -m flows.doctor")
 os.environ["CARD"] = cards[0]["name"] if cards else ""
 if not PROFILE:
