@@ -178,9 +178,7 @@ class EngineSettings(Settings):
     Gate, evaluation and export always play with the model itself.
     """
 
-    url: Address | None = Field(
-        None, description="the server of vLLM, which you start; null: the model in training plays"
-    )
+    url: Address | None = Field(None, description="of vLLM's server; null: the model itself plays")
     kv_gb: float = Field(8.0, gt=0, description="GiB of keys and values on the GPU")
     concurrency: int = Field(64, ge=1, le=4096, description="turns in flight")
     timeout_s: float = Field(600.0, gt=0, description="seconds of one turn")

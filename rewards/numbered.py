@@ -28,6 +28,8 @@ _SEARCHED_CHARS = 100_000_000
 
 _PLACES = 50
 """Places of a passage in a paper that are looked at."""
+_SINGLE = -1
+"""Number of the passage of a reader that says yes or no; texts have no such number."""
 
 Reader = tuple[Mapping[str, str], Any]
 """Text that a child was given, under any key, and the value that it returned."""
@@ -64,9 +66,8 @@ def reader_scores(
 
     A reply that names nothing where nothing is gold has `RIGHTLY_NOTHING`. One without numbers to
     numbered passages has 0, as has one that begins with neither where the first line asks for "yes
-    or no". A child has no score if it was shown no passages to choose from, or
-    something that is not in the papers word for word: then "no" might be wrong, or right about
-    nothing.
+    or no". A child has no score if it was shown no passages to choose from, or something that is
+    not in the papers word for word: then "no" might be wrong, or right about nothing.
 
     Args:
         readers: what each was given, and its reply.
@@ -79,13 +80,13 @@ def reader_scores(
     scores = {}
     for frame, (text, answer) in readers.items():
         passages, numbers = _choice(text, answer)
-        if numbers is None and len(passages) < 2 and 0 not in passages:
+        if numbers is None and len(passages) < 2 and _SINGLE not in passages:
             continue
         if len(passages) > _SEARCHED_CHARS // work:
             continue
         shown = {number: _quoted(passage, whole) for number, passage in passages.items()}
         if not all(shown.values()):
-            if len(numbered_passages(text)) > 1 and 0 in passages:
+            if len(numbered_passages(text)) > 1 and _SINGLE in passages:
                 scores[frame] = 0.0
             continue
         right = {
@@ -129,8 +130,8 @@ def _choice(text: str, answer: Any) -> tuple[dict[int, str], set[int] | None]:
     # The question has a line of its own before the passage, whose lines may begin with numbers.
     asked = verdict is not None or "yes or no" in text.partition("\n")[0].lower()
     if verdict or (asked and len(passages) < 2):
-        choice = None if verdict is None else {0} if verdict else set()
-        return {0: text.partition("\n")[2] or text}, choice
+        choice = None if verdict is None else {_SINGLE} if verdict else set()
+        return {_SINGLE: text.partition("\n")[2] or text}, choice
     return passages, numbers
 
 

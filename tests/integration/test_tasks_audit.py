@@ -74,10 +74,9 @@ def test_gold_that_earns_nothing_stops_the_chain_and_is_named(data: Path, params
     wrong = span.model_copy(update={"paper_id": paper.paper_id, "text": paper.abstract})
     fact = chosen.evidence[0].model_copy(update={"spans": (wrong,)})
     changed = chosen.model_copy(update={"evidence": (fact,)})
-    path = paths.TEST
-    frame = pd.read_parquet(path)
+    frame = pd.read_parquet(paths.TEST)
     frame.loc[list(frame["problem_id"]).index(chosen.problem_id)] = pd.Series(to_row(changed))
-    frame.to_parquet(path)
+    frame.to_parquet(paths.TEST)
     with pytest.raises(StageError, match=r"1 of 12 problems") as stopped:
         run(params)
     assert chosen.problem_id in str(stopped.value)

@@ -141,7 +141,6 @@ def test_a_server_that_keeps_its_first_weights_stops_the_training(wanted, fake, 
 
     fake.load = keep_first
     limits = {"vllm_mean_abs": 1e-3, "vllm_p99_abs": 1e-2}
-    engine = {"url": fake.url}
-    params = with_engine(server_params, engine, warmup_steps=0, logprob_check=limits)
+    params = with_engine(server_params, {"url": fake.url}, warmup_steps=0, logprob_check=limits)
     with pytest.raises(StageError, match=r"step 2: .*train\.logprob_check\.vllm_mean_abs"):
         trained(params)

@@ -190,6 +190,7 @@ ONE, NO_GOLD = f"How accurate is Kalvot? Yes or no?\n{GOLD}", numbered(*OTHERS)
         (numbered("Nothing at all.", GOLD), "none", None),
         ("Is it?\n", "no", None),
         ("Who are you?", "A reader that was asked nothing", None),
+        (f"Sum it up.\n0 {GOLD}", "a novel of many words " * 99, None),
     ],
 )
 def test_a_reader_is_scored_by_the_passages_it_was_shown(prompt, reply, expected):
