@@ -210,9 +210,9 @@ def _make_base(work: SmallModelWork, root: Path, sets: Sequence[str]) -> float:
     """Data and a base of these settings in a folder, and the seconds of the warm start."""
     took = root / "seconds"
     if not took.exists():
-        root.mkdir(parents=True, exist_ok=True)
-        for linked in ("params.yaml", "profiles"):
-            if not (root / linked).exists():
+        for linked in ("params.yaml", "profiles", "data/faq"):
+            (root / linked).parent.mkdir(parents=True, exist_ok=True)
+            if (SOURCE / linked).exists() and not (root / linked).exists():
                 (root / linked).symlink_to(SOURCE / linked)
         run_stages(work, root, sets, ["prepare"])
         began = time.monotonic()
