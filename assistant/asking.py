@@ -96,7 +96,7 @@ class AskedAnswer:
 
 
 def stored(wanted: str) -> AskedModel:
-    """A model folder, or a registered version by its number or alias.
+    """A model folder, or a registered version by its number, its alias or its address.
 
     Without a champion, ranked passages answer in its place.
 
@@ -111,7 +111,7 @@ def stored(wanted: str) -> AskedModel:
         return AskedModel(wanted, here, Path(wanted))
     from tasks.registry import versions
 
-    name = here.register_.model_name
+    name, wanted = versions.parse(wanted) or (here.register_.model_name, wanted)
     version = versions.find(name, wanted)
     if version is None and wanted == "champion":
         return _ranked(here)

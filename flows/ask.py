@@ -46,7 +46,7 @@ SHOWN = 600
 
 Docs = Annotated[Path, typer.Option(help="Folder of PDF, text, Markdown and HTML files.")]
 ModelName = Annotated[
-    str, typer.Option(help="Number or alias of a version, a folder, or the endpoint's model.")
+    str, typer.Option(help="Version (3, champion, models:/rlm/3), folder, or the endpoint's model.")
 ]
 
 EndpointSettings = Annotated[

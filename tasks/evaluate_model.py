@@ -40,7 +40,6 @@ of scores in [0, 1] by at most this share. That is about half of its interval at
 stage `evaluate` allows more, because it compares pairs of episodes that were both played."""
 PATIENCE_S = 7 * 86_400.0
 """Idle timeout in seconds, longer than any round of turns; the server stops with the run anyway."""
-_URI = re.compile(r"models:/([^/@]+)(?:/(?=\d+$)|@)(.+)")
 
 
 def decoding(endpoint: EndpointPolicy, generation: GenerationSettings) -> EndpointPolicy:
@@ -181,13 +180,13 @@ def folder_of(model: str) -> Path:
     """
     if (Path(model) / "config.json").is_file():
         return Path(model)
-    uri = _URI.fullmatch(model)
-    if uri is None:
+    address = versions.parse(model)
+    if address is None:
         raise ConfigError(
             f"{model!r} is not a model folder. Write a folder, models:/NAME/VERSION or "
             "models:/NAME@ALIAS, or set base_url for a model behind an endpoint."
         )
-    version = versions.find(*uri.groups())
+    version = versions.find(*address)
     if version is None:
         raise StageError(f"the registry has no version {model}")
     return versions.download(version)

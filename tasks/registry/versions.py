@@ -6,6 +6,7 @@ All calls of the registry go through `registry`, which turns failures into one e
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,6 +33,8 @@ SERVING = "serving"
 """Tag of a version: its generation settings in serving, as JSON."""
 LAST_CHAMPION = "champion"
 """Tag of the registered model: the next champion, set before the alias moves."""
+
+_URI = re.compile(r"models:/([^/@]+)(?:/(?=\d+$)|@)(.+)")
 
 
 def weights_hash(folder: Path) -> str:
@@ -114,6 +117,12 @@ def by_alias(name: str, alias: str) -> ModelVersion | None:
             if error.error_code in ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST"):
                 return None
             raise
+
+
+def parse(uri: str) -> tuple[str, str] | None:
+    """Name, and number or alias, of `models:/NAME/VERSION` or `models:/NAME@ALIAS`; else None."""
+    found = _URI.fullmatch(uri)
+    return (found[1], found[2]) if found else None
 
 
 def find(name: str, wanted: str) -> ModelVersion | None:

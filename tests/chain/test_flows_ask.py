@@ -118,6 +118,7 @@ def test_an_address_with_a_password_is_refused_and_not_repeated(command: str) ->
     ("arguments", "word"),
     [
         (("--docs", str(PAPERS), QUESTION, "--model", "7"), "no version '7'"),
+        (("--docs", str(PAPERS), QUESTION, "--model", "models:/other/7"), "other has no version"),
         (("--docs", "nowhere", QUESTION, "--model", "."), "no such folder"),
         (("--docs", "a.txt", QUESTION), "is a file"),
         (("--docs", "empty"), "write one question"),
