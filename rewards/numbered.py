@@ -9,11 +9,21 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from rewards.settings import RewardSettings
-from rewards.spans import RIGHTLY_NOTHING, Evidence
+from rewards.spans import (
+    Alternative,
+    Evidence,
+    Retrieved,
+    merge,
+    occurrences,
+    remove,
+    size,
+    span_f1,
+)
 
 _KEY = re.compile(r"^[(\[]?([0-9]{1,4})[)\].:]{0,2}[ \t]", re.MULTILINE)
 """Number at the start of a line: `7 `, `7. `, `7: `, `(7) `, `[7] `."""
@@ -25,6 +35,8 @@ _LONGEST_NO = 40
 """Characters of a reply without any number, such as `none`."""
 _SEARCHED_CHARS = 100_000_000
 """Limit of passages times characters of the papers in which they are looked for."""
+_CHARS_OF_PIECE = 20
+"""Searched characters that take as long as a piece of the answer in an F1."""
 
 _PLACES = 50
 """Places of a passage in a paper that are looked at."""
@@ -59,24 +71,29 @@ def shown_and_named(readers: Iterable[Reader]) -> tuple[set[str], set[str]]:
 def reader_scores(
     readers: Mapping[int, tuple[str, Any]],
     papers: Mapping[str, str],
+    retrieved: Retrieved,
     evidence: Evidence,
     settings: RewardSettings,
 ) -> dict[int, float]:
-    """F1 of the passages that each reader's reply names against those with gold, by frame.
+    """What each reader's reply is worth to the answer, by frame; about -1 to 1.
 
-    A reply that names nothing where nothing is gold has `RIGHTLY_NOTHING`. One without numbers to
-    numbered passages has 0, as has one that begins with neither where the first line asks for "yes
-    or no". A child has no score if it was shown no passages to choose from, or something that is
-    not in the papers word for word: then "no" might be wrong, or right about nothing.
+    A passage is worth the plain F1 of the whole answer with it less that without it. A reader that
+    names a passage has this worth, and one that doesn't has its negative, so what it gains is what
+    the answer would lose if the reply were turned around. With several passages, their sum counts.
+    Without numbers to numbered passages, a reply is wrong about each, as is one that begins with
+    neither where the first line asks for "yes or no".
+
+    A child has no score if it was shown no passages to choose from, or something that is not in the
+    papers word for word: then "no" might be wrong, or right about nothing.
 
     Args:
         readers: what each was given, and its reply.
         papers, evidence: of the problem.
-        settings: `min_span_chars`, `min_cover`.
+        retrieved: what the answer of the root retrieves.
+        settings: `min_span_chars`.
     """
-    gold = [(papers[p], a, b) for fact in evidence for p, a, b in fact]
-    whole = "\0".join(papers.values())
-    work = max(1, len(readers) * (len(whole) + sum(len(paper) for paper, _, _ in gold)))
+    chars, pieces = sum(map(len, papers.values())), sum(map(len, retrieved.values()))
+    work = max(1, len(readers) * (chars + _CHARS_OF_PIECE * (pieces + len(evidence))))
     scores = {}
     for frame, (text, answer) in readers.items():
         passages, numbers = _choice(text, answer)
@@ -84,29 +101,51 @@ def reader_scores(
             continue
         if len(passages) > _SEARCHED_CHARS // work:
             continue
-        shown = {number: _quoted(passage, whole) for number, passage in passages.items()}
-        if not all(shown.values()):
+        places = {number: _places(passage, papers) for number, passage in passages.items()}
+        if not all(places.values()):
             if len(numbered_passages(text)) > 1 and _SINGLE in passages:
                 scores[frame] = 0.0
             continue
-        right = {
-            number
-            for number, passage in shown.items()
-            if len(passage) >= settings.min_span_chars
-            and any(holds_gold(passage, *place, settings.min_cover) for place in gold)
+        worths = {
+            number: _worth(found, retrieved, evidence)
+            for number, found in places.items()
+            if found[0][2] - found[0][1] >= settings.min_span_chars
         }
-        named = (numbers or set()) & set(passages)
-        both = 2 * len(named & right) / max(1, len(named) + len(right))
-        scores[frame] = 0.0 if numbers is None else both if named or right else RIGHTLY_NOTHING
+        scores[frame] = sum(
+            -abs(worth) if numbers is None else worth if number in numbers else -worth
+            for number, worth in worths.items()
+        )
     return scores
 
 
-def _quoted(passage: str, papers: str) -> str:
-    """A passage as it stands in the papers, or without its last line, which may be the question.
+def _worth(places: Sequence[Alternative], retrieved: Retrieved, evidence: Evidence) -> float:
+    """F1 of the answer with a passage, less that without it.
 
-    It is empty where the papers have neither.
+    An answer that has any of its places is the one with it; else the first in gold is added.
     """
-    return next((part for part in (passage, passage.rpartition("\n")[0]) if part in papers), "")
+    without = remove(retrieved, places)
+    if size(without) == size(retrieved):
+        gold = (place for place in places if any(_inside(place, fact) for fact in evidence))
+        paper_id, start, end = next(gold, places[0])
+        retrieved = {**retrieved, paper_id: merge([*retrieved.get(paper_id, []), (start, end)])}
+    return span_f1(retrieved, evidence).f1 - span_f1(without, evidence).f1
+
+
+def _inside(place: Alternative, fact: Sequence[Alternative]) -> bool:
+    return any(p == place[0] and a < place[2] and place[1] < b for p, a, b in fact)
+
+
+def _places(passage: str, papers: Mapping[str, str]) -> list[Alternative]:
+    """Places of a passage in the papers, or without its last line, which may be the question."""
+    for part in (passage, passage.rpartition("\n")[0]):
+        everywhere = (
+            (paper_id, *place)
+            for paper_id, text in papers.items()
+            for place in islice(occurrences(text, part), _PLACES)
+        )
+        if part and (found := list(islice(everywhere, _PLACES))):
+            return found
+    return []
 
 
 def holds_gold(passage: str, paper: str, start: int, end: int, cover: float) -> bool:

@@ -8,10 +8,11 @@ raises an exception. Intervals are half-open and count Unicode code points.
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice, takewhile
+from itertools import chain, islice, takewhile
 from math import isfinite
 from operator import itemgetter
 from typing import Any
@@ -29,11 +30,11 @@ _SEARCHED_CHARS_OF_CHILDREN = 100_000_000
 _PLACES_OF_GOLD = 50
 """Limit of places of gold in a child's texts; the policy wrote them and may repeat gold."""
 RIGHTLY_NOTHING = 0.4
-"""Score of a child that finds nothing where nothing is gold; what finds all gold has 1.
+"""Score of an `rlm` child that finds nothing where nothing is gold; what finds all gold has 1.
 
-So much is at stake in the F1 of the whole answer: at an F1 of F, a wrong passage costs F / (2 - F)
-of what a right one brings, 0.43 at 0.6. Most readers are shown nothing gold, and if being right
-were worth the same everywhere, all would learn to say no."""
+At an F1 of F of the whole answer, a wrong passage costs F / (2 - F) of what a right one brings,
+0.43 at 0.6. Most children are given nothing gold, and if being right were worth the same
+everywhere, all would learn to find nothing."""
 
 CharInterval = tuple[int, int]
 Retrieved = dict[str, list[CharInterval]]
@@ -112,7 +113,8 @@ def distinct_items(answer: Any) -> list[Any] | None:
     return list(seen.values())
 
 
-def _occurrences(text: str, wanted: str) -> Iterator[CharInterval]:
+def occurrences(text: str, wanted: str) -> Iterator[CharInterval]:
+    """Places of a text in another, also those that overlap."""
     start = text.find(wanted)
     while start >= 0:
         yield start, start + len(wanted)
@@ -134,7 +136,7 @@ def _places(item: Any, papers: Mapping[str, str], min_chars: int) -> Iterator[Al
                 yield paper_id, start, end
     if isinstance(wanted, str) and len(wanted) >= min_chars:
         for paper_id, text in papers.items():
-            for start, end in _occurrences(text, wanted):
+            for start, end in occurrences(text, wanted):
                 yield paper_id, start, end
 
 
@@ -218,6 +220,17 @@ def stretches(retrieved: Retrieved, alternative: Alternative) -> list[CharInterv
     first = bisect_right(intervals, start, key=itemgetter(1))
     inside = takewhile(lambda interval: interval[0] < end, islice(intervals, first, None))
     return [overlap(interval, alternative) for interval in inside]
+
+
+def remove(retrieved: Retrieved, places: Sequence[Alternative]) -> Retrieved:
+    """What is left of retrieved intervals outside these places."""
+    left = dict(retrieved)
+    for paper_id in {paper_id for paper_id, _, _ in places}:
+        cuts = merge((start, end) for other, start, end in places if other == paper_id)
+        bounds = [0, *chain.from_iterable(cuts), sys.maxsize]
+        gaps = ((paper_id, a, b) for a, b in zip(bounds[::2], bounds[1::2], strict=True))
+        left[paper_id] = [piece for gap in gaps for piece in stretches(retrieved, gap)]
+    return left
 
 
 def size(retrieved: Retrieved) -> int:
@@ -342,7 +355,7 @@ def frame_score(
             (key, *interval)
             for key, text in long_enough.items()
             for wanted in texts
-            for interval in _occurrences(text, wanted)
+            for interval in occurrences(text, wanted)
         )
         places = list(islice(everywhere, _PLACES_OF_GOLD + 1))
         if len(places) > _PLACES_OF_GOLD:

@@ -10,7 +10,6 @@ batch scaling follows DAPO. Departures: `full`, `none`, `own_score`.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -107,62 +106,55 @@ def own_advantages(
 ) -> list[list[dict[int, float]]]:
     """Advantages of the children's own scores, for `own_score`.
 
-    The server reports a child's score at the end: the span F1 of its answer on its own texts, or of
-    the passages that a reader named. Trees of a group ask the same question, so many of their
-    children have the same prompt. Their scores are relative to each other, since nothing but their
-    own replies differs. A child whose prompt no other has is compared with all of the problem's.
+    The server reports a child's score at the end. That of an `rlm` child is the span F1 of its
+    answer on its own texts, and is compared with those of all such children of the problem. One
+    that ended without an answer has 0. That of a reader is already a difference, between its reply
+    and the opposite one in the same tree, so it's divided by a scale only, as a deviation from 0.
 
-    A frame that ended without an answer has 0 if it could have had a score: as an `rlm` frame, or
-    beside a frame with the same prompt that has one. Frames that were ended from outside and
-    children without a score only inherit.
+    Frames that were ended from outside and children without a score only inherit.
 
     Returns:
         Frame -> advantage for each tree; frames without a score are absent, as are void trees.
     """
-    scored = [_own_scores(group) for group in groups]
-    batch_std = _deviation(score for scores in scored for score in scores.values())
     own: list[list[dict[int, float]]] = [[{} for _ in group] for group in groups]
-    for trees, group, scores in zip(own, groups, scored, strict=True):
-        alike = defaultdict(list)
-        for place in scores:
-            alike[_prompt(group, place)].append(place)
-        advantages: dict[_Place, float] = {}
-        for peers in [list(scores), *(peers for peers in alike.values() if len(peers) > 1)]:
-            values = _relative([scores[place] for place in peers], batch_std, settings)
-            advantages |= zip(peers, values, strict=True)
-        for (tree, frame), value in advantages.items():
+    scored = [_own_scores(group) for group in groups]
+    answers = [{at: v for at, (kind, v) in of.items() if kind == "rlm"} for of in scored]
+    relative = relative_advantages([list(of.values()) for of in answers], settings)
+    for trees, of_group, values in zip(own, answers, relative, strict=True):
+        for (tree, frame), value in zip(of_group, values, strict=True):
             trees[tree][frame] = value
+    replies = [{at: v for at, (kind, v) in of.items() if kind == "llm"} for of in scored]
+    everywhere = _size(value for of_group in replies for value in of_group.values())
+    for trees, of_group in zip(own, replies, strict=True):
+        scales = {"batch": everywhere, "group": _size(of_group.values()), "none": 1.0}
+        scale = max(scales[settings.scale_rewards], settings.std_floor)
+        for (tree, frame), value in of_group.items():
+            trees[tree][frame] = value / scale
     return own
+
+
+def _size(values: Iterable[float]) -> float:
+    """Root of the mean square."""
+    sample = list(values)
+    return float(np.sqrt(np.mean(np.square(sample)))) if sample else 0.0
 
 
 _Place = tuple[int, int]
 """(index of a tree in its group, frame)."""
 
 
-def _own_scores(group: Sequence[Trajectory]) -> dict[_Place, float]:
-    """Score of each child of a group that has one, or could have had one."""
-    children = {
-        (index, number): frame
-        for index, tree in enumerate(group)
-        if valid_reward(tree) is not None
-        for number, frame in sorted(tree.frames.items())
-        if frame.parent is not None and frame.stop_reason not in CUT and sampled_anything(frame)
-    }
-    reported = {
-        place: group[place[0]].frame_scores[place[1]]
-        for place in children
-        if np.isfinite(group[place[0]].frame_scores.get(place[1], np.nan))
-    }
-    prompts = {_prompt(group, place) for place in reported}
-    return {
-        place: reported.get(place, 0.0)
-        for place, frame in children.items()
-        if place in reported
-        or (frame.kind == "rlm" and frame.stop_reason != "final")
-        or (frame.kind == "llm" and _prompt(group, place) in prompts)
-    }
-
-
-def _prompt(group: Sequence[Trajectory], place: _Place) -> tuple[int, ...]:
-    tree, frame = place
-    return tuple(group[tree].frames[frame].turns[0].prompt_ids)
+def _own_scores(group: Sequence[Trajectory]) -> dict[_Place, tuple[str, float]]:
+    """Kind and score of each child of a group that has one, or of an `rlm` child could have."""
+    scores: dict[_Place, tuple[str, float]] = {}
+    for index, tree in enumerate(group):
+        for number, frame in sorted(tree.frames.items()):
+            score = tree.frame_scores.get(number, np.nan)
+            if valid_reward(tree) is None or frame.parent is None or not sampled_anything(frame):
+                continue
+            if frame.stop_reason in CUT:
+                continue
+            if frame.kind == "rlm" and frame.stop_reason != "final":
+                score = 0.0 if np.isnan(score) else score
+            if np.isfinite(score):
+                scores[index, number] = frame.kind, score
+    return scores

@@ -352,9 +352,10 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
                 {
                     frame.number: (frame.prompt, frame.answer)
                     for frame in tree.children
-                    if frame.kind == "llm" and frame.stop_reason == "final"
+                    if frame.kind == "llm" and frame.stop_reason in ("final", "truncated")
                 },
                 tree.papers,
+                score.retrieved,
                 facts.evidence,
                 settings,
             ),

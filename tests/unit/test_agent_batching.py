@@ -329,25 +329,36 @@ def test_a_share_of_a_childs_advantage_is_its_own():
     assert rows[1, 3].weight == 0  # a budget ended it
 
 
-def test_children_with_the_same_prompt_are_compared_with_each_other():
-    """Readers 1 of both trees have a prompt of their own; the others have scores of their own."""
+def test_a_readers_score_is_a_difference_and_is_only_scaled():
     group = scored_group()
-    for tree in group:
+    for tree, score in zip(group, (0.3, -0.1, 0.3), strict=True):
         tree.frames[1].kind = "llm"
-        tree.frames[1].turns[0].prompt_ids = [8, 8]
+        tree.frame_scores[1] = score
+    ((first, second, void),) = own_advantages([group], OWN)
+    assert (first[1], second[1], void) == (0.3, -0.1, {})
+    # Other children are compared with each other: 0.2 and one without an answer.
+    assert (first[4], second[2]) == (pytest.approx(0.1), pytest.approx(-0.1))
+    # Readers that agree have a signal, and one without a score has none.
+    group[1].frame_scores[1] = 0.3
     ((first, second, _),) = own_advantages([group], OWN)
-    assert (first[1], second[1]) == (pytest.approx(0.2), pytest.approx(-0.2))
-    assert first[4] == pytest.approx(0.2 - 0.45)
-    # A novel in place of a reply ends without a score, and counts as wrong.
+    assert first[1] == second[1] == 0.3
     del group[1].frame_scores[1]
-    group[1].frames[1].stop_reason = "truncated"
-    ((first, second, _),) = own_advantages([group], OWN)
-    assert (first[1], second[1]) == (pytest.approx(0.5), pytest.approx(-0.5))
-    # Where no reader has a score, none is compared.
-    del group[0].frame_scores[1]
-    ((first, second, _),) = own_advantages([group], OWN)
-    assert 1 not in first
+    ((_, second, _),) = own_advantages([group], OWN)
     assert 1 not in second
+
+
+@pytest.mark.parametrize("scale", ["batch", "group", "none"])
+def test_the_scale_of_readers_has_the_scope_of_the_settings(scale):
+    """One reader with 0.4 in a group, and one with almost nothing in another."""
+    groups = [[small_tree(0.9), small_tree(0.1)] for _ in range(2)]
+    for (tree, _), score in zip(groups, (0.4, 0.001), strict=True):
+        tree.frames[1].kind = "llm"
+        tree.frame_scores = {1: score}
+    settings = OWN.model_copy(update={"scale_rewards": scale})
+    ((first, _), (second, _)) = own_advantages(groups, settings)
+    everywhere = np.sqrt((0.4**2 + 0.001**2) / 2)
+    divisors = {"batch": [everywhere] * 2, "group": [0.4, 0.05], "none": [1.0, 1.0]}[scale]
+    assert [first[1], second[1]] == pytest.approx([0.4 / divisors[0], 0.001 / divisors[1]])
 
 
 def test_a_child_without_an_answer_is_not_praised_for_the_others_being_worse():

@@ -185,9 +185,8 @@ def test_loss_and_gradient_are_those_written_out(tmp_path, loss_type, kl_beta, m
 
 
 def test_the_gradient_of_own_scores_is_the_one_written_out(tmp_path):
-    # Readers 1 have the same prompt and scores 1 and 0: +0.5 and -0.5. Readers 2, with 0.4 and
-    # 0.8, are compared with all four.
-    advantages = ([0.3, 0.4, 0.075], [-0.3, -0.4, -0.025])
+    # Half of the roots' +0.3 and -0.3, and half of the readers' own scores.
+    advantages = ([0.3, 0.65, 0.05], [-0.3, -0.15, -0.55])
 
     def rollout(model, step):
         turn = partial(random_turn, np.random.default_rng(step))
@@ -201,7 +200,7 @@ def test_the_gradient_of_own_scores_is_the_one_written_out(tmp_path):
                     2: FrameRecord(2, 0, 1, "llm", [turn([10 + number], 2)], "final"),
                 },
                 reward=(0.9, 0.3)[number],
-                frame_scores=({1: 1.0, 2: 0.4}, {1: 0.0, 2: 0.8})[number],
+                frame_scores=({1: 1.0, 2: -0.2}, {1: 0.0, 2: -0.8})[number],
             )
             for number in (0, 1)
         ]

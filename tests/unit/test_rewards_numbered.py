@@ -10,6 +10,7 @@ from helpers.work import calls
 from rewards.found import papers_found
 from rewards.numbered import numbered_passages, reader_scores, replied_numbers
 from rewards.settings import RewardSettings
+from rewards.spans import Evidence, locate, span_f1
 
 GOLD = "Kalvot scores 42 on Mirbex."
 OTHERS = ["A study of Filtod.", "Pezmas gets a prize in 1999.", "Sevzex is not new at all."]
@@ -156,56 +157,102 @@ def test_the_work_grows_with_the_characters() -> None:
     assert work(8000) < 3 * work(4000)
 
 
-def score(prompt: str, reply: Any) -> float | None:
-    return reader_scores({3: (prompt, reply)}, PAPERS, EVIDENCE, RewardSettings()).get(3)
+def score(prompt: str, reply: Any, *answer: str, evidence: Evidence = EVIDENCE) -> float | None:
+    """Score of a reader in an episode whose root answered with these quotes."""
+    retrieved = locate(list(answer), PAPERS, RewardSettings()).retrieved
+    return reader_scores({3: (prompt, reply)}, PAPERS, retrieved, evidence, RewardSettings()).get(3)
+
+
+def f1(*answer: str) -> float:
+    return span_f1(locate(list(answer), PAPERS, RewardSettings()).retrieved, EVIDENCE).f1
 
 
 ONE, NO_GOLD = f"How accurate is Kalvot? Yes or no?\n{GOLD}", numbered(*OTHERS)
+NOT_GOLD = ONE.replace(GOLD, OTHERS[0])
+WRONG = f1(GOLD) - f1(GOLD, OTHERS[0])
+"""What the wrong passage costs an answer that is otherwise right."""
 
 
 @pytest.mark.parametrize(
-    ("prompt", "reply", "expected"),
+    ("prompt", "reply", "answer", "expected"),
     [
-        (FOUR, "4", 1.0),
-        (FOUR, "1 2 3 4", 0.4),  # numbers of all
-        (FOUR, "3 4", 2 / 3),
-        (FOUR, "none", 0.0),  # silence beside gold
-        (FOUR, "a novel of many words " * 99, 0.0),
-        (FOUR, None, 0.0),
-        (NO_GOLD, "yes, 4", 0.0),
-        (NO_GOLD, "none", 0.4),
-        (NO_GOLD, "2", 0.0),
-        (ONE, "yes", 1.0),
-        (ONE, "no", 0.0),
-        (ONE.replace(GOLD, OTHERS[0]), "no", 0.4),
-        (ONE.replace(GOLD, OTHERS[0]), "yes", 0.0),
-        (ONE, "maybe yes", 0.0),
-        (f"{ONE}\nYes or no?", "yes", 1.0),
-        (f"{ONE}\n3 more runs follow.", "no", 0.0),
-        (f"{FOUR}\nWhich of them?", "4", 1.0),
-        # Not word for word in a paper: "no" might be wrong, or right about nothing.
-        (ONE.replace("42", "43"), "no", None),
-        (f"How accurate\nis it?\n{GOLD}", "no", None),
-        (f"Is it?\n'{GOLD}'", "no", None),
-        (numbered("Nothing at all.", GOLD), "none", None),
-        ("Is it?\n", "no", None),
-        ("Who are you?", "A reader that was asked nothing", None),
-        (f"Sum it up.\n0 {GOLD}", "a novel of many words " * 99, None),
+        (ONE, "yes", [GOLD], 1.0),
+        (ONE, "no", [], -1.0),
+        (ONE, "yes", [], 1.0),  # a root that ignores its reader
+        (ONE, "yes", [GOLD, OTHERS[0]], f1(GOLD, OTHERS[0])),
+        (NOT_GOLD, "no", [GOLD], WRONG),
+        (NOT_GOLD, "yes", [GOLD, OTHERS[0]], -WRONG),
+        (NOT_GOLD, "no", [], 0.0),  # where nothing is right, a wrong quote costs nothing
+        (FOUR, "4", [GOLD], 1.0 + sum(1 - f1(GOLD, other) for other in OTHERS)),
+        (FOUR, "none", [], -1.0),
+        (FOUR, "1 2 3 4", [*OTHERS, GOLD], None),  # below
+        (ONE, "maybe yes", [GOLD], -1.0),
+        (NOT_GOLD, "a novel of many words " * 99, [GOLD], -WRONG),
+        (FOUR, "a novel of many words " * 99, [], -1.0),
+        (f"{ONE}\nYes or no?", "yes", [GOLD], 1.0),
+        (f"{ONE}\n3 more runs follow.", "no", [], -1.0),
+        (f"{FOUR}\nWhich of them?", "4", [], 1.0),
     ],
 )
-def test_a_reader_is_scored_by_the_passages_it_was_shown(prompt, reply, expected):
-    found = score(prompt, reply)
-    assert found == (None if expected is None else pytest.approx(expected))
+def test_a_reply_is_worth_what_the_answer_would_lose_by_the_opposite(
+    prompt: str, reply: Any, answer: list[str], expected: float | None
+) -> None:
+    if expected is None:
+        everything = f1(*answer)
+        rest = [f1(*(text for text in answer if text != other)) for other in answer]
+        expected = sum(everything - without for without in rest)
+    assert score(prompt, reply, *answer) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "reply"),
+    [
+        # Not word for word in a paper: "no" might be wrong, or right about nothing.
+        (ONE.replace("42", "43"), "no"),
+        (f"How accurate\nis it?\n{GOLD}", "no"),
+        (f"Is it?\n'{GOLD}'", "no"),
+        (numbered("Nothing at all.", GOLD), "none"),
+        ("Is it?\n", "no"),
+        ("Who are you?", "A reader that was asked nothing"),
+        (f"Sum it up.\n0 {GOLD}", "a novel of many words " * 99),
+    ],
+)
+def test_who_was_shown_nothing_to_choose_from_has_no_score(prompt: str, reply: str) -> None:
+    assert score(prompt, reply, GOLD) is None
+
+
+def test_cheats_of_readers_gain_nothing_over_an_honest_reply() -> None:
+    honest = score(FOUR, "4", GOLD)
+    assert honest is not None
+    for reply, answer in [
+        ("1 2 3 4", [*OTHERS, GOLD]),  # numbers of all
+        ("none", []),  # silence
+        ("novel " * 99, []),  # evasion
+        ("1 2 3", OTHERS),
+    ]:
+        worth = score(FOUR, reply, *answer)
+        assert worth is not None
+        assert worth < honest - 0.5
+
+
+def test_a_second_place_of_a_passage_makes_it_no_worse() -> None:
+    twice = {**PAPERS, "p0": GOLD}
+    retrieved = {"p1": [(START, START + len(GOLD))]}
+    settings = RewardSettings()
+    kept = reader_scores({3: (ONE, "yes")}, twice, retrieved, EVIDENCE, settings)
+    added = reader_scores({3: (ONE, "yes")}, twice, {}, EVIDENCE, settings)
+    assert kept == added == {3: 1.0}
 
 
 def test_a_piece_of_gold_that_is_too_short_to_quote_is_not_gold() -> None:
     assert score("Is it? Yes or no?\n42", "yes") == 0.0
+    assert score("Is it? Yes or no?\n42", "yes", GOLD) == 0.0
 
 
 def test_readers_of_papers_that_are_too_long_to_search_have_no_score() -> None:
     papers = {"p1": PAPERS["p1"] + "ab" * 30_000_000}
     readers = {3: (FOUR, "4"), 4: (FOUR, "none")}
-    assert reader_scores(readers, papers, EVIDENCE, RewardSettings()) == {}
+    assert reader_scores(readers, papers, {}, EVIDENCE, RewardSettings()) == {}
 
 
 def test_the_work_of_scores_grows_with_the_characters() -> None:
@@ -214,4 +261,5 @@ def test_the_work_of_scores_grows_with_the_characters() -> None:
     prompt = numbered(*["ab" * 20] * 3000)
     readers = dict.fromkeys(range(40), (prompt, "1"))
     evidence = [[("p1", start, start + len(GOLD))]]
-    assert calls(lambda: reader_scores(readers, papers, evidence, RewardSettings())) < 8 * 40 * 3000
+    settings = RewardSettings()
+    assert calls(lambda: reader_scores(readers, papers, {}, evidence, settings)) < 60 * 40 * 3000
