@@ -27,9 +27,21 @@ PROSE_CHARS = 40
 """Shorter paragraphs, such as "For example:", are no evidence."""
 ANSWER_CHARS = (80, 2500)
 """Characters of a section's evidence: less says too little, more is a chapter."""
-FORMS = ("{}", "What about {}?", "How does {} work?", "Why {}?")
+FORMS = (
+    "{}",
+    "What about {}?",
+    "How does {} work?",
+    "How do I use {}?",
+    "Why {}?",
+    "Is there {}?",
+    "Can I use {}?",
+    "What is “{}”?",
+    "I don't understand {}. Is it needed?",
+)
 """Questions made of a heading that isn't one. People's questions end with a question mark: a root
-that has seen it in readers' prompts alone takes them for one, and replies yes or no."""
+that has seen it in readers' prompts alone takes them for one, and replies yes or no. Questions that
+yes or no would answer are among them for the same reason, and quotation marks because a root has to
+copy them into its code."""
 NEIGHBOURS = 8
 """Documents of a problem: the heading's own, and those that follow it in the folder."""
 
