@@ -1,23 +1,22 @@
-"""Measure `rlm serve` with inspect-ai: 14 questions about 200,000 tokens of documents.
+"""Measure `rlm serve` with inspect-ai: 163 questions of people about eight pages of documents.
 
 Whatever speaks OpenAI's protocol can be measured by a harness that somebody else wrote, so this
 page holds only the questions and leaves the asking, the retries, the scores and the logs to
-inspect-ai. The questions, with their gold quotes, are those of `examples/documents`: a hundred
-documents, which together are longer than the window of most models. The score is inspect's own F1
-over words, where quoting too much costs as much as missing something.
+inspect-ai. The questions, with their gold quotes, are those of `examples/faq`. The score is
+inspect's own F1 over words, where quoting too much costs as much as missing something.
 
 inspect-ai goes into the project's .venv; it adds packages to the tested set and changes none of it.
 The second command writes the documents:
 
     pip install -c constraints.txt inspect-ai==0.3.285
-    python -m examples.documents.collect
+    python -m examples.faq.collect
 
 Then serve the documents, and ask in another terminal:
 
-    rlm serve --docs documents=data/documents --base-url http://127.0.0.1:11434/v1 --model qwen3
+    rlm serve --docs python=data/faq/documents --base-url http://127.0.0.1:11434/v1 --model qwen3
 
     RLM_BASE_URL=http://127.0.0.1:8010/v1 RLM_API_KEY=none \
-        inspect eval examples/inspect_long_context.py --model openai-api/rlm/documents
+        inspect eval examples/inspect_long_context.py --model openai-api/rlm/python
 
 `inspect view` shows each question with its answer. A slow model wants `--max-connections 1` and
 `-M client_timeout=3600`. With `-T questions=$PWD/FILE` you ask your own questions, in the form of
@@ -36,7 +35,7 @@ from inspect_ai.dataset import Sample, json_dataset
 from inspect_ai.model import GenerateConfig
 from inspect_ai.scorer import f1
 
-QUESTIONS = Path(__file__).parent / "documents" / "questions.jsonl"
+QUESTIONS = Path("data/faq/python.jsonl").resolve()
 
 
 @task

@@ -1,9 +1,8 @@
 """When does it pay to read? F1, tokens and seconds by the size of the collection.
 
-`python -m examples.faq.sizes --model models/merged` asks people's questions about the page that
-answers them, about all pages of the FAQ, and about these and the manual, up to `--megabytes`. It
-prints a table and draws it: the model in its tree, the passages that rank first without any model,
-and the tree with readers that never err. It needs what profile `faq` needs, and its prepared data.
+`python -m examples.faq.sizes models/merged` asks people's questions about the page that answers
+them, about all pages of the FAQ, and about these and Python's manual. It prints a table and draws
+it. It needs what profile `faq` needs, and the problems that it has prepared.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
 from tempfile import TemporaryDirectory
@@ -22,7 +20,6 @@ from agent.policies import baselines
 from agent.policies.hf_policy import TransformersPolicy, load_model
 from agent.rollouts.engine import play
 from agent.rollouts.specs import read_specs
-from agent.rollouts.trajectory import Trajectory
 from env.problems.schema import Paper, Problem, to_row
 from env.problems.store import ProblemStore
 from examples.faq.collect import TARGET
@@ -33,158 +30,120 @@ from tasks.data.headings import read
 from tasks.deployment.local import local_server
 from tasks.evaluate import choose
 from tasks.prepare import write_parquet
-from tasks.training.demonstrate import keyed
 
+MEGABYTES = (0.0, 0.2, 1.0, 5.0)
 ALONE = 8
 """Questions that are asked one after the other, for the seconds of one."""
 RANKED = 2
 """Passages that rank first, best on people's questions."""
-BOOTSTRAP = Bootstrap(resamples=10_000, seed=0)
+TREE, SEARCH, BOUND = "the model in its tree", f"the first {RANKED} passages", "no reader errs"
 
-
-@dataclass(frozen=True)
-class Size:
-    """What was measured at a size; F1 by name, with an interval over pages."""
-
-    chars: float
-    f1: dict[str, Interval]
-    tokens: float
-    seconds: dict[str, float]
+Row = tuple[float, dict[str, Interval], float, dict[str, float]]
+"""Mean characters of a collection; F1 by name; tokens and seconds of a question."""
 
 
 def grown(problem: Problem, pages: Sequence[Paper], chars: int) -> Problem:
-    """A problem with the pages that answer it first, then its own others, then these."""
-    order = sorted(problem.papers, key=lambda paper: paper.paper_id not in problem.gold_papers)
-    papers = [paper for paper in order if paper.paper_id in problem.gold_papers]
+    """A problem with the pages that answer it, then its own others, then these, up to a size."""
+    papers = [paper for paper in problem.papers if paper.paper_id in problem.gold_papers]
     size = sum(len(paper.text) for paper in papers)
-    for paper in [*order[len(papers) :], *pages]:
-        if size + len(paper.text) > chars:
+    for paper in [*(p for p in problem.papers if p not in papers), *pages]:
+        if (size := size + len(paper.text)) > chars:
             break
         papers.append(paper)
-        size += len(paper.text)
     return problem.model_copy(update={"papers": tuple(papers)})
 
 
-def manual(folder: Path) -> list[Paper]:
-    """Pages of the manual without their headings."""
-    bodies = [(path.name, read(path.read_text("utf-8"))[0]) for path in sorted(folder.glob("*.md"))]
-    return [Paper(paper_id=name, title=name, abstract="", text=text) for name, text in bodies]
-
-
-def measured(problems: Sequence[Problem], policy: TransformersPolicy, params: Params) -> Size:
-    """Play and rank the questions of one size."""
-    collections = [problem.collection_id for problem in problems]
+def measure(problems: Sequence[Problem], policy: TransformersPolicy, params: Params) -> Row:
+    """Play and rank the questions about collections of one size."""
     with TemporaryDirectory(prefix="rlm-sizes-") as name:
-        file = Path(name) / "test.parquet"
-        write_parquet(file, [to_row(problem) for problem in problems])
-        specs = read_specs(file)
-        with local_server(params, data=Path(name)) as url:
+        path = Path(name) / "test.parquet"
+        write_parquet(path, [to_row(problem) for problem in problems])
+        specs, waited = read_specs(path), []
+        with local_server(params, data=path.parent) as url:
             episodes = play(policy, url, specs, sessions=16)
-            waited = []
-            for spec in specs[:ALONE]:  # in the second pass, so that every passage has its vector
+            for spec in specs[:ALONE]:  # again, now that each passage has its vector
                 began = time.monotonic()
                 play(policy, url, [spec], sessions=1)
                 waited.append(time.monotonic() - began)
-    f1 = {"the model in its tree": [_f1(episode) for episode in episodes]}
-    ranking = []
-    for rank in ("bm25", params.env.rank):
-        env = params.env.model_copy(update={"rank": rank})
-        began = time.monotonic()
-        f1[f"{rank}, first {RANKED}"] = [
-            baselines.f1(one, _quotes(keyed_plan.ranked(one, RANKED, env, params.rewards)))
-            for one in problems
-        ]
-        ranking.append((time.monotonic() - began) / len(problems))
-    f1["readers that never err"] = [
-        baselines.f1(one, keyed_plan.answer(one, keyed(params), params.env, params.rewards))
-        for one in problems
-    ]
+    if void := next((one.void for one in episodes if one.void), None):
+        raise SystemExit(f"sizes: an episode was lost ({void}). Run it again.")
+    began, shown = time.monotonic(), keyed_plan.Keyed(params.warmstart.sft.ranked_passages, 1)
+    found = [keyed_plan.ranked(one, RANKED, params.env, params.rewards) for one in problems]
+    seconds = {TREE: median(waited), SEARCH: (time.monotonic() - began) / len(problems)}
+    right = [keyed_plan.answer(one, shown, params.env, params.rewards) for one in problems]
+    quoted = [[{"paper_id": paper, "text": text} for paper, text in some] for some in found]
+    f1 = {
+        TREE: [one.metrics.f1 if one.metrics else 0.0 for one in episodes],
+        SEARCH: list(map(baselines.f1, problems, quoted)),
+        BOUND: list(map(baselines.f1, problems, right)),
+    }
+    pages = [problem.collection_id for problem in problems]
+    means = {name: Bootstrap(10_000, 0).mean(values, pages) for name, values in f1.items()}
     turns = [t for episode in episodes for frame in episode.frames.values() for t in frame.turns]
-    return Size(
-        fmean(sum(len(paper.text) for paper in problem.papers) for problem in problems),
-        {name: BOOTSTRAP.mean(values, collections) for name, values in f1.items()},
-        sum(len(t.prompt_ids) + len(t.sampled_ids) for t in turns) / len(episodes),
-        {"the model in its tree": median(waited), f"{params.env.rank}, first {RANKED}": ranking[1]},
-    )
+    tokens = sum(len(t.prompt_ids) + len(t.sampled_ids) for t in turns) / len(episodes)
+    chars = fmean(sum(len(paper.text) for paper in problem.papers) for problem in problems)
+    return chars, means, tokens, seconds
 
 
-def _f1(episode: Trajectory) -> float:
-    if episode.void or episode.metrics is None:
-        raise SystemExit(f"sizes: an episode is void ({episode.void}). Run it again.")
-    return episode.metrics.f1
-
-
-def _quotes(passages: Sequence[keyed_plan.Passage]) -> list[dict[str, str]]:
-    return [{"paper_id": paper_id, "text": text} for paper_id, text in passages]
-
-
-def table(sizes: Sequence[Size]) -> str:
+def table(rows: Sequence[Row]) -> str:
     """A line for each size."""
-    names, timed = list(sizes[0].f1), list(sizes[0].seconds)
-    head = ["characters", *names, "tokens", *(f"seconds, {name}" for name in timed)]
+    _, f1, _, timed = rows[0]
+    head = ["characters", *f1, "tokens", *(f"seconds, {name}" for name in timed)]
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
-    for size in sizes:
-        cells = [f"{size.chars:,.0f}"]
-        cells += [f"{v.mean:.3f} [{v.low:.3f}, {v.high:.3f}]" for v in size.f1.values()]
-        cells += [f"{size.tokens:,.0f}", *(f"{size.seconds[name]:.2f}" for name in timed)]
-        lines.append(f"| {' | '.join(cells)} |")
+    for chars, means, tokens, seconds in rows:
+        cells = [f"{one.mean:.3f} [{one.low:.3f}, {one.high:.3f}]" for one in means.values()]
+        cells += [f"{tokens:,.0f}", *(f"{value:.2f}" for value in seconds.values())]
+        lines.append(f"| {' | '.join([f'{chars:,.0f}', *cells])} |")
     return "\n".join(lines)
 
 
-def draw(sizes: Sequence[Size], path: Path) -> None:
+def draw(rows: Sequence[Row], path: Path) -> None:
     """F1 and seconds against characters."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8.5, 3.4), layout="constrained")
+    figure = Figure(figsize=(8.5, 3.2), layout="constrained")
     left, right = figure.subplots(1, 2)
-    chars = [size.chars for size in sizes]
-    for name in sizes[0].f1:
-        values = [size.f1[name] for size in sizes]
-        (line,) = left.plot(chars, [v.mean for v in values], marker="o", label=name)
-        left.fill_between(
-            chars,
-            [v.low for v in values],
-            [v.high for v in values],
-            alpha=0.12,
-            lw=0,
-            color=line.get_color(),
-        )
-        if name in sizes[0].seconds:
-            seconds = [size.seconds[name] for size in sizes]
-            right.plot(chars, seconds, marker="o", label=name, color=line.get_color())
-    left.set(ylim=(0, 1), ylabel="F1 of characters", xlabel="characters of the collection")
-    right.set(ylabel="seconds a question", xlabel="characters of the collection", yscale="log")
+    chars = [row[0] for row in rows]
+    for name in rows[0][1]:
+        f1 = [row[1][name] for row in rows]
+        (line,) = left.plot(chars, [one.mean for one in f1], marker="o", label=name)
+        low, high = [one.low for one in f1], [one.high for one in f1]
+        left.fill_between(chars, low, high, alpha=0.12, lw=0, color=line.get_color())
+        if name in rows[0][3]:
+            right.plot(chars, [row[3][name] for row in rows], marker="o", color=line.get_color())
+    left.set(ylim=(0, 1), ylabel="F1 of characters")
+    left.legend(frameon=False, fontsize=8)
+    right.set(yscale="log", ylabel="seconds a question")
     for axes in (left, right):
-        axes.set_xscale("log")
+        axes.set(xscale="log", xlabel="characters of the collection")
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(frameon=False, fontsize=8)
     figure.savefig(path, dpi=150)
 
 
 def main() -> None:
     """Measure each size, print the table and draw it."""
     parser = argparse.ArgumentParser(description="Measure when it pays to read.")
-    parser.add_argument("--model", type=Path, default=paths.MERGED)
-    parser.add_argument("--questions", type=int, default=60, help="evenly over difficulties")
-    parser.add_argument("--megabytes", nargs="+", type=float, default=[0, 0.2, 1, 5])
+    parser.add_argument("model", type=Path, help="folder of a model that profile faq trained")
+    parser.add_argument("--questions", type=int, default=60)
     parser.add_argument("--figure", type=Path, default=Path("sizes.png"))
-    parser.add_argument("--set", nargs="*", default=[], help="settings, section.key=value")
     args = parser.parse_args()
-    params = resolve("faq", args.set)
-    settings = params.evaluate.generation.model_copy(update={"temperature": 0.0})
-    policy = TransformersPolicy(*load_model(args.model), settings)
-    specs = choose(paths.TEST, args.questions, params.evaluate.seed)
-    store = ProblemStore.load(paths.PROBLEMS)
-    asked = [store.get(spec.problem_id) for spec in specs]
-    pages = manual(TARGET / "headings")
-    sizes = []
-    for megabytes in args.megabytes:
+    params, store = resolve("faq"), ProblemStore.load(paths.PROBLEMS)
+    policy = TransformersPolicy(*load_model(args.model), params.evaluate.generation.greedy)
+    chosen = choose(paths.TEST, args.questions, params.evaluate.seed)
+    asked = [store.get(spec.problem_id) for spec in chosen]
+    texts = {path.name: path.read_text("utf-8") for path in sorted((TARGET / "headings").iterdir())}
+    pages = [
+        Paper(paper_id=name, title=name, abstract="", text=read(text)[0])
+        for name, text in texts.items()
+    ]
+    rows = []
+    for megabytes in MEGABYTES:
         some = [grown(problem, pages, int(1e6 * megabytes)) for problem in asked]
-        sizes.append(measured(some, policy, params))
-        print(f"{time.strftime('%H:%M')} {sizes[-1].chars:,.0f} characters", flush=True)
-    print(table(sizes))
-    draw(sizes, args.figure)
+        rows.append(measure(some, policy, params))
+        print(f"{time.strftime('%H:%M')} {rows[-1][0]:,.0f} characters", flush=True)
+    print(table(rows))
+    draw(rows, args.figure)
 
 
 if __name__ == "__main__":

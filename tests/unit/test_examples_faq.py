@@ -8,7 +8,7 @@ from pathlib import Path
 from agent.evaluation.statistics import Interval
 from env.problems.schema import Fact, Paper, Problem, Span
 from examples.faq.collect import collect
-from examples.faq.sizes import Size, draw, grown, manual, table
+from examples.faq.sizes import draw, grown, table
 from tasks import config
 from tasks.check_problems import read_problem_rows
 
@@ -53,7 +53,7 @@ def test_headings_become_questions_and_rows_are_in_the_format_of_own_files(tmp_p
     assert (len(found.problems), found.rejected) == (2, [])
 
 
-def test_a_collection_grows_by_its_own_pages_first(tmp_path: Path) -> None:
+def test_a_collection_grows_by_its_own_pages_first() -> None:
     def page(name: str, chars: int) -> Paper:
         return Paper(paper_id=name, title=name, abstract="", text=name[0] * chars)
 
@@ -74,23 +74,14 @@ def test_a_collection_grows_by_its_own_pages_first(tmp_path: Path) -> None:
         700: ["gold", "other", "manual 1"],
         10_000: ["gold", "other", "manual 1", "manual 2"],
     }
-    (tmp_path / "howto.md").write_text("# Lamps\n\nA lamp hangs in each of the rooms.\n")
-    (lamps,) = manual(tmp_path)
-    assert (lamps.paper_id, lamps.text.strip()) == (
-        "howto.md",
-        "A lamp hangs in each of the rooms.",
-    )
 
 
 def test_sizes_are_a_table_and_a_figure(tmp_path: Path) -> None:
-    sizes = [
-        Size(chars, {"tree": Interval(0.5, 0.4, 0.6, 9), "search": Interval(0.4, 0.3, 0.5, 9)},
-             tokens=900.4, seconds={"tree": 2.0})
-        for chars in (2e4, 5e6)
-    ]  # fmt: skip
-    head, _, small, large = table(sizes).splitlines()
+    f1 = {"tree": Interval(0.5, 0.4, 0.6, 9), "search": Interval(0.4, 0.3, 0.5, 9)}
+    rows = [(chars, f1, 900.4, {"tree": 2.0}) for chars in (2e4, 5e6)]
+    head, _, small, large = table(rows).splitlines()
     assert head == "| characters | tree | search | tokens | seconds, tree |"
     assert small == "| 20,000 | 0.500 [0.400, 0.600] | 0.400 [0.300, 0.500] | 900 | 2.00 |"
     assert large.startswith("| 5,000,000 |")
-    draw(sizes, tmp_path / "sizes.png")
+    draw(rows, tmp_path / "sizes.png")
     assert (tmp_path / "sizes.png").stat().st_size > 10_000
