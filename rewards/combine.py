@@ -17,7 +17,7 @@ from rewards.primary import primary_objective
 from rewards.process import process_quality, scale
 from rewards.sentences import ReaderFacts
 from rewards.settings import RewardSettings
-from rewards.spans import Evidence, Located, Retrieved, locate, span_f1
+from rewards.spans import Evidence, Located, locate, span_f1
 
 COMPONENTS = ("primary_objective", "process_quality", "format_compliance", "efficiency")
 
@@ -59,8 +59,8 @@ class Score:
     f1: float
     exact_match: bool
     paper_f1: float
-    retrieved: Retrieved
-    """What the answer retrieves."""
+    located: Located
+    """The answer."""
     canary: bool | None
     """Whether the answer quotes one of `canaries`; None if the problem has no canaries."""
 
@@ -116,6 +116,6 @@ def score(facts: EpisodeFacts, settings: RewardSettings) -> Score:
         f1=agreement.f1,
         exact_match=exact_match(located, facts.evidence),
         paper_f1=paper_f1(retrieved, facts.evidence),
-        retrieved=retrieved,
+        located=located,
         canary=quotes_canary(retrieved, facts.evidence, facts.canaries),
     )

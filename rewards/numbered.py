@@ -8,8 +8,9 @@ The policy writes both, and no clock limits this module: its work grows with the
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import islice
 from typing import Any
 
@@ -17,11 +18,10 @@ from rewards.settings import RewardSettings
 from rewards.spans import (
     Alternative,
     Evidence,
+    Located,
     Retrieved,
     merge,
     occurrences,
-    remove,
-    size,
     span_f1,
 )
 
@@ -35,8 +35,8 @@ _LONGEST_NO = 40
 """Characters of a reply without any number, such as `none`."""
 _SEARCHED_CHARS = 100_000_000
 """Limit of passages times characters of the papers in which they are looked for."""
-_CHARS_OF_PIECE = 20
-"""Searched characters that take as long as a piece of the answer in an F1."""
+_CHARS_OF_PIECE, _CHARS_OF_ALTERNATIVE = 200, 1000
+"""Searched characters that take as long as a piece of the answer, or an alternative, in an F1."""
 
 _PLACES = 50
 """Places of a passage in a paper that are looked at."""
@@ -71,17 +71,17 @@ def shown_and_named(readers: Iterable[Reader]) -> tuple[set[str], set[str]]:
 def reader_scores(
     readers: Mapping[int, tuple[str, Any]],
     papers: Mapping[str, str],
-    retrieved: Retrieved,
+    located: Located,
     evidence: Evidence,
     settings: RewardSettings,
 ) -> dict[int, float]:
-    """What each reader's reply is worth to the answer, by frame; about -1 to 1.
+    """What each reader's reply is worth to the answer, by frame; -1 to 1.
 
     A passage is worth the plain F1 of the whole answer with it less that without it. A reader that
     names a passage has this worth, and one that doesn't has its negative, so what it gains is what
-    the answer would lose if the reply were turned around. With several passages, their sum counts.
-    Without numbers to numbered passages, a reply is wrong about each, as is one that begins with
-    neither where the first line asks for "yes or no".
+    the answer would lose if the reply were turned around. Of several passages the sum counts, and
+    the same one once. A reply that neither names anything nor says no is wrong about each, where
+    passages are numbered or the first line asks for "yes or no".
 
     A child has no score if it was shown no passages to choose from, or something that is not in the
     papers word for word: then "no" might be wrong, or right about nothing.
@@ -89,50 +89,94 @@ def reader_scores(
     Args:
         readers: what each was given, and its reply.
         papers, evidence: of the problem.
-        retrieved: what the answer of the root retrieves.
+        located: answer of the root.
         settings: `min_span_chars`.
     """
-    chars, pieces = sum(map(len, papers.values())), sum(map(len, retrieved.values()))
-    work = max(1, len(readers) * (chars + _CHARS_OF_PIECE * (pieces + len(evidence))))
+    before = located.retrieved
+
+    @cache
+    def worth(passage: str) -> float | None:
+        places = _places(passage, papers)
+        if not places:
+            return None
+        if places[0][2] - places[0][1] < settings.min_span_chars:
+            return 0.0
+        return _worth(places, located, before, evidence)
+
+    chars, alternatives = sum(map(len, papers.values())), sum(map(len, evidence))
+    pieces = sum(map(len, located.pieces.values()))
+    work = chars + _CHARS_OF_PIECE * pieces + _CHARS_OF_ALTERNATIVE * alternatives
+    most = _SEARCHED_CHARS // max(1, len(readers) * work)
     scores = {}
     for frame, (text, answer) in readers.items():
-        passages, numbers = _choice(text, answer)
-        if numbers is None and len(passages) < 2 and _SINGLE not in passages:
-            continue
-        if len(passages) > _SEARCHED_CHARS // work:
-            continue
-        places = {number: _places(passage, papers) for number, passage in passages.items()}
-        if not all(places.values()):
-            if len(numbered_passages(text)) > 1 and _SINGLE in passages:
-                scores[frame] = 0.0
-            continue
-        worths = {
-            number: _worth(found, retrieved, evidence)
-            for number, found in places.items()
-            if found[0][2] - found[0][1] >= settings.min_span_chars
-        }
-        scores[frame] = sum(
-            -abs(worth) if numbers is None else worth if number in numbers else -worth
-            for number, worth in worths.items()
-        )
+        for passages, named in _choices(text, answer):
+            if len(passages) > most:
+                break
+            worths = {passage: worth(passage) for passage in passages.values()}
+            chosen = {passages[number] for number in named or () if number in passages}
+            total = 0.0
+            for passage, value in worths.items():
+                if value is None:
+                    break
+                total += -abs(value) if named is None else value if passage in chosen else -value
+            else:
+                scores[frame] = max(-1.0, min(1.0, total))
+                break
     return scores
 
 
-def _worth(places: Sequence[Alternative], retrieved: Retrieved, evidence: Evidence) -> float:
+def _choices(text: str, answer: Any) -> Iterator[tuple[dict[int, str], set[int] | None]]:
+    """Passages that a reader may have been shown, and its numbers; None if it has chosen nothing.
+
+    A single passage comes first, because its lines may begin with numbers.
+    """
+    verdict = replied_verdict(answer)
+    if verdict is not None or _asks(text):
+        choice = None if verdict is None else {_SINGLE} if verdict else set[int]()
+        yield {_SINGLE: text.partition("\n")[2] or text}, choice
+    passages, numbers = numbered_passages(text), replied_numbers(answer)
+    if len(passages) > 1 or (passages and numbers is not None):
+        yield passages, (numbers or None) if verdict else numbers
+
+
+def _asks(text: str) -> bool:
+    return "yes or no" in text.partition("\n")[0].lower()
+
+
+def _worth(
+    places: Sequence[Alternative], located: Located, before: Retrieved, evidence: Evidence
+) -> float:
     """F1 of the answer with a passage, less that without it.
 
-    An answer that has any of its places is the one with it; else the first in gold is added.
+    Items within a place of the passage are the passage; those that stick out come from elsewhere.
+    If there are none, the first place in gold is added.
     """
-    without = remove(retrieved, places)
-    if size(without) == size(retrieved):
-        gold = (place for place in places if any(_inside(place, fact) for fact in evidence))
-        paper_id, start, end = next(gold, places[0])
-        retrieved = {**retrieved, paper_id: merge([*retrieved.get(paper_id, []), (start, end)])}
-    return span_f1(retrieved, evidence).f1 - span_f1(without, evidence).f1
+    length = places[0][2] - places[0][1]
+    starts: dict[str, list[int]] = {}
+    for paper_id, start, _ in places:
+        starts.setdefault(paper_id, []).append(start)
+    without = dict(before)
+    for paper_id, first in starts.items():
+        pieces = located.pieces.get(paper_id, set())
+        # The last place that begins before a piece is the one that ends last.
+        others = [
+            (a, b)
+            for a, b in pieces
+            if not (k := bisect_right(first, a)) or b > first[k - 1] + length
+        ]
+        if len(others) < len(pieces):
+            without[paper_id] = merge(others)
+    with_it = before
+    if without == before:
+        gold = {place for fact in evidence for place in fact}
+        inside = (place for place in places if any(_meet(place, other) for other in gold))
+        paper_id, start, end = next(inside, places[0])
+        with_it = {**before, paper_id: merge([*before.get(paper_id, []), (start, end)])}
+    return span_f1(with_it, evidence).f1 - span_f1(without, evidence).f1
 
 
-def _inside(place: Alternative, fact: Sequence[Alternative]) -> bool:
-    return any(p == place[0] and a < place[2] and place[1] < b for p, a, b in fact)
+def _meet(one: Alternative, two: Alternative) -> bool:
+    return one[0] == two[0] and one[1] < two[2] and two[1] < one[2]
 
 
 def _places(passage: str, papers: Mapping[str, str]) -> list[Alternative]:
@@ -167,7 +211,7 @@ def _choice(text: str, answer: Any) -> tuple[dict[int, str], set[int] | None]:
     numbers = replied_numbers(answer) if passages else None
     verdict = replied_verdict(answer)
     # The question has a line of its own before the passage, whose lines may begin with numbers.
-    asked = verdict is not None or "yes or no" in text.partition("\n")[0].lower()
+    asked = verdict is not None or _asks(text)
     if verdict or (asked and len(passages) < 2):
         choice = None if verdict is None else {_SINGLE} if verdict else set()
         return {_SINGLE: text.partition("\n")[2] or text}, choice

@@ -8,11 +8,10 @@ raises an exception. Intervals are half-open and count Unicode code points.
 
 from __future__ import annotations
 
-import sys
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice, takewhile
+from itertools import islice, takewhile
 from math import isfinite
 from operator import itemgetter
 from typing import Any
@@ -218,19 +217,9 @@ def stretches(retrieved: Retrieved, alternative: Alternative) -> list[CharInterv
     paper_id, start, end = alternative
     intervals = retrieved.get(paper_id, [])
     first = bisect_right(intervals, start, key=itemgetter(1))
-    inside = takewhile(lambda interval: interval[0] < end, islice(intervals, first, None))
+    after = (intervals[k] for k in range(first, len(intervals)))
+    inside = takewhile(lambda interval: interval[0] < end, after)
     return [overlap(interval, alternative) for interval in inside]
-
-
-def remove(retrieved: Retrieved, places: Sequence[Alternative]) -> Retrieved:
-    """What is left of retrieved intervals outside these places."""
-    left = dict(retrieved)
-    for paper_id in {paper_id for paper_id, _, _ in places}:
-        cuts = merge((start, end) for other, start, end in places if other == paper_id)
-        bounds = [0, *chain.from_iterable(cuts), sys.maxsize]
-        gaps = ((paper_id, a, b) for a, b in zip(bounds[::2], bounds[1::2], strict=True))
-        left[paper_id] = [piece for gap in gaps for piece in stretches(retrieved, gap)]
-    return left
 
 
 def size(retrieved: Retrieved) -> int:
@@ -331,7 +320,7 @@ def frame_score(
     settings: RewardSettings,
     searched_chars: int = _SEARCHED_CHARS_OF_CHILD,
 ) -> float:
-    """Span F1 of a child's answer on the texts it was given, for reports only.
+    """Span F1 of a child's answer on the texts it was given.
 
     Args:
         answer: value that the child returned.

@@ -352,10 +352,12 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
                 {
                     frame.number: (frame.prompt, frame.answer)
                     for frame in tree.children
-                    if frame.kind == "llm" and frame.stop_reason in ("final", "truncated")
+                    if frame.kind == "llm"
+                    and frame.stop_reason in ("final", "truncated")
+                    and tree.answered  # else no reply could have changed the answer
                 },
                 tree.papers,
-                score.retrieved,
+                score.located,
                 facts.evidence,
                 settings,
             ),

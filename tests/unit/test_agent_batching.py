@@ -336,6 +336,9 @@ def test_a_readers_score_is_a_difference_and_is_only_scaled():
         tree.frame_scores[1] = score
     ((first, second, void),) = own_advantages([group], OWN)
     assert (first[1], second[1], void) == (0.3, -0.1, {})
+    by_batch = OWN.model_copy(update={"scale_rewards": "batch"})  # of readers alone
+    ((scaled, _, _),) = own_advantages([group], by_batch)
+    assert scaled[1] == pytest.approx(0.3 / np.sqrt((0.3**2 + 0.1**2) / 2))
     # Other children are compared with each other: 0.2 and one without an answer.
     assert (first[4], second[2]) == (pytest.approx(0.1), pytest.approx(-0.1))
     # Readers that agree have a signal, and one without a score has none.

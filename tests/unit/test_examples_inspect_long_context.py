@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import runpy
 import sys
 from typing import Any
@@ -46,9 +45,6 @@ def test_no_quote_and_no_name_of_a_file_leaves_its_fence() -> None:
 
 
 def test_each_alternative_of_a_gold_quote_makes_a_target(example: dict[str, Any]) -> None:
-    lines = example["QUESTIONS"].read_text(encoding="utf-8").splitlines()
-    samples = [example["sample"](json.loads(line)) for line in lines]
-    assert len(samples) == 14
-    assert {len(one["target"]) for one in samples} == {1, 2}
-    (prefect,) = (one for one in samples if one["input"].startswith("From when on does a worker"))
-    assert ["backend_id" in target for target in prefect["target"]] == [False, True]
+    first, second, third = ({"document": "a.md", "quote": text} for text in ("One.", "Two.", "2."))
+    row = {"question": "Which?", "evidence": [first, {"alternatives": [second, third]}]}
+    assert example["sample"](row) == {"input": "Which?", "target": ["One. Two.", "One. 2."]}

@@ -159,8 +159,17 @@ def test_the_work_grows_with_the_characters() -> None:
 
 def score(prompt: str, reply: Any, *answer: str, evidence: Evidence = EVIDENCE) -> float | None:
     """Score of a reader in an episode whose root answered with these quotes."""
-    retrieved = locate(list(answer), PAPERS, RewardSettings()).retrieved
-    return reader_scores({3: (prompt, reply)}, PAPERS, retrieved, evidence, RewardSettings()).get(3)
+    return scored({3: (prompt, reply)}, PAPERS, list(answer), evidence).get(3)
+
+
+def scored(
+    readers: dict[int, tuple[str, Any]],
+    papers: dict[str, str],
+    answer: Any,
+    evidence: Evidence = EVIDENCE,
+) -> dict[int, float]:
+    located = locate(answer, papers, RewardSettings())
+    return reader_scores(readers, papers, located, evidence, RewardSettings())
 
 
 def f1(*answer: str) -> float:
@@ -171,6 +180,10 @@ ONE, NO_GOLD = f"How accurate is Kalvot? Yes or no?\n{GOLD}", numbered(*OTHERS)
 NOT_GOLD = ONE.replace(GOLD, OTHERS[0])
 WRONG = f1(GOLD) - f1(GOLD, OTHERS[0])
 """What the wrong passage costs an answer that is otherwise right."""
+ALL = sum(
+    f1(*OTHERS, GOLD) - f1(*(text for text in (*OTHERS, GOLD) if text != other))
+    for other in (*OTHERS, GOLD)
+)
 
 
 @pytest.mark.parametrize(
@@ -183,9 +196,13 @@ WRONG = f1(GOLD) - f1(GOLD, OTHERS[0])
         (NOT_GOLD, "no", [GOLD], WRONG),
         (NOT_GOLD, "yes", [GOLD, OTHERS[0]], -WRONG),
         (NOT_GOLD, "no", [], 0.0),  # where nothing is right, a wrong quote costs nothing
-        (FOUR, "4", [GOLD], 1.0 + sum(1 - f1(GOLD, other) for other in OTHERS)),
+        (FOUR, "4", [GOLD], 1.0),  # a sum beyond 1
         (FOUR, "none", [], -1.0),
-        (FOUR, "1 2 3 4", [*OTHERS, GOLD], None),  # below
+        (FOUR, "1 2 3 4", [*OTHERS, GOLD], ALL),
+        (FOUR, "yes, 4", [GOLD], 1.0),
+        (FOUR, "yes", [], -1.0),  # asked for numbers
+        (NO_GOLD, "none", [GOLD], sum(1 - f1(GOLD, other) for other in OTHERS)),
+        (numbered(*[OTHERS[0]] * 250), "none", [GOLD], WRONG),  # the same one counts once
         (ONE, "maybe yes", [GOLD], -1.0),
         (NOT_GOLD, "a novel of many words " * 99, [GOLD], -WRONG),
         (FOUR, "a novel of many words " * 99, [], -1.0),
@@ -195,12 +212,8 @@ WRONG = f1(GOLD) - f1(GOLD, OTHERS[0])
     ],
 )
 def test_a_reply_is_worth_what_the_answer_would_lose_by_the_opposite(
-    prompt: str, reply: Any, answer: list[str], expected: float | None
+    prompt: str, reply: Any, answer: list[str], expected: float
 ) -> None:
-    if expected is None:
-        everything = f1(*answer)
-        rest = [f1(*(text for text in answer if text != other)) for other in answer]
-        expected = sum(everything - without for without in rest)
     assert score(prompt, reply, *answer) == pytest.approx(expected)
 
 
@@ -236,12 +249,56 @@ def test_cheats_of_readers_gain_nothing_over_an_honest_reply() -> None:
 
 
 def test_a_second_place_of_a_passage_makes_it_no_worse() -> None:
-    twice = {**PAPERS, "p0": GOLD}
-    retrieved = {"p1": [(START, START + len(GOLD))]}
-    settings = RewardSettings()
-    kept = reader_scores({3: (ONE, "yes")}, twice, retrieved, EVIDENCE, settings)
-    added = reader_scores({3: (ONE, "yes")}, twice, {}, EVIDENCE, settings)
-    assert kept == added == {3: 1.0}
+    twice = {"p0": f"{GOLD} {GOLD}", **PAPERS}
+    quote = {"paper_id": "p1", "text": GOLD}
+    assert scored({3: (ONE, "yes")}, twice, [quote]) == {3: 1.0}
+    assert scored({3: (ONE, "yes")}, twice, []) == {3: 1.0}
+    # A bare quote is at all places.
+    assert scored({3: (ONE, "yes")}, twice, [GOLD])[3] == pytest.approx(0.5)
+
+
+def test_a_passage_whose_lines_begin_with_numbers_is_one() -> None:
+    steps = "To reset it, open Settings.\n1. Choose Account.\n2. Choose Reset, then confirm."
+    papers, evidence = {"p": f"{steps}\nOther lines follow."}, [[("p", 0, 27)]]
+    prompt = f"How do I reset it? Passage 1: yes or no?\n{steps}"
+    for reply, answer, sign in [("yes", [steps], 1), ("no", [], -1), ("novel " * 99, [], -1)]:
+        worth = scored({3: (prompt, reply)}, papers, answer, evidence)[3]
+        assert worth == pytest.approx(sign * 2 * 27 / (27 + len(steps)))
+
+
+def test_an_item_that_sticks_out_of_a_passage_comes_from_elsewhere() -> None:
+    text = "".join(chr(97 + n % 26) + chr(97 + n // 26) for n in range(500))
+    papers, evidence = {"p": text, "q": "Nothing is here."}, [[("p", 100, 300)]]
+    answer = [text[100:300], "Nothing is here."]
+    located = locate(answer, papers, RewardSettings())
+    now = span_f1(located.retrieved, evidence).f1
+    for start, end in ((250, 450), (299, 499)):
+        more = {**located.retrieved, "p": [(100, end)]}
+        prompt = f"Is it? Yes or no?\n{text[start:end]}"
+        worth = scored({3: (prompt, "no")}, papers, answer, evidence)[3]
+        assert worth == pytest.approx(now - span_f1(more, evidence).f1)
+    inside = f"Is it? Yes or no?\n{text[50:900]}"  # of which the root quotes a part
+    assert scored({3: (inside, "yes")}, papers, answer, evidence)[3] == pytest.approx(now)
+
+
+def test_alternatives_in_the_answer_are_worth_what_they_add() -> None:
+    papers = {"p1": PAPERS["p1"], "p2": f"{PAPERS['p2']} {GOLD}"}
+    second = len(papers["p2"]) - len(GOLD)
+    evidence = [[*EVIDENCE[0], ("p2", second, second + len(GOLD))]]
+    both = [{"paper_id": paper, "text": GOLD} for paper in papers]
+    assert scored({3: (ONE, "yes")}, papers, both, evidence) == {3: 1.0}
+    assert scored({3: (ONE, "no")}, papers, [], evidence) == {3: -1.0}
+
+
+@pytest.mark.parametrize("alternatives", [1, 200])
+def test_scores_of_large_answers_take_no_longer_than_their_search(alternatives: int) -> None:
+    lines = [f"Line {n} says {n * 7919 % 10007} of it." for n in range(3000)]
+    papers = {"p": "\n".join(lines)}
+    at = [papers["p"].index(line) for line in lines[:alternatives]]
+    evidence = [[("p", a, a + 10) for a in at]]
+    readers = {n: (numbered(*lines[9 * n : 9 * n + 9]), "1 2") for n in range(48)}
+    answer = [{"paper_id": "p", "text": line} for line in lines[::2]]
+    assert calls(lambda: scored(readers, papers, answer, evidence)) < 3_000_000
 
 
 def test_a_piece_of_gold_that_is_too_short_to_quote_is_not_gold() -> None:
@@ -252,7 +309,7 @@ def test_a_piece_of_gold_that_is_too_short_to_quote_is_not_gold() -> None:
 def test_readers_of_papers_that_are_too_long_to_search_have_no_score() -> None:
     papers = {"p1": PAPERS["p1"] + "ab" * 30_000_000}
     readers = {3: (FOUR, "4"), 4: (FOUR, "none")}
-    assert reader_scores(readers, papers, {}, EVIDENCE, RewardSettings()) == {}
+    assert scored(readers, papers, []) == {}
 
 
 def test_the_work_of_scores_grows_with_the_characters() -> None:
@@ -261,5 +318,4 @@ def test_the_work_of_scores_grows_with_the_characters() -> None:
     prompt = numbered(*["ab" * 20] * 3000)
     readers = dict.fromkeys(range(40), (prompt, "1"))
     evidence = [[("p1", start, start + len(GOLD))]]
-    settings = RewardSettings()
-    assert calls(lambda: reader_scores(readers, papers, {}, evidence, settings)) < 60 * 40 * 3000
+    assert calls(lambda: scored(readers, papers, [], evidence)) < 8 * 40 * 3000
