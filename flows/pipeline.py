@@ -91,7 +91,7 @@ def resolve(profile: Profile = "nano", set_: Overrides = None) -> None:
 
 @app.command("check-problems")
 def check_problems(
-    path: Annotated[str, typer.Argument(help="JSONL or Parquet file, see docs/own_data.md.")],
+    path: Annotated[str, typer.Argument(help="JSONL file, see docs/own_data.md.")],
     documents: Annotated[
         str | None, typer.Option(help="Folder of the documents that the problems quote.")
     ] = None,

@@ -45,7 +45,7 @@ def read_problem_rows(params: Params, path: str, documents: str | None) -> Check
     """
     if not Path(path).is_file():
         what = "is a folder" if Path(path).is_dir() else "does not exist"
-        raise ConfigError(f"{path}: {what}. Name a JSONL or Parquet file.")
+        raise ConfigError(f"{path}: {what}. Name a JSONL file.")
     if documents and not Path(documents).is_dir():
         raise ConfigError(f"--documents {documents}: no such folder. Name an existing one.")
     update = {"path": path, "documents": documents or params.prepare.files.documents}

@@ -1,4 +1,4 @@
-"""The source `files`: a user's own problems, as JSONL or Parquet; docs/own_data.md.
+"""The source `files`: a user's own problems, as JSONL; docs/own_data.md.
 
 The papers are in the rows, or they are the documents of a folder. Beside them, or alone, the
 headings of a folder are questions (`headings.py`). Each broken row is rejected on

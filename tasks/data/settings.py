@@ -25,7 +25,7 @@ class FilesSettings(Settings):
     """File of the user's own problems."""
 
     path: str | None = Field(
-        "problems.jsonl", description="JSONL or Parquet; docs/own_data.md. None: headings alone"
+        "problems.jsonl", description="JSONL; docs/own_data.md. None: headings alone"
     )
     documents: str | None = Field(
         None, description="folder of the files that the problems quote (text, HTML, PDF)"

@@ -1,4 +1,4 @@
-"""Rows of a JSONL or Parquet file as plain values; a broken row does not affect the others.
+"""Rows of a JSONL file as plain values; a broken row does not affect the others.
 
 A file that cannot be read at all is a `SourceError`; a line that cannot be read is a `Rejected`.
 `files.py` makes problems of the rows.
@@ -16,10 +16,6 @@ from env.errors import SourceError
 from tasks.data.row_schema import WHOLE_ROW
 from tasks.data.source import Rejected, RowFault
 
-_NESTED = ("papers", "documents", "evidence")
-"""Columns that a Parquet file may hold as JSON text."""
-_BATCH = 64
-"""Number of Parquet rows in memory at a time."""
 _UTF16_32 = (
     codecs.BOM_UTF32_LE,
     codecs.BOM_UTF32_BE,
@@ -35,21 +31,20 @@ def read_rows(path: Path, max_mb: int) -> Iterator[TableLine]:
     """Rows of a file in order; blank lines are skipped.
 
     Args:
-        path: a .jsonl or .parquet file.
+        path: a .jsonl file.
         max_mb: limit of megabytes of one line; a longer one is rejected.
 
     Raises:
-        SourceError: the file is missing, empty, unreadable, or not JSONL or Parquet.
+        SourceError: the file is missing, empty, unreadable, or not JSONL.
     """
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "does not exist"
-        raise SourceError(f"{path}: {what}. Set prepare.files.path to a JSONL or Parquet file.")
-    suffix = path.suffix.lower()
-    if suffix not in (".jsonl", ".parquet"):
-        raise SourceError(f"{path}: is neither .jsonl nor .parquet. See {_HOW}.")
+        raise SourceError(f"{path}: {what}. Set prepare.files.path to a JSONL file.")
+    if path.suffix.lower() != ".jsonl":
+        raise SourceError(f"{path}: is not .jsonl. See {_HOW}.")
     try:
         has_rows = False
-        for line in _parquet(path) if suffix == ".parquet" else _jsonl(path, max_mb):
+        for line in _jsonl(path, max_mb):
             has_rows = True
             yield line
     except OSError as error:
@@ -150,43 +145,3 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(name for name in names if names.count(name) > 1)
         raise RowFault(f"contains the key {twice!r} twice", "delete one of them")
     return members
-
-
-def _parquet(path: Path) -> Iterator[TableLine]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        with pq.ParquetFile(path) as file:
-            names = [name for name in file.schema_arrow.names if not name.startswith("__index_")]
-            if "question" not in names:
-                raise SourceError(f"{path}: has no column 'question', only {names}. See {_HOW}.")
-            number = 0
-            for batch in file.iter_batches(batch_size=_BATCH, columns=names):
-                for values in batch.to_pylist():
-                    number += 1
-                    row = f"{path.name}:{number}"
-                    yield row, _unpack(row, values)
-    except (pa.ArrowException, UnicodeDecodeError) as error:
-        first = str(error).splitlines()[0]
-        raise SourceError(f"{path}: cannot be read as Parquet ({first}). Write it again.") from None
-
-
-def _unpack(row: str, values: dict[str, Any]) -> Any:
-    """The row as JSONL would contain it: without nulls, and with JSON text parsed."""
-    data = _without_nulls(values)
-    for name in _NESTED:
-        if isinstance(data.get(name), str):
-            try:
-                data[name] = parse_json(data[name])
-            except RowFault as error:
-                return error.at(row, name)
-    return data
-
-
-def _without_nulls(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
-    if isinstance(value, list):
-        return [_without_nulls(item) for item in value]
-    return value

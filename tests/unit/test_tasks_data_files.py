@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -283,12 +282,12 @@ def test_whatever_a_row_holds_it_is_rejected_in_printable_words(tmp_path, value,
     [
         ("absent.jsonl", None, "does not exist"),
         (".", None, "is a folder"),
-        ("problems.csv", b"question\n", "is neither .jsonl"),
+        ("problems.csv", b"question\n", "is not .jsonl"),
         ("problems.jsonl", b"", "contains no row"),
         ("problems.jsonl", json.dumps(GOOD).encode("utf-16"), "UTF-16"),
         ("problems.jsonl", b'{\n "question": "q"\n}', "without indentation"),
         ("problems.jsonl", b"\xe4\xe4\xe4\n\xe4", "in UTF-8"),
-        ("problems.parquet", b"PAR1 no", "cannot be read as Parquet"),
+        ("problems.parquet", b"PAR1 no", "is not .jsonl"),
     ],
 )
 def test_a_file_that_cannot_be_read_at_all_is_one_clear_error(tmp_path, name, content, word):
@@ -298,30 +297,3 @@ def test_a_file_that_cannot_be_read_at_all_is_one_clear_error(tmp_path, name, co
     with pytest.raises(SourceError, match=word) as caught:
         read(path)
     assert name in str(caught.value)
-
-
-# --- Parquet ---
-
-
-def as_text(one: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: json.dumps(value) if name in ("papers", "evidence") else value
-        for name, value in one.items()
-    }
-
-
-@pytest.mark.parametrize("shape", [dict, as_text])
-def test_parquet_holds_lists_or_json_text(tmp_path, shape):
-    path = tmp_path / "problems.parquet"
-    rows = [{**shape(one), "difficulty": None} for one in GOOD]
-    pd.DataFrame(rows, index=list("abcd")).to_parquet(path)
-    found = read(path)
-    assert found.rejected == []
-    jsonl = read(write(tmp_path / "problems.jsonl", [*GOOD]))
-    assert found.problems == jsonl.problems
-
-
-def test_parquet_without_a_question_is_one_error(tmp_path: Path) -> None:
-    pd.DataFrame({"query": ["q"]}).to_parquet(tmp_path / "problems.parquet")
-    with pytest.raises(SourceError, match="no column 'question'"):
-        read(tmp_path / "problems.parquet")
