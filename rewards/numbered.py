@@ -81,7 +81,7 @@ def reader_scores(
     names a passage has this worth, and one that doesn't has its negative, so what it gains is what
     the answer would lose if the reply were turned around. Of several passages the sum counts, and
     the same one once. A reply that neither names anything nor says no is wrong about each, where
-    passages are numbered or the first line asks for "yes or no".
+    passages are numbered or the first or last line asks for "yes or no".
 
     A child has no score if it was shown no passages to choose from, or something that is not in the
     papers word for word: then "no" might be wrong, or right about nothing.
@@ -131,16 +131,26 @@ def _choices(text: str, answer: Any) -> Iterator[tuple[dict[int, str], set[int] 
     A single passage comes first, because its lines may begin with numbers.
     """
     verdict = replied_verdict(answer)
-    if verdict is not None or _asks(text):
+    if verdict is not None or any(_asks(text)):
         choice = None if verdict is None else {_SINGLE} if verdict else set[int]()
-        yield {_SINGLE: text.partition("\n")[2] or text}, choice
+        for passage in _singles(text):
+            yield {_SINGLE: passage}, choice
     passages, numbers = numbered_passages(text), replied_numbers(answer)
     if len(passages) > 1 or (passages and numbers is not None):
         yield passages, (numbers or None) if verdict else numbers
 
 
-def _asks(text: str) -> bool:
-    return "yes or no" in text.partition("\n")[0].lower()
+def _asks(text: str) -> list[bool]:
+    """Whether the first line of a prompt asks for yes or no, and whether the last one does."""
+    lines = text.partition("\n")[0], text.rpartition("\n")[2]
+    return ["yes or no" in line.lower() for line in lines]
+
+
+def _singles(text: str) -> list[str]:
+    """Passages that a prompt about a single one may mean: what is beside its question's line."""
+    before, after = text.rpartition("\n")[0] or text, text.partition("\n")[2] or text
+    first, last = _asks(text)
+    return [after] if first else [before] if last else [after, before]
 
 
 def _worth(
@@ -210,11 +220,10 @@ def _choice(text: str, answer: Any) -> tuple[dict[int, str], set[int] | None]:
     passages = numbered_passages(text)
     numbers = replied_numbers(answer) if passages else None
     verdict = replied_verdict(answer)
-    # The question has a line of its own before the passage, whose lines may begin with numbers.
-    asked = verdict is not None or _asks(text)
-    if verdict or (asked and len(passages) < 2):
+    # The question has a line of its own beside the passage, whose lines may begin with numbers.
+    if verdict or ((verdict is not None or any(_asks(text))) and len(passages) < 2):
         choice = None if verdict is None else {_SINGLE} if verdict else set()
-        return {_SINGLE: text.partition("\n")[2] or text}, choice
+        return {_SINGLE: _singles(text)[0]}, choice
     return passages, numbers
 
 

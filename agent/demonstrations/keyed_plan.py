@@ -31,9 +31,11 @@ VERDICTS: dict[PromptStyle, str] = {
     "full": "Does passage {n} help to answer this question? Reply yes or no: {question}",
     "compact": "{question} Passage {n}: yes or no?",
 }
-"""First line of the prompt of a reader that gets a single passage; the passage follows.
+"""Last line of the prompt of a reader that gets a single passage, which comes before it.
 
-Its number says how high it was ranked, which is the best guess before it is read."""
+A model that meets the question's words after the passage can tell whether they were to be expected
+there; the other way round, it learns to read far worse (docs/experiments.md). The number says how
+high the passage was ranked, which is the best guess before it is read."""
 YES: dict[PromptStyle, str] = {
     "full": 'reply.lower().startswith("yes")',
     "compact": 'reply == "yes"',
@@ -84,7 +86,7 @@ def code(question: str, keyed: Keyed, style: PromptStyle, most: int) -> str:
     if not keyed.shown:
         return f"{head}for n, (d, t) in enumerate(found, 1):\n    print(n, t)"
     if keyed.shown == 1:
-        prompts = f'[f"{VERDICTS[style]}\\n{{t}}" for n, (d, t) in enumerate(found, 1)]'
+        prompts = f'[f"{{t}}\\n{VERDICTS[style]}" for n, (d, t) in enumerate(found, 1)]'
         pairs = "(d, t), reply in zip(found, replies)"
         return f"{head}{_ask(prompts, keyed, most)}\nFINAL([{item} for {pairs} if {YES[style]}])"
     size = keyed.shown
@@ -150,9 +152,8 @@ def readers(
     for k in range(0, len(passages), keyed.shown):
         task = tasks[env.prompt_style].format(question=problem.question, n=k + 1)
         part = passages[k : k + keyed.shown]
-        keys = [""] if keyed.shown == 1 else [f"{number} " for number in range(1, len(part) + 1)]
-        lines = (f"\n{key}{text}" for key, (_, text) in zip(keys, part, strict=True))
-        yield task + "".join(lines), part
+        lines = [f"{number} {text}" for number, (_, text) in enumerate(part, 1)]
+        yield "\n".join([part[0][1], task] if keyed.shown == 1 else [task, *lines]), part
 
 
 def ranked(problem: Problem, most: int, env: EnvSettings, rewards: RewardSettings) -> list[Passage]:

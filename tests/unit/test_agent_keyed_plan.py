@@ -65,7 +65,7 @@ def test_a_reader_of_one_passage_keeps_it_by_saying_yes(reply: str) -> None:
     assert run(Keyed(4, 1), 8, lambda prompt: reply)[1] == []
     assert len(run(Keyed(4, 1), 8, lambda prompt: "yes")[1]) == 4
     told = keyed_plan.replies(PROBLEM, Keyed(5, 1), ENV, REWARDS)
-    assert [prompt.split("\n")[1] for prompt, said in told.items() if said == "yes"] == [GOLD[1]]
+    assert [prompt.split("\n")[0] for prompt, said in told.items() if said == "yes"] == [GOLD[1]]
     assert set(told.values()) == {"yes", "no"}
 
 

@@ -84,11 +84,16 @@ def asked(text: str) -> str:
     return f"How accurate is Kalvot? Yes or no?\n{text}"
 
 
+def asked_after(text: str) -> str:
+    return f"{text}\nHow accurate is Kalvot? Yes or no?"
+
+
+@pytest.mark.parametrize("asked", [asked, asked_after])
 @pytest.mark.parametrize("reply", ["yes", "Yes.", "**Yes**", "yes, it is"])
-def test_a_reader_that_says_yes_to_the_evidence_has_read_its_paper(reply: str) -> None:
+def test_a_reader_that_says_yes_to_the_evidence_has_read_its_paper(reply: str, asked: Any) -> None:
     no = [(asked(text), "no") for text in OTHERS]
     assert found((asked(GOLD), reply), *no)
-    assert found((f"{asked(GOLD)}\nKalvot?", reply), *no)
+    assert asked is asked_after or found((f"{asked(GOLD)}\nKalvot?", reply), *no)
     assert found((GOLD, reply), *no)
 
 
@@ -209,6 +214,9 @@ ALL = sum(
         (f"{ONE}\nYes or no?", "yes", [GOLD], 1.0),
         (f"{ONE}\n3 more runs follow.", "no", [], -1.0),
         (f"{FOUR}\nWhich of them?", "4", [], 1.0),
+        (f"{GOLD}\nHow accurate? Yes or no?", "yes", [GOLD], 1.0),
+        (f"{GOLD}\nHow accurate? Yes or no?", "no", [], -1.0),
+        (f"{OTHERS[0]}\nHow accurate? Yes or no?", "perhaps", [GOLD], -WRONG),
     ],
 )
 def test_a_reply_is_worth_what_the_answer_would_lose_by_the_opposite(
