@@ -206,8 +206,6 @@ class TrainSettings(Settings):
     )
     max_grad_norm: float = Field(0.1, gt=0)
     max_step_kl: float = Field(0.01, gt=0, description="nats per token; longer steps are halved")
-    # TRL's other losses average or weigh whole rows, but the rows of a tree have unequal weights.
-    loss_type: Literal["dapo", "dr_grpo"] = Field("dapo", description="dr_grpo: constant divisor")
     epsilon_low: float = Field(0.2, gt=0, lt=1, description="clip ratios below 1 - this")
     epsilon_high: float = Field(0.28, gt=0, description="clip ratios above 1 + this")
     num_iterations: int = Field(1, ge=1, le=16, description="optimizer steps on one rollout")

@@ -300,15 +300,14 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def differences(rows: Sequence[Row]) -> str:
-    """GRPO minus other arms of the same seeds, and of as many problems where names end in them."""
+    """GRPO minus other arms of the same seeds."""
     out = ["| | F1 greedy | reward sampled |", "|---|---|---|"]
     trained = dict.fromkeys(row["arm"] for row in rows if row["arm"].startswith("GRPO"))
     for name, arm in itertools.product(trained, ARMS):
-        other = arm + name[name.rfind(",") if name.endswith("problems") else len(name) :]
         pairs = [
             (a, b)
             for a, b in itertools.permutations(rows, 2)
-            if (a["arm"], b["arm"], a["seed"]) == (name, other, b["seed"])
+            if (a["arm"], b["arm"], a["seed"]) == (name, arm, b["seed"])
         ]
         if pairs:
             cells = [

@@ -145,8 +145,7 @@ class RLMObservation(Observation):
     metrics: AnswerMetrics | None = None
     counters: Counters = Counters()
     frame_scores: dict[int, float] = {}
-    """When done: span F1 of each child on the papers that it was given, and for each reader what
-    its reply is worth to the answer, -1 to 1."""
+    """When done: what each child's reply is worth to the answer, -1 to 1 (`rewards.children`)."""
     answer: JSONValue = None
     """When done: value that the root passed to FINAL, never gold."""
     void: str | None = None

@@ -22,18 +22,6 @@ _PLACES_PER_ITEM = 5
 _SEARCHED_CHARS = 200_000_000
 """Limit of quotes times searched characters of one answer: 100 quotes in 2 million characters.
 The quotes at all places where they occur have the same limit."""
-_SEARCHED_CHARS_OF_CHILD = 20_000_000
-"""Same limit for a child, whose texts the policy can write so that they are slow to search."""
-_SEARCHED_CHARS_OF_CHILDREN = 100_000_000
-"""Limit of all children of an episode, in equal parts: below 3 s in the worst case measured."""
-_PLACES_OF_GOLD = 50
-"""Limit of places of gold in a child's texts; the policy wrote them and may repeat gold."""
-RIGHTLY_NOTHING = 0.4
-"""Score of an `rlm` child that finds nothing where nothing is gold; what finds all gold has 1.
-
-At an F1 of F of the whole answer, a wrong passage costs F / (2 - F) of what a right one brings,
-0.43 at 0.6. Most children are given nothing gold, and if being right were worth the same
-everywhere, all would learn to find nothing."""
 
 CharInterval = tuple[int, int]
 Retrieved = dict[str, list[CharInterval]]
@@ -289,68 +277,3 @@ def span_f1(retrieved: Retrieved, evidence: Evidence) -> Agreement:
 def _best_covered(retrieved: Retrieved, fact: Sequence[Alternative]) -> float:
     """Characters of a fact that count: its length x the best covered share."""
     return longest(fact) * max(covered_share(retrieved, alternative) for alternative in fact)
-
-
-def frame_scores(
-    children: Mapping[int, tuple[Any, Mapping[str, str]]],
-    papers: Mapping[str, str],
-    evidence: Evidence,
-    settings: RewardSettings,
-) -> dict[int, float]:
-    """`frame_score` of each child of an episode that was given a text to search, by frame.
-
-    Args:
-        children: answer and given texts of each child.
-        papers, evidence, settings: as in `frame_score`.
-    """
-    part = _SEARCHED_CHARS_OF_CHILDREN // max(1, len(children))
-    limit = min(_SEARCHED_CHARS_OF_CHILD, part)
-    return {
-        frame: frame_score(answer, given, papers, evidence, settings, limit)
-        for frame, (answer, given) in children.items()
-        if any(len(text) >= settings.min_span_chars for text in given.values())
-    }
-
-
-def frame_score(
-    answer: Any,
-    given: Mapping[str, str],
-    papers: Mapping[str, str],
-    evidence: Evidence,
-    settings: RewardSettings,
-    searched_chars: int = _SEARCHED_CHARS_OF_CHILD,
-) -> float:
-    """Span F1 of a child's answer on the texts it was given.
-
-    Args:
-        answer: value that the child returned.
-        given: texts of its context, under any keys.
-        papers: all papers of the problem.
-        evidence: all gold of the problem; facts whose text is in no given text are left out.
-        settings: `min_span_chars`, `max_items`.
-        searched_chars: limit as in `locate`.
-
-    Returns:
-        F1. Without gold in the given texts: `RIGHTLY_NOTHING` for an answer without spans, else 0.
-        With a fact at more than 50 places, which real papers never have: 0.
-    """
-    retrieved = locate(answer, given, settings, searched_chars).retrieved
-    shortest = min((end - start for fact in evidence for _, start, end in fact), default=0)
-    long_enough = {key: text for key, text in given.items() if len(text) >= shortest}
-    there = []
-    for fact in evidence:
-        texts = {papers[paper_id][start:end] for paper_id, start, end in fact}
-        everywhere = (
-            (key, *interval)
-            for key, text in long_enough.items()
-            for wanted in texts
-            for interval in occurrences(text, wanted)
-        )
-        places = list(islice(everywhere, _PLACES_OF_GOLD + 1))
-        if len(places) > _PLACES_OF_GOLD:
-            return 0.0
-        if places:
-            there.append(places)
-    if not there:
-        return 0.0 if retrieved else RIGHTLY_NOTHING
-    return span_f1(retrieved, there).f1

@@ -106,31 +106,23 @@ def own_advantages(
 ) -> list[list[dict[int, float]]]:
     """Advantages of the children's own scores, for `own_score`.
 
-    The server reports a child's score at the end. That of an `rlm` child is the span F1 of its
-    answer on its own texts, and is compared with those of all such children of the problem. One
-    that ended without an answer has 0. That of a reader is already a difference, between its reply
-    and the opposite one in the same tree, so it's divided by a scale only, as a deviation from 0.
-
-    Frames that were ended from outside and children without a score only inherit.
+    The server reports a child's score at the end. It's already a difference, between the answer
+    with the child's reply and the same answer without it or with the opposite one. So it's only
+    divided by a scale, as a deviation from 0. Frames that were ended from outside and children
+    without a score only inherit.
 
     Returns:
         Frame -> advantage for each tree; frames without a score are absent, as are void trees.
     """
-    own: list[list[dict[int, float]]] = [[{} for _ in group] for group in groups]
-    scored = [_own_scores(group) for group in groups]
-    answers = [{at: v for at, (kind, v) in of.items() if kind == "rlm"} for of in scored]
-    relative = relative_advantages([list(of.values()) for of in answers], settings)
-    for trees, of_group, values in zip(own, answers, relative, strict=True):
-        for (tree, frame), value in zip(of_group, values, strict=True):
-            trees[tree][frame] = value
-    replies = [{at: v for at, (kind, v) in of.items() if kind == "llm"} for of in scored]
-    everywhere = _size(value for of_group in replies for value in of_group.values())
-    for trees, of_group in zip(own, replies, strict=True):
-        scales = {"batch": everywhere, "group": _size(of_group.values()), "none": 1.0}
+    scored = [[_own_scores(tree) for tree in group] for group in groups]
+    values_G = [[value for tree in group for value in tree.values()] for group in scored]
+    everywhere = _size(value for values in values_G for value in values)
+    for group, values in zip(scored, values_G, strict=True):
+        scales = {"batch": everywhere, "group": _size(values), "none": 1.0}
         scale = max(scales[settings.scale_rewards], settings.std_floor)
-        for (tree, frame), value in of_group.items():
-            trees[tree][frame] = value / scale
-    return own
+        for tree in group:
+            tree.update({frame: value / scale for frame, value in tree.items()})
+    return scored
 
 
 def _size(values: Iterable[float]) -> float:
@@ -139,22 +131,15 @@ def _size(values: Iterable[float]) -> float:
     return float(np.sqrt(np.mean(np.square(sample)))) if sample else 0.0
 
 
-_Place = tuple[int, int]
-"""(index of a tree in its group, frame)."""
-
-
-def _own_scores(group: Sequence[Trajectory]) -> dict[_Place, tuple[str, float]]:
-    """Kind and score of each child of a group that has one, or of an `rlm` child could have."""
-    scores: dict[_Place, tuple[str, float]] = {}
-    for index, tree in enumerate(group):
-        for number, frame in sorted(tree.frames.items()):
-            score = tree.frame_scores.get(number, np.nan)
-            if valid_reward(tree) is None or frame.parent is None or not sampled_anything(frame):
-                continue
-            if frame.stop_reason in CUT:
-                continue
-            if frame.kind == "rlm" and frame.stop_reason != "final":
-                score = 0.0 if np.isnan(score) else score
-            if np.isfinite(score):
-                scores[index, number] = frame.kind, score
-    return scores
+def _own_scores(tree: Trajectory) -> dict[int, float]:
+    """Finite scores of the children of a tree that sampled something and ended by themselves."""
+    if valid_reward(tree) is None:
+        return {}
+    return {
+        number: tree.frame_scores[number]
+        for number, frame in sorted(tree.frames.items())
+        if frame.parent is not None
+        and frame.stop_reason not in CUT
+        and sampled_anything(frame)
+        and np.isfinite(tree.frame_scores.get(number, np.nan))
+    }

@@ -72,7 +72,7 @@ class Rows:
     flat_groups: int
     """Groups without a signal: too small a deviation, or fewer than two valid trees."""
     normaliser: float
-    """Divisor of the step's summed loss; see `loss_normaliser`."""
+    """Divisor of the step's summed loss: the sum of weight x mask, as in `dapo`."""
 
     def count(self, fate: Fate) -> int:
         """Number of rows of a fate."""
@@ -113,24 +113,12 @@ def make_rows(groups: Sequence[Sequence[Trajectory]], settings: TrainSettings) -
     rows = [row for index, part in enumerate(parts) for row in _tree_rows(index, *part, settings)]
     # 3. The divisor of the loss, from all rows of the step.
     flat = [not has_signal(group, settings) for group in rewards_G]
-    valid = sum(reward is not None for group in rewards_G for reward in group)
     return Rows(
         rows=rows,
         groups=len(groups),
         flat_groups=sum(flat),
-        normaliser=loss_normaliser(rows, valid, settings),
+        normaliser=float(sum(row.weight * row.tokens for row in rows)),
     )
-
-
-def loss_normaliser(rows: Sequence[LossRow], trees: int, settings: TrainSettings) -> float:
-    """Divisor of the summed token losses of a step.
-
-    `dapo`: the sum of weight x mask. `dr_grpo`: valid trees x `max_frame_tokens`, which depends
-    neither on lengths nor on the number of children.
-    """
-    if settings.loss_type == "dr_grpo":
-        return float(trees * settings.generation.max_frame_tokens)
-    return float(sum(row.weight * row.tokens for row in rows))
 
 
 def micro_batches(

@@ -19,8 +19,7 @@ from agent.settings import TrainSettings
 def training_arguments(settings: TrainSettings, output_dir: Path) -> GRPOConfig:
     """Options of TRL and of the Trainer that differ from their defaults, or define the training.
 
-    `dr_grpo` differs from TRL's: it's the token loss of `dapo` with another normaliser
-    (`batching.py`), because TRL divides each micro-batch by its rows.
+    TRL's other losses average or weigh whole rows, but the rows of a tree have unequal weights.
     """
     trees = settings.problems_per_step * settings.group_size
     updates = settings.num_iterations

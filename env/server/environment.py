@@ -41,9 +41,8 @@ from env.server.scoring import episode_facts, rounded
 from env.server.service import Service
 from env.server.tree import Tree
 from env.settings import EnvSettings, rules
-from rewards.numbered import reader_scores
+from rewards.children import child_scores
 from rewards.rubrics import EpisodeRubric
-from rewards.spans import frame_scores
 
 logger = logging.getLogger(__name__)
 
@@ -338,29 +337,25 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
             "reward": reward,
             "components": score.components,
             "metrics": AnswerMetrics.model_validate(score, from_attributes=True),
-            "frame_scores": frame_scores(
-                {
-                    frame.number: (frame.answer, frame.given if frame.context is not None else {})
-                    for frame in tree.children
-                    if frame.kind == "rlm" and frame.stop_reason == "final"
-                },
-                tree.papers,
-                facts.evidence,
-                settings,
-            )
-            | reader_scores(
+            # Without an answer, no child could have changed it.
+            "frame_scores": child_scores(
                 {
                     frame.number: (frame.prompt, frame.answer)
                     for frame in tree.children
-                    if frame.kind == "llm"
-                    and frame.stop_reason in ("final", "truncated")
-                    and tree.answered  # else no reply could have changed the answer
+                    if frame.kind == "llm" and frame.stop_reason in ("final", "truncated")
+                },
+                {
+                    frame.number: frame.answer
+                    for frame in tree.children
+                    if frame.kind == "rlm" and frame.stop_reason == "final"
                 },
                 tree.papers,
                 score.located,
                 facts.evidence,
                 settings,
-            ),
+            )
+            if tree.answered
+            else {},
         }
 
 

@@ -12,9 +12,7 @@ scores and MiniLM's. That takes ten seconds of CPU a question: choose some with 
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -22,10 +20,13 @@ from typing import Any
 import numpy as np
 
 from env.embedding import embedder
-from env.ranking import PASSAGE_CHARS, rank
+from env.problems.schema import Problem
+from env.ranking import rank
 from examples.faq.collect import TARGET
 from rewards.settings import RewardSettings
-from rewards.spans import Alternative, locate, span_f1
+from rewards.spans import locate, span_f1
+from tasks.check_problems import read_problem_rows
+from tasks.config import resolve
 
 KS = (1, 2, 3, 5, 10, 20)
 FIRST = 12
@@ -35,41 +36,21 @@ Passage = tuple[str, str]
 Scores = Callable[[str, list[str]], Any]
 
 
-@dataclass(frozen=True)
-class Question:
-    """A question, and its evidence as `rewards.spans` takes it."""
-
-    text: str
-    page: str
-    evidence: list[list[Alternative]]
-
-
-def load(name: str, folder: Path) -> tuple[dict[str, str], list[Question]]:
-    """Texts and questions of a collection."""
-    papers = {
-        f"{name}/{path.name}": path.read_text(encoding="utf-8")
-        for path in sorted((folder / "documents" / name).glob("*.txt"))
-    }
-    asked = []
-    for line in (folder / f"{name}.jsonl").read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
-        evidence = []
-        for fact in row["evidence"]:
-            start = papers[fact["document"]].index(fact["quote"])
-            evidence.append([(fact["document"], start, start + len(fact["quote"]))])
-        asked.append(Question(row["question"], row["evidence"][0]["document"], evidence))
-    return papers, asked
+def load(name: str) -> list[Problem]:
+    """Questions of a collection about all of its documents."""
+    at = str(TARGET / f"{name}.jsonl"), str(TARGET / "documents")
+    return list(read_problem_rows(resolve("documents"), *at).found.problems)
 
 
 def measure(
-    papers: Mapping[str, str], question: Question, passages: Sequence[Passage]
+    papers: Mapping[str, str], question: Problem, passages: Sequence[Passage]
 ) -> dict[str, float]:
     """F1 and recall of the first passages, by the name of their column."""
     measured = {}
     for k in KS:
         answer = [{"paper_id": paper, "text": text} for paper, text in passages[:k]]
         retrieved = locate(answer, papers, RewardSettings()).retrieved
-        agreement = span_f1(retrieved, question.evidence)
+        agreement = span_f1(retrieved, question.places)
         measured[f"k={k}"] = agreement.f1
         if k >= 10:
             measured[f"recall {k}"] = agreement.recall
@@ -107,13 +88,11 @@ def likelihood(base: Path) -> Scores:
     return lambda question, texts: np.array([one(question, text) for text in texts])
 
 
-def orders(
-    papers: Mapping[str, str], asked: str, chars: int, judge: Scores | None
-) -> dict[str, list[Passage]]:
+def orders(papers: Mapping[str, str], asked: str, judge: Scores | None) -> dict[str, list[Passage]]:
     """Passages in the order of each opponent."""
     meaning = embedder()
-    passages = rank(papers, asked, KS[-1], chars=chars, order=meaning.order)
-    ordered = {"BM25": rank(papers, asked, KS[-1], chars=chars), "MiniLM": passages}
+    passages = rank(papers, asked, KS[-1], order=meaning.order)
+    ordered = {"BM25": rank(papers, asked, KS[-1]), "MiniLM": passages}
     if judge is not None:
         first = passages[:FIRST]
         texts = [text for _, text in first]
@@ -127,19 +106,17 @@ def _z(scores: Any) -> Any:
     return (scores - scores.mean()) / (scores.std() or 1.0)
 
 
-def table(
-    papers: Mapping[str, str], questions: Sequence[Question], chars: int, judge: Scores | None
-) -> str:
+def table(questions: Sequence[Problem], judge: Scores | None) -> str:
     """A line for each opponent."""
     rows: dict[str, list[dict[str, float]]] = {}
-    for question in questions:
-        for name, passages in orders(papers, question.text, chars, judge).items():
-            rows.setdefault(name, []).append(measure(papers, question, passages))
+    for one in questions:
+        for name, passages in orders(one.texts, one.question, judge).items():
+            rows.setdefault(name, []).append(measure(one.texts, one, passages))
     columns = list(rows["BM25"][0])
     lines = [f"| | {' | '.join(columns)} | k of other pages |", "|---" * (len(columns) + 2) + "|"]
     for name, measured in rows.items():
         means = [fmean(row[column] for row in measured) for column in columns]
-        chosen = on_other_pages([question.page for question in questions], measured)
+        chosen = on_other_pages([min(one.gold_papers) for one in questions], measured)
         shown = [f"{value:.3f}" for value in means] + ["-" if chosen is None else f"{chosen:.3f}"]
         lines.append(f"| {name} | {' | '.join(shown)} |")
     return "\n".join(lines)
@@ -149,18 +126,16 @@ def main() -> None:
     """Print a table for each collection."""
     parser = argparse.ArgumentParser(description="Measure search alone on questions with gold.")
     parser.add_argument("collections", nargs="+", help="names of NAME.jsonl in the folder")
-    parser.add_argument("--folder", type=Path, default=TARGET)
-    parser.add_argument("--passage-chars", type=int, default=PASSAGE_CHARS)
     parser.add_argument("--likelihood", type=Path, metavar="MODEL", help="folder of a model")
     parser.add_argument("--questions", type=int, help="evenly spaced ones; default: all")
     args = parser.parse_args()
     judge = args.likelihood and likelihood(args.likelihood)
     for name in args.collections:
-        papers, asked = load(name, args.folder)
+        asked = load(name)
         many = min(args.questions or len(asked), len(asked))
         some = [asked[k * len(asked) // many] for k in range(many)]
-        print(f"\n{name}: {len(some)} questions about {len(papers)} documents\n")
-        print(table(papers, some, args.passage_chars, judge))
+        print(f"\n{name}: {len(some)} questions about {len(asked[0].papers)} documents\n")
+        print(table(some, judge))
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ from tasks.deployment.local import local_server
 from tasks.evaluate import choose
 from tasks.prepare import write_parquet
 
+QUESTIONS = 60
 MEGABYTES = (0.0, 0.2, 1.0, 5.0)
 ALONE = 8
 """Questions that are asked one after the other, for the seconds of one."""
@@ -125,24 +126,19 @@ def main() -> None:
     """Measure each size, print the table and draw it."""
     parser = argparse.ArgumentParser(description="Measure when it pays to read.")
     parser.add_argument("model", type=Path, help="folder of a model that profile faq trained")
-    parser.add_argument("--questions", type=int, default=60)
     parser.add_argument("--figure", type=Path, default=Path("sizes.png"))
     args = parser.parse_args()
     params, store = resolve("faq"), ProblemStore.load(paths.PROBLEMS)
     policy = TransformersPolicy(*load_model(args.model), params.evaluate.generation.greedy)
-    chosen = choose(paths.TEST, args.questions, params.evaluate.seed)
+    chosen = choose(paths.TEST, QUESTIONS, params.evaluate.seed)
     asked = [store.get(spec.problem_id) for spec in chosen]
-    texts = {path.name: path.read_text("utf-8") for path in sorted((TARGET / "headings").iterdir())}
-    pages = [
-        Paper(paper_id=name, title=name, abstract="", text=read(text)[0])
-        for name, text in texts.items()
-    ]
+    found = [(path.name, path.read_text("utf-8")) for path in (TARGET / "headings").iterdir()]
+    pages = [Paper(paper_id=n, title=n, abstract="", text=read(t)[0]) for n, t in sorted(found)]
     rows = []
     for megabytes in MEGABYTES:
         some = [grown(problem, pages, int(1e6 * megabytes)) for problem in asked]
         rows.append(measure(some, policy, params))
-        print(f"{time.strftime('%H:%M')} {rows[-1][0]:,.0f} characters", flush=True)
-    print(table(rows))
+        print(table(rows), flush=True)
     draw(rows, args.figure)
 
 

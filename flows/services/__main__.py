@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from flows.runtime import settle
-from flows.services import automations, schedules
+from flows.services import automations
 from flows.services.processes import (
     POOL,
     PREFECT,
@@ -41,8 +41,7 @@ def up() -> None:
     run_prefect("work-pool", "inspect", POOL)
     # One run at a time, of any deployment: they all work in this folder.
     run_prefect("work-pool", "set-concurrency-limit", POOL, "1")
-    with schedules.kept():
-        run_prefect("--no-prompt", "deploy", "--all")
+    run_prefect("--no-prompt", "deploy", "--all")
     automations.apply()
     start(WORKER)
     start(TRACKING)

@@ -26,6 +26,7 @@ REMOVED = {
     "prepare.synthetic.levels.medium.hint": "no question has a hint",
     "retrain.seed": "a retraining's synthetic problems follow from its date",
     "train.control": "negative controls have left; commit 83f76a2 has them",
+    "train.loss_type": "the loss is TRL's dapo; commit a49b2e06 has dr_grpo",
     "train.micro_batch_rows": "train.micro_batch_tokens bounds micro-batches by tokens",
     "warmstart.nano.mixture": "warmstart.nano.reading has the shares of demonstrations",
     "warmstart.nano.trees": "demonstrations are written while they are taught",

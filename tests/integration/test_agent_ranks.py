@@ -34,14 +34,13 @@ CASES: dict[str, dict[str, Any]] = {
     "full": {"method": "full", "micro_batch_tokens": 1},
 }
 NIGHTLY: dict[str, dict[str, Any]] = {
-    "dr_grpo": {"method": "full", "loss_type": "dr_grpo"},
-    "dapo": {"method": "full", "loss_type": "dapo", **TWICE, "max_step_kl": 1e-3},
+    "full": {"method": "full", **TWICE, "max_step_kl": 1e-3},
     "thrice": {"method": "lora", "num_iterations": 3},
     "one batch": {"method": "full", "micro_batch_tokens": 1000, "scale_rewards": "group"},
     # Adam divides by small gradients, whose last digits grow with the rate.
     "no scale": {"scale_rewards": "none", "inheritance": "full", "learning_rate": 2e-3},
     "roots only": {"method": "full", "inheritance": "none", "micro_batch_tokens": 20},
-    "own score": {"method": "lora", "own_score": 0.5, "loss_type": "dr_grpo"},
+    "own score": {"method": "lora", "own_score": 0.5},
 }
 
 

@@ -56,7 +56,7 @@ TOO_LARGE = 5e-5
     "changes",
     [
         {"method": "lora", "num_iterations": 2, "kl_beta": 0.1},
-        {"method": "full", "num_iterations": 2, "kl_beta": 0.1, "loss_type": "dr_grpo"},
+        {"method": "full", "num_iterations": 2, "kl_beta": 0.1},
     ],
 )
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, changes):

@@ -45,7 +45,7 @@ def test_components_counters_and_child_scores_come_with_the_end(
     assert done.done
     assert done.metrics is not None
     assert done.metrics.precision == 1.0
-    assert done.frame_scores == {1: 1.0, 2: 0.0}
+    assert done.frame_scores == {1: done.metrics.f1, 2: 0.0}
     assert set(done.components) == set(COMPONENTS)
     assert done.problem is not None
     assert done.problem.tier == problem.tier

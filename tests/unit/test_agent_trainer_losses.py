@@ -61,9 +61,6 @@ FRAMES = [
 DAPO = 7 + (3 + 2 + 2) / 3 + 2 + (4 + 3) + 3
 """Sum of weight x mask."""
 
-CONSTANT = 4 * 512
-"""Valid trees x max_frame_tokens."""
-
 
 def play(model: torch.nn.Module, step: int) -> list[list[Trajectory]]:
     turn = partial(random_turn, np.random.default_rng(step))
@@ -142,15 +139,13 @@ def written_out(
                 kl = torch.exp(ref - new) - (ref - new) - 1
                 kl_sum += weight * kl.item()
                 total = total + weight * (token + settings.kl_beta * kl)
-    normaliser = CONSTANT if settings.loss_type == "dr_grpo" else DAPO
-    return total / normaliser, {"clipped": clipped / DAPO, "kl": kl_sum / DAPO}
+    return total / DAPO, {"clipped": clipped / DAPO, "kl": kl_sum / DAPO}
 
 
 @pytest.mark.parametrize("method", ["full", "lora"])
 @pytest.mark.parametrize("kl_beta", [0.0, 0.5])
-@pytest.mark.parametrize("loss_type", ["dapo", "dr_grpo"])
-def test_loss_and_gradient_are_those_written_out(tmp_path, loss_type, kl_beta, method):
-    trainer = make_trainer(tmp_path, loss_type=loss_type, kl_beta=kl_beta, method=method)
+def test_loss_and_gradient_are_those_written_out(tmp_path, kl_beta, method):
+    trainer = make_trainer(tmp_path, kl_beta=kl_beta, method=method)
     model, settings = trainer.live_model, trainer._settings
     fresh = {n: p.detach().clone() for n, p in model.named_parameters()}
     move(model, seed=1)
@@ -251,14 +246,12 @@ def test_a_row_without_advantage_still_has_a_divergence(tmp_path):
     assert forwarded(kl_beta=0.1) == 8
 
 
-@pytest.mark.parametrize("loss_type", ["dapo", "dr_grpo"])
-def test_an_update_does_not_depend_on_the_micro_batches(tmp_path, loss_type):
+def test_an_update_does_not_depend_on_the_micro_batches(tmp_path):
     """14 rows of 3 to 12 tokens: of weight 1, 1/3 and 0, masked, and padded to their longest."""
     weights = {}
     for tokens in (24, 1000):
         trainer = make_trainer(
             tmp_path / str(tokens),
-            loss_type=loss_type,
             kl_beta=0.1,
             micro_batch_tokens=tokens,
             max_step_kl=2e-3,

@@ -1,4 +1,4 @@
-"""Passages that count as read because a reader replied their numbers."""
+"""Passages that count as read because a reader replied their numbers; what replies are worth."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from helpers.work import calls
 
+from rewards.children import child_scores
 from rewards.found import papers_found
-from rewards.numbered import numbered_passages, reader_scores, replied_numbers
+from rewards.numbered import numbered_passages, replied_numbers
 from rewards.settings import RewardSettings
 from rewards.spans import Evidence, locate, span_f1
 
@@ -172,9 +173,10 @@ def scored(
     papers: dict[str, str],
     answer: Any,
     evidence: Evidence = EVIDENCE,
+    agents: dict[int, Any] | None = None,
 ) -> dict[int, float]:
     located = locate(answer, papers, RewardSettings())
-    return reader_scores(readers, papers, located, evidence, RewardSettings())
+    return child_scores(readers, agents or {}, papers, located, evidence, RewardSettings())
 
 
 def f1(*answer: str) -> float:
@@ -211,6 +213,7 @@ ALL = sum(
         (ONE, "maybe yes", [GOLD], -1.0),
         (NOT_GOLD, "a novel of many words " * 99, [GOLD], -WRONG),
         (FOUR, "a novel of many words " * 99, [], -1.0),
+        ("Is it? Yes or no?\n42", "yes", [GOLD], 0.0),  # too short to quote
         (f"{ONE}\nYes or no?", "yes", [GOLD], 1.0),
         (f"{ONE}\n3 more runs follow.", "no", [], -1.0),
         (f"{FOUR}\nWhich of them?", "4", [], 1.0),
@@ -289,15 +292,6 @@ def test_an_item_that_sticks_out_of_a_passage_comes_from_elsewhere() -> None:
     assert scored({3: (inside, "yes")}, papers, answer, evidence)[3] == pytest.approx(now)
 
 
-def test_alternatives_in_the_answer_are_worth_what_they_add() -> None:
-    papers = {"p1": PAPERS["p1"], "p2": f"{PAPERS['p2']} {GOLD}"}
-    second = len(papers["p2"]) - len(GOLD)
-    evidence = [[*EVIDENCE[0], ("p2", second, second + len(GOLD))]]
-    both = [{"paper_id": paper, "text": GOLD} for paper in papers]
-    assert scored({3: (ONE, "yes")}, papers, both, evidence) == {3: 1.0}
-    assert scored({3: (ONE, "no")}, papers, [], evidence) == {3: -1.0}
-
-
 @pytest.mark.parametrize("alternatives", [1, 200])
 def test_scores_of_large_answers_take_no_longer_than_their_search(alternatives: int) -> None:
     lines = [f"Line {n} says {n * 7919 % 10007} of it." for n in range(3000)]
@@ -309,21 +303,32 @@ def test_scores_of_large_answers_take_no_longer_than_their_search(alternatives: 
     assert calls(lambda: scored(readers, papers, answer, evidence)) < 3_000_000
 
 
-def test_a_piece_of_gold_that_is_too_short_to_quote_is_not_gold() -> None:
-    assert score("Is it? Yes or no?\n42", "yes") == 0.0
-    assert score("Is it? Yes or no?\n42", "yes", GOLD) == 0.0
-
-
 def test_readers_of_papers_that_are_too_long_to_search_have_no_score() -> None:
     papers = {"p1": PAPERS["p1"] + "ab" * 30_000_000}
     readers = {3: (FOUR, "4"), 4: (FOUR, "none")}
     assert scored(readers, papers, []) == {}
 
 
-def test_the_work_of_scores_grows_with_the_characters() -> None:
-    papers = {"p1": "ab" * 500_000 + GOLD}
-    start = len(papers["p1"]) - len(GOLD)
-    prompt = numbered(*["ab" * 20] * 3000)
-    readers = dict.fromkeys(range(40), (prompt, "1"))
-    evidence = [[("p1", start, start + len(GOLD))]]
-    assert calls(lambda: scored(readers, papers, [], evidence)) < 8 * 40 * 3000
+@pytest.mark.parametrize(
+    ("returned", "answer", "expected"),
+    [
+        ([GOLD], [GOLD], 1.0),
+        ([GOLD], [], 1.0),  # a root that ignores it
+        ([], [GOLD], 0.0),  # silence
+        (None, [GOLD], 0.0),
+        (OTHERS[:1], [GOLD, OTHERS[0]], -WRONG),
+        (["a sentence that no paper has"], [GOLD], 0.0),
+        ([PAPERS["p1"]], [GOLD, *OTHERS], f1(GOLD, *OTHERS)),  # everything
+        ([PAPERS["p1"]], [GOLD], 1.0),  # and the root chose
+    ],
+)
+def test_an_agent_has_the_worth_of_what_it_returned(returned: Any, answer: Any, expected: float):
+    assert scored({}, PAPERS, answer, agents={4: returned}) == {4: pytest.approx(expected)}
+
+
+def test_agents_share_the_limit_of_their_searches() -> None:
+    papers = {"p1": PAPERS["p1"].ljust(200_000)}
+    quotes = [GOLD, *(f"a made up sentence {n}" for n in range(79))]
+    for agents, worth in ((6, 1.0), (7, 0.0)):  # 80 quotes x 200,000 characters each
+        returned = dict.fromkeys(range(agents), quotes)
+        assert scored({}, papers, [GOLD], agents=returned) == dict.fromkeys(returned, worth)

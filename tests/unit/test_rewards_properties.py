@@ -16,13 +16,14 @@ from helpers.episodes import episode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rewards.children import child_scores
 from rewards.combine import COMPONENTS, EpisodeFacts, Score, score
 from rewards.metrics import exact_match, paper_f1, quotes_canary
 from rewards.primary import primary_objective
 from rewards.process import process_quality
 from rewards.reading import papers_read
 from rewards.settings import RewardSettings
-from rewards.spans import frame_score, locate, span_f1
+from rewards.spans import locate, span_f1
 
 EXAMPLES = settings(max_examples=40, deadline=None, derandomize=True)
 
@@ -271,10 +272,12 @@ def test_any_answer_is_scored_within_bounds(world: World, answer: Any) -> None:
         result = world.score([given_to_final])
         assert all(isfinite(value) and 0.0 <= value <= 1.0 for value in values(result))
         assert tuple(result.components) == COMPONENTS
-        child = frame_score(
-            given_to_final, {"context": "abab"}, world.papers, world.facts, world.settings
+        located = locate(world.answer, world.papers, world.settings)
+        readers = {1: ("ab yes or no?\nabab", given_to_final)}
+        scores = child_scores(
+            readers, {2: given_to_final}, world.papers, located, world.facts, world.settings
         )
-        assert 0.0 <= child <= 1.0
+        assert all(-1.0 <= score <= 1.0 for score in scores.values())
 
 
 def test_lists_nested_a_hundred_thousand_deep_are_scored() -> None:

@@ -83,7 +83,6 @@ WRONG: list[tuple[list[str], str]] = [
     (["model.quantisation=nf4"], "nano has no 4-bit weights"),
     ([QWEN, "warmstart.kind=none", "model.quantisation=nf4", "train.method=full"], "train.method"),
     (["model.template_kwargs={a: null}"], "model.template_kwargs"),
-    (["train.loss_type=bnpo"], "'dapo' or 'dr_grpo'"),
     (["engine.url=127.0.0.1:8000"], "is not like http://127.0.0.1"),
     (["engine.url=http://a/v1"], "'http://a/v1' is not like"),
     ([VLLM, "train.method=full", "train.processes=1"], "Set train.method: lora"),

@@ -1,0 +1,150 @@
+"""What the replies of children are worth to the answer of their root.
+
+A score is the plain F1 of the whole answer with what a child returned less that without it, so it
+says what the answer would lose. It is a child's own, whatever its root and its siblings did, and
+`train.own_score` makes a share of its advantage of it. The policy writes prompts, replies and the
+answer, and no clock limits this module: each kind of work has a limit, beyond which a child has no
+score.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from itertools import accumulate, islice
+from typing import Any
+
+from rewards.numbered import choices
+from rewards.settings import RewardSettings
+from rewards.spans import Alternative, Evidence, Located, locate, merge, occurrences, span_f1
+
+_SEARCHED_CHARS = 100_000_000
+"""Limit of passages times characters of the papers in which they are looked for, and of quotes
+times characters, of all children of an episode: below 3 s in the worst case measured."""
+_SEARCHED_CHARS_OF_CHILD = 20_000_000
+_CHARS_OF_PIECE, _CHARS_OF_ALTERNATIVE = 200, 1000
+"""Searched characters that take as long as a piece of the answer, or an alternative, in an F1."""
+_PLACES = 50
+"""Places of a passage that are looked at."""
+
+
+def child_scores(
+    readers: Mapping[int, tuple[str, Any]],
+    agents: Mapping[int, Any],
+    papers: Mapping[str, str],
+    located: Located,
+    evidence: Evidence,
+    settings: RewardSettings,
+) -> dict[int, float]:
+    """Score of each child by frame; -1 to 1.
+
+    An agent has the worth of the spans that it returned, 0 for none. A reader that names a passage
+    has the passage's worth, and one that doesn't has its negative, since the opposite reply would
+    have added it. Of several passages the sum counts, and the same one once. A reply that neither
+    names anything nor says no is wrong about each, where passages are numbered or the first or last
+    line asks for "yes or no".
+
+    A reader has no score if it was shown no passages to choose from, or something that is not in
+    the papers word for word: then "no" might be wrong, or right about nothing.
+
+    Args:
+        readers: prompt and reply of each `llm` child.
+        agents: value that each `rlm` child returned.
+        papers, evidence: of the problem.
+        located: answer of the root.
+        settings: `min_span_chars`, `max_items`.
+    """
+    worth_of = _Worth(located, evidence)
+    size = sum(map(len, papers.values()))
+    work = size + _CHARS_OF_PIECE * worth_of.pieces + _CHARS_OF_ALTERNATIVE * worth_of.alternatives
+    most = _SEARCHED_CHARS // max(1, len(readers) * work)
+
+    @cache
+    def worth(passage: str) -> float | None:
+        places = _places(passage, papers)
+        if not places:
+            return None
+        if places[0][2] - places[0][1] < settings.min_span_chars:
+            return 0.0
+        gold = (place for place in places if worth_of.in_gold(place))
+        return worth_of(places, [next(gold, places[0])])
+
+    scores = {}
+    for frame, (text, answer) in readers.items():
+        for passages, named in choices(text, answer):
+            if len(passages) > most:
+                break
+            worths = {passage: worth(passage) for passage in passages.values()}
+            chosen = {passages[number] for number in named or () if number in passages}
+            total = 0.0
+            for passage, value in worths.items():
+                if value is None:
+                    break
+                total += -abs(value) if named is None else value if passage in chosen else -value
+            else:
+                scores[frame] = max(-1.0, min(1.0, total))
+                break
+    limit = min(_SEARCHED_CHARS_OF_CHILD, _SEARCHED_CHARS // max(1, len(agents)))
+    for frame, answer in agents.items():
+        pieces = locate(answer, papers, settings, limit).pieces
+        found = [(paper_id, *piece) for paper_id, some in pieces.items() for piece in some]
+        if len(found) * len(agents) * _CHARS_OF_PIECE + work * len(agents) <= _SEARCHED_CHARS:
+            scores[frame] = worth_of(found, found)
+    return scores
+
+
+class _Worth:
+    """F1 of an answer with some places of the papers, less that without them."""
+
+    def __init__(self, located: Located, evidence: Evidence) -> None:
+        self._located, self._evidence, self._before = located, evidence, located.retrieved
+        self._gold = [place for fact in evidence for place in fact]
+        self.pieces = sum(map(len, located.pieces.values()))
+        self.alternatives = len(self._gold)
+
+    def in_gold(self, place: Alternative) -> bool:
+        """Whether a place shares a character with gold."""
+        paper_id, start, end = place
+        return any(p == paper_id and a < end and start < b for p, a, b in self._gold)
+
+    def __call__(self, places: Iterable[Alternative], added: Iterable[Alternative]) -> float:
+        """Items of the answer within one of the places are theirs; those that stick out aren't.
+
+        If there are none, `added` would have been.
+        """
+        without = dict(self._before)
+        for paper_id, intervals in _by_paper(places).items():
+            starts = [start for start, _ in intervals]
+            ends = list(accumulate((end for _, end in intervals), max))
+            pieces = self._located.pieces.get(paper_id, set())
+            others = [
+                (a, b) for a, b in pieces if not (k := bisect_right(starts, a)) or b > ends[k - 1]
+            ]
+            if len(others) < len(pieces):
+                without[paper_id] = merge(others)
+        with_them = self._before
+        if without == self._before:
+            more = _by_paper(added)
+            with_them = without | {p: merge([*without.get(p, []), *more[p]]) for p in more}
+        return span_f1(with_them, self._evidence).f1 - span_f1(without, self._evidence).f1
+
+
+def _by_paper(places: Iterable[Alternative]) -> dict[str, list[tuple[int, int]]]:
+    intervals: dict[str, list[tuple[int, int]]] = {}
+    for paper_id, start, end in sorted(places):
+        intervals.setdefault(paper_id, []).append((start, end))
+    return intervals
+
+
+def _places(passage: str, papers: Mapping[str, str]) -> Sequence[Alternative]:
+    """Places of a passage in the papers, or without its last line, which may be the question."""
+    for part in (passage, passage.rpartition("\n")[0]):
+        everywhere = (
+            (paper_id, *place)
+            for paper_id, text in papers.items()
+            for place in islice(occurrences(text, part), _PLACES)
+        )
+        if part and (found := list(islice(everywhere, _PLACES))):
+            return found
+    return []
