@@ -268,6 +268,8 @@ class Ask:
     ) -> AskedAnswer:
         """Answer one question.
 
+        A model that ranks by meaning isn't asked if no passage is close to the question.
+
         Args:
             question: the question.
             documents: text by name.
@@ -286,6 +288,10 @@ class Ask:
         task = own_documents.Question(question, documents, seed)
         if reason := own_documents.fault(task, self._params.env):
             raise StageError(reason)
+        # A small model has learnt only questions that its documents answer: it says yes to others.
+        by_rank = self._params.env.rank == "minilm" and not self._is_shared
+        if by_rank and not by_meaning(documents, question, PASSAGES):
+            return AskedAnswer(own_documents.Answer([], stop_reason="final"), None)
         stop = stop or Flag()
         policy = self._policy.beside(stop) if self._is_shared else self._policy
 

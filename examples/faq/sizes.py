@@ -117,8 +117,6 @@ def draw(rows: Sequence[Row], path: Path) -> None:
     right.set(yscale="log", ylabel="seconds a question")
     for axes in (left, right):
         axes.set(xscale="log", xlabel="characters of the collection")
-        axes.grid(alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=150)
 
 

@@ -296,7 +296,6 @@ def scored_group() -> list[Trajectory]:
 
 def test_a_childs_score_is_a_difference_and_is_only_scaled():
     assert own_advantages([scored_group()], OWN) == [[{1: 0.5, 4: -0.2}, {1: 0.1}, {}]]
-    assert own_advantages([[]], OWN) == [[]]
 
 
 def test_a_share_of_a_childs_advantage_is_its_own():

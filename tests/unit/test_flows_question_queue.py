@@ -1,4 +1,4 @@
-"""The queue of questions: order, limit, clients that leave."""
+"""The queue of questions: order, limit, clients that leave, and who is asked."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from assistant import question_queue
+from assistant import asking, question_queue
 from assistant.asking import AskedModel
 from assistant.question_queue import OpenQuestion, QuestionQueue, QueueFullError
+from tasks.config.params import Params
 from tasks.errors import StageError
 
 MODEL = AskedModel("m", cast(Any, None))
@@ -87,3 +88,12 @@ def test_too_many_questions_are_refused_until_one_leaves(monkeypatch: pytest.Mon
 
     asyncio.run(work())
     assert ask.played in ([], ["0"])
+
+
+def test_a_model_that_ranks_by_meaning_is_not_asked_where_nothing_is_close(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(asking, "by_meaning", lambda documents, question, most: [])
+    params = Params(env={"rank": "minilm"})
+    asked = asking.Ask(object(), "http://nowhere.invalid", params, 1)("Why?", {"a": "A text."})
+    assert (asking.verdict(asked.answer)[:7], asked.episode) == ("Nothing", None)

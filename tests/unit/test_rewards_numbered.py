@@ -245,18 +245,13 @@ def test_who_was_shown_nothing_to_choose_from_has_no_score(prompt: str, reply: s
     assert score(prompt, reply, GOLD) is None
 
 
-def test_cheats_of_readers_gain_nothing_over_an_honest_reply() -> None:
-    honest = score(FOUR, "4", GOLD)
-    assert honest is not None
-    for reply, answer in [
-        ("1 2 3 4", [*OTHERS, GOLD]),  # numbers of all
-        ("none", []),  # silence
-        ("novel " * 99, []),  # evasion
-        ("1 2 3", OTHERS),
-    ]:
-        worth = score(FOUR, reply, *answer)
-        assert worth is not None
-        assert worth < honest - 0.5
+@pytest.mark.parametrize(
+    ("reply", "answer"),
+    [("1 2 3 4", [*OTHERS, GOLD]), ("none", []), ("novel " * 99, []), ("1 2 3", OTHERS)],
+    ids=["numbers of all", "silence", "evasion", "numbers of what is wrong"],
+)
+def test_cheats_of_readers_gain_less_than_an_honest_reply(reply: str, answer: list[str]) -> None:
+    assert (score(FOUR, reply, *answer) or 1.0) < (score(FOUR, "4", GOLD) or 0.0) - 0.5
 
 
 def test_a_second_place_of_a_passage_makes_it_no_worse() -> None:
@@ -322,7 +317,7 @@ def test_readers_of_papers_that_are_too_long_to_search_have_no_score() -> None:
         ([PAPERS["p1"]], [GOLD], 1.0),  # and the root chose
     ],
 )
-def test_an_agent_has_the_worth_of_what_it_returned(returned: Any, answer: Any, expected: float):
+def test_an_agent_is_worth_what_it_returned(returned: Any, answer: Any, expected: float) -> None:
     assert scored({}, PAPERS, answer, agents={4: returned}) == {4: pytest.approx(expected)}
 
 
