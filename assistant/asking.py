@@ -83,7 +83,7 @@ class AskedAnswer:
 
     answer: Answer
     episode: Trajectory | None
-    """None without a model."""
+    """None if no model was asked."""
     usage: Usage | None = None
     """Requests and tokens of an endpoint for this question."""
 
@@ -288,10 +288,6 @@ class Ask:
         task = own_documents.Question(question, documents, seed)
         if reason := own_documents.fault(task, self._params.env):
             raise StageError(reason)
-        # A small model has learnt only questions that its documents answer: it says yes to others.
-        by_rank = self._params.env.rank == "minilm" and not self._is_shared
-        if by_rank and not by_meaning(documents, question, PASSAGES):
-            return AskedAnswer(own_documents.Answer([], stop_reason="final"), None)
         stop = stop or Flag()
         policy = self._policy.beside(stop) if self._is_shared else self._policy
 
@@ -306,6 +302,10 @@ class Ask:
 
         with self._places, as_stage_error():
             require_wanted()
+            # Models of our own have learnt only questions with an answer, and say yes to others.
+            by_rank = self._params.env.rank == "minilm" and not self._is_shared
+            if by_rank and not by_meaning(documents, question, PASSAGES):
+                return AskedAnswer(own_documents.Answer([], stop_reason="final"), None)
             [(answer, episode)] = serving.play(policy, self._url, [task], self._params, tell)
             if self._is_shared and answer.evidence:
                 began, sentence = time.monotonic(), self._sentence(policy, task, answer)

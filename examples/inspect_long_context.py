@@ -13,7 +13,7 @@ The second command writes the documents:
 
 Then serve the documents, and ask in another terminal:
 
-    rlm serve --docs python=data/faq/documents --base-url http://127.0.0.1:11434/v1 --model qwen3
+    rlm serve --docs data/faq/documents/python --base-url http://127.0.0.1:11434/v1 --model qwen3
 
     RLM_BASE_URL=http://127.0.0.1:8010/v1 RLM_API_KEY=none \
         inspect eval examples/inspect_long_context.py --model openai-api/rlm/python
@@ -35,7 +35,7 @@ from inspect_ai.dataset import Sample, json_dataset
 from inspect_ai.model import GenerateConfig
 from inspect_ai.scorer import f1
 
-QUESTIONS = Path("data/faq/python.jsonl").resolve()
+QUESTIONS = Path(__file__).parents[1] / "data/faq/python.jsonl"
 
 
 @task

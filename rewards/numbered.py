@@ -76,7 +76,7 @@ def _singles(text: str) -> list[str]:
     """Passages that a prompt about a single one may mean: what is beside its question's line."""
     before, after = text.rpartition("\n")[0] or text, text.partition("\n")[2] or text
     first, last = _asks(text)
-    return [after] if first else [before] if last else [after, before]
+    return [before, after] if last else [after] if first else [after, before]
 
 
 def holds_gold(passage: str, paper: str, start: int, end: int, cover: float) -> bool:

@@ -2,7 +2,7 @@
 
 A reader replies with a few numbers, where a child that searches and quotes writes a hundred tokens.
 A reader of a single passage says yes or no. That's the form that a small model learns to read in
-first: it needs no list to keep apart, and its reply is one decision right behind the passage.
+first: it needs no list to keep apart, and its reply is one decision.
 
 Pure functions of a problem with its gold; `demonstrator.py` plays the plan. Everything that a
 reader is asked and replies is worded here, so that another form is a change of this module.
@@ -34,7 +34,7 @@ VERDICTS: dict[PromptStyle, str] = {
 """Last line of the prompt of a reader that gets a single passage, which comes before it.
 
 A model that meets the question's words after the passage can tell whether they were to be expected
-there; the other way round, it learns to read far worse (docs/experiments.md). The number says how
+there, and orders passages somewhat better (docs/experiments.md). The number says how
 high the passage was ranked, which is the best guess before it is read."""
 YES: dict[PromptStyle, str] = {
     "full": 'reply.lower().startswith("yes")',

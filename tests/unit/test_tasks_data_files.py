@@ -287,7 +287,6 @@ def test_whatever_a_row_holds_it_is_rejected_in_printable_words(tmp_path, value,
         ("problems.jsonl", json.dumps(GOOD).encode("utf-16"), "UTF-16"),
         ("problems.jsonl", b'{\n "question": "q"\n}', "without indentation"),
         ("problems.jsonl", b"\xe4\xe4\xe4\n\xe4", "in UTF-8"),
-        ("problems.parquet", b"PAR1 no", "is not .jsonl"),
     ],
 )
 def test_a_file_that_cannot_be_read_at_all_is_one_clear_error(tmp_path, name, content, word):
