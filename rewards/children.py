@@ -56,8 +56,7 @@ def child_scores(
         settings: `min_span_chars`, `max_items`.
     """
     worth_of = _Worth(located, evidence)
-    size = sum(map(len, papers.values()))
-    work = size + _CHARS_OF_PIECE * worth_of.pieces + _CHARS_OF_ALTERNATIVE * worth_of.alternatives
+    work = sum(map(len, papers.values())) + worth_of.work
     most = _SEARCHED_CHARS // max(1, len(readers) * work)
 
     @cache
@@ -71,20 +70,21 @@ def child_scores(
         return worth_of(places, [next(gold, places[0])])
 
     scores = {}
-    for frame, (text, answer) in readers.items():
-        for passages, named in choices(text, answer):
+    for frame, (prompt, answer) in readers.items():
+        for passages, named in choices(prompt, answer):
             if len(passages) > most:
                 break
-            worths = {passage: worth(passage) for passage in passages.values()}
+            shown = dict.fromkeys(passages.values())
+            worths = {text: value for text in shown if (value := worth(text)) is not None}
+            if len(worths) < len(shown):
+                continue
             chosen = {passages[number] for number in named or () if number in passages}
-            total = 0.0
-            for passage, value in worths.items():
-                if value is None:
-                    break
-                total += -abs(value) if named is None else value if passage in chosen else -value
-            else:
-                scores[frame] = max(-1.0, min(1.0, total))
-                break
+            total = sum(
+                -abs(value) if named is None else value if text in chosen else -value
+                for text, value in worths.items()
+            )
+            scores[frame] = max(-1.0, min(1.0, total))
+            break
     limit = min(_SEARCHED_CHARS_OF_CHILD, _SEARCHED_CHARS // max(1, len(agents)))
     for frame, answer in agents.items():
         pieces = locate(answer, papers, settings, limit).pieces
@@ -100,8 +100,8 @@ class _Worth:
     def __init__(self, located: Located, evidence: Evidence) -> None:
         self._located, self._evidence, self._before = located, evidence, located.retrieved
         self._gold = [place for fact in evidence for place in fact]
-        self.pieces = sum(map(len, located.pieces.values()))
-        self.alternatives = len(self._gold)
+        pieces = sum(map(len, located.pieces.values()))
+        self.work = _CHARS_OF_PIECE * pieces + _CHARS_OF_ALTERNATIVE * len(self._gold)
 
     def in_gold(self, place: Alternative) -> bool:
         """Whether a place shares a character with gold."""

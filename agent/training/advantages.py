@@ -90,10 +90,15 @@ def _relative(
     if not has_signal(values_G, settings):
         return [0.0] * len(values_G)
     values = [value for value in values_G if value is not None]
-    scales = {"batch": batch_std, "group": _deviation(values), "none": 1.0}
-    scale = max(scales[settings.scale_rewards], settings.std_floor)
+    scale = _scale(batch_std, _deviation(values), settings)
     mean = float(np.mean(values))
     return [0.0 if v is None else (v - mean) / scale for v in values_G]
+
+
+def _scale(batch: float, group: float, settings: TrainSettings) -> float:
+    """Divisor of a group's values, of the scope `scale_rewards`."""
+    scales = {"batch": batch, "group": group, "none": 1.0}
+    return max(scales[settings.scale_rewards], settings.std_floor)
 
 
 def _deviation(values: Iterable[float]) -> float:
@@ -116,28 +121,25 @@ def own_advantages(
     """
     scored = [[_own_scores(tree) for tree in group] for group in groups]
     values_G = [[value for tree in group for value in tree.values()] for group in scored]
-    everywhere = _size(value for values in values_G for value in values)
+    everywhere = _size([value for values in values_G for value in values])
     for group, values in zip(scored, values_G, strict=True):
-        scales = {"batch": everywhere, "group": _size(values), "none": 1.0}
-        scale = max(scales[settings.scale_rewards], settings.std_floor)
+        scale = _scale(everywhere, _size(values), settings)
         for tree in group:
             tree.update({frame: value / scale for frame, value in tree.items()})
     return scored
 
 
-def _size(values: Iterable[float]) -> float:
+def _size(values: Sequence[float]) -> float:
     """Root of the mean square."""
-    sample = list(values)
-    return float(np.sqrt(np.mean(np.square(sample)))) if sample else 0.0
+    return float(np.sqrt(np.mean(np.square(values)))) if values else 0.0
 
 
 def _own_scores(tree: Trajectory) -> dict[int, float]:
     """Finite scores of the children of a tree that sampled something and ended by themselves."""
-    if valid_reward(tree) is None:
-        return {}
+    frames = {} if valid_reward(tree) is None else tree.frames
     return {
         number: tree.frame_scores[number]
-        for number, frame in sorted(tree.frames.items())
+        for number, frame in sorted(frames.items())
         if frame.parent is not None
         and frame.stop_reason not in CUT
         and sampled_anything(frame)

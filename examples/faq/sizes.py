@@ -30,6 +30,7 @@ from tasks.data.headings import read
 from tasks.deployment.local import local_server
 from tasks.evaluate import choose
 from tasks.prepare import write_parquet
+from tasks.training.demonstrate import keyed
 
 QUESTIONS = 60
 MEGABYTES = (0.0, 0.2, 1.0, 5.0)
@@ -68,10 +69,10 @@ def measure(problems: Sequence[Problem], policy: TransformersPolicy, params: Par
                 waited.append(time.monotonic() - began)
     if void := next((one.void for one in episodes if one.void), None):
         raise SystemExit(f"sizes: an episode was lost ({void}). Run it again.")
-    began, shown = time.monotonic(), keyed_plan.Keyed(params.warmstart.sft.ranked_passages, 1)
+    began = time.monotonic()
     found = [keyed_plan.ranked(one, RANKED, params.env, params.rewards) for one in problems]
     seconds = {TREE: median(waited), SEARCH: (time.monotonic() - began) / len(problems)}
-    right = [keyed_plan.answer(one, shown, params.env, params.rewards) for one in problems]
+    right = [keyed_plan.answer(one, keyed(params), params.env, params.rewards) for one in problems]
     quoted = [[{"paper_id": paper, "text": text} for paper, text in some] for some in found]
     f1 = {
         TREE: [one.metrics.f1 if one.metrics else 0.0 for one in episodes],
