@@ -89,12 +89,14 @@ ARMS = {
     "more demonstrations": MORE(),
     "GRPO, twice": MORE(()),
     # Who inherits, and how much of a child's advantage is its own: others have `full` and 0.75.
-    "GRPO, roots only": MORE(["train.inheritance=none"]),
-    "GRPO, 1/k": MORE(["train.inheritance=inverse_count", "train.own_score=0"]),
-    **{f"GRPO, own {share}": MORE([f"train.own_score={share}"]) for share in (0, 0.3, 1)},
+    "GRPO, roots only": Arm(grpo=["train.inheritance=none"]),
+    "GRPO, 1/k": Arm(grpo=["train.inheritance=inverse_count", "train.own_score=0"]),
+    **{f"GRPO, own {share}": Arm(grpo=[f"train.own_score={share}"]) for share in (0, 0.3, 1)},
     "alone, demonstrations": Arm(ALONE, folder="alone"),
     "alone, GRPO": Arm(ALONE, (), "alone"),
 }
+MODES = {"greedy": 0.0, "sampled": 1.0}
+"""Temperatures."""
 BOOTSTRAP = Bootstrap(resamples=10_000, seed=0)
 
 Row = dict[str, Any]
@@ -110,6 +112,7 @@ class SmallModelWork:
     profile: str
     sets: Sequence[str]
     """Settings of every arm."""
+    modes: Sequence[str] = tuple(MODES)
 
     def find(self, **key: Any) -> Row | None:
         """The result with these values, if it is known."""
@@ -201,8 +204,8 @@ def measured(work: SmallModelWork, arm: str, seed: int) -> None:
         params, adapter = train(work, folder, root, [*sets, *chosen.grpo]), paths.TRAINED["lora"]
         steps = json.loads(pd.read_parquet(paths.TRAIN_ROWS).to_json(orient="records"))
         row |= {"seconds": sum(step["train/step_seconds"] for step in steps), "steps": steps}
-    for mode, temperature in {"greedy": 0.0, "sampled": 1.0}.items():
-        row[mode] = played(work, params, loaded(params, temperature, adapter))
+    for mode in work.modes:
+        row[mode] = played(work, params, loaded(params, MODES[mode], adapter))
     work.add(row, _problems(work, params))
 
 
@@ -312,6 +315,8 @@ def differences(rows: Sequence[Row]) -> str:
         if pairs:
             cells = [
                 _cell([np.subtract(a[m][k], b[m][k]) for a, b in pairs], pairs[0][0])
+                if all(m in row for pair in pairs for row in pair)
+                else "-"
                 for m, k in (("greedy", "f1"), ("sampled", "reward"))
             ]
             out.append(f"| {name} minus {arm} | {' | '.join(cells)} |")
@@ -347,11 +352,12 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--arms", nargs="+", default=list(ARMS))
     parser.add_argument("--set", nargs="*", default=[], help="settings of every arm")
+    parser.add_argument("--modes", nargs="+", default=list(MODES), choices=MODES)
     parser.add_argument("--draw", action="store_true", help="print what is known, do nothing")
     options = parser.parse_args()
     folder = Path("runs", options.profile).resolve()
     results = Path(__file__).with_name(f"{options.profile}.jsonl.gz")
-    work = SmallModelWork(folder, results, PROBLEMS, options.profile, options.set)
+    work = SmallModelWork(folder, results, PROBLEMS, options.profile, options.set, options.modes)
     for seed in () if options.draw else options.seeds:
         for arm in options.arms:
             measured(work, arm, seed)

@@ -2,16 +2,18 @@
 
 A conversation keeps the keys and values of the tokens it has read, so a turn costs only its new
 tokens. What rows have in common is read once: the agents of a rollout begin with the same system
-message, and the trees of a group read the same question, and often the same observation. Each
-token that a row samples uses a number of the row's own, so guesses of several tokens can be
-checked in one forward pass and change nothing but the speed. Completed rows leave the batch.
+message, and the trees of a group read the same question, and often the same observation. Rows that
+are equal are decoded as one until they sample something else. Each token that a row samples uses a
+number of the row's own, so guesses of several tokens can be checked in one forward pass and change
+nothing but the speed. Completed rows leave the batch.
 
 Neighbours: `row_buffer.py` (the forward pass), `drafts.py` (the guesses), `hf_policy.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,97 +62,132 @@ class SampledTurn:
     done: bool = False
 
 
+@dataclass
+class _Line:
+    """Rows whose tokens are the same so far, so that a pass reads them once."""
+
+    rows: list[SampledTurn]
+    slot: int
+    """Row of the buffer."""
+    length: int
+    """Tokens in the buffer."""
+    newest: int
+    """Last token, which the next step reads."""
+
+
 class Batch:
-    """Rows that are decoded together. `kv` is [layers, 2, rows, heads, columns, dim]."""
+    """Rows that are decoded together, as lines that part where their rows sample other tokens.
+
+    `kv` is [layers, 2, slots, heads, columns, dim], with a slot for each running row.
+    """
 
     def __init__(self, model: Any, shape: CacheShape, rows: Sequence[SampledTurn]) -> None:
         self.model, self.shape = model, shape
-        # In this order, no earlier row has more in common with a row than the one before it.
-        order, shared = in_order([row.tokens[:-1] for row in rows])
-        self.rows = [rows[index] for index in order]
-        self.length = [row.cached for row in self.rows]
-        """Tokens of each row that are in the buffer."""
-        self.newest = [row.tokens[-1] for row in self.rows]
-        """Last token of each row, which the next step reads."""
-        columns = max(len(row.tokens) + min(_GROW, row.limit) for row in self.rows)
-        self.kv = shape.buffer(len(self.rows), columns)
-        for index, row in enumerate(self.rows):
+        same: dict[tuple[int, ...], list[SampledTurn]] = {}
+        for row in rows:
+            same.setdefault(tuple(row.tokens), []).append(row)
+        parts = list(same.values())
+        # In this order, no earlier line has more in common with a line than the one before it.
+        order, shared = in_order([some[0].tokens[:-1] for some in parts])
+        self.lines = [
+            _Line(parts[at], slot, parts[at][0].cached, parts[at][0].tokens[-1])
+            for slot, at in enumerate(order)
+        ]
+        self.spare = list(range(len(parts), len(rows)))
+        """Slots without a line."""
+        columns = max(len(row.tokens) + min(_GROW, row.limit) for row in rows)
+        self.kv = shape.buffer(len(rows), columns)
+        firsts = [line.rows[0] for line in self.lines]
+        for slot, row in enumerate(firsts):
             if row.past is not None:
-                self.kv[:, :, index, :, : row.cached] = row.past
-        for shares in _levels(self.rows, shared):
+                self.kv[:, :, slot, :, : row.cached] = row.past
+        for shares in _levels(firsts, shared):
             self._read_level(shares)
 
-    def step(self, guesses: Sequence[Sequence[int]] | None = None) -> Tensor:
-        """Read the newest token of each row that is not done, and the guess of what follows.
+    def step(self, guesses: Sequence[Sequence[int]]) -> Tensor:
+        """Read the newest token of each line, and the guess of what follows.
 
         Args:
-            guesses: tokens by row; default: none.
+            guesses: tokens by line.
 
         Returns:
-            Logits after each token, one row after the other: [N, vocabulary] in fp32.
+            Logits after each token, one line after the other: [N, vocabulary] in fp32.
         """
         tokens = [
-            (index, self.length[index], [self.newest[index], *(guesses[index] if guesses else ())])
-            for index, row in enumerate(self.rows)
-            if not row.done
+            (line.slot, line.length, [line.newest, *guess])
+            for line, guess in zip(self.lines, guesses, strict=True)
         ]
         needed = max(start + len(part) for _, start, part in tokens)
         if needed > self.kv.shape[-2]:
             more = needed - self.kv.shape[-2] + _GROW
             self.kv = torch.nn.functional.pad(self.kv, (0, 0, 0, more))
-        return row_buffer.read(self.model, self.kv, tokens, logits=True).float()
+        used = self.kv[:, :, : tokens[-1][0] + 1]
+        return row_buffer.read(self.model, used, tokens, logits=True).float()
 
-    def keep(self, index: int, tokens: Sequence[int]) -> None:
-        """Take the tokens that a row has sampled in a step; all but the last are in the buffer."""
-        self.length[index] += len(tokens)
-        self.newest[index] = tokens[-1]
+    def keep(self, new: Mapping[int, tuple[int, ...]]) -> None:
+        """Take the tokens that each row has sampled; all but the last are in the buffer.
 
-    def keep_past(self, index: int) -> None:
-        """Copy a row's keys and values from the buffer to the row."""
-        row = self.rows[index]
-        row.cached = self.length[index]
-        row.past = self.kv[:, :, index, :, : row.cached].clone()
+        Args:
+            new: tokens by `place`. Rows that are done leave, with their keys and values.
+        """
+        lines = []
+        for line in self.lines:
+            parts: dict[tuple[int, ...], list[SampledTurn]] = {}
+            for row in line.rows:
+                if row.done:
+                    row.cached = line.length + len(new[row.place])
+                    row.past = self.kv[:, :, line.slot, :, : row.cached].clone()
+                else:
+                    parts.setdefault(new[row.place], []).append(row)
+            self.spare += [] if parts else [line.slot]
+            for number, (tokens, some) in enumerate(parts.items()):
+                length = line.length + len(tokens)
+                slot = self._copied(line.slot, length) if number else line.slot
+                lines.append(_Line(some, slot, length, tokens[-1]))
+        self.lines = sorted(lines, key=lambda line: line.slot)
+        running = sum(len(line.rows) for line in lines)
+        if running <= self.kv.shape[2] // 2:
+            slots = [*(line.slot for line in self.lines), *self.spare][:running]
+            places = torch.tensor(slots, dtype=torch.long, device=self.shape.device)
+            self.kv = self.kv.index_select(2, places)
+            self.spare = list(range(len(lines), running))
+            for slot, line in enumerate(self.lines):
+                line.slot = slot
 
-    def drop_done(self) -> list[int]:
-        """Remove completed rows. Returns the former indices of the other rows."""
-        alive = [index for index, row in enumerate(self.rows) if not row.done]
-        self.rows = [self.rows[index] for index in alive]
-        self.length = [self.length[index] for index in alive]
-        self.newest = [self.newest[index] for index in alive]
-        places = torch.tensor(alive, dtype=torch.long, device=self.shape.device)
-        self.kv = self.kv.index_select(2, places)
-        return alive
+    def _copied(self, slot: int, length: int) -> int:
+        """The lowest spare slot, with the first columns of another one."""
+        self.spare.remove(to := min(self.spare))
+        self.kv[:, :, to, :, :length] = self.kv[:, :, slot, :, :length]
+        return to
 
     def _read_level(self, shares: Sequence[_Share]) -> None:
-        """Read all but the last token of some rows, after what others have read for them."""
+        """Read all but the last token of some lines, after what others have read for them."""
         for share in shares:
-            start = self.length[share.row]
-            if share.common > start:
-                columns = slice(start, share.common)
-                self.kv[:, :, share.row, :, columns] = self.kv[:, :, share.owner, :, columns]
-                self.length[share.row] = share.common
-        unread = sorted(
-            (len(self.rows[share.row].tokens) - 1 - self.length[share.row], share.row)
-            for share in shares
-        )
-        unread = [(width, row) for width, row in unread if width > 0]
+            line = self.lines[share.line]
+            if share.common > line.length:
+                columns = slice(line.length, share.common)
+                self.kv[:, :, line.slot, :, columns] = self.kv[:, :, share.owner, :, columns]
+                line.length = share.common
+        lines = [self.lines[share.line] for share in shares]
+        unread = sorted((len(line.rows[0].tokens) - 1 - line.length, line.slot) for line in lines)
+        unread = [(width, slot) for width, slot in unread if width > 0]
         for part in _slices([width for width, _ in unread]):
             tokens = [
-                (row, self.length[row], self.rows[row].tokens[self.length[row] : -1])
-                for row in sorted(row for _, row in unread[part])
+                (line.slot, line.length, line.rows[0].tokens[line.length : -1])
+                for line in (self.lines[slot] for slot in sorted(slot for _, slot in unread[part]))
             ]
             row_buffer.read(self.model, self.kv, tokens, logits=False)
-            for row, start, read in tokens:
-                self.length[row] = start + len(read)
+            for slot, start, read in tokens:
+                self.lines[slot].length = start + len(read)
 
 
 @dataclass(frozen=True)
 class _Share:
-    """What a row takes over from another one before it reads the rest."""
+    """What a line takes over from another one before it reads the rest."""
 
-    row: int
+    line: int
     owner: int
-    """The row that reads the last token in common."""
+    """The line that reads the last token in common."""
     common: int
     """Number of first tokens in common."""
 
@@ -220,64 +257,62 @@ def sample(
         drafts: source of guesses, which gets the completed turns; None: guess nothing.
     """
     batch = Batch(model, shape, rows)
-    limit = max(row.limit for row in batch.rows)
-    generators = [torch.Generator().manual_seed(row.seed) for row in batch.rows]
+    limit = max(row.limit for row in rows)
+    generators = [torch.Generator().manual_seed(row.seed) for row in rows]
     uniform = [torch.rand(limit, generator=g, dtype=torch.float64) for g in generators]
     noise = torch.stack(uniform).to(shape.device)  # [rows, tokens]
-    drafters = [Drafter(drafts, list(row.tokens)) for row in batch.rows] if drafts else []
-    while batch.rows:
-        guesses = _guesses(batch.rows, drafters, shape.device.type)
+    numbers = {row.place: number for number, row in enumerate(rows)}
+    drafters = {row.place: Drafter(drafts, list(row.tokens)) for row in rows} if drafts else {}
+    while batch.lines:
+        guesses = _guesses(batch.lines, drafters, shape.device.type)
         logits = batch.step(guesses)
-        taken = [
-            (index, len(row.sampled) + ahead)
-            for index, row in enumerate(batch.rows)
-            if not row.done
-            for ahead in range(1 + len(guesses[index]))
+        starts = itertools.accumulate((1 + len(guess) for guess in guesses), initial=0)
+        running = [
+            (row, start, guess)
+            for line, start, guess in zip(batch.lines, starts, guesses, strict=False)
+            for row in line.rows
         ]
-        at = noise[tuple(torch.tensor(taken, device=shape.device).T)]
-        drawn, chosen = _draw(logits, temperature, at)
-        first = 0
-        for index, row in enumerate(batch.rows):
-            if row.done:
-                continue
-            new = _true(drawn[first:], guesses[index], row.limit - len(row.sampled), stop_ids)
-            row.sampled += new
-            row.logprobs += chosen[first : first + len(new)]
-            first += 1 + len(guesses[index])
-            batch.keep(index, new)
+        wanted = [
+            (start + ahead, numbers[row.place], len(row.sampled) + ahead)
+            for row, start, guess in running
+            for ahead in range(1 + len(guess))
+        ]
+        of_M, *at = torch.tensor(wanted, device=shape.device).T
+        drawn, chosen = _draw(logits, of_M, temperature, noise[tuple(at)])
+        first, new, done = 0, {}, []
+        for row, _, guess in running:
+            tokens = _true(drawn[first:], guess, row.limit - len(row.sampled), stop_ids)
+            row.sampled += tokens
+            row.logprobs += chosen[first : first + len(tokens)]
+            first += 1 + len(guess)
+            new[row.place] = tuple(tokens)
+            row.done = tokens[-1] in stop_ids or len(row.sampled) == row.limit
+            done += [row] * row.done
             if drafts:
-                drafters[index].text += new
-                drafters[index].sampled(new)
-            if new[-1] in stop_ids or len(row.sampled) == row.limit:
-                row.done = True
-                batch.keep_past(index)
-                if drafts:
-                    drafts.add(drafters[index].text, len(row.tokens))
-                yield row
-        running = sum(not row.done for row in batch.rows)
-        if running <= len(batch.rows) // 2:
-            alive = batch.drop_done()
-            noise = noise[alive]
-            drafters = [drafters[index] for index in alive] if drafts else []
+                drafters[row.place].text += tokens
+                drafters[row.place].sampled(tokens)
+                if row.done:
+                    drafts.add(drafters[row.place].text, len(row.tokens))
+        batch.keep(new)
+        yield from done
 
 
 def _guesses(
-    rows: Sequence[SampledTurn], drafters: Sequence[Drafter], device: str
+    lines: Sequence[_Line], drafters: Mapping[int, Drafter], device: str
 ) -> list[Sequence[int]]:
-    """Guesses of the running rows, as long as they pay; empty ones without drafters."""
-    guesses: list[Sequence[int]] = [()] * len(rows)
+    """Guess of each line by its first row, as long as it pays; empty ones without drafters."""
+    guesses: list[Sequence[int]] = [()] * len(lines)
     if not drafters:
         return guesses
-    running = sum(not row.done for row in rows)
     # A guessed token costs its arithmetic, and saves that and its part of a step, if it is right.
     free = _FREE_TOKENS.get(device, _OTHER_FREE_TOKENS)
-    worth = 1 / (1 + _ROW_COST + free / running)
-    room = max(_GUESSED, 2 * running) - running
-    for index, row in enumerate(rows):
-        if not row.done:
-            most = min(room, row.limit - len(row.sampled) - 1)
-            guesses[index] = drafters[index].guess(worth, most)
-            room -= len(guesses[index])
+    worth = 1 / (1 + _ROW_COST + free / len(lines))
+    room = max(_GUESSED, 2 * len(lines)) - len(lines)
+    for index, line in enumerate(lines):
+        row = line.rows[0]
+        most = min(room, row.limit - len(row.sampled) - 1)
+        guesses[index] = drafters[row.place].guess(worth, most)
+        room -= len(guesses[index])
     return guesses
 
 
@@ -293,32 +328,35 @@ def _true(
     return new
 
 
-def _draw(logits: Tensor, temperature: float, at_N: Tensor) -> tuple[list[int], list[float]]:
+def _draw(
+    logits: Tensor, of_M: Tensor, temperature: float, at_M: Tensor
+) -> tuple[list[int], list[float]]:
     """Tokens and their log-probabilities.
 
     Args:
         logits: [N, vocabulary], in fp32.
+        of_M: which of the N each token is drawn from.
         temperature: of the sampling; 0 takes the largest logit.
-        at_N: uniform numbers, in float64.
+        at_M: uniform numbers, in float64.
     """
     shares = torch.softmax(logits / temperature if temperature else logits, dim=-1)
-    tokens = _inverse(shares, at_N) if temperature else logits.argmax(-1)
-    chosen = shares.gather(-1, tokens[:, None])[:, 0].log()
+    tokens = _inverse(shares, of_M, at_M) if temperature else logits.argmax(-1)[of_M]
+    chosen = shares[of_M, tokens].log()
     return tokens.tolist(), chosen.tolist()
 
 
-def _inverse(shares: Tensor, at_N: Tensor) -> Tensor:
-    """Inverse distribution function: the first tokens whose cumulated shares exceed `at`.
+def _inverse(shares: Tensor, of_M: Tensor, at_M: Tensor) -> Tensor:
+    """Inverse distribution function: the first tokens whose cumulated shares exceed `at_M`.
 
     It finds the block of the vocabulary first, since float64 sums of all entries are slow.
     """
     count, entries = shares.shape
     blocks = torch.nn.functional.pad(shares, (0, -entries % _BLOCK)).view(count, -1, _BLOCK)
-    sums = blocks.sum(-1, dtype=torch.float64).cumsum(-1)
-    at = at_N[:, None] * sums[:, -1:]
+    sums = blocks.sum(-1, dtype=torch.float64).cumsum(-1)[of_M]
+    at = at_M[:, None] * sums[:, -1:]
     block = torch.searchsorted(sums, at, right=True).clamp_(max=sums.shape[1] - 1)
     before = torch.nn.functional.pad(sums, (1, 0)).gather(1, block)
-    inside = blocks.gather(1, block[:, :, None].expand(-1, -1, _BLOCK))[:, 0].double().cumsum(-1)
+    inside = blocks[of_M, block[:, 0]].double().cumsum(-1)
     # The sums of a block are the same numbers, but for the order of the additions.
     place = torch.searchsorted(
         inside, (at - before).clamp_(max=inside[:, -1:] * (1 - 1e-15)), right=True

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from env.errors import SourceError
 from env.problems.schema import Paper, Split
-from env.ranking import passages
+from env.ranking import passages, rank
 from tasks.data.documents import Documents
 from tasks.data.drafts import Place, ProblemDraft
 from tasks.data.settings import SplitSettings
@@ -44,6 +44,11 @@ yes or no would answer are among them for the same reason, and quotation marks b
 copy them into its code."""
 NEIGHBOURS = 8
 """Documents of a problem: the heading's own, and those that follow it in the folder."""
+FOUND = 2
+"""A question asks for something by its name, so BM25 finds its section among so many passages.
+
+People's questions do (docs/experiments.md). Of all headings, half are as vague as "Overview", and
+from them a reader learns that the first passage seldom answers."""
 
 _MARKED = re.compile(r" {0,3}#{1,6}[ \t]+(\S.*)")
 _RULE = re.compile(r"([=\-~^\"'*+#.`:_])\1{2,}[ \t]*")
@@ -183,7 +188,11 @@ def _of_document(
         row = f"{name}#{number}"
         form = FORMS[int(position(row) * len(FORMS))]
         asked = section.heading if section.heading.endswith("?") else form.format(section.heading)
-        yield row, ProblemDraft(row, asked, around, places, "documents", split=split)
+        best = rank({paper.paper_id: paper.text for paper in around}, asked, FOUND)
+        if any(
+            paper_id == name and text in one for paper_id, text in best for one in section.prose
+        ):
+            yield row, ProblemDraft(row, asked, around, places, "documents", split=split)
 
 
 def _key(heading: str) -> str:
