@@ -219,7 +219,6 @@ class TrainSettings(Settings):
     own_score: float = Field(
         0.0, ge=0, le=1, description="share of a child's advantage that its own score makes"
     )
-    mask_truncated: bool = Field(False, description="exclude turns cut by the token limit")
     scale_rewards: Literal["batch", "group", "none"] = Field(
         "batch", description="scope of the standard deviation that advantages are divided by"
     )

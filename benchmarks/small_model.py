@@ -85,7 +85,6 @@ MORE = partial(Arm, TWICE, folder="more")
 ARMS = {
     "demonstrations": Arm(),
     "GRPO": Arm(grpo=()),
-    "GRPO, T 1": Arm(grpo=["train.generation.temperature=1"]),
     "more demonstrations": MORE(),
     "GRPO, twice": MORE(()),
     # Who inherits, and how much of a child's advantage is its own: others have `full` and 0.75.

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent.evaluation.held_out import held_out_metrics
-from agent.evaluation.readers import reader_metrics
 from tasks import paths
 from tasks.config.params import Params
 from tasks.errors import ConfigError, as_stage_error
@@ -213,7 +212,6 @@ class TrainingCallbacks:
 
         self.settings = params.train
         self.success_at = params.rewards.success_at
-        self.lexicon = params.prepare.synthetic.lexicon
         self.run, self.problems, self.sessions = run, unseen(problems, params), sessions
         self.held_out = read_held_out(problems, self.settings)
         self.flight = max(1, sessions.count // ranks.count())
@@ -269,7 +267,6 @@ class TrainingCallbacks:
             **episode_metrics(played, self.success_at),
             **trainer_metrics(logs),
             **draw_metrics(self.drawn, self.success_at),
-            **reader_metrics(played, self.lexicon),
             "curriculum/level": float(index),
             "train/step_seconds": time.monotonic() - self.started,
         }

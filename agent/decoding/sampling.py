@@ -160,46 +160,38 @@ class Batch:
         self.kv[:, :, to, :, :length] = self.kv[:, :, slot, :, :length]
         return to
 
-    def _read_level(self, shares: Sequence[_Share]) -> None:
+    def _read_level(self, shares: Sequence[tuple[int, int, int]]) -> None:
         """Read all but the last token of some lines, after what others have read for them."""
-        for share in shares:
-            line = self.lines[share.line]
-            if share.common > line.length:
-                columns = slice(line.length, share.common)
-                self.kv[:, :, line.slot, :, columns] = self.kv[:, :, share.owner, :, columns]
-                line.length = share.common
-        lines = [self.lines[share.line] for share in shares]
-        unread = sorted((len(line.rows[0].tokens) - 1 - line.length, line.slot) for line in lines)
-        unread = [(width, slot) for width, slot in unread if width > 0]
+        unread = []
+        for index, owner, common in shares:
+            line = self.lines[index]
+            if common > line.length:
+                columns = slice(line.length, common)
+                self.kv[:, :, index, :, columns] = self.kv[:, :, owner, :, columns]
+                line.length = common
+            if width := len(line.rows[0].tokens) - 1 - line.length:
+                unread.append((width, index))
+        unread.sort()
         for part in _slices([width for width, _ in unread]):
-            tokens = [
-                (line.slot, line.length, line.rows[0].tokens[line.length : -1])
-                for line in (self.lines[slot] for slot in sorted(slot for _, slot in unread[part]))
-            ]
+            lines = [self.lines[index] for index in sorted(index for _, index in unread[part])]
+            tokens = [(one.slot, one.length, one.rows[0].tokens[one.length : -1]) for one in lines]
             row_buffer.read(self.model, self.kv, tokens, logits=False)
-            for slot, start, read in tokens:
-                self.lines[slot].length = start + len(read)
+            for line in lines:
+                line.length = len(line.rows[0].tokens) - 1
 
 
-@dataclass(frozen=True)
-class _Share:
-    """What a line takes over from another one before it reads the rest."""
-
-    line: int
-    owner: int
-    """The line that reads the last token in common."""
-    common: int
-    """Number of first tokens in common."""
-
-
-def _levels(rows: Sequence[SampledTurn], shared: Sequence[int]) -> list[list[_Share]]:
-    """Shares of rows in lexicographic order; those of a level need only the levels before it.
+def _levels(rows: Sequence[SampledTurn], shared: Sequence[int]) -> list[list[tuple[int, int, int]]]:
+    """What rows in lexicographic order take over from others before they read the rest.
 
     Args:
-        rows: the rows in this order.
+        rows: the rows in this order, each with other tokens.
         shared: how many tokens before its last one each row shares with the row before it.
+
+    Returns:
+        (row, the row that reads the last token in common, number of first tokens in common). A
+        level needs only the levels before it.
     """
-    levels: list[list[_Share]] = []
+    levels: list[list[tuple[int, int, int]]] = []
     owners: list[tuple[int, int, int]] = []  # (end, level, row) of the last row's tokens
     for index, (row, common) in enumerate(zip(rows, shared, strict=True)):
         if common < max(_SHARED, row.cached + 1):
@@ -214,7 +206,7 @@ def _levels(rows: Sequence[SampledTurn], shared: Sequence[int]) -> list[list[_Sh
             owners = []
         owners.append((len(row.tokens) - 1, level, index))
         levels += [[]] * (level == len(levels))
-        levels[level] = [*levels[level], _Share(index, owner, common)]
+        levels[level] = [*levels[level], (index, owner, common)]
     return levels
 
 

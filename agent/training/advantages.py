@@ -21,9 +21,8 @@ CUT = frozenset({"budget", "error", None})
 """Stop reasons of frames that were ended from outside; None: open when the root ended.
 
 `timeout` is not included, because the policy's own code spends the environment's seconds. Neither
-is `truncated`: a turn that repeats a token until its limit is to become rare, unless
-`mask_truncated` excludes it. `overspent` is not included either: the tree's own tokens ended it,
-and its frames are to learn to spend less.
+is `truncated`: a turn that repeats a token until its limit is to become rare. `overspent` is not
+included either: the tree's own tokens ended it, and its frames are to learn to spend less.
 """
 
 

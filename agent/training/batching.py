@@ -199,15 +199,13 @@ def _tree_rows(
     for number, frame in sorted(trajectory.frames.items()):
         if not sampled_anything(frame):
             continue
-        # A turn that overspent the budget stays in the loss, even one that a token limit cut.
-        masked = settings.mask_truncated and frame.stop_reason != "overspent"
         inherited = advantage
         if number in own:
             inherited += settings.own_score * (own[number] - advantage)
         # A child without an answer is never rewarded for the answers of others.
         if frame.parent is not None and frame.stop_reason != "final":
             inherited = min(inherited, 0.0)
-        row = replace(_row(index, frame, masked), advantage=inherited)
+        row = replace(_row(index, frame), advantage=inherited)
         if void or frame.stop_reason in CUT or not row.tokens:
             rows.append(replace(row, fate="void" if void else "cut"))
         else:
@@ -215,8 +213,8 @@ def _tree_rows(
     return rows
 
 
-def _row(tree: int, frame: FrameRecord, mask_truncated: bool) -> LossRow:
-    """Concatenate the tokens of a frame's turns; `mask_truncated` masks truncated turns.
+def _row(tree: int, frame: FrameRecord) -> LossRow:
+    """Concatenate the tokens of a frame's turns.
 
     Raises:
         ValueError: the numbers of tokens and log-probabilities differ, or a first turn has no
@@ -236,8 +234,7 @@ def _row(tree: int, frame: FrameRecord, mask_truncated: bool) -> LossRow:
         if not ids:
             raise ValueError(f"{where}: sampled tokens without a prompt")
         ids += turn.sampled_ids
-        trained = not (mask_truncated and turn.finish == "length")
-        mask += [False] * len(turn.prompt_ids) + [trained] * len(turn.sampled_ids)
+        mask += [False] * len(turn.prompt_ids) + [True] * len(turn.sampled_ids)
         logprobs += [0.0] * len(turn.prompt_ids) + list(turn.logprobs)
     return LossRow(
         tree=tree,

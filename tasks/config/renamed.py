@@ -15,18 +15,16 @@ RENAMED = {
 """Old dotted key to new dotted key."""
 
 REMOVED = {
-    "env.deterministic": "a clock may end a cell; the same seeds give the same turns",
     "env.quiet_search": "search and extract only return what they find; code prints it",
     "env.sandbox.backend": "seccomp is the only sandbox",
-    "env.sandbox.preload": "cells have the standard library",
     "export.dequantise": "the warm start writes the 16-bit twin of a 4-bit base",
     "prepare.synthetic.held_out": "the test split shares no names with the others",
     "prepare.synthetic.levels.easy.hint": "no question has a hint",
     "prepare.synthetic.levels.hard.hint": "no question has a hint",
     "prepare.synthetic.levels.medium.hint": "no question has a hint",
-    "retrain.seed": "a retraining's synthetic problems follow from its date",
     "train.control": "negative controls have left; commit 83f76a2 has them",
     "train.loss_type": "the loss is TRL's dapo; commit a49b2e06 has dr_grpo",
+    "train.mask_truncated": "turns that a token limit cut are blamed; commit a8b304b4 masks them",
     "train.micro_batch_rows": "train.micro_batch_tokens bounds micro-batches by tokens",
     "warmstart.nano.mixture": "warmstart.nano.reading has the shares of demonstrations",
     "warmstart.nano.trees": "demonstrations are written while they are taught",

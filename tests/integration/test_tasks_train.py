@@ -181,9 +181,7 @@ def test_held_out_evaluations_change_nothing_of_the_training(project, server_par
     results = []
     for every in (0, 1):
         shutil.rmtree(train.CHECKPOINTS, ignore_errors=True)
-        # The turns of an untaught model are cut off; masked, nothing would be learnt.
-        changes = {"evaluate_every": every, "evaluate_problems": 2, "mask_truncated": False}
-        params = with_train(server_params, steps=2, **changes)
+        params = with_train(server_params, steps=2, evaluate_every=every, evaluate_problems=2)
         run_stage(params)
         rows = pd.read_parquet("reports/train.parquet")
         saved = train.CHECKPOINTS / "checkpoint-2"

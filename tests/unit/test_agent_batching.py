@@ -21,7 +21,7 @@ from agent.training.advantages import (
 from agent.training.batching import LossRow, MicroBatch, make_rows, micro_batches
 from env.models import Finish
 
-SETTINGS = TrainSettings(scale_rewards="none", mask_truncated=True)
+SETTINGS = TrainSettings(scale_rewards="none")
 
 
 def turn(prompt: list[int], sampled: list[int], finish: Finish = "stop") -> TurnRecord:
@@ -40,14 +40,14 @@ def deep_tree(reward: float | None, void: str | None = None) -> Trajectory:
     ├─ 1 child, final, opened in the root's first turn
     │  └─ 4 grandchild, final
     ├─ 2 llm frame
-    ├─ 3 child that a token limit cut
+    ├─ 3 child that a budget cut
     └─ 5 opened, but never sampled
     """
     frames = {
         0: frame(0, None, 0, [turn([1, 2], [3, 4]), turn([5], [6, 7, 8])]),
         1: frame(1, 0, 1, [turn([9], [10, 11])]),
         2: frame(2, 0, 1, [turn([12, 13], [14])], kind="llm"),
-        3: frame(3, 0, 1, [turn([15], [16, 17, 18, 19], "length")], stop="truncated"),
+        3: frame(3, 0, 1, [turn([15], [16, 17, 18, 19], "length")], stop="budget"),
         4: frame(4, 1, 2, [turn([20], [21, 22])]),
         5: frame(5, 0, 1, [], stop="budget"),
     }
@@ -113,22 +113,12 @@ def truncated_root() -> Trajectory:
     return Trajectory("q", "easy", frames={0: frame(0, None, 0, turns, "truncated")}, reward=0.1)
 
 
-def test_the_turns_before_a_truncated_one_are_blamed_and_it_is_masked():
-    made = make_rows([[truncated_root(), small_tree(0.9)]], SETTINGS)
-    row = found(made.rows)[0, 0]
-    assert row.fate == "trained"
-    assert row.env_mask_T.tolist() == [False, False, True, True, False, False, False, False]
-    assert row.advantage == pytest.approx(-0.4)
-    assert made.normaliser == pytest.approx(2 + 1 + 2)
-
-
-def test_a_truncated_turn_may_also_be_blamed():
-    settings = SETTINGS.model_copy(update={"mask_truncated": False})
-    rows = found(make_rows([[truncated_root(), small_tree(0.9)]], settings).rows)
-    assert rows[0, 0].tokens == 5
+def test_a_truncated_turn_is_blamed():
+    rows = found(make_rows([[truncated_root(), small_tree(0.9)]], SETTINGS).rows)
+    assert (rows[0, 0].tokens, rows[0, 0].advantage) == (5, pytest.approx(-0.4))
     group = [small_tree(0.9, child_stop="truncated"), small_tree(0.1)]
     group[1].frames[0].stop_reason = "truncated"
-    rows = found(make_rows([group], settings).rows)
+    rows = found(make_rows([group], SETTINGS).rows)
     assert rows[0, 1].fate == rows[1, 0].fate == "trained"
     assert (rows[0, 1].weight, rows[0, 1].advantage) == (1.0, 0.0)
     assert (rows[1, 0].weight, rows[1, 0].advantage) == (1.0, pytest.approx(-0.4))
@@ -167,7 +157,7 @@ def test_an_overspent_tree_keeps_its_blame_and_its_children_are_never_praised(fi
     rows = found(made.rows)
     for number, tokens in ((0, 1), (1, 2)):
         assert rows[0, number].fate == "trained"
-        assert rows[0, number].tokens == tokens  # `mask_truncated` is on
+        assert rows[0, number].tokens == tokens
         assert rows[0, number].advantage == pytest.approx(-0.3)
         assert rows[0, number].has_gradient
     assert made.normaliser == 3 * 3

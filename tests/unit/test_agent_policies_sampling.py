@@ -77,6 +77,17 @@ def run(
     assert sorted(row.place for row in found) == [row.place for row in rows]
 
 
+def tokens_read(model: Any, rows: list[SampledTurn], temperature: float) -> int:
+    """Sample turns; how many tokens the model reads for them."""
+    read: list[int] = []
+    hook = model.register_forward_pre_hook(
+        lambda _, args, given: read.append(given["input_ids"].numel()), with_kwargs=True
+    )
+    run(model, rows, temperature)
+    hook.remove()
+    return sum(read)
+
+
 def require_equal(model: Any, rows: Sequence[SampledTurn], temperature: float) -> None:
     """Tokens, log-probabilities and caches are those of plain passes."""
     for row in rows:
@@ -147,11 +158,16 @@ def test_many_conversations_that_branch_at_random_have_their_own_caches(model):
         cut = rng.randint(1, len(base))
         asked.append(base[:cut] + rng.choices(range(4, 8), k=rng.randint(1, 40)))
     rows = turns(asked, limit=6)
-    read: list[int] = []
-    hook = model.register_forward_pre_hook(
-        lambda _, args, given: read.append(given["input_ids"].numel()), with_kwargs=True
-    )
-    run(model, rows, 1.0)
-    hook.remove()
-    assert sum(read) < sum(map(len, asked))
+    assert tokens_read(model, rows, 1.0) < sum(map(len, asked))
     require_equal(model, rows, 1.0)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.3, 1.0])
+def test_equal_rows_are_read_once_until_they_part(model, temperature):
+    prompt = prompts()[3]
+    rows = turns([prompt] * 12)
+    read = tokens_read(model, rows, temperature)
+    require_equal(model, rows, temperature)
+    beginnings = {tuple(row.sampled[:n]) for row in rows for n in range(len(row.sampled))}
+    assert read == 1 + len(prompt) - 1 + len(beginnings)  # one for the shape of the cache
+    assert len(beginnings) < sum(len(row.sampled) for row in rows)

@@ -1,6 +1,6 @@
 """The trainer's losses against plain loops over one step worked by hand.
 
-Group 0: a tree of depth 2 with an `llm` frame and a truncated child (reward 0.9), a root alone
+Group 0: a tree of depth 2 with an `llm` frame and a child that was cut (reward 0.9), a root alone
 (0.3), and a void tree. Group 1: a tree whose child gave no answer (0.8), a root alone (0.2).
 Without scaling the advantages are +0.3, -0.3, none, +0.3, -0.3.
 
@@ -8,7 +8,7 @@ Without scaling the advantages are +0.3, -0.3, none, +0.3, -0.3.
              ├─ 1 child, 3 tokens                             1/3             +0.3
              │  └─ 4 grandchild, 2 tokens                     1/3             +0.3
              ├─ 2 llm frame, 2 tokens                         1/3             +0.3
-             └─ 3 truncated child, 5 tokens                   0: masked, but one of k = 3
+             └─ 3 child that was cut, 5 tokens                0, but one of k = 3
     tree 1   0 root, 2 tokens                                 1               -0.3
     tree 2   as tree 0, void                                  0
     tree 3   0 root, 4 tokens                                 1               +0.3
@@ -43,7 +43,6 @@ SETTINGS = TrainSettings(
     warmup_steps=0,
     scale_rewards="none",
     micro_batch_tokens=1000,
-    mask_truncated=True,
     num_iterations=2,
     max_step_kl=1e9,
     save_every=100,
@@ -70,7 +69,7 @@ def play(model: torch.nn.Module, step: int) -> list[list[Trajectory]]:
             0: FrameRecord(0, None, 0, "rlm", [turn([2, 3, 4], 4), turn([5, 6], 3)], "final"),
             1: FrameRecord(1, 0, 1, "rlm", [turn([7, 8], 3)], "final"),
             2: FrameRecord(2, 0, 1, "llm", [turn([9], 2)], "final"),
-            3: FrameRecord(3, 0, 1, "rlm", [turn([10], 5, finish="length")], "truncated"),
+            3: FrameRecord(3, 0, 1, "rlm", [turn([10], 5)], "budget"),
             4: FrameRecord(4, 1, 2, "rlm", [turn([11, 12, 13, 14], 2)], "final"),
         }
         return Trajectory("p", "easy", frames=frames, **outcome)
