@@ -323,7 +323,7 @@ def differences(rows: Sequence[Row]) -> str:
 
 
 def _interval(rows: Sequence[Row], mode: str, score: str) -> str:
-    if mode not in rows[0] or score not in rows[0][mode]:
+    if any(score not in row.get(mode, {}) for row in rows):
         return "-"
     return _cell([np.array(row[mode][score]) for row in rows], rows[0])
 
@@ -337,7 +337,7 @@ def _cell(values: Sequence[np.ndarray], row: Mapping[str, Any]) -> str:
 
 def _price(rows: Sequence[Row]) -> str:
     """Tokens that were read and written for each point of greedy F1."""
-    if "tokens" not in rows[0]["greedy"]:
+    if any("tokens" not in row.get("greedy", {}) for row in rows):
         return "-"
     right = sum(sum(row["greedy"]["f1"]) for row in rows)
     tokens = sum(sum(row["greedy"]["tokens"]) for row in rows)
@@ -351,7 +351,9 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--arms", nargs="+", default=list(ARMS))
     parser.add_argument("--set", nargs="*", default=[], help="settings of every arm")
-    parser.add_argument("--modes", nargs="+", default=list(MODES), choices=MODES)
+    parser.add_argument(
+        "--modes", nargs="+", default=list(MODES), choices=MODES, help="of results that are missing"
+    )
     parser.add_argument("--draw", action="store_true", help="print what is known, do nothing")
     options = parser.parse_args()
     folder = Path("runs", options.profile).resolve()

@@ -47,7 +47,7 @@ class SampledTurn:
     """A turn to sample, and its outcome."""
 
     place: int
-    """Index of the request."""
+    """Index of the request, which no other turn of a batch has."""
     tokens: list[int]
     """All tokens of the conversation before the turn, more than `cached`."""
     cached: int
@@ -86,7 +86,8 @@ class Batch:
         same: dict[tuple[int, ...], list[SampledTurn]] = {}
         for row in rows:
             same.setdefault(tuple(row.tokens), []).append(row)
-        parts = list(same.values())
+        # The first of a line lends its cache, and its limit ends the guesses.
+        parts = [sorted(some, key=lambda row: (-row.cached, -row.limit)) for some in same.values()]
         # In this order, no earlier line has more in common with a line than the one before it.
         order, shared = in_order([some[0].tokens[:-1] for some in parts])
         self.lines = [

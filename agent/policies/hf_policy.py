@@ -184,7 +184,7 @@ class TransformersPolicy:
                 yield place, TurnReply(text="", finish="length")
             else:
                 rows.append(row)
-        # Rows of a length fill a batch, and equal ones are in the same one.
+        # Rows of a length fill a batch, and equal ones are neighbours.
         rows.sort(key=lambda row: (len(row.tokens), row.tokens))
         size, temperature = self.settings.batch_frames, self.settings.temperature
         stop_ids = self._conversations.stop_ids

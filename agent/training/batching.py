@@ -32,7 +32,7 @@ from agent.training.advantages import (
 )
 
 Fate = Literal["trained", "void", "cut"]
-"""`void`: infrastructure lost its tree. `cut`: a budget ended it, or it has no unmasked turn."""
+"""`void`: infrastructure lost its tree. `cut`: a budget ended it."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class LossRow:
     frame: int
     ids_T: NDArray[np.int64]
     env_mask_T: NDArray[np.bool_]
-    """True on tokens that the policy sampled, except in a masked truncated turn."""
+    """True on tokens that the policy sampled."""
     logprobs_T: NDArray[np.float32]
     """Log-probabilities at sampling time; 0 on tokens that were not sampled."""
     weight: float
@@ -206,7 +206,7 @@ def _tree_rows(
         if frame.parent is not None and frame.stop_reason != "final":
             inherited = min(inherited, 0.0)
         row = replace(_row(index, frame), advantage=inherited)
-        if void or frame.stop_reason in CUT or not row.tokens:
+        if void or frame.stop_reason in CUT:
             rows.append(replace(row, fate="void" if void else "cut"))
         else:
             rows.append(replace(row, weight=weights[number]))

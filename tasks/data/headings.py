@@ -45,10 +45,10 @@ copy them into its code."""
 NEIGHBOURS = 8
 """Documents of a problem: the heading's own, and those that follow it in the folder."""
 FOUND = 2
-"""A question asks for something by its name, so BM25 finds its section among so many passages.
+"""A heading names its subject if BM25 finds its section among so many passages of the document.
 
-People's questions do (docs/experiments.md). Of all headings, half are as vague as "Overview", and
-from them a reader learns that the first passage seldom answers."""
+People's questions do. The other headings, such as "What else to know", are nearly half of all, and
+from them a reader learns that what ranks first seldom answers (docs/experiments.md)."""
 
 _MARKED = re.compile(r" {0,3}#{1,6}[ \t]+(\S.*)")
 _RULE = re.compile(r"([=\-~^\"'*+#.`:_])\1{2,}[ \t]*")
@@ -129,7 +129,7 @@ def drafts(
         quoted: texts of documents that questions of the test quote, so they aren't trained on.
 
     Raises:
-        SourceError: no document has a heading with a section that answers it.
+        SourceError: no heading asks for what its section says.
     """
     papers: dict[str, Paper] = {}
     sections: dict[str, list[Section]] = {}
@@ -151,48 +151,52 @@ def drafts(
     every = [one for name in papers for one in sections[name]]
     seen = Counter(_key(one.heading) for one in every)
     seen.update(paragraph for one in every for paragraph in set(one.prose))
+    asking = {
+        name: [(n, one) for n, one in enumerate(sections[name], 1) if _asks(one, paper.text, seen)]
+        for name, paper in papers.items()
+    }
     made: list[tuple[str, ProblemDraft]] = []
-    chosen = _splits([n for n in papers if any(one.asks for one in sections[n])], splits, test)
+    chosen = _splits([name for name in papers if asking[name]], splits, test)
     for split in SPLITS:
         names = [name for name in papers if chosen.get(name, "train") == split]
         for place, name in enumerate(names):
             count = min(NEIGHBOURS, bounds.max_papers, len(names))
             around = [papers[names[(place + step) % len(names)]] for step in range(count)]
-            made += _of_document(name, sections[name], seen, around, split)
+            made += _of_document(name, asking[name], around, split)
     if not made:
         of = "no document that no question quotes" if quoted else "no document"
         raise SourceError(
-            f"{documents.folder}: {of} has a heading of two words and more above {ANSWER_CHARS[0]} "
-            f"to {ANSWER_CHARS[1]:,} characters of prose, which are at most half of the document. "
-            "Headings are those of Markdown, reStructuredText and HTML. Add documents, or change "
-            "prepare.files.headings."
+            f"{documents.folder}: {of} has a heading of two words and more that BM25 finds "
+            f"{ANSWER_CHARS[0]} to {ANSWER_CHARS[1]:,} characters of prose of its own section by, "
+            f"among the first {FOUND} passages. The prose may be at most half of the document. "
+            "Headings are those of Markdown, reStructuredText and HTML. Add documents, let "
+            "headings name their subject, or change prepare.files.headings."
         )
     return made
 
 
+def _asks(section: Section, text: str, seen: Counter[str]) -> bool:
+    """Whether a heading asks for what its section says, and nothing else of the document does."""
+    # The same heading in two documents has half of its evidence in each. Sentences that many
+    # sections share, about versions for instance, answer none of them.
+    repeated = any(seen[one] > 1 for one in (_key(section.heading), *section.prose))
+    # A child must omit half of what it's given, so half of a page is no evidence.
+    if not section.asks or repeated or 2 * sum(map(len, section.prose)) > len(text):
+        return False
+    # Where prose touches code, a passage is more than a paragraph of the section.
+    best = rank(text, section.heading, FOUND)
+    return any(found in one or one in found for _, found in best for one in section.prose)
+
+
 def _of_document(
-    name: str,
-    sections: Sequence[Section],
-    seen: Counter[str],
-    around: Sequence[Paper],
-    split: Split,
+    name: str, asking: Sequence[tuple[int, Section]], around: Sequence[Paper], split: Split
 ) -> Iterator[tuple[str, ProblemDraft]]:
-    for number, section in enumerate(sections, 1):
-        # The same heading in two documents has half of its evidence in each. Sentences that many
-        # sections share, about versions for instance, answer none of them.
-        repeated = any(seen[one] > 1 for one in (_key(section.heading), *section.prose))
-        # A child must omit half of what it's given, so half of a page is no evidence.
-        if not section.asks or repeated or 2 * sum(map(len, section.prose)) > len(around[0].text):
-            continue
+    for number, section in asking:
         places = [[Place("section", name, quote=quote)] for quote in section.prose]
         row = f"{name}#{number}"
         form = FORMS[int(position(row) * len(FORMS))]
         asked = section.heading if section.heading.endswith("?") else form.format(section.heading)
-        best = rank({paper.paper_id: paper.text for paper in around}, asked, FOUND)
-        if any(
-            paper_id == name and text in one for paper_id, text in best for one in section.prose
-        ):
-            yield row, ProblemDraft(row, asked, around, places, "documents", split=split)
+        yield row, ProblemDraft(row, asked, around, places, "documents", split=split)
 
 
 def _key(heading: str) -> str:
@@ -210,6 +214,6 @@ def _splits(names: Sequence[str], splits: SplitSettings, test: bool) -> dict[str
     last = max(below[1], validation + int(len(at) > 2)) if test else validation
     order = sorted(at, key=lambda name: at[name])
     return {
-        name: "validation" if rank < validation else "test" if rank < last else "train"
-        for rank, name in enumerate(order)
+        name: "validation" if place < validation else "test" if place < last else "train"
+        for place, name in enumerate(order)
     }
