@@ -351,9 +351,7 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--arms", nargs="+", default=list(ARMS))
     parser.add_argument("--set", nargs="*", default=[], help="settings of every arm")
-    parser.add_argument(
-        "--modes", nargs="+", default=list(MODES), choices=MODES, help="of results that are missing"
-    )
+    parser.add_argument("--modes", nargs="+", default=list(MODES), choices=MODES)
     parser.add_argument("--draw", action="store_true", help="print what is known, do nothing")
     options = parser.parse_args()
     folder = Path("runs", options.profile).resolve()

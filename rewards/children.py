@@ -1,6 +1,6 @@
 """What the replies of children are worth to the answer of their root.
 
-A score is the plain F1 of the whole answer with what a child returned less that without it, so it
+A score is the value of the whole answer with what a child returned less that without it, so it
 says what the answer would lose. It is a child's own, whatever its root and its siblings did, and
 `train.own_score` makes a share of its advantage of it. The policy writes prompts, replies and the
 answer, and no clock limits this module: each kind of work has a limit, beyond which a child has no
@@ -11,20 +11,23 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import accumulate, islice
 from typing import Any
 
 from rewards.numbered import choices
+from rewards.primary import primary_objective
 from rewards.settings import RewardSettings
-from rewards.spans import Alternative, Evidence, Located, locate, merge, occurrences, span_f1
+from rewards.spans import Alternative, Evidence, Located, locate, occurrences, span_f1
 
 _SEARCHED_CHARS = 100_000_000
 """Limit of passages times characters of the papers in which they are looked for, and of quotes
 times characters, of all children of an episode: below 3 s in the worst case measured."""
 _SEARCHED_CHARS_OF_CHILD = 20_000_000
-_CHARS_OF_PIECE, _CHARS_OF_ALTERNATIVE = 200, 1000
-"""Searched characters that take as long as a piece of the answer, or an alternative, in an F1."""
+_CHARS_OF_PIECE, _CHARS_OF_ALTERNATIVE, _CHARS_OF_PAIR = 200, 1000, 40
+"""Searched characters that take as long as a piece of the answer in two values, as an alternative,
+and as a pair of them."""
 _PLACES = 50
 """Places of a passage that are looked at."""
 
@@ -55,7 +58,7 @@ def child_scores(
         located: answer of the root.
         settings: `min_span_chars`, `max_items`.
     """
-    worth_of = _Worth(located, evidence)
+    worth_of = _Worth(located, evidence, settings)
     work = sum(map(len, papers.values())) + worth_of.work
     most = _SEARCHED_CHARS // max(1, len(readers) * work)
 
@@ -89,19 +92,24 @@ def child_scores(
     for frame, answer in agents.items():
         pieces = locate(answer, papers, settings, limit).pieces
         found = [(paper_id, *piece) for paper_id, some in pieces.items() for piece in some]
-        if len(found) * len(agents) * _CHARS_OF_PIECE + work * len(agents) <= _SEARCHED_CHARS:
+        if (len(found) * worth_of.work_of_piece + work) * len(agents) <= _SEARCHED_CHARS:
             scores[frame] = worth_of(found, found)
     return scores
 
 
 class _Worth:
-    """F1 of an answer with some places of the papers, less that without them."""
+    """Value of an answer with some places of the papers, less that without them.
 
-    def __init__(self, located: Located, evidence: Evidence) -> None:
-        self._located, self._evidence, self._before = located, evidence, located.retrieved
+    The value is the mean of the primary objective, which is what earns, and of plain F1, which
+    still tells right from wrong in an answer so diluted that it earns nothing.
+    """
+
+    def __init__(self, located: Located, evidence: Evidence, settings: RewardSettings) -> None:
+        self._located, self._evidence, self._settings = located, evidence, settings
         self._gold = [place for fact in evidence for place in fact]
         pieces = sum(map(len, located.pieces.values()))
-        self.work = _CHARS_OF_PIECE * pieces + _CHARS_OF_ALTERNATIVE * len(self._gold)
+        self.work_of_piece = _CHARS_OF_PIECE + _CHARS_OF_PAIR * len(self._gold)
+        self.work = self.work_of_piece * pieces + _CHARS_OF_ALTERNATIVE * len(self._gold)
 
     def in_gold(self, place: Alternative) -> bool:
         """Whether a place shares a character with gold."""
@@ -113,21 +121,26 @@ class _Worth:
 
         If there are none, `added` would have been.
         """
-        without = dict(self._before)
+        before = self._located.pieces
+        without = dict(before)
         for paper_id, intervals in _by_paper(places).items():
             starts = [start for start, _ in intervals]
             ends = list(accumulate((end for _, end in intervals), max))
-            pieces = self._located.pieces.get(paper_id, set())
-            others = [
-                (a, b) for a, b in pieces if not (k := bisect_right(starts, a)) or b > ends[k - 1]
-            ]
-            if len(others) < len(pieces):
-                without[paper_id] = merge(others)
-        with_them = self._before
-        if without == self._before:
+            without[paper_id] = {
+                (a, b)
+                for a, b in before.get(paper_id, ())
+                if not (k := bisect_right(starts, a)) or b > ends[k - 1]
+            }
+        with_them = before
+        if without == before | {p: set() for p in without if p not in before}:
             more = _by_paper(added)
-            with_them = without | {p: merge([*without.get(p, []), *more[p]]) for p in more}
-        return span_f1(with_them, self._evidence).f1 - span_f1(without, self._evidence).f1
+            with_them = without | {p: {*without.get(p, ()), *more[p]} for p in more}
+        return self._value(with_them) - self._value(without)
+
+    def _value(self, pieces: dict[str, set[tuple[int, int]]]) -> float:
+        located = replace(self._located, pieces={p: some for p, some in pieces.items() if some})
+        primary = primary_objective(located, self._evidence, self._settings)
+        return (primary + span_f1(located.retrieved, self._evidence).f1) / 2
 
 
 def _by_paper(places: Iterable[Alternative]) -> dict[str, list[tuple[int, int]]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,8 +11,9 @@ from helpers.work import calls
 from rewards.children import child_scores
 from rewards.found import papers_found
 from rewards.numbered import numbered_passages, replied_numbers
+from rewards.primary import primary_objective
 from rewards.settings import RewardSettings
-from rewards.spans import Evidence, locate, span_f1
+from rewards.spans import Evidence, Located, locate, span_f1
 
 GOLD = "Kalvot scores 42 on Mirbex."
 OTHERS = ["A study of Filtod.", "Pezmas gets a prize in 1999.", "Sevzex is not new at all."]
@@ -179,16 +181,22 @@ def scored(
     return child_scores(readers, agents or {}, papers, located, evidence, RewardSettings())
 
 
-def f1(*answer: str) -> float:
-    return span_f1(locate(list(answer), PAPERS, RewardSettings()).retrieved, EVIDENCE).f1
+def value(located: Located, evidence: Evidence = EVIDENCE) -> float:
+    """Mean of the primary objective and of plain F1."""
+    primary = primary_objective(located, evidence, RewardSettings())
+    return (primary + span_f1(located.retrieved, evidence).f1) / 2
+
+
+def worth(*answer: str) -> float:
+    return value(locate(list(answer), PAPERS, RewardSettings()))
 
 
 ONE, NO_GOLD = f"How accurate is Kalvot? Yes or no?\n{GOLD}", numbered(*OTHERS)
 NOT_GOLD = ONE.replace(GOLD, OTHERS[0])
-WRONG = f1(GOLD) - f1(GOLD, OTHERS[0])
+WRONG = worth(GOLD) - worth(GOLD, OTHERS[0])
 """What the wrong passage costs an answer that is otherwise right."""
 ALL = sum(
-    f1(*OTHERS, GOLD) - f1(*(text for text in (*OTHERS, GOLD) if text != other))
+    worth(*OTHERS, GOLD) - worth(*(text for text in (*OTHERS, GOLD) if text != other))
     for other in (*OTHERS, GOLD)
 )
 
@@ -199,7 +207,7 @@ ALL = sum(
         (ONE, "yes", [GOLD], 1.0),
         (ONE, "no", [], -1.0),
         (ONE, "yes", [], 1.0),  # a root that ignores its reader
-        (ONE, "yes", [GOLD, OTHERS[0]], f1(GOLD, OTHERS[0])),
+        (ONE, "yes", [GOLD, OTHERS[0]], worth(GOLD, OTHERS[0])),
         (NOT_GOLD, "no", [GOLD], WRONG),
         (NOT_GOLD, "yes", [GOLD, OTHERS[0]], -WRONG),
         (NOT_GOLD, "no", [], 0.0),  # where nothing is right, a wrong quote costs nothing
@@ -208,7 +216,7 @@ ALL = sum(
         (FOUR, "1 2 3 4", [*OTHERS, GOLD], ALL),
         (FOUR, "yes, 4", [GOLD], 1.0),
         (FOUR, "yes", [], -1.0),  # asked for numbers
-        (NO_GOLD, "none", [GOLD], sum(1 - f1(GOLD, other) for other in OTHERS)),
+        (NO_GOLD, "none", [GOLD], 1.0),
         (numbered(*[OTHERS[0]] * 250), "none", [GOLD], WRONG),  # the same one counts once
         (ONE, "maybe yes", [GOLD], -1.0),
         (NOT_GOLD, "a novel of many words " * 99, [GOLD], -WRONG),
@@ -260,16 +268,18 @@ def test_a_second_place_of_a_passage_makes_it_no_worse() -> None:
     assert scored({3: (ONE, "yes")}, twice, [quote]) == {3: 1.0}
     assert scored({3: (ONE, "yes")}, twice, []) == {3: 1.0}
     # A bare quote is at all places.
-    assert scored({3: (ONE, "yes")}, twice, [GOLD])[3] == pytest.approx(0.5)
+    everywhere = value(locate([GOLD], twice, RewardSettings()))
+    assert scored({3: (ONE, "yes")}, twice, [GOLD])[3] == pytest.approx(everywhere) != 1.0
 
 
 def test_a_passage_whose_lines_begin_with_numbers_is_one() -> None:
     steps = "To reset it, open Settings.\n1. Choose Account.\n2. Choose Reset, then confirm."
     papers, evidence = {"p": f"{steps}\nOther lines follow."}, [[("p", 0, 27)]]
     prompt = f"How do I reset it? Passage 1: yes or no?\n{steps}"
+    right = value(locate([steps], papers, RewardSettings()), evidence)
+    assert right > 0.2
     for reply, answer, sign in [("yes", [steps], 1), ("no", [], -1), ("novel " * 99, [], -1)]:
-        worth = scored({3: (prompt, reply)}, papers, answer, evidence)[3]
-        assert worth == pytest.approx(sign * 2 * 27 / (27 + len(steps)))
+        assert scored({3: (prompt, reply)}, papers, answer, evidence)[3] == sign * right
 
 
 def test_an_item_that_sticks_out_of_a_passage_comes_from_elsewhere() -> None:
@@ -277,12 +287,12 @@ def test_an_item_that_sticks_out_of_a_passage_comes_from_elsewhere() -> None:
     papers, evidence = {"p": text, "q": "Nothing is here."}, [[("p", 100, 300)]]
     answer = [text[100:300], "Nothing is here."]
     located = locate(answer, papers, RewardSettings())
-    now = span_f1(located.retrieved, evidence).f1
+    now = value(located, evidence)
     for start, end in ((250, 450), (299, 499)):
-        more = {**located.retrieved, "p": [(100, end)]}
+        more = {**located.pieces, "p": {(100, 300), (start, end)}}
         prompt = f"Is it? Yes or no?\n{text[start:end]}"
-        worth = scored({3: (prompt, "no")}, papers, answer, evidence)[3]
-        assert worth == pytest.approx(now - span_f1(more, evidence).f1)
+        lost = scored({3: (prompt, "no")}, papers, answer, evidence)[3]
+        assert lost == pytest.approx(now - value(replace(located, pieces=more), evidence))
     inside = f"Is it? Yes or no?\n{text[50:900]}"  # of which the root quotes a part
     assert scored({3: (inside, "yes")}, papers, answer, evidence)[3] == pytest.approx(now)
 
@@ -313,7 +323,7 @@ def test_readers_of_papers_that_are_too_long_to_search_have_no_score() -> None:
         (None, [GOLD], 0.0),
         (OTHERS[:1], [GOLD, OTHERS[0]], -WRONG),
         (["a sentence that no paper has"], [GOLD], 0.0),
-        ([PAPERS["p1"]], [GOLD, *OTHERS], f1(GOLD, *OTHERS)),  # everything
+        ([PAPERS["p1"]], [GOLD, *OTHERS], worth(GOLD, *OTHERS)),  # everything
         ([PAPERS["p1"]], [GOLD], 1.0),  # and the root chose
     ],
 )
