@@ -81,12 +81,11 @@ class Arm:
     """Name of the base's folder."""
 
 
-MORE = partial(Arm, TWICE, folder="more")
 ARMS = {
     "demonstrations": Arm(),
     "GRPO": Arm(grpo=()),
-    "more demonstrations": MORE(),
-    "GRPO, twice": MORE(()),
+    "more demonstrations": Arm(TWICE, folder="more"),
+    "GRPO, twice": Arm(TWICE, (), "more"),
     # Who inherits, and how much of a child's advantage is its own: others have `full` and 0.75.
     "GRPO, roots only": Arm(grpo=["train.inheritance=none"]),
     "GRPO, 1/k": Arm(grpo=["train.inheritance=inverse_count", "train.own_score=0"]),
@@ -96,6 +95,7 @@ ARMS = {
 }
 MODES = {"greedy": 0.0, "sampled": 1.0}
 """Temperatures."""
+SCORES = {"f1": "F1", "reward": "reward"}
 BOOTSTRAP = Bootstrap(resamples=10_000, seed=0)
 
 Row = dict[str, Any]
@@ -288,22 +288,20 @@ def lines(work: SmallModelWork) -> None:
 
 def table(rows: Sequence[Row]) -> str:
     """A line for each arm: means over seeds, with intervals over collections."""
-    out = ["| arm | seeds | F1 greedy | F1 sampled | reward sampled | tokens a right answer |"]
-    out.append("|---|---|---|---|---|---|")
+    columns = _columns(rows)
+    out = [f"| arm | seeds | {' | '.join(columns)} | tokens a right answer |"]
+    out.append("|---" * (3 + len(columns)) + "|")
     for arm in dict.fromkeys(row["arm"] for row in rows):
         mine = [row for row in rows if row["arm"] == arm]
-        cells = [
-            _interval(mine, *which)
-            for which in (("greedy", "f1"), ("sampled", "f1"), ("sampled", "reward"))
-        ]
-        cells.append(_price(mine))
+        cells = [*(_interval(mine, *which) for which in columns.values()), _price(mine)]
         out.append(f"| {arm} | {len(mine)} | {' | '.join(cells)} |")
     return "\n".join(out)
 
 
 def differences(rows: Sequence[Row]) -> str:
     """GRPO minus other arms of the same seeds."""
-    out = ["| | F1 greedy | reward sampled |", "|---|---|---|"]
+    columns = _columns(rows)
+    out = [f"| | {' | '.join(columns)} |", "|---" * (1 + len(columns)) + "|"]
     trained = dict.fromkeys(row["arm"] for row in rows if row["arm"].startswith("GRPO"))
     for name, arm in itertools.product(trained, ARMS):
         pairs = [
@@ -316,10 +314,16 @@ def differences(rows: Sequence[Row]) -> str:
                 _cell([np.subtract(a[m][k], b[m][k]) for a, b in pairs], pairs[0][0])
                 if all(m in row for pair in pairs for row in pair)
                 else "-"
-                for m, k in (("greedy", "f1"), ("sampled", "reward"))
+                for m, k in columns.values()
             ]
             out.append(f"| {name} minus {arm} | {' | '.join(cells)} |")
     return "\n".join(out)
+
+
+def _columns(rows: Sequence[Row]) -> dict[str, tuple[str, str]]:
+    """Mode and score of each column, without those that no row has."""
+    every = {f"{names} {mode}": (mode, score) for mode in MODES for score, names in SCORES.items()}
+    return {n: (m, s) for n, (m, s) in every.items() if any(s in row.get(m, {}) for row in rows)}
 
 
 def _interval(rows: Sequence[Row], mode: str, score: str) -> str:
