@@ -65,7 +65,7 @@ def run(params: Params, run: StageRun) -> Path:
                 f"the merge of {trained} into {paths.BASE} differs from the live model: "
                 f"{'; '.join(report['wrong'])}. {paths.MERGED} was not written; {paths.EXPORT} "
                 "has the figures. Check that the adapter belongs to this base, or set "
-                "export.dtype=bfloat16."
+                "export.dtype or export.max_logit_error."
             )
     return paths.MERGED
 
