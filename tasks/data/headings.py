@@ -93,7 +93,7 @@ def read(text: str) -> tuple[str, list[Section]]:
             prose.append("")
         elif title := _heading(line, below):
             end()
-            heading = _NUMBER.sub("", title)
+            heading = _NUMBER.sub("", title).rstrip(" ¶")  # a link that Sphinx adds
             body.append("")
         elif not _RULE.fullmatch(line):
             body.append(line)

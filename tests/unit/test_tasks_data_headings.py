@@ -144,7 +144,7 @@ def test_few_documents_leave_no_split_empty(
 
 def test_headings_are_marked_or_underlined_and_never_code() -> None:
     text = (
-        "Title of it\n===========\n\nText.\n\n```\n# no heading\n```\n\n# 3.1. A part #\n\nMore.\n"
+        "Title of it\n===========\n\nText.\n\n```\n# no heading\n```\n\n# 3.1. A part¶ #\n\nMore.\n"
     )
     stripped, sections = read(text)
     assert [one.heading for one in sections] == ["Title of it", "A part"]
