@@ -56,7 +56,7 @@ def child_scores(
         agents: value that each `rlm` child returned.
         papers, evidence: of the problem.
         located: answer of the root.
-        settings: `min_span_chars`, `max_items`.
+        settings: of the reward.
     """
     worth_of = _Worth(located, evidence, settings)
     work = sum(map(len, papers.values())) + worth_of.work
@@ -132,7 +132,7 @@ class _Worth:
                 if not (k := bisect_right(starts, a)) or b > ends[k - 1]
             }
         with_them = before
-        if without == before | {p: set() for p in without if p not in before}:
+        if sum(map(len, without.values())) == sum(map(len, before.values())):
             more = _by_paper(added)
             with_them = without | {p: {*without.get(p, ()), *more[p]} for p in more}
         return self._value(with_them) - self._value(without)
