@@ -70,9 +70,13 @@ class _Line:
     slot: int
     """Row of the buffer."""
     length: int
-    """Tokens in the buffer."""
-    newest: int
-    """Last token, which the next step reads."""
+    """Tokens in the buffer: once the prompt is read, all but the last one."""
+
+    @property
+    def newest(self) -> int:
+        """Last token, which the next step reads."""
+        row = self.rows[0]
+        return (row.sampled or row.tokens)[-1]
 
 
 class Batch:
@@ -90,10 +94,7 @@ class Batch:
         parts = [sorted(some, key=lambda row: (-row.cached, -row.limit)) for some in same.values()]
         # In this order, no earlier line has more in common with a line than the one before it.
         order, shared = in_order([some[0].tokens[:-1] for some in parts])
-        self.lines = [
-            _Line(parts[at], slot, parts[at][0].cached, parts[at][0].tokens[-1])
-            for slot, at in enumerate(order)
-        ]
+        self.lines = [_Line(parts[at], slot, parts[at][0].cached) for slot, at in enumerate(order)]
         self.spare = list(range(len(parts), len(rows)))
         """Slots without a line."""
         columns = max(len(row.tokens) + min(_GROW, row.limit) for row in rows)
@@ -125,26 +126,22 @@ class Batch:
         used = self.kv[:, :, : tokens[-1][0] + 1]
         return row_buffer.read(self.model, used, tokens, logits=True).float()
 
-    def keep(self, new: Mapping[int, tuple[int, ...]]) -> None:
-        """Take the tokens that each row has sampled; all but the last are in the buffer.
-
-        Args:
-            new: tokens by `place`. Rows that are done leave, with their keys and values.
-        """
+    def keep(self) -> None:
+        """Part the rows that sampled other tokens; those that are done leave with their cache."""
         lines = []
         for line in self.lines:
             parts: dict[tuple[int, ...], list[SampledTurn]] = {}
             for row in line.rows:
                 if row.done:
-                    row.cached = line.length + len(new[row.place])
+                    row.cached = len(row.tokens) + len(row.sampled) - 1
                     row.past = self.kv[:, :, line.slot, :, : row.cached].clone()
                 else:
-                    parts.setdefault(new[row.place], []).append(row)
+                    parts.setdefault(tuple(row.sampled), []).append(row)
             self.spare += [] if parts else [line.slot]
-            for number, (tokens, some) in enumerate(parts.items()):
-                length = line.length + len(tokens)
+            for number, (sampled, some) in enumerate(parts.items()):
+                length = len(some[0].tokens) + len(sampled) - 1
                 slot = self._copied(line.slot, length) if number else line.slot
-                lines.append(_Line(some, slot, length, tokens[-1]))
+                lines.append(_Line(some, slot, length))
         self.lines = sorted(lines, key=lambda line: line.slot)
         running = sum(len(line.rows) for line in lines)
         if running <= self.kv.shape[2] // 2:
@@ -272,22 +269,20 @@ def sample(
         ]
         of_M, *at = torch.tensor(wanted, device=shape.device).T
         drawn, chosen = _draw(logits, of_M, temperature, noise[tuple(at)])
-        first, new, done = 0, {}, []
+        first = 0
         for row, _, guess in running:
             tokens = _true(drawn[first:], guess, row.limit - len(row.sampled), stop_ids)
             row.sampled += tokens
             row.logprobs += chosen[first : first + len(tokens)]
             first += 1 + len(guess)
-            new[row.place] = tuple(tokens)
             row.done = tokens[-1] in stop_ids or len(row.sampled) == row.limit
-            done += [row] * row.done
             if drafts:
                 drafters[row.place].text += tokens
                 drafters[row.place].sampled(tokens)
                 if row.done:
                     drafts.add(drafters[row.place].text, len(row.tokens))
-        batch.keep(new)
-        yield from done
+        batch.keep()
+        yield from (row for row, _, _ in running if row.done)
 
 
 def _guesses(

@@ -192,7 +192,7 @@ def worth(*answer: str) -> float:
 
 
 ONE, NO_GOLD = f"How accurate is Kalvot? Yes or no?\n{GOLD}", numbered(*OTHERS)
-NOT_GOLD = ONE.replace(GOLD, OTHERS[0])
+NOT_GOLD, TWO = ONE.replace(GOLD, OTHERS[0]), numbered(*OTHERS[1:])
 WRONG = worth(GOLD) - worth(GOLD, OTHERS[0])
 """What the wrong passage costs an answer that is otherwise right."""
 ALL = sum(
@@ -216,7 +216,8 @@ ALL = sum(
         (FOUR, "1 2 3 4", [*OTHERS, GOLD], ALL),
         (FOUR, "yes, 4", [GOLD], 1.0),
         (FOUR, "yes", [], -1.0),  # asked for numbers
-        (NO_GOLD, "none", [GOLD], 1.0),
+        (NO_GOLD, "none", [GOLD], 1.0),  # a sum beyond 1
+        (TWO, "none", [GOLD], sum(1 - worth(GOLD, other) for other in OTHERS[1:])),
         (numbered(*[OTHERS[0]] * 250), "none", [GOLD], WRONG),  # the same one counts once
         (ONE, "maybe yes", [GOLD], -1.0),
         (NOT_GOLD, "a novel of many words " * 99, [GOLD], -WRONG),
@@ -267,19 +268,17 @@ def test_a_second_place_of_a_passage_makes_it_no_worse() -> None:
     quote = {"paper_id": "p1", "text": GOLD}
     assert scored({3: (ONE, "yes")}, twice, [quote]) == {3: 1.0}
     assert scored({3: (ONE, "yes")}, twice, []) == {3: 1.0}
-    # A bare quote is at all places.
-    everywhere = value(locate([GOLD], twice, RewardSettings()))
-    assert scored({3: (ONE, "yes")}, twice, [GOLD])[3] == pytest.approx(everywhere) != 1.0
+    # A bare quote is at all places: F1 is 0.5, and the primary objective 0.
+    assert scored({3: (ONE, "yes")}, twice, [GOLD])[3] == pytest.approx(0.25)
 
 
 def test_a_passage_whose_lines_begin_with_numbers_is_one() -> None:
     steps = "To reset it, open Settings.\n1. Choose Account.\n2. Choose Reset, then confirm."
     papers, evidence = {"p": f"{steps}\nOther lines follow."}, [[("p", 0, 27)]]
     prompt = f"How do I reset it? Passage 1: yes or no?\n{steps}"
-    right = value(locate([steps], papers, RewardSettings()), evidence)
-    assert right > 0.2
     for reply, answer, sign in [("yes", [steps], 1), ("no", [], -1), ("novel " * 99, [], -1)]:
-        assert scored({3: (prompt, reply)}, papers, answer, evidence)[3] == sign * right
+        half_f1 = scored({3: (prompt, reply)}, papers, answer, evidence)[3]
+        assert half_f1 == pytest.approx(sign * 27 / (27 + len(steps)))
 
 
 def test_an_item_that_sticks_out_of_a_passage_comes_from_elsewhere() -> None:
