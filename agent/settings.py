@@ -116,6 +116,12 @@ class SftSettings(Settings):
     reader_passages: int = Field(
         8, ge=0, le=64, description="passages of a reader, if keyed; 0: the root reads them itself"
     )
+    near_chars: int | None = Field(
+        None,
+        ge=0,
+        description="a keyed root whose readers get one passage each answers with those that they "
+        "keep within so many characters of the best one; null: with all",
+    )
     slips: float = Field(
         0.15, ge=0, le=1, description="episodes of the demonstrator with a mistake and its repair"
     )

@@ -115,6 +115,40 @@ def rank(
     return nsmallest(max(0, int(most)), matches, key=loss)
 
 
+def near(documents: Any, found: Sequence[tuple[Any, str]], chars: int) -> list[tuple[Any, str]]:
+    """Those passages that stand near the first one in its document, in the order of `found`.
+
+    An answer is seldom scattered: of the passages that rank first, those around the best one are
+    it more often than those of other pages that rank as high.
+
+    Args:
+        documents: as of `rank`.
+        found: (id, passage), best first.
+        chars: characters at most between a passage and the next one that is near.
+
+    Raises:
+        ValueError: the first passage is not in its document word for word.
+        TypeError: the documents are none.
+    """
+    if not found:
+        return []
+    (document, best), texts = found[0], _texts(documents)
+    own = dict.fromkeys(passage for key, passage in found if key == document)
+    text = texts.get(document, "")
+    places = sorted((text.find(passage), passage) for passage in own if passage in text)
+    if best not in own or best not in text:
+        raise ValueError("near: the first passage is not in its document word for word")
+    together, end = set[str](), 0
+    for start, passage in places:
+        if start > end + chars:
+            if best in together:
+                break
+            together.clear()
+        together.add(passage)
+        end = max(end, start + len(passage))
+    return [one for one in found if one[0] == document and one[1] in together]
+
+
 def words(text: str) -> list[str]:
     """Words in lower case, without common ones and without the endings of English."""
     return [_stem(word) for word in _WORD.findall(text.lower()) if word not in _COMMON]

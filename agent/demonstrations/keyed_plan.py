@@ -17,7 +17,7 @@ from agent.demonstrations.cells import text_literal
 from env.embedding import order_of
 from env.problems.schema import Problem
 from env.prompts import defuse
-from env.ranking import rank
+from env.ranking import near, rank
 from env.settings import EnvSettings, PromptStyle
 from rewards.numbered import holds_gold
 from rewards.settings import RewardSettings
@@ -28,14 +28,14 @@ TASKS: dict[PromptStyle, str] = {
 }
 """First line of a reader's prompt; the numbered passages follow, one after the other."""
 VERDICTS: dict[PromptStyle, str] = {
-    "full": "Does passage {n} help to answer this question? Reply yes or no: {question}",
-    "compact": "{question} Passage {n}: yes or no?",
+    "full": "Does this passage help to answer the question? Reply yes or no: {question}",
+    "compact": "{question} Yes or no?",
 }
 """Last line of the prompt of a reader that gets a single passage, which comes before it.
 
 A model that meets the question's words after the passage can tell whether they were to be expected
-there, and orders passages somewhat better (docs/experiments.md). The number says how
-high the passage was ranked, which is the best guess before it is read."""
+there, and orders passages somewhat better. One that is told how high its passage was ranked
+follows that and reads less, so the root's code uses the ranks instead (docs/experiments.md)."""
 YES: dict[PromptStyle, str] = {
     "full": 'reply.lower().startswith("yes")',
     "compact": 'reply == "yes"',
@@ -65,6 +65,8 @@ class Keyed:
     """Passages that the root ranks."""
     shown: int
     """Passages of each reader; 0 if the root reads them itself, without children."""
+    near: int | None = None
+    """Most characters between two passages of an answer; None if they may stand anywhere."""
 
     @property
     def readers(self) -> int:
@@ -86,9 +88,13 @@ def code(question: str, keyed: Keyed, style: PromptStyle, most: int) -> str:
     if not keyed.shown:
         return f"{head}for n, (d, t) in enumerate(found, 1):\n    print(n, t)"
     if keyed.shown == 1:
-        prompts = f'[f"{{t}}\\n{VERDICTS[style]}" for n, (d, t) in enumerate(found, 1)]'
-        pairs = "(d, t), reply in zip(found, replies)"
-        return f"{head}{_ask(prompts, keyed, most)}\nFINAL([{item} for {pairs} if {YES[style]}])"
+        prompts = f'[f"{{t}}\\n{VERDICTS[style]}" for d, t in found]'
+        asked = f"{head}{_ask(prompts, keyed, most)}\n"
+        pairs = f"(d, t), reply in zip(found, replies) if {YES[style]}"
+        if keyed.near is None:
+            return f"{asked}FINAL([{item} for {pairs}])"
+        kept = f"kept = [(d, t) for {pairs}] or found"
+        return f"{asked}{kept}\nFINAL([{item} for d, t in near(context, kept, {keyed.near})])"
     size = keyed.shown
     imports = "import re\n" if NUMBERS[style].startswith("re.") else ""
     prompts = (
@@ -150,7 +156,7 @@ def readers(
     passages = ranked(problem, keyed.ranked, env, rewards)
     tasks = VERDICTS if keyed.shown == 1 else TASKS
     for k in range(0, len(passages), keyed.shown):
-        task = tasks[env.prompt_style].format(question=problem.question, n=k + 1)
+        task = tasks[env.prompt_style].format(question=problem.question)
         part = passages[k : k + keyed.shown]
         lines = [f"{number} {text}" for number, (_, text) in enumerate(part, 1)]
         yield "\n".join([part[0][1], task] if keyed.shown == 1 else [task, *lines]), part
@@ -167,11 +173,10 @@ def answer(
 ) -> list[dict[str, str]]:
     """The answer of the plan with readers that make no mistake."""
     passages = ranked(problem, keyed.ranked, env, rewards)
-    return [
-        {"paper_id": paper_id, "text": text}
-        for paper_id, text in passages
-        if _is_gold(problem, (paper_id, text), rewards)
-    ]
+    gold = [passage for passage in passages if _is_gold(problem, passage, rewards)]
+    if keyed.near is not None:
+        gold = near(problem.texts, gold, keyed.near)
+    return [{"paper_id": paper_id, "text": text} for paper_id, text in gold]
 
 
 def fault(problem: Problem, keyed: Keyed, env: EnvSettings, rewards: RewardSettings) -> str | None:

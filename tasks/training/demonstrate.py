@@ -156,7 +156,7 @@ def keyed(params: Params) -> Keyed:
     from agent.demonstrations.keyed_plan import Keyed
 
     settings = params.warmstart.sft
-    return Keyed(settings.ranked_passages, settings.reader_passages)
+    return Keyed(settings.ranked_passages, settings.reader_passages, settings.near_chars)
 
 
 def fault(params: Params, problem: Problem) -> str | None:

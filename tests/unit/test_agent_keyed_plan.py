@@ -9,7 +9,7 @@ from helpers.quoted import quoted
 
 from agent.demonstrations import keyed_plan
 from agent.demonstrations.keyed_plan import Keyed
-from env.ranking import rank
+from env.ranking import near, rank
 from env.settings import EnvSettings
 from rewards.settings import RewardSettings
 
@@ -34,7 +34,8 @@ def run(keyed: Keyed, most: int, reply: Any) -> tuple[list[str], Any]:
         asked.extend(prompts)
         return [reply(prompt) for prompt in prompts]
 
-    names = {"context": TEXTS, "rank": rank, "llm_query_batched": ask, "FINAL": answers.append}
+    names = {"context": TEXTS, "rank": rank, "near": near, "FINAL": answers.append}
+    names["llm_query_batched"] = ask
     exec(keyed_plan.code(PROBLEM.question, keyed, "compact", most), names)
     return asked, answers[0]
 
@@ -67,6 +68,18 @@ def test_a_reader_of_one_passage_keeps_it_by_saying_yes(reply: str) -> None:
     told = keyed_plan.replies(PROBLEM, Keyed(5, 1), ENV, REWARDS)
     assert [prompt.split("\n")[0] for prompt, said in told.items() if said == "yes"] == [GOLD[1]]
     assert set(told.values()) == {"yes", "no"}
+
+
+@pytest.mark.parametrize("chars", [0, 60, 600])
+def test_an_answer_keeps_what_stands_near_the_best_passage(chars: int) -> None:
+    every = [{"paper_id": d, "text": t} for d, t in rank(TEXTS, PROBLEM.question, 5)]
+    own = [one for one in every if one["paper_id"] == every[0]["paper_id"]]
+    keyed = Keyed(5, 1, chars)
+    assert run(keyed, 8, lambda prompt: "yes")[1] == (own if chars else every[:1])
+    assert run(keyed, 8, lambda prompt: "no")[1] == (own if chars else every[:1])
+    chosen = run(keyed, 8, lambda prompt: "yes" if every[1]["text"] in prompt else "no")[1]
+    assert chosen == every[1:2]
+    assert keyed_plan.answer(PROBLEM, keyed, ENV, REWARDS)[0]["text"] == GOLD[1]
 
 
 def test_readers_reply_the_numbers_of_gold_or_none() -> None:

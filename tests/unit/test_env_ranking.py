@@ -9,7 +9,7 @@ from helpers.work import calls
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from env.ranking import passages, rank
+from env.ranking import near, passages, rank
 
 LONG = "A first sentence is here. Kalvot reads maps at night! Others, i.e. seven, wait until dawn."
 LINE = f"{LONG} It goes on and on, so that the line is long."
@@ -74,6 +74,20 @@ def test_a_text_or_a_list_of_texts_has_no_id(documents: Any) -> None:
 def test_a_wrong_call_names_rank(documents: Any, text: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match=r"^rank: "):
         rank(documents, text)
+
+
+def test_near_takes_what_stands_around_the_first_passage_and_names_a_stranger() -> None:
+    text = {"p": "One. Two. Three. Four.", "q": "Two."}
+    found = [("p", "Two."), ("q", "Two."), ("p", "Four."), ("p", "One."), ("p", "Gone.")]
+    assert near(text, found, 0) == [found[0]]
+    assert near(text, found, 1) == [found[0], found[3]]
+    assert near(text, found, 7) == [found[0], found[2], found[3]]
+    assert near(text, [found[2], *found], 1) == [found[2], found[2]]
+    assert near(text["q"], [("", "Two.")], 5) == [("", "Two.")]
+    assert near(text, [], 5) == []
+    for stranger in (("p", "Gone."), ("r", "One.")):
+        with pytest.raises(ValueError, match=r"^near: "):
+            near(text, [stranger], 5)
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,7 @@ class _Repl:
             "context": context,
             "search": reader.search,
             "rank": reader.rank,
+            "near": reader.near,
             "list_papers": reader.list_papers,
             "get_abstract": reader.get_abstract,
             "extract": reader.extract,
