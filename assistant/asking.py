@@ -20,7 +20,7 @@ from env.chat_tokens import without_thought
 from env.embedding import embedder, installed
 from env.models import Message
 from env.prompts import cut
-from env.ranking import rank
+from env.ranking import near, rank
 from tasks.config.params import Params
 from tasks.errors import StageError, as_stage_error
 
@@ -38,9 +38,9 @@ MOST_TOKENS = 0.5
 """Tokens per character beyond which a model with a small vocabulary reads letters, not words."""
 SHOWN = 10
 """Documents left out that are named."""
-PASSAGES = 3
-"""Passages of an answer without a model. On the questions of `examples/faq`, BM25 is about as good
-with three to five, and all-MiniLM-L6-v2 with two or three."""
+PASSAGES, NEAR_CHARS = 12, 600
+"""An answer without a model has those of so many passages that stand near the best one, as in
+profile `faq`."""
 READ = 128
 """Passages that all-MiniLM-L6-v2 reads, the first by BM25: three seconds for a new folder. On those
 questions, the first two have an F1 of 0.480 then, and 0.490 if it reads all."""
@@ -222,7 +222,8 @@ class RankedPassages:
             raise StageError(reason)
         began = time.monotonic()
         with as_stage_error():  # the model may be broken
-            passages = (by_meaning if installed() else rank)(documents, question, PASSAGES)
+            found = (by_meaning if installed() else rank)(documents, question, PASSAGES)
+        passages = near(documents, found, NEAR_CHARS)
         quotes = [
             Quote(name, at := documents[name].index(text), at + len(text), text)
             for name, text in passages

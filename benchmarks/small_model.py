@@ -278,9 +278,9 @@ def lines(work: SmallModelWork) -> None:
         answers = [first(MOST, rank)(problem) for problem in tuned]
         best = max(range(1, MOST + 1), key=partial(mean, answers=answers))
         arms[f"{rank}, first {best}"] = first(best, rank)
-    arms["plan with perfect readers"] = lambda problem: keyed_plan.answer(
-        problem, keyed(params), params.env, params.rewards
-    )
+    plan: dict[str, Any] = {"keyed": keyed(params), "env": params.env, "rewards": params.rewards}
+    arms["plan without readers"] = partial(keyed_plan.answer, **plan, read=False)
+    arms["plan with perfect readers"] = partial(keyed_plan.answer, **plan)
     for name, line in arms.items():
         scores = [round(baselines.f1(problem, line(problem)), 4) for problem in test]
         work.add({"arm": name, "seed": 0, "greedy": {"f1": scores}}, test)

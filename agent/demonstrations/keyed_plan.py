@@ -169,14 +169,14 @@ def ranked(problem: Problem, most: int, env: EnvSettings, rewards: RewardSetting
 
 
 def answer(
-    problem: Problem, keyed: Keyed, env: EnvSettings, rewards: RewardSettings
+    problem: Problem, keyed: Keyed, env: EnvSettings, rewards: RewardSettings, read: bool = True
 ) -> list[dict[str, str]]:
-    """The answer of the plan with readers that make no mistake."""
+    """The answer of the plan with readers that make no mistake, or with none at all."""
     passages = ranked(problem, keyed.ranked, env, rewards)
-    gold = [passage for passage in passages if _is_gold(problem, passage, rewards)]
+    kept = [one for one in passages if not read or _is_gold(problem, one, rewards)]
     if keyed.near is not None:
-        gold = near(problem.texts, gold, keyed.near)
-    return [{"paper_id": paper_id, "text": text} for paper_id, text in gold]
+        kept = near(problem.texts, kept, keyed.near)
+    return [{"paper_id": paper_id, "text": text} for paper_id, text in kept]
 
 
 def fault(problem: Problem, keyed: Keyed, env: EnvSettings, rewards: RewardSettings) -> str | None:

@@ -2,7 +2,7 @@
 
 `python -m examples.faq.opponents python git` prints the F1 of characters of the first k passages,
 and their recall at 10 and 20, for BM25 and for all-MiniLM-L6-v2 (`make setup-search`). The last
-column chooses k as you'd have to: for each page, on the questions of all other pages.
+column has those of the first twelve that stand near the best one, as profile `faq` has it.
 
 `--likelihood models/base` adds that model without any training: it orders the first twelve
 passages of MiniLM by the probability of the question after each. So does the sum of its standard
@@ -21,7 +21,7 @@ import numpy as np
 
 from env.embedding import embedder
 from env.problems.schema import Problem
-from env.ranking import rank
+from env.ranking import near, rank
 from examples.faq.collect import TARGET
 from rewards.settings import RewardSettings
 from rewards.spans import locate, span_f1
@@ -30,7 +30,9 @@ from tasks.config import resolve
 
 KS = (1, 2, 3, 5, 10, 20)
 FIRST = 12
-"""Passages that the likelihood orders."""
+"""Passages that the likelihood orders, and of which those near the best one are taken."""
+RECALLED = ("k=10", "k=20")
+"""Columns whose recall is shown, too."""
 
 Passage = tuple[str, str]
 Scores = Callable[[str, list[str]], Any]
@@ -39,34 +41,24 @@ Scores = Callable[[str, list[str]], Any]
 def load(name: str) -> list[Problem]:
     """Questions of a collection about all of its documents."""
     at = str(TARGET / f"{name}.jsonl"), str(TARGET / "documents")
-    return list(read_problem_rows(resolve("documents"), *at).found.problems)
+    found = read_problem_rows(resolve("faq"), *at).found.problems
+    return [problem for problem in found if problem.split == "test"]
 
 
 def measure(
-    papers: Mapping[str, str], question: Problem, passages: Sequence[Passage]
+    papers: Mapping[str, str], question: Problem, passages: Sequence[Passage], chars: int
 ) -> dict[str, float]:
-    """F1 and recall of the first passages, by the name of their column."""
+    """F1 and recall of some passages, by the name of their column."""
     measured = {}
-    for k in KS:
-        answer = [{"paper_id": paper, "text": text} for paper, text in passages[:k]]
+    together = near(papers, passages[:FIRST], chars)
+    for name, some in {**{f"k={k}": passages[:k] for k in KS}, "near": together}.items():
+        answer = [{"paper_id": paper, "text": text} for paper, text in some]
         retrieved = locate(answer, papers, RewardSettings()).retrieved
         agreement = span_f1(retrieved, question.places)
-        measured[f"k={k}"] = agreement.f1
-        if k >= 10:
-            measured[f"recall {k}"] = agreement.recall
+        measured[name] = agreement.f1
+        if name in RECALLED:
+            measured[f"recall, {name}"] = agreement.recall
     return measured
-
-
-def on_other_pages(pages: Sequence[str], rows: Sequence[Mapping[str, float]]) -> float | None:
-    """Mean F1 with the k of each page that is best on all others; None with a single page."""
-    f1 = []
-    for page in dict.fromkeys(pages):
-        others = [row for other, row in zip(pages, rows, strict=True) if other != page]
-        if not others:
-            return None
-        best = max((f"k={k}" for k in KS), key=lambda name: fmean(row[name] for row in others))
-        f1 += [row[best] for own, row in zip(pages, rows, strict=True) if own == page]
-    return fmean(f1)
 
 
 def likelihood(base: Path) -> Scores:
@@ -108,17 +100,17 @@ def _z(scores: Any) -> Any:
 
 def table(questions: Sequence[Problem], judge: Scores | None) -> str:
     """A line for each opponent."""
+    chars = resolve("faq").warmstart.sft.near_chars
+    assert chars is not None
     rows: dict[str, list[dict[str, float]]] = {}
     for one in questions:
         for name, passages in orders(one.texts, one.question, judge).items():
-            rows.setdefault(name, []).append(measure(one.texts, one, passages))
+            rows.setdefault(name, []).append(measure(one.texts, one, passages, chars))
     columns = list(rows["BM25"][0])
-    lines = [f"| | {' | '.join(columns)} | k of other pages |", "|---" * (len(columns) + 2) + "|"]
+    lines = [f"| | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
     for name, measured in rows.items():
         means = [fmean(row[column] for row in measured) for column in columns]
-        chosen = on_other_pages([min(one.gold_papers) for one in questions], measured)
-        shown = [f"{value:.3f}" for value in means] + ["-" if chosen is None else f"{chosen:.3f}"]
-        lines.append(f"| {name} | {' | '.join(shown)} |")
+        lines.append(f"| {name} | {' | '.join(f'{value:.3f}' for value in means)} |")
     return "\n".join(lines)
 
 

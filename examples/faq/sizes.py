@@ -36,9 +36,7 @@ QUESTIONS = 60
 MEGABYTES = (0.0, 0.2, 1.0, 5.0)
 ALONE = 8
 """Questions that are asked one after the other, for the seconds of one."""
-RANKED = 2
-"""Passages that rank first, best on people's questions."""
-TREE, SEARCH, BOUND = "the model in its tree", f"the first {RANKED} passages", "no reader errs"
+TREE, SEARCH, BOUND = "the model in its tree", "its plan without readers", "no reader errs"
 
 Row = tuple[float, dict[str, Interval], float, dict[str, float]]
 """Mean characters of a collection; F1 by name; tokens and seconds of a question."""
@@ -70,10 +68,10 @@ def measure(problems: Sequence[Problem], policy: TransformersPolicy, params: Par
     if void := next((one.void for one in episodes if one.void), None):
         raise SystemExit(f"sizes: an episode was lost ({void}). Run it again.")
     began = time.monotonic()
-    found = [keyed_plan.ranked(one, RANKED, params.env, params.rewards) for one in problems]
+    plan = {"keyed": keyed(params), "env": params.env, "rewards": params.rewards}
+    quoted = [keyed_plan.answer(one, **plan, read=False) for one in problems]
     seconds = {TREE: median(waited), SEARCH: (time.monotonic() - began) / len(problems)}
-    right = [keyed_plan.answer(one, keyed(params), params.env, params.rewards) for one in problems]
-    quoted = [[{"paper_id": paper, "text": text} for paper, text in some] for some in found]
+    right = [keyed_plan.answer(one, **plan) for one in problems]
     f1 = {
         TREE: [one.metrics.f1 if one.metrics else 0.0 for one in episodes],
         SEARCH: list(map(baselines.f1, problems, quoted)),

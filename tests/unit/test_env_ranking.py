@@ -81,7 +81,7 @@ def test_near_takes_what_stands_around_the_first_passage_and_names_a_stranger() 
     found = [("p", "Two."), ("q", "Two."), ("p", "Four."), ("p", "One."), ("p", "Gone.")]
     assert near(text, found, 0) == [found[0]]
     assert near(text, found, 1) == [found[0], found[3]]
-    assert near(text, found, 7) == [found[0], found[2], found[3]]
+    assert near(text, found, 8) == [found[0], found[2], found[3]]
     assert near(text, [found[2], *found], 1) == [found[2], found[2]]
     assert near(text["q"], [("", "Two.")], 5) == [("", "Two.")]
     assert near(text, [], 5) == []
