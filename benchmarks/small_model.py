@@ -40,6 +40,7 @@ from agent.policies import baselines
 from agent.policies.base import Policy
 from agent.policies.hf_policy import TransformersPolicy, load_model
 from agent.rollouts.engine import play
+from agent.rollouts.specs import EpisodeSpec
 from env import variables
 from env.problems.schema import Problem
 from env.problems.store import ProblemStore
@@ -204,7 +205,8 @@ def measured(work: SmallModelWork, arm: str, seed: int) -> None:
         steps = json.loads(pd.read_parquet(paths.TRAIN_ROWS).to_json(orient="records"))
         row |= {"seconds": sum(step["train/step_seconds"] for step in steps), "steps": steps}
     for mode in work.modes:
-        row[mode] = played(work, params, loaded(params, MODES[mode], adapter))
+        specs = choose(paths.TEST, work.problems, params.evaluate.seed)
+        row[mode] = played(loaded(params, MODES[mode], adapter), params, paths.PROBLEMS, specs)
     work.add(row, _problems(work, params))
 
 
@@ -230,10 +232,11 @@ def loaded(params: Params, temperature: float, adapter: Path | None) -> Transfor
     return TransformersPolicy(*load_model(paths.BASE, adapter=adapter), settings)
 
 
-def played(work: SmallModelWork, params: Params, policy: Policy) -> dict[str, list[float]]:
-    """F1, reward and tokens of each test problem. A void episode would end the comparison."""
-    specs = choose(paths.TEST, work.problems, params.evaluate.seed)
-    with local_server(params, data=paths.PROBLEMS) as url:
+def played(
+    policy: Policy, params: Params, data: Path, specs: Sequence[EpisodeSpec]
+) -> dict[str, list[float]]:
+    """F1, reward and tokens of each problem. A void episode would end the comparison."""
+    with local_server(params, data=data) as url:
         episodes = play(policy, url, specs, sessions=64)
     if reason := next((one.void for one in episodes if one.void), None):
         raise SystemExit(f"small_model: {reason}")

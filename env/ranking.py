@@ -132,12 +132,11 @@ def near(documents: Any, found: Sequence[tuple[Any, str]], chars: int) -> list[t
     """
     if not found:
         return []
-    (document, best), texts = found[0], _texts(documents)
-    own = dict.fromkeys(passage for key, passage in found if key == document)
-    text = texts.get(document, "")
-    places = sorted((text.find(passage), passage) for passage in own if passage in text)
-    if best not in own or best not in text:
+    document, best = found[0]
+    text = _texts(documents).get(document, "")
+    if best not in text:
         raise ValueError("near: the first passage is not in its document word for word")
+    places = sorted({(text.find(p), p) for key, p in found if key == document and p in text})
     together, end = set[str](), 0
     for start, passage in places:
         if start > end + chars:

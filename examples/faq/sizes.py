@@ -20,6 +20,7 @@ from agent.policies import baselines
 from agent.policies.hf_policy import TransformersPolicy, load_model
 from agent.rollouts.engine import play
 from agent.rollouts.specs import read_specs
+from benchmarks.small_model import played
 from env.problems.schema import Paper, Problem, to_row
 from env.problems.store import ProblemStore
 from examples.faq.collect import TARGET
@@ -59,30 +60,26 @@ def measure(problems: Sequence[Problem], policy: TransformersPolicy, params: Par
         path = Path(name) / "test.parquet"
         write_parquet(path, [to_row(problem) for problem in problems])
         specs, waited = read_specs(path), []
+        scores = played(policy, params, path.parent, specs)
         with local_server(params, data=path.parent) as url:
-            episodes = play(policy, url, specs, sessions=16)
             for spec in specs[:ALONE]:  # again, now that each passage has its vector
                 began = time.monotonic()
                 play(policy, url, [spec], sessions=1)
                 waited.append(time.monotonic() - began)
-    if void := next((one.void for one in episodes if one.void), None):
-        raise SystemExit(f"sizes: an episode was lost ({void}). Run it again.")
     began = time.monotonic()
     plan = {"keyed": keyed(params), "env": params.env, "rewards": params.rewards}
     quoted = [keyed_plan.answer(one, **plan, read=False) for one in problems]
     seconds = {TREE: median(waited), SEARCH: (time.monotonic() - began) / len(problems)}
     right = [keyed_plan.answer(one, **plan) for one in problems]
     f1 = {
-        TREE: [one.metrics.f1 if one.metrics else 0.0 for one in episodes],
+        TREE: scores["f1"],
         SEARCH: list(map(baselines.f1, problems, quoted)),
         BOUND: list(map(baselines.f1, problems, right)),
     }
     pages = [problem.collection_id for problem in problems]
     means = {name: Bootstrap(10_000, 0).mean(values, pages) for name, values in f1.items()}
-    turns = [t for episode in episodes for frame in episode.frames.values() for t in frame.turns]
-    tokens = sum(len(t.prompt_ids) + len(t.sampled_ids) for t in turns) / len(episodes)
     chars = fmean(sum(len(paper.text) for paper in problem.papers) for problem in problems)
-    return chars, means, tokens, seconds
+    return chars, means, fmean(scores["tokens"]), seconds
 
 
 def table(rows: Sequence[Row]) -> str:

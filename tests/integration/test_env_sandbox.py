@@ -141,7 +141,7 @@ def test_rank_gives_the_passages_that_are_ranked_outside_of_the_repl() -> None:
     repl = host.open(PAPERS)
     asked = "How accurate is Kalvot on Mirbex?"
     found = [list(pair) for pair in ranking.rank(PAPERS, asked, 2, chars=40, least=20)]
-    assert done(repl.run(f"FINAL(rank(context, {asked!r}, 2))")).final == found
+    assert done(repl.run(f"FINAL(near(context, rank(context, {asked!r}, 2), 999))")).final == found
     assert found[0] == ["p1", "Kalvot scores 31 on Mirbex."]
     repl.close()
     host.close()

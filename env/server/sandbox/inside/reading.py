@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from env import ranking
@@ -22,7 +22,7 @@ _ABSTRACT_CHARS = 2000
 
 
 class Reader:
-    """`search`, `rank`, `near`, `list_papers`, `get_abstract`, `extract` with this REPL's settings.
+    """`search`, `rank`, `list_papers`, `get_abstract`, `extract` with this REPL's settings.
 
     Args:
         window: Characters kept on each side of a hit before widening to whole sentences.
@@ -69,12 +69,6 @@ class Reader:
         """The passages of `documents` that fit `text` best: (paper_id, passage), best first."""
         sizes = {"chars": self._chars, "least": self._least}
         return ranking.rank(documents, text, most, **sizes, order=self._order)
-
-    def near(
-        self, documents: Any, found: Sequence[tuple[str, str]], chars: int
-    ) -> list[tuple[str, str]]:
-        """Those passages of `found` that stand near the first one, at most `chars` apart."""
-        return ranking.near(documents, found, int(chars))
 
     def list_papers(self, context: Any) -> list[str]:
         """The ids of the papers."""

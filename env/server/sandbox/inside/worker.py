@@ -21,6 +21,8 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+from env.ranking import near
+
 from . import confine, executor, traces
 from .calls import Calls, FinalCalled
 from .channel import Channel, frame
@@ -90,7 +92,7 @@ class _Repl:
             "context": context,
             "search": reader.search,
             "rank": reader.rank,
-            "near": reader.near,
+            "near": near,
             "list_papers": reader.list_papers,
             "get_abstract": reader.get_abstract,
             "extract": reader.extract,
