@@ -16,6 +16,8 @@ IGNORED = -100
 """Label of a token without a loss."""
 _ROOTS = 200
 """Roots of the keyed plan that are taught."""
+_IDLE_READERS = 2
+"""Readers that find nothing for each that does."""
 
 
 class DemonstrationRow(TypedDict):
@@ -48,28 +50,27 @@ def demonstration_rows(
 
 
 def repetitive(
-    episodes: Mapping[int, Trajectory], nothing: Collection[str], seed: int, idle: int
+    episodes: Mapping[int, Trajectory], nothing: Collection[str], seed: int
 ) -> set[tuple[int, int]]:
     """Frames of the keyed plan that repeat what enough others show, as (episode, frame).
 
     Its roots write the same code about another question, so two hundred of them teach it. Most
     readers find nothing in what they're shown. A model that sees all of these learns to say so
-    always, long before it learns to read.
+    always, long before it learns to read; it gets two for each that finds something.
 
     Args:
         episodes: good episodes by their number.
         nothing: replies of readers that find nothing.
         seed: seed of the choice among these readers.
-        idle: of these, for each that finds something. With fewer, an unsure reader says yes.
     """
     rng = Random(seed)
     roots = set(rng.sample(list(episodes), min(_ROOTS, len(episodes))))
     repeats = {(number, 0) for number in episodes if number not in roots}
     for number, episode in episodes.items():
         readers = [frame for frame in episode.frames.values() if frame.kind == "llm"]
-        silent = [frame.frame for frame in readers if frame.turns[-1].text in nothing]
-        beyond = max(0, len(silent) - idle * (len(readers) - len(silent)))
-        repeats |= {(number, frame) for frame in rng.sample(silent, beyond)}
+        idle = [frame.frame for frame in readers if frame.turns[-1].text in nothing]
+        quota = _IDLE_READERS * (len(readers) - len(idle))
+        repeats |= {(number, frame) for frame in rng.sample(idle, max(0, len(idle) - quota))}
     return repeats
 
 

@@ -210,9 +210,7 @@ def demonstrate(
     left_out: set[tuple[int, int]] = set()
     # A root without readers shows in each episode which passages answer.
     if settings.teacher == "demonstrator" and settings.plan == "keyed" and settings.reader_passages:
-        # A wrong yes costs nothing where it isn't near the best passage.
-        idle = 2 if settings.near_chars is None else 1
-        left_out = repetitive(good, keyed_plan.NOTHING, settings.seed, idle)
+        left_out = repetitive(good, keyed_plan.NOTHING, settings.seed)
     rows = demonstration_rows(good, mistakes, left_out=left_out)
     played = Counter(problem.difficulty for problem in problems)
     shown = Counter(episode.difficulty for episode in good.values())
