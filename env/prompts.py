@@ -32,7 +32,7 @@ misspellings.
 - rank(text_or_dict, question, most=24) returns the passages that fit a question best, best \
 first, as a list of (paper_id, passage). near(text_or_dict, passages, chars) returns those that \
 stand within so many characters of the first one.
-- list_papers(context) returns the paper ids, get_abstract(context, paper_id) returns an abstract.
+- list_papers(context) returns the paper ids.
 - extract(text, start_phrase, end_phrase) returns the verbatim slice that starts with the first \
 phrase and ends with the second.
 - rlm_query(prompt, context=None) starts a child: a copy of you with its own REPL, which sees only \

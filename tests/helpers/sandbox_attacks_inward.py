@@ -187,7 +187,7 @@ sys.exit(1)
 
 TAMPERING = r"""
 ## functions of the REPL -> ok
-FINAL = FINAL_VAR = search = list_papers = get_abstract = print
+FINAL = FINAL_VAR = search = list_papers = print
 llm_query = rlm_query = rlm_query_batched = print
 ## context -> ok
 context = {"p1": "forged"}

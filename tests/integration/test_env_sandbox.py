@@ -111,29 +111,10 @@ def test_positions_survive_letters_that_lower_to_two(host: SandboxHost) -> None:
     repl.close()
 
 
-def test_papers_abstracts_and_parts(repl: Repl) -> None:
+def test_papers_and_parts(repl: Repl) -> None:
     assert done(repl.run("FINAL(list_papers(context))")).final == ["p1", "p2", "p3"]
-    assert done(repl.run("FINAL(get_abstract(context, 'p1'))")).final == (
-        "Kalvot scores 31 on Mirbex."
-    )
-    assert "list_papers" in done(repl.run("get_abstract(context, 'p9')")).traceback
     code = "FINAL(extract(context['p2'], 'DORFIM', 'mirbex'))"
     assert done(repl.run(code)).final == "Dorfim scores 52 on Mirbex"
-
-
-@pytest.mark.parametrize(
-    ("text", "abstract"),
-    [
-        ("Title\n\nFirst part\nof it.\n\nSecond.", "First part\nof it."),
-        ("Title\nAbstract\nIt is.\n\nIntroduction", "It is."),
-        ("### PAPER: T\n<abstract>\nTagged.\n</abstract>\nx", "Tagged."),
-        ("One line only", "One line only"),
-    ],
-)
-def test_abstract_is_found_in_usual_layouts(host: SandboxHost, text: str, abstract: str) -> None:
-    repl = host.open(text)
-    assert done(repl.run("FINAL(get_abstract(context))")).final == abstract
-    repl.close()
 
 
 def test_rank_gives_the_passages_that_are_ranked_outside_of_the_repl() -> None:

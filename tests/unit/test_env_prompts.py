@@ -54,7 +54,7 @@ def test_compact_prompts(messages: list[prompts.Message], system: str, user: str
 def test_full_style_says_every_name_and_limit() -> None:
     system = prompts.root_messages("full", LIMITS, 7, "Why?", 5)[0].content
     for name in (
-        *("search(", "rank(", "near(", "list_papers(", "get_abstract(", "extract(", "SHOW_VARS("),
+        *("search(", "rank(", "near(", "list_papers(", "extract(", "SHOW_VARS("),
         *("llm_query(", "llm_query_batched(", "rlm_query(", "rlm_query_batched("),
         *("FINAL(", "FINAL_VAR(", "window=7", f"{LIMITS.max_turns} turns"),
         *(f"{LIMITS.max_frames} agents", f"{LIMITS.observation_chars} characters"),

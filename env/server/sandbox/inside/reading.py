@@ -16,13 +16,9 @@ from env import ranking
 _CLOSE = 0.85
 """Least similarity of a misspelling: 6-letter names that differ in one letter are below it."""
 
-_ABSTRACT_TAG = re.compile(r"<abstract>\s*(.*?)\s*</abstract>", re.DOTALL | re.IGNORECASE)
-_ABSTRACT_HEAD = re.compile(r"^\W*abstract\W*", re.MULTILINE | re.IGNORECASE)
-_ABSTRACT_CHARS = 2000
-
 
 class Reader:
-    """`search`, `rank`, `list_papers`, `get_abstract`, `extract` with this REPL's settings.
+    """`search`, `rank`, `list_papers`, `extract` with this REPL's settings.
 
     Args:
         window: Characters kept on each side of a hit before widening to whole sentences.
@@ -76,10 +72,6 @@ class Reader:
             return list(context)
         raise TypeError("list_papers: context is one text here, not a dict of papers")
 
-    def get_abstract(self, context: Any, paper_id: str | None = None) -> str:
-        """The abstract of a paper, or the first sentence or paragraph after its title."""
-        return _abstract(_paper(context, paper_id))
-
     def extract(self, snippet: str, start_phrase: str, end_phrase: str) -> str:
         """The part of `snippet` from one phrase to the end of another, in any case.
 
@@ -89,28 +81,6 @@ class Reader:
         start = max(0, folded.find(_fold(start_phrase)))
         end = folded.find(_fold(end_phrase), start)
         return snippet[start:] if end < 0 else snippet[start : end + len(end_phrase)]
-
-
-def _paper(context: Any, paper_id: str | None) -> str:
-    if isinstance(context, Mapping):
-        if paper_id not in context:
-            raise KeyError(f"no paper {paper_id!r}; list_papers(context) names them")
-        context = context[paper_id]
-    if not isinstance(context, str):
-        raise TypeError(f"a paper is a text, not {type(context).__name__}")
-    return context
-
-
-def _abstract(text: str) -> str:
-    tagged = _ABSTRACT_TAG.search(text)
-    if tagged:
-        return tagged.group(1)
-    heading = _ABSTRACT_HEAD.search(text[:5000])
-    body = text[heading.end() :] if heading else text.partition("\n")[2].lstrip("\n") or text
-    paragraph, blank, _ = body.partition("\n\n")
-    if not blank and not heading:
-        paragraph = body.partition("\n")[0]
-    return paragraph[:_ABSTRACT_CHARS].strip()
 
 
 def _fold(text: str) -> str:

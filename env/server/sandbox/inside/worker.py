@@ -94,7 +94,6 @@ class _Repl:
             "rank": reader.rank,
             "near": near,
             "list_papers": reader.list_papers,
-            "get_abstract": reader.get_abstract,
             "extract": reader.extract,
             "llm_query": calls.llm_query,
             "llm_query_batched": calls.llm_query_batched,
