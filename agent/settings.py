@@ -117,10 +117,7 @@ class SftSettings(Settings):
         8, ge=0, le=64, description="passages of a reader, if keyed; 0: the root reads them itself"
     )
     near_chars: int | None = Field(
-        None,
-        ge=0,
-        description="a keyed root whose readers get one passage each answers with those that they "
-        "keep within so many characters of the best one; null: with all",
+        None, ge=0, description="gaps in an answer of readers of one passage; null: of any length"
     )
     slips: float = Field(
         0.15, ge=0, le=1, description="episodes of the demonstrator with a mistake and its repair"

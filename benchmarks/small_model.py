@@ -33,6 +33,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from matplotlib.figure import Figure
 
 from agent.demonstrations import keyed_plan
 from agent.evaluation.statistics import Bootstrap
@@ -151,7 +152,7 @@ def train(work: SmallModelWork, folder: Path, root: Path, sets: Sequence[str]) -
         The settings of the training.
 
     Raises:
-        CalledProcessError: a stage failed; its output was printed.
+        CalledProcessError: a stage failed and has said why.
     """
     if not folder.exists():
         part = folder.with_name(f"{folder.name}.part")
@@ -172,18 +173,13 @@ def run_stages(
     """Run stages of this source in a folder, under these settings.
 
     Raises:
-        CalledProcessError: a stage failed; its output was printed.
+        CalledProcessError: a stage failed and has said why.
     """
     command = [sys.executable, "-m", "flows.pipeline"]
     environment = os.environ | {"PYTHONPATH": variables.python_path()}
     words = [word for text in sets for word in ("--set", text)]
     for stage in (["resolve", "--profile", work.profile, *words], *([name] for name in stages)):
-        done = subprocess.run(
-            [*command, *stage], cwd=folder, env=environment, capture_output=True, text=True
-        )
-        if done.returncode:
-            print(done.stdout[-2000:], done.stderr[-2000:], file=sys.stderr)
-            done.check_returncode()
+        subprocess.run([*command, *stage], cwd=folder, env=environment, check=True)
 
 
 def measured(work: SmallModelWork, arm: str, seed: int) -> None:
@@ -323,6 +319,26 @@ def differences(rows: Sequence[Row]) -> str:
     return "\n".join(out)
 
 
+def figure(rows: Sequence[Row], path: Path) -> None:
+    """Greedy F1 of each GRPO minus its base's, by seed, and the reward of its training by step."""
+    base = {row["seed"]: row["greedy"]["f1"] for row in rows if row["arm"] == "demonstrations"}
+    left, right = (picture := Figure(figsize=(9, 3.2), layout="constrained")).subplots(1, 2)
+    arms = [arm for arm in ARMS if any(row["arm"] == arm and "steps" in row for row in rows)]
+    for place, arm in enumerate(arms):
+        mine = [row for row in rows if row["arm"] == arm]
+        gains = np.array([np.subtract(row["greedy"]["f1"], base[row["seed"]]) for row in mine])
+        mean = BOOTSTRAP.mean(gains.mean(0).tolist(), mine[0]["collections"])
+        (line,) = left.plot([mean.low, mean.mean, mean.high], [place] * 3, "|-")
+        left.plot(gains.mean(1), [place] * len(mine), "o", alpha=0.5, color=line.get_color())
+        reward = np.mean([[step["reward/overall"] for step in row["steps"]] for row in mine], 0)
+        right.plot(np.arange(3, len(reward) - 1), np.convolve(reward, np.ones(5) / 5, "valid"))
+    left.axvline(0, color="grey", lw=0.5)
+    left.set(yticks=range(len(arms)), yticklabels=arms, xlabel="gain in greedy F1, 95 % interval")
+    left.invert_yaxis()
+    right.set(xlabel="step", ylabel="reward of training, mean of 5 steps")
+    picture.savefig(path, dpi=150)
+
+
 def _columns(rows: Sequence[Row]) -> dict[str, tuple[str, str]]:
     """Mode and score of each column, without those that no row has."""
     every = {f"{names} {mode}": (mode, score) for mode in MODES for score, names in SCORES.items()}
@@ -360,6 +376,7 @@ def main() -> None:
     parser.add_argument("--set", nargs="*", default=[], help="settings of every arm")
     parser.add_argument("--modes", nargs="+", default=list(MODES), choices=MODES)
     parser.add_argument("--draw", action="store_true", help="print what is known, do nothing")
+    parser.add_argument("--figure", type=Path, help="draw the arms here")
     options = parser.parse_args()
     folder = Path("runs", options.profile).resolve()
     results = Path(__file__).with_name(f"{options.profile}.jsonl.gz")
@@ -372,6 +389,8 @@ def main() -> None:
     if not (rows := read_results(work.results)):
         sys.exit(f"{work.results}: no results yet; leave out --draw")
     print(f"{table(rows)}\n\n{differences(rows)}")
+    if options.figure:
+        figure(rows, options.figure)
 
 
 if __name__ == "__main__":

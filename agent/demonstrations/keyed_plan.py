@@ -93,8 +93,8 @@ def code(question: str, keyed: Keyed, style: PromptStyle, most: int) -> str:
         pairs = f"(d, t), reply in zip(found, replies) if {YES[style]}"
         if keyed.near is None:
             return f"{asked}FINAL([{item} for {pairs}])"
-        kept = f"kept = [(d, t) for {pairs}] or found"
-        return f"{asked}{kept}\nFINAL([{item} for d, t in near(context, kept, {keyed.near})])"
+        quoted = f"FINAL([{item} for d, t in near(context, kept, {keyed.near})])"
+        return f"{asked}kept = [(d, t) for {pairs}] or found\n{quoted}"
     size = keyed.shown
     imports = "import re\n" if NUMBERS[style].startswith("re.") else ""
     prompts = (

@@ -1,8 +1,8 @@
 """Measure what people would use instead of a trained reader, on questions with gold passages.
 
 `python -m examples.faq.opponents python git` prints the F1 of characters of the first k passages,
-and their recall at 10 and 20, for BM25 and for all-MiniLM-L6-v2 (`make setup-search`). The last
-column has those of the first twelve that stand near the best one, as profile `faq` has it.
+for BM25 and for all-MiniLM-L6-v2 (`make setup-search`). The last column has those of the first
+twelve that stand near the best one, as in profile `faq`.
 
 `--likelihood models/base` adds that model without any training: it orders the first twelve
 passages of MiniLM by the probability of the question after each. So does the sum of its standard
@@ -19,20 +19,17 @@ from typing import Any
 
 import numpy as np
 
+from agent.policies import baselines
 from env.embedding import embedder
 from env.problems.schema import Problem
 from env.ranking import near, rank
 from examples.faq.collect import TARGET
-from rewards.settings import RewardSettings
-from rewards.spans import locate, span_f1
 from tasks.check_problems import read_problem_rows
 from tasks.config import resolve
 
-KS = (1, 2, 3, 5, 10, 20)
+KS = (1, 2, 3, 5, 10)
 FIRST = 12
 """Passages that the likelihood orders, and of which those near the best one are taken."""
-RECALLED = ("k=10", "k=20")
-"""Columns whose recall is shown, too."""
 
 Passage = tuple[str, str]
 Scores = Callable[[str, list[str]], Any]
@@ -45,20 +42,12 @@ def load(name: str) -> list[Problem]:
     return [problem for problem in found if problem.split == "test"]
 
 
-def measure(
-    papers: Mapping[str, str], question: Problem, passages: Sequence[Passage], chars: int
-) -> dict[str, float]:
-    """F1 and recall of some passages, by the name of their column."""
-    measured = {}
-    together = near(papers, passages[:FIRST], chars)
-    for name, some in {**{f"k={k}": passages[:k] for k in KS}, "near": together}.items():
-        answer = [{"paper_id": paper, "text": text} for paper, text in some]
-        retrieved = locate(answer, papers, RewardSettings()).retrieved
-        agreement = span_f1(retrieved, question.places)
-        measured[name] = agreement.f1
-        if name in RECALLED:
-            measured[f"recall, {name}"] = agreement.recall
-    return measured
+def measure(question: Problem, passages: Sequence[Passage], chars: int) -> dict[str, float]:
+    """F1 of some passages, by the name of their column."""
+    some = {f"k={k}": passages[:k] for k in KS}
+    some["near"] = near(question.texts, passages[:FIRST], chars)
+    quoted = {n: [{"paper_id": p, "text": t} for p, t in found] for n, found in some.items()}
+    return {name: baselines.f1(question, quotes) for name, quotes in quoted.items()}
 
 
 def likelihood(base: Path) -> Scores:
@@ -83,14 +72,13 @@ def likelihood(base: Path) -> Scores:
 def orders(papers: Mapping[str, str], asked: str, judge: Scores | None) -> dict[str, list[Passage]]:
     """Passages in the order of each opponent."""
     meaning = embedder()
-    passages = rank(papers, asked, KS[-1], order=meaning.order)
-    ordered = {"BM25": rank(papers, asked, KS[-1]), "MiniLM": passages}
+    passages = rank(papers, asked, FIRST, order=meaning.order)
+    ordered = {"BM25": rank(papers, asked, FIRST), "MiniLM": passages}
     if judge is not None:
-        first = passages[:FIRST]
-        texts = [text for _, text in first]
+        texts = [text for _, text in passages]
         close, likely = meaning.scores(asked, texts), judge(asked, texts)
         for name, scores in {"likelihood": likely, "both": _z(close) + _z(likely)}.items():
-            ordered[name] = [first[place] for place in np.argsort(-scores, kind="stable")]
+            ordered[name] = [passages[place] for place in np.argsort(-scores, kind="stable")]
     return ordered
 
 
@@ -100,12 +88,11 @@ def _z(scores: Any) -> Any:
 
 def table(questions: Sequence[Problem], judge: Scores | None) -> str:
     """A line for each opponent."""
-    chars = resolve("faq").warmstart.sft.near_chars
-    assert chars is not None
+    chars = resolve("faq").warmstart.sft.near_chars or 0
     rows: dict[str, list[dict[str, float]]] = {}
     for one in questions:
         for name, passages in orders(one.texts, one.question, judge).items():
-            rows.setdefault(name, []).append(measure(one.texts, one, passages, chars))
+            rows.setdefault(name, []).append(measure(one, passages, chars))
     columns = list(rows["BM25"][0])
     lines = [f"| | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
     for name, measured in rows.items():
