@@ -116,9 +116,7 @@ class SftSettings(Settings):
     reader_passages: int = Field(
         8, ge=0, le=64, description="passages of a reader, if keyed; 0: the root reads them itself"
     )
-    near_chars: int | None = Field(
-        None, ge=0, description="gaps in an answer of readers of one passage; null: of any length"
-    )
+    near_chars: int | None = Field(None, ge=0, description="widest gap in an answer; null: any")
     slips: float = Field(
         0.15, ge=0, le=1, description="episodes of the demonstrator with a mistake and its repair"
     )

@@ -175,11 +175,16 @@ def run_stages(
     Raises:
         CalledProcessError: a stage failed and has said why.
     """
-    command = [sys.executable, "-m", "flows.pipeline"]
     environment = os.environ | {"PYTHONPATH": variables.python_path()}
+    run = partial(subprocess.run, cwd=folder, env=environment, check=True)
     words = [word for text in sets for word in ("--set", text)]
     for stage in (["resolve", "--profile", work.profile, *words], *([name] for name in stages)):
-        subprocess.run([*command, *stage], cwd=folder, env=environment, check=True)
+        subprocess.run(
+            [sys.executable, "-m", "flows.pipeline", *stage],
+            cwd=folder,
+            env=environment,
+            check=True,
+        )
 
 
 def measured(work: SmallModelWork, arm: str, seed: int) -> None:
@@ -323,18 +328,19 @@ def figure(rows: Sequence[Row], path: Path) -> None:
     """Greedy F1 of each GRPO minus its base's, by seed, and the reward of its training by step."""
     base = {row["seed"]: row["greedy"]["f1"] for row in rows if row["arm"] == "demonstrations"}
     left, right = (picture := Figure(figsize=(9, 3.2), layout="constrained")).subplots(1, 2)
-    arms = [arm for arm in ARMS if any(row["arm"] == arm and "steps" in row for row in rows)]
+    rows = [row for row in rows if "steps" in row and "greedy" in row and row["seed"] in base]
+    trained = {row["arm"] for row in rows}
+    arms = [arm for arm, made in ARMS.items() if arm in trained and made.folder == "base"]
     for place, arm in enumerate(arms):
         mine = [row for row in rows if row["arm"] == arm]
         gains = np.array([np.subtract(row["greedy"]["f1"], base[row["seed"]]) for row in mine])
         mean = BOOTSTRAP.mean(gains.mean(0).tolist(), mine[0]["collections"])
-        (line,) = left.plot([mean.low, mean.mean, mean.high], [place] * 3, "|-")
-        left.plot(gains.mean(1), [place] * len(mine), "o", alpha=0.5, color=line.get_color())
+        (line,) = left.plot([mean.low, mean.mean, mean.high], [-place] * 3, "|-")
+        left.plot(gains.mean(1), [-place] * len(mine), "o", alpha=0.5, color=line.get_color())
         reward = np.mean([[step["reward/overall"] for step in row["steps"]] for row in mine], 0)
         right.plot(np.arange(3, len(reward) - 1), np.convolve(reward, np.ones(5) / 5, "valid"))
     left.axvline(0, color="grey", lw=0.5)
-    left.set(yticks=range(len(arms)), yticklabels=arms, xlabel="gain in greedy F1, 95 % interval")
-    left.invert_yaxis()
+    left.set(yticks=-np.arange(len(arms)), yticklabels=arms, xlabel="gain in greedy F1")
     right.set(xlabel="step", ylabel="reward of training, mean of 5 steps")
     picture.savefig(path, dpi=150)
 
@@ -378,9 +384,9 @@ def main() -> None:
     parser.add_argument("--draw", action="store_true", help="print what is known, do nothing")
     parser.add_argument("--figure", type=Path, help="draw the arms here")
     options = parser.parse_args()
-    folder = Path("runs", options.profile).resolve()
     results = Path(__file__).with_name(f"{options.profile}.jsonl.gz")
-    work = SmallModelWork(folder, results, PROBLEMS, options.profile, options.set, options.modes)
+    asked = PROBLEMS, options.profile, options.set, options.modes
+    work = SmallModelWork(Path("runs", options.profile).resolve(), results, *asked)
     for seed in () if options.draw else options.seeds:
         for arm in options.arms:
             measured(work, arm, seed)

@@ -30,8 +30,8 @@ the keyword, as verbatim strings. It returns a list for a text, and a dict {{pap
 the matching papers for a dict. It looks for an exact match first, then ignores case, then allows \
 misspellings.
 - rank(text_or_dict, question, most=24) returns the passages that fit a question best, best \
-first, as a list of (paper_id, passage). near(text_or_dict, passages, chars) returns those that \
-stand within so many characters of the first one.
+first, as a list of (paper_id, passage). near(text_or_dict, passages, chars) returns the \
+first of them and those around it, without a gap of more than so many characters.
 - list_papers(context) returns the paper ids.
 - extract(text, start_phrase, end_phrase) returns the verbatim slice that starts with the first \
 phrase and ends with the second.

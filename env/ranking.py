@@ -116,7 +116,7 @@ def rank(
 
 
 def near(documents: Any, found: Sequence[tuple[Any, str]], chars: int) -> list[tuple[Any, str]]:
-    """Those passages that stand near the first one in its document, in the order of `found`.
+    """The first passage and those around it, in the order of `found`: no gap is wider than `chars`.
 
     An answer is seldom scattered: of the passages that rank first, those around the best one are
     it more often than those of other pages that rank as high.
@@ -124,7 +124,7 @@ def near(documents: Any, found: Sequence[tuple[Any, str]], chars: int) -> list[t
     Args:
         documents: as of `rank`.
         found: (id, passage), best first.
-        chars: characters at most between a passage and the next one that is near.
+        chars: characters at most between one passage and the next.
 
     Raises:
         ValueError: the first passage is not in its document word for word.

@@ -19,7 +19,7 @@ from typing import Any
 from rewards.numbered import choices
 from rewards.primary import primary_objective
 from rewards.settings import RewardSettings
-from rewards.spans import Alternative, Evidence, Located, locate, occurrences, span_f1
+from rewards.spans import Alternative, Evidence, Located, locate, occurrences, span_f1, stretches
 
 _SEARCHED_CHARS = 100_000_000
 """Limit of passages times characters of the papers in which they are looked for, and of quotes
@@ -46,7 +46,8 @@ def child_scores(
     has the passage's worth, and one that doesn't has its negative, since the opposite reply would
     have added it. Of several passages the sum counts, and the same one once. A reply that neither
     names anything nor says no is wrong about each, where passages are numbered or the first or last
-    line asks for "yes or no".
+    line asks for "yes or no". Passages that readers kept and the root dropped count as quoted: if
+    it takes what stands near the first one, a wrong first one would otherwise be free.
 
     A reader has no score if it was shown no passages to choose from, or something that is not in
     the papers word for word: then "no" might be wrong, or right about nothing.
@@ -63,31 +64,36 @@ def child_scores(
     most = _SEARCHED_CHARS // max(1, len(readers) * work)
 
     @cache
-    def worth(passage: str) -> float | None:
-        places = _places(passage, papers)
-        if not places:
-            return None
-        if places[0][2] - places[0][1] < settings.min_span_chars:
-            return 0.0
-        gold = (place for place in places if worth_of.in_gold(place))
-        return worth_of(places, [next(gold, places[0])])
+    def places_of(passage: str) -> Sequence[Alternative]:
+        """Places of a passage, one in gold first."""
+        return sorted(_places(passage, papers), key=lambda place: not worth_of.in_gold(place))
 
-    scores = {}
+    read: dict[int, tuple[set[str], set[str] | None]] = {}
     for frame, (prompt, answer) in readers.items():
         for passages, named in choices(prompt, answer):
             if len(passages) > most:
                 break
-            shown = dict.fromkeys(passages.values())
-            worths = {text: value for text in shown if (value := worth(text)) is not None}
-            if len(worths) < len(shown):
-                continue
-            chosen = {passages[number] for number in named or () if number in passages}
-            total = sum(
-                -abs(value) if named is None else value if text in chosen else -value
-                for text, value in worths.items()
-            )
-            scores[frame] = max(-1.0, min(1.0, total))
-            break
+            if all(map(places_of, passages.values())):
+                taken = {passages[number] for number in named or () if number in passages}
+                read[frame] = set(passages.values()), None if named is None else taken
+                break
+    quoted, least = located.retrieved, settings.min_span_chars
+    chosen = {places_of(text)[0] for _, kept in read.values() for text in kept or ()}
+    dropped = {p for p in chosen if p[2] - p[1] >= least and not stretches(quoted, p)}
+    asked = len({text for shown, _ in read.values() for text in shown})
+    if asked * (work + len(dropped) * worth_of.work_of_piece) <= _SEARCHED_CHARS:
+        worth_of = _Worth(_joined(located, dropped), evidence, settings)
+
+    @cache
+    def worth(passage: str) -> float:
+        (_, start, end), *_ = places = places_of(passage)
+        return worth_of(places, places[:1]) if end - start >= least else 0.0
+
+    scores = {}
+    for frame, (shown, kept) in read.items():
+        values = ((text, worth(text)) for text in shown)
+        total = sum(-abs(v) if kept is None else v if t in kept else -v for t, v in values)
+        scores[frame] = max(-1.0, min(1.0, total))
     limit = min(_SEARCHED_CHARS_OF_CHILD, _SEARCHED_CHARS // max(1, len(agents)))
     for frame, answer in agents.items():
         pieces = locate(answer, papers, settings, limit).pieces
@@ -131,16 +137,19 @@ class _Worth:
                 for a, b in before.get(paper_id, ())
                 if not (k := bisect_right(starts, a)) or b > ends[k - 1]
             }
-        with_them = before
-        if sum(map(len, without.values())) == sum(map(len, before.values())):
-            more = _by_paper(added)
-            with_them = without | {p: {*without.get(p, ()), *more[p]} for p in more}
-        return self._value(with_them) - self._value(without)
+        less = replace(self._located, pieces={p: some for p, some in without.items() if some})
+        same = sum(map(len, without.values())) == sum(map(len, before.values()))
+        return self._value(_joined(less, added) if same else self._located) - self._value(less)
 
-    def _value(self, pieces: dict[str, set[tuple[int, int]]]) -> float:
-        located = replace(self._located, pieces={p: some for p, some in pieces.items() if some})
+    def _value(self, located: Located) -> float:
         primary = primary_objective(located, self._evidence, self._settings)
         return (primary + span_f1(located.retrieved, self._evidence).f1) / 2
+
+
+def _joined(located: Located, places: Iterable[Alternative]) -> Located:
+    """An answer, and these places beside it."""
+    pieces, more = located.pieces, _by_paper(places)
+    return replace(located, pieces=pieces | {p: {*pieces.get(p, ()), *more[p]} for p in more})
 
 
 def _by_paper(places: Iterable[Alternative]) -> dict[str, list[tuple[int, int]]]:

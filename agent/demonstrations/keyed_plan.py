@@ -22,10 +22,7 @@ from env.settings import EnvSettings, PromptStyle
 from rewards.numbered import holds_gold
 from rewards.settings import RewardSettings
 
-TASKS: dict[PromptStyle, str] = {
-    "full": "Reply with the numbers of the passages that help to answer, or none: {question}",
-    "compact": "{question} Numbers:",
-}
+TASK = "Reply with the numbers of the passages that help to answer, or none: {question}"
 """First line of a reader's prompt; the numbered passages follow, one after the other."""
 VERDICTS: dict[PromptStyle, str] = {
     "full": "Does this passage help to answer the question? Reply yes or no: {question}",
@@ -65,8 +62,9 @@ class Keyed:
     """Passages that the root ranks."""
     shown: int
     """Passages of each reader; 0 if the root reads them itself, without children."""
-    near: int | None = None
-    """Most characters between two passages of an answer; None if they may stand anywhere."""
+    near_chars: int | None = None
+    """Most characters between one passage of an answer and the next, if readers get one each; None
+    if they may stand anywhere."""
 
     @property
     def readers(self) -> int:
@@ -91,14 +89,14 @@ def code(question: str, keyed: Keyed, style: PromptStyle, most: int) -> str:
         prompts = f'[f"{{t}}\\n{VERDICTS[style]}" for d, t in found]'
         asked = f"{head}{_ask(prompts, keyed, most)}\n"
         pairs = f"(d, t), reply in zip(found, replies) if {YES[style]}"
-        if keyed.near is None:
+        if keyed.near_chars is None:
             return f"{asked}FINAL([{item} for {pairs}])"
-        quoted = f"FINAL([{item} for d, t in near(context, kept, {keyed.near})])"
+        quoted = f"FINAL([{item} for d, t in near(context, kept, {keyed.near_chars})])"
         return f"{asked}kept = [(d, t) for {pairs}] or found\n{quoted}"
     size = keyed.shown
     imports = "import re\n" if NUMBERS[style].startswith("re.") else ""
     prompts = (
-        f'[f"{TASKS[style]}" + "".join(f"\\n{{n}} {{t}}" for n, (d, t) in '
+        f'[f"{TASK}" + "".join(f"\\n{{n}} {{t}}" for n, (d, t) in '
         "enumerate(part, 1)) for part in parts]"
     )
     return (
@@ -139,11 +137,14 @@ def replies(
     problem: Problem, keyed: Keyed, env: EnvSettings, rewards: RewardSettings
 ) -> dict[str, str]:
     """What each reader of the plan should reply, by its prompt as the reader sees it."""
-    reply_by_prompt = {}
+    reply_by_prompt: dict[str, str] = {}
     for prompt, part in readers(problem, keyed, env, rewards):
+        seen = defuse(prompt)
         gold = [n for n, passage in enumerate(part, 1) if _is_gold(problem, passage, rewards)]
-        numbers = " ".join(map(str, gold)) or NONE
-        reply_by_prompt[defuse(prompt)] = YES_OR_NO[bool(gold)] if keyed.shown == 1 else numbers
+        reply = " ".join(map(str, gold)) or NONE
+        if keyed.shown == 1:  # yes, if the same passage stands in another paper as evidence
+            reply = max(YES_OR_NO[bool(gold)], reply_by_prompt.get(seen, ""))
+        reply_by_prompt[seen] = reply
     return reply_by_prompt
 
 
@@ -154,9 +155,9 @@ def readers(
     if not keyed.shown:
         return
     passages = ranked(problem, keyed.ranked, env, rewards)
-    tasks = VERDICTS if keyed.shown == 1 else TASKS
+    task = VERDICTS[env.prompt_style] if keyed.shown == 1 else TASK
+    task = task.format(question=problem.question)
     for k in range(0, len(passages), keyed.shown):
-        task = tasks[env.prompt_style].format(question=problem.question)
         part = passages[k : k + keyed.shown]
         lines = [f"{number} {text}" for number, (_, text) in enumerate(part, 1)]
         yield "\n".join([part[0][1], task] if keyed.shown == 1 else [task, *lines]), part
@@ -174,8 +175,8 @@ def answer(
     """The answer of the plan with readers that make no mistake, or with none at all."""
     passages = ranked(problem, keyed.ranked, env, rewards)
     kept = [one for one in passages if not read or _is_gold(problem, one, rewards)]
-    if keyed.near is not None:
-        kept = near(problem.texts, kept, keyed.near)
+    if keyed.near_chars is not None and keyed.shown == 1:
+        kept = near(problem.texts, kept or passages, keyed.near_chars)
     return [{"paper_id": paper_id, "text": text} for paper_id, text in kept]
 
 
@@ -184,7 +185,8 @@ def fault(problem: Problem, keyed: Keyed, env: EnvSettings, rewards: RewardSetti
     longest = max((len(p) for p, _ in readers(problem, keyed, env, rewards)), default=0)
     if longest > env.limits.prompt_chars:
         return "a reader's prompt is longer than env.limits.prompt_chars"
-    if not answer(problem, keyed, env, rewards):
+    found = ranked(problem, keyed.ranked, env, rewards)
+    if not any(_is_gold(problem, passage, rewards) for passage in found):
         return f"no evidence is among the first {keyed.ranked} passages for its question"
     return None
 

@@ -79,7 +79,19 @@ def test_an_answer_keeps_what_stands_near_the_best_passage(chars: int) -> None:
     assert run(keyed, 8, lambda prompt: "no")[1] == (own if chars else every[:1])
     chosen = run(keyed, 8, lambda prompt: "yes" if every[1]["text"] in prompt else "no")[1]
     assert chosen == every[1:2]
-    assert keyed_plan.answer(PROBLEM, keyed, ENV, REWARDS)[0]["text"] == GOLD[1]
+    assert [one["text"] for one in keyed_plan.answer(PROBLEM, keyed, ENV, REWARDS)] == [GOLD[1]]
+    assert keyed_plan.answer(PROBLEM, keyed, ENV, REWARDS, read=False) == (
+        own if chars else own[:1]
+    )
+
+
+def test_a_passage_that_stands_in_two_papers_is_kept_if_it_is_evidence_in_one() -> None:
+    problem = quoted(
+        "Is Kalvot slow?",
+        {"p1": "Kalvot is slow.", "p2": "Kalvot is slow."},
+        ("p1", "Kalvot is slow."),
+    )
+    assert list(keyed_plan.replies(problem, Keyed(5, 1), ENV, REWARDS).values()) == ["yes"]
 
 
 def test_readers_reply_the_numbers_of_gold_or_none() -> None:
