@@ -179,12 +179,7 @@ def run_stages(
     run = partial(subprocess.run, cwd=folder, env=environment, check=True)
     words = [word for text in sets for word in ("--set", text)]
     for stage in (["resolve", "--profile", work.profile, *words], *([name] for name in stages)):
-        subprocess.run(
-            [sys.executable, "-m", "flows.pipeline", *stage],
-            cwd=folder,
-            env=environment,
-            check=True,
-        )
+        run([sys.executable, "-m", "flows.pipeline", *stage])
 
 
 def measured(work: SmallModelWork, arm: str, seed: int) -> None:
@@ -329,8 +324,7 @@ def figure(rows: Sequence[Row], path: Path) -> None:
     base = {row["seed"]: row["greedy"]["f1"] for row in rows if row["arm"] == "demonstrations"}
     left, right = (picture := Figure(figsize=(9, 3.2), layout="constrained")).subplots(1, 2)
     rows = [row for row in rows if "steps" in row and "greedy" in row and row["seed"] in base]
-    trained = {row["arm"] for row in rows}
-    arms = [arm for arm, made in ARMS.items() if arm in trained and made.folder == "base"]
+    arms = list(dict.fromkeys(r["arm"] for r in rows if ARMS[r["arm"]].folder == "base"))
     for place, arm in enumerate(arms):
         mine = [row for row in rows if row["arm"] == arm]
         gains = np.array([np.subtract(row["greedy"]["f1"], base[row["seed"]]) for row in mine])

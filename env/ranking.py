@@ -130,13 +130,12 @@ def near(documents: Any, found: Sequence[tuple[Any, str]], chars: int) -> list[t
         ValueError: the first passage is not in its document word for word.
         TypeError: the documents are none.
     """
-    if not found:
-        return []
-    document, best = found[0]
+    document, best = found[0] if found else ("", "")
     text = _texts(documents).get(document, "")
     if best not in text:
         raise ValueError("near: the first passage is not in its document word for word")
-    places = sorted({(text.find(p), p) for key, p in found if key == document and p in text})
+    own = {passage: text.find(passage) for key, passage in found if key == document}
+    places = sorted((at, passage) for passage, at in own.items() if at >= 0)
     together, end = set[str](), 0
     for start, passage in places:
         if start > end + chars:

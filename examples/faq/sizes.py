@@ -70,11 +70,10 @@ def measure(problems: Sequence[Problem], policy: TransformersPolicy, params: Par
     plan = {"keyed": keyed(params), "env": params.env, "rewards": params.rewards}
     quoted = [keyed_plan.answer(one, **plan, read=False) for one in problems]
     seconds = {TREE: median(waited), SEARCH: (time.monotonic() - began) / len(problems)}
-    right = [keyed_plan.answer(one, **plan) for one in problems]
     f1 = {
         TREE: scores["f1"],
         SEARCH: list(map(baselines.f1, problems, quoted)),
-        BOUND: list(map(baselines.f1, problems, right)),
+        BOUND: [baselines.f1(one, keyed_plan.answer(one, **plan)) for one in problems],
     }
     pages = [problem.collection_id for problem in problems]
     means = {name: Bootstrap(10_000, 0).mean(values, pages) for name, values in f1.items()}

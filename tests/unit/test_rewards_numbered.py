@@ -265,10 +265,8 @@ def test_cheats_of_readers_gain_less_than_an_honest_reply(reply: str, answer: li
 
 def test_a_wrong_passage_for_whose_sake_the_root_dropped_the_evidence_costs_its_reader() -> None:
     asked = {n: (f"{text}\nYes or no?", "yes") for n, text in enumerate((OTHERS[0], GOLD))}
-    assert scored(asked, PAPERS, [OTHERS[0]])[0] == pytest.approx(-WRONG) < 0
+    assert scored(asked, PAPERS, [OTHERS[0]])[0] == pytest.approx(-WRONG)
     assert scored(asked, PAPERS, [OTHERS[0]]) == scored(asked, PAPERS, [OTHERS[0], GOLD])
-    asked[1] = f"{GOLD}\nYes or no?", "no"  # without it, nothing right is left to lose
-    assert scored(asked, PAPERS, [OTHERS[0]])[0] == 0.0
 
 
 def test_a_second_place_of_a_passage_makes_it_no_worse() -> None:
