@@ -285,7 +285,7 @@ def answer_text(answer: Answer) -> str:
     ]
     fences = ["`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0)) for text in texts]
     fenced = [f"{fence}\n{text}\n{fence}" for fence, text in zip(fences, texts, strict=True)]
-    unread = [] if answer.turns else ["The passages that rank first; no model read them."]
+    unread = [] if answer.turns else ["Ranked passages; no model read them."]
     return "\n\n".join([*unread, *fenced] if fenced else [verdict(answer)])
 
 

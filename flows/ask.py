@@ -3,7 +3,7 @@
 It reads the documents, plays one recursive episode on its own environment server, and prints the
 quotes that the model found, with file and position. It writes only a log. The model is the
 champion, another registered version, a model folder, or any model behind an OpenAI-compatible
-endpoint. Without a champion that reads their language, it prints the passages that rank first.
+endpoint. Without a champion that reads their language, it prints ranked passages.
 
 Exit code 0: the model found evidence; 3: it found none; 1: it failed, or ended without an answer.
 

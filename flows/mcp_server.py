@@ -73,7 +73,7 @@ class Answer(BaseModel):
     sentence: str = Field(description="the answer in the model's words; empty if it can't write")
     evidence: list[Quote]
     unfounded: int = Field(description="quotes of the model that occur in no document; left out")
-    turns: int = Field(description="0 if no model read anything: the passages that rank first")
+    turns: int = Field(description="0 if no model read anything: ranked passages")
     sub_calls: int
     depth: int
     seconds: float

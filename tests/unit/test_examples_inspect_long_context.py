@@ -32,7 +32,7 @@ def test_the_quotes_of_an_answer_are_scored_without_their_places(example: dict[s
     quotes = ["The looms\n\narrive on 14 May.", "> quoted, characters 1-2"]
     evidence = [Quote("orders, old.md", 9, 9 + len(text), text) for text in quotes]
     assert example["quoted"](answer_text(Answer(evidence, sentence="Yes."))) == "\n".join(quotes)
-    assert answer_text(Answer(evidence)).startswith("The passages that rank first; no model read")
+    assert answer_text(Answer(evidence)).startswith("Ranked passages; no model read")
     assert example["quoted"](answer_text(Answer(stop_reason="final"))) == ""
 
 
