@@ -38,10 +38,9 @@ MOST_TOKENS = 0.5
 """Tokens per character beyond which a model with a small vocabulary reads letters, not words."""
 SHOWN = 10
 """Documents left out that are named."""
-PASSAGES = 12
-"""Passages that are ranked for an answer without a model."""
-NEAR_CHARS = 600
-"""Widest gap between those that it has, around the best one, as in profile `faq`."""
+PASSAGES, NEAR_CHARS = 12, 600
+"""Passages that are ranked for an answer without a model, and the widest gap between those that it
+has, around the best one; both as in profile `faq`."""
 READ = 128
 """Passages that all-MiniLM-L6-v2 reads, the first by BM25: three seconds for a new folder. On the
 questions of `examples/faq`, answers have an F1 of 0.544 then, and 0.548 if it reads all."""

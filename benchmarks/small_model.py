@@ -88,10 +88,10 @@ ARMS = {
     "GRPO": Arm(grpo=()),
     "more demonstrations": Arm(TWICE, folder="more"),
     "GRPO, twice": Arm(TWICE, (), "more"),
-    # Who inherits, and how much of a child's advantage is its own: others have `full` and 0.75.
+    # Who inherits, and how much of a child's advantage is its own; others as the profile has it.
     "GRPO, roots only": Arm(grpo=["train.inheritance=none"]),
     "GRPO, 1/k": Arm(grpo=["train.inheritance=inverse_count", "train.own_score=0"]),
-    **{f"GRPO, own {share}": Arm(grpo=[f"train.own_score={share}"]) for share in (0, 0.3, 1)},
+    **{f"GRPO, own {share}": Arm(grpo=[f"train.own_score={share}"]) for share in (0, 0.3, 0.75, 1)},
     "alone, demonstrations": Arm(ALONE, folder="alone"),
     "alone, GRPO": Arm(ALONE, (), "alone"),
 }
@@ -320,17 +320,19 @@ def differences(rows: Sequence[Row]) -> str:
 
 
 def figure(rows: Sequence[Row], path: Path) -> None:
-    """Greedy F1 of each GRPO minus its base's, by seed, and the reward of its training by step."""
+    """Greedy F1 of each GRPO minus its base's, by seed; the reward by step, of seeds all have."""
     base = {row["seed"]: row["greedy"]["f1"] for row in rows if row["arm"] == "demonstrations"}
-    left, right = (picture := Figure(figsize=(9, 3.2), layout="constrained")).subplots(1, 2)
+    left, right = (picture := Figure(figsize=(11, 3.2), layout="constrained")).subplots(1, 2)
     rows = [row for row in rows if "steps" in row and "greedy" in row and row["seed"] in base]
     arms = list(dict.fromkeys(r["arm"] for r in rows if ARMS[r["arm"]].folder == "base"))
+    shared = set.intersection(*({r["seed"] for r in rows if r["arm"] == arm} for arm in arms))
     for place, arm in enumerate(arms):
         mine = [row for row in rows if row["arm"] == arm]
         gains = np.array([np.subtract(row["greedy"]["f1"], base[row["seed"]]) for row in mine])
         mean = BOOTSTRAP.mean(gains.mean(0).tolist(), mine[0]["collections"])
         (line,) = left.plot([mean.low, mean.mean, mean.high], [-place] * 3, "|-")
         left.plot(gains.mean(1), [-place] * len(mine), "o", alpha=0.5, color=line.get_color())
+        mine = [row for row in mine if row["seed"] in shared]
         reward = np.mean([[step["reward/overall"] for step in row["steps"]] for row in mine], 0)
         right.plot(np.arange(3, len(reward) - 1), np.convolve(reward, np.ones(5) / 5, "valid"))
     left.axvline(0, color="grey", lw=0.5)

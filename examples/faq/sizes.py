@@ -123,8 +123,7 @@ def main() -> None:
     args = parser.parse_args()
     params, store = resolve("faq"), ProblemStore.load(paths.PROBLEMS)
     policy = TransformersPolicy(*load_model(args.model), params.evaluate.generation.greedy)
-    chosen = choose(paths.TEST, QUESTIONS, params.evaluate.seed)
-    asked = [store.get(spec.problem_id) for spec in chosen]
+    asked = [store.get(s.problem_id) for s in choose(paths.TEST, QUESTIONS, params.evaluate.seed)]
     found = [(path.name, path.read_text("utf-8")) for path in (TARGET / "headings").iterdir()]
     pages = [Paper(paper_id=n, title=n, abstract="", text=read(t)[0]) for n, t in sorted(found)]
     rows = []
