@@ -131,7 +131,7 @@ def near(documents: Any, found: Sequence[tuple[Any, str]], chars: int) -> list[t
         TypeError: the documents are none.
     """
     document, best = found[0] if found else ("", "")
-    text = _texts(documents).get(document, "")
+    text = _texts(documents, "near").get(document, "")
     if best not in text:
         raise ValueError("near: the first passage is not in its document word for word")
     own = {passage: text.find(passage) for key, passage in found if key == document}
@@ -219,11 +219,11 @@ def _sentence_end(text: str, position: int) -> int:
     return max(position, min(ends))
 
 
-def _texts(documents: Any) -> dict[Any, str]:
+def _texts(documents: Any, caller: str = "rank") -> dict[Any, str]:
     if isinstance(documents, (list, tuple)) and all(isinstance(part, str) for part in documents):
         documents = "\n\n".join(documents)
     if isinstance(documents, str):
         return {"": documents}
     if not isinstance(documents, Mapping):
-        raise TypeError(f"rank: give it a text or a dict, not {type(documents).__name__}")
+        raise TypeError(f"{caller}: give it a text or a dict, not {type(documents).__name__}")
     return {key: whole for key, whole in documents.items() if isinstance(whole, str)}

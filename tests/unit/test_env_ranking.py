@@ -82,10 +82,10 @@ def test_near_takes_what_stands_around_the_first_passage_and_names_a_stranger() 
     assert near(text, found, 1) == [found[0], found[3]]
     assert near(text, found, 8) == [found[0], found[2], found[3]]
     nested = [("", "ree."), ("", "One. Two. Three."), ("", "Two."), ("", "Four.")]
-    assert near([text["p"]], nested, 1) == nested
-    assert near(text, [], 5) == []
-    with pytest.raises(ValueError, match=r"^near: "):
-        near(text, [("r", "One.")], 5)
+    assert [near([text["p"]], some, 1) for some in (nested, [])] == [nested, []]
+    for documents in (text, 3):
+        with pytest.raises((ValueError, TypeError), match=r"^near: "):
+            near(documents, [("r", "One.")], 5)
 
 
 @pytest.mark.parametrize(
