@@ -200,9 +200,10 @@ def measured(work: SmallModelWork, arm: str, seed: int) -> None:
         params, adapter = train(work, folder, root, [*sets, *chosen.grpo]), paths.TRAINED["lora"]
         steps = json.loads(pd.read_parquet(paths.TRAIN_ROWS).to_json(orient="records"))
         row |= {"seconds": sum(step["train/step_seconds"] for step in steps), "steps": steps}
-    for mode in work.modes:
-        specs = choose(paths.TEST, work.problems, params.evaluate.seed)
-        row[mode] = played(loaded(params, MODES[mode], adapter), params, paths.PROBLEMS, specs)
+    specs = choose(paths.TEST, work.problems, params.evaluate.seed)
+    with local_server(params, data=paths.PROBLEMS) as url:
+        for mode in work.modes:
+            row[mode] = played(loaded(params, MODES[mode], adapter), url, specs)
     work.add(row, _problems(work, params))
 
 
@@ -228,12 +229,9 @@ def loaded(params: Params, temperature: float, adapter: Path | None) -> Transfor
     return TransformersPolicy(*load_model(paths.BASE, adapter=adapter), settings)
 
 
-def played(
-    policy: Policy, params: Params, data: Path, specs: Sequence[EpisodeSpec]
-) -> dict[str, list[float]]:
+def played(policy: Policy, url: str, specs: Sequence[EpisodeSpec]) -> dict[str, list[float]]:
     """F1, reward and tokens of each problem. A void episode would end the comparison."""
-    with local_server(params, data=data) as url:
-        episodes = play(policy, url, specs, sessions=64)
+    episodes = play(policy, url, specs, sessions=64)
     if reason := next((one.void for one in episodes if one.void), None):
         raise SystemExit(f"small_model: {reason}")
     turns = [[t for frame in one.frames.values() for t in frame.turns] for one in episodes]

@@ -60,8 +60,8 @@ def measure(problems: Sequence[Problem], policy: TransformersPolicy, params: Par
         path = Path(name) / "test.parquet"
         write_parquet(path, [to_row(problem) for problem in problems])
         specs, waited = read_specs(path), []
-        scores = played(policy, params, path.parent, specs)
         with local_server(params, data=path.parent) as url:
+            scores = played(policy, url, specs)
             for spec in specs[:ALONE]:  # again, now that each passage has its vector
                 began = time.monotonic()
                 play(policy, url, [spec], sessions=1)
