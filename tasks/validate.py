@@ -20,7 +20,7 @@ from env.problems import fields
 from env.problems.schema import Problem, from_row, tier_of
 from tasks import paths
 from tasks.config.params import Params
-from tasks.data.splits import leaks
+from tasks.data.links import leaks
 from tasks.errors import StageError
 from tasks.io import require, write_json, write_text
 from tasks.prepare import SPLITS

@@ -11,9 +11,9 @@ import pytest
 from env.errors import SourceError
 from tasks.data import files
 from tasks.data.headings import FORMS, read
+from tasks.data.links import leaks
 from tasks.data.settings import AlignSettings, FilesSettings, SplitSettings
 from tasks.data.source import Found, ProblemBounds
-from tasks.data.splits import leaks
 from tasks.data.web import text_of
 
 BOUNDS = ProblemBounds(min_span_chars=12, max_text_chars=9000, max_papers=64, max_gold_papers=4)

@@ -15,9 +15,10 @@ from env.errors import SourceError
 from env.problems.schema import Problem, Split
 from env.problems.settings import SyntheticSettings
 from env.problems.synthetic import generate
+from tasks.data.links import collections, leaks, sentences
 from tasks.data.settings import SplitSettings
 from tasks.data.source import Candidate
-from tasks.data.splits import SPLITS, collections, deal, leaks, question_key, sentences
+from tasks.data.splits import SPLITS, deal, question_key
 
 SETTINGS = SplitSettings()
 
@@ -36,10 +37,8 @@ def problem(
 
 
 def candidates(problems: list[Problem], given: bool = False) -> list[Candidate]:
-    return [
-        Candidate(f"f:{i}", one, one.split if given else None)
-        for i, one in enumerate(problems, start=1)
-    ]
+    rows = enumerate(problems, start=1)
+    return [Candidate(f"f:{i}", one, one.split if given else None) for i, one in rows]
 
 
 def many(count: int) -> list[Problem]:
