@@ -200,8 +200,10 @@ def _tree_rows(
         if not sampled_anything(frame):
             continue
         inherited = advantage
-        if number in own:
-            inherited += settings.own_score * (own[number] - advantage)
+        # What a child replied couldn't have changed a root that gave no answer.
+        unheard = frame.parent is not None and not trajectory.answered
+        if number in own or (unheard and frame.stop_reason == "final"):
+            inherited += settings.own_score * (own.get(number, 0.0) - advantage)
         # A child without an answer is never rewarded for the answers of others.
         if frame.parent is not None and frame.stop_reason != "final":
             inherited = min(inherited, 0.0)

@@ -171,8 +171,7 @@ def test_scales_of_the_advantages():
     rewards = [[1.0, 0.0], [0.6, 0.4]]
 
     def scaled(how: str) -> list[list[float]]:
-        settings = TrainSettings(scale_rewards=how)
-        return relative_advantages(rewards, settings)
+        return relative_advantages(rewards, TrainSettings(scale_rewards=how))
 
     np.testing.assert_allclose(scaled("none"), [[0.5, -0.5], [0.1, -0.1]])
     np.testing.assert_allclose(scaled("group"), [[1, -1], [1, -1]])
@@ -253,9 +252,8 @@ def test_padding_is_on_the_right_and_the_context_holds_no_sampled_token():
     (batch,) = micro_batches([rows[0, 0], rows[0, 2]], most_tokens=16, pad_id=99, trees=False)
     assert batch.ids_B_T.tolist() == [[12, 13, 14, *[99] * 5], [1, 2, 3, 4, 5, 6, 7, 8]]
     assert batch.attention_B_T.tolist() == [[1, 1, 1, 0, 0, 0, 0, 0], [1] * 8]
-    assert batch.context == 2
-    assert not batch.env_mask_B_T[:, : batch.context].any()
-    assert batch.env_mask_B_T[:, batch.context].any()
+    sampled = batch.env_mask_B_T.any(0).tolist()
+    assert sampled[: batch.context + 1] == [False, False, True]
 
 
 @pytest.mark.parametrize(("field", "word"), [("logprobs", "0 log-prob"), ("prompt_ids", "prompt")])
@@ -275,9 +273,11 @@ def scored_group() -> list[Trajectory]:
     del first.frames[3]
     first.frame_scores = {1: 0.5, 4: -0.2}
     second = small_tree(0.3)
+    second.root.stop_reason = "max_turns"
     second.frames[2] = frame(2, 0, 1, [turn([3], [4])], stop="max_turns")
     second.frames[3] = frame(3, 0, 1, [turn([3], [4])], stop="budget")
     second.frames[4] = frame(4, 0, 1, [turn([3], [])])
+    second.frames[5] = frame(5, 0, 1, [turn([3], [4])])
     second.frame_scores = {1: 0.1, 3: 0.3, 4: 0.3, 2: float("inf")}
     void = deep_tree(None, void="lost")
     void.frame_scores = {1: 1.0}
@@ -298,6 +298,7 @@ def test_a_share_of_a_childs_advantage_is_its_own():
     assert rows[1, 1].advantage == pytest.approx(-0.75 * 0.3 + 0.25 * 0.1)
     assert rows[1, 2].advantage == pytest.approx(-0.3)
     assert rows[1, 3].weight == 0  # a budget ended it
+    assert rows[1, 5].advantage == pytest.approx(-0.75 * 0.3)  # it replied, the root didn't answer
 
 
 @pytest.mark.parametrize("scale", ["batch", "group", "none"])
