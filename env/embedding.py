@@ -76,7 +76,8 @@ class Embedder:
         Args:
             question: a text.
             texts: passages, at least one.
-            spend: called with the tokens of each text that has no vector yet; it may raise.
+            spend: called with the tokens of each text, also if its vector is known: what an episode
+                may rank is not to depend on what others have ranked. It may raise.
         """
         import numpy as np
 
@@ -107,19 +108,20 @@ class Embedder:
         key = blake2b(data, digest_size=16, person=self._version[:16]).digest()
         # A file that cannot be read, or that somebody changed, is no reason to stop.
         with self._lock, suppress(sqlite3.Error, TypeError, ValueError):
-            for (blob,) in self._kept.execute("SELECT vector FROM kept WHERE key = ?", (key,)):
+            known = "SELECT vector, tokens FROM vectors WHERE key = ?"
+            for blob, tokens in self._kept.execute(known, (key,)):
                 vector = np.frombuffer(blob, np.float32)
                 if abs(vector @ vector - 1) < 1e-3:
+                    spend(tokens)
                     return vector
         ids = self._tokenizer.encode(data.decode()).ids
         spend(len(ids))
         with self._lock:
             vector = self._embed(ids)
             with suppress(sqlite3.Error):
-                self._kept.execute("INSERT OR IGNORE INTO kept VALUES (?, ?)", (key, vector))
-                self._kept.execute(
-                    "DELETE FROM kept WHERE rowid <= (SELECT max(rowid) FROM kept) - ?", (_KEPT,)
-                )
+                self._kept.execute("REPLACE INTO vectors VALUES (?, ?, ?)", (key, vector, len(ids)))
+                last = "(SELECT max(rowid) FROM vectors)"
+                self._kept.execute(f"DELETE FROM vectors WHERE rowid <= {last} - ?", (_KEPT,))
         return vector
 
     def _embed(self, tokens: list[int]) -> Any:
@@ -148,7 +150,8 @@ def _table(place: Path | str) -> sqlite3.Connection:
     table = sqlite3.connect(place, 0.1, isolation_level=None, check_same_thread=False)
     table.execute("PRAGMA journal_mode = WAL")
     table.execute("PRAGMA synchronous = OFF")
-    table.execute("CREATE TABLE IF NOT EXISTS kept (key BLOB UNIQUE, vector BLOB)")
+    table.execute("DROP TABLE IF EXISTS kept")  # of versions that didn't keep tokens
+    table.execute("CREATE TABLE IF NOT EXISTS vectors (key BLOB UNIQUE, vector BLOB, tokens INT)")
     return table
 
 

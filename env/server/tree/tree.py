@@ -37,12 +37,14 @@ TEXT_BYTES = 16 << 20
 
 Contexts of 31 children need 12 MB: 200,000 characters each, of two bytes.
 """
-RANKED = 400_000
-"""Tokens that the server embeds for the calls of `rank` of one episode: two minutes of a core."""
+RANKED = 600_000
+"""Tokens that the calls of `rank` of one episode may order, which takes three minutes of a core
+where no vector is known. A single call has fewer."""
 CALL_TOKENS = 64
 """Tokens that a call of `rank` costs besides, since even known vectors must be compared."""
-STEP_S = 300.0
-"""Seconds of one step, after which the episode ends: below the 600 s that a client waits."""
+STEP_S = 400.0
+"""Seconds of one step, after which the episode is void: below the 600 s that a client waits, and
+above what its cells and its ranking may take, so only a machine that is too busy gets there."""
 _USED_UP = "the texts of this episode are used up"
 
 
@@ -368,10 +370,10 @@ class Tree:
             return f"this episode has ranked too much (at most {RANKED:,} tokens)"
 
     def _late(self, frame: Frame) -> bool:
-        """Whether the step has taken too long; then the episode ends, and its frame is to blame."""
+        """Whether the step has taken too long; then the machine is too busy for the episode."""
         if time.monotonic() <= self._deadline:
             return False
-        self._end_all("budget", frame)
+        self.end_void(BUSY, frame)
         return True
 
     def _overspent(self) -> bool:
