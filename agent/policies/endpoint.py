@@ -275,8 +275,10 @@ class EndpointPolicy:
         self._require_alive()
         try:
             choice = self._request(self._client, talk, request.seed)
-        except openai.OpenAIError:
-            return TurnReply(text="", finish="error")
+        except openai.OpenAIError as error:
+            # It has answered others, so the conversation is at fault: it's longer than the context.
+            refused = isinstance(error, openai.BadRequestError) and self.usage.requests > 0
+            return TurnReply(text="", finish="length" if refused else "error")
         text = choice.message.content or ""
         talk.append({"role": "assistant", "content": text})
         return TurnReply(text=text, finish="length" if choice.finish_reason == "length" else "stop")
@@ -294,7 +296,7 @@ class EndpointPolicy:
             with self._lock:
                 self.usage.failures += 1
                 self.trouble = self._words(error)
-                self._lost_in_a_row += 1
+                self._lost_in_a_row += not isinstance(error, openai.BadRequestError)
             if _is_permanent(error):
                 raise PolicyError(
                     f"{self.base_url} refuses model {self.model!r} ({self._words(error)}). Check "
