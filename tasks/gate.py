@@ -45,6 +45,7 @@ from tasks.io import read_json, write_json
 from tasks.reporting import progress
 from tasks.reporting.playing import play_shown
 from tasks.tracking.runs import StageRun
+from tasks.training.problem_data import unseen
 
 ZERO_SHOT = Path("reports/zeroshot.json")
 
@@ -72,7 +73,7 @@ def run(params: Params, run: StageRun) -> Path:
     from tasks.deployment.environment import environment
 
     settings, curriculum = params.gate, params.train.curriculum
-    specs = by_level(paths.TRAIN, settings.seed)
+    specs = unseen(by_level(paths.TRAIN, settings.seed), params)
     torch.set_num_threads(params.threads)
     with progress.doing("load the model"):
         policy = TransformersPolicy(*load_model(paths.BASE), settings.generation)

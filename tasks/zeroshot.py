@@ -29,6 +29,7 @@ from tasks.registry import warm_start
 from tasks.reporting import progress
 from tasks.reporting.playing import play_shown
 from tasks.tracking.runs import StageRun
+from tasks.training.problem_data import unseen
 
 EPISODES = 10
 NOT_PLAYED = {
@@ -72,7 +73,8 @@ def play_bare(params: Params, run: StageRun) -> list[Trajectory]:
     from tasks.deployment.environment import environment
 
     level, generation = params.train.curriculum.levels[0], params.gate.generation
-    specs = gate.by_level(paths.TRAIN, params.gate.seed).get(level, [])[:EPISODES]
+    problems = unseen(gate.by_level(paths.TRAIN, params.gate.seed), params)
+    specs = problems.get(level, [])[:EPISODES]
     if not specs:
         raise StageError(f"{paths.TRAIN} has no problem of difficulty {level!r}")
     torch.set_num_threads(params.threads)

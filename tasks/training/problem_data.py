@@ -55,7 +55,7 @@ def unseen(problems: dict[str, list[EpisodeSpec]], params: Params) -> dict[str, 
     if params.warmstart.kind != "sft":
         return problems
     left, levels = dict(problems), params.train.curriculum.levels
-    for level in levels:
+    for level in problems.keys() & set(levels):
         ids = (spec.problem_id for spec in problems[level])
         shown = set(draw_shown(ids, level, params.warmstart.sft, len(levels)))
         others = [spec for spec in problems[level] if spec.problem_id not in shown]
