@@ -113,7 +113,7 @@ def own_advantages(
     The server reports a child's score at the end. It's already a difference, between the answer
     with the child's reply and the same answer without it or with the opposite one. So it's only
     divided by a scale, as a deviation from 0. Frames that were ended from outside and children
-    without a score only inherit; `batching.py` gives 0 to replies that no answer of a root followed.
+    without a score only inherit, but for the replies to a root that gave no answer (`batching.py`).
 
     Returns:
         Frame -> advantage for each tree; frames without a score are absent, as are void trees.

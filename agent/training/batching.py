@@ -1,8 +1,7 @@
 """Conversion of groups of trajectories to rows for the loss, one row per conversation.
 
-Pure numpy. A frame is one conversation, or one for each turn that forgot the earlier ones. A row
-has its token ids, a mask of the sampled tokens, the frame's weight and the advantage of its root.
-Weights and advantages come from `advantages.py`; a child without an answer gets min(advantage, 0).
+Pure numpy. A row has the token ids of a frame, a mask of the sampled tokens, the frame's weight and
+its advantage. Both come from `advantages.py`; a child without an answer gets min(advantage, 0).
 
 The weight multiplies a row's whole token loss. The step's summed loss is divided once, by
 `Rows.normaliser`, which depends on all rows. So the cut into micro-batches has no effect.

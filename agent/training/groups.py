@@ -201,12 +201,13 @@ def _charge(
     Without a valid episode, a group has no least reward and stays as it is.
     """
     rewards = [reward for tree in group if (reward := valid_reward(tree)) is not None]
-    return [
-        replace(tree, void=None, reward=min(rewards))
-        if rewards and (i in repeated or (tree.void == BUSY and i != excused))
-        else tree
-        for i, tree in enumerate(group)
-    ]
+    charged = list(group)
+    for i, tree in enumerate(group):
+        if rewards and (i in repeated or (tree.void == BUSY and i != excused)):
+            charged[i] = replace(tree, void=None, reward=min(rewards))
+            for frame in tree.frames.values():  # whoever lost the connection left some of them open
+                frame.stop_reason = frame.stop_reason or "timeout"
+    return charged
 
 
 def _has_signal(group: Sequence[Trajectory], settings: TrainSettings) -> bool:

@@ -1,7 +1,7 @@
 """Metrics of a training step, by name.
 
-Pure. Names are `area/name`, in MLflow and as columns of `reports/train.parquet`. Loss, entropy,
-gradient norm and others come from the trainer's log.
+Pure. Names are `area/name`, in MLflow and as columns of `reports/train.parquet`. Loss, gradient
+norm and others come from the trainer's log.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ TRL = {
     "loss": "train/loss",
     "learning_rate": "train/learning_rate",
     "grad_norm": "train/grad_norm",
-    "entropy": "train/entropy",
     "kl": "train/reference_kl",
     "clip_ratio/region_mean": "train/clip_ratio",
 }

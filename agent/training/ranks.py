@@ -232,7 +232,8 @@ def run_rank(work: Callable[[], None], folder: Path, expected: tuple[type[Except
         work()
         dist.destroy_process_group()
     except Exception as error:
-        if _lost_another(error):
+        # A collective call whose other side is gone.
+        if isinstance(error, dist.DistError) or "gloo/transport" in str(error):
             time.sleep(GRACE_S)  # the launcher ends this rank and names the one that failed
         text = str(error) if isinstance(error, expected) else f"{type(error).__name__}: {error}"
         text = text if isinstance(error, RankError) else f"rank {rank}: {text}"
@@ -243,10 +244,3 @@ def run_rank(work: Callable[[], None], folder: Path, expected: tuple[type[Except
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(1)  # threads and exit handlers could wait for the other ranks
-
-
-def _lost_another(error: Exception) -> bool:
-    """Whether the error is that of a collective call whose other side is gone."""
-    return isinstance(error, dist.DistError) or (
-        isinstance(error, RuntimeError) and "gloo/transport" in str(error)
-    )

@@ -257,10 +257,10 @@ class TreeGRPOTrainer(RowLossTrainer):
         seconds = time.perf_counter() - started
         trees = [tree for group in groups for tree in group]
         if not any(tree.void is None for tree in trees):
-            reasons = sorted({tree.void or "" for tree in trees})
+            reason = trees[0].void if trees else "none"
             raise RolloutError(
-                f"step {step}: all {len(trees)} episodes are void (first reason: "
-                f"{reasons[0] if reasons else 'none'}). Check that the environment runs."
+                f"step {step}: all {len(trees)} episodes are void (first reason: {reason}). Check "
+                "that the environment runs."
             )
         rows = make_rows(groups, self._settings)
         for name, value in rollout_metrics(rows, trees, seconds).items():
@@ -277,6 +277,8 @@ class TreeGRPOTrainer(RowLossTrainer):
         mismatch = logprob_check.measure(rollout, trainer)
         self._note("train/logprob_mismatch_mean", mismatch.mean)
         self._note("train/logprob_mismatch_max", mismatch.max)
+        # TRL's figure counts weights as tokens.
+        self._note("train/entropy", -float(trainer.mean()) if len(trainer) else 0.0)
         # After a resume, the first step with a comparison is checked too.
         due = self._resumed or logprob_check.due(step, self._settings.logprob_check)
         if due or not math.isfinite(mismatch.max):
