@@ -63,8 +63,8 @@ def two_sets(
         if len(sets[which]) < count:
             sets[which].extend(collections[name])
     first, second = (
-        [replace(spec, seed=seed * 1_000_003 + place) for place, spec in enumerate(chosen)]
-        for chosen in sets
+        [replace(spec, seed=seed * 1_000_003 + n) for n, spec in enumerate(chosen, start)]
+        for start, chosen in ((0, sets[0]), (len(sets[0]), sets[1]))
     )
     return first, second
 

@@ -39,7 +39,7 @@ _URI = re.compile(r"models:/([^/@]+)(?:/(?=\d+$)|@)(.+)")
 
 def weights_hash(folder: Path) -> str:
     """First 16 hex digits of SHA-256 over the weights alone; configs contain paths and dates."""
-    return lineage.files_hash(sorted(folder.glob("*.safetensors")), folder)
+    return lineage.files_hash(sorted(folder.rglob("*.safetensors")), folder)
 
 
 def serving(params: Params) -> str:
@@ -166,7 +166,7 @@ def download(version: ModelVersion) -> Path:
         StageError: the artifact is gone, or its weights differ from the registered ones.
     """
     folder = artifact(version) / ARTIFACT
-    digest = weights_hash(folder) if any(folder.glob("*.safetensors")) else "no weights at all"
+    digest = weights_hash(folder) if any(folder.rglob("*.safetensors")) else "no weights at all"
     wanted = version.tags.get("weights_hash", digest)
     if digest != wanted:
         raise StageError(

@@ -132,9 +132,8 @@ def test_the_two_sets_share_no_collection_and_are_alike() -> None:
     assert collections[0] & collections[1] == set()
     for chosen in (first, second):
         assert len(chosen) == 60
-        easy = sum(spec.difficulty == "easy" for spec in chosen)
-        assert abs(easy - 30) <= 3
-        assert len({spec.seed for spec in chosen}) == 60
+        assert abs(sum(spec.difficulty == "easy" for spec in chosen) - 30) <= 3
+    assert len({spec.seed for spec in [*first, *second]}) == 120
     assert two_sets(specs(50), 60, seed=1) == (first, second)
     assert two_sets(specs(50), 60, seed=2) != (first, second)
 
