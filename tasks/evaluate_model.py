@@ -101,6 +101,8 @@ def measure_model(
             )
             alone = alone or evaluate.play_alone(subject, url, specs, settings, label=model)
     rows = evaluate.rows_of(played, model, params)
+    name = re.sub(r"[^A-Za-z0-9.-]+", "-", model).strip("-")
+    write_json(REPORTS / "episodes" / f"{name}.json", rows)  # paid for, whatever comes next
     require_nearly_all(rows, model, endpoint)
     bootstrap = Bootstrap(settings.bootstrap, settings.seed)
     report = {
@@ -118,7 +120,7 @@ def measure_model(
             "prompt_per_episode": paid["prompt_tokens"] / paid["episodes"],
         }
     run.log_metrics(figures(report))
-    path = write_json(REPORTS / f"{re.sub(r'[^A-Za-z0-9.-]+', '-', model).strip('-')}.json", report)
+    path = write_json(REPORTS / f"{name}.json", report)
     run.log_artifact(path)
     say(headline(report, path))
     return path

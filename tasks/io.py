@@ -33,14 +33,18 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
+    old = path.with_name(f".{path.stem}.{os.getpid()}.old")
     _remove(temporary)
     try:
         yield temporary
-        if temporary.is_dir():
-            _remove(path)  # os.replace refuses to replace a folder with files
+        if temporary.is_dir() and path.exists():
+            os.replace(path, old)  # a folder with files can't be replaced
         os.replace(temporary, path)
     finally:
+        if old.exists() and not path.exists():
+            os.replace(old, path)
         _remove(temporary)
+        _remove(old)
 
 
 def finite(value: Any) -> Any:
@@ -61,7 +65,7 @@ def write_text(path: Path, text: str) -> Path:
     return path
 
 
-def write_json(path: Path, data: dict[str, Any] | list[str]) -> Path:
+def write_json(path: Path, data: dict[str, Any] | list[Any]) -> Path:
     """Write a report as indented JSON, completely or not at all; returns its path."""
     return write_text(path, json.dumps(finite(data), indent=2, allow_nan=False) + "\n")
 

@@ -127,7 +127,8 @@ def misspelt(code: str) -> str | None:
     tokens = generate_tokens(StringIO(code).readline)
     names = [token for token in tokens if token.type == NAME]  # not those within texts
     for assigned in (token for token in names if _ASSIGNED.match(token.line[token.start[1] :])):
-        name, wrong = assigned.string, _swapped(assigned.string)
+        name = assigned.string
+        wrong = name[0] + name[2] + name[1] + name[3:]
         later = (use for use in names if use.string == name and use.start > assigned.start)
         if assigned.start[1] == 0 and wrong not in (name, *(n.string for n in names)):
             for use in later:
@@ -136,10 +137,6 @@ def misspelt(code: str) -> str | None:
                 lines[row - 1] = line[:column] + wrong + line[column + len(name) :]
                 return "\n".join(lines)
     return None
-
-
-def _swapped(name: str) -> str:
-    return name[0] + name[2] + name[1] + name[3:]
 
 
 def _listed(texts: Sequence[str]) -> str:

@@ -143,7 +143,8 @@ def require_space(folder: Path, checkpoint_bytes: int, keep: int) -> None:
     Args:
         folder: folder of the checkpoints; created if missing.
         checkpoint_bytes: estimated size of a checkpoint.
-        keep: checkpoints kept; the space must also hold the next one and the result.
+        keep: checkpoints kept; the space must also hold the next one and the result. Those that
+            are there already need none.
 
     Raises:
         CheckpointError: the space is too small, or the folder is not writable.
@@ -153,12 +154,12 @@ def require_space(folder: Path, checkpoint_bytes: int, keep: int) -> None:
         free = shutil.disk_usage(folder).free
     except OSError as error:
         raise CheckpointError(f"{folder}: checkpoints cannot be written there ({error})") from error
-    needed = checkpoint_bytes * (keep + 2)
-    if free < needed:
+    more = keep + 2 - min(keep, len(steps(folder)))
+    if free < checkpoint_bytes * more:
         paths = ", ".join(map(str, sets_aside(_linked(folder))))
         room = f"make room (set aside: {paths})" if paths else "make room"
         raise CheckpointError(
-            f"{folder}: {free / 1e6:.0f} MB free, but {keep + 2} x {checkpoint_bytes / 1e6:.0f} MB "
+            f"{folder}: {free / 1e6:.0f} MB free, but {more} x {checkpoint_bytes / 1e6:.0f} MB "
             f"are needed for checkpoints and the result. To fix, {room} or lower "
             "train.keep_checkpoints."
         )

@@ -72,7 +72,7 @@ def merge(base: Path, adapter: Path | None, out: Path, *, dtype: str) -> None:
     wanted = getattr(torch, dtype)
     out.mkdir(parents=True, exist_ok=True)
     total = 0
-    for path in weight_files(source):
+    for path in sorted(source.glob("model*.safetensors")):
         tensors = {}
         for name, weight in _tensors(path):
             if not updates.fits(name, weight):
@@ -139,11 +139,6 @@ def read_adapter(folder: Path) -> Adapter:
             b = halves[f"{place}.lora_B.weight"]
             updates[f"{place.removeprefix('base_model.model.')}.weight"] = (b.float(), a.float())
     return Adapter(updates, config.lora_alpha / config.r, set())
-
-
-def weight_files(folder: Path) -> list[Path]:
-    """Files of a model's weights, sorted."""
-    return sorted(folder.glob("model*.safetensors"))
 
 
 def _tensors(path: Path) -> Iterator[tuple[str, torch.Tensor]]:

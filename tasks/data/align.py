@@ -95,7 +95,8 @@ def locate(quote: str, papers: Sequence[Paper], min_similarity: float) -> Locate
     loose = list(_normalised_places(wanted, papers))
     places = {(span.paper_id, span.start, span.end): span for span in exact}
     for span in loose:
-        if not any(_overlap(span, other) for other in exact):
+        beside = (one for one in exact if one.paper_id == span.paper_id)
+        if not any(one.start < span.end and span.start < one.end for one in beside):
             places.setdefault((span.paper_id, span.start, span.end), span)
     if places:
         return LocatedQuote(tuple(places.values()), "exact" if exact else "normalised")
@@ -123,10 +124,6 @@ def occurrences(papers: Sequence[Paper], wanted: str) -> list[Span]:
 
 def _span(paper: Paper, start: int, end: int) -> Span:
     return Span(paper_id=paper.paper_id, start=start, end=end, text=paper.text[start:end])
-
-
-def _overlap(one: Span, two: Span) -> bool:
-    return one.paper_id == two.paper_id and one.start < two.end and two.start < one.end
 
 
 def _normalised_places(wanted: str, papers: Sequence[Paper]) -> Iterator[Span]:

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -60,10 +60,12 @@ def local_server(params: Params, data: Path | None) -> Iterator[str]:
             host, port = params.deploy.host, bound.getsockname()[1]
             at = f"--host {host} --port {port} --fd {bound.fileno()}"
             settings.write_text(yaml.safe_dump(sections))
+            secret = {n for n in os.environ if n.upper().endswith(variables.KEYS)}
+            secret -= {variables.OWNER_KEY}
             server = subprocess.Popen(
                 [sys.executable, *f"-m env.server.app --until-eof {at}".split()],
                 env={
-                    **_without_keys(os.environ),
+                    **{n: value for n, value in os.environ.items() if n not in secret},
                     variables.SETTINGS: str(settings),
                     variables.DATA: str(data.resolve()) if data else "",
                     "PYTHONPATH": variables.python_path(),
@@ -83,14 +85,6 @@ def local_server(params: Params, data: Path | None) -> Iterator[str]:
         settings.unlink()  # already read; a killed process leaves no file
         logger.info("environment at %s, log in %s", url, log)
         yield url
-
-
-def _without_keys(environment: Mapping[str, str]) -> dict[str, str]:
-    return {
-        name: value
-        for name, value in environment.items()
-        if name == variables.OWNER_KEY or not name.upper().endswith(variables.KEYS)
-    }
 
 
 def _clean(settings: Path, log: Path) -> None:

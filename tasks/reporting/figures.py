@@ -78,7 +78,8 @@ def reward_curve(
         ):
             column = reward_metric(score)
             axes.plot(train["step"], train[column], color=colour, alpha=0.28, linewidth=1.2)
-            axes.plot(train["step"], _smoothed(train[column], smooth), color=colour, label=label)
+            smoothed = train[column].rolling(smooth, min_periods=1).mean()
+            axes.plot(train["step"], smoothed, color=colour, label=label)
         _draw_baseline(axes, train, baseline)
         _draw_held_out(axes, train, levels)
         _steps_axis(axes, train)
@@ -146,10 +147,6 @@ def before_after(report: Mapping[str, Any]) -> Figure:
 def figure_style() -> AbstractContextManager[None]:
     """Context with the style of all figures."""
     return rc_context(cast(Any, STYLE))
-
-
-def _smoothed(values: pd.Series, steps: int) -> pd.Series:
-    return values.rolling(steps, min_periods=1).mean()
 
 
 def _steps_axis(axes: Axes, train: pd.DataFrame) -> None:
