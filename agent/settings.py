@@ -117,6 +117,7 @@ class SftSettings(Settings):
         8, ge=0, le=64, description="passages of a reader, if keyed; 0: the root reads them itself"
     )
     near_chars: int | None = Field(None, ge=0, description="widest gap in an answer; null: any")
+    question_first: bool = Field(False, description="readers of one get the question first, too")
     slips: float = Field(
         0.15, ge=0, le=1, description="episodes of the demonstrator with a mistake and its repair"
     )

@@ -73,10 +73,16 @@ def _asks(text: str) -> list[bool]:
 
 
 def _singles(text: str) -> list[str]:
-    """Passages that a prompt about a single one may mean: what is beside its question's line."""
-    before, after = text.rpartition("\n")[0] or text, text.partition("\n")[2] or text
+    """Passages that a prompt about a single one may mean: what is beside its question's line.
+
+    If the last line asks what the first one says, too, it's what is between them.
+    """
+    question, _, rest = text.partition("\n")
+    after, (before, _, asked) = rest or text, text.rpartition("\n")
     first, last = _asks(text)
-    return [before, after] if last else [after] if first else [after, before]
+    if last and question in asked and (between := rest.rpartition("\n")[0]):
+        return [between, before, after]
+    return [before or text, after] if last else [after] if first else [after, before or text]
 
 
 def holds_gold(passage: str, paper: str, start: int, end: int, cover: float) -> bool:

@@ -266,14 +266,8 @@ def span_f1(retrieved: Retrieved, evidence: Evidence) -> Agreement:
     wanted = {paper_id: merge(intervals) for paper_id, intervals in single.items()}
     several = [fact for fact in evidence if len(fact) > 1]
     chars = right_chars(retrieved, [(p, *i) for p, intervals in wanted.items() for i in intervals])
-    recall = (chars + sum(_best_covered(retrieved, fact) for fact in several)) / (
-        size(wanted) + sum(map(longest, several))
-    )
+    best = (longest(f) * max(covered_share(retrieved, one) for one in f) for f in several)
+    recall = (chars + sum(best)) / (size(wanted) + sum(map(longest, several)))
     right = right_chars(retrieved, (alternative for fact in evidence for alternative in fact))
     precision = right / max(1, size(retrieved))
     return Agreement(precision, recall, harmonic(precision, recall))
-
-
-def _best_covered(retrieved: Retrieved, fact: Sequence[Alternative]) -> float:
-    """Characters of a fact that count: its length x the best covered share."""
-    return longest(fact) * max(covered_share(retrieved, alternative) for alternative in fact)

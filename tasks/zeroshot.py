@@ -73,8 +73,7 @@ def play_bare(params: Params, run: StageRun) -> list[Trajectory]:
     from tasks.deployment.environment import environment
 
     level, generation = params.train.curriculum.levels[0], params.gate.generation
-    problems = unseen(gate.by_level(paths.TRAIN, params.gate.seed), params)
-    specs = problems.get(level, [])[:EPISODES]
+    specs = unseen(gate.by_level(paths.TRAIN, params.gate.seed), params).get(level, [])[:EPISODES]
     if not specs:
         raise StageError(f"{paths.TRAIN} has no problem of difficulty {level!r}")
     torch.set_num_threads(params.threads)

@@ -31,8 +31,9 @@ VERDICTS: dict[PromptStyle, str] = {
 """Last line of the prompt of a reader that gets a single passage, which comes before it.
 
 A model that meets the question's words after the passage can tell whether they were to be expected
-there, and orders passages somewhat better. One that is told how high its passage was ranked
-follows that and reads less, so the root's code uses the ranks instead (docs/experiments.md)."""
+there, and orders passages of a page somewhat better. With `question_first` it's told before, too.
+One that is told how high its passage was ranked follows that and reads less, so the root's code
+uses the ranks instead (docs/experiments.md)."""
 YES: dict[PromptStyle, str] = {
     "full": 'reply.lower().startswith("yes")',
     "compact": 'reply == "yes"',
@@ -65,6 +66,8 @@ class Keyed:
     near_chars: int | None = None
     """Most characters between one passage of an answer and the next, if readers get one each; None
     if they may stand anywhere."""
+    question_first: bool = False
+    """Whether a reader of a single passage is told the question before it, too."""
 
     @property
     def readers(self) -> int:
@@ -86,7 +89,8 @@ def code(question: str, keyed: Keyed, style: PromptStyle, most: int) -> str:
     if not keyed.shown:
         return f"{head}for n, (d, t) in enumerate(found, 1):\n    print(n, t)"
     if keyed.shown == 1:
-        prompts = f'[f"{{t}}\\n{VERDICTS[style]}" for d, t in found]'
+        first = "{question}\\n" * keyed.question_first
+        prompts = f'[f"{first}{{t}}\\n{VERDICTS[style]}" for d, t in found]'
         asked = f"{head}{_ask(prompts, keyed, most)}\n"
         pairs = f"(d, t), reply in zip(found, replies) if {YES[style]}"
         if keyed.near_chars is None:
@@ -160,7 +164,8 @@ def readers(
     for k in range(0, len(passages), keyed.shown):
         part = passages[k : k + keyed.shown]
         lines = [f"{number} {text}" for number, (_, text) in enumerate(part, 1)]
-        yield "\n".join([part[0][1], task] if keyed.shown == 1 else [task, *lines]), part
+        single = [*[problem.question] * keyed.question_first, part[0][1], task]
+        yield "\n".join(single if keyed.shown == 1 else [task, *lines]), part
 
 
 def ranked(problem: Problem, most: int, env: EnvSettings, rewards: RewardSettings) -> list[Passage]:

@@ -42,11 +42,6 @@ _PROBED = 4
 """Sentences of the readers that are probed."""
 
 
-def calls_in(tokens: int, length: int) -> int:
-    """Readers of `length` sentences in a batch of about so many tokens."""
-    return max(1, tokens // (12 + 11 * length))
-
-
 def drill_lists(
     tokenizer: PreTrainedTokenizerFast, listed: Callable[[], str], tokens: int
 ) -> ExampleBatch:
@@ -167,7 +162,7 @@ class ReadingLessons:
             yield from batches(examples, settings.batch_tokens, rng)
 
     def _readers(self, encoder: Encoder, rng: Random, length: int) -> ExampleBatch:
-        count = calls_in(self._settings.batch_tokens, length)
+        count = max(1, self._settings.batch_tokens // (12 + 11 * length))  # of so many tokens each
         methods = [rng.choice(names.COMMON) for _ in range(count)]
         return collate(encoder.encode([self._talks.reader(rng, m, length) for m in methods]))
 

@@ -119,13 +119,9 @@ class AlternativesRow(_Part):
 _TAGS = ("<quote>", "<alternatives>")
 
 
-def _kind_of_fact(data: Any) -> str:
-    return _TAGS[isinstance(data, dict) and "alternatives" in data]
-
-
 FactRow = Annotated[
     Annotated[QuoteRow, Tag(_TAGS[0])] | Annotated[AlternativesRow, Tag(_TAGS[1])],
-    Discriminator(_kind_of_fact),
+    Discriminator(lambda data: _TAGS[isinstance(data, dict) and "alternatives" in data]),
 ]
 
 

@@ -156,7 +156,8 @@ def keyed(params: Params) -> Keyed:
     from agent.demonstrations.keyed_plan import Keyed
 
     settings = params.warmstart.sft
-    return Keyed(settings.ranked_passages, settings.reader_passages, settings.near_chars)
+    near, first = settings.near_chars, settings.question_first
+    return Keyed(settings.ranked_passages, settings.reader_passages, near, first)
 
 
 def fault(params: Params, problem: Problem) -> str | None:

@@ -87,16 +87,15 @@ def asked(text: str) -> str:
     return f"How accurate is Kalvot? Yes or no?\n{text}"
 
 
-def asked_after(text: str) -> str:
-    return f"{text}\nHow accurate is Kalvot? Yes or no?"
+AFTER = "{}\nHow accurate is Kalvot? Yes or no?"
 
 
-@pytest.mark.parametrize("asked", [asked, asked_after])
+@pytest.mark.parametrize("form", [asked("{}"), AFTER, f"How accurate is Kalvot?\n{AFTER}"])
 @pytest.mark.parametrize("reply", ["yes", "Yes.", "**Yes**", "yes, it is"])
-def test_a_reader_that_says_yes_to_the_evidence_has_read_its_paper(reply: str, asked: Any) -> None:
-    no = [(asked(text), "no") for text in OTHERS]
-    assert found((asked(GOLD), reply), *no)
-    assert asked is asked_after or found((f"{asked(GOLD)}\nKalvot?", reply), *no)
+def test_a_reader_that_says_yes_to_the_evidence_has_read_its_paper(reply: str, form: str) -> None:
+    no = [(form.format(text), "no") for text in OTHERS]
+    assert found((form.format(GOLD), reply), *no)
+    assert found((f"{asked(GOLD)}\nKalvot?", reply), *no)
     assert found((GOLD, reply), *no)
 
 
@@ -195,10 +194,8 @@ ONE, NO_GOLD = f"How accurate is Kalvot? Yes or no?\n{GOLD}", numbered(*OTHERS)
 NOT_GOLD, TWO = ONE.replace(GOLD, OTHERS[0]), numbered(*OTHERS[1:])
 WRONG = worth(GOLD) - worth(GOLD, OTHERS[0])
 """What the wrong passage costs an answer that is otherwise right."""
-ALL = sum(
-    worth(*OTHERS, GOLD) - worth(*(text for text in (*OTHERS, GOLD) if text != other))
-    for other in (*OTHERS, GOLD)
-)
+EVERY = (*OTHERS, GOLD)
+ALL = sum(worth(*EVERY) - worth(*(text for text in EVERY if text != other)) for other in EVERY)
 
 
 @pytest.mark.parametrize(
@@ -229,6 +226,8 @@ ALL = sum(
         (f"{GOLD}\nHow accurate? Yes or no?", "yes", [GOLD], 1.0),
         (f"{GOLD}\nHow accurate? Yes or no?", "no", [], -1.0),
         (f"{OTHERS[0]}\nHow accurate? Yes or no?", "perhaps", [GOLD], -WRONG),
+        (f"Is it?\n{GOLD}\nIs it? Yes or no?", "no", [], -1.0),
+        (f"{GOLD}\n{OTHERS[0]}\n{GOLD} Yes or no?", "no", [GOLD], WRONG),  # gold as the question
     ],
 )
 def test_a_reply_is_worth_what_the_answer_would_lose_by_the_opposite(
