@@ -276,9 +276,7 @@ class EndpointPolicy:
         try:
             choice = self._request(self._client, talk, request.seed)
         except openai.OpenAIError as error:
-            # It has answered others, so the conversation is at fault: it's longer than the context.
-            refused = isinstance(error, openai.BadRequestError) and self.usage.requests > 0
-            return TurnReply(text="", finish="length" if refused else "error")
+            return TurnReply(text="", finish="length" if _is_too_long(error) else "error")
         text = choice.message.content or ""
         talk.append({"role": "assistant", "content": text})
         return TurnReply(text=text, finish="length" if choice.finish_reason == "length" else "stop")
@@ -296,7 +294,7 @@ class EndpointPolicy:
             with self._lock:
                 self.usage.failures += 1
                 self.trouble = self._words(error)
-                self._lost_in_a_row += not isinstance(error, openai.BadRequestError)
+                self._lost_in_a_row += not _is_too_long(error)
             if _is_permanent(error):
                 raise PolicyError(
                     f"{self.base_url} refuses model {self.model!r} ({self._words(error)}). Check "
@@ -321,8 +319,7 @@ class EndpointPolicy:
                     extra_body=fields,
                 )
         except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
-            words = self._words(error)
-            if not any(name in words for name in _UNCUT if name in fields):
+            if not any(name in self._words(error) for name in _UNCUT if name in fields):
                 raise
             for name in _UNCUT:  # of the other policies of `beside`, too
                 self._body.pop(name, None)
@@ -376,6 +373,11 @@ def _require_address(base_url: str) -> None:
         raise PolicyError(
             f"{base_url!r} is not an endpoint's address. Use one such as http://127.0.0.1:8000/v1."
         )
+
+
+def _is_too_long(error: Exception) -> bool:
+    """Whether a conversation exceeds the model's context, which is the conversation's fault."""
+    return isinstance(error, openai.BadRequestError) and "context" in str(error).lower()
 
 
 def _is_permanent(error: BaseException) -> bool:

@@ -93,7 +93,7 @@ def test_parallel_requests_return_replies_in_order(server):
 def test_a_conversation_beyond_the_context_is_no_failure_of_the_endpoint(server):
     policy = policy_of(server)
     policy.act([ask(0, "abc")])
-    server.plan = [400]
+    server.plan, server.error = [400], {"message": "This model's maximum context length is 8"}
     assert policy.act([ask(1, "abc")])[0].finish == "length"
 
 

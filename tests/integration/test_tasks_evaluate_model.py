@@ -107,7 +107,7 @@ def test_a_model_that_lost_many_episodes_is_not_measured(
             play(params, endpoint)
     assert "(first: the policy failed). The endpoint said: Error code: 400" in str(caught.value)
     assert "flagged. Lower evaluate_model.concurrency" in str(caught.value)
-    assert not evaluate_model.REPORTS.exists()
+    assert [path.name for path in evaluate_model.REPORTS.iterdir()] == ["episodes"]
 
 
 def test_the_command_measures_a_model_that_lost_few_episodes_with_a_warning(
