@@ -209,8 +209,7 @@ class _Rounds:
                 frame.ended_s = arrived_s
                 episode.ended.append((episode.number, view.frame))
                 if self.watch is not None:
-                    ended = {"event": "end", "frame": view.frame, "stop_reason": view.stop_reason}
-                    self.watch(episode.number, ended)
+                    self.watch(episode.number, progress.end_event(view))
         if observation.done or observation.void is not None:
             record.components = dict(observation.components)
             record.metrics = observation.metrics

@@ -50,3 +50,8 @@ def turn_event(frame: int, turn: int, record: TurnRecord) -> Event:
         "text": cut(record.text, SHOWN),
         "observation": cut(record.observation, SHOWN) if turn else "",
     }
+
+
+def end_event(view: FrameView) -> Event:
+    """An agent ended."""
+    return {"event": "end", "frame": view.frame, "stop_reason": view.stop_reason}
