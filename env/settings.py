@@ -7,7 +7,7 @@ below hold, so that a server starts anywhere.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import Field
 
@@ -17,6 +17,7 @@ from rewards.settings import Settings as Settings  # for all sections of params.
 PromptStyle = Literal["full", "compact"]
 RankKind = Literal["bm25", "minilm"]
 Split = Literal["train", "validation", "test"]
+SPLITS: tuple[Split, ...] = get_args(Split)
 
 
 class LimitSettings(Settings):

@@ -1,8 +1,8 @@
 """Evaluation of one model that is registered, in a folder, or behind an endpoint.
 
 Problems, seeds, environment and figures are those of the stage `evaluate`, so reports are
-comparable. `rlm evaluate --model` is the command. It writes reports/measured/NAME.json and its own
-MLflow run.
+comparable. `rlm evaluate --model` is the command. It writes reports/measured/NAME.json, the
+episodes beside it, and its own MLflow run.
 """
 
 from __future__ import annotations

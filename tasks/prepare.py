@@ -20,6 +20,7 @@ from typing import Any
 
 from env.errors import SourceError, SourceUnreachable
 from env.problems.schema import CANDIDATES, COLUMNS, Problem, Split, to_row
+from env.problems.schema import SPLITS as SPLITS
 from env.problems.synthetic import generate
 from tasks import paths
 from tasks.config import prepared
@@ -27,7 +28,6 @@ from tasks.config.params import Params
 from tasks.data import files, hub
 from tasks.data.align import add_alternatives, fault
 from tasks.data.source import Candidate, Found, ProblemBounds, Rejected, distinct
-from tasks.data.splits import SPLITS as SPLITS
 from tasks.errors import ConfigError, StageError
 from tasks.io import replacing, write_json
 from tasks.reporting import progress

@@ -162,7 +162,7 @@ class ReadingLessons:
             yield from batches(examples, settings.batch_tokens, rng)
 
     def _readers(self, encoder: Encoder, rng: Random, length: int) -> ExampleBatch:
-        count = max(1, self._settings.batch_tokens // (12 + 11 * length))  # of so many tokens each
+        count = max(1, self._settings.batch_tokens // (12 + 11 * length))  # 12 + 11 a sentence
         methods = [rng.choice(names.COMMON) for _ in range(count)]
         return collate(encoder.encode([self._talks.reader(rng, m, length) for m in methods]))
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from env.settings import SPLITS as SPLITS
 from env.settings import Settings
 from env.settings import Split as Split
 

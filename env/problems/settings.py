@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Literal, get_args
+from typing import Literal
 
 from pydantic import Field, model_validator
 
 from env.problems.lexicon import FIELDS, trained_names
 from env.problems.lexicon import MOST as MOST_BENCHMARKS
-from env.problems.schema import Split
+from env.problems.schema import SPLITS, Split
 from env.settings import Settings
 
 FILLER_NAMES = 16
@@ -43,7 +43,7 @@ class LevelSettings(Settings):
         description="share of gold and questions in other words, by alias (world papers)",
     )
     splits: list[Split] = Field(
-        list(get_args(Split)), min_length=1, description="splits that have problems of this level"
+        list(SPLITS), min_length=1, description="splits that have problems of this level"
     )
 
     @model_validator(mode="after")

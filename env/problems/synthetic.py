@@ -5,10 +5,8 @@ Nothing is read from disk; the same settings give the same bytes in every proces
 
 from __future__ import annotations
 
-from typing import get_args
-
 from env.problems import fields, papers
-from env.problems.schema import Problem, Split
+from env.problems.schema import SPLITS, Problem
 from env.problems.settings import SyntheticSettings
 
 _WRITERS = {"fields": fields.write_collection, "papers": papers.write_collection}
@@ -28,7 +26,7 @@ def generate(settings: SyntheticSettings) -> list[Problem]:
     write_collection = _WRITERS[settings.world]
     problems = [
         problem
-        for split in get_args(Split)
+        for split in SPLITS
         for difficulty in settings.levels_of(split)
         for number in range(settings.collections.get(split, 0))
         for problem in write_collection(settings, split, difficulty, number)

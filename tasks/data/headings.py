@@ -15,14 +15,14 @@ from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 
 from env.errors import SourceError
-from env.problems.schema import Paper, Split
+from env.problems.schema import SPLITS, Paper, Split
 from env.ranking import passages, rank
 from tasks.data.documents import Documents
 from tasks.data.drafts import Place, ProblemDraft
 from tasks.data.links import sentences
 from tasks.data.settings import SplitSettings
 from tasks.data.source import ProblemBounds
-from tasks.data.splits import SPLITS, position
+from tasks.data.splits import position
 
 PROSE_CHARS = 40
 """Shorter paragraphs, such as "For example:", are no evidence."""

@@ -12,12 +12,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import Literal, get_args
+from typing import Literal
 
-from env.problems.schema import Problem, Split
+from env.problems.schema import SPLITS, Problem
 from tasks.data.settings import SplitSettings
 
-_ORDER = {split: number for number, split in enumerate(get_args(Split))}
 _SENTENCE_CHARS = 20
 """Shorter sentences ("Introduction.", "See Table 2.") occur in unrelated papers."""
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<!\s)\s*\n\s*")
@@ -57,7 +56,7 @@ def leaks(problems: Sequence[Problem], settings: SplitSettings) -> list[Leak]:
     Returns:
         For each problem, kind and earlier split: the most similar problem of that split.
     """
-    splits = [_ORDER[problem.split] for problem in problems]
+    splits = [SPLITS.index(problem.split) for problem in problems]
     worst: dict[tuple[LinkKind, int, int], tuple[float, int]] = {}
     for kind, *pair, similarity in _pairs(problems, settings, splits):
         one, two = sorted(pair, key=lambda i: splits[i])

@@ -11,15 +11,13 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import get_args
 
 from env.errors import SourceError
-from env.problems.schema import Problem, Split
+from env.problems.schema import SPLITS, Problem, Split
 from tasks.data.links import collections, leaks
 from tasks.data.settings import SplitSettings
 from tasks.data.source import Candidate, Rejected
 
-SPLITS: tuple[Split, ...] = get_args(Split)
 _WORD = re.compile(r"\w+")
 
 

@@ -85,8 +85,8 @@ def seed_of(params: Params, stage: str | None) -> int:
     if stage == "prepare":
         return params.prepare.synthetic.seed
     if stage == "warmstart":
-        kinds = {"sft": params.warmstart.sft.seed}
-        return kinds.get(params.warmstart.kind, params.warmstart.nano.seed)
+        sft = params.warmstart.kind == "sft"
+        return params.warmstart.sft.seed if sft else params.warmstart.nano.seed
     if stage == "zeroshot":
         return params.gate.seed
     section = getattr(params, stage, None) if stage else None

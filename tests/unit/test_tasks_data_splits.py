@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from env.errors import SourceError
-from env.problems.schema import Problem, Split
+from env.problems.schema import SPLITS, Problem, Split
 from env.problems.settings import SyntheticSettings
 from env.problems.synthetic import generate
 from tasks.data.links import collections, leaks, sentences
 from tasks.data.settings import SplitSettings
 from tasks.data.source import Candidate
-from tasks.data.splits import SPLITS, deal, question_key
+from tasks.data.splits import deal, question_key
 
 SETTINGS = SplitSettings()
 
