@@ -2,7 +2,7 @@
 
 A score is the value of the whole answer with what a child returned less that without it, so it
 says what the answer would lose. It is a child's own, whatever its root and its siblings did, and
-`train.own_score` makes a share of its advantage of it. The policy writes prompts, replies and the
+`train.inheritance: own` makes its advantage of it. The policy writes prompts, replies and the
 answer, and no clock limits this module: each kind of work has a limit, beyond which a child has no
 score.
 """
@@ -42,9 +42,11 @@ def child_scores(
 ) -> dict[int, float]:
     """Score of each child by frame; -1 to 1.
 
-    An agent has the worth of the spans that it returned, 0 for none. A reader that names a passage
+    An agent has the worth of the spans that it returned, as if the root had quoted them whole, and
+    0 for none. A reader that names a passage
     has the passage's worth, and one that doesn't has its negative, since the opposite reply would
-    have added it. Of several passages the sum counts, and the same one once. A reply that neither
+    have added it. Of several passages the sum counts, divided by the sum of their sizes if that is
+    above 1, and the same one once. A reply that neither
     names anything nor says no is wrong about each, where passages are numbered or the first or last
     line asks for "yes or no". Passages that readers kept and the root dropped count as quoted: if
     it takes what stands near the first one, a wrong first one would otherwise be free.
@@ -91,15 +93,17 @@ def child_scores(
 
     scores = {}
     for frame, (shown, kept) in read.items():
-        values = ((text, worth(text)) for text in shown)
-        total = sum(-abs(v) if kept is None else v if t in kept else -v for t, v in values)
-        scores[frame] = max(-1.0, min(1.0, total))
+        values = {text: worth(text) for text in shown}
+        total = sum(
+            -abs(v) if kept is None else v if text in kept else -v for text, v in values.items()
+        )
+        scores[frame] = total / max(1.0, sum(map(abs, values.values())))
     limit = min(_SEARCHED_CHARS_OF_CHILD, _SEARCHED_CHARS // max(1, len(agents)))
     for frame, answer in agents.items():
         pieces = locate(answer, papers, settings, limit).pieces
         found = [(paper_id, *piece) for paper_id, some in pieces.items() for piece in some]
         if (len(found) * worth_of.work_of_piece + work) * len(agents) <= _SEARCHED_CHARS:
-            scores[frame] = worth_of(found, found)
+            scores[frame] = worth_of(found, found, whole=True)
     return scores
 
 
@@ -122,10 +126,12 @@ class _Worth:
         paper_id, start, end = place
         return any(p == paper_id and a < end and start < b for p, a, b in self._gold)
 
-    def __call__(self, places: Iterable[Alternative], added: Iterable[Alternative]) -> float:
+    def __call__(
+        self, places: Iterable[Alternative], added: Iterable[Alternative], whole: bool = False
+    ) -> float:
         """Items of the answer within one of the places are theirs; those that stick out aren't.
 
-        If there are none, `added` would have been.
+        If there are none, `added` would have been; with `whole` it counts in their place.
         """
         before = self._located.pieces
         without = dict(before)
@@ -138,8 +144,9 @@ class _Worth:
                 if not (k := bisect_right(starts, a)) or b > ends[k - 1]
             }
         less = replace(self._located, pieces={p: some for p, some in without.items() if some})
-        same = sum(map(len, without.values())) == sum(map(len, before.values()))
-        return self._value(_joined(less, added) if same else self._located) - self._value(less)
+        none = sum(map(len, without.values())) == sum(map(len, before.values()))
+        more = _joined(less, added) if none or whole else self._located
+        return self._value(more) - self._value(less)
 
     def _value(self, located: Located) -> float:
         primary = primary_objective(located, self._evidence, self._settings)

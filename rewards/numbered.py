@@ -62,7 +62,9 @@ def choices(text: str, answer: Any) -> Iterator[tuple[dict[int, str], set[int] |
             yield {_SINGLE: passage}, choice
     passages = numbered_passages(text)
     numbers = replied_numbers(answer) if passages else None
-    if len(passages) > 1 or (passages and numbers is not None):
+    if len(passages) == 1 and verdict:
+        yield passages, set(passages)
+    elif len(passages) > 1 or (passages and numbers is not None):
         yield passages, (numbers or None) if verdict else numbers
 
 

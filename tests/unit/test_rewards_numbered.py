@@ -262,6 +262,23 @@ def test_cheats_of_readers_gain_less_than_an_honest_reply(reply: str, answer: li
     assert (score(FOUR, reply, *answer) or 1.0) < (score(FOUR, "4", GOLD) or 0.0) - 0.5
 
 
+def test_cheats_of_readers_of_a_long_list_gain_less_than_an_honest_reply() -> None:
+    facts = [f"Fact {n} of Kalvot is {n}{n}{n}." for n in range(9)]
+    papers, at = {"p": "\n".join(facts)}, [0, len("\n".join(facts[:4])) + 1]
+    gold: Evidence = [[("p", start, start + len(facts[0]))] for start in at]
+    replies = {"4": [0, 4], "none": [0], "novel " * 99: [0], "4 5": [0, 4, 5], "5": [0, 5]}
+    honest, *others = (
+        scored({3: (numbered(*facts[1:]), reply)}, papers, [facts[n] for n in kept], gold)[3]
+        for reply, kept in replies.items()
+    )
+    assert max(others) < honest - 0.1
+
+
+@pytest.mark.parametrize(("reply", "sign"), [("yes", 1), ("no", -1), ("1", 1), ("none", -1)])
+def test_a_single_numbered_passage_may_be_answered_by_yes(reply: str, sign: int) -> None:
+    assert score(f"How? Passage 1: yes or no?\n1. {GOLD}", reply, GOLD) == sign
+
+
 def test_a_wrong_passage_for_whose_sake_the_root_dropped_the_evidence_costs_its_reader() -> None:
     asked = {n: (f"{text}\nYes or no?", "yes") for n, text in enumerate((OTHERS[0], GOLD))}
     assert scored(asked, PAPERS, [OTHERS[0]])[0] == pytest.approx(-WRONG)
@@ -327,8 +344,8 @@ def test_readers_of_papers_that_are_too_long_to_search_have_no_score() -> None:
         (None, [GOLD], 0.0),
         (OTHERS[:1], [GOLD, OTHERS[0]], -WRONG),
         (["a sentence that no paper has"], [GOLD], 0.0),
-        ([PAPERS["p1"]], [GOLD, *OTHERS], worth(GOLD, *OTHERS)),  # everything
-        ([PAPERS["p1"]], [GOLD], 1.0),  # and the root chose
+        ([PAPERS["p1"]], [GOLD, *OTHERS], worth(PAPERS["p1"])),  # everything
+        ([PAPERS["p1"]], [GOLD], worth(PAPERS["p1"])),  # and the root chose
     ],
 )
 def test_an_agent_is_worth_what_it_returned(returned: Any, answer: Any, expected: float) -> None:

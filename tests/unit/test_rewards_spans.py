@@ -5,11 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rewards.settings import RewardSettings
-from rewards.spans import (
-    Located,
-    locate,
-    span_f1,
-)
+from rewards.spans import Located, locate, span_f1
 
 SETTINGS = RewardSettings(free_misses=1)
 PAPERS = {
