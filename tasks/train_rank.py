@@ -29,19 +29,19 @@ def work(job: dict[str, Any]) -> None:
         RankError: a rank has other code, settings, data, another base or checkpoint than the stage.
     """
     params = config.check(job["params"], "the stage's settings")
-    marks = fingerprint(params, paths.BASE, paths.TRAIN)
-    start = checkpoints.choose(train.CHECKPOINTS, marks)
-    ranks.require_equal(train.marks_of_rank(params, marks, start), job["marks"])
-    shared = job["shared"]
-    client: Any = None if ranks.index() else runs.client(runs.tracking_uri())
-    run = runs.StageRun(client, *shared["run"])
-    problems = problem_data.read_problems(paths.TRAIN, params.train.curriculum.levels)
-    try:
-        with progress.stage("train", quiet=ranks.index() > 0):
+    with progress.stage("train", quiet=ranks.index() > 0):
+        marks = fingerprint(params, paths.BASE, paths.TRAIN)
+        start = checkpoints.choose(train.CHECKPOINTS, marks)
+        ranks.require_equal(train.marks_of_rank(params, marks, start), job["marks"])
+        shared = job["shared"]
+        client: Any = None if ranks.index() else runs.client(runs.tracking_uri())
+        run = runs.StageRun(client, *shared["run"])
+        problems = problem_data.read_problems(paths.TRAIN, params.train.curriculum.levels)
+        try:
             train.learn(params, run, shared["url"], problems, start, marks)
-    finally:
-        if client is not None:
-            run.flush()
+        finally:
+            if client is not None:
+                run.flush()
 
 
 def main() -> None:

@@ -238,14 +238,16 @@ class Reporter:
 
 @contextmanager
 def stage(name: str, *, quiet: bool = False) -> Iterator[Reporter]:
-    """Report what this process does in the block as the work of a stage."""
+    """Report what this process does in the block as the work of a stage; one around it is quiet."""
     global _current  # a process runs one stage at a time
-    before = _current
-    with Reporter(name, quiet=quiet) as _current:
-        try:
+    around = _current or Reporter(name, quiet=True)
+    before, was_quiet = _current, around.quiet
+    around.quiet = True
+    try:
+        with Reporter(name, quiet=quiet) as _current:
             yield _current
-        finally:
-            _current = before
+    finally:
+        _current, around.quiet = before, was_quiet
 
 
 @contextmanager

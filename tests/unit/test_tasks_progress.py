@@ -83,8 +83,9 @@ def test_the_thread_reports_a_call_that_blocks(monkeypatch, capsys):
 
 
 def test_a_quiet_stage_writes_nothing_and_the_outer_one_goes_on(capsys):
-    with progress.stage("train"):
+    with progress.stage("train") as outer:
         with progress.stage("train", quiet=True):
             progress.say("from a rank")
+            outer.say("30 s so far")
         progress.say("from the stage")
     assert capsys.readouterr().err == "train: from the stage\n"
