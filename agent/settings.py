@@ -217,9 +217,8 @@ class TrainSettings(Settings):
         ge=1,
         description="largest importance weight of a token (trainer / engine); null: no correction",
     )
-    inheritance: Literal["inverse_count", "full", "none"] = "inverse_count"
-    own_score: float = Field(
-        0.0, ge=0, le=1, description="share of a child's advantage that its own score makes"
+    inheritance: Literal["inverse_count", "own"] = Field(
+        "inverse_count", description="of a child: a share of its root's advantage, or its own"
     )
     scale_rewards: Literal["batch", "group", "none"] = Field(
         "batch", description="scope of the standard deviation that advantages are divided by"

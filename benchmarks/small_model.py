@@ -3,12 +3,11 @@
 Each arm starts from the bare model and plays the same test problems, greedily and sampled.
 `demonstrations` is a base that was shown each of them once (`smollm2`, or `--profile faq`), `GRPO`
 what the stage `train` makes of it, and `more demonstrations` was shown each of them twice; from
-there, `GRPO, twice` and those that say who inherits go on. `alone` has no children: its root reads
-the ranked passages itself, in demonstrations and in GRPO. Lines of code without a model stand in
-the same table.
+there, `GRPO, twice` goes on. `alone` has no children: its root reads the ranked passages itself, in
+demonstrations and in GRPO. Lines of code without a model stand in the same table.
 
 Each result is appended to a file at once and not made again, and a training that was killed goes
-on. The files beside this module are committed. `--draw` prints their tables for
+on. The files beside this module are committed, and `--draw` prints their tables for
 docs/experiments.md.
 """
 
@@ -33,7 +32,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from matplotlib.figure import Figure
 
 from agent.demonstrations import keyed_plan
 from agent.evaluation.statistics import Bootstrap
@@ -88,10 +86,6 @@ ARMS = {
     "GRPO": Arm(grpo=()),
     "more demonstrations": Arm(TWICE, folder="more"),
     "GRPO, twice": Arm(TWICE, (), "more"),
-    # Who inherits, and how much of a child's advantage is its own; others as the profile has it.
-    "GRPO, roots only": Arm(grpo=["train.inheritance=none"]),
-    "GRPO, 1/k": Arm(grpo=["train.inheritance=inverse_count", "train.own_score=0"]),
-    **{f"GRPO, own {share}": Arm(grpo=[f"train.own_score={share}"]) for share in (0, 0.3, 0.75, 1)},
     "alone, demonstrations": Arm(ALONE, folder="alone"),
     "alone, GRPO": Arm(ALONE, (), "alone"),
 }
@@ -317,28 +311,6 @@ def differences(rows: Sequence[Row]) -> str:
     return "\n".join(out)
 
 
-def figure(rows: Sequence[Row], path: Path) -> None:
-    """Greedy F1 of each GRPO minus its base's, by seed; the reward by step, of seeds all have."""
-    base = {row["seed"]: row["greedy"]["f1"] for row in rows if row["arm"] == "demonstrations"}
-    left, right = (picture := Figure(figsize=(11, 3.2), layout="constrained")).subplots(1, 2)
-    rows = [row for row in rows if "steps" in row and "greedy" in row and row["seed"] in base]
-    arms = list(dict.fromkeys(r["arm"] for r in rows if ARMS[r["arm"]].folder == "base"))
-    shared = set.intersection(*({r["seed"] for r in rows if r["arm"] == arm} for arm in arms))
-    for place, arm in enumerate(arms):
-        mine = [row for row in rows if row["arm"] == arm]
-        gains = np.array([np.subtract(row["greedy"]["f1"], base[row["seed"]]) for row in mine])
-        mean = BOOTSTRAP.mean(gains.mean(0).tolist(), mine[0]["collections"])
-        (line,) = left.plot([mean.low, mean.mean, mean.high], [-place] * 3, "|-")
-        left.plot(gains.mean(1), [-place] * len(mine), "o", alpha=0.5, color=line.get_color())
-        mine = [row for row in mine if row["seed"] in shared]
-        reward = np.mean([[step["reward/overall"] for step in row["steps"]] for row in mine], 0)
-        right.plot(np.arange(3, len(reward) - 1), np.convolve(reward, np.ones(5) / 5, "valid"))
-    left.axvline(0, color="grey", lw=0.5)
-    left.set(yticks=-np.arange(len(arms)), yticklabels=arms, xlabel="gain in greedy F1")
-    right.set(xlabel="step", ylabel="reward of training, mean of 5 steps")
-    picture.savefig(path, dpi=150)
-
-
 def _columns(rows: Sequence[Row]) -> dict[str, tuple[str, str]]:
     """Mode and score of each column, without those that no row has."""
     every = {f"{names} {mode}": (mode, score) for mode in MODES for score, names in SCORES.items()}
@@ -376,7 +348,6 @@ def main() -> None:
     parser.add_argument("--set", nargs="*", default=[], help="settings of every arm")
     parser.add_argument("--modes", nargs="+", default=list(MODES), choices=MODES)
     parser.add_argument("--draw", action="store_true", help="print what is known, do nothing")
-    parser.add_argument("--figure", type=Path, help="draw the arms here")
     options = parser.parse_args()
     results = Path(__file__).with_name(f"{options.profile}.jsonl.gz")
     asked = PROBLEMS, options.profile, options.set, options.modes
@@ -389,8 +360,6 @@ def main() -> None:
     if not (rows := read_results(work.results)):
         sys.exit(f"{work.results}: no results yet; leave out --draw")
     print(f"{table(rows)}\n\n{differences(rows)}")
-    if options.figure:
-        figure(rows, options.figure)
 
 
 if __name__ == "__main__":

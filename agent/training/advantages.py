@@ -1,11 +1,10 @@
 """Credit assignment: weights and advantages of the frames of a tree.
 
-Pure numpy. Advantages are relative to the group. Each descendant inherits its root's advantage,
-and its weight scales its loss. With `own_score`, a share of a child's advantage comes from its own
-score instead. `batching.py` makes rows of them.
+Pure numpy. A root's advantage is relative to its group. Each descendant inherits it, or with `own`
+has one of its own, and its weight scales its loss. `batching.py` makes rows of them.
 
 Source: the weighting by 1/k is described in alphaXiv's "Reinforcing Recursive Language Models";
-batch scaling follows DAPO. Departures: `full`, `none`, `own_score`.
+batch scaling follows DAPO. Departure: `own`.
 """
 
 from __future__ import annotations
@@ -38,20 +37,18 @@ def sampled_anything(frame: FrameRecord) -> bool:
     return any(turn.sampled_ids for turn in frame.turns)
 
 
-def frame_weights(trajectory: Trajectory, inheritance: str) -> dict[int, float]:
-    """Weight of each frame in the loss of its tree.
+def frame_weights(trajectory: Trajectory) -> dict[int, float]:
+    """Weight of each frame that inherits, in the loss of its tree.
 
-    The root has 1. A child has w(parent) / k with `inverse_count`, 1 with `full`, 0 with `none`.
-    The parent opened k frames with sampled tokens in all its turns, `llm` frames included.
+    The root has 1, a child w(parent) / k: its parent opened k frames with sampled tokens in all
+    its turns, `llm` frames included.
     """
     weights: dict[int, float] = {}
     # By depth, so that a parent's weight is known before its children's.
     for number in sorted(trajectory.frames, key=lambda n: trajectory.frames[n].depth):
         parent = trajectory.frames[number].parent
-        if parent is None or inheritance == "full":
+        if parent is None:
             weights[number] = 1.0
-        elif inheritance == "none":
-            weights[number] = 0.0
         else:
             k = sum(sampled_anything(child) for child in trajectory.children(parent))
             weights[number] = weights[parent] / max(k, 1)
@@ -108,24 +105,27 @@ def _deviation(values: Iterable[float]) -> float:
 def own_advantages(
     groups: Sequence[Sequence[Trajectory]], settings: TrainSettings
 ) -> list[list[dict[int, float]]]:
-    """Advantages of the children's own scores, for `own_score`.
+    """Advantages of the children's own scores, for `own`.
 
     The server reports a child's score at the end. It's already a difference, between the answer
     with the child's reply and the same answer without it or with the opposite one. So it's only
-    divided by a scale, as a deviation from 0. Frames that were ended from outside and children
-    without a score only inherit, but for the replies to a root that gave no answer (`batching.py`).
+    divided by a scale, as a deviation from 0. Replies to a root that gave no answer have 0, because
+    they couldn't have changed it.
 
     Returns:
-        Frame -> advantage for each tree; frames without a score are absent, as are void trees.
+        Frame -> advantage for each tree; frames that inherit are absent, as are void trees.
     """
     scored = [[_own_scores(tree) for tree in group] for group in groups]
     values_G = [[value for tree in group for value in tree.values()] for group in scored]
     everywhere = _size([value for values in values_G for value in values])
-    for group, values in zip(scored, values_G, strict=True):
-        scale = _scale(everywhere, _size(values), settings)
-        for tree in group:
-            tree.update({frame: value / scale for frame, value in tree.items()})
-    return scored
+    scales = [_scale(everywhere, _size(values), settings) for values in values_G]
+    return [
+        [
+            _unheard(tree) | {number: value / scale for number, value in scores.items()}
+            for tree, scores in zip(group, scores_G, strict=True)
+        ]
+        for group, scores_G, scale in zip(groups, scored, scales, strict=True)
+    ]
 
 
 def _size(values: Sequence[float]) -> float:
@@ -134,13 +134,22 @@ def _size(values: Sequence[float]) -> float:
 
 
 def _own_scores(tree: Trajectory) -> dict[int, float]:
-    """Finite scores of the children of a tree that sampled something and ended by themselves."""
+    """Finite scores of the children of a tree."""
+    scores = {number: tree.frame_scores.get(number, np.nan) for number in _children(tree)}
+    return {number: score for number, score in scores.items() if np.isfinite(score)}
+
+
+def _unheard(tree: Trajectory) -> dict[int, float]:
+    """0 for each child that answered a root which did not."""
+    replies = [number for number in _children(tree) if tree.frames[number].stop_reason == "final"]
+    return {} if tree.answered else dict.fromkeys(replies, 0.0)
+
+
+def _children(tree: Trajectory) -> list[int]:
+    """Children of a tree with a reward that sampled something and ended by themselves."""
     frames = {} if valid_reward(tree) is None else tree.frames
-    return {
-        number: tree.frame_scores[number]
+    return [
+        number
         for number, frame in sorted(frames.items())
-        if frame.parent is not None
-        and frame.stop_reason not in CUT
-        and sampled_anything(frame)
-        and np.isfinite(tree.frame_scores.get(number, np.nan))
-    }
+        if frame.parent is not None and frame.stop_reason not in CUT and sampled_anything(frame)
+    ]

@@ -1,7 +1,7 @@
 """Conversion of groups of trajectories to rows for the loss, one row per conversation.
 
 Pure numpy. A row has the token ids of a frame, a mask of the sampled tokens, the frame's weight and
-its advantage. Both come from `advantages.py`; a child without an answer gets min(advantage, 0).
+its advantage, from `advantages.py`. A child without an answer gets min(advantage, 0).
 
 The weight multiplies a row's whole token loss. The step's summed loss is divided once, by
 `Rows.normaliser`, which depends on all rows. So the cut into micro-batches has no effect.
@@ -47,7 +47,7 @@ class LossRow:
     logprobs_T: NDArray[np.float32]
     """Log-probabilities at sampling time; 0 on tokens that were not sampled."""
     weight: float
-    """Weight of the row's token loss; 0 excludes the row (void, cut or not inherited)."""
+    """Weight of the row's token loss; 0 excludes the row (void or cut)."""
     advantage: float
     fate: Fate
 
@@ -104,7 +104,7 @@ def make_rows(groups: Sequence[Sequence[Trajectory]], settings: TrainSettings) -
     # 1. A tree's advantage: its reward relative to its group.
     rewards_G = [[valid_reward(tree) for tree in group] for group in groups]
     advantages = relative_advantages(rewards_G, settings)
-    own = own_advantages(groups, settings) if settings.own_score else None
+    own = own_advantages(groups, settings) if settings.inheritance == "own" else None
     # 2. A row for each frame of each tree, void trees included.
     trees = list(chain.from_iterable(groups))
     scores = list(chain.from_iterable(own)) if own else [{}] * len(trees)
@@ -193,24 +193,20 @@ def _tree_rows(
 ) -> list[LossRow]:
     """Rows of the frames of a tree that sampled anything."""
     void = valid_reward(trajectory) is None
-    weights = frame_weights(trajectory, settings.inheritance)
+    weights = frame_weights(trajectory)
     rows = []
     for number, frame in sorted(trajectory.frames.items()):
         if not sampled_anything(frame):
             continue
-        inherited = advantage
-        # What a child replied couldn't have changed a root that gave no answer.
-        unheard = frame.parent is not None and not trajectory.answered
-        if number in own or (unheard and frame.stop_reason == "final"):
-            inherited += settings.own_score * (own.get(number, 0.0) - advantage)
+        gain = own.get(number, advantage)
         # A child without an answer is never rewarded for the answers of others.
         if frame.parent is not None and frame.stop_reason != "final":
-            inherited = min(inherited, 0.0)
-        row = replace(_row(index, frame), advantage=inherited)
+            gain = min(gain, 0.0)
+        row = replace(_row(index, frame), advantage=gain)
         if void or frame.stop_reason in CUT:
             rows.append(replace(row, fate="void" if void else "cut"))
         else:
-            rows.append(replace(row, weight=weights[number]))
+            rows.append(replace(row, weight=1.0 if number in own else weights[number]))
     return rows
 
 

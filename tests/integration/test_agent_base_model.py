@@ -253,11 +253,7 @@ def test_a_folder_that_cannot_be_a_base_is_refused(
     ],
 )
 def test_a_model_of_the_hub_is_refused_before_its_weights_are_fetched(
-    hub: SpaceHub,
-    tmp_path: Path,
-    settings: dict[str, str],
-    config: dict[str, object],
-    word: str,
+    hub: SpaceHub, tmp_path: Path, settings: dict[str, str], config: dict[str, object], word: str
 ) -> None:
     files = dict(hub.repos["model", "org/good"].files)
     files["config.json"] = json.dumps(json.loads(files["config.json"]) | config).encode()

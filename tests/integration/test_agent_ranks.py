@@ -38,9 +38,8 @@ NIGHTLY: dict[str, dict[str, Any]] = {
     "thrice": {"method": "lora", "num_iterations": 3},
     "one batch": {"method": "full", "micro_batch_tokens": 1000, "scale_rewards": "group"},
     # Adam divides by small gradients, whose last digits grow with the rate.
-    "no scale": {"scale_rewards": "none", "inheritance": "full", "learning_rate": 2e-3},
-    "roots only": {"method": "full", "inheritance": "none", "micro_batch_tokens": 20},
-    "own score": {"method": "lora", "own_score": 0.5},
+    "no scale": {"scale_rewards": "none", "learning_rate": 2e-3},
+    "own": {"method": "lora", "inheritance": "own"},
 }
 
 

@@ -60,7 +60,7 @@ TOO_LARGE = 5e-5
     ],
 )
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, changes):
-    changed = {"schedule": "linear", "max_step_kl": 1e-3, "inheritance": "none", **changes}
+    changed = {"schedule": "linear", "max_step_kl": 1e-3, "inheritance": "own", **changes}
     settings = SETTINGS.model_copy(update=changed)
     whole_log: list = []
     whole = make_trainer(tmp_path / "whole", settings, log=whole_log)

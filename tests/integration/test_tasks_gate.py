@@ -25,11 +25,7 @@ QUOTE = "On Pobaseg, Jakzam comes to 35."
 
 
 def episode(
-    primary: float = 0.0,
-    *,
-    level: str = "hard",
-    void: str | None = None,
-    read: bool = True,
+    primary: float = 0.0, *, level: str = "hard", void: str | None = None, read: bool = True
 ) -> Trajectory:
     root = FrameRecord(0, None, 0, "rlm", stop_reason="final")
     shown = f"new: {[QUOTE]}" if read else "context: 4 papers"

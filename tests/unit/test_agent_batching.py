@@ -13,11 +13,7 @@ import pytest
 from agent.decoding.prefix_tree import PrefixTree
 from agent.rollouts.trajectory import FrameRecord, Trajectory, TurnRecord
 from agent.settings import TrainSettings
-from agent.training.advantages import (
-    frame_weights,
-    own_advantages,
-    relative_advantages,
-)
+from agent.training.advantages import frame_weights, own_advantages, relative_advantages
 from agent.training.batching import LossRow, MicroBatch, make_rows, micro_batches
 from env.models import Finish
 
@@ -82,9 +78,7 @@ def test_ids_and_masks_of_a_frame_of_two_turns():
 
 def test_weights_are_divided_among_sampled_children_of_every_kind():
     divided = {0: 1.0, **dict.fromkeys(range(1, 6), 1 / 3)}  # frame 4 is the only child of 1
-    assert frame_weights(deep_tree(1.0), "inverse_count") == divided
-    assert set(frame_weights(deep_tree(1.0), "full").values()) == {1.0}
-    assert frame_weights(deep_tree(1.0), "none") == {0: 1.0, **dict.fromkeys(range(1, 6), 0.0)}
+    assert frame_weights(deep_tree(1.0)) == divided
 
 
 def test_the_rows_of_the_step_worked_by_hand():
@@ -264,7 +258,7 @@ def test_a_turn_without_log_probabilities_or_prompt_is_refused(field, word):
         make_rows([[tree]], SETTINGS)
 
 
-OWN = SETTINGS.model_copy(update={"own_score": 0.25})
+OWN = SETTINGS.model_copy(update={"inheritance": "own"})
 
 
 def scored_group() -> list[Trajectory]:
@@ -285,20 +279,21 @@ def scored_group() -> list[Trajectory]:
 
 
 def test_a_childs_score_is_a_difference_and_is_only_scaled():
-    assert own_advantages([scored_group()], OWN) == [[{1: 0.5, 4: -0.2}, {1: 0.1}, {}]]
+    assert own_advantages([scored_group()], OWN) == [[{1: 0.5, 4: -0.2}, {1: 0.1, 5: 0.0}, {}]]
 
 
-def test_a_share_of_a_childs_advantage_is_its_own():
+def test_a_childs_advantage_is_its_own_score():
     rows = found(make_rows([scored_group()], OWN).rows)
     assert rows[0, 0].advantage == pytest.approx(0.3)
-    assert rows[0, 1].weight == pytest.approx(1 / 2)
-    assert rows[0, 1].advantage == pytest.approx(0.75 * 0.3 + 0.25 * 0.5)
-    assert rows[0, 4].advantage == pytest.approx(0.75 * 0.3 - 0.25 * 0.2)
-    assert rows[0, 2].advantage == pytest.approx(0.3)  # a frame without a score
-    assert rows[1, 1].advantage == pytest.approx(-0.75 * 0.3 + 0.25 * 0.1)
+    assert rows[0, 1].weight == 1
+    assert rows[0, 1].advantage == pytest.approx(0.5)
+    assert rows[0, 4].advantage == pytest.approx(-0.2)
+    assert rows[0, 2].advantage == pytest.approx(0.3)  # a frame without a score inherits
+    assert rows[0, 2].weight == pytest.approx(1 / 2)
+    assert rows[1, 1].advantage == pytest.approx(0.1)
     assert rows[1, 2].advantage == pytest.approx(-0.3)
     assert rows[1, 3].weight == 0  # a budget ended it
-    assert rows[1, 5].advantage == pytest.approx(-0.75 * 0.3)  # it replied, the root didn't answer
+    assert rows[1, 5].advantage == 0  # it replied, the root didn't answer
 
 
 @pytest.mark.parametrize("scale", ["batch", "group", "none"])

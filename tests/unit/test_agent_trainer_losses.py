@@ -179,8 +179,8 @@ def test_loss_and_gradient_are_those_written_out(tmp_path, kl_beta, method):
 
 
 def test_the_gradient_of_own_scores_is_the_one_written_out(tmp_path):
-    # Half of the roots' +0.3 and -0.3, and half of the readers' own scores.
-    advantages = ([0.3, 0.65, 0.05], [-0.3, -0.15, -0.55])
+    # The roots' +0.3 and -0.3, and the readers' own scores.
+    advantages = ([0.3, 1.0, -0.2], [-0.3, 0.0, -0.8])
 
     def rollout(model, step):
         turn = partial(random_turn, np.random.default_rng(step))
@@ -201,7 +201,9 @@ def test_the_gradient_of_own_scores_is_the_one_written_out(tmp_path):
         note_logprobs(model, trees)
         return [trees]
 
-    trainer = make_trainer(tmp_path, rollout, own_score=0.5, num_iterations=1, problems_per_step=1)
+    trainer = make_trainer(
+        tmp_path, rollout, inheritance="own", num_iterations=1, problems_per_step=1
+    )
     model = trainer.live_model
     trainer.training_step(model, [0])
     found = gradients(model)
@@ -209,11 +211,9 @@ def test_the_gradient_of_own_scores_is_the_one_written_out(tmp_path):
     (trees,) = rollout(model, 1)
     total = torch.zeros(())
     for tree, of_tree in zip(trees, advantages, strict=True):
-        for weight, advantage, frame in zip(
-            (1, 0.5, 0.5), of_tree, tree.frames.values(), strict=True
-        ):
-            total = total - weight * advantage * sampled_logps(model, frame.turns).sum()
-    (total / 10).backward()  # 10: weights x tokens
+        for advantage, frame in zip(of_tree, tree.frames.values(), strict=True):
+            total = total - advantage * sampled_logps(model, frame.turns).sum()
+    (total / 14).backward()  # tokens
     for name, gradient in gradients(model).items():
         torch.testing.assert_close(found[name], gradient, rtol=1e-3, atol=1e-6)
 
