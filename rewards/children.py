@@ -93,7 +93,7 @@ def child_scores(
 
     scores = {}
     for frame, (shown, kept) in read.items():
-        values = {text: worth(text) for text in shown}
+        values = {text: worth(text) for text in sorted(shown)}
         total = sum(
             -abs(v) if kept is None else v if text in kept else -v for text, v in values.items()
         )
