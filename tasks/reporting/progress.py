@@ -181,9 +181,9 @@ class Reporter:
         self.say(", ".join(filter(None, parts)))
 
     def say(self, text: str) -> None:
-        """Write a line now, above the bar."""
+        """Write a line now, above the bar, unless another stage speaks in place of this one."""
         self._next = self.clock() + EVERY_S
-        if not self.quiet:
+        if not self.quiet and _current in (None, self):
             name = f"{self.name}: " if self.name else ""
             self.console.print(f"{name}{text}", markup=False)
 
@@ -240,14 +240,12 @@ class Reporter:
 def stage(name: str, *, quiet: bool = False) -> Iterator[Reporter]:
     """Report what this process does in the block as the work of a stage; one around it is quiet."""
     global _current  # a process runs one stage at a time
-    around = _current or Reporter(name, quiet=True)
-    before, was_quiet = _current, around.quiet
-    around.quiet = True
-    try:
-        with Reporter(name, quiet=quiet) as _current:
+    before = _current
+    with Reporter(name, quiet=quiet) as _current:
+        try:
             yield _current
-    finally:
-        _current, around.quiet = before, was_quiet
+        finally:
+            _current = before
 
 
 @contextmanager

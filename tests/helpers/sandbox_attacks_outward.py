@@ -39,7 +39,8 @@ PROC = r"""
 for name in ("environ", "mem", "maps"):
     refused(open, f"/proc/self/{name}", "rb")
     refused(open, f"/proc/{PARENT}/{name}", "rb")
-refused(open, "/proc/1/root/etc/hostname")
+for link in ("root", "cwd"):
+    refused(open, f"/proc/1/{link}/etc/hostname")
 refused(os.listdir, "/proc/self/fd")
 refused(os.listdir, "/proc")
 """
