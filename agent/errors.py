@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import textwrap
 
 
 class PolicyError(ValueError):
@@ -31,6 +32,11 @@ class RankError(RuntimeError):
 
 class CheckpointError(RuntimeError):
     """A checkpoint cannot be written, or the disk has no room for one."""
+
+
+def cause(error: BaseException) -> str:
+    """What an error of a library says, on one line of at most 200 characters, or else its type."""
+    return textwrap.shorten(str(error), 200, placeholder="...") or type(error).__name__
 
 
 _FULL_DISK = (

@@ -27,7 +27,7 @@ from rich.text import Text
 
 from env import variables
 from flows import notifications, stages, summary
-from flows.doctor import require_parts
+from flows.doctor import require_card, require_model
 from flows.durations import Durations
 from flows.runtime import exclusive, settle
 from flows.services import processes
@@ -111,7 +111,9 @@ class Chain:
         print_kept(unchanged := stages.unchanged(), killed=killed)
         self._durations = Durations(self.params, unchanged)
         if "train" not in unchanged:
-            require_parts(self.params)
+            require_card(self.params)
+        if "warmstart" not in unchanged:
+            require_model(self.params)
         title = f"{self.params.profile} {self.kind}"
         name = f"rlm-{self.params.profile}"
         try:

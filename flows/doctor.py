@@ -73,8 +73,24 @@ def best_profile(machine: Machine) -> ProfileNeeds:
     return fit[-1]
 
 
-def require_parts(params: Params, machine: Machine | None = None) -> None:
-    """Refuse a model whose package is not installed, and a profile that no card here can run.
+def require_model(params: Params) -> None:
+    """Refuse a `model.source` that cannot be read, or for which disk or memory have no room.
+
+    Raises:
+        StageError: the message says what is missing. No weights are fetched for it.
+    """
+    from agent.models import base_model, model_files
+    from agent.settings import NANO  # not installed before `make setup`
+    from tasks import paths
+    from tasks.errors import as_stage_error
+
+    if params.model.source != NANO and params.warmstart.kind != "champion":
+        with as_stage_error():
+            base_model.require_source(params.model, paths.BASE, model_files.this_device())
+
+
+def require_card(params: Params, machine: Machine | None = None) -> None:
+    """Refuse a profile that no card here can run.
 
     The sizes of cards are estimates and settings can change them, so none is refused for its size.
 
@@ -83,16 +99,10 @@ def require_parts(params: Params, machine: Machine | None = None) -> None:
         machine: default: this one.
 
     Raises:
-        StageError: the package is missing.
         ConfigError: no card has the compute capability, or driver and torch do not fit.
     """
-    from agent.models.gguf_source import PREFIX, find_package
-    from agent.settings import NANO  # not installed before `make setup`
-    from tasks.errors import ConfigError, as_stage_error
-
-    if params.model.source.startswith(PREFIX):
-        with as_stage_error():
-            find_package(params.model.source.removeprefix(PREFIX))
+    from agent.settings import NANO
+    from tasks.errors import ConfigError
 
     wanted = next((p for p in PROFILES if p.name == params.profile), PROFILES[0])
     if not wanted.card_gb or params.model.source == NANO:

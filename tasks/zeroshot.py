@@ -11,11 +11,11 @@ Writes reports/zeroshot.json.
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from agent.rollouts.trajectory import Trajectory
@@ -102,13 +102,15 @@ def bare_model(params: Params, run: StageRun) -> Iterator[tuple[Any, Any]]:
     from tasks.training import demonstrate
 
     demonstrate.check(params)
-    paths.BASE.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix=".bare-", dir=paths.BASE.parent) as name:
-        folder = Path(name) / "model"
+    folder = paths.BASE.with_name(".bare")
+    shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed
+    try:
         warm_start.write_source(params, run, folder)
         with progress.doing("load the model"):
             loaded = load_model(folder)
         yield loaded
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def describe(episodes: Sequence[Trajectory], rewards: RewardSettings) -> dict[str, Any]:

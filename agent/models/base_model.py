@@ -23,7 +23,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 from typing import TYPE_CHECKING, Any
 
-from agent.errors import PolicyError, disk_is_full
+from agent.errors import PolicyError, cause, disk_is_full
 from agent.models import gguf_source, gguf_tokenizer, model_files
 from agent.models.chat_template import bake
 from agent.models.model_files import TWIN
@@ -94,10 +94,7 @@ def prepare_base(
     """
     device = device or model_files.this_device()
     dtype = model_files.compute_dtype(device)
-    source = find_source(settings)
-    require_space(source, settings, dtype, out)
-    if device == "cpu":
-        require_memory(source)
+    source = require_source(settings, out, device)
     with TemporaryDirectory() as unpacked:
         small = [name for name in source.sizes if _SMALL.fullmatch(name)]
         folder = _fetch(settings, source, small, Path(unpacked))
@@ -105,6 +102,19 @@ def prepare_base(
             tokenizer = _check(folder, source, settings, targets)
             _fetch(settings, source, source.weights, Path(unpacked))
             _write(folder, tokenizer, settings, dtype, device, out)
+    return source
+
+
+def require_source(settings: ModelSettings, out: Path, device: str) -> SourceModel:
+    """Look up a model's files, and check that disk and memory have room, without fetching any.
+
+    Raises:
+        PolicyError: see `prepare_base`.
+    """
+    source = find_source(settings)
+    require_space(source, settings, model_files.compute_dtype(device), out)
+    if device == "cpu":
+        require_memory(source)
     return source
 
 
@@ -230,10 +240,8 @@ def _cached(source: SourceModel, name: str) -> bool:
 
 def _access() -> dict[str, Any]:
     """Address of the Hub and token; a token that a login stored on disk is not used."""
-    return {
-        "endpoint": os.environ.get("HF_ENDPOINT"),
-        "token": os.environ.get("HF_TOKEN") or False,
-    }
+    token = os.environ.get("HF_TOKEN") or False
+    return {"endpoint": os.environ.get("HF_ENDPOINT"), "token": token}
 
 
 def _ask_hub(settings: ModelSettings) -> SourceModel:
@@ -272,16 +280,9 @@ def _fetch(settings: ModelSettings, source: SourceModel, names: list[str], unpac
         return Path(source.name)
     from huggingface_hub import snapshot_download
 
+    options = {"revision": source.commit, "cache_dir": _cache(), **_access()}
     with _hub_errors(settings):
-        return Path(
-            snapshot_download(
-                source.name,
-                revision=source.commit,
-                allow_patterns=names,
-                cache_dir=_cache(),
-                **_access(),
-            )
-        )
+        return Path(snapshot_download(source.name, allow_patterns=names, **options))
 
 
 @contextmanager
@@ -307,14 +308,14 @@ def _hub_errors(settings: ModelSettings) -> Iterator[None]:
             f"{name}: neither a folder nor a model on the Hub. Correct model.source; a private "
             f"model needs the environment variable HF_TOKEN (it is {state})."
         ) from None
-    except (errors.HfHubHTTPError, httpx.TransportError, OSError) as error:
+    except (httpx.HTTPError, OSError, ValueError, LookupError, AttributeError, TypeError) as error:
+        # The last four: something else replied, such as a page that asks to log in.
         if disk_is_full(error):
             raise
         where = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
-        cause = next(iter(str(error).splitlines()), type(error).__name__)
         raise PolicyError(
-            f"{name}: the Hub at {where} did not answer ({cause}). Run the same command again to "
-            "continue the download, or set model.source to a local folder."
+            f"{name}: the Hub at {where} did not answer as a Hub does ({cause(error)}). Run the "
+            "same command again to continue the download, or set model.source to a local folder."
         ) from None
 
 

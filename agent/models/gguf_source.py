@@ -10,6 +10,8 @@ that of <|endoftext|>. Neighbours: `base_model.py`, `gguf_tokenizer.py`.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +19,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent.errors import PolicyError
+from agent.errors import PolicyError, cause
 from agent.models.gguf_tokenizer import SPLIT, build_tokenizer, special_ids
 
 if TYPE_CHECKING:
@@ -37,6 +39,8 @@ class Package:
     name: str
     version: str
     file: Path
+    digest: metadata.FileHash | None = None
+    """Digest of the file as it was installed, if the package's list of files has one."""
 
     @property
     def source(self) -> str:
@@ -75,7 +79,21 @@ def find_package(name: str) -> Package:
             f"{PREFIX}{name}: the package must have one GGUF file (found: {shown}). Set "
             f"model.source to another package, such as {PREFIX}{SMOLLM2}."
         )
-    return Package(name, distribution.version, Path(str(distribution.locate_file(files[0]))))
+    file = Path(str(distribution.locate_file(files[0])))
+    return Package(name, distribution.version, file, files[0].hash)
+
+
+def _require_whole(package: Package) -> None:
+    """Compare a file with the digest that it had when the package was made.
+
+    Raises:
+        ValueError: they differ.
+    """
+    if package.digest:
+        with package.file.open("rb") as file:
+            found = hashlib.file_digest(file, package.digest.mode).digest()
+        if base64.urlsafe_b64encode(found).decode().rstrip("=") != package.digest.value:
+            raise ValueError("it isn't the file that the package came with")
 
 
 class GgufModel:
@@ -99,13 +117,14 @@ class GgufModel:
             ) from None
         self.package = package
         try:
+            _require_whole(package)
             reader = GGUFReader(package.file)
             self._fields = {name: field.contents() for name, field in reader.fields.items()}
         except (OSError, ValueError, IndexError, KeyError, RecursionError) as error:
-            cause = next(iter(str(error).splitlines()), type(error).__name__)
             raise PolicyError(
-                f"{package.source}: {package.file} is incomplete or no GGUF file ({cause}). Remove "
-                f"the package, then run: {install_command(package.name)}"
+                f"{package.source}: {package.file} is incomplete or no GGUF file ({cause(error)}). "
+                "Remove the package, also from the cache of uv or pip, then run: "
+                f"{install_command(package.name)}"
             ) from None
         self._tensors = {tensor.name: tensor for tensor in reader.tensors}
         self.parameters = sum(int(tensor.n_elements) for tensor in reader.tensors)
@@ -115,10 +134,9 @@ class GgufModel:
         except PolicyError:
             raise
         except Exception as error:  # transformers and tokenizers raise whatever a field leads to
-            cause = next(iter(str(error).splitlines()), type(error).__name__)
             raise PolicyError(
-                f"{package.source}: the fields of its file don't fit together ({cause}). Set "
-                "model.source to another model."
+                f"{package.source}: the fields of its file don't fit together ({cause(error)}). "
+                "Set model.source to another model."
             ) from error
 
     def _check(self) -> None:
@@ -130,9 +148,12 @@ class GgufModel:
         self._allow("the BOS token", "tokenizer.ggml.add_bos_token", (None, False))
         self._allow("the scaling of positions", "llama.rope.scaling.type", (None, "none"))
         self._allow("the scaling of positions", "llama.rope.scaling.factor", (None, 1.0))
+        self._allow("the scaling of positions", "llama.rope.scale_linear", (None, 1.0))
+        blocks = {name.split(".")[1] for name in self._tensors if name.startswith("blk.")}
+        self._allow("the number of layers", "llama.block_count", (len(blocks),))
         head = (None, self._number("embedding_length") // self._number("attention.head_count"))
         self._allow("the positions of a head", "llama.rope.dimension_count", head)
-        tokens, rows = len(self._field("tokenizer.ggml.tokens")), self._vocabulary
+        tokens, rows = len(set(self._field("tokenizer.ggml.tokens"))), self._vocabulary
         if tokens != rows:
             raise PolicyError(
                 f"{self.package.source}: the model's vocabulary has {rows} entries, but its "
@@ -155,8 +176,8 @@ class GgufModel:
         if entry not in allowed:
             choices = ", ".join(str(value) for value in allowed if value is not None)
             raise PolicyError(
-                f"{self.package.source}: {what} ({field}) is {entry}, but only {choices} can be "
-                "read. Set model.source to another model."
+                f"{self.package.source}: {what} ({field}) is {entry!r:.80}, but only {choices} can "
+                "be read. Set model.source to another model."
             )
 
     @property

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent.errors import PolicyError, disk_is_full
+from agent.errors import PolicyError, cause, disk_is_full
 from agent.settings import NANO, LoraSettings, ModelSettings
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def reading(path: str | Path, fix: str) -> Iterator[None]:
         yield
     except PolicyError:
         raise
-    except (OSError, ValueError, SafetensorError) as error:
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         if disk_is_full(error):
             raise
         if "trust_remote_code" in str(error):
@@ -175,5 +175,4 @@ def reading(path: str | Path, fix: str) -> Iterator[None]:
                 f"{path}: the model needs Python code of its own (auto_map), which is never run. "
                 "Use a model that transformers supports."
             ) from None
-        cause = next(iter(str(error).splitlines()), type(error).__name__)
-        raise PolicyError(f"{path}: no model can be loaded ({cause}). {fix}") from error
+        raise PolicyError(f"{path}: no model can be loaded ({cause(error)}). {fix}") from error

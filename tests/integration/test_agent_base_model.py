@@ -197,16 +197,21 @@ def test_a_llama_with_the_files_of_smollm2_on_the_hub_becomes_the_base(
         assert (model(IDS).logits - llama(dtype=torch.bfloat16).float()(IDS).logits).norm() < 1
 
 
-def test_the_space_of_a_large_model_is_counted_by_part() -> None:
+def test_another_program_in_place_of_the_hub_is_told(hub: SpaceHub, tmp_path: Path) -> None:
+    hub.faults["/api/models/"] = ["always", 200]  # such as a page that asks to log in
+    with pytest.raises(PolicyError, match="did not answer as a Hub does"):
+        prepare_base(ModelSettings(source="org/good"), tmp_path / "base")
+
+
+def test_the_space_of_a_large_model_is_counted_by_part(monkeypatch: pytest.MonkeyPatch) -> None:
     source = base_model.SourceModel("org/large", {"model.safetensors": 8 * 10**9}, 4 * 10**9, "abc")
     usage = SimpleNamespace(free=0)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(shutil, "disk_usage", lambda path: usage)
-        settings = ModelSettings(source="org/large", quantisation="nf4")
-        with pytest.raises(PolicyError, match=r"27\.0 GB are needed .*8\.0, base 3\.0, twin 8\.0"):
-            base_model.require_space(source, settings, torch.float16, Path())
-        usage.free = 28 * 10**9
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    settings = ModelSettings(source="org/large", quantisation="nf4")
+    with pytest.raises(PolicyError, match=r"27\.0 GB are needed .*8\.0, base 3\.0, twin 8\.0"):
         base_model.require_space(source, settings, torch.float16, Path())
+    usage.free = 28 * 10**9
+    base_model.require_space(source, settings, torch.float16, Path())
 
 
 GPTQ = {"quantization_config": {"quant_method": "gptq"}}

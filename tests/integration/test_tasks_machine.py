@@ -65,10 +65,7 @@ def test_the_command_prints_the_report_of_this_machine(smi) -> None:
         "assert not {'torch', 'typer', 'pydantic', 'yaml'} & set(sys.modules); sys.exit(status)"
     )
     found = subprocess.run(
-        [sys.executable, "-c", code, "--json"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
+        [sys.executable, "-c", code, "--json"], cwd=ROOT, capture_output=True, text=True
     )
     assert found.returncode == 0, found.stderr
     said = json.loads(found.stdout)

