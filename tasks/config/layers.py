@@ -20,7 +20,7 @@ from env.errors import SettingsError
 from env.settings import flatten
 from tasks.config.derived import derive
 from tasks.config.params import Params
-from tasks.config.renamed import REMOVED, RENAMED
+from tasks.config.renamed import FEWER_VALUES, REMOVED, RENAMED
 from tasks.errors import ConfigError
 from tasks.io import write_text
 
@@ -214,7 +214,8 @@ def _translate(data: dict[str, Any]) -> dict[str, Any]:
         for item in error.errors():
             *parents, last = item["loc"]
             old = _dotted(item["loc"])
-            if item["type"] != "extra_forbidden" or old not in RENAMED | REMOVED:
+            known = {"extra_forbidden": RENAMED | REMOVED, "literal_error": FEWER_VALUES}
+            if old not in known.get(item["type"], ()):
                 continue
             section: Any = data
             for part in parents:

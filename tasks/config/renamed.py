@@ -26,10 +26,14 @@ REMOVED = {
     "train.loss_type": "the loss is TRL's dapo; commit a49b2e06 has dr_grpo",
     "train.mask_truncated": "turns that a token limit cut are blamed; commit a8b304b4 masks them",
     "train.micro_batch_rows": "train.micro_batch_tokens bounds micro-batches by tokens",
+    "train.own_score": "train.inheritance=own uses own scores alone; commit 3df18ea8 has shares",
     "warmstart.nano.mixture": "warmstart.nano.reading has the shares of demonstrations",
     "warmstart.nano.trees": "demonstrations are written while they are taught",
 }
 """Old dotted key to the reason for its removal."""
+
+FEWER_VALUES = {"train.inheritance"}
+"""Keys that have lost values. In the settings of a registered version, such a value is dropped."""
 
 STAGES = {"version": "push"}
 """Old stage to new stage."""

@@ -164,7 +164,7 @@ MISREAD: list[tuple[dict[str, Any], str]] = [
     ({"general.architecture": "qwen3"}, "is 'qwen3', but only llama can be read"),
     ({"tokenizer.ggml.tokens": ["a"] * 600}, "tokenizer's has 1"),
     ({"llama.block_count": 65538}, "number of layers"),
-    ({"tokenizer.chat_template": ["a"]}, "no model can be loaded"),
+    ({"tokenizer.chat_template": 4}, "no model can be loaded"),
     ({"tokenizer.ggml.tokens": WORDS}, "don't fit together"),
     ({"tokenizer.ggml.tokens": None}, "no field tokenizer.ggml.tokens"),
     ({"tokenizer.ggml.model": "llama"}, "only gpt2"),

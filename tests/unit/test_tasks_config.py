@@ -169,6 +169,7 @@ def test_settings_of_an_earlier_version_are_translated(folder: Path) -> None:
         for part in parents:
             section = section[part]
         section[last] = "a value of then"
+    data["train"]["inheritance"] = "full"
     Path("old.yaml").write_text(yaml.safe_dump(data))
     assert config.read_resolved(Path("old.yaml")) == params
     Path("old.yaml").write_text("train: {stpes: 3}\n")
