@@ -218,7 +218,7 @@ class TrainSettings(Settings):
         description="largest importance weight of a token (trainer / engine); null: no correction",
     )
     inheritance: Literal["inverse_count", "own"] = Field(
-        "inverse_count", description="a child's: its root's advantage with a divided weight, or its own"
+        "inverse_count", description="a child's advantage: that of its root, divided, or its own"
     )
     scale_rewards: Literal["batch", "group", "none"] = Field(
         "batch", description="scope of the standard deviation that advantages are divided by"
