@@ -73,6 +73,7 @@ def test_the_model_of_demonstrations_is_played_without_them_and_leaves_no_files(
         seen.append(list(folder.iterdir()))
         return "model", "tokenizer"
 
+    (paths.BASE.with_name(".bare") / "of a run that was killed").mkdir(parents=True)
     monkeypatch.setattr(warm_start, "write_source", write)
     monkeypatch.setattr("agent.policies.hf_policy.load_model", load)
     sft = changed(params, model={"source": "tiny"}, warmstart={"kind": "sft"})
