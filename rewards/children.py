@@ -1,10 +1,9 @@
 """What the replies of children are worth to the answer of their root.
 
 A score is the value of the whole answer with what a child returned less that without it, so it
-says what the answer would lose. It is a child's own, whatever its root and its siblings did, and
-`train.inheritance: own` makes its advantage of it. The policy writes prompts, replies and the
-answer, and no clock limits this module: each kind of work has a limit, beyond which a child has no
-score.
+says what the answer would lose. `train.inheritance: own` makes a child's advantage of it. The
+policy writes prompts, replies and the answer, and no clock limits this module: each kind of work
+has a limit, beyond which a child has no score, or 0 if it returned too many quotes.
 """
 
 from __future__ import annotations
@@ -43,13 +42,13 @@ def child_scores(
     """Score of each child by frame; -1 to 1.
 
     An agent has the worth of the spans that it returned, as if the root had quoted them whole, and
-    0 for none. A reader that names a passage
-    has the passage's worth, and one that doesn't has its negative, since the opposite reply would
-    have added it. Of several passages the sum counts, divided by the sum of their sizes if that is
-    above 1, and the same one once. A reply that neither
-    names anything nor says no is wrong about each, where passages are numbered or the first or last
-    line asks for "yes or no". Passages that readers kept and the root dropped count as quoted: if
-    it takes what stands near the first one, a wrong first one would otherwise be free.
+    0 for none; quotes that it invented cost nothing here. A reader that names a passage has the
+    passage's worth, and one that doesn't has its negative, since the opposite reply would have
+    added it. Of several passages the sum counts, divided by the sum of their sizes if that is above
+    1, and the same one once. A reply that neither names anything nor says no is wrong about each,
+    where passages are numbered or the first or last line asks for "yes or no". Passages that
+    readers kept and the root dropped count as quoted: if it takes what stands near the first one, a
+    wrong first one would otherwise be free.
 
     A reader has no score if it was shown no passages to choose from, or something that is not in
     the papers word for word: then "no" might be wrong, or right about nothing.

@@ -10,10 +10,14 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any
+
+from rewards.spans import occurrences
 
 _KEY = re.compile(r"^[(\[]?([0-9]{1,4})[)\].:]{0,2}[ \t]", re.MULTILINE)
 """Number at the start of a line: `7 `, `7. `, `7: `, `(7) `, `[7] `."""
+_VERDICT = re.compile(r"\W*(yes|no)\b", re.IGNORECASE)
 _GAP = re.compile(r"[\s,;]+")
 _AROUND = "()[]{}.:'\"`*"
 _LEAST_NUMBERS = 0.25
@@ -89,15 +93,9 @@ def _singles(text: str) -> list[str]:
 
 def holds_gold(passage: str, paper: str, start: int, end: int, cover: float) -> bool:
     """Whether a passage lies in gold [start, end) of a paper, or covers that share of it."""
-    at = paper.find(passage)
-    for _ in range(_PLACES):
-        if at < 0:
-            return False
-        common = min(at + len(passage), end) - max(at, start)
-        if common == len(passage) or common >= cover * (end - start):
-            return True
-        at = paper.find(passage, at + 1)
-    return False
+    places = islice(occurrences(paper, passage), _PLACES)
+    common = (min(b, end) - max(a, start) for a, b in places)
+    return any(c == len(passage) or c >= cover * (end - start) for c in common)
 
 
 def numbered_passages(text: str) -> dict[int, str]:
@@ -133,8 +131,8 @@ def replied_verdict(answer: Any) -> bool | None:
     """Whether a short reply begins with yes or no; None if it does with neither."""
     if not isinstance(answer, str) or len(answer) > _LONGEST_NO:
         return None
-    word = next(_words([answer]), "").lower()
-    return word == "yes" if word in ("yes", "no") else None
+    word = _VERDICT.match(answer)
+    return None if word is None else word[1].lower() == "yes"
 
 
 def replied_numbers(answer: Any) -> set[int] | None:

@@ -9,7 +9,9 @@ batch scaling follows DAPO. Departure: `own`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import chain
 
 import numpy as np
 
@@ -43,22 +45,17 @@ def frame_weights(trajectory: Trajectory) -> dict[int, float]:
     The root has 1, a child w(parent) / k: its parent opened k frames with sampled tokens in all
     its turns, `llm` frames included.
     """
+    counts = Counter(f.parent for f in trajectory.frames.values() if sampled_anything(f))
     weights: dict[int, float] = {}
-    # By depth, so that a parent's weight is known before its children's.
-    for number in sorted(trajectory.frames, key=lambda n: trajectory.frames[n].depth):
-        parent = trajectory.frames[number].parent
-        if parent is None:
-            weights[number] = 1.0
-        else:
-            k = sum(sampled_anything(child) for child in trajectory.children(parent))
-            weights[number] = weights[parent] / max(k, 1)
+    for number, frame in sorted(trajectory.frames.items()):  # a parent's number is below
+        parent = frame.parent
+        weights[number] = 1.0 if parent is None else weights[parent] / max(counts[parent], 1)
     return weights
 
 
 def has_signal(values_G: Sequence[float | None], settings: TrainSettings) -> bool:
     """Whether a group has two values or more with a deviation of at least `min_group_std`."""
-    values = [value for value in values_G if value is not None]
-    std = float(np.std(values)) if len(values) > 1 else 0.0
+    std = _deviation(values_G)
     return std > 0.0 and std >= settings.min_group_std
 
 
@@ -76,19 +73,14 @@ def relative_advantages(
     Returns:
         Advantages in the shape of `values_G`; 0 for None and in groups without a signal.
     """
-    batch_std = _deviation(value for group in values_G for value in group if value is not None)
-    return [_relative(group, batch_std, settings) for group in values_G]
-
-
-def _relative(
-    values_G: Sequence[float | None], batch_std: float, settings: TrainSettings
-) -> list[float]:
-    if not has_signal(values_G, settings):
-        return [0.0] * len(values_G)
-    values = [value for value in values_G if value is not None]
-    scale = _scale(batch_std, _deviation(values), settings)
-    mean = float(np.mean(values))
-    return [0.0 if v is None else (v - mean) / scale for v in values_G]
+    batch = _deviation(chain.from_iterable(values_G))
+    advantages = []
+    for group in values_G:
+        mean = float(np.mean([value for value in group if value is not None] or [0.0]))
+        scale = _scale(batch, _deviation(group), settings)
+        used = [v if has_signal(group, settings) else None for v in group]
+        advantages.append([0.0 if v is None else (v - mean) / scale for v in used])
+    return advantages
 
 
 def _scale(batch: float, group: float, settings: TrainSettings) -> float:
@@ -97,8 +89,8 @@ def _scale(batch: float, group: float, settings: TrainSettings) -> float:
     return max(scales[settings.scale_rewards], settings.std_floor)
 
 
-def _deviation(values: Iterable[float]) -> float:
-    sample = list(values)
+def _deviation(values: Iterable[float | None]) -> float:
+    sample = [value for value in values if value is not None]
     return float(np.std(sample)) if sample else 0.0
 
 
@@ -135,8 +127,8 @@ def _size(values: Sequence[float]) -> float:
 
 def _own_scores(tree: Trajectory) -> dict[int, float]:
     """Finite scores of the children of a tree."""
-    scores = {number: tree.frame_scores.get(number, np.nan) for number in _children(tree)}
-    return {number: score for number, score in scores.items() if np.isfinite(score)}
+    scores = tree.frame_scores
+    return {n: scores[n] for n in _children(tree) if n in scores and np.isfinite(scores[n])}
 
 
 def _unheard(tree: Trajectory) -> dict[int, float]:

@@ -202,11 +202,9 @@ def _tree_rows(
         # A child without an answer is never rewarded for the answers of others.
         if frame.parent is not None and frame.stop_reason != "final":
             gain = min(gain, 0.0)
-        row = replace(_row(index, frame), advantage=gain)
-        if void or frame.stop_reason in CUT:
-            rows.append(replace(row, fate="void" if void else "cut"))
-        else:
-            rows.append(replace(row, weight=1.0 if number in own else weights[number]))
+        fate: Fate = "void" if void else "cut" if frame.stop_reason in CUT else "trained"
+        weight = 0.0 if fate != "trained" else 1.0 if number in own else weights[number]
+        rows.append(replace(_row(index, frame), weight=weight, advantage=gain, fate=fate))
     return rows
 
 

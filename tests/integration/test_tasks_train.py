@@ -99,7 +99,7 @@ def test_the_stage_writes_adapter_rows_and_episodes_and_once_more_the_same(proje
         *("episode/sub_calls", "episode/depth", "episode/tokens", "episode/replaced_voids"),
         *("train/loss", "train/grad_norm", "train/zero_variance_groups", "train/rows"),
         *("train/rows_cut", "train/tokens_per_second", "curriculum/metric", "curriculum/level"),
-        *("train/resampled_groups", "train/extra_episodes"),
+        *("train/resampled_groups", "train/extra_episodes", "episode/scored_children"),
         *("train/too_hard_groups", "train/too_easy_groups"),
     ):
         assert rows[column].notna().all(), column

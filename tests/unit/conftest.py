@@ -6,6 +6,7 @@ import platform
 import sys
 from collections.abc import Iterator
 
+import matplotlib.font_manager  # noqa: F401  # its import may ask fc-list for the fonts
 import pytest
 import urllib3  # noqa: F401  # its import binds a socket; a test that imports it must not
 

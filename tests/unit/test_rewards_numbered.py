@@ -91,7 +91,7 @@ AFTER = "{}\nHow accurate is Kalvot? Yes or no?"
 
 
 @pytest.mark.parametrize("form", [asked("{}"), AFTER, f"How accurate is Kalvot?\n{AFTER}"])
-@pytest.mark.parametrize("reply", ["yes", "Yes.", "**Yes**", "yes, it is"])
+@pytest.mark.parametrize("reply", ["yes", "Yes.", "**Yes**", "yes, it is", "Yes!"])
 def test_a_reader_that_says_yes_to_the_evidence_has_read_its_paper(reply: str, form: str) -> None:
     no = [(form.format(text), "no") for text in OTHERS]
     assert found((form.format(GOLD), reply), *no)
