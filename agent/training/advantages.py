@@ -76,10 +76,12 @@ def relative_advantages(
     batch = _deviation(chain.from_iterable(values_G))
     advantages = []
     for group in values_G:
-        mean = float(np.mean([value for value in group if value is not None] or [0.0]))
+        if not has_signal(group, settings):
+            advantages.append([0.0] * len(group))
+            continue
+        mean = float(np.mean([value for value in group if value is not None]))
         scale = _scale(batch, _deviation(group), settings)
-        used = [v if has_signal(group, settings) else None for v in group]
-        advantages.append([0.0 if v is None else (v - mean) / scale for v in used])
+        advantages.append([0.0 if v is None else (v - mean) / scale for v in group])
     return advantages
 
 

@@ -207,14 +207,14 @@ def read_resolved(path: Path) -> Params:
 
 
 def _translate(data: dict[str, Any]) -> dict[str, Any]:
-    """Settings with renamed keys moved and removed keys dropped."""
+    """Settings with renamed keys moved, and removed keys and lost values dropped."""
+    known = {"extra_forbidden": RENAMED | REMOVED, "literal_error": FEWER_VALUES}
     try:
         Params.model_validate(data)
     except ValidationError as error:
         for item in error.errors():
             *parents, last = item["loc"]
             old = _dotted(item["loc"])
-            known = {"extra_forbidden": RENAMED | REMOVED, "literal_error": FEWER_VALUES}
             if old not in known.get(item["type"], ()):
                 continue
             section: Any = data
