@@ -1,0 +1,352 @@
+"""Collect questions about clinical trials, with the evidence that doctors marked.
+
+`python -m examples.trials.collect SOURCE` reads a clone of github.com/jayded/evidence-inference
+(docs/trials.md says how to get one) and fills data/trials/ with documents/*.txt, the articles, and
+trials.jsonl, problems in the format of docs/own_data.md. It prints how many prompts it left out,
+and for which reason. Neighbours: `doctors.py` (who marked what), `opponents.py` (their scores).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from sklearn.feature_extraction.text import TfidfVectorizer
+
+from rewards.spans import CharInterval, merge
+
+TARGET = Path("data/trials")
+QUESTION = "How does {intervention} compare with {comparator} in its effect on {outcome}?"
+LEVELS = {"easy": 1, "medium": 4, "hard": 8}
+"""Papers of a problem: the article itself, and its nearest trials of the same split."""
+SPLITS = ("train", "validation", "test")
+
+LEAST_CHARS = 25
+"""Characters of evidence; a shorter span can be covered by chance."""
+MOST_CHARS = 600
+"""Characters of a question; a longer one leaves no room for an answer in a small model's frame."""
+TOPIC_CHARS = 3000
+"""Characters at the start of an article, its title and abstract, that tell its topic."""
+NAMED = 5
+"""Prompts that a line of the report names."""
+
+_FILES = ("README.md", "prompts_merged.csv", "v2_annotations.csv")
+_COLUMNS = {
+    "prompts_merged.csv": ("PromptID", "PMCID", "Outcome", "Intervention", "Comparator"),
+    "v2_annotations.csv": (
+        *("PromptID", "PMCID", "UserID", "Valid Label", "Valid Reasoning", "Label Code"),
+        *("Annotations", "Evidence Start", "Evidence End"),
+    ),
+}
+_NUMBER = re.compile(r"\d+")
+_TRUE = ("true", "1", "1.0")
+_WORD = re.compile(r"\w\w")
+
+
+class CollectError(Exception):
+    """Why nothing can be collected, and what to do about it."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A question of one article, with the evidence that each doctor marked."""
+
+    prompt_id: int
+    article: int
+    split: str
+    question: str
+    marked: Mapping[str, Sequence[CharInterval]]
+    """Spans of the article by doctor, merged."""
+
+    @property
+    def gold(self) -> list[CharInterval]:
+        """What any doctor marked."""
+        return merge(span for spans in self.marked.values() for span in spans)
+
+
+@dataclass(frozen=True)
+class Collection:
+    """Articles, their prompts, and why other prompts were left out."""
+
+    texts: Mapping[int, str]
+    prompts: Sequence[Prompt]
+    left_out: dict[str, list[int]]
+    """Ids of prompts by reason."""
+    notes: dict[str, list[int]]
+    """Ids of prompts that stay but are harder than others, by reason."""
+
+
+def read(source: Path) -> Collection:
+    """Prompts of a clone.
+
+    Args:
+        source: folder with `annotations`, or that folder itself.
+
+    Raises:
+        CollectError: a file is missing, or cannot be read.
+    """
+    folder = source / "annotations" if (source / "annotations").is_dir() else source
+    if missing := [name for name in _FILES if not (folder / name).is_file()]:
+        raise CollectError(
+            f"{folder} has no {missing[0]}. Name a clone of github.com/jayded/evidence-inference "
+            "(docs/trials.md)."
+        )
+    flagged = set(map(int, _NUMBER.findall(_text(folder / "README.md").partition("# Caveat")[2])))
+    prompts, annotations = (_table(folder / name) for name in _FILES[1:])
+    splits = {article: split for split in SPLITS for article in _split(folder, split)}
+    texts, unread = _articles(folder / "txt_files", sorted(splits))
+    marked = {int(key): rows for key, rows in annotations.groupby("PromptID")}
+    left_out: dict[str, list[int]] = defaultdict(list)
+    notes: dict[str, list[int]] = defaultdict(list)
+    kept: list[Prompt] = []
+    asked: dict[tuple[int, str], int] = {}
+    for row in prompts.to_dict("records"):
+        prompt_id, article = int(row["PromptID"]), int(row["PMCID"])
+        parts = {
+            k: " ".join(row[k.title()].split()) for k in ("intervention", "comparator", "outcome")
+        }
+        question = QUESTION.format(**parts)
+        if prompt_id in flagged:
+            reason = "flagged as incorrect, questionable or malformed by the data set"
+        elif article not in splits:
+            reason = "its article is in no split"
+        elif article in unread:
+            reason = unread[article]
+        elif not all(map(_WORD.search, parts.values())):
+            reason = "its intervention, comparator or outcome has no word of two letters"
+        elif len(question) > MOST_CHARS:
+            reason = f"its question has more than {MOST_CHARS} characters"
+        elif (article, question.casefold()) in asked:
+            reason = "it asks what another prompt asks about the same article"
+        else:
+            spans, reason = _evidence(marked.get(prompt_id), texts[article])
+            if not reason:
+                asked[article, question.casefold()] = prompt_id
+                kept.append(Prompt(prompt_id, article, splits[article], question, spans))
+                if all("\n" in texts[article][a:b].strip() for a, b in kept[-1].gold):
+                    notes["all of its evidence crosses lines, as in a table"].append(prompt_id)
+                continue
+        left_out[reason].append(prompt_id)
+    if not kept:
+        reasons = "; ".join(f"{len(ids)}: {reason}" for reason, ids in left_out.items())
+        raise CollectError(f"{folder}: no prompt is left ({reasons or 'the table is empty'}).")
+    return Collection(texts, kept, left_out, notes)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise CollectError(f"{path} cannot be read ({error.strerror}).") from None
+    except UnicodeDecodeError:
+        raise CollectError(f"{path} is not UTF-8. Get the clone again.") from None
+
+
+def _table(path: Path) -> pd.DataFrame:
+    """Columns of a CSV file as text; the ids are numbers."""
+    _text(path)  # for its errors
+    try:
+        table = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig")
+        return table[list(_COLUMNS[path.name])].astype({"PromptID": int, "PMCID": int})
+    except (ValueError, KeyError) as error:
+        raise CollectError(f"{path} is not the table of the data set ({error}).") from None
+
+
+def _split(folder: Path, split: str) -> list[int]:
+    path = folder / "splits" / f"{split}_article_ids.txt"
+    if not path.is_file():
+        raise CollectError(f"{path} is missing. Get the folder annotations/splits, too.")
+    return [int(number) for number in _NUMBER.findall(_text(path))]
+
+
+def _articles(folder: Path, numbers: Sequence[int]) -> tuple[dict[int, str], dict[int, str]]:
+    """Texts of the articles that are there, and why others are not."""
+    if not folder.is_dir():
+        raise CollectError(f"{folder} is missing. Get the folder annotations/txt_files, too.")
+    texts, unread = {}, {}
+    for number in numbers:
+        path = folder / f"PMC{number}.txt"
+        if not path.is_file():
+            unread[number] = "its article is missing"
+            continue
+        try:
+            # Offsets count characters of these bytes: no line end is translated, no mark removed.
+            texts[number] = path.read_bytes().decode("utf-8")
+        except UnicodeDecodeError:
+            unread[number] = "its article is not UTF-8"
+    return texts, unread
+
+
+def _evidence(rows: pd.DataFrame | None, text: str) -> tuple[dict[str, list[CharInterval]], str]:
+    """Spans of each doctor, merged; or the reason why there are none."""
+    if rows is None:
+        return {}, "no doctor annotated it"
+    valid = rows[
+        [
+            _true(a) and _true(b)
+            for a, b in zip(rows["Valid Label"], rows["Valid Reasoning"], strict=True)
+        ]
+    ]
+    marked: dict[str, list[CharInterval]] = defaultdict(list)
+    broken = ""
+    for row in valid.to_dict("records"):
+        span = _span(row, text)
+        if isinstance(span, str):
+            broken = broken or span
+        else:
+            marked[row["UserID"]].append(span)
+    if not marked:
+        return {}, broken or "its evidence was not confirmed"
+    if len(set(valid["Label Code"])) > 1:
+        return {}, "its doctors disagree on the answer"
+    return {doctor: merge(spans) for doctor, spans in sorted(marked.items())}, ""
+
+
+def _span(row: Mapping[str, Any], text: str) -> CharInterval | str:
+    """Place of a passage without the white space around it, or what is wrong with it."""
+    try:
+        start, end = int(float(row["Evidence Start"])), int(float(row["Evidence End"]))
+    except (ValueError, OverflowError):
+        return "the place of its evidence is not known"
+    if not 0 <= start < end:
+        return "the place of its evidence is not known"
+    if end > len(text):
+        return "its evidence ends beyond its article"
+    passage = text[start:end]
+    if "".join(passage.split()) != "".join(row["Annotations"].split()):
+        return "its evidence is not at its place"
+    start += len(passage) - len(passage.lstrip())
+    end -= len(passage) - len(passage.rstrip())
+    return (
+        (start, end)
+        if end - start >= LEAST_CHARS
+        else f"its evidence is below {LEAST_CHARS} characters"
+    )
+
+
+def _true(value: str) -> bool:
+    return value.strip().casefold() in _TRUE
+
+
+def nearest(texts: Mapping[int, str], most: int) -> dict[int, list[int]]:
+    """The most similar other articles of each, best first; none that shares no word.
+
+    Args:
+        texts: articles of one split.
+        most: articles of each, at most.
+    """
+    numbers = sorted(texts)
+    vectors = TfidfVectorizer(stop_words="english", sublinear_tf=True).fit_transform(
+        [texts[number][:TOPIC_CHARS] for number in numbers]
+    )
+    alike = (vectors @ vectors.T).toarray()
+    found = {}
+    for place, number in enumerate(numbers):
+        order = sorted(range(len(numbers)), key=lambda other: (-alike[place, other], other))
+        close = [o for o in order if o != place and alike[place, o] > 0]
+        found[number] = [numbers[other] for other in close[:most]]
+    return found
+
+
+def rows(collection: Collection) -> list[dict[str, Any]]:
+    """Rows of problems; prompts without enough other articles are added to `left_out`.
+
+    A training prompt is asked at one level, by its number. Held-out prompts are asked at each, so
+    that levels can be compared on the same questions.
+    """
+    near: dict[int, list[int]] = {}
+    for split in SPLITS:
+        articles = {one.article for one in collection.prompts if one.split == split}
+        near |= nearest({n: collection.texts[n] for n in articles}, max(LEVELS.values()) - 1)
+    made = []
+    for prompt in collection.prompts:
+        dealt = list(LEVELS)[prompt.prompt_id % len(LEVELS)]
+        text = collection.texts[prompt.article]
+        for level, papers in LEVELS.items():
+            if prompt.split == "train" and level != dealt:
+                continue
+            articles = [prompt.article, *near[prompt.article][: papers - 1]]
+            if len(articles) < papers:
+                reason = f"too few articles of its topic for {papers} papers"
+                collection.left_out.setdefault(reason, []).append(prompt.prompt_id)
+                continue
+            row = {
+                "problem_id": f"{prompt.prompt_id}-{papers}",
+                "split": prompt.split,
+                "difficulty": level,
+                "question": prompt.question,
+                # Sorted, or the evidence would always be in the first document.
+                "documents": sorted(map(name, articles)),
+                "evidence": [
+                    {"document": name(prompt.article), "quote": text[start:end]}
+                    for start, end in prompt.gold
+                ],
+            }
+            made.append(row)
+    return made
+
+
+def name(article: int) -> str:
+    """File name of an article."""
+    return f"PMC{article}.txt"
+
+
+def write(collection: Collection, made: Sequence[Mapping[str, Any]], target: Path) -> None:
+    """Write the articles, the problems, and what each doctor marked, by prompt."""
+    documents = target / "documents"
+    documents.mkdir(parents=True, exist_ok=True)
+    for article in {one.article for one in collection.prompts}:
+        (documents / name(article)).write_bytes(collection.texts[article].encode())
+    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in made)
+    (target / "trials.jsonl").write_text(lines, encoding="utf-8", newline="\n")
+    marked = {str(one.prompt_id): list(one.marked.values()) for one in collection.prompts}
+    (target / "doctors.json").write_text(json.dumps(marked), encoding="utf-8")
+
+
+def report(collection: Collection, made: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Lines: problems by split and level, then prompts by the reason why they are left out."""
+    prompts = Counter(one.split for one in collection.prompts)
+    counts = Counter((row["split"], row["difficulty"]) for row in made)
+    for split in SPLITS:
+        levels = ", ".join(f"{level} {counts[split, level]}" for level in LEVELS)
+        yield f"{split}: {prompts[split]} prompts; problems: {levels}"
+    yield f"problems: {len(made)} about {len({one.article for one in collection.prompts})} articles"
+    for what, reasons in (("left out", collection.left_out), ("kept", collection.notes)):
+        for reason, ids in sorted(reasons.items(), key=lambda entry: -len(entry[1])):
+            distinct = sorted(set(ids))
+            named = ", ".join([*map(str, distinct[:NAMED]), *["..."] * (len(distinct) > NAMED)])
+            yield f"{what}: {len(distinct)} prompts, {reason} ({named})"
+
+
+def main() -> int:
+    """Collect; return 1 if nothing can be collected."""
+    parser = argparse.ArgumentParser(description="Collect questions about clinical trials.")
+    parser.add_argument("source", type=Path, help="clone of github.com/jayded/evidence-inference")
+    parser.add_argument("--out", type=Path, default=TARGET, help=f"default: {TARGET}")
+    args = parser.parse_args()
+    try:
+        collection = read(args.source)
+        made = rows(collection)
+        write(collection, made, args.out)
+    except CollectError as error:
+        print(f"collect: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(
+            f"collect: {error.filename}: {error.strerror}. Free or name a folder.", file=sys.stderr
+        )
+        return 1
+    print("\n".join(report(collection, made)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
