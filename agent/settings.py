@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
@@ -98,6 +99,51 @@ def refuse_password(url: str) -> str:
 Address = Annotated[str, AfterValidator(refuse_password)]
 
 
+Reads = Literal["nobody", "readers", "children"]
+"""Who reads what a root finds: nobody, readers of single passages, or a child for each paper."""
+
+
+class MovesSettings(Settings):
+    """What the demonstrations of `plan: moves` draw from, each decision evenly and by itself."""
+
+    question: str = Field(
+        "How does {intervention} compare with {comparator} in its effect on {outcome}?",
+        description="form of every question, with its parts in braces",
+    )
+    parts: list[list[str]] = Field(
+        [
+            *(["intervention"], ["comparator"], ["outcome"], ["intervention", "comparator"]),
+            *(["intervention", "outcome"], ["comparator", "outcome"]),
+            ["intervention", "comparator", "outcome"],
+        ],
+        min_length=1,
+        description="parts of the question that make the query",
+    )
+    words: list[str] = Field([], description="further words of a query, in lower case")
+    word_counts: list[int] = Field([0], min_length=1, description="further words of one query")
+    quoted: list[int] = Field(
+        [1, 2, 3, 5, 8], min_length=1, description="passages of an answer, at most"
+    )
+    paper_first: float = Field(0.5, ge=0, le=1, description="share that searches one paper only")
+    near: float = Field(0.0, ge=0, le=1, description="share that drops what's far from the best")
+    reads: dict[Reads, float] = Field(
+        {"nobody": 1.0}, min_length=1, description="who reads, and how often"
+    )
+    readers: list[int] = Field([8], min_length=1, description="passages that readers see")
+    children: list[int] = Field([2], min_length=1, description="passages whose papers get a child")
+
+    @model_validator(mode="after")
+    def _names_its_parts(self) -> MovesSettings:
+        named = set(re.findall(r"\{(\w+)\}", self.question))
+        if unknown := sorted({name for some in self.parts for name in some} - named):
+            raise ValueError(f"parts: {unknown[0]!r} is no part of the question {self.question!r}")
+        if max(self.word_counts) > len(self.words):
+            raise ValueError(
+                f"word_counts: {max(self.word_counts)} is more than the words, {len(self.words)}"
+            )
+        return self
+
+
 class SftSettings(Settings):
     """Supervised training of an adapter on demonstrations; `train` has the adapter and limits."""
 
@@ -107,11 +153,12 @@ class SftSettings(Settings):
     base_url: Address | None = Field(None, description="endpoint; its key is OPENAI_API_KEY")
     model: str | None = Field(None, description="name of the model at the endpoint")
     problems: int = Field(600, ge=1, description="training problems, evenly of all levels")
-    plan: Literal["children", "keyed"] = Field(
+    plan: Literal["children", "keyed", "moves"] = Field(
         "children",
-        description="what the demonstrator shows: children that search and quote, or readers that "
-        "name the numbers of ranked passages",
+        description="what the demonstrator shows: children that search and quote, readers that "
+        "name the numbers of ranked passages, or moves drawn at random",
     )
+    moves: MovesSettings = MovesSettings()
     ranked_passages: int = Field(24, ge=1, le=256, description="passages that a keyed root ranks")
     reader_passages: int = Field(
         8, ge=0, le=64, description="passages of a reader, if keyed; 0: the root reads them itself"

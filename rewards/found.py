@@ -93,7 +93,7 @@ def _is_in(span: str, text: str, min_cover: float) -> bool:
 
 def _quotes(answer: Any, given: Mapping[str, str]) -> Iterator[str]:
     """Texts that the distinct items of a child's answer quote, or name by their place."""
-    for item in distinct_items(answer) or ():
+    for item in distinct_items(answer, given) or ():
         text = quoted_text(item)
         if text is not None:
             yield text

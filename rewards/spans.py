@@ -1,7 +1,8 @@
 """Spans: where the items of an answer occur in the papers, and how they agree with gold.
 
 An answer is one item or a list of items, nested to any depth. An item is a bare string, which
-counts at every place where it occurs, `{"paper_id", "text"}` or `{"paper_id", "start", "end"}`.
+counts at every place where it occurs, `{"paper_id", "text"}`, the same as a pair `[paper_id, text]`
+(so what `rank` returns is an answer), or `{"paper_id", "start", "end"}`.
 Items that do not occur verbatim, are too short or have another shape are ignored. No answer
 raises an exception. Intervals are half-open and count Unicode code points.
 """
@@ -9,7 +10,7 @@ raises an exception. Intervals are half-open and count Unicode code points.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, takewhile
 from math import isfinite
@@ -77,8 +78,13 @@ def merge(intervals: Iterable[CharInterval]) -> list[CharInterval]:
     return merged
 
 
-def distinct_items(answer: Any) -> list[Any] | None:
-    """The distinct leaves of nested lists; None if any number is NaN or infinite."""
+def distinct_items(answer: Any, paper_ids: Container[str] = ()) -> list[Any] | None:
+    """The distinct items of nested lists; None if any number is NaN or infinite.
+
+    Args:
+        answer: plain JSON values.
+        paper_ids: a text after one of them, in a list of two, is quoted from that paper.
+    """
     seen: dict[object, Any] = {}
     stack = [answer]
     while stack:
@@ -86,7 +92,10 @@ def distinct_items(answer: Any) -> list[Any] | None:
         if isinstance(item, float) and not isfinite(item):
             return None
         if isinstance(item, list | tuple):
-            stack.extend(item)
+            if len(item) == 2 and all(isinstance(one, str) for one in item) and item[0] in paper_ids:
+                stack.append({"paper_id": item[0], "text": item[1]})
+            else:
+                stack.extend(item)
         elif isinstance(item, str):
             seen.setdefault(item, item)
         elif isinstance(item, dict):
@@ -165,7 +174,7 @@ def locate(
     Returns:
         No pieces if no item occurs in a paper, or if a number is not finite.
     """
-    items = distinct_items(answer)
+    items = distinct_items(answer, papers)
     if items is None or len(items) > settings.max_items:
         return Located({}, 0)
     if _searched_chars(items, papers, settings.min_span_chars) > searched_chars:

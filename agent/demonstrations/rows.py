@@ -50,7 +50,7 @@ def demonstration_rows(
 
 
 def repetitive(
-    episodes: Mapping[int, Trajectory], nothing: Collection[str], seed: int
+    episodes: Mapping[int, Trajectory], nothing: Collection[str], seed: int, roots: int = _ROOTS
 ) -> set[tuple[int, int]]:
     """Frames of the keyed plan that repeat what enough others show, as (episode, frame).
 
@@ -62,10 +62,11 @@ def repetitive(
         episodes: good episodes by their number.
         nothing: replies of readers that find nothing.
         seed: seed of the choice among these readers.
+        roots: roots that are taught.
     """
     rng = Random(seed)
-    roots = set(rng.sample(list(episodes), min(_ROOTS, len(episodes))))
-    repeats = {(number, 0) for number in episodes if number not in roots}
+    taught = set(rng.sample(list(episodes), min(roots, len(episodes))))
+    repeats = {(number, 0) for number in episodes if number not in taught}
     for number, episode in episodes.items():
         readers = [frame for frame in episode.frames.values() if frame.kind == "llm"]
         idle = [frame.frame for frame in readers if frame.turns[-1].text in nothing]

@@ -162,8 +162,10 @@ def keyed(params: Params) -> Keyed:
 
 def fault(params: Params, problem: Problem) -> str | None:
     """Reason why the plan of the settings can't show a problem; None if it can."""
-    from agent.demonstrations import keyed_plan, reading_plan
+    from agent.demonstrations import keyed_plan, move_demonstrator, reading_plan
 
+    if params.warmstart.sft.plan == "moves":
+        return move_demonstrator.fault(problem, params.warmstart.sft.moves)
     if params.warmstart.sft.plan == "keyed" and not problem.candidates:
         return keyed_plan.fault(problem, keyed(params), params.env, params.rewards)
     return reading_plan.fault(problem, params.env.limits, params.rewards)
@@ -183,6 +185,7 @@ def demonstrate(
     """
     from agent.demonstrations import keyed_plan
     from agent.demonstrations.demonstrator import Demonstrator
+    from agent.demonstrations.move_demonstrator import MoveDemonstrator
     from agent.demonstrations.reading_plan import LEAST_F1
     from agent.demonstrations.rows import demonstration_rows, good_episodes, repetitive
     from agent.policies.conversations import Conversations
@@ -191,6 +194,12 @@ def demonstrate(
     conversations = Conversations(model, tokenizer, generation)
     if settings.teacher == "endpoint":
         episodes = play_all(params, endpoint(params), conversations, problems)
+        good, mistakes = good_episodes(episodes, settings.min_reward), set()
+    elif settings.plan == "moves":
+        mover = MoveDemonstrator(
+            problems, settings.moves, params.rewards.min_cover, settings.seed
+        )
+        episodes = play_all(params, mover, conversations, problems)
         good, mistakes = good_episodes(episodes, settings.min_reward), set()
     else:
         demonstrator = Demonstrator(
@@ -210,7 +219,9 @@ def demonstrate(
         mistakes = demonstrator.mistakes
     left_out: set[tuple[int, int]] = set()
     # A root without readers shows in each episode which passages answer.
-    if settings.teacher == "demonstrator" and settings.plan == "keyed" and settings.reader_passages:
+    if settings.plan == "moves":
+        left_out = repetitive(good, keyed_plan.NOTHING, settings.seed, roots=len(good))
+    elif settings.teacher == "demonstrator" and settings.plan == "keyed" and settings.reader_passages:
         left_out = repetitive(good, keyed_plan.NOTHING, settings.seed)
     rows = demonstration_rows(good, mistakes, left_out=left_out)
     played = Counter(problem.difficulty for problem in problems)

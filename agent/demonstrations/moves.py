@@ -1,0 +1,189 @@
+"""Demonstrations of moves: code that searches in a way drawn at random, for GRPO to choose from.
+
+The keyed plan (`keyed_plan.py`) shows one way to search. These demonstrations show many, all of
+them, whatever they earn: which parts of the question make the query, which further words, how many
+passages are quoted, whether one paper is chosen first, and who reads. So a model that imitates them
+knows how to write each, and not which one is good. `decisions` reads them back from sampled code.
+
+A root that asks readers writes, for example (each line but the third follows from a decision):
+
+    question = "How does A compare with B in its effect on pain?"
+    papers = {p: context[p] for p, t in rank(context, question, 1)}
+    query = "pain significant"
+    found = rank(papers, query, 8)
+    replies = llm_query_batched([f"{t}\\n{question} Yes or no?" for p, t in found])
+    found = [f for f, r in zip(found, replies) if r == "yes"] or found
+    FINAL(found[:2])
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from agent.demonstrations.cells import text_literal
+from agent.settings import MovesSettings, Reads
+
+NEAR_CHARS = 400
+"""Widest gap between passages that stand near each other: about three sentences."""
+YES_OR_NO = ("no", "yes")
+"""Replies of a reader."""
+_ASKED = "Yes or no?"
+
+_QUERY = re.compile(r"^query = (.+)$", re.MULTILINE)
+_RANKED = re.compile(r"rank\(\w+, query, (\d+)\)")
+_QUOTED = re.compile(r"FINAL\(found\[:(\d+)\]\)")
+_WORD = re.compile(r"\w+")
+
+
+@dataclass(frozen=True)
+class Move:
+    """The decisions of one frame that searches."""
+
+    parts: tuple[str, ...]
+    """Names of the parts of the question that are in the query."""
+    words: tuple[str, ...]
+    """Further words of the query."""
+    quoted: int
+    """Passages of the answer, at most."""
+    paper_first: bool
+    """Whether only the paper that fits the whole question best is searched."""
+    near: bool
+    """Whether passages far from the best one are dropped."""
+    reads: Reads
+    shown: int
+    """Passages that readers see, or papers that children get; 0 if nobody reads."""
+
+
+def draw(rng: Random, settings: MovesSettings, depth: int = 0) -> Move:
+    """Decisions drawn independently of each other, and of the problem.
+
+    Args:
+        rng: source of chance.
+        settings: what is drawn from.
+        depth: of the frame; a child has one paper, and no children.
+    """
+    reads = rng.choices(list(settings.reads), list(settings.reads.values()))[0]
+    if depth and reads == "children":
+        reads = "nobody"
+    words = rng.sample(settings.words, rng.choice(settings.word_counts))
+    return Move(
+        parts=tuple(rng.choice(settings.parts)),
+        words=tuple(words),
+        quoted=rng.choice(settings.quoted),
+        paper_first=not depth and reads != "children" and rng.random() < settings.paper_first,
+        near=reads != "children" and rng.random() < settings.near,
+        reads=reads,
+        shown={
+            "nobody": 0,
+            "readers": rng.choice(settings.readers),
+            "children": rng.choice(settings.children),
+        }[reads],
+    )
+
+
+def code(move: Move, question: str, parts: Mapping[str, str]) -> str:
+    """Code of a frame's only turn.
+
+    Args:
+        move: what it decides.
+        question: the question, or the task of a child, which is the same.
+        parts: the question's parts by name.
+    """
+    query = " ".join([*(parts[name] for name in move.parts), *move.words])
+    lines, papers = [], "context"
+    if move.paper_first or move.reads != "nobody":
+        lines.append(f"question = {text_literal(question)}")
+    if move.paper_first:
+        papers = "papers"
+        lines.append("papers = {p: context[p] for p, t in rank(context, question, 1)}")
+    lines.append(f"query = {text_literal(query)}")
+    lines.append(f"found = rank({papers}, query, {move.shown or move.quoted})")
+    if move.reads == "children":
+        lines += [
+            "papers = list({p: 0 for p, t in found})",
+            "found = rlm_query_batched([question] * len(papers), [{p: context[p]} for p in papers])",
+            "FINAL(found)",
+        ]
+        return "\n".join(lines)
+    if move.near:
+        lines.append(f"found = near(context, found, {NEAR_CHARS})")
+    if move.reads == "nobody":
+        return "\n".join([*lines, "FINAL(found)"])
+    return "\n".join(
+        [
+            *lines,
+            f'replies = llm_query_batched([f"{{t}}\\n{{question}} {_ASKED}" for p, t in found])',
+            'found = [f for f, r in zip(found, replies) if r == "yes"] or found',
+            f"FINAL(found[:{move.quoted}])",
+        ]
+    )
+
+
+def passage_of(prompt: str, question: str) -> str:
+    """Passage of a reader's prompt."""
+    return prompt.removesuffix(f"\n{question} {_ASKED}")
+
+
+def decisions(text: str, settings: MovesSettings, parts: Mapping[str, str]) -> dict[str, float]:
+    """Decisions of a frame's turn by name, each 1 or 0, as `move/...`.
+
+    A turn may say anything: what isn't there counts as not decided for. A part of the question
+    counts if most of its words are in the query, a further word if it's in the query and not in
+    the question.
+
+    Args:
+        text: the turn.
+        settings: the further words.
+        parts: the question's parts by name.
+    """
+    match = _QUERY.search(text)
+    words = _words(_literal(match[1]) if match else "")
+    asked = {name: _words(part) for name, part in parts.items()}
+    own = set().union(*asked.values())
+    numbers = [int(n) for n in (_QUOTED.findall(text) or _RANKED.findall(text))[:1]]
+    reads: Reads = "nobody"
+    if "rlm_query" in text:
+        reads, numbers = "children", []
+    elif "llm_query" in text:
+        reads = "readers"
+    flags = {
+        **{f"part/{n}": bool(w) and 2 * len(w & words) > len(w) for n, w in asked.items()},
+        **{f"word/{word}": word in words - own for word in settings.words},
+        "word/another": bool(words - own - set(settings.words)),
+        **{f"quoted/{number}": number in numbers for number in settings.quoted},
+        "paper_first": "rank(context, question, 1)" in text,
+        "near": "near(" in text,
+        **{f"reads/{who}": reads == who for who in settings.reads},
+    }
+    return {f"move/{name}": float(value) for name, value in flags.items()}
+
+
+def _literal(written: str) -> str:
+    try:
+        value = ast.literal_eval(written)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return ""
+    return value if isinstance(value, str) else ""
+
+
+def _words(text: str) -> set[str]:
+    return set(_WORD.findall(text.lower()))
+
+
+def question_parts(question: str, template: str) -> dict[str, str] | None:
+    """Parts of a question by name; None if it doesn't have the form.
+
+    For example, `question_parts("Is A like B?", "Is {one} like {other}?")` is `{"one": "A",
+    "other": "B"}`.
+    """
+    pieces: Sequence[str] = re.split(r"\{(\w+)\}", template)
+    pattern = "".join(
+        f"(?P<{piece}>.+?)" if number % 2 else re.escape(piece)
+        for number, piece in enumerate(pieces)
+    )
+    match = re.fullmatch(pattern, question, re.DOTALL)
+    return match.groupdict() if match else None
