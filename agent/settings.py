@@ -132,6 +132,13 @@ class MovesSettings(Settings):
     readers: list[int] = Field([8], min_length=1, description="passages that readers see")
     children: list[int] = Field([2], min_length=1, description="passages whose papers get a child")
 
+    @property
+    def most_frames(self) -> int:
+        """Frames of an episode, at most: the root, its children, and the readers of each."""
+        children = max(self.children) if self.reads.get("children") else 0
+        readers = max(self.readers) if self.reads.get("readers") else 0
+        return 1 + children + max(1, children) * readers
+
     @model_validator(mode="after")
     def _names_its_parts(self) -> MovesSettings:
         named = set(re.findall(r"\{(\w+)\}", self.question))

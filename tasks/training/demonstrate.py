@@ -112,6 +112,14 @@ def check(params: Params) -> None:
                 params.rewards.read_chars,
                 params.env.passage_chars,
             )
+    elif settings.teacher == "demonstrator" and settings.plan == "moves":
+        frames = settings.moves.most_frames
+        if frames > params.env.limits.max_frames:
+            raise ConfigError(
+                f"warmstart.sft.moves: children that ask readers make up to {frames} frames, and "
+                f"env.limits.max_frames allows {params.env.limits.max_frames}. Raise it, or lower "
+                "readers or children."
+            )
     elif params.env.limits.max_depth < 1 or params.env.limits.max_turns < 3:
         raise ConfigError(
             "env.limits: demonstrations start children, which look, and then quote. Set max_depth "
