@@ -1,4 +1,4 @@
-"""Stage `plots`: two figures and the HTML report, from files of earlier stages.
+"""Stage `plots`: the figures and the HTML report, from files of earlier stages.
 
 It measures nothing, so it can run again at any time. In `tasks/reporting`, `figures.py` draws the
 figures and `html.py` renders the page.
@@ -16,7 +16,7 @@ import pandas as pd
 from tasks import paths
 from tasks.config.params import Params
 from tasks.io import read_report, replacing, require, write_text
-from tasks.reporting import figures, html
+from tasks.reporting import figures, html, learnt
 from tasks.tracking import lineage
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ def run(params: Params, run: StageRun) -> Path:
         "reward_curve": figures.reward_curve(train, baseline, params.plots.smooth, levels),
         "before_after": figures.before_after(evaluation),
     }
+    if (figure := learnt.learnt(train, params.plots.smooth)) is not None:
+        drawn["learnt"] = figure
     images = {name: save(figure, name, params.plots.dpi) for name, figure in drawn.items()}
     page = html.render(
         evaluation,

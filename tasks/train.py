@@ -212,6 +212,8 @@ class TrainingCallbacks:
 
         self.settings = params.train
         self.success_at = params.rewards.success_at
+        sft = params.warmstart.sft
+        self.moves = sft.moves if sft.plan == "moves" else None
         self.run, self.problems, self.sessions = run, unseen(problems, params), sessions
         self.held_out = read_held_out(problems, self.settings)
         self.flight = max(1, sessions.count // ranks.count())
@@ -254,6 +256,7 @@ class TrainingCallbacks:
 
     def on_step(self, step: int, logs: dict[str, float]) -> None:
         """Update the curriculum; rank 0 logs figures and shows progress after an optimizer step."""
+        from agent.demonstrations import moves
         from agent.training import ranks
         from agent.training.metrics import draw_metrics, episode_metrics, trainer_metrics
 
@@ -264,6 +267,7 @@ class TrainingCallbacks:
             return
         metric = events[0].metric if events else self.curriculum.metric
         metrics = {
+            **(moves.shares(played, self.moves) if self.moves else {}),
             **episode_metrics(played, self.success_at),
             **trainer_metrics(logs),
             **draw_metrics(self.drawn, self.success_at),

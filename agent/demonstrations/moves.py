@@ -20,11 +20,13 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
+from statistics import fmean
 
 from agent.demonstrations.cells import text_literal
+from agent.rollouts.trajectory import Trajectory
 from agent.settings import MovesSettings, Reads
 
 NEAR_CHARS = 400
@@ -104,8 +106,9 @@ def code(move: Move, question: str, parts: Mapping[str, str]) -> str:
     lines.append(f"found = rank({papers}, query, {move.shown or move.quoted})")
     if move.reads == "children":
         lines += [
-            "papers = list({p: 0 for p, t in found})",
-            "found = rlm_query_batched([question] * len(papers), [{p: context[p]} for p in papers])",
+            "papers = {p: 0 for p, t in found}",
+            "parts = [{p: context[p]} for p in papers]",
+            "found = rlm_query_batched([question] * len(parts), parts)",
             "FINAL(found)",
         ]
         return "\n".join(lines)
@@ -174,8 +177,8 @@ def _words(text: str) -> set[str]:
     return set(_WORD.findall(text.lower()))
 
 
-def question_parts(question: str, template: str) -> dict[str, str] | None:
-    """Parts of a question by name; None if it doesn't have the form.
+def question_parts(text: str, template: str) -> dict[str, str] | None:
+    """Parts of the question in a line of a text, by name; None if no line has its form.
 
     For example, `question_parts("Is A like B?", "Is {one} like {other}?")` is `{"one": "A",
     "other": "B"}`.
@@ -185,5 +188,16 @@ def question_parts(question: str, template: str) -> dict[str, str] | None:
         f"(?P<{piece}>.+?)" if number % 2 else re.escape(piece)
         for number, piece in enumerate(pieces)
     )
-    match = re.fullmatch(pattern, question, re.DOTALL)
+    match = re.search(f"^{pattern}$", text, re.MULTILINE)
     return match.groupdict() if match else None
+
+
+def shares(trajectories: Iterable[Trajectory], settings: MovesSettings) -> dict[str, float]:
+    """Share of the roots that decided for each move, as `decisions` names them; voids are left out.
+
+    Empty without a root whose question has the form.
+    """
+    roots = [t.root.turns[0] for t in trajectories if t.void is None and t.root.turns]
+    asked = [(turn.text, question_parts(turn.observation, settings.question)) for turn in roots]
+    taken = [decisions(text, settings, parts) for text, parts in asked if parts]
+    return {name: fmean(one[name] for one in taken) for name in (taken[0] if taken else ())}

@@ -200,15 +200,14 @@ def demonstrate(
 
     settings, generation = params.warmstart.sft, params.train.generation
     conversations = Conversations(model, tokenizer, generation)
+    mistakes: set[tuple[int, int, int]] = set()
     if settings.teacher == "endpoint":
         episodes = play_all(params, endpoint(params), conversations, problems)
-        good, mistakes = good_episodes(episodes, settings.min_reward), set()
+        good = good_episodes(episodes, settings.min_reward)
     elif settings.plan == "moves":
-        mover = MoveDemonstrator(
-            problems, settings.moves, params.rewards.min_cover, settings.seed
-        )
+        mover = MoveDemonstrator(problems, settings.moves, params.rewards.min_cover, settings.seed)
         episodes = play_all(params, mover, conversations, problems)
-        good, mistakes = good_episodes(episodes, settings.min_reward), set()
+        good = good_episodes(episodes, settings.min_reward)
     else:
         demonstrator = Demonstrator(
             *(problems, params.env),
@@ -227,9 +226,9 @@ def demonstrate(
         mistakes = demonstrator.mistakes
     left_out: set[tuple[int, int]] = set()
     # A root without readers shows in each episode which passages answer.
-    if settings.plan == "moves":
+    if settings.teacher == "demonstrator" and settings.plan == "moves":
         left_out = repetitive(good, keyed_plan.NOTHING, settings.seed, roots=len(good))
-    elif settings.teacher == "demonstrator" and settings.plan == "keyed" and settings.reader_passages:
+    elif settings.teacher == "demonstrator" and keyed(params).readers:
         left_out = repetitive(good, keyed_plan.NOTHING, settings.seed)
     rows = demonstration_rows(good, mistakes, left_out=left_out)
     played = Counter(problem.difficulty for problem in problems)

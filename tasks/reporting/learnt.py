@@ -1,0 +1,87 @@
+"""The figure of what a training learnt: each decision of its roots, by step.
+
+The decisions are those that demonstrations of moves draw (`agent/demonstrations/moves.py`), read
+back from the code that the policy sampled. Drawn from a table, without file access.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+from tasks.reporting.figures import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, figure_style
+
+PREFIX = "move/"
+_COLOURS = (BLUE, ORANGE, GREEN, PURPLE, INK, GREY)
+_MARKERS = "os^Dv*"
+_WORDS = 6
+"""Further words that are drawn: those that changed most."""
+_READS = {"nobody": "nobody", "readers": "readers of a passage", "children": "a child a paper"}
+
+
+def learnt(train: pd.DataFrame, smooth: int) -> Figure | None:
+    """Four panels: parts of the question and further words in the query, passages, and who reads.
+
+    Args:
+        train: one row per step: step, and the share of roots with each decision.
+        smooth: steps of the moving average.
+
+    Returns:
+        None if the table has no decisions.
+    """
+    names = [column for column in train.columns if column.startswith(PREFIX)]
+    if not names:
+        return None
+    shares = train[names].rolling(smooth, min_periods=1).mean()
+    shares.columns = [name.removeprefix(PREFIX) for name in names]
+    parts, words, quoted, reads = (
+        [name for name in shares.columns if name.startswith(kind)]
+        for kind in ("part/", "word/", "quoted/", "reads/")
+    )
+    moved = (shares[words].iloc[-1] - shares[words].iloc[0]).abs().sort_values(ascending=False)
+    rows = {
+        "The query has the ...": {name: name.split("/")[1] for name in parts},
+        "... and the further word": {
+            name: "another" if name == "word/another" else f"“{name.split('/')[1]}”"
+            for name in moved.index[:_WORDS]
+        },
+        "Passages in the answer, at most": {name: name.split("/")[1] for name in quoted},
+        "Who reads, and where": {
+            **{name: _READS[name.split("/")[1]] for name in reads},
+            "paper_first": "one paper is chosen first",
+            "near": "only what's near the best",
+        },
+    }
+    with figure_style():
+        figure = Figure(figsize=(11, 7.4))
+        for axes, (title, lines) in zip(figure.subplots(2, 2).flat, rows.items(), strict=True):
+            _draw(axes, train["step"], shares, lines)
+            axes.set_title(title)
+        figure.suptitle(
+            "What the roots decided, in the code that they sampled", x=0.01, ha="left", fontsize=12
+        )
+        figure.supxlabel("Training Step", fontsize=11)
+        return figure
+
+
+def _draw(
+    axes: Axes, steps: Sequence[int] | pd.Series, shares: pd.DataFrame, lines: dict[str, str]
+) -> None:
+    for index, (name, label) in enumerate(lines.items()):
+        axes.plot(
+            steps,
+            shares[name],
+            label=label,
+            color=_COLOURS[index % len(_COLOURS)],
+            marker=_MARKERS[index % len(_MARKERS)],
+            markevery=max(1, len(shares) // 8),
+            markersize=5,
+        )
+    axes.set_ylim(-0.03, 1.03)
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=10)

@@ -1,0 +1,98 @@
+"""Moves: what is drawn can be written as code, and read back from it."""
+
+from __future__ import annotations
+
+from itertools import product
+from random import Random
+
+import pytest
+from pydantic import ValidationError
+
+from agent.demonstrations.moves import Move, code, decisions, draw, question_parts, shares
+from agent.policies.scripted import block
+from agent.rollouts.trajectory import FrameRecord, Trajectory, TurnRecord
+from agent.settings import MovesSettings
+
+WORDS = ["rose", "fell", "level"]
+SETTINGS = MovesSettings(
+    words=WORDS,
+    word_counts=[0, 2],
+    near=0.5,
+    reads={"nobody": 1, "readers": 1, "children": 1},
+    readers=[4],
+    children=[1, 2],
+)
+QUESTION = "How does “red” tea compare with {plain} water in its effect on sleep?"
+PARTS = {"intervention": "“red” tea", "comparator": "{plain} water", "outcome": "sleep"}
+
+
+def taken(move: Move) -> set[str]:
+    flags = decisions(block(code(move, QUESTION, PARTS)), SETTINGS, PARTS)
+    return {name.removeprefix("move/") for name, value in flags.items() if value}
+
+
+def test_a_question_has_parts() -> None:
+    assert question_parts(QUESTION, SETTINGS.question) == PARTS
+    assert question_parts(f"Find it.\n{QUESTION}\ncontext: 8", SETTINGS.question) == PARTS
+    assert question_parts("How does tea help?", SETTINGS.question) is None
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_what_is_drawn_is_read_back(depth: int) -> None:
+    rng, seen = Random(0), set[str]()
+    for _ in range(300):
+        move = draw(rng, SETTINGS, depth)
+        expected = {f"part/{name}" for name in move.parts} | {f"word/{w}" for w in move.words}
+        expected |= {f"reads/{move.reads}"}
+        expected |= {"paper_first"} if move.paper_first else set()
+        expected |= {"near"} if move.near else set()
+        if move.reads != "children":
+            expected |= {f"quoted/{move.quoted}"}
+        assert taken(move) == expected
+        compile(code(move, QUESTION, PARTS), "move", "exec")
+        seen |= expected
+    assert ("paper_first" in seen) == (depth == 0)
+    assert ("reads/children" in seen) == (depth == 0)
+    assert {f"quoted/{number}" for number in SETTINGS.quoted} <= seen
+
+
+def test_decisions_are_independent() -> None:
+    rng = Random(1)
+    moves = [draw(rng, SETTINGS) for _ in range(6000)]
+    for who, number in product(SETTINGS.reads, SETTINGS.quoted):
+        those = [move.quoted == number for move in moves if move.reads == who]
+        assert sum(those) / len(those) == pytest.approx(0.2, abs=0.04)
+
+
+def test_prose_and_broken_code_decide_nothing() -> None:
+    for text in ("I would search.", 'query = "sleep" +\n', "query = 3\nrank(context, query, 2)"):
+        flags = decisions(text, SETTINGS, PARTS)
+        assert not any(v for n, v in flags.items() if n.startswith(("move/part", "move/word")))
+
+
+def test_a_word_of_the_question_is_no_further_word() -> None:
+    parts = PARTS | {"outcome": "blood level"}
+    flags = decisions('query = "blood level rose"', SETTINGS, parts)
+    assert (flags["move/word/level"], flags["move/word/rose"]) == (0, 1)
+
+
+def test_shares_are_over_valid_roots() -> None:
+    texts = ['query = "sleep rose"\nfound = rank(context, query, 2)', "nothing", "FINAL([])"]
+    trees = [
+        Trajectory(
+            "p", "easy", void=void, frames={0: FrameRecord(0, None, 0, "rlm", [turn])}
+        )
+        for text, void in zip(texts, (None, None, "connection"), strict=True)
+        for turn in [TurnRecord(f"Find.\n{QUESTION}\ncontext: 1 papers", text, "stop")]
+    ]
+    found = shares(trees, SETTINGS)
+    assert found["move/word/rose"] == 0.5
+    assert found["move/quoted/2"] == 0.5
+    assert shares([], SETTINGS) == {}
+
+
+def test_settings_name_parts_and_words_that_exist() -> None:
+    with pytest.raises(ValidationError, match="'dose' is no part of the question"):
+        MovesSettings(parts=[["dose"]])
+    with pytest.raises(ValidationError, match="more than the words, 1"):
+        MovesSettings(words=["p"], word_counts=[2])
