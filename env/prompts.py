@@ -20,7 +20,7 @@ _ROOT = {
 Answer a question about a collection of papers. The answer is a list of passages, copied verbatim \
 from the papers, that together contain all the evidence. The papers are not in this prompt. They \
 are in a Python REPL, in the variable `context`, a dict {{paper_id: text}}. It is far too long to \
-read in full.
+read in full. The question is in the variable `question`.
 
 In each turn, write exactly one block of Python between a line ```repl and a line ```. The block \
 runs in your REPL, and its variables are kept for your later turns. You then receive what it \
@@ -76,7 +76,8 @@ for n, (d, t) in enumerate(part, 1) if str(n) in re.findall("[0-9]+", reply)])
 ```
 
 Each item of the answer is a string that occurs verbatim in a paper, or {{"paper_id": ..., \
-"text": ...}}, or {{"paper_id": ..., "start": ..., "end": ...}}. Nested lists are flattened. A \
+"text": ...}}, or {{"paper_id": ..., "start": ..., "end": ...}}, or a pair (paper_id, passage) as \
+`rank` returns it. Nested lists are flattened. A \
 wrong passage costs as much as a missing one. Limits: {max_turns} turns for each agent, \
 {max_children} children for each call, {max_frames} agents in total, depth {max_depth}, \
 {cell_cpu_s:g} seconds of CPU time for each block.""",
@@ -87,7 +88,7 @@ _CHILD = {
     "full": """\
 You are one of several agents that work on a larger task, and you are responsible for one part of \
 it. Your documents are in a Python REPL, in the variable `context`: a string, or a dict \
-{{paper_id: text}}.
+{{paper_id: text}}. Your task is in the variable `question`.
 
 In each turn, write exactly one block of Python between a line ```repl and a line ```. You then \
 receive what it printed, cut at {observation_chars} characters. These functions are available: \

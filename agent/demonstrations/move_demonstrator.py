@@ -61,7 +61,7 @@ class MoveDemonstrator:
             raise KeyError(problem.problem_id)
         rng = Random(f"{self._seed}/{problem.problem_id}/{episode}/{frame}")
         move = draw(rng, self._settings, depth=min(frame, 1))
-        return block(code(move, problem.question, parts))
+        return block(code(move, parts))
 
     def _is_gold(self, problem: Problem, passage: str) -> bool:
         spans = (span for fact in problem.evidence for span in fact.spans)

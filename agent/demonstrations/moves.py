@@ -5,9 +5,8 @@ them, whatever they earn: which parts of the question make the query, which furt
 passages are quoted, whether one paper is chosen first, and who reads. So a model that imitates them
 knows how to write each, and not which one is good. `decisions` reads them back from sampled code.
 
-A root that asks readers writes, for example (each line but the third follows from a decision):
+A root that asks readers writes, for example (each line follows from decisions):
 
-    question = "How does A compare with B in its effect on pain?"
     papers = {p: context[p] for p, t in rank(context, question, 1)}
     query = "pain significant"
     found = rank(papers, query, 8)
@@ -87,18 +86,15 @@ def draw(rng: Random, settings: MovesSettings, depth: int = 0) -> Move:
     )
 
 
-def code(move: Move, question: str, parts: Mapping[str, str]) -> str:
+def code(move: Move, parts: Mapping[str, str]) -> str:
     """Code of a frame's only turn.
 
     Args:
         move: what it decides.
-        question: the question, or the task of a child, which is the same.
-        parts: the question's parts by name.
+        parts: the parts by name of its question, or of a child's task, which is the same.
     """
     query = " ".join([*(parts[name] for name in move.parts), *move.words])
     lines, papers = [], "context"
-    if move.paper_first or move.reads != "nobody":
-        lines.append(f"question = {text_literal(question)}")
     if move.paper_first:
         papers = "papers"
         lines.append("papers = {p: context[p] for p, t in rank(context, question, 1)}")

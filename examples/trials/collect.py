@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
 
 from rewards.spans import CharInterval, merge
 
@@ -35,6 +35,8 @@ MOST_CHARS = 600
 """Characters of a question; a longer one leaves no room for an answer in a small model's frame."""
 TOPIC_CHARS = 3000
 """Characters at the start of an article, its title and abstract, that tell its topic."""
+WORDS = 20
+"""Words that are reported: those of the demonstrations' queries (profile `trials`)."""
 NAMED = 5
 """Prompts that a line of the report names."""
 
@@ -47,6 +49,7 @@ _COLUMNS = {
     ),
 }
 _NUMBER = re.compile(r"\d+")
+_HEADING = re.compile(r"^[A-Z][A-Z .,&/()-]*:", re.MULTILINE)
 _TRUE = ("true", "1", "1.0")
 _WORD = re.compile(r"\w\w")
 
@@ -311,6 +314,21 @@ def write(collection: Collection, made: Sequence[Mapping[str, Any]], target: Pat
     (target / "doctors.json").write_text(json.dumps(marked), encoding="utf-8")
 
 
+def frequent_words(collection: Collection) -> list[str]:
+    """Words that are in most abstracts of training articles, without common English ones.
+
+    Nobody looks at evidence to choose them, so a policy still has to find out which ones help.
+    """
+    articles = sorted({one.article for one in collection.prompts if one.split == "train"})
+    abstracts = [
+        _HEADING.sub("", collection.texts[number].partition("\nBODY")[0]) for number in articles
+    ]
+    counter = CountVectorizer(binary=True, stop_words="english", token_pattern=r"\b[a-z]+\b")
+    counts = counter.fit_transform(abstracts).sum(axis=0).A1
+    order = sorted(zip(-counts, counter.get_feature_names_out(), strict=True))
+    return [str(word) for _, word in order[:WORDS]]
+
+
 def report(collection: Collection, made: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Lines: problems by split and level, then prompts by the reason why they are left out."""
     prompts = Counter(one.split for one in collection.prompts)
@@ -324,6 +342,7 @@ def report(collection: Collection, made: Sequence[Mapping[str, Any]]) -> Iterato
             distinct = sorted(set(ids))
             named = ", ".join([*map(str, distinct[:NAMED]), *["..."] * (len(distinct) > NAMED)])
             yield f"{what}: {len(distinct)} prompts, {reason} ({named})"
+    yield f"words in most training abstracts: {', '.join(frequent_words(collection))}"
 
 
 def main() -> int:

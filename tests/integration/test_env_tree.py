@@ -73,6 +73,12 @@ def test_children_work_in_one_step_and_their_values_come_back_in_order(play: Pla
     assert play.tree.answer == [[len(PAPERS["p1"]), None, {"a": 1.5}], "48."]
 
 
+def test_each_agents_question_is_a_variable(play: Play) -> None:
+    play.code((0, 'FINAL([question, rlm_query("Read <p>.", context["p1"])])'))
+    play.code((1, "question += '!'\nFINAL(question)"))
+    assert play.tree.answer == ["What does Kalvot score on Mirbex?", "Read <p>.!"]
+
+
 def test_a_grandchilds_value_reaches_the_roots_final(play: Play) -> None:
     play.code((0, 'FINAL(["root", rlm_query("child", context["p1"])])'))
     play.code((1, 'below = rlm_query("grandchild", context[:18])\nFINAL(["child", below])'))

@@ -27,7 +27,7 @@ PARTS = {"intervention": "“red” tea", "comparator": "{plain} water", "outcom
 
 
 def taken(move: Move) -> set[str]:
-    flags = decisions(block(code(move, QUESTION, PARTS)), SETTINGS, PARTS)
+    flags = decisions(block(code(move, PARTS)), SETTINGS, PARTS)
     return {name.removeprefix("move/") for name, value in flags.items() if value}
 
 
@@ -49,7 +49,7 @@ def test_what_is_drawn_is_read_back(depth: int) -> None:
         if move.reads != "children":
             expected |= {f"quoted/{move.quoted}"}
         assert taken(move) == expected
-        compile(code(move, QUESTION, PARTS), "move", "exec")
+        compile(code(move, PARTS), "move", "exec")
         seen |= expected
     assert ("paper_first" in seen) == (depth == 0)
     assert ("reads/children" in seen) == (depth == 0)
@@ -79,9 +79,7 @@ def test_a_word_of_the_question_is_no_further_word() -> None:
 def test_shares_are_over_valid_roots() -> None:
     texts = ['query = "sleep rose"\nfound = rank(context, query, 2)', "nothing", "FINAL([])"]
     trees = [
-        Trajectory(
-            "p", "easy", void=void, frames={0: FrameRecord(0, None, 0, "rlm", [turn])}
-        )
+        Trajectory("p", "easy", void=void, frames={0: FrameRecord(0, None, 0, "rlm", [turn])})
         for text, void in zip(texts, (None, None, "connection"), strict=True)
         for turn in [TurnRecord(f"Find.\n{QUESTION}\ncontext: 1 papers", text, "stop")]
     ]

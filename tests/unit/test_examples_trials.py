@@ -14,7 +14,9 @@ from examples.trials import collect, opponents
 
 FOUND = "Pain was significantly lower with tea than with water (P = 0.01)."
 ALSO = "The tea group reported less pain at each visit of the study."
-TEXT = f"TITLE:\nTea number {{}} for pain\n\nBODY.RESULTS:\n{FOUND} {ALSO}\nRow\n1.2\n3.4 (2.2)\nEnd"
+TEXT = (
+    f"TITLE:\nTea number {{}} for pain\n\nBODY.RESULTS:\n{FOUND} {ALSO}\nRow\n1.2\n3.4 (2.2)\nEnd"
+)
 SPLITS = {"train": range(1, 10), "validation": range(21, 29), "test": range(31, 39)}
 ALL = [number for numbers in SPLITS.values() for number in numbers]
 

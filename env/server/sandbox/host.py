@@ -116,6 +116,7 @@ class SandboxHost:
         self,
         context: JSONValue,
         shared_as: str | None = None,
+        question: str = "",
         session: object = None,
         answer_chars: int = MAX_ANSWER,
     ) -> Repl:
@@ -125,6 +126,7 @@ class SandboxHost:
             context: Value of `context` in the REPL: a text, or {paper_id: text}.
             shared_as: Name that always means this same value. REPLs with the same name are forked
                 from a template that has the value loaded.
+            question: Value of `question` in the REPL.
             session: Whose turn and whose share of the memory it uses; None for its own.
             answer_chars: Characters of an answer, at most `MAX_ANSWER`.
 
@@ -133,7 +135,8 @@ class SandboxHost:
             TypeError: the value contains something other than JSON types.
         """
         most = min(answer_chars, MAX_ANSWER)
-        origin = partial(self._origin, context, shared_as, most)
+        options = {**self._options, "question": question, "answer_chars": most}
+        origin = partial(self._origin, context, shared_as, options)
         repl = Repl(self._limits, origin, self._shared, session, most)
         with self._lock:
             if self._closed:
@@ -153,11 +156,10 @@ class SandboxHost:
         self._zygote.close()
 
     def _origin(
-        self, context: JSONValue, shared_as: str | None, answer_chars: int
+        self, context: JSONValue, shared_as: str | None, options: dict[str, Any]
     ) -> tuple[Spawner, bytes]:
         """The process to fork a worker from, and the first message: see `inside/worker.py`."""
         zygote = self._living_zygote()
-        options = {**self._options, "answer_chars": answer_chars}
         if shared_as is not None:
             template = self._templates.take(zygote, shared_as, context)
             if template is not None:

@@ -44,7 +44,7 @@ class Frame:
     unsent: list[Message]
     """Messages that were not yet sent to the policy."""
     prompt: str = ""
-    """Words of its parent."""
+    """The root's question, or the words of a child's parent."""
     status: FrameStatus = "ready"
     stop_reason: StopReason | None = None
     turns: int = 0

@@ -109,7 +109,7 @@ class Tree:
                 f"a budget of {limit} tokens is too small for one turn: this question needs "
                 f"{needed(first)}. Raise env.limits.tree_tokens"
             )
-        self._add(None, "rlm", self.papers, first)
+        self._add(None, "rlm", question, self.papers, first)
         self._opening_tokens = self._budget.counted
 
     # --- views of the tree
@@ -274,7 +274,13 @@ class Tree:
         if frame.repl is None:
             shared_as = self._shared_as if frame.parent is None else None
             most = self._answer_chars(frame)
-            frame.repl = self._repls.open(frame.context, shared_as, session=self, answer_chars=most)
+            frame.repl = self._repls.open(
+                frame.context,
+                shared_as,
+                question=frame.prompt,
+                session=self,
+                answer_chars=most,
+            )
         return self._living(frame).run(code)
 
     def _living(self, frame: Frame) -> Repl:
@@ -441,7 +447,12 @@ class Tree:
     # --- children
 
     def _add(
-        self, parent: Frame | None, kind: FrameKind, context: JSONValue, messages: list[Message]
+        self,
+        parent: Frame | None,
+        kind: FrameKind,
+        prompt: str,
+        context: JSONValue,
+        messages: list[Message],
     ) -> Frame:
         frame = Frame(
             number=len(self._frames),
@@ -450,6 +461,7 @@ class Tree:
             kind=kind,
             context=context,
             unsent=messages,
+            prompt=prompt,
         )
         self._frames.append(frame)
         self._budget.read(frame.number, messages)
@@ -476,8 +488,7 @@ class Tree:
                 continue
             self.shown.append(prompt)
             kind: FrameKind = "llm" if call.fn.startswith("llm") else "rlm"
-            child = self._add(frame, kind, None if kind == "llm" else context, messages)
-            child.prompt = prompt
+            child = self._add(frame, kind, prompt, None if kind == "llm" else context, messages)
             calls.waiting[child.number] = slot
         return calls
 

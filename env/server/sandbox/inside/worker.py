@@ -104,7 +104,7 @@ class _Repl:
             "SHOW_VARS": self._show_vars,
             "budget_left": self._budget_left,
         }
-        self._variables.update(self._reserved)
+        self._variables.update(self._reserved, question=options["question"])
         self._hidden = set(self._variables)
         sys.modules["__main__"] = module
         executor.install()
