@@ -62,7 +62,7 @@ class Keyed:
     ranked: int
     """Passages that the root ranks."""
     shown: int
-    """Passages of each reader; 0 if the root reads them itself, without children."""
+    """Passages of each reader."""
     near_chars: int | None = None
     """Most characters between one passage of an answer and the next, if readers get one each; None
     if they may stand anywhere."""
@@ -72,11 +72,11 @@ class Keyed:
     @property
     def readers(self) -> int:
         """Readers of one episode, at most."""
-        return -(-self.ranked // self.shown) if self.shown else 0
+        return -(-self.ranked // self.shown)
 
 
 def code(question: str, keyed: Keyed, style: PromptStyle, most: int) -> str:
-    """Code of the root's only turn, or of its first turn if it reads the passages itself.
+    """Code of the root's only turn.
 
     Args:
         question: the question, for the ranking and for the readers.
@@ -86,8 +86,6 @@ def code(question: str, keyed: Keyed, style: PromptStyle, most: int) -> str:
     """
     head = f"question = {text_literal(question)}\nfound = rank(context, question, {keyed.ranked})\n"
     item = '{"paper_id": d, "text": t}'
-    if not keyed.shown:
-        return f"{head}for n, (d, t) in enumerate(found, 1):\n    print(n, t)"
     if keyed.shown == 1:
         first = "{question}\\n" * keyed.question_first
         prompts = f'[f"{first}{{t}}\\n{VERDICTS[style]}" for d, t in found]'
@@ -124,19 +122,6 @@ def _ask(prompts: str, keyed: Keyed, most: int) -> str:
     )
 
 
-def own_choice(
-    problem: Problem, keyed: Keyed, env: EnvSettings, rewards: RewardSettings, printed: str
-) -> str:
-    """Code of a root that read the passages itself: the numbers of gold that was `printed`."""
-    numbers = [
-        number
-        for number, passage in enumerate(ranked(problem, keyed.ranked, env, rewards), 1)
-        if f"{number} {passage[1]}" in printed and _is_gold(problem, passage, rewards)
-    ]
-    item = '{"paper_id": d, "text": t}'
-    return f"FINAL([{item} for n, (d, t) in enumerate(found, 1) if n in {numbers}])"
-
-
 def replies(
     problem: Problem, keyed: Keyed, env: EnvSettings, rewards: RewardSettings
 ) -> dict[str, str]:
@@ -156,8 +141,6 @@ def readers(
     problem: Problem, keyed: Keyed, env: EnvSettings, rewards: RewardSettings
 ) -> Iterator[tuple[str, Sequence[Passage]]]:
     """Prompt and passages of each reader, as `code` makes them."""
-    if not keyed.shown:
-        return
     passages = ranked(problem, keyed.ranked, env, rewards)
     task = VERDICTS[env.prompt_style] if keyed.shown == 1 else TASK
     task = task.format(question=problem.question)

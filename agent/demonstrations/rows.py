@@ -74,17 +74,12 @@ def repetitive(
     return repeats
 
 
-def good_episodes(
-    episodes: Sequence[Trajectory], min_reward: float, min_f1: float = 0.0
-) -> dict[int, Trajectory]:
-    """Episodes with enough reward and F1, by their number."""
+def good_episodes(episodes: Sequence[Trajectory], min_reward: float) -> dict[int, Trajectory]:
+    """Episodes with enough reward, by their number."""
     return {
         number: episode
         for number, episode in enumerate(episodes)
-        if episode.reward is not None
-        and episode.reward >= min_reward
-        and episode.metrics is not None
-        and episode.metrics.f1 >= min_f1
+        if episode.reward is not None and episode.reward >= min_reward
     }
 
 

@@ -96,7 +96,7 @@ def check(params: Params) -> None:
         PolicyError: `model.backend` is not installed, or needs a GPU.
     """
     settings = params.warmstart.sft
-    if settings.teacher == "demonstrator" and settings.plan == "keyed":
+    if settings.teacher == "demonstrator":
         readers = keyed(params).readers
         if readers >= params.env.limits.max_frames:
             raise ConfigError(
@@ -112,11 +112,6 @@ def check(params: Params) -> None:
                 params.rewards.read_chars,
                 params.env.passage_chars,
             )
-    elif params.env.limits.max_depth < 1 or params.env.limits.max_turns < 3:
-        raise ConfigError(
-            "env.limits: demonstrations start children, which look, and then quote. Set max_depth "
-            "to at least 1 and max_turns to at least 3."
-        )
     if params.model.backend == "unsloth":
         from agent.models.unsloth_loader import require_unsloth
 
@@ -161,12 +156,12 @@ def keyed(params: Params) -> Keyed:
 
 
 def fault(params: Params, problem: Problem) -> str | None:
-    """Reason why the plan of the settings can't show a problem; None if it can."""
-    from agent.demonstrations import keyed_plan, reading_plan
+    """Reason why the demonstrator can't show a problem; None if it can."""
+    from agent.demonstrations import keyed_plan
 
-    if params.warmstart.sft.plan == "keyed" and not problem.candidates:
-        return keyed_plan.fault(problem, keyed(params), params.env, params.rewards)
-    return reading_plan.fault(problem, params.env.limits, params.rewards)
+    if problem.candidates:
+        return None
+    return keyed_plan.fault(problem, keyed(params), params.env, params.rewards)
 
 
 def demonstrate(
@@ -182,8 +177,7 @@ def demonstrate(
         StageError: no episode is good.
     """
     from agent.demonstrations import keyed_plan
-    from agent.demonstrations.demonstrator import Demonstrator
-    from agent.demonstrations.reading_plan import LEAST_F1
+    from agent.demonstrations.demonstrator import Demonstrator, Mistake
     from agent.demonstrations.rows import demonstration_rows, good_episodes, repetitive
     from agent.policies.conversations import Conversations
 
@@ -191,26 +185,21 @@ def demonstrate(
     conversations = Conversations(model, tokenizer, generation)
     if settings.teacher == "endpoint":
         episodes = play_all(params, endpoint(params), conversations, problems)
-        good, mistakes = good_episodes(episodes, settings.min_reward), set()
+        good = good_episodes(episodes, settings.min_reward)
+        mistakes, left_out = set[Mistake](), set[tuple[int, int]]()
     else:
         demonstrator = Demonstrator(
             *(problems, params.env),
-            # A look takes about a quarter of a frame.
-            look_chars=generation.max_frame_tokens,
             slips=settings.slips,
             seed=settings.seed,
-            keyed=keyed(params) if settings.plan == "keyed" else None,
+            keyed=keyed(params),
             rewards=params.rewards,
         )
         episodes = play_all(params, demonstrator, conversations, problems)
         # A ranked passage may be longer than the evidence in it, and some may not be ranked. The
         # reward says whether such an answer is worth showing.
-        least = LEAST_F1 if settings.plan == "children" else 0.0
-        good = good_episodes(episodes, settings.min_reward, least)
+        good = good_episodes(episodes, settings.min_reward)
         mistakes = demonstrator.mistakes
-    left_out: set[tuple[int, int]] = set()
-    # A root without readers shows in each episode which passages answer.
-    if settings.teacher == "demonstrator" and settings.plan == "keyed" and settings.reader_passages:
         left_out = repetitive(good, keyed_plan.NOTHING, settings.seed)
     rows = demonstration_rows(good, mistakes, left_out=left_out)
     played = Counter(problem.difficulty for problem in problems)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agent.demonstrations.rows import IGNORED, demonstration_rows, good_episodes, repetitive
 from agent.rollouts.trajectory import FrameRecord, Trajectory, TurnRecord
-from env.models import AnswerMetrics, StopReason
+from env.models import StopReason
 
 
 def turn(prompt: list[int], sampled: list[int]) -> TurnRecord:
@@ -12,11 +12,10 @@ def turn(prompt: list[int], sampled: list[int]) -> TurnRecord:
 
 
 def episode(
-    *turns: TurnRecord, reward: float | None = 1.0, f1: float = 1.0, end: StopReason = "final"
+    *turns: TurnRecord, reward: float | None = 1.0, end: StopReason = "final"
 ) -> Trajectory:
     frame = FrameRecord(0, None, 0, "rlm", list(turns), end)
-    metrics = AnswerMetrics(precision=f1, recall=f1, f1=f1, exact_match=f1 == 1, paper_f1=f1)
-    return Trajectory("p", "easy", frames={0: frame}, reward=reward, metrics=metrics)
+    return Trajectory("p", "easy", frames={0: frame}, reward=reward)
 
 
 TWO = (turn([1, 2], [3, 4]), turn([5], [6]))
@@ -38,10 +37,9 @@ def test_a_frame_without_an_answer_is_no_example() -> None:
     assert demonstration_rows({0: episode(*TWO, end="max_turns")}) == []
 
 
-def test_good_episodes_have_enough_reward_and_f1() -> None:
-    played = [episode(reward=0.9), episode(reward=0.5), episode(reward=None), episode(f1=0.5)]
+def test_good_episodes_have_enough_reward() -> None:
+    played = [episode(reward=0.9), episode(reward=0.5), episode(reward=None), episode(reward=0.7)]
     assert list(good_episodes(played, 0.7)) == [0, 3]
-    assert list(good_episodes(played, 0.7, min_f1=0.99)) == [0]
 
 
 def asking(*replies: str) -> Trajectory:
