@@ -40,10 +40,9 @@ SHOWN = 10
 """Documents left out that are named."""
 PASSAGES, NEAR_CHARS = 12, 600
 """Passages that are ranked for an answer without a model, and the widest gap between those that it
-has, around the best one; both as in profile `faq`."""
+has, around the best one."""
 READ = 128
-"""Passages that all-MiniLM-L6-v2 reads, the first by BM25: three seconds for a new folder. On the
-questions of `examples/faq`, answers have an F1 of 0.544 then, and 0.548 if it reads all."""
+"""Passages that all-MiniLM-L6-v2 reads, the first by BM25: three seconds for a new folder."""
 CLOSE = 0.45
 """Least cosine of the best passage. It parts headings from a manual that has them and from one that
 hasn't best: 92 % of 300 headings have a closer passage in their own, 3 % in the other."""
