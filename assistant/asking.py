@@ -168,7 +168,7 @@ def read_documents(docs: Path, params: Params) -> tuple[dict[str, str], list[str
 def reader_of(model: AskedModel, documents: dict[str, str]) -> AskedModel:
     """The model, or ranked passages in place of a champion that doesn't read such documents.
 
-    A model that learnt from made-up problems says no to real passages: docs/experiments.md.
+    A model that learnt from made-up problems says no to real passages.
 
     Raises:
         StageError: the model was named, its vocabulary is small, and it spells the documents

@@ -33,7 +33,7 @@ VERDICTS: dict[PromptStyle, str] = {
 A model that meets the question's words after the passage can tell whether they were to be expected
 there, and orders passages of a page somewhat better. With `question_first` it's told before, too.
 One that is told how high its passage was ranked follows that and reads less, so the root's code
-uses the ranks instead (docs/experiments.md)."""
+uses the ranks instead."""
 YES: dict[PromptStyle, str] = {
     "full": 'reply.lower().startswith("yes")',
     "compact": 'reply == "yes"',
