@@ -17,7 +17,7 @@ from agent.demonstrations.cells import text_literal
 from env.embedding import order_of
 from env.problems.schema import Problem
 from env.prompts import defuse
-from env.ranking import near, rank
+from env.ranking import rank
 from env.settings import EnvSettings, PromptStyle
 from rewards.numbered import holds_gold
 from rewards.settings import RewardSettings
@@ -155,17 +155,6 @@ def ranked(problem: Problem, most: int, env: EnvSettings, rewards: RewardSetting
     """The passages that `rank` finds for the question, in the REPL of this environment."""
     sizes = {"chars": env.passage_chars, "least": rewards.min_span_chars}
     return rank(problem.texts, problem.question, most, **sizes, order=order_of(env.rank))
-
-
-def answer(
-    problem: Problem, keyed: Keyed, env: EnvSettings, rewards: RewardSettings, read: bool = True
-) -> list[dict[str, str]]:
-    """The answer of the plan with readers that make no mistake, or with none at all."""
-    passages = ranked(problem, keyed.ranked, env, rewards)
-    kept = [one for one in passages if not read or _is_gold(problem, one, rewards)]
-    if keyed.near_chars is not None and keyed.shown == 1:
-        kept = near(problem.texts, kept or passages, keyed.near_chars)
-    return [{"paper_id": paper_id, "text": text} for paper_id, text in kept]
 
 
 def fault(problem: Problem, keyed: Keyed, env: EnvSettings, rewards: RewardSettings) -> str | None:

@@ -102,7 +102,6 @@ def test_readers_name_ranked_passages_of_a_data_set_of_the_hub(
     told = {"keyed": keyed, "rewards": params.rewards, "slips": slips}
     episodes, policy = played(sessions, env, problems, **told)
     for number, (problem, episode) in enumerate(zip(problems, episodes, strict=True)):
-        assert episode.answer == keyed_plan.answer(problem, *args)
         assert episode.metrics is not None
         assert episode.metrics.exact_match
         assert episode.components["format_compliance"] > 0
