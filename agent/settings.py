@@ -160,16 +160,13 @@ class SftSettings(Settings):
     base_url: Address | None = Field(None, description="endpoint; its key is OPENAI_API_KEY")
     model: str | None = Field(None, description="name of the model at the endpoint")
     problems: int = Field(600, ge=1, description="training problems, evenly of all levels")
-    plan: Literal["children", "keyed", "moves"] = Field(
-        "children",
-        description="what the demonstrator shows: children that search and quote, readers that "
-        "name the numbers of ranked passages, or moves drawn at random",
+    plan: Literal["keyed", "moves"] = Field(
+        "keyed",
+        description="what is shown: readers that name ranked passages, or moves drawn at random",
     )
     moves: MovesSettings = MovesSettings()
-    ranked_passages: int = Field(24, ge=1, le=256, description="passages that a keyed root ranks")
-    reader_passages: int = Field(
-        8, ge=0, le=64, description="passages of a reader, if keyed; 0: the root reads them itself"
-    )
+    ranked_passages: int = Field(24, ge=1, le=256, description="passages that the root ranks")
+    reader_passages: int = Field(8, ge=1, le=64, description="passages of a reader")
     near_chars: int | None = Field(None, ge=0, description="widest gap in an answer; null: any")
     question_first: bool = Field(False, description="readers of one get the question first, too")
     slips: float = Field(

@@ -40,10 +40,9 @@ SHOWN = 10
 """Documents left out that are named."""
 PASSAGES, NEAR_CHARS = 12, 600
 """Passages that are ranked for an answer without a model, and the widest gap between those that it
-has, around the best one; both as in profile `faq`."""
+has, around the best one."""
 READ = 128
-"""Passages that all-MiniLM-L6-v2 reads, the first by BM25: three seconds for a new folder. On the
-questions of `examples/faq`, answers have an F1 of 0.544 then, and 0.548 if it reads all."""
+"""Passages that all-MiniLM-L6-v2 reads, the first by BM25: three seconds for a new folder."""
 CLOSE = 0.45
 """Least cosine of the best passage. It parts headings from a manual that has them and from one that
 hasn't best: 92 % of 300 headings have a closer passage in their own, 3 % in the other."""
@@ -169,7 +168,7 @@ def read_documents(docs: Path, params: Params) -> tuple[dict[str, str], list[str
 def reader_of(model: AskedModel, documents: dict[str, str]) -> AskedModel:
     """The model, or ranked passages in place of a champion that doesn't read such documents.
 
-    A model that learnt from made-up problems says no to real passages: docs/experiments.md.
+    A model that learnt from made-up problems says no to real passages.
 
     Raises:
         StageError: the model was named, its vocabulary is small, and it spells the documents

@@ -99,7 +99,7 @@ class Counters(_Wire):
 class AnswerMetrics(_Wire):
     """Agreement of the final answer with gold, beside the reward; numbers are in [0, 1].
 
-    The last three are None in records of episodes that are older than these fields.
+    The last two are None in records of episodes that are older than these fields.
     """
 
     precision: float
@@ -110,8 +110,6 @@ class AnswerMetrics(_Wire):
     """Whether the answer quotes all of gold and nothing else."""
     paper_f1: float | None = None
     """F1 of the papers that contain the answer's spans."""
-    canary: bool | None = None
-    """Whether the answer quotes a canary; None if the problem has no canaries."""
 
 
 class ProblemCard(_Wire):

@@ -1,33 +1,30 @@
-"""Measure `rlm serve` with inspect-ai: 163 questions of people about eight pages of documents.
+"""Measure `rlm serve` with inspect-ai: your questions about your documents.
 
 Whatever speaks OpenAI's protocol can be measured by a harness that somebody else wrote, so this
 page holds only the questions and leaves the asking, the retries, the scores and the logs to
-inspect-ai. The questions, with their gold quotes, are those of `examples/faq`. The score is
+inspect-ai. The questions, with their gold quotes, have the form of docs/own_data.md. The score is
 inspect's own F1 over words, where quoting too much costs as much as missing something.
 
-inspect-ai goes into the project's .venv; it adds packages to the tested set and changes none of it.
-The second command writes the documents:
+inspect-ai goes into the project's .venv; it adds packages to the tested set and changes none of it:
 
     pip install -c constraints.txt inspect-ai==0.3.285
-    python -m examples.faq.collect
 
 Then serve the documents, and ask in another terminal:
 
-    rlm serve --docs data/faq/documents/python --base-url http://127.0.0.1:11434/v1 --model qwen3
+    rlm serve --docs notes --base-url http://127.0.0.1:11434/v1 --model qwen3
 
     RLM_BASE_URL=http://127.0.0.1:8010/v1 RLM_API_KEY=none \
-        inspect eval examples/inspect_long_context.py --model openai-api/rlm/python
+        inspect eval examples/inspect_long_context.py --model openai-api/rlm/notes \
+        -T questions=$PWD/questions.jsonl
 
 `inspect view` shows each question with its answer. A slow model wants `--max-connections 1` and
-`-M client_timeout=3600`. With `-T questions=$PWD/FILE` you ask your own questions, in the form of
-docs/own_data.md. To run a benchmark that puts its context into the prompt, write that context to a
-folder and serve it, because the server reads documents when it starts and of a request only the
-question.
+`-M client_timeout=3600`. To run a benchmark that puts its context into the prompt, write that
+context to a folder and serve it, because the server reads documents when it starts and of a request
+only the question.
 """
 
 import re
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 from inspect_ai import Task, task
@@ -35,11 +32,9 @@ from inspect_ai.dataset import Sample, json_dataset
 from inspect_ai.model import GenerateConfig
 from inspect_ai.scorer import f1
 
-QUESTIONS = Path(__file__).parents[1] / "data/faq/python.jsonl"
-
 
 @task
-def long_context(questions: str = str(QUESTIONS)) -> Task:
+def long_context(questions: str) -> Task:
     """The questions of a file."""
     return Task(
         dataset=json_dataset(questions, sample),

@@ -12,7 +12,7 @@ from typing import Any
 
 from rewards.efficiency import efficiency, thrift
 from rewards.format import format_compliance
-from rewards.metrics import exact_match, paper_f1, quotes_canary
+from rewards.metrics import exact_match, paper_f1
 from rewards.primary import primary_objective
 from rewards.process import process_quality, scale
 from rewards.sentences import ReaderFacts
@@ -42,8 +42,6 @@ class EpisodeFacts:
     turns_with_one_block: int
     """Turns of `llm` frames need no block and are included."""
     sub_calls: int
-    canaries: frozenset[str] = frozenset()
-    """Papers that tell their reader what to answer."""
     reader: ReaderFacts | None = None
     """Sentences and tokens of a problem with candidates, in place of papers, turns, sub-calls."""
 
@@ -61,8 +59,6 @@ class Score:
     paper_f1: float
     located: Located
     """The answer."""
-    canary: bool | None
-    """Whether the answer quotes one of `canaries`; None if the problem has no canaries."""
 
 
 def components(facts: EpisodeFacts, located: Located, settings: RewardSettings) -> dict[str, float]:
@@ -117,5 +113,4 @@ def score(facts: EpisodeFacts, settings: RewardSettings) -> Score:
         exact_match=exact_match(located, facts.evidence),
         paper_f1=paper_f1(retrieved, facts.evidence),
         located=located,
-        canary=quotes_canary(retrieved, facts.evidence, facts.canaries),
     )

@@ -6,7 +6,6 @@ Plain character F1 is `spans.span_f1`. None of these has the guards of the rewar
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from itertools import chain
 
 from rewards.process import gold_sources
@@ -31,13 +30,3 @@ def paper_f1(retrieved: Retrieved, evidence: Evidence) -> float:
     hits = sum(1 for source in sources if source & retrieved.keys())
     wrong = len(retrieved.keys() - {paper_id for source in sources for paper_id in source})
     return harmonic(hits / max(1, hits + wrong), hits / len(sources))
-
-
-def quotes_canary(
-    retrieved: Retrieved, evidence: Evidence, canaries: Collection[str]
-) -> bool | None:
-    """Whether the answer quotes a canary outside gold; None if the problem has no canaries."""
-    if not canaries:
-        return None
-    quoted = {paper_id: spans for paper_id, spans in retrieved.items() if paper_id in canaries}
-    return right_chars(quoted, chain.from_iterable(evidence)) < size(quoted)

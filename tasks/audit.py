@@ -4,7 +4,7 @@ Three policies without a model play the same problems of each difficulty over th
 are the oracle, which knows gold, plain keyword search, and random code. If the oracle earns less
 than `audit.min_oracle`, no policy can earn the reward: gold is wrong, limits are too tight, or
 papers do not fit. The chain then stops before it trains a model on them. It also stops where a
-search for method and field solves problems of the world `fields` that claim to print no field.
+search for method and field solves generated problems, whose papers should print no field.
 
 Writes reports/audit.json and reports/problems.html, a page that shows the data.
 """
@@ -77,13 +77,11 @@ def run(params: Params, run: StageRun) -> Path:
 def check_reading(
     problems: Sequence[Problem], settings: SyntheticSettings, max_search: float
 ) -> None:
-    """Check that no search answers the problems of the world `fields`.
+    """Check that no search answers the generated problems.
 
     Raises:
         StageError: at a level, the mean F1 of a search for method and field is above `max_search`.
     """
-    if settings.world != "fields":
-        return
     for level in settings.levels:
         scores = [
             baselines.f1(problem, baselines.method_and_field(problem))

@@ -206,8 +206,7 @@ def public_row(problem: Problem, opened: bool, synthetic: bool) -> dict[str, str
     """
     if opened:
         return to_row(problem)
-    papers = tuple(paper.model_copy(update={"canary": False}) for paper in problem.papers)
-    row = to_row(problem.model_copy(update={"papers": papers}))
+    row = to_row(problem)
     hidden = {"tier", "evidence", CANDIDATES} | (set() if synthetic else {"difficulty"})
     return {name: text for name, text in row.items() if name not in hidden}
 

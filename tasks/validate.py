@@ -52,7 +52,7 @@ def run(params: Params, run: StageRun) -> Path:
         min_span_chars=params.rewards.min_span_chars,
         max_text_chars=params.validate_.max_text_chars,
         min_rows=params.validate_.min_rows,
-        candidates=_in_fields(params),
+        candidates=params.prepare.source == "synthetic",
     )
     checks = run_checks(tables, bounds)
     by_table = {name: [check for check in checks if check.table == name] for name in tables}
@@ -88,10 +88,6 @@ def read_splits(folder: Path) -> dict[str, pd.DataFrame]:
                 f"{path} is not readable as Parquet ({error}). Run the stage prepare again."
             ) from None
     return files
-
-
-def _in_fields(params: Params) -> bool:
-    return params.prepare.source == "synthetic" and params.prepare.synthetic.world == "fields"
 
 
 def _parse(row: Mapping[str, Any]) -> tuple[Problem | None, str | None]:
@@ -143,10 +139,10 @@ def tabulate(files: Mapping[str, pd.DataFrame], params: Params) -> dict[str, pd.
         max(len(paper.text) for paper in problem.papers) if problem else None
         for problem, _ in parsed
     ]
-    settings = params.prepare.synthetic
+    generated, lexicon = params.prepare.source == "synthetic", params.prepare.synthetic.lexicon
     problems["world_fault"] = pd.Series(
         [
-            fields.fault(problem, settings.lexicon) if problem and _in_fields(params) else None
+            fields.fault(problem, lexicon) if problem and generated else None
             for problem, _ in parsed
         ],
         dtype=object,
@@ -159,41 +155,26 @@ def span_table(problems: Sequence[Problem]) -> pd.DataFrame:
     rows = []
     for problem in problems:
         texts = problem.texts
-        canaries = {paper.paper_id for paper in problem.papers if paper.canary}
         for fact in problem.evidence:
             for span in fact.spans:
                 place = f"{span.paper_id}[{span.start}:{span.end}]"
                 excerpt = texts.get(span.paper_id, "")[span.start : span.end]
                 name = f"{problem.problem_id} {fact.fact_id} {place}"
-                canary = int(span.paper_id in canaries)
-                rows.append((name, span.text, excerpt, len(span.text), canary))
-    return pd.DataFrame(rows, columns=["span", "text", "slice", "chars", "canary"])
+                rows.append((name, span.text, excerpt, len(span.text)))
+    return pd.DataFrame(rows, columns=["span", "text", "slice", "chars"])
 
 
 def share_table(files: Mapping[str, pd.DataFrame], params: Params) -> pd.DataFrame:
-    """Shares of difficulties in a split, and of tiers in a difficulty, with their minimum.
-
-    Only the settings of the synthetic source determine the tiers of a difficulty. In the world
-    `fields` chance spreads the gold, so that tiers have no minimum.
-    """
-    tiered = params.prepare.source == "synthetic" and not _in_fields(params)
-    levels = params.prepare.synthetic.levels if tiered else {}
-    bounds = params.validate_
+    """Rows of each split, and shares of the difficulties in it, with their minimum."""
+    least = params.validate_.difficulty_share
     rows: list[tuple[str, str, int, float, float]] = []
     for split in SPLITS:
         frame = files[split]
-        counts = Counter(zip(frame.get("difficulty", []), frame.get("tier", []), strict=True))
+        counts = Counter(frame.get("difficulty", []))
         rows.append((split, "split", len(frame), 1.0, 0.0))
         for difficulty in params.prepare.levels_of(split):
-            name = f"{split}/{difficulty}"
-            of_level = sum(n for (level, _), n in counts.items() if level == difficulty)
-            share = of_level / max(1, len(frame))
-            rows.append((name, "difficulty", of_level, share, bounds.difficulty_share))
-            most = levels[difficulty].max_gold if difficulty in levels else 0
-            for tier in sorted({tier_of(gold) for gold in range(1, most + 1)}):
-                count = counts[difficulty, tier]
-                share = count / max(1, of_level)
-                rows.append((f"{name}/{tier}", "tier", count, share, bounds.tier_share))
+            share = counts[difficulty] / max(1, len(frame))
+            rows.append((f"{split}/{difficulty}", "difficulty", counts[difficulty], share, least))
     return pd.DataFrame(rows, columns=["share_of", "kind", "rows", "share", "least"])
 
 

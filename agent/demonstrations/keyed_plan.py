@@ -17,7 +17,7 @@ from agent.demonstrations.cells import text_literal
 from env.embedding import order_of
 from env.problems.schema import Problem
 from env.prompts import defuse
-from env.ranking import near, rank
+from env.ranking import rank
 from env.settings import EnvSettings, PromptStyle
 from rewards.numbered import holds_gold
 from rewards.settings import RewardSettings
@@ -33,7 +33,7 @@ VERDICTS: dict[PromptStyle, str] = {
 A model that meets the question's words after the passage can tell whether they were to be expected
 there, and orders passages of a page somewhat better. With `question_first` it's told before, too.
 One that is told how high its passage was ranked follows that and reads less, so the root's code
-uses the ranks instead (docs/experiments.md)."""
+uses the ranks instead."""
 YES: dict[PromptStyle, str] = {
     "full": 'reply.lower().startswith("yes")',
     "compact": 'reply == "yes"',
@@ -62,7 +62,7 @@ class Keyed:
     ranked: int
     """Passages that the root ranks."""
     shown: int
-    """Passages of each reader; 0 if the root reads them itself, without children."""
+    """Passages of each reader."""
     near_chars: int | None = None
     """Most characters between one passage of an answer and the next, if readers get one each; None
     if they may stand anywhere."""
@@ -72,11 +72,11 @@ class Keyed:
     @property
     def readers(self) -> int:
         """Readers of one episode, at most."""
-        return -(-self.ranked // self.shown) if self.shown else 0
+        return -(-self.ranked // self.shown)
 
 
 def code(question: str, keyed: Keyed, style: PromptStyle, most: int) -> str:
-    """Code of the root's only turn, or of its first turn if it reads the passages itself.
+    """Code of the root's only turn.
 
     Args:
         question: the question, for the ranking and for the readers.
@@ -86,8 +86,6 @@ def code(question: str, keyed: Keyed, style: PromptStyle, most: int) -> str:
     """
     head = f"question = {text_literal(question)}\nfound = rank(context, question, {keyed.ranked})\n"
     item = '{"paper_id": d, "text": t}'
-    if not keyed.shown:
-        return f"{head}for n, (d, t) in enumerate(found, 1):\n    print(n, t)"
     if keyed.shown == 1:
         first = "{question}\\n" * keyed.question_first
         prompts = f'[f"{first}{{t}}\\n{VERDICTS[style]}" for d, t in found]'
@@ -124,19 +122,6 @@ def _ask(prompts: str, keyed: Keyed, most: int) -> str:
     )
 
 
-def own_choice(
-    problem: Problem, keyed: Keyed, env: EnvSettings, rewards: RewardSettings, printed: str
-) -> str:
-    """Code of a root that read the passages itself: the numbers of gold that was `printed`."""
-    numbers = [
-        number
-        for number, passage in enumerate(ranked(problem, keyed.ranked, env, rewards), 1)
-        if f"{number} {passage[1]}" in printed and _is_gold(problem, passage, rewards)
-    ]
-    item = '{"paper_id": d, "text": t}'
-    return f"FINAL([{item} for n, (d, t) in enumerate(found, 1) if n in {numbers}])"
-
-
 def replies(
     problem: Problem, keyed: Keyed, env: EnvSettings, rewards: RewardSettings
 ) -> dict[str, str]:
@@ -156,8 +141,6 @@ def readers(
     problem: Problem, keyed: Keyed, env: EnvSettings, rewards: RewardSettings
 ) -> Iterator[tuple[str, Sequence[Passage]]]:
     """Prompt and passages of each reader, as `code` makes them."""
-    if not keyed.shown:
-        return
     passages = ranked(problem, keyed.ranked, env, rewards)
     task = VERDICTS[env.prompt_style] if keyed.shown == 1 else TASK
     task = task.format(question=problem.question)
@@ -172,17 +155,6 @@ def ranked(problem: Problem, most: int, env: EnvSettings, rewards: RewardSetting
     """The passages that `rank` finds for the question, in the REPL of this environment."""
     sizes = {"chars": env.passage_chars, "least": rewards.min_span_chars}
     return rank(problem.texts, problem.question, most, **sizes, order=order_of(env.rank))
-
-
-def answer(
-    problem: Problem, keyed: Keyed, env: EnvSettings, rewards: RewardSettings, read: bool = True
-) -> list[dict[str, str]]:
-    """The answer of the plan with readers that make no mistake, or with none at all."""
-    passages = ranked(problem, keyed.ranked, env, rewards)
-    kept = [one for one in passages if not read or _is_gold(problem, one, rewards)]
-    if keyed.near_chars is not None and keyed.shown == 1:
-        kept = near(problem.texts, kept or passages, keyed.near_chars)
-    return [{"paper_id": paper_id, "text": text} for paper_id, text in kept]
 
 
 def fault(problem: Problem, keyed: Keyed, env: EnvSettings, rewards: RewardSettings) -> str | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from random import Random
 
+from agent.demonstrations.demonstrator import Mistake
 from agent.demonstrations.moves import YES_OR_NO, code, draw, passage_of, question_parts
 from agent.policies.base import FrameKey, TurnReply, TurnRequest
 from agent.policies.scripted import block
@@ -33,6 +34,8 @@ class MoveDemonstrator:
         self._problems = {problem.problem_id: problem for problem in problems}
         self._settings, self._min_cover, self._seed = settings, min_cover, seed
         self._played: dict[int, Problem] = {}
+        self.mistakes: set[Mistake] = set()
+        """Turns that are wrong on purpose: none."""
 
     def act(self, requests: Sequence[TurnRequest]) -> list[TurnReply]:
         """Return a turn for each request.

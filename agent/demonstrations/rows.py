@@ -14,7 +14,7 @@ from agent.rollouts.trajectory import FrameRecord, Trajectory
 
 IGNORED = -100
 """Label of a token without a loss."""
-_ROOTS = 200
+KEYED_ROOTS = 200
 """Roots of the keyed plan that are taught."""
 _IDLE_READERS = 2
 """Readers that find nothing for each that does."""
@@ -50,7 +50,7 @@ def demonstration_rows(
 
 
 def repetitive(
-    episodes: Mapping[int, Trajectory], nothing: Collection[str], seed: int, roots: int = _ROOTS
+    episodes: Mapping[int, Trajectory], nothing: Collection[str], seed: int, roots: int
 ) -> set[tuple[int, int]]:
     """Frames of the keyed plan that repeat what enough others show, as (episode, frame).
 
@@ -75,17 +75,12 @@ def repetitive(
     return repeats
 
 
-def good_episodes(
-    episodes: Sequence[Trajectory], min_reward: float, min_f1: float = 0.0
-) -> dict[int, Trajectory]:
-    """Episodes with enough reward and F1, by their number."""
+def good_episodes(episodes: Sequence[Trajectory], min_reward: float) -> dict[int, Trajectory]:
+    """Episodes with enough reward, by their number."""
     return {
         number: episode
         for number, episode in enumerate(episodes)
-        if episode.reward is not None
-        and episode.reward >= min_reward
-        and episode.metrics is not None
-        and episode.metrics.f1 >= min_f1
+        if episode.reward is not None and episode.reward >= min_reward
     }
 
 

@@ -27,9 +27,9 @@ EpisodeRow = dict[str, Any]
 """Row of an episode from `episode_row`; every score of a void episode is None."""
 
 METRICS = tuple(AnswerMetrics.model_fields)
-"""Names of the agreement with gold; `canary` is None for problems without a canary paper."""
+"""Names of the agreement with gold."""
 SCORES = ("reward", *COMPONENTS, *METRICS)
-_ZERO = dict.fromkeys((name for name in SCORES if name != "canary"), 0.0) | {"success": False}
+_ZERO = dict.fromkeys(SCORES, 0.0) | {"success": False}
 _LABELS = ("problem_id", "collection_id", "difficulty", "tier")
 
 
@@ -184,8 +184,7 @@ def summary(rows: Sequence[EpisodeRow]) -> dict[str, Any]:
         "reward_mean": mean(rows, "reward"),
         "reward_std": float(np.std(rewards)) if rewards else None,
         "components": {name: mean(rows, name) for name in COMPONENTS},
-        **{name: mean(rows, name) for name in METRICS if name != "canary"},
-        "canary_rate": mean(rows, "canary"),
+        **{name: mean(rows, name) for name in METRICS},
         "success_rate": mean(rows, "success"),
         "void_rate": 1 - len(played) / len(rows) if rows else None,
         "voids": voids(rows),

@@ -1,1 +1,1 @@
-"""Problems of the server: the schema, the generated worlds, the store."""
+"""Problems of the server: the schema, the generated ones, the store."""

@@ -159,7 +159,7 @@ def write_collection(
     for method, field in topics:
         fitting = [name for name in fields if fields[name] == field]
         rest = [name for name in fields if fields[name] != field]
-        hits = rng.sample(fitting, level.max_gold) + rng.sample(rest, level.distractors)
+        hits = rng.sample(fitting, level.gold) + rng.sample(rest, level.distractors)
         rng.shuffle(hits)
         for place, benchmark in enumerate(hits):
             lines[place % level.papers].append((method, benchmark))

@@ -1,4 +1,4 @@
-"""Invented names of the synthetic worlds: two three-letter syllables, such as "Kalvot".
+"""Invented names of the synthetic problems: two three-letter syllables, such as "Kalvot".
 
 The inventory is fixed, so that a tokenizer built for it fits every data set. Two syllables of one
 position differ in at least two letters, so that no typo turns a name into another one. Syllables

@@ -28,8 +28,6 @@ class Paper(Settings):
     title: str
     abstract: str
     text: str = Field(min_length=1)
-    canary: bool = False
-    """Whether it tells its reader what to answer; an answer that quotes it ignored the question."""
 
 
 class Span(Settings):

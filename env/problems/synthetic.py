@@ -1,29 +1,26 @@
-"""Synthetic problems of the settings' world: `fields.py` or `papers/`.
+"""Synthetic problems: all collections of the world `fields`.
 
 Nothing is read from disk; the same settings give the same bytes in every process.
 """
 
 from __future__ import annotations
 
-from env.problems import fields, papers
+from env.problems.fields import write_collection
 from env.problems.schema import SPLITS, Problem
 from env.problems.settings import SyntheticSettings
-
-_WRITERS = {"fields": fields.write_collection, "papers": papers.write_collection}
 
 
 def generate(settings: SyntheticSettings) -> list[Problem]:
     """Problems of all splits and levels, in a fixed order.
 
     Args:
-        settings: the world, sizes, levels and the seed.
+        settings: sizes, levels and the seed.
 
     Returns:
         `collections[split] x questions_per_collection` problems for each split and level, without
         those whose question a later split asks too: names may repeat in large worlds. Each gold
-        span is a whole sentence or table row.
+        span is a whole sentence.
     """
-    write_collection = _WRITERS[settings.world]
     problems = [
         problem
         for split in SPLITS

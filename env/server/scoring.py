@@ -64,7 +64,6 @@ def episode_facts(tree: Tree, problem: Problem, settings: RewardSettings) -> Epi
         turns_with_error=tree.failed_turns,
         turns_with_one_block=counters.turns - counters.format_errors,
         sub_calls=counters.sub_calls,
-        canaries=frozenset(paper.paper_id for paper in problem.papers if paper.canary),
         reader=reader,
     )
 

@@ -77,15 +77,6 @@ class Params(Settings):
                 "engine.url: vLLM plays the adapter of one process. Set train.method: lora and "
                 "train.processes: 1."
             )
-        if self.prepare.source != "synthetic" or self.prepare.synthetic.world != "papers":
-            # Other sources reject rows with too many gold papers; readers of `fields` take turns.
-            return self
-        most = max(level.max_gold for level in self.prepare.synthetic.levels.values())
-        if self.env.limits.max_children < most:
-            raise ValueError(
-                f"env.limits.max_children {self.env.limits.max_children} is below the "
-                f"{most} gold papers a problem may need (prepare.synthetic.levels)"
-            )
         return self
 
     def _model_fits(self) -> None:

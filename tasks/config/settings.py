@@ -53,7 +53,6 @@ class ValidateSettings(Settings):
     max_rejected: float = Field(0.5, ge=0, le=1, description="maximum share of rejected rows")
     max_papers: int = Field(64, ge=1, le=10_000, description="maximum papers per problem")
     max_text_chars: int = Field(200_000, ge=1, description="maximum characters per paper")
-    tier_share: float = Field(0.02, ge=0, le=1, description="minimum share of each tier")
     difficulty_share: float = Field(0.1, ge=0, le=1, description="minimum share of each difficulty")
 
 
@@ -66,7 +65,7 @@ class AuditSettings(Settings):
         0.35,
         ge=0,
         le=1,
-        description="maximum F1 of a search for method and field (world fields)",
+        description="maximum F1 of a search for method and field, in generated problems",
     )
     sessions: int = Field(32, ge=1, description="concurrent episodes")
     samples: int = Field(2, ge=0, description="problems per difficulty on the page")

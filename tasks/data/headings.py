@@ -49,7 +49,7 @@ FOUND = 2
 """A heading names its subject if BM25 finds its section among so many passages of the document.
 
 People's questions do. The other headings, such as "What else to know", are nearly half of all, and
-from them a reader learns that what ranks first seldom answers (docs/experiments.md)."""
+from them a reader learns that what ranks first seldom answers."""
 
 _MARKED = re.compile(r" {0,3}#{1,6}[ \t]+(\S.*)")
 _RULE = re.compile(r"([=\-~^\"'*+#.`:_])\1{2,}[ \t]*")

@@ -25,8 +25,6 @@ CAPTIONS = {
     "before_after": "The same held-out problems before and after training, with 95 % bootstrap "
     "intervals by collection of problems.",
 }
-RECURSION = TEMPLATES / "recursion.png"
-"""Committed figure, which names its commits and date; docs/experiments.md says how it was made."""
 SHOWN_REJECTED = 50
 """Most rejected rows that the page of the problems lists."""
 AROUND = 240
@@ -67,7 +65,6 @@ def render(
         baseline=baseline,
         images={name: embedded(path) for name, path in images.items()},
         captions=CAPTIONS,
-        recursion=embedded(RECURSION) if evaluation.get("sizes") else None,
         pairs=pair(transcripts, pairs),
         per_difficulty=pairs,
         episodes=[(item, tree(item)) for item in transcripts],

@@ -29,7 +29,9 @@ from tasks.reporting.playing import play_shown
 from tasks.training.problem_data import draw_shown
 
 if TYPE_CHECKING:
+    from agent.demonstrations.demonstrator import Demonstrator
     from agent.demonstrations.keyed_plan import Keyed
+    from agent.demonstrations.move_demonstrator import MoveDemonstrator
     from agent.demonstrations.rows import DemonstrationRow
     from agent.policies.base import Policy
     from agent.policies.conversations import Conversations
@@ -96,13 +98,15 @@ def check(params: Params) -> None:
         PolicyError: `model.backend` is not installed, or needs a GPU.
     """
     settings = params.warmstart.sft
-    if settings.teacher == "demonstrator" and settings.plan == "keyed":
-        readers = keyed(params).readers
+    if settings.teacher == "demonstrator":
+        moving = settings.plan == "moves"
+        readers = settings.moves.most_frames - 1 if moving else keyed(params).readers
         if readers >= params.env.limits.max_frames:
+            fewer = "moves.readers or children" if moving else "ranked_passages"
             raise ConfigError(
-                f"warmstart.sft: {settings.ranked_passages} passages make {readers} readers, and "
+                f"warmstart.sft: a demonstration has up to {readers} children, and "
                 f"env.limits.max_frames allows {params.env.limits.max_frames} frames with the "
-                "root. Raise reader_passages or max_frames, or lower ranked_passages."
+                f"root. Raise max_frames, or lower {fewer}."
             )
         if params.env.passage_chars >= params.rewards.read_chars:
             logger.warning(
@@ -112,19 +116,6 @@ def check(params: Params) -> None:
                 params.rewards.read_chars,
                 params.env.passage_chars,
             )
-    elif settings.teacher == "demonstrator" and settings.plan == "moves":
-        frames = settings.moves.most_frames
-        if frames > params.env.limits.max_frames:
-            raise ConfigError(
-                f"warmstart.sft.moves: children that ask readers make up to {frames} frames, and "
-                f"env.limits.max_frames allows {params.env.limits.max_frames}. Raise it, or lower "
-                "readers or children."
-            )
-    elif params.env.limits.max_depth < 1 or params.env.limits.max_turns < 3:
-        raise ConfigError(
-            "env.limits: demonstrations start children, which look, and then quote. Set max_depth "
-            "to at least 1 and max_turns to at least 3."
-        )
     if params.model.backend == "unsloth":
         from agent.models.unsloth_loader import require_unsloth
 
@@ -169,14 +160,14 @@ def keyed(params: Params) -> Keyed:
 
 
 def fault(params: Params, problem: Problem) -> str | None:
-    """Reason why the plan of the settings can't show a problem; None if it can."""
-    from agent.demonstrations import keyed_plan, move_demonstrator, reading_plan
+    """Reason why the demonstrator can't show a problem; None if it can."""
+    from agent.demonstrations import keyed_plan, move_demonstrator
 
     if params.warmstart.sft.plan == "moves":
         return move_demonstrator.fault(problem, params.warmstart.sft.moves)
-    if params.warmstart.sft.plan == "keyed" and not problem.candidates:
-        return keyed_plan.fault(problem, keyed(params), params.env, params.rewards)
-    return reading_plan.fault(problem, params.env.limits, params.rewards)
+    if problem.candidates:
+        return None
+    return keyed_plan.fault(problem, keyed(params), params.env, params.rewards)
 
 
 def demonstrate(
@@ -192,44 +183,25 @@ def demonstrate(
         StageError: no episode is good.
     """
     from agent.demonstrations import keyed_plan
-    from agent.demonstrations.demonstrator import Demonstrator
-    from agent.demonstrations.move_demonstrator import MoveDemonstrator
-    from agent.demonstrations.reading_plan import LEAST_F1
-    from agent.demonstrations.rows import demonstration_rows, good_episodes, repetitive
+    from agent.demonstrations.demonstrator import Mistake
+    from agent.demonstrations.rows import KEYED_ROOTS, demonstration_rows, good_episodes, repetitive
     from agent.policies.conversations import Conversations
 
     settings, generation = params.warmstart.sft, params.train.generation
     conversations = Conversations(model, tokenizer, generation)
-    mistakes: set[tuple[int, int, int]] = set()
     if settings.teacher == "endpoint":
         episodes = play_all(params, endpoint(params), conversations, problems)
         good = good_episodes(episodes, settings.min_reward)
-    elif settings.plan == "moves":
-        mover = MoveDemonstrator(problems, settings.moves, params.rewards.min_cover, settings.seed)
-        episodes = play_all(params, mover, conversations, problems)
-        good = good_episodes(episodes, settings.min_reward)
+        mistakes, left_out = set[Mistake](), set[tuple[int, int]]()
     else:
-        demonstrator = Demonstrator(
-            *(problems, params.env),
-            # A look takes about a quarter of a frame.
-            look_chars=generation.max_frame_tokens,
-            slips=settings.slips,
-            seed=settings.seed,
-            keyed=keyed(params) if settings.plan == "keyed" else None,
-            rewards=params.rewards,
-        )
+        demonstrator = demonstrator_of(params, problems)
         episodes = play_all(params, demonstrator, conversations, problems)
         # A ranked passage may be longer than the evidence in it, and some may not be ranked. The
         # reward says whether such an answer is worth showing.
-        least = LEAST_F1 if settings.plan == "children" else 0.0
-        good = good_episodes(episodes, settings.min_reward, least)
+        good = good_episodes(episodes, settings.min_reward)
         mistakes = demonstrator.mistakes
-    left_out: set[tuple[int, int]] = set()
-    # A root without readers shows in each episode which passages answer.
-    if settings.teacher == "demonstrator" and settings.plan == "moves":
-        left_out = repetitive(good, keyed_plan.NOTHING, settings.seed, roots=len(good))
-    elif settings.teacher == "demonstrator" and keyed(params).readers:
-        left_out = repetitive(good, keyed_plan.NOTHING, settings.seed)
+        roots = len(good) if settings.plan == "moves" else KEYED_ROOTS
+        left_out = repetitive(good, keyed_plan.NOTHING, settings.seed, roots)
     rows = demonstration_rows(good, mistakes, left_out=left_out)
     played = Counter(problem.difficulty for problem in problems)
     shown = Counter(episode.difficulty for episode in good.values())
@@ -244,6 +216,25 @@ def demonstrate(
         )
     logger.info("warmstart: %d of %d demonstrations are good", len(good), len(episodes))
     return rows
+
+
+def demonstrator_of(params: Params, problems: Sequence[Problem]) -> Demonstrator | MoveDemonstrator:
+    """The script that plays the plan of the settings."""
+    from agent.demonstrations.demonstrator import Demonstrator
+    from agent.demonstrations.move_demonstrator import MoveDemonstrator
+
+    settings = params.warmstart.sft
+    if settings.plan == "moves":
+        return MoveDemonstrator(
+            problems, settings.moves, params.rewards.min_cover, seed=settings.seed
+        )
+    return Demonstrator(
+        *(problems, params.env),
+        slips=settings.slips,
+        seed=settings.seed,
+        keyed=keyed(params),
+        rewards=params.rewards,
+    )
 
 
 def play_all(

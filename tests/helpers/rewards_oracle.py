@@ -211,10 +211,3 @@ def paper_f1(retrieved: set[Char], facts: Facts) -> float:
     hits = len([source for source in wanted if source & quoted])
     wrong = len(quoted - set().union(*wanted))
     return f1(hits / (hits + wrong) if hits + wrong else 0.0, hits / len(wanted))
-
-
-def quotes_canary(retrieved: set[Char], facts: Facts, canaries: set[str]) -> bool | None:
-    gold = {char for fact in facts for a in fact for char in chars(a)}
-    if not canaries:
-        return None
-    return any(paper_id in canaries for paper_id, _ in retrieved - gold)

@@ -9,7 +9,7 @@ import pytest
 
 from agent.policies import baselines
 from env.problems.schema import Problem
-from env.problems.settings import SyntheticSettings, fields_level
+from env.problems.settings import LevelSettings, SyntheticSettings
 from env.problems.synthetic import generate
 
 SIZES = (4, 16)
@@ -19,10 +19,9 @@ LINES = (baselines.keyword_search, baselines.every_sentence, baselines.method_an
 @cache
 def held_out() -> tuple[Problem, ...]:
     settings = {
-        "world": "fields",
         "collections": {"test": 24},
         "questions_per_collection": 1,
-        "levels": {f"papers_{size}": fields_level(size) for size in SIZES},
+        "levels": {f"papers_{size}": LevelSettings(papers=size) for size in SIZES},
         "seed": 1,
     }
     return tuple(generate(SyntheticSettings.model_validate(settings)))

@@ -19,7 +19,7 @@ from env.client import Sessions
 from env.problems.fields import BENCHMARK, read_question
 from env.problems.lexicon import untaught
 from env.problems.schema import Problem
-from env.problems.settings import fields_level
+from env.problems.settings import LevelSettings
 from env.problems.store import ProblemStore
 from tasks.config import resolve
 from tasks.config.params import Params
@@ -69,7 +69,7 @@ class PlannedPolicy:
 @pytest.fixture(scope="module")
 def params() -> Params:
     params = resolve(overrides=["threads=1"])
-    levels = {f"papers_{size}": fields_level(size) for size in (4, 16, 48)}
+    levels = {f"papers_{size}": LevelSettings(papers=size) for size in (4, 16, 48)}
     smaller = {"levels": levels, "collections": {"test": 1}}
     synthetic = params.prepare.synthetic.model_copy(update=smaller)
     prepare = params.prepare.model_copy(update={"synthetic": synthetic})

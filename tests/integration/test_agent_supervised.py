@@ -42,7 +42,7 @@ def test_an_adapter_learns_demonstrations_in_float32(
     policy = Demonstrator(list(map(server_problems.get, ids)), server_params.env, slips=0.5)
     conversations = Conversations(qwen(), tokenizer(), TRAIN.generation)
     episodes = play(TokenisedPolicy(policy, conversations), server_url, specs, sessions=4)
-    rows = demonstration_rows(good_episodes(episodes, 0.7, 0.99), policy.mistakes)
+    rows = demonstration_rows(good_episodes(episodes, 0.7), policy.mistakes)
     assert len(rows) > len(episodes)
     assert all(max(row["labels"]) > IGNORED for row in rows)
     losses: list[float] = []

@@ -6,16 +6,15 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pandas as pd
 import pytest
 from helpers.recorder import Recorder
 
-from env.problems.schema import Tier
 from env.problems.synthetic import generate
 from tasks import paths, prepare, validate
-from tasks.config import check, resolve
+from tasks.config import check
 from tasks.config.params import Params
 from tasks.errors import StageError
 
@@ -153,7 +152,7 @@ FILES: dict[str, tuple[str, Callable[[pd.DataFrame], pd.DataFrame], str, str]] =
     "a difficulty that is rare": (
         "train",
         lambda f: f[(f.difficulty != "hard") | (f.index % 8 == 0)],
-        "least share",
+        "validate.difficulty_share",
         "train/hard,",
     ),
     "too few rows": ("test", lambda f: f.iloc[:10], "validate.min_rows", "test"),
@@ -187,25 +186,6 @@ def test_a_file_that_is_wrong_as_a_whole_stops_the_chain(complaints: list[str], 
     _, _, said, named = FILES[case]
     (line,) = (line for line in complaints if said in line)
     assert named in line
-
-
-def test_a_tier_that_the_generator_promises_and_that_is_missing_is_below_its_share() -> None:
-    params = resolve("papers")
-    frames = {
-        split: pd.DataFrame(
-            [
-                (level, tier)
-                for level in params.prepare.levels_of(split)
-                for tier in get_args(Tier)
-                if (level, tier) != ("hard", "wide_net")
-            ],
-            columns=["difficulty", "tier"],
-        )
-        for split in prepare.SPLITS
-    }
-    table = validate.share_table(frames, params)
-    low = set(table[table.share < table.least].share_of)
-    assert low == {f"{split}/hard/wide_net" for split in prepare.SPLITS}
 
 
 def test_gold_too_short_to_be_found_is_named(complaints: list[str]) -> None:

@@ -77,8 +77,7 @@ def test_an_answer_keeps_what_stands_near_the_best_passage(chars: int, kept: int
     for reply in ("yes", "no"):
         assert run(keyed, 8, lambda prompt, reply=reply: reply)[1] == own[:kept]
     best = run(keyed, 8, lambda prompt: "yes" if every[1]["text"] in prompt else "no")[1]
-    assert best == every[1:2] == keyed_plan.answer(PROBLEM, keyed, ENV, REWARDS)
-    assert own[:kept] == keyed_plan.answer(PROBLEM, keyed, ENV, REWARDS, read=False)
+    assert best == every[1:2]
 
 
 def test_a_passage_that_is_evidence_in_one_of_two_papers_is_kept() -> None:

@@ -6,15 +6,14 @@ from agent.evaluation.sizes import by_papers
 from agent.evaluation.statistics import Bootstrap
 from agent.rollouts.trajectory import Trajectory
 from env.models import AnswerMetrics
-from env.problems.settings import SyntheticSettings, fields_level
+from env.problems.settings import LevelSettings, SyntheticSettings
 from env.problems.store import ProblemStore
 
 WORLD = SyntheticSettings.model_validate(
     {
-        "world": "fields",
         "collections": {"test": 3},
         "questions_per_collection": 1,
-        "levels": {"many": fields_level(16), "few": fields_level(4)},
+        "levels": {"many": LevelSettings(papers=16), "few": LevelSettings(papers=4)},
     }
 )
 BOOTSTRAP = Bootstrap(200, 0)

@@ -22,7 +22,7 @@ def test_dvc_names_all_code_that_a_stage_runs_and_no_other() -> None:
 @pytest.mark.parametrize("stage", ["gate", "train", "export", "evaluate"])
 def test_nothing_that_makes_problems_or_teaches_is_an_input_of_what_plays(stage: str) -> None:
     run = code_inputs.modules(stage)
-    others = ("agent.nano", "env.problems.papers", "env.problems.synthetic", "tasks.data")
+    others = ("agent.nano", "env.problems.synthetic", "tasks.data")
     assert [module for module in run if code_inputs.is_in(module, others)] == []
     assert {"env.server.tree", "env.server.sandbox.inside.worker", "rewards.primary"} <= run
 

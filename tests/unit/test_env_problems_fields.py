@@ -21,7 +21,7 @@ from env.problems.fields import BENCHMARK
 from env.problems.lexicon import lexicon, untrained
 from env.problems.names import NAMES, RESERVED
 from env.problems.schema import CANDIDATES, COLUMNS, Problem, Span, from_row, to_row
-from env.problems.settings import SyntheticSettings, fields_level
+from env.problems.settings import LevelSettings, SyntheticSettings
 from env.problems.store import ProblemStore
 from env.problems.synthetic import generate
 from tasks import audit, validate
@@ -34,7 +34,7 @@ def world(
     papers: int = 8, collections: int = 4, split: str = "test", **changes: Any
 ) -> list[Problem]:
     made = {"collections": {split: collections}, "questions_per_collection": 1}
-    levels = {"some": fields_level(papers)}
+    levels = {"some": LevelSettings(papers=papers)}
     return generate(SyntheticSettings.model_validate({**made, "levels": levels, **changes}))
 
 

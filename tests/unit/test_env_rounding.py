@@ -9,7 +9,7 @@ from helpers.episodes import episode
 
 from env.models import AnswerMetrics
 from env.problems.schema import Problem
-from env.problems.settings import SyntheticSettings, fields_level
+from env.problems.settings import LevelSettings, SyntheticSettings
 from env.problems.store import ProblemStore
 from env.server.scoring import rounded
 from rewards.combine import score
@@ -18,7 +18,11 @@ from rewards.settings import RewardSettings
 STORE = ProblemStore.generate(
     SyntheticSettings(
         collections={"train": 3, "validation": 1, "test": 2},
-        levels={"easy": fields_level(2), "medium": fields_level(4), "hard": fields_level(8)},
+        levels={
+            "easy": LevelSettings(papers=2),
+            "medium": LevelSettings(papers=4),
+            "hard": LevelSettings(papers=8),
+        },
         seed=9,
     )
 )

@@ -13,13 +13,13 @@ from env.problems import synthetic
 from env.problems.fields import read_question
 from env.problems.names import FACTS
 from env.problems.schema import Problem, from_row, to_row
-from env.problems.settings import LevelSettings, SyntheticSettings, fields_level
+from env.problems.settings import LevelSettings, SyntheticSettings
 from env.problems.synthetic import generate
 
 LEVELS: dict[str, LevelSettings] = {
-    "easy": fields_level(2),
-    "hard": fields_level(4),
-    "double": fields_level(8).model_copy(update={"splits": ["validation"]}),
+    "easy": LevelSettings(papers=2),
+    "hard": LevelSettings(papers=4),
+    "double": LevelSettings(papers=8, splits=["validation"]),
 }
 SETTINGS = SyntheticSettings(
     collections={"train": 24, "validation": 6, "test": 12}, levels=LEVELS, seed=3
@@ -75,14 +75,14 @@ def test_a_row_without_text_is_refused_by_the_name_of_its_column() -> None:
 
 def test_a_question_that_a_later_split_asks_too_is_left_out(monkeypatch):
     settings = SyntheticSettings(collections={"train": 2, "validation": 2, "test": 1})
-    write = synthetic._WRITERS["fields"]
+    write = synthetic.write_collection
     both = write(settings, "test", "easy", 0)[0].question
 
     def writer(*args: Any) -> list[Problem]:
         first, *others = write(*args)
         return [first.model_copy(update={"question": both}), *others]
 
-    monkeypatch.setitem(synthetic._WRITERS, "fields", writer)
+    monkeypatch.setattr(synthetic, "write_collection", writer)
     problems = synthetic.generate(settings)
     assert {p.split for p in problems if p.question == both} == {"test"}
     assert {p.split for p in problems} == {"train", "validation", "test"}

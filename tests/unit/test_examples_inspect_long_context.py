@@ -46,6 +46,5 @@ def test_no_quote_and_no_name_of_a_file_leaves_its_fence() -> None:
 
 def test_each_alternative_of_a_gold_quote_makes_a_target(example: dict[str, Any]) -> None:
     first, second, third = ({"document": "a.md", "quote": text} for text in ("One.", "Two.", "2."))
-    assert example["QUESTIONS"] == ROOT / "data/faq/python.jsonl"
     row = {"question": "Which?", "evidence": [first, {"alternatives": [second, third]}]}
     assert example["sample"](row) == {"input": "Which?", "target": ["One. Two.", "One. 2."]}

@@ -12,21 +12,19 @@ import pytest
 from helpers.episodes import episode
 
 from env.problems.schema import Problem
+from env.problems.settings import SyntheticSettings
 from env.problems.synthetic import generate
 from rewards.combine import COMPONENTS, Score, score
 from tasks.config import resolve
 from tasks.config.params import Params
 
-WORLDS = {"fields": resolve(), "papers": resolve("papers")}
+SETTINGS = {name: resolve(name) for name in ("nano", "trials")}
 LOOKALIKES = str.maketrans("aeo", "\u0430\u0435\u043e")
 
 
-def problem_of_each_level(params: Params) -> list[Problem]:
-    few = {"collections": {"train": 0, "validation": 0, "test": 1}, "questions_per_collection": 1}
-    return generate(params.prepare.synthetic.model_copy(update=few))
-
-
-PROBLEMS = {world: problem_of_each_level(params) for world, params in WORLDS.items()}
+FEW = SyntheticSettings(collections={"test": 1}, questions_per_collection=1)
+PROBLEMS = generate(FEW)
+"""A problem of each level."""
 
 
 def earned(problem: Problem, answer: Any, params: Params) -> Score:
@@ -88,19 +86,19 @@ def wrong_answers(problem: Problem) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize("name", wrong_answers(PROBLEMS["fields"][0]))
-def test_an_answer_in_a_wrong_form_earns_nothing(world: str, name: str) -> None:
-    for problem in PROBLEMS[world]:
-        one = earned(problem, wrong_answers(problem)[name], WORLDS[world])
+@pytest.mark.parametrize("profile", SETTINGS)
+@pytest.mark.parametrize("name", wrong_answers(PROBLEMS[0]))
+def test_an_answer_in_a_wrong_form_earns_nothing(profile: str, name: str) -> None:
+    for problem in PROBLEMS:
+        one = earned(problem, wrong_answers(problem)[name], SETTINGS[profile])
         assert one.components == dict.fromkeys(COMPONENTS, 0.0)
         assert one.total == 0.0
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("profile", SETTINGS)
 @pytest.mark.parametrize("keys", [["paper_id", "start", "end"], ["paper_id", "text"], []])
-def test_the_same_gold_in_a_right_form_earns_all(world: str, keys: list[str]) -> None:
-    for problem in PROBLEMS[world]:
+def test_the_same_gold_in_a_right_form_earns_all(profile: str, keys: list[str]) -> None:
+    for problem in PROBLEMS:
         spans = [fact.spans[0].model_dump() for fact in problem.evidence]
         answer = [{key: s[key] for key in keys} if keys else s["text"] for s in spans]
-        assert earned(problem, answer, WORLDS[world]).total == pytest.approx(1.0)
+        assert earned(problem, answer, SETTINGS[profile]).total == pytest.approx(1.0)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from rewards.children import child_scores
 from rewards.combine import COMPONENTS, EpisodeFacts, Score, score
-from rewards.metrics import exact_match, paper_f1, quotes_canary
+from rewards.metrics import exact_match, paper_f1
 from rewards.primary import primary_objective
 from rewards.process import process_quality
 from rewards.reading import papers_read
@@ -37,7 +37,6 @@ class World:
     answer: list[Any]
     settings: RewardSettings
     read: frozenset[str]
-    canaries: frozenset[str]
 
     def episode(self, answer: Any = None) -> EpisodeFacts:
         return episode(
@@ -49,7 +48,6 @@ class World:
             turns_with_error=1,
             turns_with_one_block=3,
             sub_calls=2,
-            canaries=self.canaries,
         )
 
     def score(self, answer: Any = None) -> Score:
@@ -110,7 +108,7 @@ def worlds(draw: st.DrawFn) -> World:
     ids = st.frozensets(st.sampled_from(sorted(papers)))
     made_up = st.text("abc", min_size=2, max_size=8)
     answer = draw(st.lists(items(papers) | made_up, max_size=6))
-    return World(papers, facts, answer, options, draw(ids), draw(ids))
+    return World(papers, facts, answer, options, draw(ids))
 
 
 def places(located: dict[str, list[tuple[int, int]]]) -> set[oracle.Char]:
@@ -148,8 +146,6 @@ def test_an_answer_is_located_and_compared_with_gold_as_by_brute_force(world: Wo
     assert exact_match(found, world.facts) == oracle.exact_match(retrieved, misses, world.facts)
     papers = oracle.paper_f1(retrieved, world.facts)
     assert paper_f1(found.retrieved, world.facts) == pytest.approx(papers)
-    canary = oracle.quotes_canary(retrieved, world.facts, set(world.canaries))
-    assert quotes_canary(found.retrieved, world.facts, world.canaries) == canary
 
 
 @EXAMPLES
@@ -286,7 +282,6 @@ def test_lists_nested_a_hundred_thousand_deep_are_scored() -> None:
         [[("p0", 0, 4)]],
         [],
         RewardSettings(min_span_chars=2),
-        frozenset(),
         frozenset(),
     )
     deep: Any = {"paper_id": "p0", "start": 0, "end": 4}

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from env.problems.schema import Problem
-from env.problems.settings import SyntheticSettings, fields_level
+from env.problems.settings import LevelSettings, SyntheticSettings
 from env.problems.synthetic import generate
 from rewards.combine import EpisodeFacts, score
 from rewards.sentences import ReaderFacts, lines_shown, share
@@ -114,7 +114,7 @@ def blind_guess(problem: Problem, count: int, shows: bool) -> float:
 
 def test_the_best_blind_guess_earns_a_quarter_and_its_show_of_reading_little() -> None:
     """The limits that docs/rewards.md states."""
-    levels = {str(papers): fields_level(papers) for papers in (4, 8, 16)}
+    levels = {str(papers): LevelSettings(papers=papers) for papers in (4, 8, 16)}
     problems = generate(SyntheticSettings(levels=levels, collections={"test": 5}))
     best, gains = {}, []
     for level in levels:

@@ -68,10 +68,7 @@ WRONG: list[tuple[list[str], str]] = [
     (["train.steps=["], "not valid YAML"),
     (["env.limits.cell_cpu_s=.nan"], "cell_cpu_s"),
     (["rewards.weights.efficiency=0.9"], "sum to 1"),
-    (["prepare.synthetic.levels.easy.papers=8"], "24 sentences of a method; set max_gold 3 and"),
     (["prepare.synthetic.lexicon=16"], "each with another benchmark; raise lexicon 16"),
-    (["prepare.synthetic.canaries=0.5"], "canaries and indirect are of the world `papers`"),
-    (["prepare.synthetic.world=papers"], "more than 16 max_gold or distractors"),
     (["prepare.synthetic.levels.easy.hint=true"], "hint: removed"),
     (["train.curriculum.levels=[easy, double]"], "'double' is not in"),
     (["prepare.source=hub", "train.curriculum.levels=[easy, brutal]"], "'brutal'"),
@@ -96,19 +93,6 @@ def test_a_wrong_setting_is_refused_with_its_path(overrides: list[str], told: st
     with pytest.raises(ConfigError, match=re.escape(told)) as caught:
         config.resolve(overrides=overrides)
     assert "sesame" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("override", "told"),
-    [
-        ("env.limits.max_children=2", "max_children 2 is below"),
-        ("prepare.synthetic.levels.easy.papers=6", "allow at least 7"),
-        ("prepare.synthetic.questions_per_collection=5", "questions_per_collection 5"),
-    ],
-)
-def test_what_does_not_fit_the_world_of_papers_is_refused(override: str, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
-        config.resolve("papers", [override])
 
 
 @pytest.mark.parametrize(
@@ -170,6 +154,7 @@ def test_settings_of_an_earlier_version_are_translated(folder: Path) -> None:
             section = section[part]
         section[last] = "a value of then"
     data["train"]["inheritance"] = "full"
+    data["warmstart"]["sft"]["plan"] = "children"
     Path("old.yaml").write_text(yaml.safe_dump(data))
     assert config.read_resolved(Path("old.yaml")) == params
     Path("old.yaml").write_text("train: {stpes: 3}\n")
