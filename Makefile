@@ -111,7 +111,7 @@ up: setup ## Start Prefect's server and worker and the MLflow server in the back
 down: ## Stop the servers and the worker
 	@test ! -x $(BIN)/python || $(BIN)/python -m flows.services down
 
-ui: setup ## Print the addresses of their pages, and open them
+ui: setup ## Print the addresses of their pages and Prefect's password, and open them
 	$(BIN)/python -m flows.services ui
 
 serve-env: setup ## Serve the environment on 127.0.0.1 until Ctrl-C; PORT=8000

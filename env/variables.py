@@ -40,6 +40,8 @@ PREFECT_PORT = "RLM_PREFECT_PORT"
 """Port of its Prefect server; 4200 without it. PREFECT_API_URL must name it too."""
 SERVICES_HOST = "RLM_SERVICES_HOST"
 """Address that the servers of `make up` listen on; 127.0.0.1 without it."""
+WORKER_KEYS = "RLM_WORKER_KEYS"
+"""Names, with commas between, of the keys that the worker of `make up` gets; none without it."""
 SERVE_KEY = "RLM_SERVE_KEY"
 """Secret: key that each request to `rlm serve` must show; without it none is needed."""
 CHAIN = "RLM_CHAIN"
@@ -47,7 +49,8 @@ CHAIN = "RLM_CHAIN"
 PARENT_RUN = "RLM_PARENT_RUN_ID"
 """Set by the chain: its MLflow run, the parent of the stages' runs."""
 
-KEYS = ("_KEY", "_KEY_ID", "_TOKEN", "_PASSWORD", "_SECRET", "_URI", "_URL")
+KEYS = ("_KEY", "_KEY_ID", "_TOKEN", "_PASSWORD", "_SECRET", "_AUTH_STRING")
+ADDRESSES = ("_URI", "_URL")
 """Ends of names of others' keys and addresses. A server of the environment, which runs what a model
 writes, has no use for them."""
 KEY_CHARS = 32

@@ -31,6 +31,7 @@ from flows.doctor import require_card, require_model
 from flows.durations import Durations
 from flows.runtime import exclusive, settle
 from flows.services import processes
+from flows.services.password import password
 from tasks import config, paths
 from tasks.config.params import Params
 from tasks.errors import ConfigError, GateFailed, StageError, stage_named
@@ -232,7 +233,8 @@ def tell(markup: str) -> None:
 def play(profile: str, overrides: list[str]) -> int:
     """Run the flow from the command line; return the exit code: 0, or 3 when gated.
 
-    It uses the Prefect server of PREFECT_API_URL or `make up` if that answers, else its own.
+    It uses the Prefect server of PREFECT_API_URL or `make up` if that takes the password, else its
+    own.
     """
     os.environ[variables.CHAIN] = str(os.getpid())
     # The terminal shows the stages' own output; Prefect's page shows its log.
@@ -284,7 +286,7 @@ def without_prefect(error: Exception, started: float) -> int:
 
 @contextmanager
 def prefect_server() -> Iterator[None]:
-    """Use Prefect's configured server if it is healthy, else start one for the duration.
+    """Use Prefect's configured server if it takes the password, else start one for the duration.
 
     Ctrl-C in the terminal would end Prefect's ephemeral server before it records the final state.
     This one has its own session, so only this function stops it.
@@ -293,17 +295,19 @@ def prefect_server() -> Iterator[None]:
         StageError: the server does not start.
     """
     from prefect.logging.handlers import APILogHandler
-    from prefect.settings import PREFECT_API_URL, temporary_settings
+    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
-    url = PREFECT_API_URL.value()
-    if url and processes.answers(f"{url}/health"):
-        yield
+    url, secret = PREFECT_API_URL.value(), {PREFECT_API_AUTH_STRING: password()}
+    if url and processes.takes_password(url):
+        with temporary_settings(secret):
+            yield
         return
     processes.forget_dead()
     server = processes.prefect_server(processes.free_port())
     try:
         processes.start(server, quiet=True, bound=True)
-        with temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{server.port}/api"}):
+        own = f"http://127.0.0.1:{server.port}/api"
+        with temporary_settings({PREFECT_API_URL: own, **secret}):
             yield
     finally:
         APILogHandler().flush()  # send the last log lines before the server stops

@@ -40,6 +40,7 @@ from env.server.door.guard import IDLE, INTERNAL, LEAVES
 from env.server.scoring import episode_facts, rounded
 from env.server.service import Service
 from env.server.tree import Tree
+from env.server.tree.frame import held_bytes
 from env.settings import EnvSettings, rules
 from rewards.children import child_scores
 from rewards.rubrics import EpisodeRubric
@@ -298,7 +299,7 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
         scores = tree.done and tree.void is None and not self._closed
         if scores and self._problem is not None:
             try:
-                with self._service().scoring.turn(tree.held_bytes):
+                with self._service().scoring.turn(tree.held_bytes + held_bytes(tree.answer)):
                     scored = self._score(tree, self._problem)
                 if not self._exact:
                     weights = self._service().settings.rewards.weights

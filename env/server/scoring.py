@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from heapq import heappop, heappush
 from itertools import count
 from threading import Condition
 from typing import Any
@@ -86,29 +85,38 @@ def _reader_facts(tree: Tree, problem: Problem) -> ReaderFacts:
 
 
 class ScoringTurns:
-    """Lets one thread at a time score an episode. Thread-safe."""
+    """Lets one thread at a time score an episode. Thread-safe.
+
+    The smallest episode and the one that has waited longest take turns. By size alone, a flood of
+    small episodes would starve every other. By arrival alone, a few large ones would hold up all.
+    """
 
     def __init__(self) -> None:
         self._changed = Condition()
         self._waiting: list[tuple[int, int]] = []
+        """Size and number of those that wait, in the order of their arrival."""
         self._numbers = count()
         self._busy = False
+        self._oldest_next = False
 
     @contextmanager
     def turn(self, size: int) -> Iterator[None]:
-        """Wait until no other thread scores, and none with a smaller episode waits."""
+        """Wait for one's turn; `size` is that of the episode, in bytes."""
         with self._changed:
             ticket = size, next(self._numbers)
-            heappush(self._waiting, ticket)
-            self._changed.wait_for(lambda: not self._busy and self._waiting[0] == ticket)
-            heappop(self._waiting)
-            self._busy = True
+            self._waiting.append(ticket)
+            self._changed.wait_for(lambda: not self._busy and self._next() == ticket)
+            self._waiting.remove(ticket)
+            self._busy, self._oldest_next = True, not self._oldest_next
         try:
             yield
         finally:
             with self._changed:
                 self._busy = False
                 self._changed.notify_all()
+
+    def _next(self) -> tuple[int, int]:
+        return self._waiting[0] if self._oldest_next else min(self._waiting)
 
 
 def rounded(scored: Mapping[str, Any], process_weight: float) -> dict[str, Any]:

@@ -8,8 +8,10 @@ from typing import Annotated
 
 import typer
 
+from env import variables
 from flows.runtime import settle
 from flows.services import automations
+from flows.services.password import password
 from flows.services.processes import (
     POOL,
     PREFECT,
@@ -21,7 +23,9 @@ from flows.services.processes import (
     run_prefect,
     start,
     stop,
+    takes_password,
     where_it_runs,
+    withheld,
 )
 from tasks.errors import PipelineError, StageError
 from tasks.tracking import locations, runs
@@ -44,6 +48,8 @@ def up() -> None:
     run_prefect("--no-prompt", "deploy", "--all")
     automations.apply()
     start(WORKER)
+    if keys := ", ".join(withheld()):
+        typer.echo(f"The worker has no {keys}; name what runs need in {variables.WORKER_KEYS}")
     start(TRACKING)
     ui(open_pages=False)
 
@@ -57,13 +63,14 @@ def down() -> None:
 
 @app.command()
 def ui(open_pages: bool = True) -> None:
-    """Print the addresses of the pages, and open them if a display exists."""
+    """Print the addresses of the pages and Prefect's password; open them if a display exists."""
     import webbrowser
 
     for name, service in (("Prefect", SERVER), ("MLflow", TRACKING)):
         health = where_it_runs(service).health or ""
         url, healthy = health.removesuffix("/health").removesuffix("/api"), answers(health)
-        typer.echo(f"{name:8} {url}{'' if healthy else '   (not running: make up)'}")
+        asks = f"   (password: {password()})" if service == SERVER else ""
+        typer.echo(f"{name:8} {url}{asks if healthy else '   (not running: make up)'}")
         display = sys.platform == "darwin" or os.environ.get("DISPLAY")
         if open_pages and healthy and display:
             webbrowser.open(url)
@@ -75,7 +82,7 @@ def notify(
     url: Annotated[str, typer.Argument(help="Address that receives a POST with a JSON object.")],
 ) -> None:
     """Send the events Gated, Failed, Crashed and Promoted to a webhook."""
-    if not answers(f"{PREFECT}/api/health"):
+    if not takes_password(f"{PREFECT}/api"):
         raise StageError("notify: Prefect's server does not answer. Start it with `make up`.")
     for name in automations.apply(url):
         typer.echo(f"{name}: on")

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import time
+from base64 import b64encode
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,6 +22,7 @@ import typer
 
 from env import variables
 from flows.runtime import die_with_parent
+from flows.services.password import CLIENTS, SERVERS, password
 from tasks import paths
 from tasks.errors import StageError
 from tasks.tracking import runs
@@ -68,9 +70,12 @@ def prefect_server(port: int) -> ServiceProcess:
     """A Prefect server; at `PREFECT_PORT` it schedules, at other ports it only records one run."""
     alone = port != PREFECT_PORT
     host, here = (LOOPBACK, LOOPBACK) if alone else (HOST, HERE)
+    # Its own page may be opened at either address; no other origin may read answers.
+    own = {"PREFECT_SERVER_CORS_ALLOWED_ORIGINS": f"http://{here}:{port},http://localhost:{port}"}
     # Prefect's own place is one file for all of a user's folders, whose servers then wait for each
     # other's locks.
-    own = {} if DATABASES & set(os.environ) else {DATABASE: "sqlite+aiosqlite:///.run/prefect.db"}
+    if not DATABASES & set(os.environ):
+        own[DATABASE] = "sqlite+aiosqlite:///.run/prefect.db"
     return ServiceProcess(
         f"prefect-server-{port}" if alone else "prefect-server",
         ["prefect", "server", "start", "--host", host, "--port", str(port)],
@@ -126,7 +131,7 @@ def start(service: ServiceProcess, quiet: bool = False, bound: bool = False) -> 
     with log.open("wb") as stream:
         process = subprocess.Popen(
             [str(BIN / service.command[0]), *service.command[1:]],
-            env={**os.environ, **service.env},
+            env=_environment(service),
             stdin=subprocess.DEVNULL,
             stdout=stream,
             stderr=subprocess.STDOUT,
@@ -143,6 +148,29 @@ def start(service: ServiceProcess, quiet: bool = False, bound: bool = False) -> 
         time.sleep(0.5)
     if not quiet:
         typer.echo(f"{service.name}: started")
+
+
+def _environment(service: ServiceProcess) -> dict[str, str]:
+    """Variables of a service; Prefect's get the password, and no keys that flows don't need."""
+    if service.command[0] != "prefect":
+        return {**os.environ, **service.env}
+    kept = {name: value for name, value in os.environ.items() if name not in withheld()}
+    return kept | service.env | dict.fromkeys((CLIENTS, SERVERS), password())
+
+
+def withheld() -> list[str]:
+    """Names of the keys that Prefect's processes don't get: who starts a run could read them.
+
+    Every run needs MLflow's and Prefect's own; `variables.WORKER_KEYS` names others.
+    """
+    needed = os.environ.get(variables.WORKER_KEYS, "").split(",")
+    return sorted(
+        name
+        for name in os.environ
+        if name.upper().endswith(variables.KEYS)
+        and not name.startswith(("MLFLOW_", "PREFECT_"))
+        and name not in needed
+    )
 
 
 def _last_error(log: Path) -> str:
@@ -258,12 +286,18 @@ def run_prefect(*arguments: str) -> None:
         raise StageError(f"prefect {' '.join(arguments)} failed:\n{done.stdout}{done.stderr}")
 
 
-def answers(health: str) -> bool:
-    """Whether a health address answers with success."""
+def takes_password(api: str) -> bool:
+    """Whether a Prefect server answers there, and isn't another folder's."""
+    return answers(f"{api}/hello", f"Basic {b64encode(password().encode()).decode()}")
+
+
+def answers(address: str, authorization: str = "") -> bool:
+    """Whether an address answers with success."""
     import httpx
 
+    headers = {"Authorization": authorization} if authorization else {}
     try:
-        return httpx.get(health, timeout=2.0).is_success
+        return httpx.get(address, timeout=2.0, headers=headers).is_success
     except (httpx.HTTPError, httpx.InvalidURL):
         return False
 

@@ -60,7 +60,8 @@ def local_server(params: Params, data: Path | None) -> Iterator[str]:
             host, port = params.deploy.host, bound.getsockname()[1]
             at = f"--host {host} --port {port} --fd {bound.fileno()}"
             settings.write_text(yaml.safe_dump(sections))
-            secret = {n for n in os.environ if n.upper().endswith(variables.KEYS)}
+            others = variables.KEYS + variables.ADDRESSES
+            secret = {n for n in os.environ if n.upper().endswith(others)}
             secret -= {variables.OWNER_KEY}
             server = subprocess.Popen(
                 [sys.executable, *f"-m env.server.app --until-eof {at}".split()],

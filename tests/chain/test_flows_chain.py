@@ -99,6 +99,8 @@ def test_an_interrupt_stops_everything_and_says_how_to_go_on(project):
     while f"2/{len(stages.STAGES)} validate" not in told:
         told += (line := chain.stdout.readline())
         assert line, told
+    (port,) = processes._ports_of_single_runs()
+    assert httpx.get(f"http://127.0.0.1:{port}/api/admin/settings").status_code == 401
     while not (project / "started").exists():  # into the stage's command
         assert chain.poll() is None, told
         time.sleep(0.1)

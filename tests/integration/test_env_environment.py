@@ -62,6 +62,18 @@ def test_nothing_is_scored_before_the_root_has_ended(environment: RLMEnvironment
     assert environment.rubric.last_score == done.reward
 
 
+def test_an_answer_counts_when_the_smallest_episode_is_scored_first(
+    environment: RLMEnvironment, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    turn = service.scoring.turn
+    monkeypatch.setattr(service.scoring, "turn", lambda size: (sizes.append(size), turn(size))[1])
+    for answer in ("[]", "[str(i) * 20 for i in range(1000)]"):
+        environment.reset(seed=0)
+        assert environment.step(RLMAction(text=f"```repl\nFINAL({answer})\n```")).done
+    assert sizes[1] - sizes[0] > 20 * 1000
+
+
 def played(environment: RLMEnvironment, answer: str) -> dict[int, float]:
     """Scores of readers that say yes and, cut off, no to the first gold sentence."""
     observation = environment.reset(seed=0)

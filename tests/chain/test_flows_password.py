@@ -1,0 +1,135 @@
+"""Prefect as `make up` starts it: who may start a run, and what a run can read."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+
+import httpx
+import pytest
+from helpers.chain_runs import ROOT
+from helpers.sandbox_events import wait_for
+from websockets.exceptions import WebSocketException
+from websockets.sync.client import connect
+from websockets.typing import Subprotocol
+
+from flows.services import processes
+from flows.services.password import CLIENTS, PROFILE, SERVERS, password
+
+pytestmark = pytest.mark.xdist_group("prefect")
+FLOW = """
+import os
+from pathlib import Path
+from prefect import flow
+
+@flow
+def toy(name: str = "scheduled"):
+    written = Path(__file__).with_name("written")
+    written.write_text(" ".join(os.environ))
+    written.rename(written.with_name(name))
+"""
+DEPLOYMENT = """
+deployments:
+  - {name: full, entrypoint: "toy.py:toy", work_pool: {name: local}, schedules: [{interval: 15}]}
+"""
+PAGE = {"Origin": "http://page.example", "Content-Type": "text/plain"}
+"""Headers of what any page may send with `fetch`, without being asked."""
+KEYS = ("HF_TOKEN", "OPENAI_API_KEY", "AWS_SECRET_ACCESS_KEY")
+
+
+class Services:
+    """A folder with running services, and the environment of a shell in it."""
+
+    def __init__(self, folder: Path) -> None:
+        port = processes.free_port()
+        own = {CLIENTS, SERVERS, *processes.DATABASES}
+        self.folder, self.api = folder, f"http://127.0.0.1:{port}/api"
+        self.shell = {name: value for name, value in os.environ.items() if name not in own} | {
+            "RLM_PREFECT_PORT": str(port),
+            "RLM_MLFLOW_PORT": str(processes.free_port()),
+            "PREFECT_API_URL": self.api,
+            "PYTHONPATH": str(ROOT),
+            "RLM_WORKER_KEYS": KEYS[-1],
+            **dict.fromkeys(KEYS, "a-canary"),
+        }
+
+    def __call__(self, *words: str) -> str:
+        """Output of a command in the folder."""
+        told = subprocess.run(
+            [f"{Path(sys.executable).parent}/{words[0]}", *words[1:]],
+            cwd=self.folder,
+            env=self.shell,
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        )
+        return told.stdout
+
+
+@pytest.fixture(scope="module")
+def services(
+    tmp_path_factory: pytest.TempPathFactory, prefect_server: str, pytestconfig: pytest.Config
+) -> Iterator[Services]:
+    folder = tmp_path_factory.mktemp("services")
+    (folder / "toy.py").write_text(FLOW)
+    (folder / "prefect.yaml").write_text(DEPLOYMENT)
+    shutil.copy(ROOT / "prefect.toml", folder)
+    (folder / ".run").mkdir()
+    assert pytestconfig.cache is not None
+    tables = pytestconfig.cache.mkdir("prefect") / f"{version('prefect')}.db"
+    shutil.copy(tables, folder / ".run/prefect.db")  # left by the other server's first start
+    run = Services(folder)
+    try:
+        (folder / "told").write_text(run("python", "-m", "flows.services", "up"))
+        yield run
+    finally:
+        run("python", "-m", "flows.services", "down")
+
+
+def test_the_password_is_shown_to_the_user_and_readable_by_no_other(services, monkeypatch):
+    monkeypatch.chdir(services.folder)
+    monkeypatch.delenv(CLIENTS, raising=False)
+    assert stat.S_IMODE(PROFILE.stat().st_mode) == 0o600
+    told = Path("told").read_text()
+    assert f"(password: {password()})" in told
+    assert "The worker has no HF_TOKEN, OPENAI_API_KEY;" in told
+    assert processes.takes_password(services.api)
+    monkeypatch.setenv(CLIENTS, "rlm:of-another-folder")
+    assert not processes.takes_password(services.api)
+
+
+def told_events(address: str, protocols: list[Subprotocol] | None) -> str | bytes:
+    """Answer to a guess on a socket, which no rule of origins protects."""
+    with connect(f"{address}/events/in", subprotocols=protocols) as socket:
+        socket.send('{"type": "auth", "token": "rlm:"}')
+        return socket.recv(timeout=20)
+
+
+def test_a_page_of_another_origin_gets_nothing_and_starts_nothing(services):
+    for headers in (PAGE, {"Host": "page.example"}, {**PAGE, "Authorization": "Basic cmxtOg=="}):
+        for path in ("/deployments/filter", "/work_pools/filter", "/admin/settings"):
+            answer = httpx.post(services.api + path, headers=headers, content="{}")
+            assert answer.status_code == 401
+            assert "access-control-allow-origin" not in answer.headers
+    asked = {"Origin": PAGE["Origin"], "Access-Control-Request-Method": "POST"}
+    preflight = httpx.options(f"{services.api}/deployments/filter", headers=asked)
+    assert preflight.status_code == 400
+    assert "access-control-allow-origin" not in preflight.headers
+    for protocols in (None, [Subprotocol("prefect")]):
+        with pytest.raises(WebSocketException):
+            told_events(services.api.replace("http", "ws"), protocols)
+
+
+def test_own_commands_and_schedules_start_runs_that_see_no_other_key(services):
+    assert "toy/full" in services("prefect", "deployment", "ls")
+    services("prefect", "deployment", "run", "toy/full", "-p", "name=asked")
+    for name in ("asked", "scheduled"):
+        written = services.folder / name
+        assert wait_for(written.exists, 120)
+        assert set(KEYS) & set(written.read_text().split()) == {KEYS[-1]}
