@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 
 PART = 1 << 15
@@ -13,6 +13,7 @@ _WRAPPED = 120
 _LONGEST = 2000
 """Characters of a passage at most: text without any sentence is cut."""
 
+Span = tuple[int, int]
 Piece = tuple[int, int, slice | None, bool]
 """Start and end of a slice, where the names of a row's cells are, and whether the piece before is
 of the same paragraph. There are many, so they're bare tuples."""
@@ -27,8 +28,8 @@ _SAYS = re.compile(r"[^\W_]")
 def passages(text: str, chars: int, least: int) -> Iterator[str]:
     """Paragraphs of a text, the sentences of long ones, and tables, or the rows of long ones.
 
-    A shorter piece is joined to a neighbour: to the one before if that's of the same paragraph or
-    nothing follows, otherwise to the one after.
+    A short piece is joined to a neighbour: to the one before if that's of the same paragraph, a run
+    of short ones, or the last piece, otherwise to the one after.
 
     Args:
         text: a document.
@@ -55,20 +56,19 @@ def cut(part: str, chars: int, least: int) -> Iterator[Piece]:
     """The passages of a part; arguments as of `passages`."""
     before: Piece | None = None
     last: Piece | None = None
+    together = False  # whether `last` is a run of short pieces, such as cells, a line each
     for piece in _pieces(part, chars):
         start, end, _, follows = piece
-        if last is None:
-            last = piece
-        elif last[1] - last[0] >= least and (end - start >= least or not follows):
-            if before:
-                yield before
-            before, last = last, piece
-        elif end - last[0] <= _LONGEST:  # otherwise there's too much space between them
-            last = last[0], end, *last[2:]
-        else:
-            if before:
-                yield before
-            before, last = last, piece
+        short = end - start < least
+        if last and end - last[0] <= _LONGEST:  # otherwise there's too much space between them
+            opens = last[1] - last[0] < least
+            if opens or (short and (follows or (together and end - last[0] <= _WRAPPED))):
+                together = short and (opens or together)
+                last = last[0], end, *last[2:]
+                continue
+        if before:
+            yield before
+        before, last, together = last, piece, False
     if before and last and last[1] - last[0] < least and last[1] - before[0] <= _LONGEST:
         before, last = None, (before[0], last[1], *before[2:])
     yield from (piece for piece in (before, last) if piece)
@@ -82,7 +82,11 @@ def _pieces(part: str, chars: int) -> Iterator[Piece]:
             own = list(run)
             whole = own[0][0], own[-1][1]
             if is_table:
-                yield from _rows(part, [whole] if whole[1] - whole[0] <= chars else own)
+                rows = [whole] if whole[1] - whole[0] <= chars else own
+                named = len(rows) > 1 and not _SAYS.search(part, *rows[1])  # by `|---|` below
+                for row in rows:
+                    header = slice(*rows[0]) if named and row != rows[0] else None
+                    yield from _slices(part, [row], header)
                 continue
             apart = any(end - begin > _WRAPPED for begin, end in own)
             for begin, end in own if apart else [whole]:
@@ -91,23 +95,13 @@ def _pieces(part: str, chars: int) -> Iterator[Piece]:
                 yield from _slices(part, spans)
 
 
-def _rows(part: str, rows: Sequence[tuple[int, int]]) -> Iterator[Piece]:
-    """The rows of a table, those below a line such as `|---|` with the header above it."""
-    named = len(rows) > 1 and not _SAYS.search(part, *rows[1])
-    for number, row in enumerate(rows):
-        yield from _slices(part, [row], slice(*rows[0]) if named and number else None)
-
-
-def _slices(
-    part: str, spans: Iterable[tuple[int, int]], header: slice | None = None
-) -> Iterator[Piece]:
+def _slices(part: str, spans: Iterable[Span], header: slice | None = None) -> Iterator[Piece]:
     """Pieces of the spans of a paragraph: without space around them, none too long."""
     follows = False
     for begin, stop in spans:
-        while begin < stop and part[begin].isspace():
-            begin += 1
-        while begin < stop and part[stop - 1].isspace():
-            stop -= 1
+        text = part[begin:stop].lstrip()
+        begin = stop - len(text)
+        stop = begin + len(text.rstrip())
         for start in range(begin, stop, _LONGEST):
             end = stop if stop - start <= _LONGEST else start + _LONGEST
             if _SAYS.search(part, start, end):
@@ -115,7 +109,7 @@ def _slices(
                 follows = True
 
 
-def _split(end: re.Pattern[str], text: str, start: int, stop: int) -> Iterator[tuple[int, int]]:
+def _split(end: re.Pattern[str], text: str, start: int, stop: int) -> Iterator[Span]:
     """Parts of a slice, one by one: a list of them could take ten times its memory."""
     for match in end.finditer(text, start, stop):
         yield start, match.start()

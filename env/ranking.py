@@ -27,7 +27,10 @@ MOST_ORDERED = 2048
 PASSAGE_CHARS = 1000
 """Characters up to which a paragraph is one passage."""
 LEAST_CHARS = 12
-"""Shorter pieces, such as headings, are no passages."""
+"""Shorter pieces, such as headings, are joined to a neighbour."""
+
+_Asked = Mapping[str, Set[str]]
+"""Words of a question by their stem."""
 
 _K1, _B = 1.5, 0.75
 
@@ -52,14 +55,19 @@ def rank(
     """The passages that share the rarest words with a text, best first.
 
     The work grows with the characters of the documents, the memory with the matching passages, or
-    with an `order` of all passages.
+    with an `order` of all passages. The words of the last two million characters or so are kept, so
+    that a second question about them costs a tenth.
+
+    Another form of a word counts less than the word. Where the documents have a long word in no
+    form, words count that begin or end with it, or it with them, as in German. The words of a row's
+    header count for the row.
 
     Args:
         documents: {id: text}; a text or a list of texts has the id "".
         text: a question, or some words.
         most: passages at most.
-        chars: a longer paragraph counts by its sentences.
-        least: characters of a passage at least.
+        chars: a longer paragraph counts by its sentences, a longer table by its rows.
+        least: characters of a passage at least, if a neighbour is near.
         order: another order, such as that of `env.embedding`.
         ordered: passages that it gets at most, the first by their words.
 
@@ -81,76 +89,54 @@ def rank(
             candidates = [one for one in candidates if one in best]
         places = order(text, [passage for _, passage in candidates]) if candidates else []
         return [candidates[place] for place in places[: max(0, int(most))]]
-    asked: dict[str, set[str]] = {}
     without = COMMON if words(text) else frozenset[str]()  # such as "Who are we?"
+    asked: dict[str, set[str]] = defaultdict(set)
     for word in words(text, without):
-        asked.setdefault(stem(word), set()).add(word)
-    sizes = chars, least, without
-    matches = _matches(documents, asked, (), *sizes)
-    lone = [one for known, own in asked.items() if known not in matches.holding for one in own]
-    # In English, compounds mislead more often than they help: only if nothing else is found.
-    if lone := sorted(one for one in lone if len(one) >= _COMPOUND and one.isalpha()):
-        matches = _matches(documents, asked, tuple(lone), *sizes)
-    return matches.best(max(0, int(most)))
+        asked[stem(word)].add(word)
+    return _best(documents, asked, max(0, int(most)), (chars, least, without))
 
 
-class _Matches:
-    """The passages that hold words of a question."""
-
-    def __init__(self) -> None:
-        self.holding: Counter[str] = Counter()
-        """Passages that hold each word, by its stem."""
-        self._counts: dict[tuple[Any, str], tuple[int, dict[str, float]]] = {}
-        self._words = self._passages = 0
-
-    def add(self, document: Any, index: _Index, found: Mapping[int, dict[str, float]]) -> None:
-        """Add those of a part, as `_Index.found` counts them."""
-        self._words += sum(index.lengths)
-        self._passages += len(index.lengths)
-        for place, counts in sorted(found.items()):
-            entry = document, index.passages[place]
-            if entry not in self._counts:
-                self._counts[entry] = index.lengths[place], counts
-                self.holding.update(counts.keys())
-
-    def best(self, most: int) -> list[tuple[Any, str]]:
-        """The first passages by BM25."""
-        number = self._passages
-        weight = {w: log(1 + (number - n + 0.5) / (n + 0.5)) for w, n in self.holding.items()}
-
-        def loss(entry: tuple[Any, str]) -> float:
-            length, counts = self._counts[entry]
-            room = _K1 * (1 - _B + _B * length * number / self._words)
-            return -sum(weight[w] * n * (_K1 + 1) / (n + room) for w, n in sorted(counts.items()))
-
-        return nsmallest(most, self._counts, key=loss)
-
-
-def _matches(
+def _best(
     documents: Any,
-    asked: Mapping[str, Set[str]],
-    lone: tuple[str, ...],
-    chars: int,
-    least: int,
-    without: Set[str],
-) -> _Matches:
-    """Passages with words of a question.
+    asked: _Asked,
+    most: int,
+    cutting: tuple[int, int, Set[str]],
+    lone: Sequence[str] = (),
+) -> list[tuple[Any, str]]:
+    """The first passages by BM25.
 
     Args:
         documents: as of `rank`.
-        asked: words by their stem.
-        lone: those of which compounds count, too.
-        chars: as of `rank`.
-        least: as of `rank`.
-        without: words that count nothing.
+        asked: words of the question.
+        most: passages at most.
+        cutting: arguments of `_index`.
+        lone: words of which compounds count, too.
     """
-    matches = _Matches()
+    holding: Counter[str] = Counter()
+    matches: dict[tuple[Any, str], tuple[int, dict[str, float]]] = {}
+    total = number = 0
     for document, whole in _texts(documents).items():
         for part in parts(whole):
-            build = _index if len(part) <= 4 * PART else _index.__wrapped__
-            index = build(part, chars, least, without)
-            matches.add(document, index, index.found(asked, lone))
-    return matches
+            index = (_index if len(part) <= 4 * PART else _index.__wrapped__)(part, *cutting)
+            total, number = total + sum(index.lengths), number + len(index.lengths)
+            for place, counts in sorted(index.found(asked, lone).items()):
+                entry = document, index.passages[place]
+                if entry not in matches:
+                    matches[entry] = index.lengths[place], counts
+                    holding.update(counts.keys())
+    # In English, compounds mislead more often than they help: only if nothing else is found.
+    rest = [word for known, own in asked.items() if known not in holding for word in own]
+    rest = sorted(word for word in rest if len(word) >= _COMPOUND and word.isalpha())
+    if rest and not lone:
+        return _best(documents, asked, most, cutting, rest)
+    weight = {w: log(1 + (number - n + 0.5) / (n + 0.5)) for w, n in holding.items()}
+
+    def loss(entry: tuple[Any, str]) -> float:
+        length, counts = matches[entry]
+        room = _K1 * (1 - _B + _B * length * number / total)
+        return -sum(weight[w] * n * (_K1 + 1) / (n + room) for w, n in sorted(counts.items()))
+
+    return nsmallest(most, matches, key=loss)
 
 
 class _Index(NamedTuple):
@@ -162,9 +148,7 @@ class _Index(NamedTuple):
     places: dict[str, list[int]]
     """Passages that hold a word, each as often as it does."""
 
-    def found(
-        self, asked: Mapping[str, Set[str]], lone: tuple[str, ...]
-    ) -> dict[int, dict[str, float]]:
+    def found(self, asked: _Asked, lone: Sequence[str]) -> dict[int, dict[str, float]]:
         """What each word, by its stem, counts in the passages that hold it."""
         counts: dict[int, dict[str, float]] = {}
 
@@ -179,11 +163,9 @@ class _Index(NamedTuple):
                 count(known, held, 1.0 if held in asked[known] else _ALIKE)
         for word in lone:
             sizes = range(_COMPOUND, len(word))
-            for held in {word[:size] for size in sizes} | {word[-size:] for size in sizes}:
-                if held in self.places:
-                    count(stem(word), held, _ALIKE)
+            inside = {word[:size] for size in sizes} | {word[-size:] for size in sizes}
             for held in self.places:
-                if held.startswith(word) or held.endswith(word):
+                if held in inside or held.startswith(word) or held.endswith(word):
                     count(stem(word), held, _ALIKE)
         return counts
 
@@ -193,9 +175,7 @@ def _index(part: str, chars: int, least: int, without: Set[str]) -> _Index:
     index = _Index([], [], defaultdict(list))
     for place, (start, end, header, _) in enumerate(cut(part, chars, least)):
         passage = part[start:end]
-        bag = words(passage, without)
-        if header:
-            bag += words(part[header], without)
+        bag = words(passage, without) + (words(part[header], without) if header else [])
         index.passages.append(passage)
         index.lengths.append(len(bag))
         for word in bag:

@@ -14,15 +14,12 @@ from unicodedata import normalize
 
 from Stemmer import Stemmer
 
-COMMON = frozenset(
-    word
-    for line in (
-        "a an and are as at be by can could did do does for from had has have how i if in is it",
-        "its me my not of on or should so that the their them there these they this to was we",
-        "were what when where which while who why will with would you your",
-    )
-    for word in line.split()
+_LINES = (
+    "a an and are as at be by can could did do does for from had has have how i if in is it its me "
+    "my not of on or should so that the their them there these they this to was we were what when "
+    "where which while who why will with would you your"
 )
+COMMON = frozenset(_LINES.split())
 """Words that say nothing about the subject of a question."""
 
 _MARKED = "\u0300-\u036f\u0591-\u05bd\u064b-\u065f\u0900-\u0963\u0966-\u0dff"
@@ -37,7 +34,7 @@ _UNSPACED = (
 _RUN = re.compile(f"[{_UNSPACED}]+")
 _WORD = re.compile(rf"[\w{_MARKED}{_MARKED_UNSPACED}]+")
 
-_PLURALS = (
+_PLURALS = (  # codespell:ignore-next-line
     (re.compile(r"(cal|dwar|hal|hoo|loa|scar|sel|shea|shel|thie|whar|wol|^el|^lea)ves$"), r"\1f"),
     (re.compile(r"(kni|^li|^wi|dwi|sewi)ves$"), r"\1fe"),
     (re.compile(r"(?<=[aeioy])sis$"), "ses"),
