@@ -1,19 +1,21 @@
 """Passages of documents: their order for a question (the REPL's `rank`), and those around hits.
 
-Pure, and of the standard library alone, because the zygote of the sandbox imports this module, and
-policies outside of it do as well. The scores are Okapi's BM25 with its usual constants. Every
-passage is a verbatim slice of its document, so quoting one retrieves its characters.
+Pure, because the zygote of the sandbox imports this module, and policies outside of it do as well.
+The scores are Okapi's BM25 with its usual constants. Every passage is a verbatim slice of its
+document, so quoting one retrieves its characters.
 """
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import lru_cache
 from heapq import nsmallest
 from math import log
-from typing import Any
+from typing import Any, NamedTuple
+
+from env.passages import PART, cut, parts, passages
+from env.words import COMMON, stem, words
 
 Order = Callable[[str, list[str]], Sequence[int]]
 """Indices of texts, which are in the order of their documents; those first that fit best."""
@@ -25,29 +27,19 @@ MOST_ORDERED = 2048
 PASSAGE_CHARS = 1000
 """Characters up to which a paragraph is one passage."""
 LEAST_CHARS = 12
-"""Shorter pieces, such as headings, are no passages."""
+"""Shorter pieces, such as headings, are joined to a neighbour."""
 
-_WRAPPED = 120
-"""Longest line of a paragraph that was wrapped; with a longer one, each line is a paragraph."""
-_LONGEST = 2000
-"""Characters of a passage at most: text without any sentence is cut."""
+_Asked = Mapping[str, Set[str]]
+"""Words of a question by their stem."""
+
 _K1, _B = 1.5, 0.75
 
-_COMMON = frozenset(
-    word
-    for line in (
-        "a an and are as at be by can could did do does for from had has have how i if in is it",
-        "its me my not of on or should so that the their them there these they this to was we",
-        "were what when where which while who why will with would you your",
-    )
-    for word in line.split()
-)
-"""Words that say nothing about the subject of a question."""
-_ENDINGS = ("ing", "ed", "es", "s", "ly")
-
-_BLANK = re.compile(r"\n\s*\n")
-_SENTENCE = re.compile(r"(?<=[.?!])\s+(?![a-z])")
-_WORD = re.compile(r"[^\W_]+")
+_KEPT = 64
+"""Parts whose index is kept: in English, each takes some four times its characters."""
+_ALIKE = 0.4
+"""What another form of a word counts, where the word itself counts 1."""
+_COMPOUND = 5
+"""Letters at least of a word that is the beginning or end of a longer one."""
 
 
 def rank(
@@ -63,14 +55,19 @@ def rank(
     """The passages that share the rarest words with a text, best first.
 
     The work grows with the characters of the documents, the memory with the matching passages, or
-    with an `order` of all passages.
+    with an `order` of all passages. The words of the last two million characters or so are kept, so
+    that a second question about them costs a tenth.
+
+    Another form of a word counts less than the word. Where the documents have a long word in no
+    form, words count that begin or end with it, or it with them, as in German. The words of a row's
+    header count for the row.
 
     Args:
         documents: {id: text}; a text or a list of texts has the id "".
         text: a question, or some words.
         most: passages at most.
-        chars: a longer paragraph counts by its sentences.
-        least: characters of a passage at least.
+        chars: a longer paragraph counts by its sentences, a longer table by its rows.
+        least: characters of a passage at least, if a neighbour is near.
         order: another order, such as that of `env.embedding`.
         ordered: passages that it gets at most, the first by their words.
 
@@ -92,27 +89,98 @@ def rank(
             candidates = [one for one in candidates if one in best]
         places = order(text, [passage for _, passage in candidates]) if candidates else []
         return [candidates[place] for place in places[: max(0, int(most))]]
-    asked = set(words(text))
+    without = COMMON if words(text) else frozenset[str]()  # such as "Who are we?"
+    asked: dict[str, set[str]] = defaultdict(set)
+    for word in words(text, without):
+        asked[stem(word)].add(word)
+    return _best(documents, asked, max(0, int(most)), (chars, least, without))
+
+
+def _best(
+    documents: Any,
+    asked: _Asked,
+    most: int,
+    cutting: tuple[int, int, Set[str]],
+    lone: Sequence[str] = (),
+) -> list[tuple[Any, str]]:
+    """The first passages by BM25.
+
+    Args:
+        documents: as of `rank`.
+        asked: words of the question.
+        most: passages at most.
+        cutting: arguments of `_index`.
+        lone: words of which compounds count, too.
+    """
     holding: Counter[str] = Counter()
-    matches: dict[tuple[Any, str], tuple[int, list[tuple[str, int]]]] = {}
+    matches: dict[tuple[Any, str], tuple[int, dict[str, float]]] = {}
     total = number = 0
     for document, whole in _texts(documents).items():
-        for passage in passages(whole, chars, least):
-            bag = words(passage)
-            total, number = total + len(bag), number + 1
-            if (document, passage) in matches or asked.isdisjoint(bag):
-                continue
-            counts = [(word, bag.count(word)) for word in asked.intersection(bag)]
-            holding.update(word for word, _ in counts)
-            matches[document, passage] = len(bag), counts
+        for part in parts(whole):
+            index = (_index if len(part) <= 4 * PART else _index.__wrapped__)(part, *cutting)
+            total, number = total + sum(index.lengths), number + len(index.lengths)
+            for place, counts in sorted(index.found(asked, lone).items()):
+                entry = document, index.passages[place]
+                if entry not in matches:
+                    matches[entry] = index.lengths[place], counts
+                    holding.update(counts.keys())
+    # In English, compounds mislead more often than they help: only if nothing else is found.
+    rest = [word for known, own in asked.items() if known not in holding for word in own]
+    rest = sorted(word for word in rest if len(word) >= _COMPOUND and word.isalpha())
+    if rest and not lone:
+        return _best(documents, asked, most, cutting, rest)
     weight = {w: log(1 + (number - n + 0.5) / (n + 0.5)) for w, n in holding.items()}
 
     def loss(entry: tuple[Any, str]) -> float:
         length, counts = matches[entry]
         room = _K1 * (1 - _B + _B * length * number / total)
-        return -sum(weight[word] * n * (_K1 + 1) / (n + room) for word, n in sorted(counts))
+        return -sum(weight[w] * n * (_K1 + 1) / (n + room) for w, n in sorted(counts.items()))
 
-    return nsmallest(max(0, int(most)), matches, key=loss)
+    return nsmallest(most, matches, key=loss)
+
+
+class _Index(NamedTuple):
+    """The passages of a part of a document, and where their words are."""
+
+    passages: list[str]
+    lengths: list[int]
+    """Words of each passage."""
+    places: dict[str, list[int]]
+    """Passages that hold a word, each as often as it does."""
+
+    def found(self, asked: _Asked, lone: Sequence[str]) -> dict[int, dict[str, float]]:
+        """What each word, by its stem, counts in the passages that hold it."""
+        counts: dict[int, dict[str, float]] = {}
+
+        def count(known: str, held: str, share: float) -> None:
+            for place in self.places[held]:
+                own = counts.setdefault(place, {})
+                own[known] = own.get(known, 0.0) + share
+
+        initials = {known[0] for known in asked}  # stemming is slow, and keeps the first letter
+        for held in self.places:
+            if held[0] in initials and (known := stem(held)) in asked:
+                count(known, held, 1.0 if held in asked[known] else _ALIKE)
+        for word in lone:
+            sizes = range(_COMPOUND, len(word))
+            inside = {word[:size] for size in sizes} | {word[-size:] for size in sizes}
+            for held in self.places:
+                if held in inside or held.startswith(word) or held.endswith(word):
+                    count(stem(word), held, _ALIKE)
+        return counts
+
+
+@lru_cache(_KEPT)
+def _index(part: str, chars: int, least: int, without: Set[str]) -> _Index:
+    index = _Index([], [], defaultdict(list))
+    for place, (start, end, header, _) in enumerate(cut(part, chars, least)):
+        passage = part[start:end]
+        bag = words(passage, without) + (words(part[header], without) if header else [])
+        index.passages.append(passage)
+        index.lengths.append(len(bag))
+        for word in bag:
+            index.places[word].append(place)
+    return index
 
 
 def near(documents: Any, found: Sequence[tuple[Any, str]], chars: int) -> list[tuple[Any, str]]:
@@ -145,41 +213,6 @@ def near(documents: Any, found: Sequence[tuple[Any, str]], chars: int) -> list[t
         together.add(passage)
         end = max(end, start + len(passage))
     return [one for one in found if one[0] == document and one[1] in together]
-
-
-def words(text: str) -> list[str]:
-    """Words in lower case, without common ones and without the endings of English."""
-    return [_stem(word) for word in _WORD.findall(text.lower()) if word not in _COMMON]
-
-
-@lru_cache(1 << 14)
-def _stem(word: str) -> str:
-    for ending in _ENDINGS:
-        if word.endswith(ending) and len(word) >= len(ending) + 3:
-            return word.removesuffix(ending)
-    return word
-
-
-def passages(text: str, chars: int = PASSAGE_CHARS, least: int = LEAST_CHARS) -> Iterator[str]:
-    """Paragraphs of a text, the sentences of long ones, and the rows of tables."""
-    for block in _split(_BLANK, text):
-        lines = block.split("\n")
-        apart = any(len(line) > _WRAPPED or line.startswith("|") for line in lines)
-        for paragraph in lines if apart else [block]:
-            pieces = [paragraph] if len(paragraph) <= chars else _split(_SENTENCE, paragraph)
-            for piece in map(str.strip, pieces):
-                for start in range(0, len(piece), _LONGEST):
-                    if len(piece) - start >= least:
-                        yield piece[start : start + _LONGEST]
-
-
-def _split(end: re.Pattern[str], text: str) -> Iterator[str]:
-    """Parts of a text, one by one: a list of them could take ten times its memory."""
-    start = 0
-    for match in end.finditer(text):
-        yield text[start : match.start()]
-        start = match.end()
-    yield text[start:]
 
 
 def occurrences(text: str, keyword: str) -> list[tuple[int, int]]:

@@ -15,8 +15,9 @@ from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 
 from env.errors import SourceError
+from env.passages import passages
 from env.problems.schema import SPLITS, Paper, Split
-from env.ranking import passages, rank
+from env.ranking import rank
 from tasks.data.documents import Documents
 from tasks.data.drafts import Place, ProblemDraft
 from tasks.data.links import sentences

@@ -118,10 +118,11 @@ def test_papers_and_parts(repl: Repl) -> None:
 
 
 def test_rank_gives_the_passages_that_are_ranked_outside_of_the_repl() -> None:
-    host = SandboxHost(LIMITS, SandboxSettings(), passage_chars=40, span_chars=20)
+    host = SandboxHost(LIMITS, SandboxSettings(), passage_chars=40, span_chars=15)
     repl = host.open(PAPERS)
     asked = "How accurate is Kalvot on Mirbex?"
-    found = [list(pair) for pair in ranking.rank(PAPERS, asked, 2, chars=40, least=20)]
+    ranked = ranking.rank(PAPERS, asked, 2, chars=40, least=15)
+    found = [list(pair) for pair in ranking.near(PAPERS, ranked, 999)]
     assert done(repl.run(f"FINAL(near(context, rank(context, {asked!r}, 2), 999))")).final == found
     assert found[0] == ["p1", "Kalvot scores 31 on Mirbex."]
     repl.close()

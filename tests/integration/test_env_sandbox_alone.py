@@ -9,8 +9,8 @@ from helpers.chain_runs import copy_project
 
 ROOT = Path(__file__).resolve().parents[2]
 COPIED = (
-    *("env/server/sandbox", "env/chat_tokens.py", "env/ranking.py", "env/settings.py"),
-    *("env/errors.py", "rewards/settings.py"),
+    *("env/server/sandbox", "env/chat_tokens.py", "env/ranking.py", "env/passages.py"),
+    *("env/words.py", "env/settings.py", "env/errors.py", "rewards/settings.py"),
 )
 EMPTY = ("env/__init__.py", "env/server/__init__.py", "rewards/__init__.py")
 

@@ -26,12 +26,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import Stemmer
+
 from env.errors import SandboxError
 from env.server.sandbox.usage import MemoryUsage, private
 
 _FOLDER = Path(__file__).resolve().parent
 _ROOT = _FOLDER.parents[2]
-"""Folder of `env`, of which the zygote imports `ranking` alone."""
+"""Folder of `env`, of which the zygote imports `ranking` alone, with what that needs."""
 _START_S = 60.0
 _DESCRIPTORS_S = 10.0
 """Seconds to wait for a free descriptor."""
@@ -52,12 +54,16 @@ _CODE = f"""
 import ctypes, os, sys
 persona = ctypes.CDLL(None).personality
 now = persona(0xFFFFFFFF)
-if sys.argv[4:] != ["again"] and persona(now | {_NO_RANDOM_ADDRESSES}) == now >= 0:
+if sys.argv[5:] != ["again"] and persona(now | {_NO_RANDOM_ADDRESSES}) == now >= 0:
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:], "again"])
 sys.path += sys.argv[1:3]
+import importlib.util as util
+spec = util.spec_from_file_location("Stemmer", sys.argv[4])  # of all packages, this file alone
+sys.modules["Stemmer"] = util.module_from_spec(spec)
+spec.loader.exec_module(sys.modules["Stemmer"])
 from inside.zygote import main
-for name in ('env.ranking', 'env'):  # cells import nothing of the server
-    del sys.modules[name]
+for name in [n for n in sys.modules if n.split('.')[0] in ('env', 'Stemmer')]:
+    del sys.modules[name]  # cells import nothing of the server
 main(int(sys.argv[3]))
 """
 
@@ -217,7 +223,7 @@ class Zygote(Spawner):
         with theirs, tempfile.TemporaryFile() as errors:
             # Step 2: exec an interpreter that inherits only the control socket and these streams.
             self._process = subprocess.Popen(
-                [*command, str(theirs.fileno())],
+                [*command, str(theirs.fileno()), Stemmer.__file__],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
