@@ -158,7 +158,7 @@ def test_before_and_after_stand_side_by_side_with_intervals(folder: Path) -> Non
 
 def test_the_page_refers_to_nothing_outside_itself(drawn: Path) -> None:
     text = (drawn / "reports/index.html").read_text()
-    assert text.count("<img") == 3
+    assert text.count("<img") == 2
     references = set(re.findall(r"""(?:src|href)=["']([^"']*)""", text))
     references.remove("problems.html")  # a link, for readers on disk
     assert all(ref.startswith(("#", "data:image/png;base64,")) for ref in references)
