@@ -132,6 +132,13 @@ class MovesSettings(Settings):
     readers: list[int] = Field([8], min_length=1, description="passages that readers see")
     children: list[int] = Field([2], min_length=1, description="passages whose papers get a child")
 
+    lesson_passages: int = Field(
+        0,
+        ge=0,
+        le=64,
+        description="passages of each shown problem's paper that readers are taught beside moves",
+    )
+
     @property
     def most_frames(self) -> int:
         """Frames of an episode, at most: the root, its children, and the readers of each."""

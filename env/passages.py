@@ -70,7 +70,8 @@ def cut(part: str, chars: int, least: int) -> Iterator[Piece]:
             yield before
         before, last, together = last, piece, False
     if before and last and last[1] - last[0] < least and last[1] - before[0] <= _LONGEST:
-        before, last = None, (before[0], last[1], *before[2:])
+        last = before[0], last[1], *before[2:]
+        before = None
     yield from (piece for piece in (before, last) if piece)
 
 

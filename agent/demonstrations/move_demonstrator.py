@@ -1,21 +1,34 @@
 """Scripted policy that plays drawn moves: roots and children search, readers know the gold.
 
 `moves.py` draws the code of each frame that searches, without a look at the problem's gold. Only
-readers are taught by gold: yes to a passage that is evidence, no to any other.
+readers are taught by gold: yes to a passage that is evidence, no to any other. The passages that
+drawn queries find are evidence too seldom to learn to read, so `lessons` adds others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from random import Random
 
 from agent.demonstrations.demonstrator import Mistake
-from agent.demonstrations.moves import YES_OR_NO, code, draw, passage_of, question_parts
+from agent.demonstrations.moves import (
+    YES_OR_NO,
+    code,
+    draw,
+    passage_of,
+    query_of,
+    question_parts,
+    reader_prompt,
+)
 from agent.policies.base import FrameKey, TurnReply, TurnRequest
 from agent.policies.scripted import block
 from agent.settings import MovesSettings
+from env.passages import passages
 from env.problems.schema import Problem
+from env.ranking import rank
+from env.settings import EnvSettings
 from rewards.numbered import holds_gold
+from rewards.settings import RewardSettings
 
 
 class MoveDemonstrator:
@@ -58,7 +71,7 @@ class MoveDemonstrator:
         problem = self._played[episode]
         if request.kind == "llm":
             passage = passage_of(request.messages[-1].content, problem.question)
-            return YES_OR_NO[self._is_gold(problem, passage)]
+            return YES_OR_NO[_is_gold(problem, passage, self._min_cover)]
         parts = question_parts(problem.question, self._settings.question)
         if parts is None:  # `fault` has refused it
             raise KeyError(problem.problem_id)
@@ -66,12 +79,41 @@ class MoveDemonstrator:
         move = draw(rng, self._settings, depth=min(frame, 1))
         return block(code(move, parts))
 
-    def _is_gold(self, problem: Problem, passage: str) -> bool:
-        spans = (span for fact in problem.evidence for span in fact.spans)
-        return any(
-            holds_gold(passage, problem.texts[s.paper_id], s.start, s.end, self._min_cover)
-            for s in spans
-        )
+
+def _is_gold(problem: Problem, passage: str, min_cover: float) -> bool:
+    spans = (span for fact in problem.evidence for span in fact.spans)
+    return any(
+        holds_gold(passage, problem.texts[s.paper_id], s.start, s.end, min_cover) for s in spans
+    )
+
+
+def lessons(
+    problems: Iterable[Problem], settings: MovesSettings, env: EnvSettings, rewards: RewardSettings
+) -> Iterator[tuple[str, str]]:
+    """Prompts of readers with their right replies: evidence, and what a drawn query ranks first.
+
+    All passages are of a paper with evidence, because those of other papers are told apart by
+    their subject. A query and its evidence don't meet in a root's code, so roots learn nothing.
+    """
+    chars, least = env.passage_chars, rewards.min_span_chars
+    for problem in problems:
+        parts = question_parts(problem.question, settings.question)
+        texts = {paper_id: problem.texts[paper_id] for paper_id in sorted(problem.gold_papers)}
+        whole = "\n".join(texts.values())
+        gold = {
+            passage
+            for passage in passages(whole, chars, least)
+            if _is_gold(problem, passage, rewards.min_cover)
+        }
+        if not parts or not gold:
+            continue
+        rng = Random(f"{problem.problem_id}/lesson")
+        query = query_of(draw(rng, settings), parts)
+        found = rank(texts, query, settings.lesson_passages, chars=chars, least=least)
+        others = [passage for _, passage in found if passage not in gold]
+        room = max(0, settings.lesson_passages - len(gold))
+        for passage in [*sorted(gold), *others[:room]]:
+            yield reader_prompt(problem.question, passage), YES_OR_NO[passage in gold]
 
 
 def fault(problem: Problem, settings: MovesSettings) -> str | None:

@@ -10,7 +10,7 @@ A root that asks readers writes, for example (each line follows from decisions):
     papers = {p: context[p] for p, t in rank(context, question, 1)}
     query = "pain significant"
     found = rank(papers, query, 8)
-    replies = llm_query_batched([f"{t}\\n{question} Yes or no?" for p, t in found])
+    replies = llm_query_batched([f"{question}\\n{t}\\nYes or no?" for p, t in found])
     found = [f for f, r in zip(found, replies) if r == "yes"] or found
     FINAL(found[:2])
 """
@@ -93,12 +93,11 @@ def code(move: Move, parts: Mapping[str, str]) -> str:
         move: what it decides.
         parts: the parts by name of its question, or of a child's task, which is the same.
     """
-    query = " ".join([*(parts[name] for name in move.parts), *move.words])
     lines, papers = [], "context"
     if move.paper_first:
         papers = "papers"
         lines.append("papers = {p: context[p] for p, t in rank(context, question, 1)}")
-    lines.append(f"query = {text_literal(query)}")
+    lines.append(f"query = {text_literal(query_of(move, parts))}")
     lines.append(f"found = rank({papers}, query, {move.shown or move.quoted})")
     if move.reads == "children":
         lines += [
@@ -115,16 +114,26 @@ def code(move: Move, parts: Mapping[str, str]) -> str:
     return "\n".join(
         [
             *lines,
-            f'replies = llm_query_batched([f"{{t}}\\n{{question}} {_ASKED}" for p, t in found])',
+            f'replies = llm_query_batched([f"{{question}}\\n{{t}}\\n{_ASKED}" for p, t in found])',
             'found = [f for f, r in zip(found, replies) if r == "yes"] or found',
             f"FINAL(found[:{move.quoted}])",
         ]
     )
 
 
+def query_of(move: Move, parts: Mapping[str, str]) -> str:
+    """The words that a move searches for."""
+    return " ".join([*(parts[name] for name in move.parts), *move.words])
+
+
+def reader_prompt(question: str, passage: str) -> str:
+    """Prompt of a reader, as `code` writes it; readers of one question begin alike."""
+    return f"{question}\n{passage}\n{_ASKED}"
+
+
 def passage_of(prompt: str, question: str) -> str:
     """Passage of a reader's prompt."""
-    return prompt.removesuffix(f"\n{question} {_ASKED}")
+    return prompt.removeprefix(f"{question}\n").removesuffix(f"\n{_ASKED}")
 
 
 def decisions(text: str, settings: MovesSettings, parts: Mapping[str, str]) -> dict[str, float]:

@@ -6,11 +6,13 @@ Pure. A row has the ids of a rollout; only tokens that the policy wrote have a l
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from random import Random
 from typing import TypedDict
 
+from agent.models.chat_template import ChatFormat
 from agent.rollouts.trajectory import FrameRecord, Trajectory
+from env.models import Message
 
 IGNORED = -100
 """Label of a token without a loss."""
@@ -47,6 +49,18 @@ def demonstration_rows(
                 wrong = {turn for e, f, turn in mistakes if (e, f) == (number, frame.frame)}
                 rows.append(_row(frame, wrong))
     return [row for row in rows if any(label != IGNORED for label in row["labels"])]
+
+
+def reader_rows(
+    chat: ChatFormat, read: Iterable[tuple[list[Message], str]]
+) -> list[DemonstrationRow]:
+    """Rows of readers that nobody played: their messages, and their right replies."""
+    rows = []
+    for messages, reply in read:
+        prompt, completion = chat.first(messages), chat.completion(reply)
+        labels = [IGNORED] * len(prompt) + completion
+        rows.append(DemonstrationRow(input_ids=prompt + completion, labels=labels))
+    return rows
 
 
 def repetitive(

@@ -19,6 +19,7 @@ from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import Trajectory
 from env.problems.schema import Problem
 from env.problems.store import ProblemStore
+from env.prompts import llm_messages
 from tasks import paths
 from tasks.config.params import Params
 from tasks.errors import ConfigError, StageError, as_stage_error
@@ -184,7 +185,14 @@ def demonstrate(
     """
     from agent.demonstrations import keyed_plan
     from agent.demonstrations.demonstrator import Mistake
-    from agent.demonstrations.rows import KEYED_ROOTS, demonstration_rows, good_episodes, repetitive
+    from agent.demonstrations.move_demonstrator import lessons
+    from agent.demonstrations.rows import (
+        KEYED_ROOTS,
+        demonstration_rows,
+        good_episodes,
+        reader_rows,
+        repetitive,
+    )
     from agent.policies.conversations import Conversations
 
     settings, generation = params.warmstart.sft, params.train.generation
@@ -203,6 +211,11 @@ def demonstrate(
         roots = len(good) if settings.plan == "moves" else KEYED_ROOTS
         left_out = repetitive(good, keyed_plan.NOTHING, settings.seed, roots)
     rows = demonstration_rows(good, mistakes, left_out=left_out)
+    if settings.teacher == "demonstrator" and settings.plan == "moves":
+        read = lessons(problems, settings.moves, params.env, params.rewards)
+        style = params.env.prompt_style
+        asked = ((llm_messages(style, prompt), reply) for prompt, reply in read)
+        rows += reader_rows(conversations.chat, asked)
     played = Counter(problem.difficulty for problem in problems)
     shown = Counter(episode.difficulty for episode in good.values())
     run.log_metrics(
