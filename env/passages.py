@@ -64,14 +64,14 @@ def cut(part: str, chars: int, least: int) -> Iterator[Piece]:
             opens = last[1] - last[0] < least
             if opens or (short and (follows or (together and end - last[0] <= _WRAPPED))):
                 together = short and (opens or together)
-                last = last[0], end, *last[2:]
+                last = (last[0], end, *last[2:])
                 continue
         if before:
             yield before
         before, last, together = last, piece, False
     if before and last and last[1] - last[0] < least and last[1] - before[0] <= _LONGEST:
-        before, last = None, (before[0], last[1], *before[2:])
-    yield from (piece for piece in (before, last) if piece)
+        before, last = (before[0], last[1], *before[2:]), None
+    yield from filter(None, (before, last))
 
 
 def _pieces(part: str, chars: int) -> Iterator[Piece]:
