@@ -99,9 +99,10 @@ def _slices(part: str, spans: Iterable[Span], header: slice | None = None) -> It
     """Pieces of the spans of a paragraph: without space around them, none too long."""
     follows = False
     for begin, stop in spans:
-        text = part[begin:stop].lstrip()
-        begin = stop - len(text)
-        stop = begin + len(text.rstrip())
+        while begin < stop and part[begin].isspace():
+            begin += 1
+        while begin < stop and part[stop - 1].isspace():
+            stop -= 1
         for start in range(begin, stop, _LONGEST):
             end = stop if stop - start <= _LONGEST else start + _LONGEST
             if _SAYS.search(part, start, end):
