@@ -64,15 +64,14 @@ def cut(part: str, chars: int, least: int) -> Iterator[Piece]:
             opens = last[1] - last[0] < least
             if opens or (short and (follows or (together and end - last[0] <= _WRAPPED))):
                 together = short and (opens or together)
-                last = last[0], end, *last[2:]
+                last = (last[0], end, *last[2:])
                 continue
         if before:
             yield before
         before, last, together = last, piece, False
     if before and last and last[1] - last[0] < least and last[1] - before[0] <= _LONGEST:
-        last = before[0], last[1], *before[2:]
-        before = None
-    yield from (piece for piece in (before, last) if piece)
+        before, last = (before[0], last[1], *before[2:]), None
+    yield from filter(None, (before, last))
 
 
 def _pieces(part: str, chars: int) -> Iterator[Piece]:
@@ -100,9 +99,10 @@ def _slices(part: str, spans: Iterable[Span], header: slice | None = None) -> It
     """Pieces of the spans of a paragraph: without space around them, none too long."""
     follows = False
     for begin, stop in spans:
-        text = part[begin:stop].lstrip()
-        begin = stop - len(text)
-        stop = begin + len(text.rstrip())
+        while begin < stop and part[begin].isspace():
+            begin += 1
+        while begin < stop and part[stop - 1].isspace():
+            stop -= 1
         for start in range(begin, stop, _LONGEST):
             end = stop if stop - start <= _LONGEST else start + _LONGEST
             if _SAYS.search(part, start, end):

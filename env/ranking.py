@@ -172,15 +172,16 @@ class _Index(NamedTuple):
 
 @lru_cache(_KEPT)
 def _index(part: str, chars: int, least: int, without: Set[str]) -> _Index:
-    index = _Index([], [], defaultdict(list))
+    found, lengths, places = list[str](), list[int](), defaultdict[str, list[int]](list)
     for place, (start, end, header, _) in enumerate(cut(part, chars, least)):
-        passage = part[start:end]
-        bag = words(passage, without) + (words(part[header], without) if header else [])
-        index.passages.append(passage)
-        index.lengths.append(len(bag))
+        found.append(part[start:end])
+        bag = words(found[-1], without)
+        if header:
+            bag += words(part[header], without)
+        lengths.append(len(bag))
         for word in bag:
-            index.places[word].append(place)
-    return index
+            places[word].append(place)
+    return _Index(found, lengths, places)
 
 
 def near(documents: Any, found: Sequence[tuple[Any, str]], chars: int) -> list[tuple[Any, str]]:

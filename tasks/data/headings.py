@@ -82,8 +82,9 @@ def read(text: str) -> tuple[str, list[Section]]:
     heading, prose = "", list[str]()
 
     def end() -> None:
-        paragraphs = passages("\n".join(prose), ANSWER_CHARS[1], PROSE_CHARS)
-        sections.append(Section(heading, tuple(paragraphs)))
+        paragraphs = passages("\n".join(prose), ANSWER_CHARS[1], 1)  # joined, they'd bridge code
+        long = tuple(one for one in paragraphs if len(one) >= PROSE_CHARS)
+        sections.append(Section(heading, long))
         prose.clear()
 
     fenced, lines = False, text.split("\n")

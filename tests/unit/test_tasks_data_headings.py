@@ -171,3 +171,9 @@ def test_a_folder_without_headings_is_refused(tmp_path: Path) -> None:
 def test_without_a_file_and_without_headings_there_are_no_questions() -> None:
     with pytest.raises(ValueError, match="no questions"):
         FilesSettings(path=None)
+
+
+def test_evidence_is_a_slice_even_where_code_stands_between_short_paragraphs() -> None:
+    prose = "The bilge pump runs for a minute after each rain that lasts."
+    text = f"# Bilge pump runs\n\nFor instance:\n\n    pump.run()\n\n{prose}\n\n## Next part\n"
+    assert [one.prose for one in read(text)[1]] == [(prose,), ()]
