@@ -119,7 +119,9 @@ class MovesSettings(Settings):
         min_length=1,
         description="parts of the question that make the query",
     )
-    words: list[str] = Field([], description="further words of a query, in lower case")
+    words: list[Annotated[str, Field(pattern="^[a-z0-9]+$")]] = Field(
+        [], description="further words of a query"
+    )
     word_counts: list[int] = Field([0], min_length=1, description="further words of one query")
     quoted: list[int] = Field(
         [1, 2, 3, 5, 8], min_length=1, description="passages of an answer, at most"
@@ -275,8 +277,10 @@ class TrainSettings(Settings):
         ge=1,
         description="largest importance weight of a token (trainer / engine); null: no correction",
     )
-    inheritance: Literal["inverse_count", "own"] = Field(
-        "inverse_count", description="a child's advantage: that of its root, divided, or its own"
+    inheritance: Literal["inverse_count", "own", "none"] = Field(
+        "inverse_count",
+        description="a child's advantage: that of its root, divided, or its own; none: only roots "
+        "are trained",
     )
     scale_rewards: Literal["batch", "group", "none"] = Field(
         "batch", description="scope of the standard deviation that advantages are divided by"

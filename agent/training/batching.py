@@ -196,7 +196,8 @@ def _tree_rows(
     weights = frame_weights(trajectory)
     rows = []
     for number, frame in sorted(trajectory.frames.items()):
-        if not sampled_anything(frame):
+        alone = settings.inheritance == "none"
+        if not sampled_anything(frame) or (alone and frame.parent is not None):
             continue
         gain = own.get(number, advantage)
         # A child without an answer is never rewarded for the answers of others.

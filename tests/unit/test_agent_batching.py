@@ -107,6 +107,14 @@ def truncated_root() -> Trajectory:
     return Trajectory("q", "easy", frames={0: frame(0, None, 0, turns, "truncated")}, reward=0.1)
 
 
+def test_roots_alone_are_trained_with_the_same_advantages():
+    groups = [[deep_tree(0.9), deep_tree(0.3)]]
+    alone = make_rows(groups, SETTINGS.model_copy(update={"inheritance": "none"})).rows
+    every = make_rows(groups, SETTINGS).rows
+    assert [row.frame for row in alone] == [0, 0]
+    assert [row.advantage for row in alone] == [r.advantage for r in every if r.frame == 0]
+
+
 def test_a_truncated_turn_is_blamed():
     rows = found(make_rows([[truncated_root(), small_tree(0.9)]], SETTINGS).rows)
     assert (rows[0, 0].tokens, rows[0, 0].advantage) == (5, pytest.approx(-0.4))
