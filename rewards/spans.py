@@ -92,7 +92,11 @@ def distinct_items(answer: Any, paper_ids: Container[str] = ()) -> list[Any] | N
         if isinstance(item, float) and not isfinite(item):
             return None
         if isinstance(item, list | tuple):
-            if len(item) == 2 and all(isinstance(one, str) for one in item) and item[0] in paper_ids:
+            if (
+                len(item) == 2
+                and all(isinstance(one, str) for one in item)
+                and item[0] in paper_ids
+            ):
                 stack.append({"paper_id": item[0], "text": item[1]})
             else:
                 stack.extend(item)
