@@ -24,6 +24,9 @@ CAPTIONS = {
     "each time, with 95 % intervals.",
     "before_after": "The same held-out problems before and after training, with 95 % bootstrap "
     "intervals by collection of problems.",
+    "learnt": "Shares of the roots that took each decision, read from the code that they sampled, "
+    "with a moving average. The demonstrations drew these decisions at random, so what rises is "
+    "what the reward taught.",
 }
 SHOWN_REJECTED = 50
 """Most rejected rows that the page of the problems lists."""

@@ -22,7 +22,7 @@ from rewards.settings import reward_metric
 from tasks import paths, plots
 from tasks.config.params import Params
 from tasks.errors import StageError
-from tasks.reporting import figures, html
+from tasks.reporting import figures, html, learnt
 
 PARAMS = Params()
 LEVELS = PARAMS.train.curriculum.levels
@@ -114,6 +114,25 @@ def test_the_stage_writes_two_figures_and_a_page(drawn: Path) -> None:
         pixels = imread(drawn / paths.PLOTS / f"{name}.png")
         assert pixels.shape[1] >= 1000  # wide enough for the README
         assert pixels[..., :3].std() > 0.05  # and not blank
+
+
+def test_decisions_of_moves_get_a_figure_of_their_own(folder: Path) -> None:
+    table = train_table()
+    rising = np.linspace(0.1, 0.9, len(table))
+    for name in ("part/outcome", "word/p", "word/another", "quoted/2", "reads/readers"):
+        table[f"{learnt.PREFIX}{name}"] = rising
+    table[f"{learnt.PREFIX}paper_first"] = table[f"{learnt.PREFIX}near"] = 1 - rising
+    table.to_parquet(folder / "reports/train.parquet")
+    assert len(run().artifacts) == 4
+    assert (folder / paths.PLOTS / "learnt.png").is_file()
+    assert html.CAPTIONS["learnt"] in (folder / plots.PAGE).read_text()
+    figure = learnt.learnt(table, smooth=1)
+    assert figure is not None
+    labels = [text.get_text() for axes in figure.axes for text in axes.get_legend().get_texts()]
+    assert labels == ["outcome", "“p”", "another", "2", "readers of a passage",
+                      "one paper is chosen first", "only what's near the best"]  # fmt: skip
+    (line,) = [line for line in figure.axes[0].lines if line.get_label() == "outcome"]
+    assert list(line.get_ydata()) == list(rising)
 
 
 @pytest.mark.parametrize("name", ["train.parquet", "baseline.json", "evaluation.json"])
