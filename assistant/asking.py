@@ -1,7 +1,7 @@
 """Answers to questions about a folder of documents, by any model.
 
 A model is registered, in a folder, or behind an OpenAI-compatible endpoint. All play the same
-recursive episodes on their own environment server. `flows/ask.py` is the command.
+recursive episodes on their own environment server. `flows/ask.py` and `flows/mcp_server.py` ask.
 """
 
 # Heavy modules are imported where they are needed: an endpoint needs neither torch nor MLflow.
@@ -13,7 +13,6 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from threading import Event as Flag
-from threading import Semaphore
 from typing import TYPE_CHECKING, Any
 
 from env.chat_tokens import without_thought
@@ -202,8 +201,6 @@ class RankedPassages:
     They're ranked by meaning where all-MiniLM-L6-v2 is installed, else by the words they share.
     """
 
-    at_once = 1
-
     def __init__(self, params: Params) -> None:
         self._params = params
 
@@ -240,22 +237,17 @@ def by_meaning(documents: Mapping[str, str], question: str, most: int) -> list[t
 
 
 class Ask:
-    """Answers questions with one loaded model; many threads may call it at once.
-
-    Questions beyond `at_once` wait.
+    """Answers questions with one loaded model, one at a time, in any thread.
 
     Args:
         policy: model.
         url: environment that allows users' documents.
         params: settings of both.
-        at_once: questions that it plays at the same time; more than one for an endpoint alone.
     """
 
-    def __init__(self, policy: Any, url: str, params: Params, at_once: int) -> None:
+    def __init__(self, policy: Any, url: str, params: Params) -> None:
         self._policy, self._url, self._params = policy, url, params
         self._is_shared = hasattr(policy, "beside")
-        self.at_once = at_once
-        self._places = Semaphore(at_once)
 
     def __call__(
         self,
@@ -300,7 +292,7 @@ class Ask:
             if watch is not None:
                 watch(event)
 
-        with self._places, as_stage_error():
+        with as_stage_error():
             require_wanted()
             # Models of our own have learnt only questions with an answer, and say yes to others.
             by_rank = self._params.env.rank == "minilm" and not self._is_shared
@@ -353,8 +345,7 @@ def answer_event(result: AskedAnswer, model: AskedModel) -> Event:
 def opened(model: AskedModel) -> Iterator[Ask | RankedPassages]:
     """Load model and environment for the time of the block.
 
-    An endpoint plays up to `evaluate_model.concurrency` questions at a time, and has as many
-    requests in flight at most. A local model plays one question at a time.
+    An endpoint has at most `evaluate_model.concurrency` requests in flight.
 
     Raises:
         StageError: the model cannot be loaded, the endpoint refuses, or no server starts.
@@ -366,18 +357,16 @@ def opened(model: AskedModel) -> Iterator[Ask | RankedPassages]:
 
     params = serving.for_documents(model.params)
     with as_stage_error(), ExitStack() as stack:
-        most = 1
         if model.base_url is not None:
             endpoint = serving.endpoint(
                 params, model.base_url, model.name, params.serving, attempts=ATTEMPTS
             )
             policy: Policy = stack.enter_context(closing(endpoint))
             endpoint.check()
-            most = params.evaluate_model.concurrency
         else:
             from tasks import evaluate
 
             assert model.folder is not None  # since it reads
             policy = evaluate.load_policy(model.folder, params.serving)
         url = stack.enter_context(serving.own_server(params))
-        yield Ask(policy, url, params, serving.most_sessions(url, most))
+        yield Ask(policy, url, params)

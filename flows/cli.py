@@ -9,8 +9,6 @@ Examples:
 
     rlm ask --docs notes --base-url http://127.0.0.1:11434/v1 --model qwen3 "Who pays the rent?"
 
-    rlm serve --docs notes --base-url http://127.0.0.1:11434/v1 --model qwen3
-
     rlm check-problems questions.jsonl --documents papers
 """
 
@@ -23,7 +21,7 @@ from typing import Annotated
 
 import typer
 
-from flows import ask, chat, pipeline, serve
+from flows import ask, pipeline
 from flows.runtime import settle, unwrapped
 from tasks.errors import ConfigError, stage_named
 
@@ -101,8 +99,6 @@ def mcp(
 
 
 app.command("ask", help=unwrapped(ask.__doc__))(ask.ask)
-app.command("chat", help=unwrapped(chat.__doc__))(chat.chat)
-app.command("serve", help=unwrapped(serve.__doc__))(serve.serve)
 app.add_typer(pipeline.app)
 
 

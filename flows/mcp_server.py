@@ -1,7 +1,7 @@
 """A tool for other agents: the MCP server behind `rlm mcp`, over stdio.
 
 FastMCP speaks the protocol in a thread of its own, so that a signal reaches the main thread, which
-closes the model. `question_queue.py` takes the questions, as for `rlm chat` and `rlm serve`.
+closes the model. `assistant/question_queue.py` takes the questions.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def serve(docs: Path, named: str, base_url: str | None, set_: list[str] | None) 
     model = asking.reader_of(model, documents)
     with ExitStack() as stack:
         answers = cache(lambda: stack.enter_context(asking.opened(model)))
-        queue = QuestionQueue(lambda *given, **how: answers()(*given, **how), model, at_once=1)
+        queue = QuestionQueue(lambda *given, **how: answers()(*given, **how), model)
         speak = partial(anyio.run, _speak, tools(queue, documents, left_out), *streams)
         # A daemon, like the threads that it starts: a read of the input can block for ever.
         speaker = Thread(target=speak, name="mcp", daemon=True)

@@ -6,11 +6,9 @@ A body is read whole, checked, and then handed on, so that no route waits for a 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
-from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope
 
 BODY_S = 10.0
 """Seconds for a whole body."""
@@ -85,41 +83,6 @@ class BodyReader:
         if size > limit:
             raise BodyRefused(413, f"a body has at most {limit} bytes")
         return body
-
-
-class BodyLimit:
-    """Middleware that refuses long and slow bodies; the application receives whole ones.
-
-    Args:
-        app: application behind it.
-        limit: most bytes of a body.
-        refuse: answer to a refused body, from status and reason.
-        body_s: seconds for a whole body.
-    """
-
-    def __init__(
-        self,
-        app: ASGIApp,
-        limit: int,
-        refuse: Callable[[int, str], Response],
-        body_s: float = BODY_S,
-    ) -> None:
-        self._app, self._limit, self._refuse = app, limit, refuse
-        self._bodies = BodyReader(body_s)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one connection, as ASGI defines it."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        try:
-            body = await self._bodies.read(scope, receive, self._limit)
-        except BodyRefused as error:
-            answer = self._refuse(error.status, error.detail)
-            answer.headers.update(CLOSE)
-            await answer(scope, receive, send)
-            return
-        await self._app(scope, replayed(body, receive), send)
 
 
 def replayed(body: bytes, receive: Receive) -> Receive:

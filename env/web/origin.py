@@ -23,10 +23,10 @@ class SameOrigin:
     Args:
         app: application behind it.
         allowed: host names besides the server's own.
-        setting: where they are set, for the reasons; empty if they cannot be set.
+        setting: where they are set, for the reasons.
     """
 
-    def __init__(self, app: ASGIApp, allowed: Collection[str] = (), setting: str = "") -> None:
+    def __init__(self, app: ASGIApp, allowed: Collection[str], setting: str) -> None:
         self._app, self._setting = app, setting
         self._allowed = {name.lower() for name in allowed}
 
@@ -43,24 +43,23 @@ class SameOrigin:
             await PlainTextResponse(reason, 403)(scope, receive, send)
 
 
-def foreign(scope: Scope, allowed: Collection[str], setting: str = "") -> str | None:
+def foreign(scope: Scope, allowed: Collection[str], setting: str) -> str | None:
     """Reason why a request counts as one of a foreign page; None if it does not."""
     headers = dict(scope["headers"])
     host, origin = (headers.get(name, b"").decode("latin-1") for name in (b"host", b"origin"))
     name, port = _address(host)
     server = scope.get("server") or ("", None)
-    see = f" ({setting})" if setting else ""
-    if host and not (is_loopback(name) or name in allowed):
+    if host and not (_is_loopback(name) or name in allowed):
         if allowed:
-            return f"This server does not answer for that host{see}.\n"
-        if is_loopback(server[0]):
-            return f"This server answers for this machine only{see}.\n"
+            return f"This server does not answer for that host ({setting}).\n"
+        if _is_loopback(server[0]):
+            return f"This server answers for this machine only ({setting}).\n"
     if not origin or (scope["type"] == "http" and scope["method"] in _SAFE):
         return None
     page = _address(origin.partition("://")[2])
     if page == (name, port) or page[0] in allowed:
         return None
-    return f"A page of another host may not use this server{see}.\n"
+    return f"A page of another host may not use this server ({setting}).\n"
 
 
 def _address(netloc: str) -> tuple[str, int | None]:
@@ -72,7 +71,7 @@ def _address(netloc: str) -> tuple[str, int | None]:
         return "", -1
 
 
-def is_loopback(name: str) -> bool:
+def _is_loopback(name: str) -> bool:
     """Whether a host name or address is one of this machine alone."""
     if name == "localhost":
         return True

@@ -17,7 +17,6 @@ from agent.rollouts import own_documents
 from agent.rollouts.own_documents import Answer, Question
 from agent.rollouts.progress import Watch
 from agent.rollouts.trajectory import Trajectory
-from env.client import Sessions
 from tasks.config.params import Params
 from tasks.config.settings import DeploySettings
 from tasks.deployment.local import local_server
@@ -67,12 +66,6 @@ def own_server(params: Params, data: Path | None = None) -> Iterator[str]:
     deploy = DeploySettings(wait_s=params.deploy.wait_s)
     with local_server(params.model_copy(update={"deploy": deploy}), data) as url:
         yield url
-
-
-def most_sessions(url: str, wanted: int) -> int:
-    """Episodes that a server plays at a time, at most `wanted`."""
-    with Sessions(url, wanted) as sessions:
-        return sessions.count
 
 
 def for_documents(params: Params) -> Params:

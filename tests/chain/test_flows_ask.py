@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import chat, fake_endpoint
+from helpers import fake_endpoint, looms
 from helpers.registry import SCRIPTS, add_version
 from helpers.untaught import untaught
 from typer.testing import CliRunner
@@ -104,7 +104,7 @@ def test_the_champion_answers_and_after_a_rollback_its_predecessor_does(folder, 
     assert found(again) == found(before)
 
 
-@pytest.mark.parametrize("command", ["ask", "chat", "serve", "mcp", "evaluate"])
+@pytest.mark.parametrize("command", ["ask", "mcp", "evaluate"])
 def test_an_address_with_a_password_is_refused_and_not_repeated(command: str) -> None:
     docs = [] if command == "evaluate" else ["--docs", "."]
     words = [command, *docs, "--model", "m", "--base-url", "http://me:sesame@host/v1"]
@@ -203,7 +203,7 @@ def test_quotes_and_errors_do_not_control_the_terminal(folder: Path) -> None:
 def _notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder in English, beside the project's settings."""
     texts = {"orders.md": "# Orders\nThe looms arrive on 14 May.\n", "garden.txt": "It is spring."}
-    monkeypatch.chdir(chat.written(tmp_path, texts))
+    monkeypatch.chdir(looms.written(tmp_path, texts))
 
 
 @pytest.mark.usefixtures("_notes")
@@ -224,12 +224,12 @@ def test_an_endpoint_answers_line_by_line_without_torch_and_mlflow() -> None:
         "finally: print([m for m in ('torch', 'mlflow', 'pandas') if m in sys.modules])"
     )
     with fake_endpoint.serving() as fake:
-        fake.reply = chat.scripted_reply
+        fake.reply = looms.scripted_reply
         words = ["--docs", "notes", "--base-url", fake.url, "--model", "m"]
         asking = ["--interactive", "--trace", "--set", "evaluate_model.prompt_price=1000"]
         done = subprocess.run(
             [sys.executable, "-c", code, "ask", *words, *asking],
-            input=f"{chat.QUESTION}\n{'?' * 9999}\n{chat.QUESTION}\n\n",
+            input=f"{looms.QUESTION}\n{'?' * 9999}\n{looms.QUESTION}\n\n",
             capture_output=True,
             text=True,
         )
@@ -246,10 +246,10 @@ def test_an_endpoint_answers_line_by_line_without_torch_and_mlflow() -> None:
 @pytest.mark.usefixtures("_notes")
 def test_an_endpoint_that_fails_at_the_sentence_loses_no_quote() -> None:
     with fake_endpoint.serving() as fake:
-        fake.reply = chat.scripted_reply
+        fake.reply = looms.scripted_reply
         fake.plan = [200] * 4 + [500] * asking.ATTEMPTS
         named = ("--base-url", fake.url, "--model", "m", "--json")
-        code, told, errors = asked("--docs", "notes", chat.QUESTION, *named)
+        code, told, errors = asked("--docs", "notes", looms.QUESTION, *named)
     assert code == 0, errors
     assert found(told) == {("orders.md", "The looms arrive on 14 May.")}
     assert json.loads(told)["sentence"] == ""

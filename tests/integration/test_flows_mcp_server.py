@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 from helpers import fake_endpoint
-from helpers.chat import written
+from helpers.looms import written
 from mcp import ClientSession, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.types import CallToolResult

@@ -17,7 +17,7 @@ from tasks.deployment.local import local_server
 from tasks.errors import ConfigError, StageError
 
 FOREIGN = {"OPENAI_API_KEY", "AWS_ACCESS_KEY_ID", "AWS_SESSION_TOKEN", "MLFLOW_TRACKING_PASSWORD"}
-FOREIGN |= {"RLM_SERVE_KEY", "RLM_ENV_TOKEN", "MLFLOW_TRACKING_URI", "PREFECT_API_URL"}
+FOREIGN |= {"RLM_ENV_TOKEN", "MLFLOW_TRACKING_URI", "PREFECT_API_URL"}
 FOREIGN |= {"PREFECT_API_AUTH_STRING"}
 FEW = "prepare.synthetic.collections={train: 1, validation: 1, test: 1}"
 
