@@ -12,6 +12,7 @@ import argparse
 import json
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -111,18 +112,17 @@ def agreement(problem: Problem, passages: Sequence[Passage], params: Params) -> 
 
 
 def sweep(problems: Sequence[Problem], params: Params) -> Query:
-    """The query with the best mean F1 on training problems."""
-    searcher = Searcher(params)
-    parts = [tuple(some) for some in params.warmstart.sft.moves.parts]
-    best, most = Query((), "", False, 1), -1.0
-    for some, words, first in product([(), *parts], WORDS, (False, True)):
-        query = Query(some, words, first, max(QUOTED))
-        found = [(one, searcher.found(one, query, max(QUOTED))) for one in problems]
-        for quoted in QUOTED:
-            mean = fmean(agreement(one, some[:quoted], params).f1 for one, some in found)
-            if mean > most:
-                best, most = replace(query, quoted=quoted), mean
-    return best
+    """The query with the best F1 on training problems."""
+    searcher, sums = Searcher(params), defaultdict[Query, float](float)
+    parts = [(), *map(tuple, params.warmstart.sft.moves.parts)]
+    for problem in problems:  # outside, because `rank` keeps what it knows of a problem's papers
+        for some, words, first in product(parts, WORDS, (False, True)):
+            query = Query(some, words, first, max(QUOTED))
+            found = searcher.found(problem, query, query.quoted)
+            for quoted in QUOTED:
+                score = agreement(problem, found[:quoted], params)
+                sums[replace(query, quoted=quoted)] += score.f1
+    return max(sums, key=lambda query: sums[query])
 
 
 def perfect(problem: Problem, passages: Sequence[Passage], params: Params) -> list[Passage]:
