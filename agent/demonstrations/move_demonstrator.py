@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from random import Random
 
 from agent.demonstrations.demonstrator import Mistake
+from agent.demonstrations.keyed_plan import YES_OR_NO
 from agent.demonstrations.moves import (
-    YES_OR_NO,
     code,
     draw,
     passage_of,
@@ -94,9 +94,10 @@ def lessons(
 
     All passages are of a paper with evidence, because those of other papers are told apart by
     their subject. A query and its evidence don't meet in a root's code, so roots learn nothing.
+    None if `lesson_passages` is 0.
     """
     chars, least = env.passage_chars, rewards.min_span_chars
-    for problem in problems:
+    for problem in problems if settings.lesson_passages else ():
         parts = question_parts(problem.question, settings.question)
         texts = {paper_id: problem.texts[paper_id] for paper_id in sorted(problem.gold_papers)}
         whole = "\n".join(texts.values())

@@ -30,8 +30,6 @@ from agent.settings import MovesSettings, Reads
 
 NEAR_CHARS = 400
 """Widest gap between passages that stand near each other: about three sentences."""
-YES_OR_NO = ("no", "yes")
-"""Replies of a reader."""
 _ASKED = "Yes or no?"
 
 _QUERY = re.compile(r"^query = (.+)$", re.MULTILINE)

@@ -194,10 +194,10 @@ def _tree_rows(
     """Rows of the frames of a tree that sampled anything."""
     void = valid_reward(trajectory) is None
     weights = frame_weights(trajectory)
+    alone = settings.inheritance == "none"
     rows = []
     for number, frame in sorted(trajectory.frames.items()):
-        alone = settings.inheritance == "none"
-        if not sampled_anything(frame) or (alone and frame.parent is not None):
+        if not sampled_anything(frame) or (alone and number):
             continue
         gain = own.get(number, advantage)
         # A child without an answer is never rewarded for the answers of others.
