@@ -72,12 +72,9 @@ class MoveDemonstrator:
         if request.kind == "llm":
             passage = passage_of(request.messages[-1].content, problem.question)
             return YES_OR_NO[_is_gold(problem, passage, self._min_cover)]
-        parts = question_parts(problem.question, self._settings.question)
-        if parts is None:  # `fault` has refused it
-            raise KeyError(problem.problem_id)
         rng = Random(f"{self._seed}/{problem.problem_id}/{episode}/{frame}")
         move = draw(rng, self._settings, depth=min(frame, 1))
-        return block(code(move, parts))
+        return block(code(move, self._settings.question))
 
 
 def _is_gold(problem: Problem, passage: str, min_cover: float) -> bool:

@@ -5,10 +5,13 @@ them, whatever they earn: which parts of the question make the query, which furt
 passages are quoted, whether one paper is chosen first, and who reads. So a model that imitates them
 knows how to write each, and not which one is good. `decisions` reads them back from sampled code.
 
-A root that asks readers writes, for example (each line follows from decisions):
+Code takes the parts of the question by name. So a small model needn't copy them, which it does
+badly. A root that asks readers writes, for example (each line follows from decisions):
 
+    import re
+    drug, symptom = re.split("Does | help against |\\?", question)[1:3]
     papers = {p: context[p] for p, t in rank(context, question, 1)}
-    query = "pain significant"
+    query = f"{symptom} significant"
     found = rank(papers, query, 8)
     replies = llm_query_batched([f"{question}\\n{t}\\nYes or no?" for p, t in found])
     found = [f for f, r in zip(found, replies) if r == "yes"] or found
@@ -17,7 +20,6 @@ A root that asks readers writes, for example (each line follows from decisions):
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,9 +34,10 @@ NEAR_CHARS = 400
 """Widest gap between passages that stand near each other: about three sentences."""
 _ASKED = "Yes or no?"
 
-_QUERY = re.compile(r"^query = (.+)$", re.MULTILINE)
+_QUERY = re.compile(r'^query = f"(.*)"$', re.MULTILINE)
 _RANKED = re.compile(r"rank\(\w+, query, (\d+)\)")
 _QUOTED = re.compile(r"FINAL\(found\[:(\d+)\]\)")
+_PART = re.compile(r"\{(\w+)\}")
 _WORD = re.compile(r"\w+")
 
 
@@ -84,18 +87,19 @@ def draw(rng: Random, settings: MovesSettings, depth: int = 0) -> Move:
     )
 
 
-def code(move: Move, parts: Mapping[str, str]) -> str:
+def code(move: Move, form: str) -> str:
     """Code of a frame's only turn.
 
     Args:
         move: what it decides.
-        parts: the parts by name of its question, or of a child's task, which is the same.
+        form: of its question, or of a child's task, which is the same; parts are in braces.
     """
-    lines, papers = [], "context"
+    lines, papers = ["import re", _split(form)], "context"
     if move.paper_first:
         papers = "papers"
         lines.append("papers = {p: context[p] for p, t in rank(context, question, 1)}")
-    lines.append(f"query = {text_literal(query_of(move, parts))}")
+    written = " ".join([*(f"{{{name}}}" for name in move.parts), *move.words])
+    lines.append(f'query = f"{written}"')
     lines.append(f"found = rank({papers}, query, {move.shown or move.quoted})")
     if move.reads == "children":
         lines += [
@@ -119,6 +123,16 @@ def code(move: Move, parts: Mapping[str, str]) -> str:
     )
 
 
+def _split(form: str) -> str:
+    """The line that takes a question of this form apart."""
+    pieces = _PART.split(form)
+    fixed = [re.escape(piece).replace("\\ ", " ") for piece in pieces[::2]]
+    first = int(bool(fixed[0]))
+    names = pieces[1::2]
+    pattern = text_literal("|".join(filter(None, fixed)))
+    return f"{', '.join(names)} = re.split({pattern}, question)[{first}:{first + len(names)}]"
+
+
 def query_of(move: Move, parts: Mapping[str, str]) -> str:
     """The words that a move searches for."""
     return " ".join([*(parts[name] for name in move.parts), *move.words])
@@ -134,22 +148,18 @@ def passage_of(prompt: str, question: str) -> str:
     return prompt.removeprefix(f"{question}\n").removesuffix(f"\n{_ASKED}")
 
 
-def decisions(text: str, settings: MovesSettings, parts: Mapping[str, str]) -> dict[str, float]:
+def decisions(text: str, settings: MovesSettings) -> dict[str, float]:
     """Decisions of a frame's turn by name, each 1 or 0, as `move/...`.
 
-    A turn may say anything: what isn't there counts as not decided for. A part of the question
-    counts if most of its words are in the query, a further word if it's in the query and not in
-    the question.
+    A turn may say anything: what isn't there counts as not decided for.
 
     Args:
         text: the turn.
-        settings: the further words.
-        parts: the question's parts by name.
+        settings: the parts and the further words.
     """
     match = _QUERY.search(text)
-    words = _words(_literal(match[1]) if match else "")
-    asked = {name: _words(part) for name, part in parts.items()}
-    own = set().union(*asked.values())
+    query = match[1] if match else ""
+    parts, words = set(_PART.findall(query)), set(_WORD.findall(_PART.sub("", query)))
     numbers = [int(n) for n in (_QUOTED.findall(text) or _RANKED.findall(text))[:1]]
     reads: Reads = "nobody"
     if "rlm_query" in text:
@@ -157,9 +167,9 @@ def decisions(text: str, settings: MovesSettings, parts: Mapping[str, str]) -> d
     elif "llm_query" in text:
         reads = "readers"
     flags = {
-        **{f"part/{n}": bool(w) and 2 * len(w & words) > len(w) for n, w in asked.items()},
-        **{f"word/{word}": word in words - own for word in settings.words},
-        "word/another": bool(words - own - set(settings.words)),
+        **{f"part/{name}": name in parts for name in _PART.findall(settings.question)},
+        **{f"word/{word}": word in words for word in settings.words},
+        "word/another": bool(words - set(settings.words)),
         **{f"quoted/{number}": number in numbers for number in settings.quoted},
         "paper_first": "rank(context, question, 1)" in text,
         "near": "near(" in text,
@@ -168,25 +178,13 @@ def decisions(text: str, settings: MovesSettings, parts: Mapping[str, str]) -> d
     return {f"move/{name}": float(value) for name, value in flags.items()}
 
 
-def _literal(written: str) -> str:
-    try:
-        value = ast.literal_eval(written)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return ""
-    return value if isinstance(value, str) else ""
-
-
-def _words(text: str) -> set[str]:
-    return set(_WORD.findall(text.lower()))
-
-
 def question_parts(text: str, template: str) -> dict[str, str] | None:
     """Parts of the question in a line of a text, by name; None if no line has its form.
 
     For example, `question_parts("Is A like B?", "Is {one} like {other}?")` is `{"one": "A",
     "other": "B"}`.
     """
-    pieces: Sequence[str] = re.split(r"\{(\w+)\}", template)
+    pieces: Sequence[str] = _PART.split(template)
     pattern = "".join(
         f"(?P<{piece}>.+?)" if number % 2 else re.escape(piece)
         for number, piece in enumerate(pieces)
@@ -198,9 +196,8 @@ def question_parts(text: str, template: str) -> dict[str, str] | None:
 def shares(trajectories: Iterable[Trajectory], settings: MovesSettings) -> dict[str, float]:
     """Share of the roots that decided for each move, as `decisions` names them; voids are left out.
 
-    Empty without a root whose question has the form.
+    Empty without a root.
     """
     roots = [t.root.turns[0] for t in trajectories if t.void is None and t.root.turns]
-    asked = [(turn.text, question_parts(turn.observation, settings.question)) for turn in roots]
-    taken = [decisions(text, settings, parts) for text, parts in asked if parts]
+    taken = [decisions(turn.text, settings) for turn in roots]
     return {name: fmean(one[name] for one in taken) for name in (taken[0] if taken else ())}

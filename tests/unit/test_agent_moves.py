@@ -8,7 +8,15 @@ from random import Random
 import pytest
 from pydantic import ValidationError
 
-from agent.demonstrations.moves import Move, code, decisions, draw, question_parts, shares
+from agent.demonstrations.moves import (
+    Move,
+    code,
+    decisions,
+    draw,
+    query_of,
+    question_parts,
+    shares,
+)
 from agent.policies.scripted import block
 from agent.rollouts.trajectory import FrameRecord, Trajectory, TurnRecord
 from agent.settings import MovesSettings
@@ -27,8 +35,13 @@ PARTS = {"intervention": "“red” tea", "comparator": "{plain} water", "outcom
 
 
 def taken(move: Move) -> set[str]:
-    flags = decisions(block(code(move, PARTS)), SETTINGS, PARTS)
+    flags = decisions(block(code(move, SETTINGS.question)), SETTINGS)
     return {name.removeprefix("move/") for name, value in flags.items() if value}
+
+
+def lines_to_query(move: Move) -> list[str]:
+    lines = code(move, SETTINGS.question).split("\n")
+    return [line for line in lines if line.startswith(("import", "intervention", "query"))]
 
 
 def test_a_question_has_parts() -> None:
@@ -49,7 +62,9 @@ def test_what_is_drawn_is_read_back(depth: int) -> None:
         if move.reads != "children":
             expected |= {f"quoted/{move.quoted}"}
         assert taken(move) == expected
-        compile(code(move, PARTS), "move", "exec")
+        found: dict[str, str] = {}
+        exec("\n".join(lines_to_query(move)), {"question": QUESTION}, found)
+        assert found["query"] == query_of(move, PARTS)
         seen |= expected
     assert ("paper_first" in seen) == (depth == 0)
     assert ("reads/children" in seen) == (depth == 0)
@@ -65,19 +80,17 @@ def test_decisions_are_independent() -> None:
 
 
 def test_prose_and_broken_code_decide_nothing() -> None:
-    for text in ("I would search.", 'query = "sleep" +\n', "query = 3\nrank(context, query, 2)"):
-        flags = decisions(text, SETTINGS, PARTS)
+    for text in (
+        "I would search.",
+        'query = f"{outcome} +\n',
+        "query = 3\nrank(context, query, 2)",
+    ):
+        flags = decisions(text, SETTINGS)
         assert not any(v for n, v in flags.items() if n.startswith(("move/part", "move/word")))
 
 
-def test_a_word_of_the_question_is_no_further_word() -> None:
-    parts = PARTS | {"outcome": "blood level"}
-    flags = decisions('query = "blood level rose"', SETTINGS, parts)
-    assert (flags["move/word/level"], flags["move/word/rose"]) == (0, 1)
-
-
 def test_shares_are_over_valid_roots() -> None:
-    texts = ['query = "sleep rose"\nfound = rank(context, query, 2)', "nothing", "FINAL([])"]
+    texts = ['query = f"{outcome} rose"\nfound = rank(context, query, 2)', "nothing", "FINAL([])"]
     trees = [
         Trajectory("p", "easy", void=void, frames={0: FrameRecord(0, None, 0, "rlm", [turn])})
         for text, void in zip(texts, (None, None, "connection"), strict=True)
