@@ -87,30 +87,34 @@ def _is_gold(problem: Problem, passage: str, min_cover: float) -> bool:
 def lessons(
     problems: Iterable[Problem], settings: MovesSettings, env: EnvSettings, rewards: RewardSettings
 ) -> Iterator[tuple[str, str]]:
-    """Prompts of readers with their right replies: evidence, and what a drawn query ranks first.
+    """Prompts of readers with their right replies: evidence, and others of its paper that are hard.
 
-    All passages are of a paper with evidence, because those of other papers are told apart by
-    their subject. A query and its evidence don't meet in a root's code, so roots learn nothing.
-    None if `lesson_passages` is 0.
+    Hard are those that a drawn query ranks first, and those most like the evidence. A
+    query and its evidence don't meet in a root's code, so roots learn nothing. None if
+    `lesson_passages` is 0.
     """
     chars, least = env.passage_chars, rewards.min_span_chars
     for problem in problems if settings.lesson_passages else ():
         parts = question_parts(problem.question, settings.question)
         texts = {paper_id: problem.texts[paper_id] for paper_id in sorted(problem.gold_papers)}
         whole = "\n".join(texts.values())
-        gold = {
+        gold = sorted(
             passage
-            for passage in passages(whole, chars, least)
+            for passage in set(passages(whole, chars, least))
             if _is_gold(problem, passage, rewards.min_cover)
-        }
+        )
         if not parts or not gold:
             continue
         rng = Random(f"{problem.problem_id}/lesson")
-        query = query_of(draw(rng, settings), parts)
-        found = rank(texts, query, settings.lesson_passages, chars=chars, least=least)
-        others = [passage for _, passage in found if passage not in gold]
-        room = max(0, settings.lesson_passages - len(gold))
-        for passage in [*sorted(gold), *others[:room]]:
+        many = settings.lesson_passages
+        drawn, alike = (
+            rank(texts, query, many, chars=chars, least=least)
+            for query in (query_of(draw(rng, settings), parts), " ".join(gold))
+        )
+        others = dict.fromkeys(passage for _, passage in [*drawn[: many // 2], *alike])
+        hard = [passage for passage in others if passage not in gold]
+        room = max(0, many - len(gold))
+        for passage in [*gold, *hard[:room]]:
             yield reader_prompt(problem.question, passage), YES_OR_NO[passage in gold]
 
 

@@ -16,8 +16,8 @@ from env.models import Message
 
 IGNORED = -100
 """Label of a token without a loss."""
-KEYED_ROOTS = 200
-"""Roots of the keyed plan that are taught."""
+TAUGHT = {"keyed": 200, "moves": 400}
+"""Episodes of each plan whose code is taught."""
 _IDLE_READERS = 2
 """Readers that find nothing for each that does."""
 
@@ -64,11 +64,11 @@ def reader_rows(
 
 
 def repetitive(
-    episodes: Mapping[int, Trajectory], nothing: Collection[str], seed: int, roots: int
+    episodes: Mapping[int, Trajectory], nothing: Collection[str], seed: int, most: int
 ) -> set[tuple[int, int]]:
-    """Frames of the keyed plan that repeat what enough others show, as (episode, frame).
+    """Frames that repeat what enough others show, as (episode, frame).
 
-    Its roots write the same code about another question, so two hundred of them teach it. Most
+    Code of a plan is alike for all questions, so a few hundred episodes teach it. Most
     readers find nothing in what they're shown. A model that sees all of these learns to say so
     always, long before it learns to read; it gets two for each that finds something.
 
@@ -76,11 +76,16 @@ def repetitive(
         episodes: good episodes by their number.
         nothing: replies of readers that find nothing.
         seed: seed of the choice among these readers.
-        roots: roots that are taught.
+        most: episodes whose code is taught.
     """
     rng = Random(seed)
-    taught = set(rng.sample(list(episodes), min(roots, len(episodes))))
-    repeats = {(number, 0) for number in episodes if number not in taught}
+    taught = set(rng.sample(list(episodes), min(most, len(episodes))))
+    repeats = {
+        (number, frame.frame)
+        for number in episodes.keys() - taught
+        for frame in episodes[number].frames.values()
+        if frame.kind == "rlm"
+    }
     for number, episode in episodes.items():
         readers = [frame for frame in episode.frames.values() if frame.kind == "llm"]
         idle = [frame.frame for frame in readers if frame.turns[-1].text in nothing]

@@ -187,7 +187,7 @@ def demonstrate(
     from agent.demonstrations.demonstrator import Mistake
     from agent.demonstrations.move_demonstrator import lessons
     from agent.demonstrations.rows import (
-        KEYED_ROOTS,
+        TAUGHT,
         demonstration_rows,
         good_episodes,
         reader_rows,
@@ -208,8 +208,7 @@ def demonstrate(
         # reward says whether such an answer is worth showing.
         good = good_episodes(episodes, settings.min_reward)
         mistakes = demonstrator.mistakes
-        roots = len(good) if settings.plan == "moves" else KEYED_ROOTS
-        left_out = repetitive(good, keyed_plan.NOTHING, settings.seed, roots)
+        left_out = repetitive(good, keyed_plan.NOTHING, settings.seed, TAUGHT[settings.plan])
     rows = demonstration_rows(good, mistakes, left_out=left_out)
     if settings.teacher == "demonstrator" and settings.plan == "moves":
         read = lessons(problems, settings.moves, params.env, params.rewards)
