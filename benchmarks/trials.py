@@ -1,11 +1,13 @@
 """Compare what teaches a small model to search clinical trials: `python -m benchmarks.trials`.
 
 Every arm plays the same test prompts at eight papers, in the same environment, greedily and
-sampled. `moves` imitates moves drawn at random, `GRPO` goes on from there. `best plan` imitates one
-plan alone, the best of a sweep. The arms without children can't call themselves at all. Results are
-appended to benchmarks/trials.jsonl.gz at once and not made again; a killed training goes on.
-`--split validation` leaves the test prompts unseen, and its results are kept in the work folder.
-Opponents without a model are in `examples/trials/opponents.py`.
+sampled. `moves` imitates moves drawn at random, and `GRPO` goes on from there. `best plan` is the
+best fixed plan, written by a script, with the readers of `moves`; `--sweep` finds it on training
+prompts that no demonstration showed. `untrained` is a larger model, at the prompt that explains
+the tools (`--untrained`: its name on the Hub, or a folder). Results are appended to
+benchmarks/trials.jsonl.gz at once and not made again; a killed training goes on. `--split
+validation` leaves the test prompts unseen, and its results are kept in the work folder. Opponents
+without a model are in `examples/trials/opponents.py`.
 """
 
 from __future__ import annotations
@@ -17,41 +19,59 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from agent.demonstrations.moves import Move, code
 from agent.evaluation.statistics import Bootstrap
+from agent.policies.base import FrameKey, Policy, TurnReply, TurnRequest
 from agent.policies.hf_policy import TransformersPolicy, load_model
+from agent.policies.scripted import block
 from agent.rollouts.engine import play
 from agent.rollouts.specs import EpisodeSpec, read_specs
+from agent.settings import Reads
 from env import variables
 from tasks import paths
 from tasks.config import resolve
 from tasks.config.params import Params
 from tasks.deployment.local import local_server
 from tasks.tracking.lineage import commit
+from tasks.training.problem_data import unseen
 
 PROFILE, LEVEL = "trials", "hard"
 ALONE = 16
 """Episodes that are played alone, for their latency."""
+FEWER = 40
+"""Prompts of the larger model, which is slow."""
 SOURCE = Path(__file__).resolve().parent.parent
 RESULTS = Path(__file__).with_suffix(".jsonl.gz")
-BEST_PLAN = [
-    "warmstart.sft.moves.parts=[[outcome]]",
-    "warmstart.sft.moves.words=[significantly, compared, p, groups]",
-    "warmstart.sft.moves.word_counts=[4]",
-    "warmstart.sft.moves.quoted=[1]",
-    "warmstart.sft.moves.paper_first=1",
-    "warmstart.sft.moves.near=0",
-    "warmstart.sft.moves.reads={nobody: 1}",
+BEST_PLAN = Move(
+    parts=("outcome",),
+    words=("significantly", "compared", "p", "groups"),
+    quoted=2,
+    paper_first=True,
+    near=False,
+    reads="readers",
+    shown=8,
+)
+"""Found by `examples/trials/opponents.py`; who reads and what is quoted, by `--sweep`."""
+SWEPT = 60
+"""Training prompts of the sweep."""
+UNTAUGHT = "warmstart.kind=none"
+UNTRAINED = [
+    "env.prompt_style=full",
+    "env.limits.max_turns=6",
+    "env.limits.observation_chars=2000",
+    *(f"{section}.generation.max_turn_tokens=400" for section in ("evaluate", "gate", "train")),
+    *(f"{section}.generation.max_frame_tokens=6000" for section in ("evaluate", "gate", "train")),
 ]
-"""The best fixed plan: `python -m examples.trials.opponents` finds it on training prompts."""
-NO_CHILDREN = ["warmstart.sft.moves.reads={nobody: 1}", "env.limits.max_depth=0"]
+"""Settings of a model that never saw the environment."""
 MODES = {"greedy": 0.0, "sampled": 1.0}
 """Temperatures."""
 BOOTSTRAP = Bootstrap(resamples=10_000, seed=0)
@@ -61,22 +81,30 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Arm:
-    """A base, and whether GRPO goes on from it."""
+    """A base, and who goes on from it."""
 
     base: str
     """Name of the base's folder, which arms share."""
     sets: Sequence[str] = ()
     """Settings of the base and of the environment."""
-    grpo: bool = False
+    grpo: Sequence[str] | None = None
+    """Settings of GRPO; None without it."""
+    plan: Move | None = None
+    """What a script writes in place of the root."""
+
+    @property
+    def untaught(self) -> bool:
+        """Whether it is the same for every seed."""
+        return UNTAUGHT in self.sets
 
 
 ARMS = {
-    "bare": Arm("bare", ["warmstart.kind=none"]),
+    "bare": Arm("bare", [UNTAUGHT]),
     "moves": Arm("moves"),
-    "GRPO": Arm("moves", grpo=True),
-    "best plan": Arm("best-plan", BEST_PLAN),
-    "moves, no children": Arm("no-children", NO_CHILDREN),
-    "GRPO, no children": Arm("no-children", NO_CHILDREN, grpo=True),
+    "best plan": Arm("moves", plan=BEST_PLAN),
+    "GRPO": Arm("moves", grpo=[]),
+    "GRPO, roots only": Arm("moves", grpo=["train.inheritance=none"]),
+    "untrained": Arm("untrained", [UNTAUGHT, *UNTRAINED]),
 }
 
 
@@ -90,6 +118,8 @@ class TrialsWork:
     """Prompts; None for all."""
     sets: Sequence[str]
     """Settings of every arm."""
+    untrained: str | None
+    """Source of the larger model."""
 
     @property
     def results(self) -> Path:
@@ -162,49 +192,98 @@ def measured(work: TrialsWork, name: str, seed: int) -> None:
         return
     arm = ARMS[name]
     sets = [*work.sets, *arm.sets, f"warmstart.sft.seed={seed}", f"train.seed={seed}"]
+    if (arm.untaught and seed) or (name == "untrained" and not work.untrained):
+        return
+    if name == "untrained":
+        sets.append(f"model.source={work.untrained}")
     root = work.folder / f"seed-{seed}"
     folder = root / arm.base
     row: Row = {"arm": name, "seed": seed, "warmstart_s": make_base(work, folder, sets)}
-    if arm.grpo:
-        folder = root / f"{arm.base}-grpo"
+    if arm.grpo is not None:
+        folder = root / name.replace(", ", "-").replace(" ", "-")
+        sets += arm.grpo
         row["train_s"] = train(root / arm.base, folder, sets)
     os.chdir(folder)
     params = resolve(PROFILE, sets)
     torch.set_num_threads(params.threads)
-    chosen = specs(work)
+    chosen = evenly(read(work.split), work.most)
+    if name == "untrained":
+        chosen = evenly(chosen, FEWER)
     with local_server(params, data=paths.PROBLEMS) as url:
-        adapter = paths.TRAINED["lora"] if arm.grpo else None
+        adapter = None if arm.grpo is None else paths.TRAINED["lora"]
         for mode, temperature in MODES.items():
-            row[mode] = played(params, temperature, adapter, url, chosen)
-        row["latency_s"] = latencies(params, adapter, url, chosen)
+            row[mode] = played(policy(params, temperature, adapter, arm.plan), url, chosen)
+        alone = policy(params, 0.0, adapter, arm.plan)
+        episodes = play(alone, url, chosen[:ALONE], sessions=1)
+        row["latency_s"] = [round(one.seconds, 3) for one in episodes]
+    row["prompts"] = [one.problem_id for one in chosen]
     row["articles"] = [one.collection_id for one in chosen]
     work.add(row)
     print(f"{time.strftime('%H:%M')} {name}, seed {seed}", flush=True)
 
 
-def specs(work: TrialsWork) -> list[EpisodeSpec]:
-    """Prompts at eight papers, all or evenly spaced ones."""
-    at = paths.PROBLEMS / f"{work.split}.parquet"
-    every = [spec for spec in read_specs(at) if spec.difficulty == LEVEL]
-    many = min(work.most or len(every), len(every))
+class Planned:
+    """Policy whose code is a script's, and whose readers are a model's.
+
+    Args:
+        plan: what the script writes.
+        form: of the questions.
+        readers: plays the readers.
+    """
+
+    def __init__(self, plan: Move, form: str, readers: Policy) -> None:
+        self._turn, self._readers = TurnReply(text=block(code(plan, form))), readers
+
+    def act(self, requests: Sequence[TurnRequest]) -> list[TurnReply]:
+        """Return a turn for each request."""
+        read = iter(self._readers.act([one for one in requests if one.kind == "llm"]))
+        return [next(read) if one.kind == "llm" else self._turn for one in requests]
+
+    def release(self, keys: Iterable[FrameKey]) -> None:
+        """Discard the state of frames that ended."""
+        self._readers.release(keys)
+
+
+def sweep(work: TrialsWork) -> None:
+    """Print what the best query earns with taught readers, for each way to ask and to quote."""
+    sets = [*work.sets, "warmstart.sft.seed=0", "train.seed=0"]
+    base = work.folder / "seed-0" / ARMS["moves"].base
+    make_base(work, base, sets)
+    os.chdir(base)
+    params = resolve(PROFILE, sets)
+    torch.set_num_threads(params.threads)
+    chosen = evenly(unseen({LEVEL: read("train")}, params)[LEVEL], SWEPT)
+    asked: list[tuple[Reads, int]] = [("nobody", 0), ("readers", 4), ("readers", 8)]
+    print("| who reads | passages | quoted | F1 |\n|---|---|---|---|")
+    with local_server(params, data=paths.PROBLEMS) as url:
+        for (reads, shown), quoted in product(asked, (1, 2, 3)):
+            plan = replace(BEST_PLAN, reads=reads, shown=shown, quoted=quoted)
+            f1 = played(policy(params, 0.0, None, plan), url, chosen)["f1"]
+            print(f"| {reads} | {shown or quoted} | {quoted} | {np.mean(f1):.3f} |", flush=True)
+
+
+def read(split: str) -> list[EpisodeSpec]:
+    """Prompts of a split at eight papers."""
+    every = read_specs(paths.PROBLEMS / f"{split}.parquet")
+    return [spec for spec in every if spec.difficulty == LEVEL]
+
+
+def evenly(every: Sequence[EpisodeSpec], most: int | None) -> list[EpisodeSpec]:
+    """Evenly spaced ones of some prompts, or all."""
+    many = min(most or len(every), len(every))
     return [every[k * len(every) // many] for k in range(many)]
 
 
-def policy(params: Params, temperature: float, adapter: Path | None) -> TransformersPolicy:
-    """The base of the working directory, with this adapter or else its own."""
+def policy(params: Params, temperature: float, adapter: Path | None, plan: Move | None) -> Policy:
+    """The base of the working directory, with this adapter or else its own, and this plan."""
     settings = params.evaluate.generation.model_copy(update={"temperature": temperature})
-    return TransformersPolicy(*load_model(paths.BASE, adapter=adapter), settings)
+    model = TransformersPolicy(*load_model(paths.BASE, adapter=adapter), settings)
+    return Planned(plan, params.warmstart.sft.moves.question, model) if plan else model
 
 
-def played(
-    params: Params,
-    temperature: float,
-    adapter: Path | None,
-    url: str,
-    chosen: Sequence[EpisodeSpec],
-) -> dict[str, list[float]]:
+def played(policy: Policy, url: str, chosen: Sequence[EpisodeSpec]) -> dict[str, list[float]]:
     """F1, reward and tokens of each prompt. A void episode ends the comparison."""
-    episodes = play(policy(params, temperature, adapter), url, chosen, sessions=64)
+    episodes = play(policy, url, chosen, sessions=64)
     if reason := next((one.void for one in episodes if one.void), None):
         raise SystemExit(f"trials: an episode is void ({reason}). Run the command again.")
     turns = [[t for frame in one.frames.values() for t in frame.turns] for one in episodes]
@@ -215,14 +294,6 @@ def played(
             float(sum(len(t.prompt_ids) + len(t.sampled_ids) for t in some)) for some in turns
         ],
     }
-
-
-def latencies(
-    params: Params, adapter: Path | None, url: str, chosen: Sequence[EpisodeSpec]
-) -> list[float]:
-    """Seconds of greedy episodes that are played one after the other."""
-    episodes = play(policy(params, 0.0, adapter), url, chosen[:ALONE], sessions=1)
-    return [round(one.seconds, 3) for one in episodes]
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -237,7 +308,7 @@ def table(rows: Sequence[Row]) -> str:
         late = np.percentile([s for row in mine for s in row["latency_s"]], [50, 95])
         took = np.mean([row["warmstart_s"] + row.get("train_s", 0.0) for row in mine])
         scores = (("greedy", "f1"), ("sampled", "f1"), ("sampled", "reward"))
-        cells = [cell([np.array(r[m][k]) for r in mine], mine[0]) for m, k in scores]
+        cells = [cell([np.array(r[m][k]) for r in mine], mine[0]["articles"]) for m, k in scores]
         out.append(
             f"| {arm} | {len(mine)} | {' | '.join(cells)} | {tokens:,.0f} | "
             f"{late[0]:.1f}, {late[1]:.1f} | {took:,.0f} |"
@@ -248,27 +319,32 @@ def table(rows: Sequence[Row]) -> str:
 def differences(rows: Sequence[Row], arm: str = "GRPO") -> str:
     """This arm minus each other one of the same seed, paired by prompt."""
     out = ["| | F1 greedy | F1 sampled |", "|---|---|---|"]
-    known = {(row["arm"], row["seed"]): row for row in rows}
+    mine = [row for row in rows if row["arm"] == arm]
     for other in dict.fromkeys(row["arm"] for row in rows if row["arm"] != arm):
+        others = {row["seed"]: row for row in rows if row["arm"] == other}
+        seeds = [0] * len(mine) if ARMS[other].untaught else [row["seed"] for row in mine]
         pairs = [
-            (known[arm, seed], known[other, seed])
-            for name, seed in known
-            if name == arm and (other, seed) in known
+            (row, others[seed]) for row, seed in zip(mine, seeds, strict=True) if seed in others
         ]
         if pairs:
+            shared = [pairs[0][0]["prompts"].index(one) for one in pairs[0][1]["prompts"]]
+            articles = [pairs[0][0]["articles"][place] for place in shared]
             cells = [
-                cell([np.subtract(a[mode]["f1"], b[mode]["f1"]) for a, b in pairs], pairs[0][0])
+                cell(
+                    [np.array(a[mode]["f1"])[shared] - np.array(b[mode]["f1"]) for a, b in pairs],
+                    articles,
+                )
                 for mode in MODES
             ]
             out.append(f"| {arm} minus {other} | {' | '.join(cells)} |")
     return "\n".join(out)
 
 
-def cell(values: Sequence[np.ndarray], row: Mapping[str, Any]) -> str:
+def cell(values: Sequence[np.ndarray], articles: Sequence[str]) -> str:
     """Mean over prompts and seeds with its interval, and for several seeds that of each."""
 
     def interval(one: np.ndarray) -> str:
-        estimate = BOOTSTRAP.mean(one.tolist(), row["articles"])
+        estimate = BOOTSTRAP.mean(one.tolist(), articles)
         return f"{estimate.mean:.3f} ({estimate.low:.3f} to {estimate.high:.3f})"
 
     every = interval(np.mean(values, axis=0))
@@ -282,13 +358,18 @@ def main() -> None:
     parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=ARMS)
     parser.add_argument("--split", default="test", choices=("validation", "test"))
     parser.add_argument("--prompts", type=int, help="evenly spaced ones; default: all")
+    parser.add_argument("--untrained", help="name on the Hub or folder of the larger model")
+    parser.add_argument("--sweep", action="store_true", help="find the best plan, do nothing else")
     parser.add_argument("--set", nargs="*", default=[], help="settings of every arm")
     parser.add_argument("--folder", type=Path, default=Path("runs/trials"))
     parser.add_argument("--draw", action="store_true", help="print what is known, do nothing")
     options = parser.parse_args()
     folder = options.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    work = TrialsWork(folder, options.split, options.prompts, options.set)
+    work = TrialsWork(folder, options.split, options.prompts, options.set, options.untrained)
+    if options.sweep:
+        sweep(work)
+        return
     for seed in () if options.draw else options.seeds:
         for name in options.arms:
             measured(work, name, seed)
