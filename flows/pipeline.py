@@ -131,26 +131,6 @@ def models(profile: Profile = "nano") -> None:
 
 
 @app.command()
-def relocate() -> None:
-    """Make mlflow.db of a moved or copied project use this folder's files; keeps a copy of it."""
-
-    def work() -> None:
-        from tasks.tracking import locations, runs
-
-        uri = runs.tracking_uri()
-        if not uri.startswith("sqlite:"):
-            raise ConfigError(f"{runs.shown_uri()} keeps its own files. Unset MLFLOW_TRACKING_URI.")
-        store = runs.local_store(uri)
-        if not store.is_file():
-            raise ConfigError(f"{store} does not exist. Run this in a project that has one.")
-        with exclusive():
-            copy = locations.relocate(store)
-        typer.echo(f"relocated; the store as it was: {copy}" if copy else "Nothing to relocate.")
-
-    guarded(work)
-
-
-@app.command()
 def rollback(
     to: Annotated[
         str | None,
