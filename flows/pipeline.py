@@ -21,7 +21,6 @@ import typer
 from agent.errors import disk_is_full
 from flows.runtime import exclusive, settle, unwrapped
 from flows.stages import INTERRUPTED, STAGES, run_measurement, run_stage, under_chain
-from tasks.config import renamed
 from tasks.errors import ConfigError, PipelineError, StageError, full_disk, visible
 
 app = typer.Typer(
@@ -193,17 +192,6 @@ def _stage_command(name: str) -> Callable[[], None]:
 for _name, _does in STAGES.items():
     _command = evaluate if _name == "evaluate" else _stage_command(_name)
     app.command(_name, help=_does, rich_help_panel="Single stages")(_command)
-
-
-def _renamed_command(old: str, new: str) -> Callable[[], None]:
-    def work() -> None:
-        raise ConfigError(f"the stage {old} is now {new}. Run `rlm {new}`.")
-
-    return lambda: guarded(work)
-
-
-for _old, _new in renamed.STAGES.items():
-    app.command(_old, hidden=True)(_renamed_command(_old, _new))
 
 
 def guarded(work: Callable[[], None], kept: str = "") -> None:
