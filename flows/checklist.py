@@ -193,7 +193,7 @@ def reward_figure() -> tuple[State, str]:
     train = plots.read_train(paths.TRAIN_ROWS)
     baseline = read_report(paths.BASELINE, "gate")
     levels = params.train.curriculum.levels
-    axes = figures.reward_curve(train, baseline, params.plots.smooth, levels).axes[0]
+    axes = figures.reward_curve(train, baseline, levels).axes[0]
     labels = [axes.get_xlabel(), axes.get_ylabel()]
     legend = axes.get_legend() or axes.figure.legends[0]
     named = [text.get_text() for text in legend.get_texts()]
