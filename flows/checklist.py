@@ -271,9 +271,8 @@ def main() -> int:
     for point in points:
         state = Text(point.state, style=COLOURS[point.state])
         table.add_row(Text(point.name), state, Text(point.found))
-    design = (Path(__file__).parents[1] / "docs/design.md").read_text(encoding="utf-8")
-    otherwise = design[design.index("## Asked, done") : design.index("## Sources")]
-    Console().print(table, Markdown(otherwise))
+    brief = Path(__file__).parents[1] / "docs/brief.md"
+    Console().print(table, Markdown(brief.read_text(encoding="utf-8")))
     return 1 if any(point.state == "open" for point in points) else 0
 
 
