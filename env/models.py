@@ -12,6 +12,7 @@ import env.light_openenv  # noqa: F401  before openenv
 from typing import Annotated, Any, Literal
 
 from openenv.core.env_server.types import Action, Observation, State
+from openenv.core.env_server.types import WSErrorCode as WSErrorCode
 from pydantic import BaseModel, ConfigDict, Field
 
 FrameKind = Literal["rlm", "llm"]

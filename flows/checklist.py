@@ -193,7 +193,7 @@ def reward_figure() -> tuple[State, str]:
     train = plots.read_train(paths.TRAIN_ROWS)
     baseline = read_report(paths.BASELINE, "gate")
     levels = params.train.curriculum.levels
-    axes = figures.reward_curve(train, baseline, params.plots.smooth, levels).axes[0]
+    axes = figures.reward_curve(train, baseline, levels).axes[0]
     labels = [axes.get_xlabel(), axes.get_ylabel()]
     legend = axes.get_legend() or axes.figure.legends[0]
     named = [text.get_text() for text in legend.get_texts()]
@@ -271,9 +271,8 @@ def main() -> int:
     for point in points:
         state = Text(point.state, style=COLOURS[point.state])
         table.add_row(Text(point.name), state, Text(point.found))
-    design = (Path(__file__).parents[1] / "docs/design.md").read_text(encoding="utf-8")
-    otherwise = design[design.index("## Asked, done") : design.index("## Sources")]
-    Console().print(table, Markdown(otherwise))
+    brief = Path(__file__).parents[1] / "docs/brief.md"
+    Console().print(table, Markdown(brief.read_text(encoding="utf-8")))
     return 1 if any(point.state == "open" for point in points) else 0
 
 

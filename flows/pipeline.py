@@ -21,7 +21,6 @@ import typer
 from agent.errors import disk_is_full
 from flows.runtime import exclusive, settle, unwrapped
 from flows.stages import INTERRUPTED, STAGES, run_measurement, run_stage, under_chain
-from tasks.config import renamed
 from tasks.errors import ConfigError, PipelineError, StageError, full_disk, visible
 
 app = typer.Typer(
@@ -131,26 +130,6 @@ def models(profile: Profile = "nano") -> None:
 
 
 @app.command()
-def relocate() -> None:
-    """Make mlflow.db of a moved or copied project use this folder's files; keeps a copy of it."""
-
-    def work() -> None:
-        from tasks.tracking import locations, runs
-
-        uri = runs.tracking_uri()
-        if not uri.startswith("sqlite:"):
-            raise ConfigError(f"{runs.shown_uri()} keeps its own files. Unset MLFLOW_TRACKING_URI.")
-        store = runs.local_store(uri)
-        if not store.is_file():
-            raise ConfigError(f"{store} does not exist. Run this in a project that has one.")
-        with exclusive():
-            copy = locations.relocate(store)
-        typer.echo(f"relocated; the store as it was: {copy}" if copy else "Nothing to relocate.")
-
-    guarded(work)
-
-
-@app.command()
 def rollback(
     to: Annotated[
         str | None,
@@ -213,17 +192,6 @@ def _stage_command(name: str) -> Callable[[], None]:
 for _name, _does in STAGES.items():
     _command = evaluate if _name == "evaluate" else _stage_command(_name)
     app.command(_name, help=_does, rich_help_panel="Single stages")(_command)
-
-
-def _renamed_command(old: str, new: str) -> Callable[[], None]:
-    def work() -> None:
-        raise ConfigError(f"the stage {old} is now {new}. Run `rlm {new}`.")
-
-    return lambda: guarded(work)
-
-
-for _old, _new in renamed.STAGES.items():
-    app.command(_old, hidden=True)(_renamed_command(_old, _new))
 
 
 def guarded(work: Callable[[], None], kept: str = "") -> None:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from tasks.tracking.runs import StageRun
 
 PAGE = Path("reports/index.html")
+DPI = 120
+"""A figure is some thousand pixels wide: enough for the README, few enough for git."""
 
 
 def run(params: Params, run: StageRun) -> Path:
@@ -40,19 +42,18 @@ def run(params: Params, run: StageRun) -> Path:
     transcripts = [json.loads(line) for line in paths.TRANSCRIPTS.read_text("utf-8").splitlines()]
     levels = params.train.curriculum.levels
     drawn = {
-        "reward_curve": figures.reward_curve(train, baseline, params.plots.smooth, levels),
+        "reward_curve": figures.reward_curve(train, baseline, levels),
         "before_after": figures.before_after(evaluation),
     }
-    if (figure := learnt.learnt(train, params.plots.smooth)) is not None:
+    if (figure := learnt.learnt(train)) is not None:
         drawn["learnt"] = figure
-    images = {name: save(figure, name, params.plots.dpi) for name, figure in drawn.items()}
+    images = {name: save(figure, name) for name, figure in drawn.items()}
     page = html.render(
         evaluation,
         transcripts,
         train=train,
         baseline=baseline,
         images=images,
-        pairs=params.plots.transcripts,
         profile=params.profile,
         made={
             "model": params.model.source,
@@ -66,11 +67,11 @@ def run(params: Params, run: StageRun) -> Path:
     return PAGE
 
 
-def save(figure: Figure, name: str, dpi: int) -> Path:
+def save(figure: Figure, name: str) -> Path:
     """Write reports/plots/NAME.png without a date, so that equal input gives equal bytes."""
     path = paths.PLOTS / f"{name}.png"
     with replacing(path) as temporary:
-        figure.savefig(temporary, dpi=dpi, facecolor="white", metadata={"Software": None})
+        figure.savefig(temporary, dpi=DPI, facecolor="white", metadata={"Software": None})
     return path
 
 

@@ -80,6 +80,22 @@ def packs(sequences: Sequence[Tokens], most_nodes: int) -> Iterator[list[int]]:
         yield pack
 
 
+def by_length(sequences: Sequence[Tokens], most: int, ranks: int = 1) -> Iterator[list[int]]:
+    """Indices of the sequences of each batch: padded, it has at most `most` tokens for each rank.
+
+    Each rank gets at least one sequence, so one that is longer than `most` is its rank's alone.
+    """
+    batch: list[int] = []
+    for index in sorted(range(len(sequences)), key=lambda index: len(sequences[index])):
+        rows = -(-(len(batch) + 1) // ranks)
+        if len(batch) >= ranks and rows * len(sequences[index]) > most:
+            yield batch
+            batch = []
+        batch.append(index)
+    if batch:
+        yield batch
+
+
 def _common(one: NDArray[np.uint32], other: NDArray[np.uint32]) -> int:
     """Length of the common prefix."""
     length = min(len(one), len(other))

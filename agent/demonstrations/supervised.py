@@ -27,7 +27,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallba
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
-from agent.decoding.prefix_tree import packs
+from agent.decoding.prefix_tree import by_length, packs
 from agent.demonstrations.rows import IGNORED, DemonstrationRow
 from agent.errors import PolicyError
 from agent.models.model_files import this_device
@@ -67,8 +67,8 @@ class TokenBatches:
         self, rows: Sequence[Sequence[int]], most_tokens: int, seed: int, together: int = 1
     ) -> None:
         self._together = together
-        by_length = token_logprobs.fused(torch.device(this_device()))
-        self._batches = list((_by_length if by_length else packs)(rows, most_tokens))
+        fused = token_logprobs.fused(torch.device(this_device()))
+        self._batches = list((by_length if fused else packs)(rows, most_tokens))
         self._rng = Random(seed)
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -86,17 +86,6 @@ class TokenBatches:
     def __len__(self) -> int:
         """Number of batches."""
         return len(self._batches)
-
-
-def _by_length(rows: Sequence[Sequence[int]], most_tokens: int) -> Iterator[list[int]]:
-    batch: list[int] = []
-    for place in sorted(range(len(rows)), key=lambda place: len(rows[place])):
-        if batch and (len(batch) + 1) * len(rows[place]) > most_tokens:
-            yield batch
-            batch = []
-        batch.append(place)
-    if batch:
-        yield batch
 
 
 class AdapterTrainer(SFTTrainer):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from agent.decoding.prefix_tree import by_length
 from agent.nano.tokenizer import ASSISTANT, END, Conversation, render, syllable_ids
 
 if TYPE_CHECKING:
@@ -112,18 +113,11 @@ def noisy(example: Example, share: float, rng: Random) -> Example:
 
 def batches(examples: Sequence[Example], batch_tokens: int, rng: Random) -> Iterator[ExampleBatch]:
     """Yield all examples once, in batches of similar length and `batch_tokens` padded tokens."""
-    order = sorted(range(len(examples)), key=lambda i: (len(examples[i].ids), rng.random()))
-    groups: list[list[Example]] = [[]]
-    longest = 0
-    for i in order:
-        longest = max(longest, len(examples[i].ids))
-        if groups[-1] and (len(groups[-1]) + 1) * longest > batch_tokens:
-            groups.append([])
-            longest = len(examples[i].ids)
-        groups[-1].append(examples[i])
+    ordered = sorted(examples, key=lambda example: (len(example.ids), rng.random()))
+    groups = list(by_length([example.ids for example in ordered], batch_tokens))
     rng.shuffle(groups)
     for group in groups:
-        yield collate(group)
+        yield collate([ordered[index] for index in group])
 
 
 def collate(group: Sequence[Example]) -> ExampleBatch:

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, pairwise
+from itertools import chain
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.decoding.prefix_tree import in_order, packs
+from agent.decoding.prefix_tree import by_length, in_order, packs
 from agent.rollouts.trajectory import FrameRecord, Trajectory
 from agent.settings import TrainSettings
 from agent.training.advantages import (
@@ -174,13 +174,8 @@ def _packed(rows: Sequence[_Placed], most_tokens: int, ranks: int) -> list[list[
 
 def _by_length(rows: Sequence[_Placed], most_tokens: int, ranks: int) -> list[list[list[_Placed]]]:
     """Rows of each rank in each round; padded, a rank's are at most `most_tokens`."""
-    ordered = sorted(rows, key=lambda placed: len(placed[1].ids_T))
-    cuts = [0]
-    for end, (_, row) in enumerate(ordered):
-        count = end - cuts[-1]
-        if -(-(count + 1) // ranks) * len(row.ids_T) > most_tokens and count >= ranks:
-            cuts.append(end)
-    parts = [ordered[first:end] for first, end in pairwise([*cuts, len(ordered)])] if rows else []
+    batches = by_length([row.ids_T for _, row in rows], most_tokens, ranks)
+    parts = [[rows[index] for index in batch] for batch in batches]
     return [[part[rank::ranks] for rank in range(ranks)] for part in parts]
 
 

@@ -28,7 +28,7 @@ from flows.services.processes import (
     withheld,
 )
 from tasks.errors import PipelineError, StageError
-from tasks.tracking import locations, runs
+from tasks.tracking import runs
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
 
@@ -36,7 +36,7 @@ app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
 @app.command()
 def up() -> None:
     """Start the services that do not run; create the work pool, deployments and automations."""
-    locations.require_here(runs.STORE)
+    runs.require_here(runs.STORE)
     for service in (SERVER, TRACKING):
         require_port(service)
     start(SERVER)

@@ -20,7 +20,6 @@ from env.errors import SettingsError
 from env.settings import flatten
 from tasks.config.derived import derive
 from tasks.config.params import Params
-from tasks.config.renamed import FEWER_VALUES, REMOVED, RENAMED
 from tasks.errors import ConfigError
 from tasks.io import write_text
 
@@ -125,15 +124,11 @@ def _dotted(place: Sequence[int | str]) -> str:
 
 
 def _describe(error: ErrorDetails) -> str:
-    """Key and fault of a validation error; the new name of a renamed key."""
+    """Key and fault of a validation error, and the likely meaning of an unknown key."""
     key = _dotted(error["loc"]) or "(whole file)"
     if error["type"] != "extra_forbidden":
         shown = error["type"] not in ("value_error", "missing")
         return f"{key}: {error['msg']}" + (f" (found {error['input']!r})" if shown else "")
-    if key in RENAMED:
-        return f"{key}: renamed to {RENAMED[key]}"
-    if key in REMOVED:
-        return f"{key}: removed ({REMOVED[key]}). Delete it."
     settings = flatten(Params().model_dump(by_alias=True))
     sections = {name.rpartition(".")[0] for name in settings}
     alike = get_close_matches(key, {*settings, *sections}, n=1)
@@ -196,36 +191,14 @@ def write_resolved(params: Params) -> Path:
 
 
 def read_resolved(path: Path) -> Params:
-    """Settings that this or an earlier version of the code wrote with `write_resolved`.
+    """Settings that `write_resolved` wrote, here or for a registered version.
 
     Raises:
         ConfigError: the file is missing or does not fit this version of the code.
     """
     data = read_yaml(path)
     data.pop("derived", None)
-    return check(_translate(data), str(path))
-
-
-def _translate(data: dict[str, Any]) -> dict[str, Any]:
-    """Settings with renamed keys moved, and removed keys and lost values dropped."""
-    known = {"extra_forbidden": RENAMED | REMOVED, "literal_error": FEWER_VALUES}
-    try:
-        Params.model_validate(data)
-    except ValidationError as error:
-        for item in error.errors():
-            *parents, last = item["loc"]
-            old = _dotted(item["loc"])
-            if old not in known.get(item["type"], ()):
-                continue
-            section: Any = data
-            for part in parents:
-                section = section[part]
-            value = section.pop(last)
-            if old in RENAMED:
-                for key in reversed(RENAMED[old].split(".")):
-                    value = {key: value}
-                data = merge(data, value)
-    return data
+    return check(data, str(path))
 
 
 def load_resolved() -> Params:

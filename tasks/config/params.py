@@ -14,7 +14,6 @@ from tasks.config.settings import (
     EvaluateSettings,
     ExportSettings,
     GateSettings,
-    PlotsSettings,
     PrepareSettings,
     PromoteSettings,
     PublishSettings,
@@ -47,7 +46,6 @@ class Params(Settings):
     train: TrainSettings = TrainSettings()
     export: ExportSettings = ExportSettings()
     evaluate: EvaluateSettings = EvaluateSettings()
-    plots: PlotsSettings = PlotsSettings()
     register_: RegisterSettings = Field(RegisterSettings(), alias="register")
     promote: PromoteSettings = PromoteSettings()
     push: PushSettings = PushSettings()

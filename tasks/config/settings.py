@@ -188,14 +188,6 @@ class EvaluateSettings(Settings):
     seed: int = Field(0, ge=0)
 
 
-class PlotsSettings(Settings):
-    """Plots and report."""
-
-    smooth: int = Field(5, ge=1, description="steps of the moving average")
-    dpi: int = Field(120, ge=50, le=600)
-    transcripts: int = Field(3, ge=1, description="before/after pairs in the report")
-
-
 class RegisterSettings(Settings):
     """MLflow registry."""
 

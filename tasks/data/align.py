@@ -18,6 +18,7 @@ from typing import Literal
 from rapidfuzz import fuzz
 
 from env.problems.schema import Fact, Paper, Problem, Span, tier_of
+from rewards.spans import occurrences
 from tasks.data.normalise import Normalised, normalise
 
 _REPORTED = 12.0
@@ -91,7 +92,7 @@ def locate(quote: str, papers: Sequence[Paper], min_similarity: float) -> Locate
     too_common = common(quote.strip(), papers)
     if too_common:
         return too_common
-    exact = occurrences(papers, quote.strip())
+    exact = _places(papers, quote.strip())
     loose = list(_normalised_places(wanted, papers))
     places = {(span.paper_id, span.start, span.end): span for span in exact}
     for span in loose:
@@ -111,15 +112,9 @@ def common(text: str, papers: Sequence[Paper]) -> Missing | None:
     return Missing(f"occurs at {places} places", "quote more of the sentence")
 
 
-def occurrences(papers: Sequence[Paper], wanted: str) -> list[Span]:
+def _places(papers: Sequence[Paper], wanted: str) -> list[Span]:
     """All exact occurrences of a text, overlapping ones included."""
-    spans = []
-    for paper in papers:
-        start = paper.text.find(wanted)
-        while start >= 0:
-            spans.append(_span(paper, start, start + len(wanted)))
-            start = paper.text.find(wanted, start + 1)
-    return spans
+    return [_span(paper, *place) for paper in papers for place in occurrences(paper.text, wanted)]
 
 
 def _span(paper: Paper, start: int, end: int) -> Span:
@@ -240,7 +235,7 @@ def add_alternatives(problem: Problem) -> Problem:
     for fact in problem.evidence:
         spans = {(span.paper_id, span.start, span.end): span for span in fact.spans}
         for wanted in {span.text: None for span in fact.spans}:
-            for span in occurrences(problem.papers, wanted):
+            for span in _places(problem.papers, wanted):
                 spans.setdefault((span.paper_id, span.start, span.end), span)
         completed = Fact(fact_id=fact.fact_id, spans=tuple(spans.values()))
         facts.setdefault(frozenset(spans), completed)

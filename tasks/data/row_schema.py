@@ -219,9 +219,6 @@ _REMEDIES = {
     "difficulty": "write easy, medium or hard, or leave it out",
 }
 
-_RENAMED = {"group_id": "collection_id"}
-"""Keys of earlier versions and their present names."""
-
 _EXPECTED = {
     "string_type": "text",
     "list_type": "a list",
@@ -244,7 +241,7 @@ def _describe(item: ErrorDetails, path: list[str | int], keys: Keys) -> tuple[st
         valid_keys = keys(path[:-1])
         if path[-1] in valid_keys:
             return "cannot be combined with the other keys", "delete it, or move it to its object"
-        meant = _RENAMED.get(str(path[-1])) or did_you_mean(str(path[-1]), valid_keys)
+        meant = did_you_mean(str(path[-1]), valid_keys)
         if meant:
             return f"unknown key; did you mean {meant!r}?", f"rename it to {meant!r}"
         return "unknown key", f"delete it; valid keys are {', '.join(valid_keys)}"

@@ -28,6 +28,8 @@ TIERS = {
     "mid_range": "3-4 papers",
     "wide_net": "5+ papers",
 }
+SMOOTH = 5
+"""Steps of the moving average."""
 STYLE: dict[str, Any] = {
     "font.family": "DejaVu Sans",
     "font.size": 11,
@@ -53,9 +55,7 @@ STYLE: dict[str, Any] = {
 }
 
 
-def reward_curve(
-    train: pd.DataFrame, baseline: Mapping[str, Any], smooth: int, levels: Sequence[str]
-) -> Figure:
+def reward_curve(train: pd.DataFrame, baseline: Mapping[str, Any], levels: Sequence[str]) -> Figure:
     """Reward and primary objective of the training episodes, and the held-out reward.
 
     The baseline is that of the played level: problems of other levels are easier or harder. Points
@@ -65,7 +65,6 @@ def reward_curve(
         train: one row per step: step, level, reward/overall, reward/primary; where there was a
             held-out evaluation, its figures too.
         baseline: the content of reports/baseline.json.
-        smooth: steps of the moving average.
         levels: levels of the training.
     """
     with figure_style():
@@ -78,7 +77,7 @@ def reward_curve(
         ):
             column = reward_metric(score)
             axes.plot(train["step"], train[column], color=colour, alpha=0.28, linewidth=1.2)
-            smoothed = train[column].rolling(smooth, min_periods=1).mean()
+            smoothed = train[column].rolling(SMOOTH, min_periods=1).mean()
             axes.plot(train["step"], smoothed, color=colour, label=label)
         _draw_baseline(axes, train, baseline)
         _draw_held_out(axes, train, levels)

@@ -32,6 +32,8 @@ SHOWN_REJECTED = 50
 """Most rejected rows that the page of the problems lists."""
 AROUND = 240
 """Characters shown before and after a gold passage."""
+PAIRS = 3
+"""Problems of each difficulty, the first by id, whose episodes before and after are shown."""
 PLACES = 3
 """Most alternatives of a fact that are shown."""
 
@@ -47,7 +49,6 @@ def render(
     train: pd.DataFrame,
     baseline: Mapping[str, Any],
     images: Mapping[str, Path],
-    pairs: int,
     profile: str,
     made: Mapping[str, Any],
 ) -> str:
@@ -59,7 +60,6 @@ def render(
         train: one row per step.
         baseline: the content of reports/baseline.json.
         images: PNG files by name.
-        pairs: before/after pairs shown of each difficulty: the first by problem id.
         profile: name of the settings.
         made: `model`, `commit`, `date`, and whether the problems are `synthetic`.
     """
@@ -68,8 +68,8 @@ def render(
         baseline=baseline,
         images={name: embedded(path) for name, path in images.items()},
         captions=CAPTIONS,
-        pairs=pair(transcripts, pairs),
-        per_difficulty=pairs,
+        pairs=pair(transcripts),
+        per_difficulty=PAIRS,
         episodes=[(item, tree(item)) for item in transcripts],
         steps=int(train["step"].max()),
         profile=profile,
@@ -157,8 +157,8 @@ def embedded(path: Path) -> str:
     return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode("ascii")
 
 
-def pair(transcripts: Sequence[Transcript], count: int) -> list[tuple[Played, Played]]:
-    """(before, after) episodes with their trees: the first `count` problems of each difficulty.
+def pair(transcripts: Sequence[Transcript]) -> list[tuple[Played, Played]]:
+    """(before, after) episodes with their trees: the first `PAIRS` problems of each difficulty.
 
     The most typical comes first: that whose gain is nearest to the mean.
     """
@@ -175,7 +175,7 @@ def pair(transcripts: Sequence[Transcript], count: int) -> list[tuple[Played, Pl
     )
     gains = {key: (after[key][0]["reward"] or 0) - (before[key][0]["reward"] or 0) for key in both}
     mean = sum(gains.values()) / max(1, len(gains))
-    shown = [key for ids in levels.values() for key in ids[:count]]
+    shown = [key for ids in levels.values() for key in ids[:PAIRS]]
     return [(before[key], after[key]) for key in sorted(shown, key=lambda k: abs(gains[k] - mean))]
 
 

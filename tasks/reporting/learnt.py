@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from tasks.reporting.figures import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, figure_style
+from tasks.reporting.figures import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, SMOOTH, figure_style
 
 PREFIX = "move/"
 _COLOURS = (BLUE, ORANGE, GREEN, PURPLE, INK, GREY)
@@ -23,12 +23,11 @@ _WORDS = 6
 _READS = {"nobody": "nobody", "readers": "readers of a passage", "children": "a child a paper"}
 
 
-def learnt(train: pd.DataFrame, smooth: int) -> Figure | None:
+def learnt(train: pd.DataFrame) -> Figure | None:
     """Four panels: parts of the question and further words in the query, passages, and who reads.
 
     Args:
         train: one row per step: step, and the share of roots with each decision.
-        smooth: steps of the moving average.
 
     Returns:
         None if the table has no decisions.
@@ -36,7 +35,7 @@ def learnt(train: pd.DataFrame, smooth: int) -> Figure | None:
     names = [column for column in train.columns if column.startswith(PREFIX)]
     if not names:
         return None
-    shares = train[names].rolling(smooth, min_periods=1).mean()
+    shares = train[names].rolling(SMOOTH, min_periods=1).mean()
     shares.columns = [name.removeprefix(PREFIX) for name in names]
     parts, words, quoted, reads = (
         [name for name in shares.columns if name.startswith(kind)]

@@ -10,19 +10,22 @@ from __future__ import annotations
 import logging
 import os
 import re
+import shlex
+import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import quote, unquote
 
 from agent.errors import disk_is_full
 from env.settings import flatten
 from env.variables import PARENT_RUN
 from tasks.errors import ConfigError, PipelineError, StageError, full_disk, stage_named
-from tasks.tracking import datasets, lineage, locations
+from tasks.tracking import datasets, lineage
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -34,6 +37,8 @@ FLUSH_S = 5.0
 RETRY_S = 60.0
 """Seconds until a failed store is tried again."""
 STORE = Path("mlflow.db")
+ARTIFACTS = "mlartifacts"
+"""Folder of a local store's files, beside its database."""
 _USERINFO = re.compile(r"://[^/@:\s]*(:\S*)?@")
 """Name and password of an address anywhere in a text."""
 
@@ -158,6 +163,40 @@ def local_store(uri: str) -> Path:
     return Path(uri.removeprefix("sqlite:///"))
 
 
+def _artifacts(store: Path) -> Path:
+    return store.resolve().parent / ARTIFACTS
+
+
+def require_here(store: Path) -> None:
+    """Refuse a local store whose files are those of another folder.
+
+    MLflow records absolute addresses. In a moved project they lead nowhere, and in a copied one to
+    the files of the original.
+
+    Args:
+        store: the database; it need not exist.
+
+    Raises:
+        ConfigError: the project was moved or copied.
+    """
+    here = _artifacts(store)
+    query = "SELECT artifact_location FROM experiments WHERE artifact_location LIKE 'file:%'"
+    try:
+        address = f"file:{quote(str(store.resolve()))}?mode=ro"
+        with closing(sqlite3.connect(address, uri=True)) as database:
+            rows = database.execute(query).fetchall()
+    except sqlite3.Error:  # there is none, or MLflow names its fault
+        return
+    for (location,) in rows:
+        place = Path(unquote(location.removeprefix("file://")))
+        if place.name == ARTIFACTS and place.resolve() != here:
+            link = shlex.join(["ln", "-s", str(here.parent), str(place.parent)])
+            raise ConfigError(
+                f"{store} expects its files in {place}: this project was moved or copied. If it "
+                f"was moved, run `{link}`. If this is a copy, delete {store} and {here}."
+            )
+
+
 def shown_uri() -> str:
     """Address of the store without name, password and query, for messages and links."""
     return without_password(tracking_uri())
@@ -177,7 +216,7 @@ def client(uri: str) -> MlflowClient:
             one that expects its files in another folder.
     """
     if uri.startswith("sqlite:"):
-        locations.require_here(local_store(uri))
+        require_here(local_store(uri))
     if re.match(r"(postgresql|mysql|mssql)\b", uri):
         raise ConfigError(
             f"MLFLOW_TRACKING_URI names a database ({without_password(uri)}), which has no place "
@@ -230,7 +269,7 @@ def experiment_id(name: str) -> str:
     if experiment is None:
         location = None
         if uri.startswith("sqlite:"):
-            location = locations.own(local_store(uri))
+            location = _artifacts(local_store(uri)).as_uri()
         try:
             return str(client(uri).create_experiment(name, artifact_location=location))
         except MlflowException:  # another process made it in between

@@ -34,6 +34,7 @@ def test_the_command_succeeds_where_no_point_is_open(monkeypatch: pytest.MonkeyP
     told = CliRunner().invoke(cli.app, ["checklist"])
     assert told.exit_code == 0
     assert "nearly" in told.output
+    assert "Asked, done, why otherwise" in told.output
 
 
 def test_a_damaged_report_leaves_only_its_point_open(

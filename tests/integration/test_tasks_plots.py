@@ -126,13 +126,14 @@ def test_decisions_of_moves_get_a_figure_of_their_own(folder: Path) -> None:
     assert len(run().artifacts) == 4
     assert (folder / paths.PLOTS / "learnt.png").is_file()
     assert html.CAPTIONS["learnt"] in (folder / plots.PAGE).read_text()
-    figure = learnt.learnt(table, smooth=1)
+    figure = learnt.learnt(table)
     assert figure is not None
     labels = [text.get_text() for axes in figure.axes for text in axes.get_legend().get_texts()]
     assert labels == ["outcome", "“p”", "another", "2", "readers of a passage",
                       "one paper is chosen first", "only what's near the best"]  # fmt: skip
     (line,) = [line for line in figure.axes[0].lines if line.get_label() == "outcome"]
-    assert list(line.get_ydata()) == list(rising)
+    smoothed = pd.Series(rising).rolling(figures.SMOOTH, min_periods=1).mean()
+    assert list(line.get_ydata()) == list(smoothed)
 
 
 @pytest.mark.parametrize("name", ["train.parquet", "baseline.json", "evaluation.json"])
@@ -150,7 +151,7 @@ def test_a_broken_input_is_refused(folder: Path) -> None:
 
 
 def test_the_reward_curve_has_the_axes_lines_and_baseline_it_promises() -> None:
-    figure = figures.reward_curve(train_table(), BASELINE, 3, LEVELS)
+    figure = figures.reward_curve(train_table(), BASELINE, LEVELS)
     (axes,) = figure.axes
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("Training Step", "Reward")
     lines = {line.get_label(): line for line in axes.get_lines()}
@@ -197,7 +198,7 @@ def test_the_first_pair_is_the_one_whose_gain_is_nearest_to_the_mean() -> None:
         for key, gain in gains.items()
         for model, reward in (("before", 0.2), ("after", 0.2 + gain))
     ]
-    shown = [before[0]["problem_id"] for before, _ in html.pair(items, 3)]
+    shown = [before[0]["problem_id"] for before, _ in html.pair(items)]
     assert shown == ["c", "b", "a"]
 
 

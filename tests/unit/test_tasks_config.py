@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -12,7 +11,6 @@ import yaml
 from tasks import config
 from tasks.config.derived import DEMONSTRATED, derive
 from tasks.config.params import Params
-from tasks.config.renamed import REMOVED, RENAMED
 from tasks.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
@@ -69,12 +67,9 @@ WRONG: list[tuple[list[str], str]] = [
     (["env.limits.cell_cpu_s=.nan"], "cell_cpu_s"),
     (["rewards.weights.efficiency=0.9"], "sum to 1"),
     (["prepare.synthetic.lexicon=16"], "each with another benchmark; raise lexicon 16"),
-    (["prepare.synthetic.levels.easy.hint=true"], "hint: removed"),
     (["train.curriculum.levels=[easy, double]"], "'double' is not in"),
     (["prepare.source=hub", "train.curriculum.levels=[easy, brutal]"], "'brutal'"),
     (["train.curriculum.target=harder"], "train.curriculum.target must be one of"),
-    (["prepare.synthetic.groups={train: 1}"], "renamed to prepare.synthetic.collections"),
-    *(([f"{old}=1"], f"{old}: removed") for old in REMOVED),
     (["train.processes=3", "train.problems_per_step=2"], "exceeds problems_per_step"),
     ([QWEN], "warmstart.kind"),
     (["model.quantisation=nf4"], "nano has no 4-bit weights"),
@@ -129,37 +124,15 @@ def test_resolved_settings_come_back_equal_and_are_written_once(folder: Path) ->
     config.write_resolved(params)
     assert path.stat().st_mtime_ns == written
     assert [p.name for p in folder.iterdir() if "resolved" in p.name] == [path.name]
+    path.write_text("train: {stpes: 3}\n")
+    with pytest.raises(ConfigError, match=r"resolved.yaml: train.stpes: unknown key. .*\?$"):
+        config.load_resolved()
 
 
 def derived(*overrides: str) -> dict[str, str]:
     config.write_resolved(config.resolve(overrides=overrides))
     found: dict[str, str] = yaml.safe_load(config.RESOLVED.read_text())["derived"]
     return found
-
-
-def test_settings_of_an_earlier_version_are_translated(folder: Path) -> None:
-    params = config.resolve(overrides=["push.remote=backup", "train.logprob_check.every=7"])
-    data: Any = params.model_dump(by_alias=True, mode="json")
-    for old, new in RENAMED.items():
-        *parents, last = new.split(".")
-        section = data
-        for part in parents:
-            section = section[part]
-        value = section.pop(last)
-        section[old.rpartition(".")[2]] = value
-    for old in REMOVED:
-        *parents, last = old.split(".")
-        section = data
-        for part in parents:
-            section = section[part]
-        section[last] = "a value of then"
-    data["train"]["inheritance"] = "full"
-    data["warmstart"]["sft"]["plan"] = "children"
-    Path("old.yaml").write_text(yaml.safe_dump(data))
-    assert config.read_resolved(Path("old.yaml")) == params
-    Path("old.yaml").write_text("train: {stpes: 3}\n")
-    with pytest.raises(ConfigError, match=r"old.yaml: train.stpes: unknown key"):
-        config.read_resolved(Path("old.yaml"))
 
 
 def test_what_dvc_derives_follows_the_settings(folder: Path) -> None:

@@ -216,7 +216,6 @@ BROKEN: list[tuple[bytes | dict[str, Any], str, str]] = [
     (offsets(True, 20), "evidence[0].start", "true, not a whole"),
     (changed(evidence=GOLD_IN_ALL), "evidence", "3 papers"),
     (changed(split="trian"), "split", "did you mean 'train'"),
-    (changed(group_id="g"), "group_id", "'collection_id'"),
     (changed(documents=["a.md"]), "documents", "needs a folder"),
     (changed(**GOOD[0]), "question", "problems.jsonl:1"),
 ]

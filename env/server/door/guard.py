@@ -9,9 +9,6 @@ contain the text of an exception are logged, and the client receives a fixed sen
 
 from __future__ import annotations
 
-import env.light_openenv  # noqa: F401  before openenv
-
-# isort: split
 import asyncio
 import json
 import logging
@@ -21,9 +18,9 @@ from contextvars import ContextVar
 from typing import Any
 from urllib.parse import parse_qs
 
-from openenv.core.env_server.types import WSErrorCode
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from env.models import WSErrorCode
 from env.server.door.messages import refusal
 from env.server.door.seats import Seats, network
 

@@ -7,17 +7,13 @@ refusal is short: it contains nothing of the input.
 
 from __future__ import annotations
 
-import env.light_openenv  # noqa: F401  before openenv
-
-# isort: split
 import json
 from collections.abc import Sequence
 from typing import Any
 
-from openenv.core.env_server.types import WSErrorCode
 from pydantic import ValidationError
 
-from env.models import MAX_TURNS, MESSAGE_BYTES, FrameTurn, RLMAction
+from env.models import MAX_TURNS, MESSAGE_BYTES, FrameTurn, RLMAction, WSErrorCode
 from env.settings import EnvSettings
 
 _MAX_DEPTH = 32

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -15,9 +16,9 @@ from typer.testing import CliRunner
 from flows import pipeline
 from tasks import paths
 from tasks.config.params import Params
-from tasks.errors import ConfigError, StageError
+from tasks.errors import ConfigError
 from tasks.registry import versions
-from tasks.tracking import lineage, locations, runs
+from tasks.tracking import lineage, runs
 
 ROOT = Path(__file__).parents[2]
 MODEL = """
@@ -65,42 +66,53 @@ def rlm(*words: str) -> Result:
     return CliRunner().invoke(pipeline.app, words)
 
 
+def refused(elsewhere: Path) -> str:
+    """The message of a command in a project whose files are expected elsewhere."""
+    store = Path("mlflow.db").read_bytes()
+    told = rlm("models")
+    assert told.exit_code == ConfigError.exit_code
+    assert f"{elsewhere}/mlartifacts: this project was moved or copied" in told.output
+    assert Path("mlflow.db").read_bytes() == store
+    return told.output
+
+
 def read() -> Any:
     """Answer of the first version, after a look at its weights' folder."""
     import mlflow
 
     mlflow.set_tracking_uri(runs.tracking_uri())
     folder = versions.download(versions.get_version("rlm", "1"))
-    assert folder.is_relative_to(Path.cwd())
+    assert folder.resolve().is_relative_to(Path.cwd())
     assert (folder / "model.safetensors").read_text() == "weights"
     return mlflow.pyfunc.load_model("models:/rlm/1").predict([""])
 
 
-def test_a_copy_and_a_moved_copy_read_their_own_files_after_one_command(
+def test_a_copy_is_refused_until_it_has_no_store(original: Path, tmp_path: Path) -> None:
+    before = lineage.folder_hash(original)
+    copy = shutil.copytree(original, tmp_path / "copy")
+    with in_folder(copy):
+        assert f"a copy, delete {copy}/mlflow.db and {copy}/mlartifacts" in refused(original)
+        Path("mlflow.db").unlink()
+        shutil.rmtree("mlartifacts")
+        assert rlm("models").exit_code == 0
+    assert lineage.folder_hash(original) == before
+
+
+def test_a_moved_project_reads_its_files_after_the_command_that_the_refusal_names(
     original: Path, tmp_path: Path
 ) -> None:
-    before = lineage.folder_hash(original)
-    for place, earlier in (("copy", original), ("moved here", tmp_path / "copy")):
-        path = tmp_path / place
-        shutil.copytree(earlier, path)
-        if earlier != original:
-            shutil.rmtree(earlier)
-        store = (path / "mlflow.db").read_bytes()
-        with in_folder(path):
-            told = rlm("models")
-            assert told.exit_code == ConfigError.exit_code
-            assert f"{earlier}/mlartifacts: this project was moved or copied" in told.output
-            assert "Run `rlm relocate` once" in told.output
-            assert (path / "mlflow.db").read_bytes() == store
-            assert rlm("relocate").exit_code == 0
-            assert (path / "mlflow.db.before-relocate").is_file()
-            assert "1" in rlm("models").output
-            assert read() == ["weights"]
-            with runs.stage_run("train", Params()) as run:
-                run.log_artifact("params.yaml")
-            assert "Nothing to relocate" in rlm("relocate").output
-        assert list((path / "mlartifacts").rglob("params.yaml"))
-    assert lineage.folder_hash(original) == before
+    moved = original.rename(tmp_path / "moved here")
+    with in_folder(moved):
+        command = re.search("moved, run `(.+)`", refused(original))
+        assert command is not None
+        subprocess.run(command[1], shell=True, check=True)
+        assert "1" in rlm("models").output
+        assert read() == ["weights"]
+        with runs.stage_run("train", Params()) as run:
+            run.log_artifact("params.yaml")
+    assert list((moved / "mlartifacts").rglob("params.yaml"))
+    original.unlink()
+    moved.rename(original)
     with in_folder(original):
         assert read() == ["weights"]
 
@@ -113,13 +125,6 @@ def test_reading_a_version_writes_nothing_into_its_artifact(original: Path) -> N
     with in_folder(original):
         versions.download(versions.get_version("rlm", "1"))
     assert written() == before
-
-
-def test_a_copy_without_its_files_is_left_as_it_is(original: Path, tmp_path: Path) -> None:
-    store = Path(shutil.copy(original / "mlflow.db", tmp_path))
-    with pytest.raises(StageError, match=f"Copy {original}/mlartifacts to this folder"):
-        locations.relocate(store)
-    assert store.read_bytes() == (original / "mlflow.db").read_bytes()
 
 
 @pytest.mark.parametrize("moved", [True, False])
