@@ -47,8 +47,6 @@ from tasks.reporting.playing import play_shown
 from tasks.tracking.runs import StageRun
 from tasks.training.problem_data import unseen
 
-ZERO_SHOT = Path("reports/zeroshot.json")
-
 PRIMARY = "primary_objective"
 FINDS = 2
 """Episodes of a level that earn by reading, of which random code has none."""
@@ -92,7 +90,7 @@ def run(params: Params, run: StageRun) -> Path:
         report |= {
             "model": str(paths.BASE),
             "seed": settings.seed,
-            "zero_shot": read_json(ZERO_SHOT) or None,
+            "zero_shot": read_json(paths.ZERO_SHOT) or None,
         }
         run.log_artifact(write_json(paths.GATE, report))
         run.set_tags({"gate": "open" if report["passed"] else "refused"})

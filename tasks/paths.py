@@ -18,6 +18,7 @@ MERGED = Path("models/merged")
 
 GATE = Path("reports/gate.json")
 BASELINE = Path("reports/baseline.json")
+ZERO_SHOT = Path("reports/zeroshot.json")
 TRAIN_ROWS = Path("reports/train.parquet")
 """One row for each optimizer step."""
 EXPORT = Path("reports/export.json")

@@ -37,12 +37,13 @@ def run(params: Params, run: StageRun) -> Path:
     """
     train = read_train(paths.TRAIN_ROWS)
     baseline = read_report(paths.BASELINE, "gate")
+    zero_shot = read_report(paths.ZERO_SHOT, "zeroshot")
     evaluation = read_report(paths.EVALUATION, "evaluate")
     require(paths.TRANSCRIPTS, "evaluate")
     transcripts = [json.loads(line) for line in paths.TRANSCRIPTS.read_text("utf-8").splitlines()]
     levels = params.train.curriculum.levels
     drawn = {
-        "reward_curve": figures.reward_curve(train, baseline, levels),
+        "reward_curve": figures.reward_curve(train, baseline, zero_shot, levels),
         "before_after": figures.before_after(evaluation),
     }
     if (figure := learnt.learnt(train)) is not None:

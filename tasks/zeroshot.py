@@ -57,8 +57,8 @@ def run(params: Params, run: StageRun) -> Path:
         report["advice"] = NOT_PLAYED[kind]
     progress.say(report["advice"])
     run.set_tags({"zero_shot": report["advice"]})
-    run.log_artifact(write_json(gate.ZERO_SHOT, report))
-    return gate.ZERO_SHOT
+    run.log_artifact(write_json(paths.ZERO_SHOT, report))
+    return paths.ZERO_SHOT
 
 
 def play_bare(params: Params, run: StageRun) -> list[Trajectory]:

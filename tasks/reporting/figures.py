@@ -55,16 +55,23 @@ STYLE: dict[str, Any] = {
 }
 
 
-def reward_curve(train: pd.DataFrame, baseline: Mapping[str, Any], levels: Sequence[str]) -> Figure:
+def reward_curve(
+    train: pd.DataFrame,
+    baseline: Mapping[str, Any],
+    zero_shot: Mapping[str, Any],
+    levels: Sequence[str],
+) -> Figure:
     """Reward and primary objective of the training episodes, and the held-out reward.
 
-    The baseline is that of the played level: problems of other levels are easier or harder. Points
-    are held-out evaluations: on the training's levels together, and on each other level.
+    The baseline is that of the played level: problems of other levels are easier or harder. The
+    bare model has played the easiest level alone. Points are held-out evaluations: on the
+    training's levels together, and on each other level.
 
     Args:
         train: one row per step: step, level, reward/overall, reward/primary; where there was a
             held-out evaluation, its figures too.
         baseline: the content of reports/baseline.json.
+        zero_shot: the content of reports/zeroshot.json.
         levels: levels of the training.
     """
     with figure_style():
@@ -80,6 +87,9 @@ def reward_curve(train: pd.DataFrame, baseline: Mapping[str, Any], levels: Seque
             smoothed = train[column].rolling(SMOOTH, min_periods=1).mean()
             axes.plot(train["step"], smoothed, color=colour, label=label)
         _draw_baseline(axes, train, baseline)
+        if zero_shot.get("played"):
+            label = f"bare model, {zero_shot['level']}"
+            axes.axhline(zero_shot["reward_mean"], color=GREY, linestyle="-.", label=label)
         _draw_held_out(axes, train, levels)
         _steps_axis(axes, train)
         axes.set(xlabel="Training Step", ylabel="Reward", ylim=(0, 1.06))
@@ -182,7 +192,7 @@ def _narrow(train: pd.DataFrame, start: float, end: float) -> bool:
 
 
 def _draw_baseline(axes: Axes, train: pd.DataFrame, baseline: Mapping[str, Any]) -> None:
-    """Draw the untrained model's reward at the level of each band, dotted and as a number."""
+    """Draw the reward before GRPO at the level of each band, dotted and as a number."""
     x: list[float] = []
     y: list[float] = []
     for level, start, end in _stretches(train):

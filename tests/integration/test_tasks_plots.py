@@ -29,6 +29,7 @@ LEVELS = PARAMS.train.curriculum.levels
 
 
 OF_LEVELS = {"easy": {"reward_mean": 0.4}, "medium": {"reward_mean": 0.2}}
+BARE = {"played": True, "level": "easy", "reward_mean": 0.07}
 BASELINE = {"reward_mean": 0.31, "levels": OF_LEVELS}
 HOSTILE = '<script>alert("x")</script><img src=x onerror=alert(1)>'
 
@@ -85,6 +86,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     told |= {"reward_mode": "sampled", "sizes": sizes}
     (reports / "evaluation.json").write_text(json.dumps(told))
     (reports / "baseline.json").write_text(json.dumps(BASELINE))
+    (reports / "zeroshot.json").write_text(json.dumps(BARE))
     text = "".join(json.dumps(line) + "\n" for line in lines)
     (reports / "transcripts.jsonl").write_text(text)
     return reports
@@ -151,11 +153,14 @@ def test_a_broken_input_is_refused(folder: Path) -> None:
 
 
 def test_the_reward_curve_has_the_axes_lines_and_baseline_it_promises() -> None:
-    figure = figures.reward_curve(train_table(), BASELINE, LEVELS)
+    figure = figures.reward_curve(train_table(), BASELINE, BARE, LEVELS)
     (axes,) = figure.axes
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("Training Step", "Reward")
     lines = {line.get_label(): line for line in axes.get_lines()}
     assert {"trained reward", "primary objective", "before GRPO"} <= set(lines)
+    assert set(lines["bare model, easy"].get_ydata()) == {BARE["reward_mean"]}
+    none = figures.reward_curve(train_table(), BASELINE, {"played": False}, LEVELS)
+    assert "bare model, easy" not in {line.get_label() for line in none.axes[0].get_lines()}
     assert lines["before GRPO"].get_linestyle() == ":"
     x, y = lines["before GRPO"].get_data()
     assert list(x) == [0.5, 5.5, 5.5, 5.5, 12.5, 12.5]

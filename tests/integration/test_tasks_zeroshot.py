@@ -13,7 +13,7 @@ from helpers.recorder import Recorder
 
 from agent.policies.scripted import Scripted, oracle
 from env.problems.store import ProblemStore
-from tasks import gate, paths, zeroshot
+from tasks import paths, zeroshot
 from tasks.config.params import Params
 from tasks.registry import warm_start
 
@@ -31,14 +31,14 @@ def params(served_folder: Path, server_problems: ProblemStore, server_params: Pa
 def played_by(policy: Scripted, monkeypatch: pytest.MonkeyPatch, params: Params) -> dict[str, Any]:
     monkeypatch.setattr("agent.policies.hf_policy.TransformersPolicy", lambda *_: policy)
     zeroshot.run(params, Recorder())  # type: ignore[arg-type]
-    report: dict[str, Any] = json.loads(gate.ZERO_SHOT.read_text())
+    report: dict[str, Any] = json.loads(paths.ZERO_SHOT.read_text())
     return report
 
 
 def test_a_nano_of_random_weights_plays_ten_episodes_and_earns_nothing(params: Params) -> None:
     run = Recorder()
     zeroshot.run(params, run)  # type: ignore[arg-type]
-    report = json.loads(gate.ZERO_SHOT.read_text())
+    report = json.loads(paths.ZERO_SHOT.read_text())
     assert (report["level"], report["episodes"], report["earned"]) == ("easy", 10, 0)
     assert report["advice"] == (
         "demonstrations are needed: 0 of 10 zero-shot episodes earn anything at easy"
@@ -89,5 +89,5 @@ def test_without_demonstrations_nothing_is_played(
 ) -> None:
     monkeypatch.setattr(zeroshot, "play_bare", lambda *_: pytest.fail("it played"))
     zeroshot.run(changed(params, warmstart={"kind": kind}), Recorder())  # type: ignore[arg-type]
-    report = json.loads(gate.ZERO_SHOT.read_text())
+    report = json.loads(paths.ZERO_SHOT.read_text())
     assert report == {"kind": kind, "played": False, "advice": zeroshot.NOT_PLAYED[kind]}
