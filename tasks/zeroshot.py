@@ -95,7 +95,7 @@ def bare_model(params: Params, run: StageRun) -> Iterator[tuple[Any, Any]]:
         from agent.nano.warmstart import build
 
         warmstart.check(params)
-        taught = build(params.warmstart.nano, warmstart.lessons(params))
+        taught = build(warmstart.nano(params), warmstart.lessons(params))
         yield taught.model.eval(), taught.tokenizer
         return
     from agent.policies.hf_policy import load_model

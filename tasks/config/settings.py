@@ -129,6 +129,13 @@ class DeploySettings(Settings):
     docker: DockerSettings = DockerSettings()
 
 
+class NanoStartSettings(Settings):
+    """Warm start of nano; `agent/nano/settings.py` has its sizes and rates."""
+
+    steps: int = Field(NanoSettings.steps, ge=1, description="most optimizer steps")
+    seed: int = Field(NanoSettings.seed, ge=0)
+
+
 class WarmstartSettings(Settings):
     """The training of the base model."""
 
@@ -148,7 +155,7 @@ class WarmstartSettings(Settings):
         pattern=r"^[0-9a-f]{16}$",
         description="tag that the version must have, to detect another registry",
     )
-    nano: NanoSettings = NanoSettings()
+    nano: NanoStartSettings = NanoStartSettings()
     sft: SftSettings = SftSettings()
 
 
