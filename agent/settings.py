@@ -33,7 +33,12 @@ class GenerationSettings(Settings):
     temperature: float = Field(1.0, ge=0, le=2, description="0 is greedy")
     max_turn_tokens: int = Field(96, ge=8, le=8192, description="new tokens of one turn")
     max_frame_tokens: int = Field(512, ge=64, description="tokens of one frame's conversation")
-    batch_frames: int = Field(64, ge=1, le=4096, description="frames decoded together")
+    batch_frames: int = Field(
+        256,
+        ge=1,
+        le=4096,
+        description="frames decoded together, and episodes that stages without gradients play",
+    )
     cache_tokens: int = Field(
         262_144, ge=0, description="tokens of open frames whose keys and values stay between turns"
     )
@@ -313,7 +318,6 @@ class TrainSettings(Settings):
     evaluate_problems: int = Field(
         12, ge=1, le=10_000, description="validation problems of each level in an evaluation"
     )
-    generation: GenerationSettings = GenerationSettings()
     curriculum: CurriculumSettings = CurriculumSettings()
     logprob_check: LogprobCheckSettings = LogprobCheckSettings()
     report_to: list[str] = Field([], description="loggers of the Trainer: `wandb`, `tensorboard`")

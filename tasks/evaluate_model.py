@@ -80,7 +80,7 @@ def measure_model(
     torch.set_num_threads(params.threads)
     settings = params.evaluate
     specs = evaluate.choose(paths.TEST, settings.episodes, settings.seed)
-    generation = settings.generation
+    generation = params.generation
     # A round ends when every ready frame has had its turn; more sessions would only wait.
     concurrent = params.evaluate_model.concurrency if base_url else generation.batch_frames
     sessions = min(len(specs), params.env.max_sessions, concurrent)
@@ -93,13 +93,13 @@ def measure_model(
         with progress.stage("evaluate"), environment(patient(params)) as url:
             alone = []
             if endpoint:
-                alone = evaluate.play_alone(subject, url, specs, settings, label=model)
+                alone = evaluate.play_alone(subject, url, specs, params, label=model)
                 episodes = len(specs) * (1 + settings.sampling_seeds)
                 say(estimate(endpoint, alone, episodes, sessions, params.evaluate_model))
             played = evaluate.play_modes(
-                subject, url, specs, settings, sessions=sessions, label=model
+                subject, url, specs, params, sessions=sessions, label=model
             )
-            alone = alone or evaluate.play_alone(subject, url, specs, settings, label=model)
+            alone = alone or evaluate.play_alone(subject, url, specs, params, label=model)
     rows = evaluate.rows_of(played, model, params)
     name = re.sub(r"[^A-Za-z0-9.-]+", "-", model).strip("-")
     write_json(REPORTS / "episodes" / f"{name}.json", rows)  # paid for, whatever comes next

@@ -76,8 +76,8 @@ def run(params: Params, run: StageRun) -> Path:
     specs = unseen(by_level(paths.TRAIN, settings.seed), params)
     torch.set_num_threads(params.threads)
     with progress.doing("load the model"):
-        policy = TransformersPolicy(*load_model(paths.BASE), settings.generation)
-    sessions = min(params.env.max_sessions, settings.generation.batch_frames)
+        policy = TransformersPolicy(*load_model(paths.BASE), params.generation)
+    sessions = min(params.env.max_sessions, params.generation.batch_frames)
     with environment(params) as url:
 
         def play_level(level: str, start: int, stop: int) -> list[Trajectory]:
@@ -88,9 +88,10 @@ def run(params: Params, run: StageRun) -> Path:
 
         levels = tuple(dict.fromkeys((curriculum.target, curriculum.levels[0])))
         played = probe(play_level, levels, settings, params.rewards)
-        report = decide(played, settings, params.rewards)
+        report = decide(played, params.rewards)
         report |= {
             "model": str(paths.BASE),
+            "temperature": params.generation.temperature,
             "seed": settings.seed,
             "zero_shot": read_json(ZERO_SHOT) or None,
         }
@@ -102,7 +103,10 @@ def run(params: Params, run: StageRun) -> Path:
         baseline = {
             level: play_level(level, 0, settings.baseline_episodes) for level in curriculum.levels
         }
-    summary = summarise(baseline, params.rewards.success_at, settings)
+    summary = summarise(baseline, params.rewards.success_at) | {
+        "temperature": params.generation.temperature,
+        "seed": settings.seed,
+    }
     run.log_artifact(write_json(paths.BASELINE, summary))
     for level, numbers in summary["levels"].items():
         scores = {"reward": numbers["reward_mean"], **numbers["components"]}
@@ -170,9 +174,7 @@ def primary(episode: Trajectory) -> float:
     return 0.0 if episode.void else episode.components.get(PRIMARY, 0.0)
 
 
-def decide(
-    played: dict[str, list[Trajectory]], settings: GateSettings, rewards: RewardSettings
-) -> dict[str, Any]:
+def decide(played: dict[str, list[Trajectory]], rewards: RewardSettings) -> dict[str, Any]:
     """The gate's report: the decision, the figures of each level, and advice.
 
     Raises:
@@ -183,12 +185,7 @@ def decide(
     levels = {level: figures(episodes, rewards) for level, episodes in played.items()}
     summary = "; ".join(f"{level}: {in_words(row)}" for level, row in levels.items())
     advice = f"open ({summary})" if passed else f"{summary}. GRPO cannot learn. {advise(valid)}"
-    return {
-        "passed": passed,
-        "advice": advice,
-        "temperature": settings.generation.temperature,
-        "levels": levels,
-    }
+    return {"passed": passed, "advice": advice, "levels": levels}
 
 
 def mostly_valid(episodes: Sequence[Trajectory]) -> list[Trajectory]:
@@ -233,7 +230,7 @@ def advise(valid: Sequence[Trajectory]) -> str:
     if ends.count("truncated") > len(ends) / 2:
         return (
             "Most roots were truncated: raise max_turn_tokens and max_frame_tokens in "
-            "gate.generation and train.generation, or teach the model longer."
+            "generation, or teach the model longer."
         )
     if malformed > turns / 2:
         return (
@@ -260,9 +257,7 @@ def means(episodes: Sequence[Trajectory]) -> dict[str, Any]:
     }
 
 
-def summarise(
-    baseline: dict[str, list[Trajectory]], success_at: float, settings: GateSettings
-) -> dict[str, Any]:
+def summarise(baseline: dict[str, list[Trajectory]], success_at: float) -> dict[str, Any]:
     """The baseline of each level, and its unweighted means over the levels.
 
     Raises:
@@ -294,6 +289,4 @@ def summarise(
         "episodes": sum(level["episodes"] for level in levels.values()),
         "levels": levels,
         "model": str(paths.BASE),
-        "temperature": settings.generation.temperature,
-        "seed": settings.seed,
     }

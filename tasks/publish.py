@@ -243,7 +243,7 @@ def write_model(
             warm_start=kinds[params.warmstart.kind],
             method=params.train.method,
             train=params.train,
-            temperature=params.evaluate.generation.temperature,
+            temperature=params.generation.temperature,
             source=params.prepare.source,
             commit=tags.get("commit", "unknown"),
             weights_hash=tags.get("weights_hash", "unknown"),

@@ -62,8 +62,8 @@ def run(params: Params, run: StageRun) -> Path:
     settings = params.train
     ranks.require_whole_weights()
     warn_without_gpu(params.model)
-    if settings.generation.temperature == 0:
-        raise ConfigError("train.generation.temperature is 0 (all episodes are equal). Set 1.0.")
+    if params.generation.temperature == 0:
+        raise ConfigError("generation.temperature is 0 (all episodes are equal). Set 1.0.")
     problems = read_problems(paths.TRAIN, settings.curriculum.levels)
     read_held_out(problems, settings)  # refuses one that is trained on
     require(paths.BASE, "warmstart")
@@ -161,7 +161,10 @@ def learn(
     sessions_wanted = min(params.env.max_sessions, settings.problems_per_step * settings.group_size)
     with progress.doing("load the model"):
         model, tokenizer = load_model(paths.BASE)
-    engine = engine_of(params.engine, settings, paths.BASE, marks["base model"])
+    generation, rank = params.generation, settings.lora.r
+    engine = engine_of(
+        params.engine, rank, generation.max_frame_tokens, paths.BASE, marks["base model"]
+    )
     playing = players(tokenizer, params.engine, engine, CHECKPOINTS)
     shown = progress.doing("", "steps", settings.steps)
     with Sessions(url, sessions_wanted) as sessions, playing as maker, shown as steps:
@@ -174,6 +177,7 @@ def learn(
             rollout=callbacks.rollout,
             on_step=callbacks.on_step,
             state=callbacks.save,
+            temperature=generation.temperature,
             engine="vllm" if params.engine.url else "own",
             counted=progress.counted,
         )
@@ -210,7 +214,7 @@ class TrainingCallbacks:
         from agent.training.groups import Drawn
         from tasks.training.training_log import TrainingLog
 
-        self.settings = params.train
+        self.settings, self.generation = params.train, params.generation
         self.success_at = params.rewards.success_at
         sft = params.warmstart.sft
         self.moves = sft.moves if sft.plan == "moves" else None
@@ -238,7 +242,7 @@ class TrainingCallbacks:
 
         self.started = time.monotonic()
         self.model = model
-        policy = self.players.policy(model, self.settings.generation, step - 1)
+        policy = self.players.policy(model, self.generation, step - 1)
         name = "rollout" if ranks.count() == 1 else "rollout of rank 0"
         self.drawn = draw_groups(
             lambda specs: ranks.play_dealt(
@@ -300,7 +304,7 @@ class TrainingCallbacks:
         Other ranks go on, and wait for this one where they next exchange something.
         """
         started = time.monotonic()
-        policy = self.players.policy(self.model, self.settings.generation.greedy, step)
+        policy = self.players.policy(self.model, self.generation.greedy, step)
         played = play_shown(
             "held-out problems", policy, self.sessions, self.held_out, sessions=self.flight
         )

@@ -16,7 +16,9 @@ from trl.trainer.grpo_config import GRPOConfig
 from agent.settings import TrainSettings
 
 
-def training_arguments(settings: TrainSettings, output_dir: Path) -> GRPOConfig:
+def training_arguments(
+    settings: TrainSettings, output_dir: Path, temperature: float = 1.0
+) -> GRPOConfig:
     """Options of TRL and of the Trainer that differ from their defaults, or define the training.
 
     TRL's other losses average or weigh whole rows, but the rows of a tree have unequal weights.
@@ -44,8 +46,7 @@ def training_arguments(settings: TrainSettings, output_dir: Path) -> GRPOConfig:
         use_bias_correction_kl=False,
         disable_dropout=True,
         # Sampling: only the temperature has an effect, on the trainer's log-probabilities.
-        temperature=settings.generation.temperature,
-        max_completion_length=settings.generation.max_frame_tokens,
+        temperature=temperature,
         vllm_importance_sampling_correction=False,
         # Optimizer.
         optim="adamw_torch",

@@ -21,7 +21,7 @@ import httpx
 
 from agent.errors import PolicyError
 from agent.models.model_files import TWIN
-from agent.settings import EngineSettings, TrainSettings
+from agent.settings import EngineSettings
 
 PROGRAM = ".venv-vllm/bin/vllm"
 """Where `make setup-vllm` installs it."""
@@ -60,13 +60,14 @@ class Engine:
 
 
 def engine_of(
-    settings: EngineSettings, train: TrainSettings, base: Path, base_hash: str
+    settings: EngineSettings, rank: int, frame_tokens: int, base: Path, base_hash: str
 ) -> Engine | None:
     """The engine that the settings name; None if the model in training plays itself.
 
     Args:
         settings: the section `engine`.
-        train: the section `train`.
+        rank: of the adapter.
+        frame_tokens: tokens of one frame's conversation.
         base: folder of the base model.
         base_hash: its hash, which is part of the served name.
     """
@@ -76,7 +77,6 @@ def engine_of(
     model = base / TWIN if (base / TWIN).is_dir() else base
     config = json.loads((model / "config.json").read_text(encoding="utf-8"))
     positions = config.get("text_config", config).get("max_position_embeddings")
-    frame_tokens = train.generation.max_frame_tokens
     name = f"base-{base_hash}"
     options = {
         "served-model-name": name,
@@ -88,7 +88,7 @@ def engine_of(
         else "auto",
         "max-model-len": min(frame_tokens, positions or frame_tokens),
         "kv-cache-memory-bytes": int(settings.kv_gb * 2**30),
-        "max-lora-rank": min(value for value in LORA_RANKS if value >= train.lora.r),
+        "max-lora-rank": min(value for value in LORA_RANKS if value >= rank),
         "max-loras": 1,
         # The log-probabilities of the distribution that is sampled: after the temperature.
         "logprobs-mode": "processed_logprobs",

@@ -11,7 +11,7 @@ from typing import Annotated, Literal, get_args
 from pydantic import Field
 
 from agent.nano.settings import NanoSettings
-from agent.settings import LEAST_PROBLEMS, GenerationSettings, SftSettings, TemplateArguments
+from agent.settings import LEAST_PROBLEMS, SftSettings, TemplateArguments
 from env.problems.schema import Level, Split
 from env.problems.settings import SyntheticSettings
 from env.settings import Settings
@@ -165,7 +165,6 @@ class GateSettings(Settings):
     episodes: int = Field(10, ge=1, description="episodes per level")
     max_episodes: int = Field(60, ge=1, description="maximum per level while the gate is closed")
     baseline_episodes: int = Field(32, ge=20, description="episodes per level of the baseline")
-    generation: GenerationSettings = GenerationSettings(batch_frames=256)
     seed: int = Field(0, ge=0)
 
 
@@ -191,7 +190,6 @@ class EvaluateSettings(Settings):
         60, ge=1, description="episodes of each level that the training does not play"
     )
     transcripts: int = Field(6, ge=1, description="episodes kept per difficulty and model")
-    generation: GenerationSettings = GenerationSettings(batch_frames=256)
     seed: int = Field(0, ge=0)
 
 

@@ -76,7 +76,14 @@ def write_base(params: Params, run: StageRun, base: Path) -> Path:
             job = (rows, settings, params.train)
             out = folder / ADAPTER
             if params.model.backend == "unsloth":
-                train_with_unsloth(folder, *job, out=out, threads=params.threads, on_step=on_step)
+                train_with_unsloth(
+                    folder,
+                    *job,
+                    out=out,
+                    frame_tokens=params.generation.max_frame_tokens,
+                    threads=params.threads,
+                    on_step=on_step,
+                )
             else:
                 model, tokenizer = load_model(folder)
                 train_adapter(model, tokenizer, *job, out=out, on_step=on_step)
@@ -195,7 +202,7 @@ def demonstrate(
     )
     from agent.policies.conversations import Conversations
 
-    settings, generation = params.warmstart.sft, params.train.generation
+    settings, generation = params.warmstart.sft, params.generation
     conversations = Conversations(model, tokenizer, generation)
     if settings.teacher == "endpoint":
         episodes = play_all(params, endpoint(params), conversations, problems)
@@ -224,7 +231,7 @@ def demonstrate(
     if not rows:
         raise StageError(
             f"none of {len(episodes)} demonstrations is good enough. Raise max_turn_tokens and "
-            "max_frame_tokens of train.generation, or lower warmstart.sft.min_reward."
+            "max_frame_tokens of generation, or lower warmstart.sft.min_reward."
         )
     logger.info("warmstart: %d of %d demonstrations are good", len(good), len(episodes))
     return rows
@@ -260,7 +267,7 @@ def play_all(
         EpisodeSpec(problem.problem_id, seed=number, difficulty=problem.difficulty)
         for number, problem in enumerate(problems)
     ]
-    sessions = min(params.env.max_sessions, params.train.generation.batch_frames)
+    sessions = min(params.env.max_sessions, params.generation.batch_frames)
     with environment(params) as url:
         tokenised = TokenisedPolicy(policy, conversations)
         return play_shown("demonstrations", tokenised, url, specs, sessions=sessions)
@@ -277,7 +284,7 @@ def endpoint(params: Params) -> Policy:
     settings = params.warmstart.sft
     assert settings.base_url is not None
     assert settings.model is not None
-    generation = params.train.generation
+    generation = params.generation
     teacher = serving.endpoint(params, settings.base_url, settings.model, generation)
     teacher.check()
     return teacher

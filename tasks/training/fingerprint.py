@@ -38,6 +38,7 @@ def fingerprint(params: Params, base: Path, data: Path) -> dict[str, str]:
 
     settings = {
         "train": params.train.model_dump(mode="json", exclude=BOOKKEEPING),
+        "generation": params.generation.model_dump(mode="json"),
         "env": params.env.model_dump(mode="json"),
         "rewards": params.rewards.model_dump(mode="json"),
     }

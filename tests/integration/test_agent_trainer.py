@@ -110,10 +110,8 @@ def test_training_raises_the_reward(tmp_path):
 
 
 def test_the_logprob_check_catches_another_temperature(tmp_path):
-    generation = SETTINGS.generation.model_copy(update={"temperature": 0.7})
-    settings = SETTINGS.model_copy(update={"generation": generation})
     with pytest.raises(LogprobCheckError, match=r"step 1: .*train\.logprob_check\.max_abs"):
-        make_trainer(tmp_path, settings).resume(None)
+        make_trainer(tmp_path, temperature=0.7).resume(None)
 
 
 def test_the_logprob_check_catches_an_adapter_lost_after_the_first_step(tmp_path):

@@ -36,13 +36,13 @@ SHORT = {
     "evaluate_problems": 1,
     "resample_groups": 0,
     "min_group_std": 0.0,
-    "generation": {"max_turn_tokens": 12, "max_frame_tokens": 256, "batch_frames": 1},
 }
+TURNS = {"max_turn_tokens": 12, "max_frame_tokens": 256, "batch_frames": 1}
 
 
 def with_engine(params: Params, engine: dict[str, Any], **changes: Any) -> Params:
     engine = {"concurrency": 4, "timeout_s": 20} | engine
-    return changed(params, engine=engine, train=SHORT | changes)
+    return changed(params, engine=engine, generation=TURNS, train=SHORT | changes)
 
 
 @pytest.fixture(scope="module")

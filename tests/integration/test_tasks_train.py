@@ -44,8 +44,8 @@ SHORT = {
     "save_every": 1,
     "table_every": 2,
     "evaluate_every": 0,
-    "generation": {"max_turn_tokens": 12, "max_frame_tokens": 256, "batch_frames": 8},
 }
+TURNS = {"max_turn_tokens": 12, "max_frame_tokens": 256, "batch_frames": 8}
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def project(tmp_path, monkeypatch, base, server_url, server_problems, mlflow_sto
 
 
 def with_train(params: Params, **changes) -> Params:
-    return changed(params, train=SHORT | changes)
+    return changed(params, generation=TURNS, train=SHORT | changes)
 
 
 def marks_of(params: Params) -> dict[str, str]:

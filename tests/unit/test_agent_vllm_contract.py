@@ -10,7 +10,7 @@ import pytest
 from helpers.vllm_contract import SAMPLING, contract
 
 from agent.models.model_files import TWIN
-from agent.settings import EngineSettings, TrainSettings
+from agent.settings import EngineSettings
 from agent.vllm.policy import PURE
 from agent.vllm.server import ENVIRONMENT, LORA_RANKS, engine_of
 
@@ -19,8 +19,7 @@ def command(folder: Path, rank: int = 16, **config: object) -> list[str]:
     """The words of the command that starts a server for a base with this configuration."""
     (folder / "config.json").write_text(json.dumps({"dtype": "bfloat16"} | config))
     settings = EngineSettings(url="http://127.0.0.1:8123", kv_gb=0.5)
-    train = TrainSettings.model_validate({"lora": {"r": rank}})
-    engine = engine_of(settings, train, folder, "1")
+    engine = engine_of(settings, rank, 512, folder, "1")
     assert engine is not None
     return shlex.split(engine.command)
 
