@@ -195,7 +195,7 @@ def rows_of(
 ) -> list[EpisodeRow]:
     """A row for each episode of a model."""
     return [
-        episode_row(episode, name, mode, number, params.rewards.success_at)
+        episode_row(episode, name, mode, number)
         for (mode, number), episodes in played.items()
         for episode in episodes
     ]

@@ -34,7 +34,7 @@ from statistics import fmean
 from typing import Any
 
 from agent.rollouts.specs import EpisodeSpec, read_specs
-from agent.rollouts.trajectory import Trajectory
+from agent.rollouts.trajectory import SUCCESS_AT, Trajectory
 from rewards.settings import RewardSettings
 from rewards.spans import distinct_items, quoted_text
 from tasks import paths
@@ -103,7 +103,7 @@ def run(params: Params, run: StageRun) -> Path:
         baseline = {
             level: play_level(level, 0, settings.baseline_episodes) for level in curriculum.levels
         }
-    summary = summarise(baseline, params.rewards.success_at) | {
+    summary = summarise(baseline) | {
         "temperature": params.generation.temperature,
         "seed": settings.seed,
     }
@@ -157,7 +157,7 @@ def count(episodes: Sequence[Trajectory], rewards: RewardSettings) -> dict[str, 
     return {
         "earned": len(earning),
         "found": sum(has_read(episode, rewards.min_span_chars) for episode in earning),
-        "succeeded": sum(primary(episode) >= rewards.success_at for episode in earning),
+        "succeeded": sum(primary(episode) >= SUCCESS_AT for episode in earning),
     }
 
 
@@ -257,7 +257,7 @@ def means(episodes: Sequence[Trajectory]) -> dict[str, Any]:
     }
 
 
-def summarise(baseline: dict[str, list[Trajectory]], success_at: float) -> dict[str, Any]:
+def summarise(baseline: dict[str, list[Trajectory]]) -> dict[str, Any]:
     """The baseline of each level, and its unweighted means over the levels.
 
     Raises:
@@ -271,7 +271,7 @@ def summarise(baseline: dict[str, list[Trajectory]], success_at: float) -> dict[
         level: {
             "episodes": len(episodes),
             "void": len(baseline[level]) - len(episodes),
-            "success_rate": fmean(episode.succeeded(success_at) for episode in episodes),
+            "success_rate": fmean(episode.succeeded for episode in episodes),
             **means(episodes),
         }
         for level, episodes in valid.items()

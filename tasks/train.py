@@ -215,7 +215,6 @@ class TrainingCallbacks:
         from tasks.training.training_log import TrainingLog
 
         self.settings, self.generation = params.train, params.generation
-        self.success_at = params.rewards.success_at
         sft = params.warmstart.sft
         self.moves = sft.moves if sft.plan == "moves" else None
         self.run, self.problems, self.sessions = run, unseen(problems, params), sessions
@@ -272,9 +271,9 @@ class TrainingCallbacks:
         metric = events[0].metric if events else self.curriculum.metric
         metrics = {
             **(moves.shares(played, self.moves) if self.moves else {}),
-            **episode_metrics(played, self.success_at),
+            **episode_metrics(played),
             **trainer_metrics(logs),
-            **draw_metrics(self.drawn, self.success_at),
+            **draw_metrics(self.drawn),
             "curriculum/level": float(index),
             "train/step_seconds": time.monotonic() - self.started,
         }
@@ -308,7 +307,7 @@ class TrainingCallbacks:
         played = play_shown(
             "held-out problems", policy, self.sessions, self.held_out, sessions=self.flight
         )
-        metrics = held_out_metrics(played, self.settings.curriculum.levels, self.success_at)
+        metrics = held_out_metrics(played, self.settings.curriculum.levels)
         reward = metrics.get("eval/reward", math.nan)
         progress.say(f"step {step}: held-out reward {reward:.3f}, greedy ({len(played)} episodes)")
         return metrics | {"eval/step_seconds": time.monotonic() - started}

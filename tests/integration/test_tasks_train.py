@@ -271,7 +271,7 @@ def test_changed_settings_or_base_start_clean_and_bookkeeping_does_not(project, 
         assert reason(with_train(server_params, **{name: 2})).startswith("resuming after step 2")
     faster = with_train(server_params, learning_rate=0.5)
     assert reason(faster) == "settings of train changed: starting clean"
-    rewards = params.rewards.model_copy(update={"success_at": 0.9})
+    rewards = params.rewards.model_copy(update={"read_chars": 90})
     assert reason(params.model_copy(update={"rewards": rewards})) == (
         "settings of rewards changed: starting clean"
     )

@@ -105,7 +105,7 @@ def test_groups_without_a_signal_are_split_by_whether_their_episodes_succeed():
 
     env = Env(reward, void=lambda spec, call: "lost" if spec == env.calls[0][0] else None)
     drawn = draw(env, SETTINGS.model_copy(update={"replace_voids": 0}))
-    found = draw_metrics(drawn, success_at=0.5)
+    found = draw_metrics(drawn)
     # A void is neither; the third group is too even to learn from, but some of it succeeds.
     assert (found["train/too_hard_groups"], found["train/too_easy_groups"]) == (1, 1)
     rows = make_rows(drawn.groups, SETTINGS)
