@@ -46,6 +46,9 @@ if TYPE_CHECKING:
     from agent.rollouts.trajectory import Trajectory
     from tasks.tracking.runs import StageRun
 
+SEED = 0
+KEPT = 6
+"""Transcripts of each difficulty and model."""
 MODELS = {"before": paths.BASE, "after": paths.MERGED}
 EPISODES = Path("reports/episodes.parquet")
 Model = Path | Callable[[GenerationSettings], "Policy"]
@@ -69,7 +72,7 @@ def run(params: Params, run: StageRun) -> Path:
     settings = params.evaluate
     require(MODELS["before"], "warmstart")
     require(MODELS["after"], "export")
-    specs = choose(paths.TEST, settings.episodes, settings.seed)
+    specs = choose(paths.TEST, settings.episodes, SEED)
     others = of_other_levels(params)
     torch.set_num_threads(params.threads)
     sessions = min(len(specs), params.env.max_sessions, params.generation.batch_frames)
@@ -91,9 +94,9 @@ def run(params: Params, run: StageRun) -> Path:
     report["sizes"] = by_papers(
         [*played["after"]["greedy", 0], *larger],
         ProblemStore.load(paths.TEST.parent),
-        Bootstrap(settings.bootstrap, settings.seed),
+        Bootstrap(settings.bootstrap, SEED),
     )
-    examples = chosen(played, settings.transcripts)
+    examples = chosen(played, KEPT)
     sample = [transcript(episode, name, "greedy") for name, episode in examples]
     with progress.doing("traces for MLflow"):
         traces.log_episodes(run, chosen(played, params.tracking.traces))
@@ -135,7 +138,7 @@ def of_other_levels(params: Params) -> list[EpisodeSpec]:
         for spec in read_specs(paths.VALIDATION)
         if spec.difficulty not in params.train.curriculum.levels
     ]
-    return choose_held_out(specs, params.evaluate.other_episodes, params.evaluate.seed)
+    return choose_held_out(specs, params.evaluate.other_episodes, SEED)
 
 
 def load_policy(model: Model, generation: GenerationSettings) -> Policy:
@@ -246,14 +249,14 @@ def compare(
     for name, of_model in rows.items():
         require_played(of_model, name)
     with as_stage_error(ValueError):
-        report = compare_models(rows, alone, Bootstrap(settings.bootstrap, settings.seed))
+        report = compare_models(rows, alone, Bootstrap(settings.bootstrap, SEED))
     if report["voids_as_zero"]:
         logger.warning(
             "evaluate: %d void episodes of after count as 0, because it has more than before (%s)",
             *(report["voids_as_zero"], report["after"]["voids"]),
         )
     return report | {
-        "seed": settings.seed,
+        "seed": SEED,
         "reward_mode": "reward_mean, reward, components, success_rate, stop_reasons and tokens "
         f"describe episodes sampled at T = {params.generation.temperature:g}; f1_greedy and "
         "other names with greedy describe greedy episodes",

@@ -79,7 +79,7 @@ def measure_model(
     run.set_tags({"kind": "evaluate", "model": model})
     torch.set_num_threads(params.threads)
     settings = params.evaluate
-    specs = evaluate.choose(paths.TEST, settings.episodes, settings.seed)
+    specs = evaluate.choose(paths.TEST, settings.episodes, evaluate.SEED)
     generation = params.generation
     # A round ends when every ready frame has had its turn; more sessions would only wait.
     concurrent = params.evaluate_model.concurrency if base_url else generation.batch_frames
@@ -104,12 +104,12 @@ def measure_model(
     name = re.sub(r"[^A-Za-z0-9.-]+", "-", model).strip("-")
     write_json(REPORTS / "episodes" / f"{name}.json", rows)  # paid for, whatever comes next
     require_nearly_all(rows, model, endpoint)
-    bootstrap = Bootstrap(settings.bootstrap, settings.seed)
+    bootstrap = Bootstrap(settings.bootstrap, evaluate.SEED)
     report = {
         "model": model,
         "base_url": base_url,
         "n": len(specs),
-        "seed": settings.seed,
+        "seed": evaluate.SEED,
         "data_hash": lineage.data_hash(),
         "cost": cost(endpoint, len(rows) + len(alone), params.evaluate_model),
         **describe(rows, evaluate.seconds_of(alone), bootstrap),

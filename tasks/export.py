@@ -152,7 +152,7 @@ def gather_prompts(
     from tasks.evaluate import choose
 
     wanted = params.export.prompts
-    specs = choose(paths.TEST, wanted, params.export.seed)
+    specs = choose(paths.TEST, wanted, seed=0)
     sessions = min(wanted, params.env.max_sessions)
     policy = TransformersPolicy(model, tokenizer, params.generation.greedy)
     episodes = play_shown("prompts", policy, url, specs, sessions=sessions)

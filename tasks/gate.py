@@ -39,7 +39,6 @@ from rewards.settings import RewardSettings
 from rewards.spans import distinct_items, quoted_text
 from tasks import paths
 from tasks.config.params import Params
-from tasks.config.settings import GateSettings
 from tasks.errors import GateFailed, StageError, as_stage_error
 from tasks.io import read_json, write_json
 from tasks.reporting import progress
@@ -50,6 +49,9 @@ from tasks.training.problem_data import unseen
 ZERO_SHOT = Path("reports/zeroshot.json")
 
 PRIMARY = "primary_objective"
+EPISODES, MOST = 10, 60
+"""Episodes of a level at once, and at most while the gate is closed."""
+SEED = 0
 FINDS = 2
 """Episodes of a level that earn by reading, of which random code has none."""
 SUCCESSES = 7
@@ -72,8 +74,8 @@ def run(params: Params, run: StageRun) -> Path:
     from agent.policies.hf_policy import TransformersPolicy, load_model
     from tasks.deployment.environment import environment
 
-    settings, curriculum = params.gate, params.train.curriculum
-    specs = unseen(by_level(paths.TRAIN, settings.seed), params)
+    curriculum = params.train.curriculum
+    specs = unseen(by_level(paths.TRAIN, SEED), params)
     torch.set_num_threads(params.threads)
     with progress.doing("load the model"):
         policy = TransformersPolicy(*load_model(paths.BASE), params.generation)
@@ -87,12 +89,12 @@ def run(params: Params, run: StageRun) -> Path:
             return play_shown(level, policy, url, some, sessions=sessions)
 
         levels = tuple(dict.fromkeys((curriculum.target, curriculum.levels[0])))
-        played = probe(play_level, levels, settings, params.rewards)
+        played = probe(play_level, levels, params.rewards)
         report = decide(played, params.rewards)
         report |= {
             "model": str(paths.BASE),
             "temperature": params.generation.temperature,
-            "seed": settings.seed,
+            "seed": SEED,
             "zero_shot": read_json(ZERO_SHOT) or None,
         }
         run.log_artifact(write_json(paths.GATE, report))
@@ -100,12 +102,11 @@ def run(params: Params, run: StageRun) -> Path:
         if not report["passed"]:
             paths.BASELINE.unlink(missing_ok=True)  # of an earlier model
             raise GateFailed(report["advice"])
-        baseline = {
-            level: play_level(level, 0, settings.baseline_episodes) for level in curriculum.levels
-        }
+        episodes = params.gate.baseline_episodes
+        baseline = {level: play_level(level, 0, episodes) for level in curriculum.levels}
     summary = summarise(baseline) | {
         "temperature": params.generation.temperature,
-        "seed": settings.seed,
+        "seed": SEED,
     }
     run.log_artifact(write_json(paths.BASELINE, summary))
     for level, numbers in summary["levels"].items():
@@ -130,14 +131,14 @@ def by_level(path: Path, seed: int) -> dict[str, list[EpisodeSpec]]:
 
 
 def probe(
-    play_level: PlayLevel, levels: Sequence[str], settings: GateSettings, rewards: RewardSettings
+    play_level: PlayLevel, levels: Sequence[str], rewards: RewardSettings
 ) -> dict[str, list[Trajectory]]:
-    """Episodes by level: `episodes` of each; more, up to `max_episodes`, while none opens."""
-    played = {level: play_level(level, 0, settings.episodes) for level in levels}
+    """Episodes by level: `EPISODES` of each; more, up to `MOST`, while none opens."""
+    played = {level: play_level(level, 0, EPISODES) for level in levels}
     for level in levels:
         while not any(opens(episodes, rewards) for episodes in played.values()):
             start = len(played[level])
-            stop = min(start + settings.episodes, settings.max_episodes)
+            stop = min(start + EPISODES, MOST)
             more = play_level(level, start, stop) if start < stop else []
             if not more:
                 break

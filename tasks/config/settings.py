@@ -60,16 +60,7 @@ class AuditSettings(Settings):
     """Episodes of policies without a model, to check the problems."""
 
     problems: int = Field(50, ge=1, description="problems per difficulty")
-    min_oracle: float = Field(0.9, ge=0, le=1, description="minimum reward of known gold")
-    max_search: float = Field(
-        0.35,
-        ge=0,
-        le=1,
-        description="maximum F1 of a search for method and field, in generated problems",
-    )
-    sessions: int = Field(32, ge=1, description="concurrent episodes")
     samples: int = Field(2, ge=0, description="problems per difficulty on the page")
-    seed: int = Field(0, ge=0)
 
 
 class SpaceSettings(Settings):
@@ -162,10 +153,7 @@ class WarmstartSettings(Settings):
 class GateSettings(Settings):
     """Episodes of the base that decide whether GRPO can train it."""
 
-    episodes: int = Field(10, ge=1, description="episodes per level")
-    max_episodes: int = Field(60, ge=1, description="maximum per level while the gate is closed")
     baseline_episodes: int = Field(32, ge=20, description="episodes per level of the baseline")
-    seed: int = Field(0, ge=0)
 
 
 class ExportSettings(Settings):
@@ -176,7 +164,6 @@ class ExportSettings(Settings):
         None, gt=0, description="largest relative error; null: by the number format"
     )
     prompts: int = Field(20, ge=1, description="prompts whose completions are compared")
-    seed: int = Field(0, ge=0)
 
 
 class EvaluateSettings(Settings):
@@ -189,8 +176,6 @@ class EvaluateSettings(Settings):
     other_episodes: int = Field(
         60, ge=1, description="episodes of each level that the training does not play"
     )
-    transcripts: int = Field(6, ge=1, description="episodes kept per difficulty and model")
-    seed: int = Field(0, ge=0)
 
 
 class PlotsSettings(Settings):
@@ -241,7 +226,6 @@ class PromoteSettings(Settings):
         216, ge=LEAST_PROBLEMS, description="problems in each of the two fresh sets"
     )
     level: float = Field(0.99, ge=0.9, lt=1, description="confidence level")
-    bootstrap: int = Field(10_000, ge=1000, description="bootstrap resamples")
 
 
 class TrackingSettings(Settings):

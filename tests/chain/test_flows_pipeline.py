@@ -36,7 +36,6 @@ TINY = [
     "train.processes=1",
     "evaluate.latency_episodes=1",
     "promote.problems=200",
-    "promote.bootstrap=1000",
 ]
 """Settings over profile `quick`: every stage does all that it does, in two minutes together."""
 # A small model, and one plan for all roots: it learns in seconds. One answer in eight is gold.

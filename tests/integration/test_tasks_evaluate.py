@@ -36,8 +36,8 @@ def project(served_folder: Path, server_params: Params, monkeypatch: pytest.Monk
     """A working folder with data; models/base plays carelessly, models/merged as an expert."""
     for path in evaluate.MODELS.values():
         path.mkdir(parents=True)
-    few = {"episodes": EPISODES, "sampling_seeds": 2, "latency_episodes": 3}
-    few |= {"transcripts": 2, "bootstrap": 200}
+    monkeypatch.setattr(evaluate, "KEPT", 2)
+    few = {"episodes": EPISODES, "sampling_seeds": 2, "latency_episodes": 3, "bootstrap": 200}
     play_as(monkeypatch, before=careless(), after=fields_expert())
     return with_settings(server_params, few)
 

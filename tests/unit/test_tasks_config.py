@@ -61,7 +61,7 @@ WRONG: list[tuple[list[str], str]] = [
     (["nothing.here=3"], "nothing: unknown key"),
     (["train.stepps=3"], "Did you mean train.steps?"),
     (["env.limits.max_turn=3"], "Did you mean env.limits.max_turns?"),
-    (["train.steps=0", "gate.episodes=0"], "gate.episodes"),  # all are told
+    (["train.steps=0", "gate.baseline_episodes=0"], "gate.baseline_episodes"),  # all are told
     (["train.steps=many"], "train.steps"),
     (["train=3"], "train: "),
     (["train.steps"], "section.key=value"),
