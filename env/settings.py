@@ -14,6 +14,8 @@ from pydantic import Field
 from rewards.settings import RewardSettings
 from rewards.settings import Settings as Settings  # for all sections of params.yaml
 
+DOCUMENT_CHARS = 2_000_000
+"""Most characters of a client's own papers, which a session keeps in memory."""
 PromptStyle = Literal["full", "compact"]
 RankKind = Literal["bm25", "minilm"]
 Split = Literal["train", "validation", "test"]
@@ -95,7 +97,6 @@ class EnvSettings(Settings):
         "if set, only these and loopback are served",
     )
     allow_documents: bool = Field(False, description="reset(question=..., papers=...) is allowed")
-    document_chars: int = Field(2_000_000, ge=1, description="characters of a client's own papers")
     limits: LimitSettings = LimitSettings()
     sandbox: SandboxSettings = SandboxSettings()
 
@@ -107,7 +108,6 @@ _CAPACITY = {
     "env.splits",
     "env.allow_documents",
     "env.allowed_hosts",
-    "env.document_chars",
     "env.sandbox.running_cells",
     "env.sandbox.templates",
     "env.sandbox.templates_mb",

@@ -20,7 +20,7 @@ from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import Trajectory
 from env.client import Sessions
 from env.models import RLMObservation
-from env.settings import EnvSettings
+from env.settings import DOCUMENT_CHARS, EnvSettings
 from rewards.settings import RewardSettings
 from rewards.spans import locate
 
@@ -90,10 +90,10 @@ def fault(question: Question, env: EnvSettings) -> str | None:
                 f"{what} holds {text[error.start]!r} at {error.start}, a lone surrogate. Remove it."
             )
     size = sum(map(len, question.documents.values()))
-    if size > env.document_chars:
+    if size > DOCUMENT_CHARS:
         return (
-            f"the documents have {size:,} characters in total, more than {env.document_chars:,} "
-            "(env.document_chars); ask about fewer."
+            f"the documents have {size:,} characters in total, more than {DOCUMENT_CHARS:,}; ask "
+            "about fewer."
         )
     return None
 

@@ -15,7 +15,7 @@ from agent.settings import LEAST_PROBLEMS, SftSettings, TemplateArguments
 from env.problems.schema import Level, Split
 from env.problems.settings import SyntheticSettings
 from env.settings import Settings
-from tasks.data.settings import AlignSettings, FilesSettings, HubSettings, SplitSettings
+from tasks.data.settings import FilesSettings, HubSettings, SplitSettings
 
 HubName = Annotated[str, Field(pattern=r"^([\w.-]+/)?[\w.-]+$")]
 Licence = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]*$")]
@@ -29,7 +29,6 @@ class PrepareSettings(Settings):
     synthetic: SyntheticSettings = SyntheticSettings()
     hub: HubSettings = HubSettings()
     files: FilesSettings = FilesSettings()
-    align: AlignSettings = AlignSettings()
     splits: SplitSettings = SplitSettings()
 
     @property
@@ -50,9 +49,6 @@ class ValidateSettings(Settings):
     """Limits of the checks on the data."""
 
     min_rows: int = Field(20, ge=1, description="minimum rows per split")
-    max_rejected: float = Field(0.5, ge=0, le=1, description="maximum share of rejected rows")
-    max_papers: int = Field(64, ge=1, le=10_000, description="maximum papers per problem")
-    max_text_chars: int = Field(200_000, ge=1, description="maximum characters per paper")
     difficulty_share: float = Field(0.1, ge=0, le=1, description="minimum share of each difficulty")
 
 

@@ -15,7 +15,7 @@ import pytest
 from helpers.space_hub import SHA, TOKEN, serve_spaces
 
 from tasks.data import hub
-from tasks.data.settings import AlignSettings, HubSettings, SplitSettings
+from tasks.data.settings import HubSettings, SplitSettings
 from tasks.data.source import Found, ProblemBounds
 
 ROOT = Path(__file__).parents[2]
@@ -180,7 +180,7 @@ def test_a_revision_stands_for_a_commit(told: Told) -> None:
 
 def read(path: Path) -> Found:
     settings = HubSettings(name=str(path))
-    return hub.read_data_set(settings, AlignSettings(), SplitSettings(), BOUNDS)
+    return hub.read_data_set(settings, SplitSettings(), BOUNDS)
 
 
 @pytest.fixture(autouse=True)
