@@ -179,13 +179,8 @@ class SftSettings(Settings):
         description="what is shown: readers that name ranked passages, or moves drawn at random",
     )
     moves: MovesSettings = MovesSettings()
-    ranked_passages: int = Field(24, ge=1, le=256, description="passages that the root ranks")
-    reader_passages: int = Field(8, ge=1, le=64, description="passages of a reader")
     near_chars: int | None = Field(None, ge=0, description="widest gap in an answer; null: any")
     question_first: bool = Field(False, description="readers of one get the question first, too")
-    slips: float = Field(
-        0.15, ge=0, le=1, description="episodes of the demonstrator with a mistake and its repair"
-    )
     min_reward: float = Field(
         0.7, ge=0, le=1, description="least reward of an episode that is kept"
     )
@@ -246,9 +241,6 @@ class EngineSettings(Settings):
     """
 
     url: Address | None = Field(None, description="of vLLM's server; null: the model itself plays")
-    kv_gb: float = Field(8.0, gt=0, description="GiB of keys and values on the GPU")
-    concurrency: int = Field(64, ge=1, le=4096, description="turns in flight")
-    timeout_s: float = Field(600.0, gt=0, description="seconds of one turn")
 
     @model_validator(mode="after")
     def _has_an_address(self) -> EngineSettings:

@@ -84,7 +84,7 @@ def publish(params: Params, push: bool) -> Iterator[str]:
     """
     settings = params.publish
     license = check(params)
-    hub = Hub(params.deploy.space, SETTINGS) if push else None
+    hub = Hub(SETTINGS) if push else None
     champion = find_champion(params.register_.model_name)
     source = champion.params.prepare.source
     if settings.dataset_license is None and source != "synthetic":

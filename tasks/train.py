@@ -165,7 +165,7 @@ def learn(
     engine = engine_of(
         params.engine, rank, generation.max_frame_tokens, paths.BASE, marks["base model"]
     )
-    playing = players(tokenizer, params.engine, engine, CHECKPOINTS)
+    playing = players(tokenizer, engine, CHECKPOINTS)
     shown = progress.doing("", "steps", settings.steps)
     with Sessions(url, sessions_wanted) as sessions, playing as maker, shown as steps:
         callbacks = TrainingCallbacks(params, run, problems, sessions, maker, steps, marks)

@@ -59,9 +59,9 @@ Passage = tuple[str, str]
 class Keyed:
     """Sizes of the plan."""
 
-    ranked: int
+    ranked: int = 24
     """Passages that the root ranks."""
-    shown: int
+    shown: int = 8
     """Passages of each reader."""
     near_chars: int | None = None
     """Most characters between one passage of an answer and the next, if readers get one each; None

@@ -37,6 +37,12 @@ LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Values of `--max-lora-rank`; an adapter's rank may be lower."""
 ADAPTERS = ".adapters"
 """Name of the folder of sent adapters, beside the checkpoints."""
+_KV_GB = 8
+"""GiB of keys and values on the GPU, beside the weights of a trainer."""
+CONCURRENCY = 64
+"""Turns in flight."""
+_TURN_S = 600.0
+"""Seconds of one turn."""
 _LOOK_S = 10.0
 """Longest wait for an answer that samples nothing."""
 _IDLE_S = 3.0
@@ -87,7 +93,7 @@ def engine_of(
         if "float32" in (config.get("dtype"), config.get("torch_dtype"))
         else "auto",
         "max-model-len": min(frame_tokens, positions or frame_tokens),
-        "kv-cache-memory-bytes": int(settings.kv_gb * 2**30),
+        "kv-cache-memory-bytes": _KV_GB << 30,
         "max-lora-rank": min(value for value in LORA_RANKS if value >= rank),
         "max-loras": 1,
         # The log-probabilities of the distribution that is sampled: after the temperature.
@@ -107,17 +113,16 @@ class VllmServer:
 
     Args:
         engine: the server.
-        settings: limits of requests.
     """
 
-    def __init__(self, engine: Engine, settings: EngineSettings) -> None:
+    def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.adapter: Path | None = None
         """Folder of the adapter in force, which is served under the folder's name."""
         self._client = httpx.Client(
             base_url=engine.url,
-            timeout=httpx.Timeout(settings.timeout_s, connect=_LOOK_S),
-            limits=httpx.Limits(max_connections=settings.concurrency, keepalive_expiry=_IDLE_S),
+            timeout=httpx.Timeout(_TURN_S, connect=_LOOK_S),
+            limits=httpx.Limits(max_connections=CONCURRENCY, keepalive_expiry=_IDLE_S),
             trust_env=False,
         )
 

@@ -75,14 +75,10 @@ class SpaceSettings(Settings):
     secrets: list[str] = Field(
         [], description="environment variables of this machine to copy as secrets"
     )
-    wait_s: float = Field(1200.0, gt=0, description="seconds to wait until the Space runs")
-    poll_s: float = Field(5.0, gt=0, le=60, description="seconds between status requests")
-    timeout_s: float = Field(30.0, gt=0, description="seconds per request to the Hub")
-    attempts: int = Field(4, ge=1, le=20, description="attempts per request to the Hub")
 
 
 class PublishSettings(Settings):
-    """Repositories of `rlm publish` on the Hub; `deploy.space` has the time limits."""
+    """Repositories of `rlm publish` on the Hub."""
 
     model: HubName = Field(
         "rlm-model", description="the champion: OWNER/NAME, or NAME in the account of the token"
@@ -100,8 +96,6 @@ class PublishSettings(Settings):
 class DockerSettings(Settings):
     """Deployment as a container of a local engine."""
 
-    image: str = Field("rlm-env", description="name of the image")
-    build_s: float = Field(1800.0, gt=0, description="maximum seconds of the build")
     memory_mb: int = Field(4096, ge=512, description="MB of the container, without swap")
 
 
@@ -111,7 +105,6 @@ class DeploySettings(Settings):
     target: Literal["local", "space", "docker"] = "local"
     host: str = "127.0.0.1"
     port: int = Field(0, ge=0, le=65535, description="0 selects a free port")
-    wait_s: float = Field(120.0, gt=0, description="seconds to wait until healthy")
     space: SpaceSettings = SpaceSettings()
     docker: DockerSettings = DockerSettings()
 
@@ -235,7 +228,6 @@ class TrackingSettings(Settings):
         description="traced episodes per train.table_every steps, and in evaluate per difficulty "
         "and model; 0: none",
     )
-    system_s: float = Field(5.0, ge=0, description="seconds between system metrics; 0: none")
 
 
 class PushSettings(Settings):

@@ -21,7 +21,7 @@ from env import variables
 from tasks.config.params import Params
 from tasks.deployment.build_context import stage
 from tasks.deployment.checks import healthy
-from tasks.deployment.local import address, listener
+from tasks.deployment.local import HEALTHY_S, address, listener
 from tasks.errors import ConfigError, StageError
 
 logger = logging.getLogger(__name__)
@@ -30,7 +30,9 @@ TREE = Path("dist/docker")
 PORT = 8000
 """Port that the Dockerfile exposes."""
 LABEL = "rlm-env"
-"""Label and name prefix of the containers; the id of the process that started it follows."""
+"""Image, label, and name prefix of the containers, which the id of their process follows."""
+_BUILD_S = 1800.0
+"""Most seconds of a build, which downloads packages."""
 _OTHER_THREADS = 64
 """Threads and processes of the server besides those of its sessions."""
 _LOG_LINES = 15
@@ -53,8 +55,8 @@ def container(params: Params, data: Path | None) -> Iterator[str]:
     settings = params.deploy
     seed = str(params.prepare.synthetic.seed)
     tree = stage(of_this_machine(params), "this machine's own", [], TREE)
-    build = ("build", "--quiet", "--tag", settings.docker.image, str(tree))
-    _docker(*build, wait_s=settings.docker.build_s)
+    build = ("build", "--quiet", "--tag", LABEL, str(tree))
+    _docker(*build, wait_s=_BUILD_S)
     _remove_leftovers()
     with listener(settings) as free:
         port = free.getsockname()[1]
@@ -64,9 +66,9 @@ def container(params: Params, data: Path | None) -> Iterator[str]:
         options += ["--volume", f"{data.resolve()}:/problems:ro", "--env", "RLM_DATA=/problems"]
     options += ["--publish", f"{settings.host}:{port}:{PORT}", *boundary(params)]
     try:
-        _docker("run", *options, settings.docker.image, environment={variables.SEED: seed})
+        _docker("run", *options, LABEL, environment={variables.SEED: seed})
         url = address(settings.host, port)
-        _wait(url, name, settings.wait_s)
+        _wait(url, name)
         logger.info("environment at %s, container %s", url, name)
         yield url
     finally:
@@ -100,16 +102,16 @@ def boundary(params: Params) -> list[str]:
     ]
 
 
-def _wait(url: str, name: str, wait_s: float) -> None:
-    deadline = time.monotonic() + wait_s
+def _wait(url: str, name: str) -> None:
+    deadline = time.monotonic() + HEALTHY_S
     while not healthy(url, timeout_s=5.0):
         running = _docker("inspect", "--format", "{{.State.Running}}", name)
         if running != "true":
             raise StageError(f"the container {name} ended. Its last lines:\n{_log(name)}")
         if time.monotonic() > deadline:
             raise StageError(
-                f"{url} is not healthy after {wait_s:g} s. Raise deploy.wait_s, or see the last "
-                f"lines of the container {name}:\n{_log(name)}"
+                f"{url} is not healthy after {HEALTHY_S:g} s. See the last lines "
+                f"of the container {name}:\n{_log(name)}"
             )
         time.sleep(0.2)
 
@@ -161,8 +163,8 @@ def _docker(
         ) from None
     except subprocess.TimeoutExpired:
         raise StageError(
-            f"{what} takes longer than {wait_s:g} s. Check the engine; for a build, raise "
-            "deploy.docker.build_s."
+            f"{what} takes longer than {wait_s:g} s. Check the engine, and what "
+            "the image downloads."
         ) from None
     if done.returncode == 0:
         return done.stdout.strip()

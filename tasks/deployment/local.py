@@ -28,6 +28,8 @@ from tasks.errors import ConfigError, StageError
 logger = logging.getLogger(__name__)
 
 LOGS = Path("logs")
+HEALTHY_S = 120.0
+"""Seconds until a server answers; it imports packages and makes problems first."""
 
 _numbers = itertools.count()
 
@@ -82,7 +84,7 @@ def local_server(params: Params, data: Path | None) -> Iterator[str]:
         stack.callback(atexit.unregister, stop)
         stack.callback(stop)
         url = address(host, port)
-        _wait(url, server, log, params.deploy.wait_s)
+        _wait(url, server, log)
         settings.unlink()  # already read; a killed process leaves no file
         logger.info("environment at %s, log in %s", url, log)
         yield url
@@ -115,8 +117,8 @@ def listener(settings: DeploySettings) -> socket.socket:
         ) from None
 
 
-def _wait(url: str, server: subprocess.Popen[bytes], log: Path, wait_s: float) -> None:
-    deadline = time.monotonic() + wait_s
+def _wait(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + HEALTHY_S
     while True:
         if server.poll() is not None:
             code, why = server.returncode, _refusal(log) or f"\n{_tail(log)}"
@@ -125,8 +127,7 @@ def _wait(url: str, server: subprocess.Popen[bytes], log: Path, wait_s: float) -
             return
         if time.monotonic() > deadline:
             raise StageError(
-                f"{url} is not healthy after {wait_s:g} s. Raise deploy.wait_s, or see the end "
-                f"of {log}:\n{_tail(log)}"
+                f"{url} is not healthy after {HEALTHY_S:g} s. See the end of {log}:\n{_tail(log)}"
             )
         time.sleep(0.1)
 

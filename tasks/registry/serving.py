@@ -63,8 +63,7 @@ def own_server(params: Params, data: Path | None = None) -> Iterator[str]:
     Raises:
         StageError: it does not start.
     """
-    deploy = DeploySettings(wait_s=params.deploy.wait_s)
-    with local_server(params.model_copy(update={"deploy": deploy}), data) as url:
+    with local_server(params.model_copy(update={"deploy": DeploySettings()}), data) as url:
         yield url
 
 

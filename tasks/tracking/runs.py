@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     from tasks.config.params import Params
 
+SYSTEM_S = 5.0
+"""Seconds between system metrics."""
 FLUSH_S = 5.0
 RETRY_S = 60.0
 """Seconds until a failed store is tried again."""
@@ -319,7 +321,7 @@ def start_run(
 def reads(stage: str, setting: str) -> bool:
     """Whether a stage's run records a setting: its own section, and those of every episode."""
     sections = ("gate", "warmstart") if stage == "zeroshot" else (stage,)
-    return setting.split(".")[0] in (*sections, "profile", "env", "rewards")
+    return setting.split(".")[0] in (*sections, "profile", "env", "generation", "rewards")
 
 
 @contextmanager
@@ -338,7 +340,7 @@ def stage_run(
         run.log_inputs(datasets.inputs(datasets.READ[name]))
     started = time.monotonic()
     try:
-        with stage_named(name), watched(run, params.tracking.system_s):
+        with stage_named(name), watched(run):
             yield run
     except Exception as error:
         run.set_tags({"error": str(error) or type(error).__name__})
@@ -354,16 +356,13 @@ def stage_run(
 
 
 @contextmanager
-def watched(run: StageRun, every_s: float) -> Iterator[None]:
-    """Sample processor, memory and disk into `system/...` metrics every `every_s` s; 0: never."""
-    if not every_s:
-        yield
-        return
+def watched(run: StageRun) -> Iterator[None]:
+    """Sample processor, memory and disk into `system/...` metrics."""
     from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
     logging.getLogger("mlflow.system_metrics").setLevel(logging.ERROR)
     monitor = SystemMetricsMonitor(
-        run.run_id, sampling_interval=every_s, tracking_uri=tracking_uri()
+        run.run_id, sampling_interval=SYSTEM_S, tracking_uri=tracking_uri()
     )
     monitor.start()
     try:

@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from tasks.tracking.runs import StageRun
 
 
+SLIPS = 0.15
+"""Episodes of the demonstrator with a mistake and its repair."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -110,11 +113,11 @@ def check(params: Params) -> None:
         moving = settings.plan == "moves"
         readers = settings.moves.most_frames - 1 if moving else keyed(params).readers
         if readers >= params.env.limits.max_frames:
-            fewer = "moves.readers or children" if moving else "ranked_passages"
+            fewer = ", or lower moves.readers or children" if moving else ""
             raise ConfigError(
                 f"warmstart.sft: a demonstration has up to {readers} children, and "
                 f"env.limits.max_frames allows {params.env.limits.max_frames} frames with the "
-                f"root. Raise max_frames, or lower {fewer}."
+                f"root. Raise max_frames{fewer}."
             )
         if params.env.passage_chars >= params.rewards.read_chars:
             logger.warning(
@@ -163,8 +166,7 @@ def keyed(params: Params) -> Keyed:
     from agent.demonstrations.keyed_plan import Keyed
 
     settings = params.warmstart.sft
-    near, first = settings.near_chars, settings.question_first
-    return Keyed(settings.ranked_passages, settings.reader_passages, near, first)
+    return Keyed(near_chars=settings.near_chars, question_first=settings.question_first)
 
 
 def fault(params: Params, problem: Problem) -> str | None:
@@ -249,7 +251,7 @@ def demonstrator_of(params: Params, problems: Sequence[Problem]) -> Demonstrator
         )
     return Demonstrator(
         *(problems, params.env),
-        slips=settings.slips,
+        slips=SLIPS,
         seed=settings.seed,
         keyed=keyed(params),
         rewards=params.rewards,

@@ -41,7 +41,6 @@ TURNS = {"max_turn_tokens": 12, "max_frame_tokens": 256, "batch_frames": 1}
 
 
 def with_engine(params: Params, engine: dict[str, Any], **changes: Any) -> Params:
-    engine = {"concurrency": 4, "timeout_s": 20} | engine
     return changed(params, engine=engine, generation=TURNS, train=SHORT | changes)
 
 
