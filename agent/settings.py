@@ -209,12 +209,8 @@ class CurriculumSettings(Settings):
     levels: list[str] = ["easy", "medium", "hard"]
     target: str = "hard"
     metric: str = Field("primary_objective", description="a component's name, or `reward`")
-    fall_back_below: float = Field(0.1, ge=0, le=1)
     unlock_above: float = Field(0.3, ge=0, le=1)
-    patience: int = Field(6, ge=1, description="steps before a fall-back")
-    min_steps: int = Field(3, ge=1, description="steps at a level before a promotion")
     window: int = Field(4, ge=1, description="steps the metric is averaged over")
-    replay: float = Field(0.2, ge=0, lt=1, description="share of problems from earlier levels")
 
     @field_validator("mode", mode="before")
     @classmethod
@@ -223,14 +219,8 @@ class CurriculumSettings(Settings):
 
 
 class LogprobCheckSettings(Settings):
-    """Limits on |log-prob of the rollout - log-prob of the trainer| over sampled tokens."""
+    """Check of the rollout's log-probabilities, whose limits `logprob_check.py` has."""
 
-    max_abs: float = Field(1e-3, gt=0, description="fp32: maximum")
-    # bfloat16 rounds a logit between 16 and 32 to 0.125, in either engine its own way.
-    mean_abs: float = Field(0.02, gt=0, description="bf16 and 4-bit: mean")
-    p99_abs: float = Field(0.25, gt=0, description="bf16 and 4-bit: 99th percentile")
-    vllm_mean_abs: float = Field(0.05, gt=0, description="engine vllm: mean")
-    vllm_p99_abs: float = Field(0.5, gt=0, description="engine vllm: 99th percentile")
     every: int = Field(10, ge=1, description="steps between checks after steps 1 and 2")
 
 
@@ -263,10 +253,7 @@ class TrainSettings(Settings):
     schedule: Literal["constant", "linear", "cosine"] = Field(
         "linear", description="of the learning rate after the warm-up"
     )
-    max_grad_norm: float = Field(0.1, gt=0)
     max_step_kl: float = Field(0.01, gt=0, description="nats per token; longer steps are halved")
-    epsilon_low: float = Field(0.2, gt=0, lt=1, description="clip ratios below 1 - this")
-    epsilon_high: float = Field(0.28, gt=0, description="clip ratios above 1 + this")
     num_iterations: int = Field(1, ge=1, le=16, description="optimizer steps on one rollout")
     kl_beta: float = Field(0.0, ge=0, le=10, description="weight of the KL to the base, per token")
     importance_clip: float | None = Field(
@@ -285,11 +272,9 @@ class TrainSettings(Settings):
     min_group_std: float = Field(
         0.02, ge=0, description="least deviation of a group that has a signal"
     )
-    std_floor: float = Field(0.05, gt=0, description="least divisor of advantages")
     resample_groups: int = Field(
         1, ge=0, le=16, description="rounds that replace groups without a signal; 0 = off"
     )
-    replace_voids: int = Field(2, ge=0, le=16, description="most replays of a void episode")
     processes: int = Field(
         2, ge=1, le=64, description="processes of this machine that share a step's groups"
     )

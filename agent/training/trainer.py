@@ -286,7 +286,6 @@ class TreeGRPOTrainer(RowLossTrainer):
         if due or not math.isfinite(mismatch.max):
             logprob_check.check(
                 mismatch,
-                self._settings.logprob_check,
                 exact=self._exact,
                 step=step,
                 engine=self._engine,

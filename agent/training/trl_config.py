@@ -15,6 +15,9 @@ from trl.trainer.grpo_config import GRPOConfig
 
 from agent.settings import TrainSettings
 
+EPSILON_LOW, EPSILON_HIGH = 0.2, 0.28
+"""Ratios are clipped below and above 1 by these, as in DAPO: rare tokens may rise further."""
+
 
 def training_arguments(
     settings: TrainSettings, output_dir: Path, temperature: float = 1.0
@@ -40,8 +43,8 @@ def training_arguments(
         # Loss.
         loss_type="dapo",
         beta=0.0,  # trainer.py sets it, because TRL would load a reference by name
-        epsilon=settings.epsilon_low,
-        epsilon_high=settings.epsilon_high,
+        epsilon=EPSILON_LOW,
+        epsilon_high=EPSILON_HIGH,
         scale_rewards=settings.scale_rewards,
         use_bias_correction_kl=False,
         disable_dropout=True,
@@ -57,7 +60,7 @@ def training_arguments(
         adam_beta1=0.9,
         adam_beta2=0.99,
         adam_epsilon=1e-8,
-        max_grad_norm=settings.max_grad_norm,
+        max_grad_norm=0.1,
         # Precision of the loaded model: with autocast, trainer and rollout would differ.
         bf16=False,
         fp16=False,

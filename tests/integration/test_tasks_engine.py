@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 
 from agent.rollouts.engine import play
 from agent.rollouts.trajectory import Trajectory
+from agent.training import logprob_check
 from tasks import train
 from tasks.config.params import Params
 from tasks.errors import StageError
@@ -129,7 +130,9 @@ def test_a_server_that_stays_away_stops_the_training_which_is_resumed(wanted, fa
     assert len(set(fake.loads)) == 4  # the resumed run has names of its own
 
 
-def test_a_server_that_keeps_its_first_weights_stops_the_training(wanted, fake, server_params):
+def test_a_server_that_keeps_its_first_weights_stops_the_training(
+    wanted, fake, server_params, monkeypatch
+):
     load = fake.load
 
     def keep_first(body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
@@ -139,7 +142,7 @@ def test_a_server_that_keeps_its_first_weights_stops_the_training(wanted, fake, 
         return 200, {}
 
     fake.load = keep_first
-    limits = {"vllm_mean_abs": 1e-3, "vllm_p99_abs": 1e-2}
-    params = with_engine(server_params, {"url": fake.url}, warmup_steps=0, logprob_check=limits)
-    with pytest.raises(StageError, match=r"step 2: .*train\.logprob_check\.vllm_mean_abs"):
+    monkeypatch.setattr(logprob_check, "VLLM", {"mean": 1e-3, "p99": 1e-2})
+    params = with_engine(server_params, {"url": fake.url}, warmup_steps=0)
+    with pytest.raises(StageError, match=r"step 2: .*\(mean .*limit 0\.001"):
         trained(params)

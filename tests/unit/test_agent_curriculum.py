@@ -12,8 +12,14 @@ from agent.training.curriculum import Curriculum
 from agent.training.group_sampling import groups_for
 
 LEVELS = ["easy", "medium", "hard"]
-AUTO = CurriculumSettings(mode="auto", patience=4, min_steps=2, window=2, replay=0.25)
+AUTO = CurriculumSettings(mode="auto", window=2)
 ALWAYS = AUTO.model_copy(update={"mode": "always"})
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"PATIENCE": 4, "MIN_STEPS": 2, "REPLAY": 0.25}.items():
+        monkeypatch.setattr(f"agent.training.curriculum.{name}", value)
 
 
 def episodes(level: str, primary: float, count: int = 4, void: str | None = None):
