@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
@@ -82,7 +82,7 @@ class LoraSettings(Settings):
     """
 
     r: int = Field(16, ge=1, le=256)
-    alpha: int = Field(16, ge=1)
+    alpha: ClassVar[int] = 16
     targets: list[str] = Field(
         ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
         min_length=1,
@@ -180,7 +180,6 @@ class SftSettings(Settings):
     )
     moves: MovesSettings = MovesSettings()
     near_chars: int | None = Field(None, ge=0, description="widest gap in an answer; null: any")
-    question_first: bool = Field(False, description="readers of one get the question first, too")
     min_reward: float = Field(
         0.7, ge=0, le=1, description="least reward of an episode that is kept"
     )
@@ -208,7 +207,6 @@ class CurriculumSettings(Settings):
     )
     levels: list[str] = ["easy", "medium", "hard"]
     target: str = "hard"
-    metric: str = Field("primary_objective", description="a component's name, or `reward`")
     unlock_above: float = Field(0.3, ge=0, le=1)
     window: int = Field(4, ge=1, description="steps the metric is averaged over")
 
@@ -248,11 +246,8 @@ class TrainSettings(Settings):
     steps: int = Field(24, ge=1)
     problems_per_step: int = Field(8, ge=1, description="groups per step")
     group_size: int = Field(8, ge=2, description="episodes of one problem")
-    learning_rate: float = Field(4e-3, gt=0)
+    learning_rate: float = Field(4e-3, gt=0, description="after the warm-up; it falls to 0")
     warmup_steps: int = Field(5, ge=0)
-    schedule: Literal["constant", "linear", "cosine"] = Field(
-        "linear", description="of the learning rate after the warm-up"
-    )
     max_step_kl: float = Field(0.01, gt=0, description="nats per token; longer steps are halved")
     num_iterations: int = Field(1, ge=1, le=16, description="optimizer steps on one rollout")
     kl_beta: float = Field(0.0, ge=0, le=10, description="weight of the KL to the base, per token")
@@ -288,7 +283,6 @@ class TrainSettings(Settings):
     gradient_checkpointing: bool = Field(False, description="recompute activations to save memory")
     save_every: int = Field(5, ge=1)
     keep_checkpoints: int = Field(2, ge=1)
-    table_every: int = Field(10, ge=1, description="steps between tables of raw episodes")
     evaluate_every: int = Field(
         10, ge=0, description="steps between held-out evaluations; 0: never"
     )

@@ -20,7 +20,7 @@ from env.embedding import embedder, installed
 from env.models import Message
 from env.prompts import cut
 from env.ranking import near, rank
-from env.settings import DOCUMENT_CHARS
+from env.settings import DOCUMENT_CHARS, PROMPT_CHARS
 from tasks.config.params import Params
 from tasks.errors import StageError, as_stage_error
 
@@ -313,8 +313,7 @@ class Ask:
         """The answer in one sentence; empty if the endpoint fails, since the quotes are there."""
         from agent.policies.base import TurnRequest
 
-        most = self._params.env.limits.prompt_chars
-        quotes = cut("\n\n".join(quote.text for quote in answer.evidence), most)
+        quotes = cut("\n\n".join(quote.text for quote in answer.evidence), PROMPT_CHARS)
         text = SENTENCE.format(quotes=quotes, question=asked.text)
         ask = TurnRequest(
             key=(-1, 0),  # no frame of the episode

@@ -23,6 +23,7 @@ from agent.rollouts.trajectory import Trajectory
 from env.problems.schema import Problem
 from env.problems.settings import SyntheticSettings
 from env.problems.store import ProblemStore
+from env.settings import CHILD_CONTEXT_CHARS
 from rewards.combine import COMPONENTS
 from tasks import paths
 from tasks.config.params import Params
@@ -37,6 +38,8 @@ MIN_ORACLE = 0.9
 MAX_SEARCH = 0.35
 """Most F1 of a search for method and field in generated problems; fitted code stays below."""
 SESSIONS = 32
+SHOWN = 2
+"""Problems of each difficulty on the page."""
 REPORT = Path("reports/audit.json")
 PAGE = Path("reports/problems.html")
 
@@ -59,8 +62,7 @@ def run(params: Params, run: StageRun) -> Path:
     with environment(params) as url:
         played = play_all(problems, url, params)
     report = describe(played)
-    samples = params.audit.samples
-    page = problems_page(report, problems, data=data, samples=samples, profile=params.profile)
+    page = problems_page(report, problems, data=data, samples=SHOWN, profile=params.profile)
     run.log_artifact(write_text(PAGE, page))
     run.log_artifact(write_json(REPORT, report))
     run.log_metrics(
@@ -186,5 +188,5 @@ def complaint(report: Mapping[str, Any]) -> str:
         f"{len(unsolved)} of {sum(row['problems'] for row in report['levels'].values())} problems "
         f"give the oracle less than {MIN_ORACLE:g}: {named}{more}. "
         f"Check them in {PAGE}: gold too short for rewards.min_span_chars, papers longer than "
-        "env.limits.child_context_chars, or too few turns, frames or tree_tokens (env.limits)."
+        f"{CHILD_CONTEXT_CHARS} characters, or too few turns, frames or tree_tokens (env.limits)."
     )

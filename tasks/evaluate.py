@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from tasks.tracking.runs import StageRun
 
 SEED = 0
+PASSES = 1
+"""Sampled episodes of each problem."""
 KEPT = 6
 """Transcripts of each difficulty and model."""
 MODELS = {"before": paths.BASE, "after": paths.MERGED}
@@ -178,15 +180,14 @@ def play_modes(
     sessions: int,
     label: str,
 ) -> dict[tuple[Mode, int], list[Trajectory]]:
-    """Episodes by (mode, pass): one greedy pass, then `sampling_seeds` sampled ones."""
+    """Episodes by (mode, pass): one greedy pass, then `PASSES` sampled ones."""
     first = play_model(
         model, url, specs, params.generation.greedy, sessions=sessions, label=f"{label}, greedy"
     )
     played: dict[tuple[Mode, int], list[Trajectory]] = {("greedy", 0): first}
-    passes = params.evaluate.sampling_seeds
-    for number in range(passes):
+    for number in range(PASSES):
         seeded = [replace(spec, seed=spec.seed + 7_919 * (number + 1)) for spec in specs]
-        bar = f"{label}, sampled {number + 1} of {passes}"
+        bar = f"{label}, sampled {number + 1} of {PASSES}"
         played["sampled", number] = play_model(
             model, url, seeded, params.generation, sessions=sessions, label=bar
         )

@@ -94,7 +94,7 @@ def measure_model(
             alone = []
             if endpoint:
                 alone = evaluate.play_alone(subject, url, specs, params, label=model)
-                episodes = len(specs) * (1 + settings.sampling_seeds)
+                episodes = len(specs) * (1 + evaluate.PASSES)
                 say(estimate(endpoint, alone, episodes, sessions, params.evaluate_model))
             played = evaluate.play_modes(
                 subject, url, specs, params, sessions=sessions, label=model
@@ -165,7 +165,7 @@ def require_nearly_all(
     if endpoint:
         said = f"The endpoint said: {endpoint.trouble}. " if endpoint.trouble else ""
         fix = (
-            f"{said}Lower evaluate_model.concurrency or raise evaluate_model.timeout_s; if "
+            f"{said}Lower evaluate_model.concurrency; if "
             "sessions were idle for too long, raise env.idle_timeout_s of that server."
         )
     for mode in ("greedy", "sampled"):

@@ -1,7 +1,7 @@
 """Stage `train`: GRPO on trees of episodes, with the curriculum, from models/base.
 
 Writes models/adapter (models/policy with `train.method: full`), reports/train.parquet with a row
-per step, models/checkpoints, and some episodes of every `table_every`-th step in
+per step, models/checkpoints, and some episodes of every `TABLE_EVERY`-th step in
 reports/raw_episodes.jsonl. Every `evaluate_every`-th row has figures of a few validation problems,
 which are never trained on. With `train.processes` above 1, this process has the environment and
 the MLflow run, and ranks train (`agent/training/ranks.py`, `train_rank.py`). A killed run resumes
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from tasks.tracking.runs import StageRun
 
 CHECKPOINTS = Path("models/checkpoints")
+TABLE_EVERY = 10
+"""Steps between tables of raw episodes."""
 JOB = "job.json"
 """File of the stage's settings and addresses, in the folder of the ranks."""
 
@@ -261,6 +263,7 @@ class TrainingCallbacks:
         """Update the curriculum; rank 0 logs figures and shows progress after an optimizer step."""
         from agent.demonstrations import moves
         from agent.training import ranks
+        from agent.training.curriculum import METRIC
         from agent.training.metrics import draw_metrics, episode_metrics, trainer_metrics
 
         level, index = self.curriculum.level, self.curriculum.index
@@ -282,7 +285,7 @@ class TrainingCallbacks:
         if self.held_out and step % self.settings.evaluate_every == 0:
             metrics |= self.evaluate(step)
         self.log.add_step(step, metrics, level=level, event=events[0].kind if events else "")
-        if step % self.settings.table_every == 0 or step == 1:
+        if step % TABLE_EVERY == 0 or step == 1:
             self.log.add_episodes(step, played)
         # Both are missing if all episodes of the step are void.
         reward, primary = (metrics.get(f"reward/{n}", math.nan) for n in ("overall", "primary"))
@@ -292,7 +295,7 @@ class TrainingCallbacks:
         for event in events:
             progress.say(
                 f"step {step}: {event.kind} from {event.source} to {event.target} "
-                f"({self.settings.curriculum.metric} {event.metric:.3f})"
+                f"({METRIC} {event.metric:.3f})"
             )
             self.run.set_tags({f"curriculum_{event.kind}_{step}": f"{event.source}>{event.target}"})
 

@@ -15,6 +15,8 @@ import numpy as np
 from agent.rollouts.trajectory import Trajectory
 from agent.settings import CurriculumSettings
 
+METRIC = "primary_objective"
+"""Component that decides: the others are earned at any level."""
 FALL_BACK_BELOW = 0.1
 """Metric of a level that is too hard; most groups have no signal below."""
 PATIENCE = 6
@@ -132,9 +134,7 @@ class Curriculum:
         self._history = [float(value) for value in state["history"]]
 
     def _value(self, trajectory: Trajectory) -> float:
-        if self._settings.metric == "reward":
-            return trajectory.reward or 0.0
-        return trajectory.components.get(self._settings.metric, 0.0)
+        return trajectory.components.get(METRIC, 0.0)
 
     def _move(self, step: int, level: int, metric: float) -> CurriculumEvent:
         kind: Literal["promotion", "fall_back"] = (

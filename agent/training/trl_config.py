@@ -7,7 +7,6 @@ constraints.txt pins.
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import torch
@@ -93,10 +92,4 @@ def learning_rate_factor(update: int, settings: TrainSettings) -> float:
     """
     step = update // settings.num_iterations
     warm = min(1.0, (step + 1) / (settings.warmup_steps + 1))
-    done = step / settings.steps
-    decay = {
-        "constant": 1.0,
-        "linear": 1.0 - done,
-        "cosine": 0.5 * (1.0 + math.cos(math.pi * done)),
-    }[settings.schedule]
-    return warm * decay
+    return warm * (1.0 - step / settings.steps)

@@ -56,7 +56,6 @@ class AuditSettings(Settings):
     """Episodes of policies without a model, to check the problems."""
 
     problems: int = Field(50, ge=1, description="problems per difficulty")
-    samples: int = Field(2, ge=0, description="problems per difficulty on the page")
 
 
 class SpaceSettings(Settings):
@@ -64,9 +63,6 @@ class SpaceSettings(Settings):
 
     name: HubName = Field("rlm", description="OWNER/NAME, or NAME in the account of the token")
     private: bool = Field(True, description="only accounts with read access can use it")
-    hardware: str = Field(
-        "cpu-basic", description="of a new Space, by the Hub's name; other hardware costs money"
-    )
     problems: Literal["seed", "dataset"] = Field(
         "seed", description="generate from a secret seed, or load a private data set"
     )
@@ -103,8 +99,6 @@ class DeploySettings(Settings):
     """Deployment of the environment."""
 
     target: Literal["local", "space", "docker"] = "local"
-    host: str = "127.0.0.1"
-    port: int = Field(0, ge=0, le=65535, description="0 selects a free port")
     space: SpaceSettings = SpaceSettings()
     docker: DockerSettings = DockerSettings()
 
@@ -160,7 +154,6 @@ class EvaluateSettings(Settings):
 
     episodes: int = Field(240, ge=20)
     bootstrap: int = Field(10_000, ge=100, description="bootstrap resamples")
-    sampling_seeds: int = Field(1, ge=1, description="sampled episodes per problem")
     latency_episodes: int = Field(20, ge=1, description="episodes played alone, for latency")
     other_episodes: int = Field(
         60, ge=1, description="episodes of each level that the training does not play"
@@ -200,7 +193,6 @@ class EvaluateModelSettings(Settings):
     template_kwargs: TemplateArguments = Field(
         {}, description="arguments of the server's chat template, sent as chat_template_kwargs"
     )
-    timeout_s: float = Field(120.0, gt=0, description="seconds per request")
     prompt_price: float = Field(0.0, ge=0, description="price of a million prompt tokens")
     completion_price: float = Field(0.0, ge=0, description="price of a million output tokens")
 
@@ -220,12 +212,11 @@ class PromoteSettings(Settings):
 class TrackingSettings(Settings):
     """MLflow runs."""
 
-    experiment: str = "rlm"
     traces: int = Field(
         2,
         ge=0,
         le=50,
-        description="traced episodes per train.table_every steps, and in evaluate per difficulty "
+        description="traced episodes per ten training steps, and in evaluate per difficulty "
         "and model; 0: none",
     )
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from env.problems.schema import Problem, Split
+from env.settings import CHILD_CONTEXT_CHARS
 from tasks.data.align import Quotes
 
 OnProgress = Callable[[int], None]
@@ -18,7 +19,7 @@ OnProgress = Callable[[int], None]
 
 MAX_MB = 64
 """Megabytes of one line or one document, so that reading one does not fill the memory."""
-MAX_TEXT_CHARS = 200_000
+MAX_TEXT_CHARS = CHILD_CONTEXT_CHARS
 """Characters of one paper: as many as a child may be given."""
 
 

@@ -119,7 +119,7 @@ class Space:
     Args:
         hub: client of the Hub.
         name: OWNER/NAME.
-        settings: hardware and visibility.
+        settings: visibility.
     """
 
     def __init__(self, hub: Hub, name: str, settings: SpaceSettings) -> None:
@@ -127,14 +127,14 @@ class Space:
         self._rebuilt = False
 
     def create(self) -> None:
-        """Create the Space if it does not exist.
+        """Create the Space, on free hardware, if it does not exist.
 
         Raises:
             ConfigError: its visibility differs from `deploy.space.private`.
         """
-        private, hardware = self._settings.private, self._settings.hardware
+        private = self._settings.private
         why = f"deploy.space.private is {str(private).lower()}"
-        options = {"space_sdk": "docker", "space_hardware": hardware}
+        options = {"space_sdk": "docker", "space_hardware": "cpu-basic"}
         self.hub.create(self.name, "space", private=private, why=why, **options)
 
     def publish(self, tree: Path, values: dict[str, str], secrets: dict[str, str]) -> str:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from tasks.config.params import Params
 
+EXPERIMENT = "rlm"
 SYSTEM_S = 5.0
 """Seconds between system metrics."""
 FLUSH_S = 5.0
@@ -301,7 +302,7 @@ def start_run(
     # Set at once, so that a run killed a moment later can be found.
     tags = {"stage": name} | ({MLFLOW_PARENT_RUN_ID: parent} if parent else {})
     with answering() as store:
-        experiment = experiment_id(params.tracking.experiment)
+        experiment = experiment_id(EXPERIMENT)
         shown = f"{datetime.now():%m-%d %H:%M} {title or name}"
         made = store.create_run(experiment, run_name=shown, tags=tags)
         if begun is not None:
@@ -398,7 +399,7 @@ def find_child(params: Params, parent: str, stage: str) -> Run | None:
     """
     with answering() as store:
         children = store.search_runs(
-            [experiment_id(params.tracking.experiment)],
+            [experiment_id(EXPERIMENT)],
             f"tags.`mlflow.parentRunId` = '{parent}' and tags.stage = '{stage}'",
             max_results=1,
         )

@@ -166,7 +166,7 @@ def keyed(params: Params) -> Keyed:
     from agent.demonstrations.keyed_plan import Keyed
 
     settings = params.warmstart.sft
-    return Keyed(near_chars=settings.near_chars, question_first=settings.question_first)
+    return Keyed(near_chars=settings.near_chars)
 
 
 def fault(params: Params, problem: Problem) -> str | None:

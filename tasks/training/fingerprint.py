@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tasks.config.params import Params
 
 BOOKKEEPING = {
-    *("save_every", "keep_checkpoints", "table_every", "report_to"),
+    *("save_every", "keep_checkpoints", "report_to"),
     *("evaluate_every", "evaluate_problems", "micro_batch_tokens"),
     *("gradient_checkpointing", "logprob_check"),
 }

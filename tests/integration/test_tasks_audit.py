@@ -20,7 +20,7 @@ from tasks.data.source import Found
 from tasks.errors import StageError
 from tasks.reporting.html import problems_page
 
-SETTINGS = AuditSettings(problems=4, samples=1)
+SETTINGS = AuditSettings(problems=4)
 
 
 @pytest.fixture
