@@ -33,9 +33,18 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_params_yaml_says_the_defaults_and_nothing_else() -> None:
+def test_params_yaml_says_defaults_and_nothing_else() -> None:
     written = yaml.safe_load((ROOT / "params.yaml").read_text())
-    assert written == Params().model_dump(by_alias=True, mode="json")
+    assert Params.model_validate(written) == Params()
+
+
+def test_what_params_yaml_leaves_out_has_its_default(folder: Path) -> None:
+    (folder / "params.yaml").write_text("prepare: {synthetic: {collections: {test: 9}}}")
+    found = config.resolve(overrides=["train.steps=3", "prepare.synthetic.levels.easy.papers=5"])
+    assert found.prepare.synthetic.collections == {"train": 400, "validation": 40, "test": 9}
+    assert found.prepare.synthetic.levels["easy"].papers == 5
+    changed = {"prepare", "train"}
+    assert found.model_dump(exclude=changed) == Params().model_dump(exclude=changed)
 
 
 @pytest.mark.parametrize("profile", ["nano", *PROFILES])
