@@ -154,16 +154,10 @@ def test_a_child_that_was_cut_or_is_out_of_turns_answers_with_a_sentence(play: P
         ({}, 'print(rlm_query("a", 12))', "a context is a string"),
     ],
 )
-def test_limits_of_sub_calls_come_back_as_error_strings(
-    host: SandboxHost,
-    limits: dict[str, int],
-    code: str,
-    said: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for name in [name for name in limits if name.isupper()]:
+def test_limits_of_sub_calls_come_back_as_error_strings(host, limits, code, said, monkeypatch):
+    for name in filter(str.isupper, limits):
         monkeypatch.setattr(f"env.server.tree.subcalls.{name}", limits[name])
-    play = Play(host, **{name: value for name, value in limits.items() if name.islower()})
+    play = Play(host, **{name: limits[name] for name in filter(str.islower, limits)})
     play.code((0, code))
     for frame, view in list(play.views.items()):
         if frame and view.status == "ready":
@@ -173,9 +167,7 @@ def test_limits_of_sub_calls_come_back_as_error_strings(
     play.tree.close()
 
 
-def test_a_refused_sub_call_keeps_its_place_among_the_others(
-    play: Play, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refused_sub_call_keeps_its_place_among_the_others(play, monkeypatch):
     monkeypatch.setattr("env.server.tree.subcalls.CHILD_CONTEXT_CHARS", 100)
     play.code((0, 'FINAL(rlm_query_batched(["a", "b", "c"], ["x" * 101, "y", "z"]))'))
     play.code((2, 'FINAL("third")'), (1, 'FINAL("second")'))
@@ -184,9 +176,7 @@ def test_a_refused_sub_call_keeps_its_place_among_the_others(
     assert answers == ["second", "third"]
 
 
-def test_an_episode_out_of_time_ends_all_frames_and_is_no_void(
-    play: Play, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_episode_out_of_time_ends_all_frames_and_is_no_void(play, monkeypatch):
     monkeypatch.setattr("env.server.tree.tree.EPISODE_S", 0.3)
     play.code((0, 'rlm_query_batched(["a", "b"])'))
     play.code((2, "while True: pass"))
@@ -220,9 +210,7 @@ def test_calls_beyond_the_limit_cost_their_frame_a_cell_and_no_other_frame(
         assert play.tree.counters.errors == calls - 126
 
 
-def test_cells_that_go_on_calling_use_up_the_seconds_of_the_episode(
-    host: SandboxHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cells_that_go_on_calling_use_up_the_seconds_of_the_episode(host, monkeypatch):
     monkeypatch.setattr("env.server.tree.tree.EPISODE_S", 1.0)  # cells have 0.4 s
     play = Play(host, max_depth=0, max_frames=1, max_turns=64)
     for _ in range(3):
@@ -264,7 +252,6 @@ def test_answers_of_children_are_bounded(play: Play, monkeypatch: pytest.MonkeyP
     play.turn((3, "FINAL(some words)"))
     assert play.tree.answer == ["x" * 100, "y" * 100, "some words"]
     assert [state.stop_reason for state in play.tree.states()][1] == "truncated"
-    play.tree.close()
 
 
 def test_a_context_that_is_too_long_is_never_made(

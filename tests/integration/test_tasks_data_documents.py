@@ -78,11 +78,6 @@ def folder(tmp_path: Path) -> Path:
     return place
 
 
-@pytest.fixture(autouse=True)
-def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tasks.data.documents.MAX_MB", 1)
-
-
 def documents(folder: Path) -> Documents:
     return Documents(folder, max_chars=2000)
 
@@ -116,7 +111,8 @@ def test_each_kind_becomes_a_paper(folder: Path) -> None:
     assert texts["d.pdf"] == "Delta scores 45 points in all.\n\nA second page."
 
 
-def test_documents_that_cannot_be_read_cost_only_the_rows_that_name_them(folder: Path) -> None:
+def test_documents_that_cannot_be_read_cost_only_the_rows_that_name_them(folder, monkeypatch):
+    monkeypatch.setattr("tasks.data.documents.MAX_MB", 1)
     broken = {
         "encrypted.pdf": (encrypted("secret"), "encrypted"),
         "blank.pdf": (pdf(""), "none of its 1 pages contains text"),
@@ -196,7 +192,7 @@ def test_no_folder_and_an_empty_one_are_told(tmp_path: Path) -> None:
 
 def test_a_broken_declaration_is_a_fault_of_its_document(tmp_path: Path) -> None:
     (tmp_path / "a.html").write_text("<p>Text.</p><![<!")
-    found = Documents(tmp_path, 1000, 1).get("a.html")
+    found = Documents(tmp_path, 1000).get("a.html")
     assert isinstance(found, Rejected)
     assert "not HTML" in found.reason
 
@@ -214,7 +210,6 @@ def test_files_that_cost_too_much_are_faults_and_the_others_are_read(
     (folder / "3.html").write_text("<h1>Kind</h1><p>Epsilon scores 46 points.")
     monkeypatch.setattr(parsing, "CPU_S", 1)
     monkeypatch.setattr(parsing, "MEMORY_MB", 120)
-    monkeypatch.setattr("tasks.data.documents.MAX_MB", 30)
     read = Documents(folder, max_chars=2000)
     found = [read.get(name) for name in hostile]
     reasons = [one.reason for one in found if isinstance(one, Rejected)]

@@ -86,7 +86,6 @@ def case(name: str, function: str = "load", token: str = "", **settings: str) ->
 CASES = {
     **{name: case(name) for name in ("good", "flaky", "gated", "absent", "empty", "garbage")},
     "down": case("down"),
-    "split": case("good", split="test"),
     "revision": case("good", revision="v9"),
     "commit of good": case("good", "commit"),
     "commit of flaky": case("commit-flaky", "commit"),
@@ -145,7 +144,6 @@ def test_the_real_client_reads_a_data_set_from_a_hub(told: Told, case: str) -> N
         ("gated", "SourceError", "HF_TOKEN, which is not set"),
         ("empty", "SourceError", "doesn't contain any data files"),
         ("garbage", "SourceError", "JSON parse error"),
-        ("split", "SourceError", "['train']"),
         ("revision", "SourceError", "v9"),
         ("down", "SourceUnreachable", "503"),
     ],

@@ -130,9 +130,7 @@ def test_a_server_that_stays_away_stops_the_training_which_is_resumed(wanted, fa
     assert len(set(fake.loads)) == 4  # the resumed run has names of its own
 
 
-def test_a_server_that_keeps_its_first_weights_stops_the_training(
-    wanted, fake, server_params, monkeypatch
-):
+def test_a_server_that_keeps_its_first_weights_is_told(wanted, fake, server_params, monkeypatch):
     load = fake.load
 
     def keep_first(body: dict[str, Any]) -> tuple[int, dict[str, Any]]:

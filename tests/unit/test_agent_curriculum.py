@@ -100,12 +100,6 @@ def test_replay_and_void_episodes_do_not_move_the_gate():
     assert curriculum.metric == pytest.approx(0.1)
 
 
-def test_the_metric_may_be_the_reward():
-    curriculum = Curriculum(ALWAYS.model_copy(update={"metric": "reward"}))
-    drive(curriculum, 0.0, 2)
-    assert curriculum.level == "medium"
-
-
 def test_an_earlier_level_is_replayed_in_its_share():
     curriculum = Curriculum(ALWAYS)
     assert curriculum.levels_for(8, np.random.default_rng(0)) == ["easy"] * 8

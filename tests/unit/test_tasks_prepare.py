@@ -111,9 +111,7 @@ def test_a_users_file_becomes_the_data(place: Path) -> None:
     assert record.metrics["data/rejected_rows"] == 1
 
 
-def test_too_many_rejected_rows_stop_the_stage_and_are_named(
-    place: Path, caplog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_many_rejected_rows_stop_the_stage_and_are_named(place, caplog, monkeypatch):
     rows = [*map(own, TOPICS), *(own(f"Bad{i}", question=i) for i in range(6))]
     with pytest.raises(StageError) as caught:
         prepare.run(of_files(rows), Recorder())  # type: ignore[arg-type]
