@@ -40,9 +40,7 @@ TINY = [
 """Settings over profile `quick`: every stage does all that it does, in two minutes together."""
 # A small model, and one plan for all roots: it learns in seconds. One answer in eight is gold.
 SMALL = {
-    "plans": """
-PLANS, SIZES, MOST, KEPT = {"readers": 1}, {8: 1}, {8: 1}, {"first": 1}
-""",
+    "plans": "PLANS, SIZES, MOST, KEPT = {'readers': 1}, {8: 1}, {8: 1}, {'first': 1}\n",
     "settings": """
 @dataclass(frozen=True)
 class NanoSettings(NanoSettings):

@@ -164,7 +164,7 @@ def test_the_registered_model_plays_whole_episodes(loaded: Any) -> None:
     ("asked", "told"),
     [
         ({"question": " ", "documents": PAPERS}, "question 1: the question is empty"),
-        ({"question": "q" * 9000, "documents": PAPERS}, r"more than 8000 \(env.limits.prompt"),
+        ({"question": "q" * 9000, "documents": PAPERS}, r"more than 8000\. Shorten"),
         ({"question": "q", "documents": []}, "comes without documents"),
         ({"question": "q", "documents": ["a", ""]}, "document 'p2' holds no text"),
         ({"question": "q", "documents": ["a", {"id": "p1", "text": "b"}]}, "have the same id"),
